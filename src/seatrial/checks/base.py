@@ -1,0 +1,48 @@
+"""What a check is. A new check is one new file in this folder and its name in a level.
+
+Importing a check costs nothing: torch is imported inside ``measure`` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from seatrial.verdict.evidence import Evidence
+from seatrial.verdict.findings import Ruling
+
+if TYPE_CHECKING:
+    from seatrial.worker.context import Context
+
+__all__ = ["Check", "Scope", "Stage"]
+
+Scope = Literal["alone", "node", "pairs", "bootstrap", "world"]
+"""The order of a trial: each scope needs only what the scope before it has shown to work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One step of a check, asked of all ranks of a generation or of its first one."""
+
+    name: str = "measure"
+    first_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One question asked of the cluster.
+
+    ``measure`` runs on each rank, once a stage, and tells its figures through the context. ``judge`` is pure.
+    ``suspects`` is pure too: the ranks whose figures look wrong and are to be measured again, one after the other
+    with everybody else idle, before anything is said of them (stage ``repeat``).
+    """
+
+    name: str
+    scope: Scope
+    params: type[Any]
+    """A frozen dataclass: each field a parameter that a plan may set, with its unit in its name."""
+    measure: Callable[[Context, Any], None]
+    judge: Callable[[Evidence, Any], Ruling]
+    stages: tuple[Stage, ...] = (Stage(),)
+    suspects: Callable[[Evidence, Any], tuple[int, ...]] | None = None

@@ -1,0 +1,115 @@
+"""One line format for everything that is said between our programs and for everything that is kept.
+
+A line is ``@seatrial1 CRC32 {json}`` and at most 4,000 bytes long with its newline: lines up to 4,096 bytes stay whole
+when several processes write to one pipe, so the same lines survive in shared launcher output. The checksum is over
+the JSON bytes; a line that was cut, mixed with another or changed is not taken for an event. A payload that does not
+fit is split into numbered parts.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["MAX_LINE_BYTES", "PREFIX", "Decoder", "encode"]
+
+PREFIX = b"@seatrial1 "
+MAX_LINE_BYTES = 4_000
+_MAX_PARTS = 4_096
+_OPEN_PARTIALS = 64
+"""Split messages that may be incomplete at once; the oldest is given up (bounded memory against hostile input)."""
+
+
+def encode(message: dict[str, Any]) -> list[bytes]:
+    """The lines of one message, each with its newline, each to be written by one ``write``.
+
+    Raises ValueError for what JSON does not know (NaN and infinity included: they are told as text).
+    """
+    body = json.dumps(message, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+    line = _line(body.encode())
+    if len(line) <= MAX_LINE_BYTES:
+        return [line]
+    key = f"{zlib.crc32(body.encode()):08x}{len(body)}"
+    # Quoting a piece of JSON inside JSON at most doubles it (every quote and backslash is escaped).
+    step = (MAX_LINE_BYTES - 120) // 2
+    pieces = [body[start : start + step] for start in range(0, len(body), step)]
+    if len(pieces) > _MAX_PARTS:
+        raise ValueError(f"a message of {len(body)} bytes is too large to be sent")
+    return [
+        _line(json.dumps({"part": [number, len(pieces), key], "text": piece}, separators=(",", ":")).encode())
+        for number, piece in enumerate(pieces)
+    ]
+
+
+def _line(body: bytes) -> bytes:
+    return PREFIX + f"{zlib.crc32(body):08x} ".encode() + body + b"\n"
+
+
+class Decoder:
+    """Turns lines into messages. Lines that are not ours, cut or damaged are counted and passed over."""
+
+    def __init__(self) -> None:
+        self.damaged = 0
+        """Lines that began as ours and were not whole."""
+        self._partial: OrderedDict[str, dict[int, str]] = OrderedDict()
+
+    def line(self, line: bytes) -> dict[str, Any] | None:
+        """The message that this line completes, if any. Our prefix may stand anywhere in the line."""
+        start = line.find(PREFIX)
+        if start < 0:
+            return None
+        message = _parse(line[start + len(PREFIX) :])
+        if message is None:
+            self.damaged += 1
+            return None
+        return self._join(message) if "part" in message else message
+
+    def lines(self, text: bytes) -> Iterator[dict[str, Any]]:
+        """The messages of a whole text, such as a log file."""
+        for line in text.split(b"\n"):
+            message = self.line(line)
+            if message is not None:
+                yield message
+
+    def _join(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        try:
+            number, count, key = message["part"]
+            text = message["text"]
+            if not (isinstance(text, str) and isinstance(key, str) and 0 <= number < count <= _MAX_PARTS):
+                raise ValueError
+        except (KeyError, TypeError, ValueError):
+            self.damaged += 1
+            return None
+        pieces = self._partial.setdefault(key, {})
+        pieces[number] = text
+        if len(pieces) < count:
+            if len(self._partial) > _OPEN_PARTIALS:
+                self._partial.popitem(last=False)
+            return None
+        del self._partial[key]
+        body = "".join(pieces[number] for number in sorted(pieces))
+        if not key.startswith(f"{zlib.crc32(body.encode()):08x}"):
+            self.damaged += 1
+            return None
+        return _loads(body)
+
+
+def _parse(rest: bytes) -> dict[str, Any] | None:
+    checksum, _, body = rest.rstrip(b"\r\n").partition(b" ")
+    try:
+        if len(checksum) == 8 and int(checksum, 16) == zlib.crc32(body):
+            return _loads(body.decode())
+    except (ValueError, UnicodeDecodeError):
+        pass
+    return None
+
+
+def _loads(body: str) -> dict[str, Any] | None:
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None
