@@ -1,0 +1,92 @@
+"""The command line: parse, call, print. Commands are imported when they are used."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from seatrial import __version__
+from seatrial.errors import SeatrialError
+
+__all__ = ["cli", "main"]
+
+_COMMANDS = {
+    "run": "the acceptance trial: a verdict and a report",
+    "report": "rebuild a report from events or raw logs",
+    "plan": "show what a level or a plan file asks, and where each limit comes from",
+}
+
+
+class _Lazy(click.Group):
+    """Imports a command when it is called; ``--help`` of the group imports none."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        import importlib
+
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"seatrial.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(_COMMANDS)}."
+            raise click.UsageError(f"no such command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__)
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
+    """seatrial proves that a cluster can train."""
+
+
+def main() -> None:
+    """The entry point: every failure is one sentence and an exit code; tracebacks need --debug."""
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
+    if debug and arguments[0] != "--debug":
+        # It may stand anywhere, as a person adds it at the end of the line that failed.
+        arguments = ["--debug", *(argument for argument in arguments if argument != "--debug")]
+    try:
+        code = cli.main(args=arguments, prog_name="seatrial", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("seatrial: stopped.", err=True)
+        code = 130
+    except SeatrialError as error:
+        if debug:
+            raise
+        click.echo(f"Error: {error}", err=True)
+        code = error.exit_code
+    except BrokenPipeError:
+        # Whoever read us has seen enough; 1 would say FAIL.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 3
+    except Exception as error:
+        if debug:
+            raise
+        click.echo(
+            f"Error: a mistake inside seatrial ({type(error).__name__}: {error});"
+            " run it again with --debug to see where, and report that.",
+            err=True,
+        )
+        code = 3
+    sys.exit(code if isinstance(code, int) else 0)

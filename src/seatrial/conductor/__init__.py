@@ -1,0 +1,1 @@
+"""Says what is measured next, by whom, until when."""

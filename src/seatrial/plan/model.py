@@ -48,7 +48,7 @@ class Plan:
             "not_asked": dict(self.not_asked),
             "deadline_s": [self.deadline_s.value, self.deadline_s.origin],
             "settings": {
-                check: {name: [setting.value, setting.origin] for name, setting in table.items()}
+                check: {name: [_listed(setting.value), setting.origin] for name, setting in table.items()}
                 for check, table in self.settings.items()
             },
         }
@@ -66,3 +66,8 @@ class Plan:
                 for check, table in document["settings"].items()
             },
         )
+
+
+def _listed(value: Any) -> Any:
+    """JSON knows no tuples."""
+    return list(value) if isinstance(value, tuple) else value

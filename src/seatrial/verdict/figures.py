@@ -48,9 +48,7 @@ class Figure:
         """Leave out what is at its default, so that a figure stays small on the wire."""
         defaults = {"variant": "", "generation": 0, "stage": "measure"}
         return {
-            key: value
-            for key, value in asdict(self).items()
-            if value is not None and defaults.get(key, None) != value
+            key: value for key, value in asdict(self).items() if value is not None and defaults.get(key) != value
         }
 
 

@@ -31,7 +31,7 @@ class Limit:
     value: float
     unit: str
     origin: str
-    """``fleet``, ``device ROW``, ``user FILE:key``, ``level quick``, ``baseline FILE``, ``exact``, ``reference ...``."""
+    """``fleet ...``, ``attainable ...``, ``user``, ``level quick``, ``baseline FILE``, ``exact``, ``reference ...``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

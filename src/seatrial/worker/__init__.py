@@ -1,0 +1,1 @@
+"""One rank: it measures. torch and the standard library only."""

@@ -21,6 +21,8 @@ class Context(Protocol):
     local_rank: int
     node_rank: int
     node: str
+    address: str
+    """Address of this node that the others can reach."""
     group_rank: int
     world_size: int
     """Size of the group of this generation."""

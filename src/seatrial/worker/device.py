@@ -49,7 +49,8 @@ class Device:
 def open_device(wanted: str, local_rank: int, threads: int) -> Device:
     """Open the device of a local rank and set the number of CPU threads.
 
-    ``wanted`` is ``cpu``, ``cuda``, ``rocm`` or ``auto``. Raises RequestError when torch cannot drive what was asked for.
+    ``wanted`` is ``cpu``, ``cuda``, ``rocm`` or ``auto``. Raises RequestError when torch cannot drive
+    what was asked for.
     """
     import torch
 
@@ -59,7 +60,8 @@ def open_device(wanted: str, local_rank: int, threads: int) -> Device:
         built = torch.version.cuda or getattr(torch.version, "hip", None)
         reason = "is built for the CPU only" if built is None else "finds no usable device"
         raise RequestError(
-            f"--device {wanted}: torch {torch.__version__} {reason}; install a torch built for {wanted}, or use --device cpu."
+            f"--device {wanted}: torch {torch.__version__} {reason};"
+            f" install a torch built for {wanted}, or use --device cpu."
         )
     if wanted == "cpu" or not usable:
         return _open_cpu(torch)

@@ -1,0 +1,5 @@
+"""``python -m seatrial``."""
+
+from seatrial.cli import main
+
+main()

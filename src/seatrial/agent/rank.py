@@ -1,0 +1,201 @@
+"""One rank as its agent sees it: a process, four pipes and a page of phases."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+from seatrial.probe import phase, process
+from seatrial.verdict.wire import encode
+
+__all__ = ["RankProcess"]
+
+_KEPT_LINES = 40
+_KEPT_LINE_BYTES = 500
+_LOG_LIMIT_BYTES = 16 << 20
+_STACK_LIMIT_BYTES = 48 << 10
+
+
+class RankProcess:
+    """Started by the constructor; ``poll`` says when it is over."""
+
+    def __init__(self, start: Mapping[str, Any], environ: Mapping[str, str], log: BinaryIO | None) -> None:
+        self.rank: int = start["rank"]
+        self.generation: int = start["gen"]
+        self.ours = False
+        """We ended it, or told it to end."""
+        self.exit_code: int | None = None
+        self.buffers: dict[int, bytes] = {}
+        self._log = log
+        self._log_room = _LOG_LIMIT_BYTES
+        self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._phase_fd = phase.create()
+        self._phases = phase.PhaseReader(self._phase_fd)
+        event_read, event_write = os.pipe()
+        self._stack_read, stack_write = os.pipe()
+        passed = {"EVENT": event_write, "PHASE": self._phase_fd, "STACK": stack_write}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "seatrial.worker.main"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=tuple(passed.values()),
+            env={
+                **environ,
+                **{f"SEATRIAL_{name}_FD": str(fd) for name, fd in passed.items()},
+                "SEATRIAL_AGENT_PID": str(os.getpid()),
+                "PYTHONUNBUFFERED": "1",
+            },
+        )
+        os.close(event_write)
+        os.close(stack_write)
+        os.set_blocking(self._stack_read, False)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self.event_fd = event_read
+        self.output_fd = self._process.stdout.fileno()
+        for fd in (self.event_fd, self.output_fd):
+            os.set_blocking(fd, False)
+            self.buffers[fd] = b""
+        self.send(dict(start))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, command: dict[str, Any]) -> None:
+        """Hand a command to the rank. A rank that is gone is told by its exit, not here."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            for line in encode(command):
+                self._process.stdin.write(line)
+            self._process.stdin.flush()
+
+    def read(self, fd: int, *, everything: bool = False) -> tuple[list[bytes], bool]:
+        """Whole lines that have come on one of the pipes, and whether the pipe has ended.
+
+        ``everything``: all that is there, for a rank that is gone.
+        """
+        ended = False
+        data = self.buffers[fd]
+        while True:
+            try:
+                piece = os.read(fd, 1 << 16)
+            except BlockingIOError:
+                break
+            ended = not piece
+            data += piece
+            if ended or not everything:
+                break
+        *lines, rest = data.split(b"\n")
+        if (ended or everything) and rest and fd == self.output_fd:
+            lines, rest = [*lines, rest], b""
+        # Only output can have a line without end (a progress bar); ours are at most 4,000 bytes long.
+        self.buffers[fd] = rest[-(1 << 16) :]
+        if fd == self.output_fd:
+            self._keep(lines)
+        return lines, ended
+
+    def _keep(self, lines: list[bytes]) -> None:
+        for line in lines:
+            self._last_lines.append(line[-_KEPT_LINE_BYTES:].decode(errors="replace").rstrip("\r"))
+            if self._log is not None and self._log_room > 0:
+                self._log_room -= len(line)
+                with contextlib.suppress(OSError):  # a full disk must not disturb the trial
+                    self._log.write(line + b"\n")
+
+    def status(self) -> list[Any]:
+        """State letter, CPU seconds, phases entered, label of the phase."""
+        number, label = self._phases.read()
+        seen = process.look(self.pid)
+        return [seen.state if seen else "X", round(seen.cpu_s, 2) if seen else 0.0, number, label]
+
+    def poll(self) -> int | None:
+        """The exit code, once it is over; negative: ended by that signal."""
+        if self.exit_code is None:
+            self.exit_code = self._process.poll()
+        return self.exit_code
+
+    def ended(self) -> dict[str, Any]:
+        """Payload of the ``exit`` event."""
+        return {
+            "gen": self.generation,
+            "rank": self.rank,
+            "code": self.exit_code,
+            "ours": self.ours,
+            "phase": self._phases.read()[1],
+            "last_lines": list(self._last_lines)[-10:],
+        }
+
+    def ask_stack(self) -> None:
+        """Ask for the Python stack of all threads. A stopped process cannot answer and is not asked."""
+        seen = process.look(self.pid)
+        # Before its first phase a rank has no handler yet, and the signal would kill it.
+        if seen is not None and seen.state not in ("T", "t", "Z", "X") and self._phases.read()[0] > 0:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGUSR1)
+
+    def take_stack(self, until: float) -> dict[str, Any]:
+        """Payload of the ``stack`` event: what the process answered by then (monotonic), and what /proc says."""
+        seen = process.look(self.pid)
+        state = seen.state if seen else "X"
+        text = b""
+        quiet = False
+        while state not in ("T", "t", "Z", "X") and len(text) < _STACK_LIMIT_BYTES:
+            try:
+                piece = os.read(self._stack_read, 1 << 16)
+            except BlockingIOError:
+                # It comes line by line: whole is what ends in a line and was followed by nothing.
+                if (quiet and text.endswith(b"\n")) or time.monotonic() > until:
+                    break
+                quiet = True
+                time.sleep(0.02)
+                continue
+            if not piece:
+                break
+            text, quiet = text + piece, False
+        return {
+            "gen": self.generation,
+            "rank": self.rank,
+            "state": state,
+            "wchan": process.wchan(self.pid),
+            "text": text[:_STACK_LIMIT_BYTES].decode(errors="replace"),
+        }
+
+    def quit(self) -> None:
+        """Tell it to end by itself."""
+        self.ours = self.poll() is None  # one that is gone already went without being told
+        self.send({"kind": "quit"})
+
+    def kill(self) -> None:
+        """End it now, stopped or not, with all that it started."""
+        self.ours = self.ours or self.poll() is None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it is gone by then."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.exit_code = self._process.wait(timeout_s)
+        return self.exit_code is not None
+
+    def close(self) -> None:
+        """Give pipes and page back."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+        os.close(self.event_fd)
+        os.close(self._stack_read)
+        self._phases.close()
+        os.close(self._phase_fd)
+        if self._log is not None:
+            with contextlib.suppress(OSError):
+                self._log.close()

@@ -1,0 +1,277 @@
+"""The loop of an agent: commands from the conductor, events from the ranks, deaths, and a status each second."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import selectors
+import socket
+import time
+from collections.abc import Callable, Collection
+from typing import Any, BinaryIO
+
+from seatrial.agent.rank import RankProcess
+from seatrial.verdict.events import Source
+from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder, encode
+
+__all__ = ["Agent"]
+
+_STATUS_S = 1.0
+_CONDUCTOR_SILENT_S = 30.0
+"""The conductor says something at least every two seconds; so long without a word and it is dead or stopped."""
+_END_S = 5.0
+_STACK_WAIT_S = 1.0
+_SEND_TIMEOUT_S = 10.0
+
+
+class Agent:
+    """One node's agent, joined to its conductor."""
+
+    def __init__(self, *, connection: socket.socket, token: str, node_rank: int, cores: int, keep: str | None) -> None:
+        self._connection = connection
+        self._connection.settimeout(_SEND_TIMEOUT_S)
+        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._node_rank = node_rank
+        self._cores = cores
+        self._keep = keep
+        self._events: BinaryIO | None = None
+        self._source: Source | None = None
+        self._ranks: dict[int, RankProcess] = {}
+        self._decoder = Decoder()
+        self._buffer = b""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(connection, selectors.EVENT_READ, self._read_conductor)
+        self._heard_at = time.monotonic()
+        self._lost = False
+        self._over = False
+        hello = {
+            "kind": "hello",
+            "token": token,
+            "node_rank": node_rank,
+            "hostname": platform.node(),
+            "address": connection.getsockname()[0],
+            "pid": os.getpid(),
+            "cores": cores,
+        }
+        self._send(hello)
+
+    def serve(self, stopped_by: list[int]) -> int:
+        """Until told to stop (0), or until the conductor is lost or a signal comes (3)."""
+        next_status = time.monotonic() + _STATUS_S
+        while not self._over:
+            before = time.monotonic()
+            for key, _ in self._selector.select(timeout=0.1):
+                # A command that came first in this round may have ended the rank that this pipe belonged to.
+                if self._selector.get_map().get(key.fileobj) is key:
+                    callback: Callable[[], None] = key.data
+                    callback()
+            self._reap()
+            now = time.monotonic()
+            if now - before > 5.0:
+                self._heard_at += now - before  # our own clock missed that time, so it is no silence of the conductor's
+            if now >= next_status:
+                self._send_status()
+                next_status = now + _STATUS_S
+            if stopped_by or self._lost or now - self._heard_at > _CONDUCTOR_SILENT_S:
+                self._say_why(stopped_by)
+                break
+        self._end_ranks(stacks=())
+        self._event("end", told=bool(stopped_by))
+        self._close()
+        return 0 if self._over else 3
+
+    def _say_why(self, stopped_by: list[int]) -> None:
+        if stopped_by:
+            text = f"the agent of node {self._node_rank} was told to end by signal {stopped_by[0]}"
+        elif self._lost:
+            text = f"node {self._node_rank} lost the control connection; its ranks were ended"
+        else:
+            silent = f"heard nothing from the controller for {_CONDUCTOR_SILENT_S:.0f} s"
+            text = f"node {self._node_rank} {silent}; its ranks were ended"
+        self._event("note", severity="error", text=text)
+
+    # Conductor -> agent
+
+    def _read_conductor(self) -> None:
+        try:
+            data = self._connection.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            self._lost = True
+            return
+        self._heard_at = time.monotonic()
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        if len(self._buffer) > MAX_LINE_BYTES:
+            self._lost = True  # whoever this is, it does not speak our language
+            return
+        for line in lines:
+            message = self._decoder.line(line)
+            if message is not None:
+                self._obey(message)
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        kind = message.get("kind")
+        if kind == "welcome":
+            self._begin(message)
+        elif kind == "start":
+            self._start(message)
+        elif kind == "step":
+            for rank in message["ranks"]:
+                if rank in self._ranks:
+                    self._ranks[rank].send(message)
+        elif kind == "quit":
+            for rank in self._ranks.values():
+                rank.quit()
+        elif kind == "peek":
+            self._tell_stacks(message["ranks"])
+        elif kind == "kill":
+            self._end_ranks(stacks=message["stacks"])
+            self._send({"kind": "killed", "gen": message["gen"]})
+        elif kind == "stop":
+            self._over = True
+
+    def _begin(self, message: dict[str, Any]) -> None:
+        self._source = Source(message["run"], f"node{self._node_rank}")
+        if self._keep:
+            self._events = _append(os.path.join(self._keep, f"node{self._node_rank}.events"))
+        self._event(
+            "node",
+            node=self._node_rank,
+            hostname=platform.node(),
+            address=self._connection.getsockname()[0],
+            pid=os.getpid(),
+            cores=self._cores,
+        )
+
+    def _start(self, message: dict[str, Any]) -> None:
+        threads = max(1, self._cores // max(1, len(message["places"])))
+        environ = {**os.environ, **message["env"]}
+        environ.setdefault("OMP_NUM_THREADS", str(threads))
+        for rank, local_rank in message["places"]:
+            start = {
+                "kind": "start",
+                "run": message["run"],
+                "gen": message["gen"],
+                "rank": rank,
+                "local_rank": local_rank,
+                "node_rank": self._node_rank,
+                "node": platform.node(),
+                "address": self._connection.getsockname()[0],
+                "ranks": message["ranks"],
+                "device": message["device"],
+                "backend": message["backend"],
+                "threads": threads,
+                "planted": message["planted"],
+            }
+            process = RankProcess(start, environ, self._open_log(rank, message["gen"]))
+            self._ranks[rank] = process
+            self._selector.register(process.event_fd, selectors.EVENT_READ, lambda p=process: self._forward(p))
+            self._selector.register(process.output_fd, selectors.EVENT_READ, lambda p=process: self._drain(p))
+
+    def _open_log(self, rank: int, generation: int) -> BinaryIO | None:
+        if not self._keep:
+            return None
+        return _append(os.path.join(self._keep, f"rank{rank}.gen{generation}.log"))
+
+    # Ranks -> conductor
+
+    def _forward(self, process: RankProcess, *, everything: bool = False) -> None:
+        lines, ended = process.read(process.event_fd, everything=everything)
+        if ended:
+            self._forget(process.event_fd)
+        for line in lines:
+            self._pass_on(line + b"\n")
+
+    def _drain(self, process: RankProcess, *, everything: bool = False) -> None:
+        _, ended = process.read(process.output_fd, everything=everything)
+        if ended:
+            self._forget(process.output_fd)
+
+    def _forget(self, fd: int) -> None:
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(fd)
+
+    def _reap(self) -> None:
+        for process in list(self._ranks.values()):
+            if process.poll() is not None:
+                self._bury(process)
+
+    def _bury(self, process: RankProcess) -> None:
+        # What it said before it died comes before the news of its death.
+        self._forward(process, everything=True)
+        self._drain(process, everything=True)
+        # An orphan of the rank may hold a pipe open for ever.
+        self._forget(process.event_fd)
+        self._forget(process.output_fd)
+        del self._ranks[process.rank]
+        self._event("exit", **process.ended())
+        process.close()
+
+    def _end_ranks(self, stacks: Collection[int]) -> None:
+        self._tell_stacks(stacks)
+        for process in self._ranks.values():
+            process.kill()
+        until = time.monotonic() + _END_S
+        for process in list(self._ranks.values()):
+            if process.wait(max(0.1, until - time.monotonic())):
+                self._bury(process)
+            else:
+                state = process.status()[0]
+                self._event("left", gen=process.generation, rank=process.rank, pid=process.pid, state=state)
+
+    def _tell_stacks(self, ranks: Collection[int]) -> None:
+        asked = [process for process in self._ranks.values() if process.rank in ranks]
+        for process in asked:
+            process.ask_stack()
+        until = time.monotonic() + _STACK_WAIT_S
+        for process in asked:
+            self._event("stack", **process.take_stack(until))
+
+    # Words
+
+    def _event(self, kind: str, **payload: Any) -> None:
+        if self._source is not None:
+            for line in encode(self._source.event(kind, **payload)):
+                self._pass_on(line)
+
+    def _pass_on(self, line: bytes) -> None:
+        if self._events is not None:
+            try:
+                self._events.write(line)
+            except OSError:  # a full disk: the conductor still has them all
+                self._events.close()
+                self._events = None
+        self._write(line)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        for line in encode(message):
+            self._write(line)
+
+    def _send_status(self) -> None:
+        self._send({"kind": "status", "ranks": {str(rank): process.status() for rank, process in self._ranks.items()}})
+
+    def _write(self, line: bytes) -> None:
+        if self._lost:
+            return
+        try:
+            self._connection.sendall(line)
+        except OSError:
+            self._lost = True
+
+    def _close(self) -> None:
+        for process in self._ranks.values():
+            process.close()
+        self._selector.close()
+        self._connection.close()
+        if self._events is not None:
+            self._events.close()
+
+
+def _append(path: str) -> BinaryIO | None:
+    """A file that grows line by line; None where there can be none, which must not disturb the trial."""
+    try:
+        return open(path, "ab", buffering=0)  # noqa: SIM115 - it lives as long as what is written into it
+    except OSError:
+        return None

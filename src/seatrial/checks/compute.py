@@ -1,0 +1,397 @@
+"""Every device by itself: is it right, and is it fast.
+
+Right: products of small integers whose exact answer is known for every dtype, order of summation and device, so that
+any wrong bit is the device's. Fast: GEMM TFLOP/s, 2MNK / t, the median after warm-up, on random data.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from seatrial.checks.base import Check
+from seatrial.plan.specs import find, highest_peak
+from seatrial.verdict.evidence import Evidence
+from seatrial.verdict.figures import Figure
+from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
+from seatrial.verdict.statistics import Outcome, Rates, compare_rates, median
+
+if TYPE_CHECKING:
+    from seatrial.worker.context import Context
+
+__all__ = ["CHECK", "Params"]
+
+_EXACT = {"fp32": 2**24, "fp16": 2**11, "bf16": 2**8}
+"""Integers up to here are exact in the dtype."""
+_WIDE = 2**24
+_LARGEST = 8
+"""Operands of the exact test lie in [-8, 8]."""
+_EXACT_ROWS, _EXACT_INNER = 4096, 512
+"""At most so large is the exact test: 4096 x 4096 outputs keep all units of a large GPU busy, and the host's own
+integer answer still takes about a second."""
+_ATTAINABLE_FROM = 8192
+"""Attainable figures are the best of large matrices; smaller ones are not held against them."""
+_DATASHEET_SHARE = 0.4
+"""Healthy devices were measured at 51 to 87 % of their datasheet."""
+_STARVED = 0.8
+_WARM_UPS = 2
+_READINGS = 3
+_REPEATS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """What to multiply, for how long, and the limits."""
+
+    cpu_size: int = 1024
+    """Rows and columns of the timed matrices."""
+    gpu_size: int = 8192
+    cpu_dtypes: tuple[str, ...] = ("fp32", "bf16")
+    """The first one is the one that ``min_tflops`` speaks of."""
+    gpu_dtypes: tuple[str, ...] = ("bf16", "fp16", "fp32")
+    seconds: float = 0.2
+    """Timing per dtype and round."""
+    rounds: int = 2
+    """At least so many rounds, each with other data."""
+    minutes: float = 0.0
+    """Go on with rounds for at least so long."""
+    fraction: float = 0.85
+    """Of what was measured elsewhere on a healthy device of this model."""
+    min_tflops: float | None = None
+    """The user's own limit; None: the device model and the fleet decide."""
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError with a sentence for a value that cannot be meant."""
+        for key, dtypes in (("cpu_dtypes", self.cpu_dtypes), ("gpu_dtypes", self.gpu_dtypes)):
+            if not dtypes or not set(dtypes) <= set(_EXACT):
+                raise ValueError(f"{key} is {list(dtypes)}; it takes one or more of {', '.join(_EXACT)}")
+        for key in ("cpu_size", "gpu_size", "rounds"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"{key} is {getattr(self, key)}; it must be at least 1")
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction is {self.fraction}; it must be above 0 and at most 1")
+        if not 0 <= self.minutes * 60 < self.timeout_s:
+            raise ValueError(f"minutes is {self.minutes}; it must fit into timeout_s, {self.timeout_s:g} s")
+        if self.min_tflops is not None:
+            peak = max(highest_peak(self.cpu_dtypes[0]), highest_peak(self.gpu_dtypes[0]))
+            if not 0 < self.min_tflops <= peak:
+                raise ValueError(
+                    f"min_tflops is {self.min_tflops:g} TFLOP/s; the limit must be above 0 and at most {peak:g}, "
+                    "the physical peak of the fastest device known"
+                )
+
+    def dtypes(self, device_type: str) -> tuple[str, ...]:
+        """What is multiplied on this type of device."""
+        return self.cpu_dtypes if device_type == "cpu" else self.gpu_dtypes
+
+    def size(self, device_type: str) -> int:
+        """Rows and columns on this type of device."""
+        return self.cpu_size if device_type == "cpu" else self.gpu_size
+
+
+def measure(context: Context, params: Params) -> None:
+    """Tell TFLOP/s and the number of wrong elements per dtype; in a repeat TFLOP/s only."""
+    device_type = context.device.type
+    size, dtypes = params.size(device_type), params.dtypes(device_type)
+    if context.stage == "repeat":
+        for dtype in dtypes:
+            context.phase(f"gemm {dtype} alone")
+            tries = [_time_gemm(context, params, dtype, 1_000_000 + turn) for turn in range(_REPEATS)]
+            # A lasting fault is slow each time; a disturbance from outside is not.
+            seconds, share = min(tries)
+            _tell_speed(context, dtype, size, seconds, share)
+        return
+    timings: dict[str, list[tuple[float, float]]] = {dtype: [] for dtype in dtypes}
+    wrong = dict.fromkeys(dtypes, 0)
+    until = time.monotonic() + params.minutes * 60
+    turn = 0
+    while turn < params.rounds or time.monotonic() < until:
+        answers: dict[int, tuple[Any, Any, Any]] = {}
+        for dtype in dtypes:
+            context.phase(f"gemm {dtype} round {turn}")
+            timings[dtype].append(_time_gemm(context, params, dtype, turn))
+            wrong[dtype] += _count_wrong(context, min(size, _EXACT_ROWS), dtype, turn, answers, tell=wrong[dtype] == 0)
+        turn += 1
+    for dtype in dtypes:
+        seconds = median([seconds for seconds, _ in timings[dtype]])
+        _tell_speed(context, dtype, size, seconds, median([share for _, share in timings[dtype]]))
+        context.figure("wrong_elements", wrong[dtype], "1", "low", variant=dtype)
+
+
+def _tell_speed(context: Context, dtype: str, size: int, seconds: float, share: float) -> None:
+    context.figure("tflops", 2 * size**3 / seconds / 1e12, "TFLOP/s", "high", variant=dtype)
+    if context.device.type == "cpu":
+        context.figure("cpu_share", share, "1", variant=dtype)
+
+
+def _time_gemm(context: Context, params: Params, dtype: str, turn: int) -> tuple[float, float]:
+    """Median seconds of one GEMM, and the CPU time used as a share of what this process's threads could use."""
+    import torch
+
+    device = context.device
+    size = params.size(device.type)
+    generator = torch.Generator(device=device.torch).manual_seed(_seed(context, dtype, turn))
+    shape = (size, size)
+    left, right = (
+        torch.randn(shape, generator=generator, device=device.torch).to(_torch_dtype(dtype)) for _ in range(2)
+    )
+    product = torch.empty(shape, dtype=left.dtype, device=device.torch)
+    for _ in range(_WARM_UPS):
+        torch.mm(left, right, out=product)
+    device.synchronize()
+    started, used = time.perf_counter(), time.process_time()
+    readings: list[float] = []
+    if device.type == "cpu":
+        last = started
+        while len(readings) < _READINGS or last - started < params.seconds:
+            torch.mm(left, right, out=product)
+            now = time.perf_counter()
+            readings.append(now - last)
+            last = now
+    else:
+        while len(readings) < _READINGS or time.perf_counter() - started < params.seconds:
+            # Queued in tens, so that the device never waits for the host.
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(11)]  # type: ignore[no-untyped-call]
+            events[0].record()
+            for event in events[1:]:
+                torch.mm(left, right, out=product)
+                event.record()
+            device.synchronize()
+            readings += [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(events)]
+    used, wall = time.process_time() - used, time.perf_counter() - started
+    return median(readings), used / (wall * torch.get_num_threads())
+
+
+def _count_wrong(
+    context: Context, rows: int, dtype: str, turn: int, answers: dict[int, tuple[Any, Any, Any]], *, tell: bool
+) -> int:
+    """Elements of one product that differ from the host's int64 answer; ``tell`` where the first ones are."""
+    import torch
+
+    wide = dtype != "fp32" and context.device.type != "cpu" and _has_wide_output(context.device.torch)
+    bound = _WIDE if wide else _EXACT[dtype]
+    if bound not in answers:
+        left, right = _operands(rows, bound, _seed(context, "fp32", turn))
+        answers[bound] = left, right, left @ right
+    left, right, answer = answers[bound]
+    a, b = (operand.to(device=context.device.torch, dtype=_torch_dtype(dtype)) for operand in (left, right))
+    product = torch.mm(a, b, out_dtype=torch.float32) if wide else torch.mm(a, b)
+    got = product.cpu().double()
+    different = got != answer.double()
+    count = int(different.sum())
+    if count and tell:
+        places = different.nonzero()[:4].tolist()
+        first = [[row, column, f"{got[row, column]:g}", int(answer[row, column])] for row, column in places]
+        context.fact("wrong_values", {"dtype": dtype, "round": turn, "row_column_got_expected": first})
+    return count
+
+
+def _operands(rows: int, bound: int, seed: int) -> tuple[Any, Any]:
+    """Integers in [-8, 8] for which every partial sum, in any order, is an integer within ``bound``, thus exact.
+
+    With |b| <= 8 it is enough that the absolute values of each row of a sum up to ``bound`` / 8: a row keeps values
+    at random places until then, and is 0 elsewhere. Every other seed has rows and columns exchanged.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    inner = min(rows, _EXACT_INNER)
+    left = torch.randint(-_LARGEST, _LARGEST + 1, (rows, inner), generator=generator)
+    right = torch.randint(-_LARGEST, _LARGEST + 1, (inner, rows), generator=generator)
+    order = torch.rand((rows, inner), generator=generator).argsort(dim=1)
+    kept = left.gather(1, order).abs().cumsum(dim=1) <= bound // _LARGEST
+    left *= torch.zeros_like(kept).scatter_(1, order, kept)
+    return (left, right) if seed % 2 == 0 else (right.T.contiguous(), left.T.contiguous())
+
+
+def _has_wide_output(device: Any) -> bool:
+    """Can this torch multiply 16-bit operands into a float32 result on this device. Then no partial sum is rounded."""
+    import torch
+
+    ones = torch.ones((16, 16), dtype=torch.bfloat16, device=device)
+    try:
+        torch.mm(ones, ones, out_dtype=torch.float32)
+    except (TypeError, RuntimeError):
+        return False
+    return True
+
+
+def _torch_dtype(dtype: str) -> Any:
+    import torch
+
+    return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
+
+
+def _seed(context: Context, dtype: str, turn: int) -> int:
+    return (turn * 65_537 + context.rank) * len(_EXACT) + list(_EXACT).index(dtype)
+
+
+def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
+    """The ranks that missed a limit, and with them one typical rank of their model to compare with."""
+    return tuple(sorted({rank for _, _, rates in _groups(evidence, params) for rank in rates.suspects()}))
+
+
+def judge(evidence: Evidence, params: Params) -> Ruling:
+    """Any wrong element fails; a speed fails when it misses its limit again, alone and with the CPU to itself."""
+    parts = [_judge_values(evidence)]
+    for device, dtype, rates in _groups(evidence, params):
+        parts.append(_judge_datasheet(evidence, params, device, dtype, rates))
+        parts += [_judge_speed(evidence, dtype, rates.outcome(rank)) for rank in sorted(rates.first)]
+    told = {
+        (figure.rank, figure.name, figure.variant)
+        for figure in evidence.figures
+        if figure.stage == "measure" and (figure.name != "tflops" or 0 < figure.value < math.inf)
+    }
+    absent = [] if evidence.asked else ["any rank that finished"]
+    absent += [
+        f"{name} {dtype} of rank {rank}"
+        for rank in evidence.asked
+        for dtype in params.dtypes(evidence.device_type)
+        for name in ("wrong_elements", "tflops")
+        if (rank, name, dtype) not in told
+    ]
+    return Ruling(
+        findings=tuple(finding for part in parts for finding in part.findings),
+        judged=tuple(entry for part in parts for entry in part.judged),
+        absent=(*absent, *(name for part in parts for name in part.absent)),
+    )
+
+
+def _judge_values(evidence: Evidence) -> Ruling:
+    exact = Limit(value=0, unit="1", origin="exact")
+    judged = tuple(
+        Judged(figure=figure, limit=exact, passed=figure.value == 0)
+        for figure in evidence.figures
+        if figure.name == "wrong_elements"
+    )
+    wrong: dict[int, dict[str, float]] = {}
+    for entry in judged:
+        if not entry.passed and entry.figure.rank is not None:
+            wrong.setdefault(entry.figure.rank, {})[entry.figure.variant] = entry.figure.value
+    findings = tuple(
+        Finding(
+            severity="fail",
+            check="compute",
+            what=f"rank {rank} multiplies wrongly, by itself, in {', '.join(counts)}",
+            culprit=_culprit(evidence, rank),
+            measured=f"{sum(counts.values()):.0f} wrong elements",
+            limit=exact,
+            evidence=tuple(
+                str(fact.value) for fact in evidence.facts if fact.name == "wrong_values" and fact.rank == rank
+            ),
+            action="take the device out of service and have it tested; its results cannot be trusted.",
+        )
+        for rank, counts in sorted(wrong.items())
+    )
+    return Ruling(findings=findings, judged=judged)
+
+
+def _judge_speed(evidence: Evidence, dtype: str, outcome: Outcome) -> Ruling:
+    figure, limit, rank = outcome.figure, outcome.limit, outcome.figure.rank
+    if limit is None or rank is None:
+        return Ruling()
+    if outcome.state == "unrepeated":
+        return Ruling(absent=(f"tflops {dtype} of rank {rank} measured again, alone; {outcome.evidence[0]}",))
+    entry = Judged(figure=figure, limit=limit, passed=outcome.state != "slow")
+    if outcome.state == "passed":
+        return Ruling(judged=(entry,))
+    share = min(_cpu_share(evidence, other, dtype) for other in outcome.alone)
+    starved = outcome.state == "slow" and share < _STARVED
+    lines = outcome.evidence
+    if starved:
+        what = f"the {dtype} speed of rank {rank} could not be judged: other processes held the CPU"
+        action = "end what else runs on the node and repeat the trial."
+        lines += (f"alone, it got {share * 100:.0f} % of the CPU time that its threads could use",)
+    elif outcome.state == "slow":
+        what = f"rank {rank} is slow in {dtype} matrix products, alone too"
+        action = "look at its clocks, power limit, temperature and throttle reasons; then have the device tested."
+    else:
+        what = f"rank {rank} was slow in {dtype} matrix products while all ranks worked, but not alone"
+        action = "look for what the ranks of a node share: power, cooling, memory bandwidth, CPU time."
+    finding = Finding(
+        severity="fail" if outcome.state == "slow" and not starved else "warn",
+        check="compute",
+        what=what,
+        culprit=_culprit(evidence, rank),
+        measured=f"{figure.value:.3g} {figure.unit}",
+        limit=limit,
+        evidence=lines,
+        action=action,
+    )
+    return Ruling(findings=(finding,), judged=() if starved else (entry,))
+
+
+def _judge_datasheet(evidence: Evidence, params: Params, device: str, dtype: str, rates: Rates) -> Ruling:
+    """Far below its datasheet is worth a look, where no attainable figure is known."""
+    spec = find(device)
+    if spec is None or spec.attainable_tflops or dtype not in spec.peak_tflops:
+        return Ruling()
+    limit = Limit(
+        value=_DATASHEET_SHARE * spec.peak_tflops[dtype],
+        unit="TFLOP/s",
+        origin=f"datasheet of {spec.model} x {_DATASHEET_SHARE}",
+    )
+    findings = tuple(
+        Finding(
+            severity="warn",
+            check="compute",
+            what=f"rank {rank} is far below its datasheet in {dtype} matrix products",
+            culprit=_culprit(evidence, rank),
+            measured=f"{figure.value:.3g} {figure.unit}",
+            limit=limit,
+            action="compare it with another device of its model; a datasheet alone fails nobody.",
+        )
+        for rank, figure in sorted(rates.first.items())
+        if figure.value < limit.value and params.size(evidence.device_type) >= _ATTAINABLE_FROM
+    )
+    return Ruling(findings=findings)
+
+
+def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Rates]]:
+    """What may be compared: the speeds of one device model in one dtype."""
+    groups: dict[tuple[str, str], list[Figure]] = {}
+    for figure in evidence.figures:
+        if figure.name == "tflops" and figure.rank is not None and figure.rank in evidence.ranks:
+            groups.setdefault((evidence.ranks[figure.rank].device, figure.variant), []).append(figure)
+    for (device, dtype), figures in sorted(groups.items()):
+        own = _own_limits(params, evidence.device_type, device, dtype)
+        yield device, dtype, compare_rates(figures, own=own, device_type=evidence.device_type)
+
+
+def _own_limits(params: Params, device_type: str, device: str, dtype: str) -> tuple[Limit, ...]:
+    limits = []
+    if params.min_tflops is not None and dtype == params.dtypes(device_type)[0]:
+        limits.append(Limit(value=params.min_tflops, unit="TFLOP/s", origin="user compute.min_tflops"))
+    spec = find(device)
+    if spec is not None and dtype in spec.attainable_tflops and params.size(device_type) >= _ATTAINABLE_FROM:
+        attainable = spec.attainable_tflops[dtype]
+        origin = f"attainable {attainable:g} TFLOP/s of {spec.model} x {params.fraction:g}, {spec.source}"
+        limits.append(Limit(value=attainable * params.fraction, unit="TFLOP/s", origin=origin))
+    return tuple(limits)
+
+
+def _cpu_share(evidence: Evidence, rank: int, dtype: str) -> float:
+    for figure in evidence.figures:
+        if (figure.name, figure.stage, figure.rank, figure.variant) == ("cpu_share", "repeat", rank, dtype):
+            return figure.value
+    return 1.0
+
+
+def _culprit(evidence: Evidence, rank: int) -> Culprit:
+    seen = evidence.ranks[rank]
+    return Culprit(kind="device", name=seen.label(), ranks=(rank,), nodes=(seen.node,))
+
+
+CHECK = Check(
+    name="compute",
+    scope="alone",
+    params=Params,
+    measure=measure,
+    judge=judge,
+    suspects=suspects,
+)

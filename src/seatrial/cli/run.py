@@ -1,0 +1,173 @@
+"""``seatrial run``: the acceptance trial."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from seatrial.errors import RequestError
+from seatrial.plan.source import DEFAULT_LEVEL
+
+__all__ = ["run"]
+
+
+
+
+@click.command()
+@click.argument("plan", default=DEFAULT_LEVEL)
+@click.option("--only", multiple=True, metavar="CHECK[,..]", help="Ask for these checks only (and what they need).")
+@click.option("--skip", multiple=True, metavar="CHECK[,..]", help="Leave these checks out; a PASS is then partial.")
+@click.option("--validation-only", is_flag=True, help="Leave the training out.")
+@click.option("--workload", help="What to train on: digits, synthetic-1x8x8, ...")
+@click.option("--model", help="What to train: convnet.")
+@click.option("--epochs", type=int, help="Epochs of the training.")
+@click.option("--batch-size", type=int, help="Batch size per process of the training.")
+@click.option("--deadline", type=float, metavar="SECONDS", help="The whole trial ends by then.")
+@click.option("--on", "target", default="local", metavar="TARGET", help="Where: local.")
+@click.option("--nproc-per-node", type=int, metavar="M", help="Processes; default: one per accelerator, else 2.")
+@click.option("--device", type=click.Choice(["auto", "cuda", "rocm", "cpu"]), default="auto")
+@click.option("--backend", type=click.Choice(["auto", "nccl", "gloo"]), default="auto")
+@click.option("--python", metavar="PATH", help="The interpreter of the ranks; default: this one.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("reports"), help="Where reports go.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report alone, as JSON, on standard output.")
+@click.option("--dry-run", is_flag=True, help="Print what would be executed, and nothing else.")
+def run(plan: str, out: Path, as_json: bool, dry_run: bool, **options: Any) -> int:
+    """Run the acceptance trial of PLAN and answer PASS or FAIL.
+
+    PLAN is a TOML file or a level: smoke (seconds), quick (under a minute; the default), standard (minutes), burn-in
+    (hours). Exit code: 0 PASS, 1 FAIL, 2 the request is wrong, 3 INCONCLUSIVE, 130 stopped.
+    """
+    job = _job(plan, options)
+    if dry_run:
+        click.echo("\n".join(_dry_run(job, out)))
+        return 0
+    return _trial(job, out, as_json)
+
+
+def _job(plan: str, options: dict[str, Any]) -> Any:
+    from seatrial.launch import place
+    from seatrial.launch.job import Job
+    from seatrial.launch.targets import TARGETS
+    from seatrial.worker.inject import parse_fault
+
+    target = options["target"]
+    if target not in TARGETS:
+        raise RequestError(f"--on {target}: no such target; there is {', '.join(TARGETS)}.")
+    python = options["python"] or sys.executable
+    here = place.choose(
+        device=options["device"],
+        backend=options["backend"],
+        nproc_per_node=options["nproc_per_node"],
+        python=python,
+    )
+    planted = tuple(filter(None, os.environ.get("SEATRIAL_PLANT", "").split(";")))
+    for fault in planted:
+        parse_fault(fault)
+    return Job(
+        run="",
+        plan=_plan(plan, options),
+        target=target,
+        nodes=1,
+        nproc_per_node=here.nproc_per_node,
+        device=here.device,
+        backend=here.backend,
+        python=python,
+        env=here.env,
+        planted=planted,
+    )
+
+
+def _plan(source: str, options: dict[str, Any]) -> Any:
+    from seatrial.checks import registry
+    from seatrial.plan.model import Setting
+    from seatrial.plan.reader import read_plan
+
+    checks = {name: registry.load(name) for name in registry.names()}
+    overrides = [
+        ("training", name, options[name], f"--{name.replace('_', '-')}")
+        for name in ("workload", "model", "epochs", "batch_size")
+        if options[name] is not None
+    ]
+    resolved = read_plan(
+        source,
+        schemas={name: check.params for name, check in checks.items()},
+        scopes={name: check.scope for name, check in checks.items()},
+        overrides=overrides,
+        only=options["only"],
+        skip=options["skip"],
+        validation_only=options["validation_only"],
+    )
+    deadline_s = options["deadline"]
+    if deadline_s is None:
+        return resolved
+    if not (math.isfinite(deadline_s) and deadline_s > 0):
+        raise RequestError(f"--deadline {deadline_s}: a positive number of seconds is needed.")
+    return dataclasses.replace(resolved, deadline_s=Setting(value=deadline_s, origin="--deadline"))
+
+
+def _dry_run(job: Any, out: Path) -> list[str]:
+    from seatrial.launch.targets import TARGETS
+
+    commands = TARGETS[job.target](job, control="127.0.0.1:PORT", token="TOKEN", keep=str(out / "RUN-ID"))
+    return [
+        shlex.join(["env", *(f"{name}={value}" for name, value in command.env.items()), *command.argv])
+        for command in commands
+    ]
+
+
+def _summary(job: Any) -> str:
+    from seatrial.launch.targets import TARGETS
+
+    assert job.target in TARGETS
+    backend = job.backend if job.backend != "auto" else "gloo" if job.device == "cpu" else "nccl"
+    return (
+        f"seatrial {job.plan.name}: {job.world_size} processes on this machine ({job.device}, {backend}),"
+        f" {', '.join(job.plan.checks)}; at most {job.plan.deadline_s.value:.0f} s"
+    )
+
+
+def _trial(job: Any, out: Path, as_json: bool) -> int:
+    from seatrial.conductor.conclude import conclude
+    from seatrial.launch.conduct import caught_signals, conduct
+    from seatrial.launch.record import Recorder, new_folder
+    from seatrial.report.progress import Progress
+    from seatrial.report.show import show, wrong_request
+    from seatrial.report.write import write_reports, write_somewhere
+
+    run_id, folder = new_folder(out)
+    job = dataclasses.replace(job, run=run_id)
+    click.echo(_summary(job), err=True)
+    recorder = Recorder(run_id, folder)
+    progress = Progress(sys.stderr, live=sys.stderr.isatty() and "NO_COLOR" not in os.environ)
+
+    def keep(event: dict[str, Any]) -> None:
+        recorder(event)
+        progress(event)
+        if event["kind"] == "trouble":
+            # A report exists from the moment that something is wrong, whatever happens to us next.
+            with contextlib.suppress(RequestError):
+                write_reports(conclude(recorder.events), out)
+
+    with caught_signals() as caught:
+        try:
+            damaged = conduct(job, folder, keep, caught)
+        finally:
+            recorder.close()
+            progress.close()
+        conclusion = conclude(recorder.events, damaged=damaged)
+        refused = wrong_request(conclusion)
+        if refused:
+            raise RequestError(refused)
+        written, problem = write_somewhere(conclusion, out)
+        if problem:
+            recorder.note(problem)
+            conclusion = conclude(recorder.events, damaged=damaged)
+        return show(conclusion, written, as_json=as_json)

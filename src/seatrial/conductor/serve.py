@@ -1,0 +1,192 @@
+"""The thin loop around the machine: one listening socket, one connection an agent, a tick four times a second."""
+
+from __future__ import annotations
+
+import hmac
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from seatrial.conductor.machine import Machine
+from seatrial.conductor.records import Actions
+from seatrial.verdict.events import Source
+from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder, encode
+
+__all__ = ["Server"]
+
+_TICK_S = 0.25
+_HELLO_TIMEOUT_S = 10.0
+_MOST_STRANGERS = 256
+_OUT_LIMIT_BYTES = 8 << 20
+_READS_BYTES = 1 << 18
+
+
+class _Peer:
+    """One connection; ``node`` is None until it has shown the token."""
+
+    __slots__ = ("buffer", "decoder", "node", "out", "since", "socket")
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.node: int | None = None
+        self.since = time.monotonic()
+        self.buffer = b""
+        self.out = b""
+        self.decoder = Decoder()
+
+
+class Server:
+    """Listens at once; ``serve`` conducts the trial and returns when it is over.
+
+    ``keep`` is called with every event, the agents' and the conductor's own, in the order of arrival.
+    """
+
+    def __init__(self, host: str, token: str, keep: Callable[[dict[str, Any]], None]) -> None:
+        self._listener = socket.create_server((host, 0), backlog=4096)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        self.damaged = 0
+        self._token = token
+        self._keep = keep
+        self._peers: dict[int, _Peer] = {}
+        self._strangers: set[_Peer] = set()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+
+    def serve(
+        self, machine: Machine, nodes: int, source: Source, between: Callable[[], str | tuple[int, str] | None]
+    ) -> None:
+        """Until the machine is over.
+
+        ``between`` is called each tick: text interrupts the trial; (node, detail): that node is lost.
+        """
+        self._machine, self._nodes, self._source, self._over = machine, nodes, source, False
+        next_tick = time.monotonic()
+        while not self._over:
+            for key, mask in self._selector.select(timeout=max(0.0, min(_TICK_S, next_tick - time.monotonic()))):
+                if key.data is None:
+                    self._accept()
+                elif mask & selectors.EVENT_WRITE:
+                    self._flush(key.data)
+                else:
+                    self._read(key.data)
+            now = time.monotonic()
+            if now >= next_tick:
+                next_tick = now + _TICK_S
+                self._shed_strangers(now)
+                news = between()
+                if isinstance(news, str):
+                    self._carry_out(machine.interrupt(news, now))
+                elif news is not None:
+                    self._carry_out(machine.lost(*news, now))
+                self._carry_out(machine.tick(now))
+        self.close()
+
+    def close(self) -> None:
+        """Give all sockets back."""
+        for peer in [*self._peers.values(), *self._strangers]:
+            peer.socket.close()
+        self._listener.close()
+        self._selector.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        if len(self._strangers) >= _MOST_STRANGERS:
+            # The oldest stranger has had its time; a real agent says hello at once.
+            self._drop(min(self._strangers, key=lambda peer: peer.since))
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer = _Peer(connection)
+        self._strangers.add(peer)
+        self._selector.register(connection, selectors.EVENT_READ, peer)
+
+    def _shed_strangers(self, now: float) -> None:
+        for peer in [peer for peer in self._strangers if now - peer.since > _HELLO_TIMEOUT_S]:
+            self._drop(peer)
+
+    def _drop(self, peer: _Peer) -> None:
+        self._strangers.discard(peer)
+        self._selector.unregister(peer.socket)
+        peer.socket.close()
+
+    def _read(self, peer: _Peer) -> None:
+        if peer.socket.fileno() < 0:
+            return  # dropped by what came before it in the same round
+        try:
+            data = peer.socket.recv(_READS_BYTES if peer.node is not None else MAX_LINE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        *lines, peer.buffer = (peer.buffer + data).split(b"\n")
+        if not data or len(peer.buffer) > MAX_LINE_BYTES:
+            self._lose(peer)
+            return
+        for line in lines:
+            message = peer.decoder.line(line)
+            if peer.node is None:
+                # The first line must be a whole hello: a stranger gets no memory to fill with parts of messages.
+                if message is None or not self._greet(peer, message):
+                    self._drop(peer)
+                    return
+                continue
+            if message is None:
+                continue
+            try:
+                if "seq" in message:
+                    self._keep(message)
+                actions = self._machine.message(peer.node, message, time.monotonic())
+            except (KeyError, TypeError, ValueError, AttributeError):
+                self.damaged += 1  # the right token, the wrong words: another version, or damage
+                continue
+            self._carry_out(actions)
+
+    def _greet(self, peer: _Peer, message: dict[str, Any]) -> bool:
+        node, token = message.get("node_rank"), message.get("token")
+        if not isinstance(token, str) or not hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
+            return False
+        if message.get("kind") != "hello" or not isinstance(node, int) or not 0 <= node < self._nodes:
+            return False
+        if node in self._peers:
+            return False
+        peer.node = node
+        self._strangers.discard(peer)
+        self._peers[node] = peer
+        self._carry_out(self._machine.joined(node, time.monotonic()))
+        return True
+
+    def _lose(self, peer: _Peer) -> None:
+        self._drop(peer)
+        self.damaged += peer.decoder.damaged
+        if peer.node is not None:
+            # The entry stays: nobody may take the place of a node that was lost.
+            self._carry_out(self._machine.lost(peer.node, "the control connection was closed", time.monotonic()))
+
+    def _carry_out(self, actions: Actions) -> None:
+        for kind, payload in actions.events:
+            self._keep(self._source.event(kind, **payload))
+        for node, message in actions.send:
+            peer = self._peers.get(node)
+            if peer is not None and peer.socket.fileno() >= 0:
+                peer.out += b"".join(encode(message))
+                self._flush(peer)
+        self._over = self._over or actions.over
+
+    def _flush(self, peer: _Peer) -> None:
+        try:
+            sent = peer.socket.send(peer.out) if peer.out else 0
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            peer.out = b""  # the loss is told by the read side
+            return
+        peer.out = peer.out[sent:]
+        if len(peer.out) > _OUT_LIMIT_BYTES:
+            peer.out = b""  # it reads nothing any more; its silence is noticed by the machine
+        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
+        self._selector.modify(peer.socket, mask, peer)

@@ -1,0 +1,124 @@
+"""What is watched while ranks start or measure: who has finished, who moves, who is suspected of what. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Literal
+
+from seatrial.conductor import watch
+from seatrial.conductor.watch import Pulse, Seen
+
+__all__ = ["MOST_STACKS", "Vigil"]
+
+_GRACE_S = 1.0
+MOST_STACKS = 16
+
+
+class Vigil:
+    """One generation of ranks, from one step to the next. Times are the conductor's monotonic clock."""
+
+    def __init__(self, ranks: Collection[int], until: float, now: float) -> None:
+        self.pulses = {rank: Pulse(moved_at=now) for rank in ranks}
+        self.starting = True
+        self._begin(ranks, until, now, together=False)
+
+    def begin(self, asked: Collection[int], until: float, now: float, *, together: bool) -> None:
+        """A step begins: ``asked`` have until then; ``together``: they wait for one another in it."""
+        self.starting = False
+        self._begin(asked, until, now, together=together)
+
+    def _begin(self, asked: Collection[int], until: float, now: float, *, together: bool) -> None:
+        self.asked = tuple(asked)
+        self.done: set[int] = set()
+        self._waiting = dict.fromkeys(self.asked)
+        self.seen: list[Seen] = []
+        self.stacks: dict[int, str] = {}
+        self._until, self._together = until, together
+        self._grace_until: float | None = None
+        self._peeked = False
+        for rank in self.asked:
+            self.pulses[rank].moved_at = now
+
+    @property
+    def calm(self) -> bool:
+        """Nobody is suspected."""
+        return self._grace_until is None
+
+    @property
+    def complete(self) -> bool:
+        """All who were asked have finished."""
+        return not self._waiting
+
+    def waiting(self) -> list[int]:
+        """Who was asked and has not finished."""
+        return list(self._waiting)
+
+    def finished(self, rank: int) -> None:
+        """A rank has finished. One that was not asked, or said so before, changes nothing."""
+        if rank in self._waiting:
+            del self._waiting[rank]
+            self.done.add(rank)
+
+    def suspect(self, seen: Seen, now: float) -> None:
+        """Note a suspicion. The first to speak is seldom the cause: a peer's "connection reset" overtakes the death."""
+        self.seen.append(seen)
+        if self._grace_until is None:
+            self._grace_until = now + _GRACE_S
+
+    def look(self, now: float) -> Literal["trouble", "deadline"] | None:
+        """Whether the step must end now; ``seen`` then tells why."""
+        if self._grace_until is not None:
+            return "trouble" if now >= self._grace_until else None
+        waiting, pulses = self.waiting(), {rank: self.pulses[rank] for rank in self.asked}
+        if self.starting:
+            self.seen = watch.stopped(pulses, waiting, now)
+        else:
+            self.seen = watch.suspects(pulses, waiting, bool(self.done), now, together=self._together)
+        if not self.seen and waiting and set(waiting[:MOST_STACKS]) <= set(self.stacks):
+            self.seen = watch.outside(pulses, {rank: self.stacks[rank] for rank in waiting[:MOST_STACKS]}, now)
+        if self.seen:
+            return "trouble"
+        if now >= self._until:
+            self.seen = watch.at_deadline(pulses, waiting, bool(self.done), now)
+            return "deadline"
+        return None
+
+    def peek(self, now: float) -> list[int]:
+        """Whose stacks would tell something, once a step: all wait for one another and nobody moves."""
+        waiting = self.waiting()
+        still = waiting and all(now - self.pulses[rank].moved_at >= watch.PATIENCE_S for rank in waiting)
+        if self.starting or self._peeked or not self._together or not still:
+            return []
+        self._peeked = True
+        return waiting[:MOST_STACKS]
+
+    def told(self, step: int) -> dict[str, Any]:
+        """Payload of the ``trouble`` event."""
+        suspected = {seen.rank for seen in self.seen}
+        waiting = [rank for rank in self.waiting() if rank not in suspected]
+        return {
+            "step": step,
+            "seen": [seen.to_json() for seen in self.seen],
+            "waiting": [[rank, self.pulses[rank].phase] for rank in waiting[:MOST_STACKS]],
+        }
+
+    def stacks_wanted(self) -> list[int]:
+        """Whose stack belongs to the evidence and was not taken yet: the suspects first, then who waited."""
+        suspected = [seen.rank for seen in self.seen if seen.rank is not None]
+        ranks = dict.fromkeys([*suspected, *self.waiting()])
+        return [rank for rank in ranks if rank not in self.stacks][:MOST_STACKS]
+
+    def guilty(self) -> set[int]:
+        """Ranks that are at fault by what was seen, not those that only complained or waited."""
+        return {
+            seen.rank
+            for seen in self.seen
+            if seen.rank is not None
+            and (seen.how in ("dead", "frozen", "absent", "late") or (seen.how == "error" and seen.detail != "fabric"))
+        }
+
+    def shift(self, missed_s: float) -> None:
+        """Our own clock missed that time: it is nobody's silence."""
+        for pulse in self.pulses.values():
+            pulse.shift(missed_s)
+        self._until += missed_s

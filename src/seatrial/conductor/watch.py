@@ -1,0 +1,172 @@
+"""Who is frozen, who is absent, who is only waiting. Pure: statuses and times in, suspicions out.
+
+All ranks of a step pass the same phases in the same order, so the rank with the fewest is the one that the others wait
+for. Phase numbers are comparable within one step; ``pulses`` holds the ranks that were asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["PATIENCE_S", "Pulse", "Seen", "at_deadline", "outside", "stopped", "suspects"]
+
+PATIENCE_S = 15.0
+_TORCH = "/torch/"
+_STEP_LOOP = "worker/main.py"
+_CPU_NOISE_S = 0.2
+"""CPU time that a waiting process may use in the time of patience without counting as alive."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Pulse:
+    """One rank's last status and since when it has not moved. Times are the conductor's monotonic clock."""
+
+    state: str = "R"
+    cpu_s: float = 0.0
+    number: int = 0
+    phase: str = ""
+    moved_at: float = 0.0
+    """Last time that a phase was entered or CPU time was used."""
+    held_since: float | None = None
+    """Since when it has been in state T or D without a break."""
+
+    def update(self, status: tuple[str, float, int, str], now: float) -> None:
+        """Take in a status of the agent."""
+        state, cpu_s, number, phase = status
+        if number != self.number or cpu_s - self.cpu_s > _CPU_NOISE_S:
+            self.moved_at, self.cpu_s = now, cpu_s
+        self.number, self.phase, self.state = number, phase, state
+        if state not in ("T", "t", "D"):
+            self.held_since = None
+        elif self.held_since is None:
+            self.held_since = now
+
+    def shift(self, missed_s: float) -> None:
+        """Our own clock missed that time: it is nobody's silence."""
+        self.moved_at += missed_s
+        if self.held_since is not None:
+            self.held_since += missed_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One suspicion, as the ``trouble`` event tells it."""
+
+    how: Literal["dead", "error", "frozen", "absent", "stuck", "lost", "silent", "late"]
+    rank: int | None = None
+    node: int | None = None
+    phase: str = ""
+    waited_s: float = 0.0
+    detail: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """JSON for the event."""
+        who: dict[str, object] = {"rank": self.rank} if self.node is None else {"node": self.node}
+        return {**who, "how": self.how, "phase": self.phase, "waited_s": round(self.waited_s, 1), "detail": self.detail}
+
+
+def stopped(pulses: Mapping[int, Pulse], waiting_for: Collection[int], now: float) -> list[Seen]:
+    """Who was stopped while starting. Waiting for a slow file system in an import is no fault, so only T counts."""
+    return [
+        _frozen(rank, pulses[rank], now)
+        for rank in sorted(waiting_for)
+        if pulses[rank].state in ("T", "t")
+        and (since := pulses[rank].held_since) is not None
+        and now - since >= PATIENCE_S
+    ]
+
+
+def suspects(
+    pulses: Mapping[int, Pulse], waiting_for: Collection[int], others_done: bool, now: float, *, together: bool
+) -> list[Seen]:
+    """Who must be taken for frozen or absent now, before any deadline.
+
+    ``waiting_for``: ranks that have not finished the step; ``others_done``: somebody has. ``together``: ranks wait for
+    one another in this step. Stopped or uninterruptible for the time of patience is frozen. Absent is who has not moved
+    for so long while others are further on.
+    """
+    frozen = [
+        _frozen(rank, pulses[rank], now)
+        for rank in sorted(waiting_for)
+        if (since := pulses[rank].held_since) is not None and now - since >= PATIENCE_S
+    ]
+    if frozen or not waiting_for or not (together or others_done):
+        return frozen
+    furthest = max(pulse.number for pulse in pulses.values())
+    fewest = min(pulses[rank].number for rank in waiting_for)
+    return [
+        Seen(
+            how="absent",
+            rank=rank,
+            phase=pulses[rank].phase,
+            waited_s=now - pulses[rank].moved_at,
+            detail=f"no progress and no CPU time, state {pulses[rank].state}, while others are further on",
+        )
+        for rank in sorted(waiting_for)
+        if pulses[rank].number == fewest < furthest and now - pulses[rank].moved_at >= PATIENCE_S
+    ]
+
+
+def outside(pulses: Mapping[int, Pulse], stacks: Mapping[int, str], now: float) -> list[Seen]:
+    """Who never entered what the others wait in, by the stacks of ranks that are all in one phase and do not move.
+
+    Inside is whose innermost Python frame belongs to torch. If all are inside, or none, nobody can be told apart.
+    """
+    innermost = {rank: _innermost(text) for rank, text in stacks.items()}
+    inside = [rank for rank, frame in innermost.items() if frame is not None and _TORCH in frame]
+    return [
+        Seen(
+            how="absent",
+            rank=rank,
+            phase=pulses[rank].phase,
+            waited_s=now - pulses[rank].moved_at,
+            detail=f"it stands at {frame}, while {len(inside)} others are inside the operation",
+        )
+        for rank, frame in sorted(innermost.items())
+        if inside and frame is not None and _TORCH not in frame
+    ]
+
+
+def _innermost(text: str) -> str | None:
+    """The innermost frame of the thread that runs the steps, in faulthandler's words."""
+    for thread in text.split("\n\n"):
+        frames = [line.strip() for line in thread.splitlines() if line.lstrip().startswith("File ")]
+        if any(_STEP_LOOP in frame for frame in frames):
+            return frames[0]
+    return None
+
+
+def at_deadline(pulses: Mapping[int, Pulse], waiting_for: Collection[int], others_done: bool, now: float) -> list[Seen]:
+    """Who is to be told of when the deadline of a step passes: those who are behind, or all alike as stuck together."""
+    held = [rank for rank in sorted(waiting_for) if pulses[rank].held_since is not None]
+    if held:
+        return [_frozen(rank, pulses[rank], now) for rank in held]
+    furthest = max((pulses[rank].number for rank in pulses), default=0)
+    behind = [rank for rank in sorted(waiting_for) if pulses[rank].number < furthest or others_done]
+    if behind and (others_done or len(behind) < len(waiting_for)):
+        fewest = min(pulses[rank].number for rank in behind)
+        return [
+            Seen(
+                how="late",
+                rank=rank,
+                phase=pulses[rank].phase,
+                waited_s=now - pulses[rank].moved_at,
+                detail=f"state {pulses[rank].state}, had not finished when the deadline passed",
+            )
+            for rank in behind
+            if pulses[rank].number == fewest
+        ]
+    return [
+        Seen(how="stuck", rank=rank, phase=pulses[rank].phase, waited_s=now - pulses[rank].moved_at)
+        for rank in sorted(waiting_for)
+    ]
+
+
+def _frozen(rank: int, pulse: Pulse, now: float) -> Seen:
+    since = pulse.held_since if pulse.held_since is not None else now
+    name = "stopped" if pulse.state in ("T", "t") else "in uninterruptible sleep"
+    return Seen(
+        how="frozen", rank=rank, phase=pulse.phase, waited_s=now - since, detail=f"state {pulse.state} ({name})"
+    )

@@ -1,0 +1,80 @@
+"""From where-options to facts: which device, how many processes, which Python. Never imports torch."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+from seatrial.errors import RequestError
+from seatrial.probe.accelerators import count_accelerators
+from seatrial.probe.cpu import usable_cores
+from seatrial.probe.torch_install import TorchInstall, find_torch
+
+__all__ = ["Place", "choose"]
+
+_CPU_PROCESSES = 2
+_MOST_CPU_PROCESSES = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The decisions, and in a few words why."""
+
+    device: str
+    backend: str
+    nproc_per_node: int
+    because: str
+    env: dict[str, str]
+
+
+def choose(*, device: str, backend: str, nproc_per_node: int | None, python: str) -> Place:
+    """Decide for this machine: one process per accelerator, else two CPU processes. Raises RequestError."""
+    if nproc_per_node is not None and nproc_per_node < 1:
+        raise RequestError(f"--nproc-per-node {nproc_per_node}: at least one process is needed.")
+    torch = find_torch(python)
+    decided, count, because = _device(device, torch)
+    if backend == "nccl" and decided == "cpu":
+        raise RequestError("--backend nccl: NCCL moves data between GPUs only; with --device cpu use --backend gloo.")
+    if decided == "cpu":
+        wanted = nproc_per_node or _CPU_PROCESSES
+        if wanted > _MOST_CPU_PROCESSES:
+            raise RequestError(
+                f"--nproc-per-node {wanted}: more than {_MOST_CPU_PROCESSES} CPU processes on one machine are refused;"
+                f" it has {usable_cores()} cores."
+            )
+    else:
+        wanted = nproc_per_node or count
+        if wanted > count:
+            raise RequestError(
+                f"--nproc-per-node {wanted}: this machine shows {count} accelerators ({because});"
+                " ask for fewer processes, or for --device cpu."
+            )
+    env = {}
+    loopback = {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}
+    if decided == "cpu" and loopback:
+        # One machine only: the address that its own name resolves to may be anything, loopback always answers.
+        env["GLOO_SOCKET_IFNAME"] = sorted(loopback)[0]
+    return Place(device=decided, backend=backend, nproc_per_node=wanted, because=because, env=env)
+
+
+def _device(device: str, torch: TorchInstall) -> tuple[str, int, str]:
+    built = "rocm" if torch.hip else "cuda" if torch.cuda else "cpu"
+    if device == "cpu":
+        return "cpu", 0, "--device cpu"
+    if device in ("cuda", "rocm") and built != device:
+        raise RequestError(
+            f"--device {device}: torch {torch.version} is built for {built if built != 'cpu' else 'the CPU only'};"
+            f" install a torch built for {device}, name its interpreter with --python, or use --device {built}."
+        )
+    found = count_accelerators()
+    if found.count == 0:
+        if device == "auto":
+            return "cpu", 0, found.source
+        raise RequestError(f"--device {device}: {found.source}; check the driver, or use --device cpu.")
+    if built == "cpu":
+        # A CPU trial on a GPU machine would say PASS of devices that nobody looked at.
+        raise RequestError(
+            f"this machine has {found.count} {found.vendor} devices ({found.source}), but torch {torch.version} is"
+            " built for the CPU only; install a torch built for them, or say --device cpu to try the CPUs alone."
+        )
+    return built, found.count, found.source

@@ -1,0 +1,87 @@
+"""Where a plan is read from: a built-in level, or a TOML file that a person wrote."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Any
+
+from seatrial.errors import RequestError
+from seatrial.plan.tables import load_table
+from seatrial.plan.values import did_you_mean
+
+__all__ = ["DEFAULT_LEVEL", "LEVELS", "is_level", "printable", "read_file", "read_level"]
+
+LEVELS = ("smoke", "quick", "standard", "burn-in")
+"""The built-in levels, the shortest first."""
+DEFAULT_LEVEL = "quick"
+"""The plan when none is named."""
+
+_MAX_BYTES = 1 << 20
+"""A plan has some hundred lines; what is larger was named by mistake."""
+
+
+def is_level(name: str) -> bool:
+    """Whether the name is a built-in level. A file of that name is read as ``./quick``."""
+    return name in LEVELS
+
+
+def read_level(name: str) -> dict[str, Any]:
+    """The table of a built-in level."""
+    return load_table(f"levels/{name}")
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """The table of a plan file. Raises RequestError for whatever is not a readable, non-empty TOML file."""
+    name = printable(path)
+    text = _decode(_read_bytes(path, name), name)
+    try:
+        import tomllib
+    except ModuleNotFoundError:
+        raise RequestError(f"plan {name}: plan files need Python 3.11 or newer; a level does not.") from None
+    try:
+        document: dict[str, Any] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # Besides its own error, which names line and column, tomllib lets through what int() says of numbers with
+        # thousands of digits and what deep nesting does to the stack.
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise RequestError(f"plan {name} is not valid TOML: {reason}.") from error
+    if not document:
+        raise RequestError(f'plan {name} is empty; start with level = "{DEFAULT_LEVEL}".')
+    return document
+
+
+def printable(path: str) -> str:
+    """The path as it can be printed and sent: names that are not UTF-8 are escaped."""
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
+def _read_bytes(path: str, name: str) -> bytes:
+    try:
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            raise RequestError(f"plan {name} is a directory; name the TOML file in it.")
+        if not stat.S_ISREG(status.st_mode):
+            raise RequestError(f"plan {name} is not a regular file; save the plan to a file first.")
+        if status.st_size > _MAX_BYTES:
+            raise RequestError(f"plan {name} has {status.st_size} bytes, expected {_MAX_BYTES} at most; is it a plan?")
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        hint = did_you_mean(name, LEVELS)
+        raise RequestError(f"plan {name!r}: no level and no file has that name{hint}.") from None
+    except OSError as error:
+        raise RequestError(f"plan {name} cannot be read: {error.strerror or error}.") from error
+    except ValueError:
+        raise RequestError(f"plan {name!r}: a file's name cannot have a NUL byte.") from None
+
+
+def _decode(content: bytes, name: str) -> str:
+    if b"\0" in content:
+        raise RequestError(f"plan {name} has NUL bytes: it is not a text file.")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        byte = content[error.start]
+        raise RequestError(f"plan {name} is not UTF-8 text: there is a byte 0x{byte:02x} in line {line}.") from None

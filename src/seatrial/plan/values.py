@@ -1,0 +1,104 @@
+"""One value against the annotation of its parameter: strict, and in words for the person who wrote it."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import types
+import typing
+from collections.abc import Sequence
+from datetime import date, datetime, time
+from typing import Any, Union
+
+__all__ = ["MISFIT", "did_you_mean", "expected", "fit", "shown"]
+
+MISFIT: Any = object()
+"""What ``fit`` returns for a value that does not fit."""
+
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    str: "a text",
+    type(None): "nothing",
+}
+_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (bool, "true or false"),
+    (int, "a whole number"),
+    (float, "a number"),
+    (str, "a text"),
+    ((list, tuple), "a list"),
+    (dict, "a table"),
+    ((datetime, date, time), "a date or time"),
+    (type(None), "nothing"),
+)
+_SHOWN = 60
+_INT_BITS = 63
+"""TOML promises 64-bit integers and no more; torch takes no larger ones either."""
+
+
+def fit(value: Any, annotation: Any) -> Any:
+    """The value as the annotation wants it (a list becomes a tuple, an int a float), or MISFIT.
+
+    A bool is no number; numbers are finite and integers fit 64 bits. Raises TypeError for an annotation that a plan
+    cannot fill.
+    """
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (Union, types.UnionType):
+        candidates = (fit(value, argument) for argument in arguments)
+        return next((candidate for candidate in candidates if candidate is not MISFIT), MISFIT)
+    if origin is tuple:
+        return _fit_items(value, arguments)
+    if annotation not in _WORDS:
+        raise TypeError(f"a plan has no values for parameters of the type {annotation!r}")
+    if annotation is float:
+        return _fit_float(value)
+    if type(value) is not annotation or (annotation is int and value.bit_length() > _INT_BITS):
+        return MISFIT
+    return value
+
+
+def _fit_float(value: Any) -> Any:
+    if type(value) not in (int, float) or (type(value) is int and value.bit_length() > _INT_BITS):
+        return MISFIT
+    return float(value) if math.isfinite(value) else MISFIT
+
+
+def _fit_items(value: Any, arguments: tuple[Any, ...]) -> Any:
+    if not isinstance(value, list | tuple):
+        return MISFIT
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        arguments = (arguments[0],) * len(value)
+    if len(arguments) != len(value):
+        return MISFIT
+    items = tuple(fit(item, argument) for item, argument in zip(value, arguments, strict=True))
+    return MISFIT if any(item is MISFIT for item in items) else items
+
+
+def expected(annotation: Any) -> str:
+    """What the annotation asks for, in words: ``a list, each entry a whole number``."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (Union, types.UnionType):
+        # A TOML file cannot say "nothing": it leaves the key out.
+        return " or ".join(expected(argument) for argument in arguments if argument is not type(None))
+    if origin is tuple:
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            return f"a list, each entry {expected(arguments[0])}"
+        return f"a list of {len(arguments)}: " + ", ".join(expected(argument) for argument in arguments)
+    return _WORDS[annotation]
+
+
+def shown(value: Any) -> str:
+    """The value as an error message shows it: its kind and, cut to a line's length, its text."""
+    kind = next((word for known, word in _KINDS if isinstance(value, known)), type(value).__name__)
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to write integers of more than 4,300 digits in decimal.
+        return kind
+    return f"{text if len(text) <= _SHOWN else text[:_SHOWN] + '...'} ({kind})"
+
+
+def did_you_mean(name: str, valid: Sequence[str]) -> str:
+    """The end of a sentence about a name that nobody knows: the nearest valid one, or all when none is near."""
+    near = difflib.get_close_matches(name[:_SHOWN], valid, n=1)
+    return f"; did you mean {near[0]}" if near else f"; there are: {', '.join(valid)}"

@@ -1,0 +1,39 @@
+"""What /proc says of a process."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+__all__ = ["ProcessSeen", "look", "wchan"]
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSeen:
+    """State letter (R, S, D, T, t, Z, X) and CPU time used by all threads so far."""
+
+    state: str
+    cpu_s: float
+
+
+def look(pid: int) -> ProcessSeen | None:
+    """None when there is no such process (or no /proc)."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return None
+    # The command stands in parentheses and may hold spaces and parentheses itself.
+    rest = text[text.rfind(")") + 2 :].split()
+    return ProcessSeen(state=rest[0], cpu_s=(int(rest[11]) + int(rest[12])) / _TICKS_PER_S)
+
+
+def wchan(pid: int) -> str:
+    """The kernel function that the main thread waits in; empty when not told."""
+    try:
+        with open(f"/proc/{pid}/wchan", encoding="utf-8") as file:
+            return file.read().strip("0\n ")
+    except OSError:
+        return ""

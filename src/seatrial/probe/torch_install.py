@@ -1,0 +1,76 @@
+"""Which torch a Python interpreter would import, without importing it (that takes seconds)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+
+from seatrial.errors import RequestError
+
+__all__ = ["OLDEST", "TorchInstall", "find_torch"]
+
+OLDEST = (2, 4)
+_TIMEOUT_S = 30
+
+# torch/version.py holds plain assignments; reading it costs a millisecond where importing torch costs seconds.
+_PROGRAM = """
+import ast, importlib.util, json, os, sys
+spec = importlib.util.find_spec("torch")
+found = {"python": sys.version.split()[0], "seatrial": importlib.util.find_spec("seatrial") is not None}
+if spec is not None and spec.submodule_search_locations:
+    found["version"] = ""
+    try:
+        with open(os.path.join(spec.submodule_search_locations[0], "version.py"), encoding="utf-8") as file:
+            body = ast.parse(file.read()).body
+    except (OSError, SyntaxError):
+        body = []
+    for node in body:
+        target = getattr(node, "target", None) or (getattr(node, "targets", None) or [None])[0]
+        name = getattr(target, "id", None)
+        if name in ("__version__", "cuda", "hip") and isinstance(getattr(node, "value", None), ast.Constant):
+            found[name.strip("_")] = node.value.value
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchInstall:
+    """A torch that a Python would import; ``cuda`` and ``hip`` are versions, empty where it was built without."""
+
+    version: str
+    cuda: str
+    hip: str
+
+
+def find_torch(python: str) -> TorchInstall:
+    """Ask an interpreter. Raises RequestError when it cannot run or has no torch, or one that is too old."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _PROGRAM],
+            # As the agents are started: a folder named torch where the user stands is not what they import.
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        found = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        raise RequestError(f"--python {python}: it does not run as a Python interpreter ({error}).") from error
+    version = found.get("version")
+    if version is None:
+        raise RequestError(
+            f"torch is not installed for {python} (Python {found['python']}): install the torch that the cluster uses"
+            " there, or name an interpreter that has it with --python."
+        )
+    if not found["seatrial"]:
+        raise RequestError(f"--python {python}: seatrial is not installed for it; install it there.")
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
+    if numbers < OLDEST:
+        raise RequestError(
+            f"torch {version or 'of unknown version'} of {python} is too old: seatrial needs"
+            f" {OLDEST[0]}.{OLDEST[1]} or newer; install a newer torch or name another interpreter with --python."
+        )
+    return TorchInstall(version=version, cuda=found.get("cuda") or "", hip=found.get("hip") or "")

@@ -1,0 +1,144 @@
+"""The report on a terminal: plain lines, coloured only where a person looks at them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections import Counter
+from pathlib import Path
+from typing import IO
+
+from seatrial.conductor.conclude import Conclusion
+from seatrial.report.summary import MainFigure, error_lines, headline, main_figures, sentence, summary
+from seatrial.report.text import amount, printable, size
+
+__all__ = ["lines", "print_lines"]
+
+_RULE = "=" * 50
+_MOST_FINDINGS = 10
+_MOST_ROWS = 8
+_BEST_KNOWN = "busbw"
+_STRONGER = {"smoke": "quick", "quick": "standard", "standard": "burn-in"}
+
+
+def lines(conclusion: Conclusion, report: Path | None = None) -> list[str]:
+    """The banner, then what it rests on. ``report`` is where the whole report was written. No line is raw."""
+    told = [_RULE, headline(conclusion)]
+    told += [f"- {line}" for line in summary(conclusion) + error_lines(conclusion)]
+    told += [
+        _RULE,
+        *_planted(conclusion),
+        f"judged {conclusion.verdict.judged} of {conclusion.verdict.figures} figures",
+    ]
+    told += _reasons(conclusion) + _findings(conclusion) + _figures(conclusion)
+    if report is not None:
+        told.append(f"report: {printable(str(report))}")
+    return [*told, f"next: {_next(conclusion)}"]
+
+
+def print_lines(told: list[str], stream: IO[str]) -> None:
+    """Write the lines, in colour when the stream is a terminal and NO_COLOR is unset."""
+    if not stream.isatty() or os.environ.get("NO_COLOR"):
+        # A terminal that cannot show a character gets its escape.
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        stream.write("".join(f"{line}\n" for line in told).encode(encoding, "backslashreplace").decode(encoding))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=stream, highlight=False)
+    for line in told:
+        console.print(Text(line, style=_style(line)), soft_wrap=True)
+
+
+def _style(line: str) -> str:
+    if line.startswith("FINAL ACCEPTANCE:"):
+        word = line.split()[2]
+        return {"PASS": "bold green", "FAIL": "bold red"}.get(word, "bold yellow")
+    if line.startswith("- "):
+        # The words of the verdict stand after the colon; what follows may be anybody's.
+        word = line.partition(": ")[2]
+        if line.startswith("- Error") or word.startswith("FAIL"):
+            return "red"
+        return "green" if word.startswith(("PASS", "YES")) else ""
+    if line.startswith(("fail ", "PLANTED")):
+        return "red"
+    return "yellow" if line.startswith(("warn ", "error ", "not a PASS")) else ""
+
+
+def _planted(conclusion: Conclusion) -> list[str]:
+    planted = conclusion.trial.job.get("planted")
+    if not planted:
+        return []
+    faults = ", ".join(map(str, planted)) if isinstance(planted, list) else str(planted)
+    return [printable(f"PLANTED FAULTS: {faults}: this trial says how faults are found, nothing of the cluster")]
+
+
+def _reasons(conclusion: Conclusion) -> list[str]:
+    """Why it is no PASS, where no finding says it already."""
+    said = {finding.what for finding in conclusion.findings}
+    reasons = [reason for reason in conclusion.verdict.reasons if reason not in said]
+    if conclusion.verdict.status == "FAIL":
+        reasons = [f"lost: {what}" for what in conclusion.trial.missing]
+    told = [f"not a PASS: {printable(reason)}" for reason in reasons[:_MOST_FINDINGS]]
+    return told + ([f"not a PASS: and {len(reasons) - _MOST_FINDINGS} more"] if len(reasons) > _MOST_FINDINGS else [])
+
+
+def _findings(conclusion: Conclusion) -> list[str]:
+    told = []
+    for finding in conclusion.findings[:_MOST_FINDINGS]:
+        # What fails was told in full above.
+        words = printable(finding.what) if finding.severity in ("fail", "error") else sentence(finding)
+        told.append(f"{finding.severity:5} {printable(finding.check)}: {words}")
+        for entry in finding.evidence:
+            first, *rest = entry.splitlines() or [""]
+            told += [f"        {printable(first)}", *(f"          {printable(line)}" for line in rest)]
+    if len(conclusion.findings) > _MOST_FINDINGS:
+        counts = Counter(finding.severity for finding in conclusion.findings[_MOST_FINDINGS:])
+        told.append("and " + ", ".join(f"{count} more of {severity}" for severity, count in counts.items()))
+    return told
+
+
+def _figures(conclusion: Conclusion) -> list[str]:
+    rows: list[tuple[str, str, str, str]] = []
+    left_out = Counter[str]()
+    main = main_figures(conclusion.trial.figures)
+    rated = {(line.check, line.variant) for line in main if line.name == _BEST_KNOWN}
+    # Time and algorithm bandwidth say the same in other words; they are in the report.
+    main = [line for line in main if line.name == _BEST_KNOWN or (line.check, line.variant) not in rated]
+    for line in main:
+        if sum(row[0] == line.check for row in rows) < _MOST_ROWS:
+            rows.append(
+                (line.check, _name(line), f"{amount(line.value)} {line.unit if line.unit != '1' else ''}", _range(line))
+            )
+        else:
+            left_out[line.check] += 1
+    told = [tuple(map(printable, row)) for row in rows]
+    widths = [max((len(row[column]) for row in told), default=0) for column in range(3)]
+    table = [
+        "  ".join((row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2].rjust(widths[2]), row[3])).rstrip()
+        for row in told
+    ]
+    return table + [printable(f"{check}: {count} more in the report") for check, count in left_out.items()]
+
+
+def _name(line: MainFigure) -> str:
+    return " ".join(
+        filter(None, (line.name, line.variant, size(line.size_bytes) if line.size_bytes is not None else ""))
+    )
+
+
+def _range(line: MainFigure) -> str:
+    return f"{amount(line.low)} to {amount(line.high)} over {line.count}" if line.count > 1 else ""
+
+
+def _next(conclusion: Conclusion) -> str:
+    verdict = conclusion.verdict
+    plan = str(conclusion.trial.plan.get("name") or "quick")
+    again = printable(f"seatrial run {shlex.quote(plan)}")
+    if verdict.status == "PASS" and not verdict.interrupted:
+        stronger = _STRONGER.get(plan)
+        return f"seatrial run {stronger}" if stronger else f"{again} after each repair or change"
+    if verdict.interrupted:
+        return f"{again} to measure it whole"
+    return f"{again} when what is named above is " + ("repaired" if verdict.status == "FAIL" else "settled")

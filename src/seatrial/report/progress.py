@@ -1,0 +1,68 @@
+"""What a person sees while a trial runs: one live line on a terminal, plain lines elsewhere, on standard error."""
+
+from __future__ import annotations
+
+import time
+from typing import IO, Any
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """Callable with each event. Costs nothing that the trial would notice: a step is told when it begins and ends."""
+
+    def __init__(self, stream: IO[str], *, live: bool) -> None:
+        self._stream = stream
+        self._started_at = time.monotonic()
+        self._steps: dict[int, str] = {}
+        self._ready = 0
+        self._world = 0
+        self._status: Any = None
+        if live:
+            from rich.console import Console
+
+            self._status = Console(file=stream).status("starting")
+            self._status.start()
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        text = self._text(event)
+        if text is None:
+            return
+        elapsed_s = time.monotonic() - self._started_at
+        if self._status is not None:
+            from rich.markup import escape
+
+            self._status.update(f"{elapsed_s:5.1f} s  {escape(text)}")
+        else:
+            print(f"[{elapsed_s:6.1f} s] {text}", file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Clear the live line."""
+        if self._status is not None:
+            self._status.stop()
+
+    def _text(self, event: dict[str, Any]) -> str | None:
+        kind = event.get("kind")
+        if kind == "generation":
+            self._ready, self._world = 0, len(event["ranks"])
+            again = "" if event["gen"] == 0 else f" again, without the suspects (generation {event['gen']})"
+            return f"starting {self._world} ranks{again}"
+        if kind == "rank":
+            self._ready += 1
+            return f"all {self._world} ranks are ready: {event['device']}" if self._ready == self._world else None
+        if kind == "step":
+            name = event["check"] if event["stage"] == "measure" else f"{event['check']}: {event['stage']}"
+            self._steps[event["step"]] = name
+            alone = f" (rank {event['ranks'][0]} alone)" if event["stage"] == "repeat" else ""
+            return f"{name}{alone}, at most {event['timeout_s']:.0f} s"
+        if kind == "step_end" and event["outcome"] != "done":
+            return f"{self._steps.get(event['step'], 'step')}: {event['outcome']} after {event['seconds']:.1f} s"
+        if kind == "trouble":
+            who = ", ".join(
+                f"{'node' if 'node' in seen else 'rank'} {seen.get('node', seen.get('rank'))} {seen['how']}"
+                for seen in event["seen"]
+            )
+            return f"trouble: {who}"
+        if kind == "interrupted":
+            return f"interrupted by {event['by']}: ending the ranks, keeping what was measured"
+        return None

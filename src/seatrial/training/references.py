@@ -1,0 +1,71 @@
+"""Which accuracy a recipe reaches where nothing is wrong: measured once over many seeds, and shipped.
+
+``references.json`` is written by ``bench/reference_runs.py``; the rows behind it stand in ``bench/results``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import pkgutil
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from seatrial.errors import SeatrialError
+
+__all__ = ["FALSE_ALARM", "Reference", "find_reference"]
+
+FALSE_ALARM = NormalDist().cdf(-3.0)
+"""Probability that a healthy trial misses the limit by chance: that of 3 sigma, 0.00135."""
+_FILE = "references.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """The final accuracy of one recipe over many seeds."""
+
+    mean: float
+    sigma: float
+    """Standard deviation over the seeds."""
+    num_seeds: int
+    num_test: int
+    """Test samples that each accuracy is a share of."""
+
+    def spread(self) -> float:
+        """``sigma``, but not below what a test set of this size can tell: sqrt(p (1 - p) / n), and one sample.
+
+        Other devices and libraries round differently, which few seeds on one machine do not show.
+        """
+        return max(self.sigma, math.sqrt(self.mean * (1 - self.mean) / self.num_test), 1 / self.num_test)
+
+    def limit(self, num_runs: int) -> float:
+        """The accuracy that the worst of so many runs has to reach: mean - 3 spreads for one.
+
+        Of many healthy runs one is bound to lie beyond 3 sigma, so the distance grows until the chance of a false
+        alarm over all of them is that of one run again (Bonferroni).
+        """
+        return self.mean + NormalDist().inv_cdf(FALSE_ALARM / num_runs) * self.spread()
+
+
+def find_reference(key: str) -> Reference | None:
+    """The reference of a recipe, if there is one. Raises SeatrialError when the file is missing."""
+    row = _rows().get(key)
+    if row is None:
+        return None
+    return Reference(
+        mean=float(row["mean"]), sigma=float(row["sigma"]), num_seeds=int(row["seeds"]), num_test=int(row["num_test"])
+    )
+
+
+@functools.cache
+def _rows() -> dict[str, dict[str, float]]:
+    # pkgutil asks the loader, so that the file is found inside a zip too.
+    try:
+        text = pkgutil.get_data(__package__, _FILE)
+    except OSError:
+        text = None
+    if text is None:
+        raise SeatrialError(f"seatrial/training/{_FILE} is missing from this installation; install seatrial again.")
+    rows: dict[str, dict[str, float]] = json.loads(text)
+    return rows

@@ -1,0 +1,37 @@
+"""What an exception in a rank says about the cluster: memory, device, fabric, or a mistake of ours."""
+
+from __future__ import annotations
+
+from seatrial.errors import RequestError
+
+__all__ = ["cause_of"]
+
+_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed", "cannot allocate memory")
+_DEVICE = ("cuda error", "hip error", "cublas", "cudnn", "miopen", "rocblas", "hipblas", "acceleratorerror")
+_FABRIC = ("gloo", "nccl", "rccl", "connection reset", "connection closed", "connection refused", "timed out waiting")
+
+
+def cause_of(error: BaseException) -> str:
+    """``memory``, ``device``, ``fabric``, ``request`` or ``own``.
+
+    torch raises a plain RuntimeError for much of what hardware does, so its text decides; a Python exception of any
+    other kind is a mistake of ours and must never be told as a fault of the cluster.
+    """
+    import torch
+    import torch.distributed as dist
+
+    if isinstance(error, RequestError):
+        return "request"
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return "memory"
+    if isinstance(error, getattr(dist, "DistError", ())):
+        return "fabric"
+    if not isinstance(error, (RuntimeError, OSError)) or isinstance(error, (NotImplementedError, RecursionError)):
+        return "own"
+    text = str(error).lower()
+    for cause, marks in (("memory", _MEMORY), ("device", _DEVICE), ("fabric", _FABRIC)):
+        if any(mark in text for mark in marks):
+            return cause
+    if isinstance(error, getattr(torch, "AcceleratorError", ())):
+        return "device"
+    return "fabric" if isinstance(error, ConnectionError) else "own"

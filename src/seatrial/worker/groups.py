@@ -1,0 +1,58 @@
+"""The store and the process group of a rank."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from seatrial.worker.context import Context
+
+__all__ = ["barrier", "close_world", "form_world", "open_store"]
+
+
+def open_store(context: Context, timeout: timedelta) -> None:
+    """Rank 0 of the group: open the TCP store on a port that the system chooses and share where it is."""
+    import torch.distributed as dist
+
+    # world_size stays None: nobody waits here, so a rank that never comes cannot hold up the one that opens.
+    context.store = dist.TCPStore(context.address, 0, None, True, timeout, wait_for_workers=False)
+    context.share("store", {"host": context.address, "port": context.store.port})
+
+
+def form_world(context: Context, timeout: timedelta) -> None:
+    """Meet at the store and form the world group of this generation."""
+    import torch.distributed as dist
+
+    where = context.given["store"]
+    if context.store is None:
+        context.store = dist.TCPStore(where["host"], where["port"], None, False, timeout)
+    options: dict[str, Any] = {}
+    if context.device.type == "cuda":
+        # Without it a barrier guesses the device, and may guess another rank's.
+        options["device_id"] = context.device.torch
+    dist.init_process_group(
+        context.backend,
+        store=dist.PrefixStore("world", context.store),
+        rank=context.group_rank,
+        world_size=context.world_size,
+        timeout=timeout,
+        **options,
+    )
+    context.group = dist.group.WORLD
+
+
+def barrier(context: Context) -> None:
+    """All ranks of the world have come here, and their devices are idle."""
+    import torch.distributed as dist
+
+    dist.barrier(group=context.group)
+    context.device.synchronize()
+
+
+def close_world() -> None:
+    """Give the group back. On the clean path only: after a failure it would wait for ranks that are gone."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()

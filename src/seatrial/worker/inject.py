@@ -1,0 +1,83 @@
+"""Faults that were planted on purpose. A run with planted faults says so in its first event and in its report.
+
+A fault is written ``DO@CHECK[/PHASE]:RANK``: do it in that rank when a phase begins whose label starts with PHASE, or
+at the start of the check when no phase is given. ``kill`` and ``stop`` are the real signals 9 and SIGSTOP;
+``agent-kill`` and ``agent-stop`` send them to the parent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from seatrial.errors import RequestError
+
+__all__ = ["KINDS", "Fault", "parse_fault", "strike"]
+
+KINDS = ("kill", "stop", "hang", "raise", "exit", "memory", "device", "agent-kill", "agent-stop")
+_MEMORY_HEADROOM_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One planted fault."""
+
+    kind: str
+    check: str
+    phase: str
+    """Empty: at the start of the check."""
+    rank: int
+
+
+def parse_fault(text: str) -> Fault:
+    """Read ``DO@CHECK[/PHASE]:RANK``. Raises RequestError."""
+    match = re.fullmatch(r"([a-z-]+)@([a-z_]+)(?:/(.+))?:(\d+)", text)
+    if match is None or match[1] not in KINDS:
+        raise RequestError(f"planted fault {text!r}: expected DO@CHECK[/PHASE]:RANK with DO one of {', '.join(KINDS)}.")
+    return Fault(kind=match[1], check=match[2], phase=match[3] or "", rank=int(match[4]))
+
+
+def strike(faults: Iterable[Fault], rank: int, check: str, phase: str | None) -> None:
+    """Do what was planted here. ``phase`` is None at the start of the check."""
+    for fault in faults:
+        here = phase is None if not fault.phase else (phase or "").startswith(fault.phase)
+        if fault.rank == rank and fault.check == check and here:
+            _do(fault.kind)
+
+
+def _do(kind: str) -> None:
+    if kind in ("kill", "stop"):
+        os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+    elif kind in ("agent-kill", "agent-stop"):
+        os.kill(os.getppid(), signal.SIGKILL if kind == "agent-kill" else signal.SIGSTOP)
+        time.sleep(3600)
+    elif kind == "hang":
+        time.sleep(3600)
+    elif kind == "raise":
+        raise KeyError("planted: an exception of our own")
+    elif kind == "device":
+        raise RuntimeError("CUDA error: planted, an uncorrectable ECC error was encountered")
+    elif kind == "exit":
+        os._exit(0)
+    elif kind == "memory":
+        _exhaust_memory()
+
+
+def _exhaust_memory() -> None:
+    """A real allocation that fails under a real limit: of the device where there is one, else of the address space."""
+    import resource
+
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(0.01)
+        torch.empty(torch.cuda.mem_get_info()[1] // 2, dtype=torch.uint8, device="cuda")
+        return
+    with open("/proc/self/statm", encoding="ascii") as file:
+        used_bytes = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + _MEMORY_HEADROOM_BYTES, resource.RLIM_INFINITY))
+    torch.ones(4 * _MEMORY_HEADROOM_BYTES, dtype=torch.uint8)

@@ -1,0 +1,291 @@
+"""The compute check: its judgement on hand-made evidence, and its measurement on this machine's CPU."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from seatrial.checks import compute
+from seatrial.checks.compute import CHECK, Params
+from seatrial.verdict.evidence import Evidence, RankSeen
+from seatrial.verdict.figures import Better, Fact, Figure
+from seatrial.verdict.findings import Limit
+from seatrial.worker.device import Device
+
+with warnings.catch_warnings():
+    # torch without numpy says so once, when it is loaded.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    import torch
+
+H100 = "NVIDIA H100 80GB HBM3"
+ONE = Params(cpu_dtypes=("fp32",), gpu_dtypes=("bf16",))
+
+
+@dataclass(kw_only=True)
+class RecordingContext:
+    """Keeps what a check tells, in one process."""
+
+    device: Device
+    rank: int = 3
+    local_rank: int = 0
+    node_rank: int = 0
+    node: str = "here"
+    address: str = "127.0.0.1"
+    group_rank: int = 0
+    world_size: int = 1
+    ranks: tuple[int, ...] = (3,)
+    backend: str = "gloo"
+    group: Any = None
+    store: Any = None
+    stage: str = "measure"
+    timeout_s: float = 60.0
+    given: dict[str, Any] = field(default_factory=dict)
+    figures: list[Figure] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
+    phases: list[str] = field(default_factory=list)
+
+    def figure(self, name: str, value: float, unit: str, better: Better | None = None, **where: Any) -> None:
+        told = Figure(
+            check="compute", name=name, value=value, unit=unit, better=better, rank=self.rank, stage=self.stage, **where
+        )
+        self.figures.append(told)
+
+    def fact(self, name: str, value: Any) -> None:
+        self.facts.append(Fact(check="compute", name=name, value=value, rank=self.rank, stage=self.stage))
+
+    def phase(self, label: str) -> None:
+        self.phases.append(label)
+
+    def share(self, name: str, value: Any) -> None:
+        raise AssertionError("compute shares nothing")
+
+
+@pytest.fixture
+def context() -> RecordingContext:
+    device = Device(type="cpu", vendor="cpu", index=0, name="a CPU", backend="gloo", memory_bytes=1, libraries="torch")
+    return RecordingContext(device=device)
+
+
+def tell(name: str, value: float, rank: int, dtype: str = "bf16", stage: str = "measure") -> Figure:
+    return Figure(check="compute", name=name, value=value, unit="TFLOP/s", rank=rank, variant=dtype, stage=stage)
+
+
+def evidence(
+    speeds: list[float],
+    again: dict[int, float] | None = None,
+    *,
+    device: str = "some device",
+    device_type: str = "cuda",
+    wrong: dict[int, int] | None = None,
+    shares: dict[int, float] | None = None,
+    facts: tuple[Fact, ...] = (),
+) -> Evidence:
+    """A fleet of one device model, one dtype."""
+    dtype = "bf16" if device_type == "cuda" else "fp32"
+    figures = [tell("tflops", value, rank, dtype) for rank, value in enumerate(speeds)]
+    figures += [tell("wrong_elements", (wrong or {}).get(rank, 0), rank, dtype) for rank in range(len(speeds))]
+    figures += [tell("tflops", value, rank, dtype, "repeat") for rank, value in (again or {}).items()]
+    figures += [tell("cpu_share", value, rank, dtype, "repeat") for rank, value in (shares or {}).items()]
+    seen = {
+        rank: RankSeen(rank=rank, node=f"n{rank}", node_rank=rank, local_rank=0, device=device, kind=device)
+        for rank in range(len(speeds))
+    }
+    return Evidence(ranks=seen, asked=tuple(seen), figures=tuple(figures), facts=facts, device_type=device_type)
+
+
+def test_a_healthy_fleet_passes_and_every_speed_is_judged() -> None:
+    fleet = evidence([700, 701, 699, 702])
+    ruling = CHECK.judge(fleet, ONE)
+    assert (ruling.findings, ruling.absent) == ((), ())
+    assert len(ruling.judged) == 8
+    assert all(entry.passed for entry in ruling.judged)
+    assert compute.suspects(fleet, ONE) == ()
+
+
+def test_one_unknown_device_is_measured_only() -> None:
+    ruling = CHECK.judge(evidence([5]), ONE)
+    assert (ruling.findings, ruling.absent) == ((), ())
+    assert [entry.figure.name for entry in ruling.judged] == ["wrong_elements"]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 5])
+def test_a_wrong_element_fails_the_device_that_made_it_also_alone(num_ranks: int) -> None:
+    last = num_ranks - 1
+    places = Fact(check="compute", name="wrong_values", value={"dtype": "bf16", "round": 0}, rank=last)
+    ruling = CHECK.judge(evidence([700.0] * num_ranks, wrong={last: 2}, facts=(places,)), ONE)
+    (finding,) = ruling.findings
+    assert finding.severity == "fail"
+    assert finding.culprit.ranks == (last,)
+    assert f"rank {last} (some device" in finding.culprit.name
+    assert finding.limit == Limit(value=0, unit="1", origin="exact")
+    assert "'round': 0" in finding.evidence[0]
+
+
+def test_a_slow_rank_is_a_suspect_and_is_named_when_it_repeats() -> None:
+    first = [700.0, 701, 500, 702, 699]
+    assert compute.suspects(evidence(first), ONE) == (0, 2)
+    ruling = CHECK.judge(evidence(first, {0: 700, 2: 505}), ONE)
+    (finding,) = ruling.findings
+    assert (finding.severity, finding.culprit.ranks, finding.culprit.nodes) == ("fail", (2,), ("n2",))
+    assert finding.limit is not None
+    assert finding.limit.origin == "fleet, median 6 MAD and 5 % of 5"
+    assert [entry.passed for entry in ruling.judged if entry.figure.stage == "repeat"] == [False]
+
+
+def test_a_slow_rank_that_was_not_repeated_is_inconclusive() -> None:
+    for again in (None, {2: 505.0}, {0: 700.0}):
+        ruling = CHECK.judge(evidence([700, 701, 500, 702, 699], again), ONE)
+        assert ruling.findings == ()
+        assert len(ruling.absent) == 1
+        assert ruling.absent[0].startswith("tflops bf16 of rank 2 measured again")
+
+
+def test_what_does_not_repeat_is_a_warning() -> None:
+    ruling = CHECK.judge(evidence([700, 701, 500, 702, 699], {0: 700, 2: 698}), ONE)
+    (finding,) = ruling.findings
+    assert (finding.severity, finding.culprit.ranks) == ("warn", (2,))
+    assert all(entry.passed for entry in ruling.judged)
+
+
+@pytest.mark.parametrize("starved", [0, 1])
+def test_who_was_starved_of_the_cpu_is_never_blamed(starved: int) -> None:
+    fleet = evidence([1.0, 0.4], {0: 1.0, 1: 0.4}, device_type="cpu", shares={0: 1.0, 1: 1.0, starved: 0.5})
+    ruling = CHECK.judge(fleet, ONE)
+    (finding,) = ruling.findings
+    assert finding.severity == "warn"
+    assert "other processes held the CPU" in finding.what
+    assert [entry.figure.rank for entry in ruling.judged if entry.figure.name == "tflops"] == [0]
+
+
+def test_a_slow_cpu_with_all_its_time_is_blamed() -> None:
+    fleet = evidence([1.0, 0.4], {0: 1.0, 1: 0.4}, device_type="cpu", shares={0: 1.0, 1: 0.97})
+    (finding,) = CHECK.judge(fleet, ONE).findings
+    assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
+
+
+def test_a_known_device_is_held_against_what_was_measured_elsewhere() -> None:
+    limit = 794.5 * 0.85
+    assert CHECK.judge(evidence([limit + 1], device=H100), ONE).findings == ()
+    slow = evidence([limit - 1], {0: limit - 1}, device=H100)
+    assert compute.suspects(slow, ONE) == (0,)
+    (finding,) = CHECK.judge(slow, ONE).findings
+    assert finding.severity == "fail"
+    assert finding.limit is not None
+    assert finding.limit.value == pytest.approx(limit)
+    assert "attainable 794.5 TFLOP/s of H100 SXM x 0.85, measured" in finding.limit.origin
+
+
+def test_small_matrices_are_not_held_against_the_attainable_figure() -> None:
+    small = Params(gpu_dtypes=("bf16",), gpu_size=1024)
+    assert CHECK.judge(evidence([100], device=H100), small).findings == ()
+
+
+def test_a_datasheet_warns_and_never_fails() -> None:
+    (finding,) = CHECK.judge(evidence([100], device="NVIDIA L40S"), ONE).findings
+    assert finding.severity == "warn"
+    assert CHECK.judge(evidence([200], device="NVIDIA L40S"), ONE).findings == ()
+
+
+def test_the_users_limit_counts_for_the_first_dtype() -> None:
+    params = Params(gpu_dtypes=("bf16",), min_tflops=600)
+    assert CHECK.judge(evidence([601]), params).findings == ()
+    (finding,) = CHECK.judge(evidence([599], {0: 599}), params).findings
+    assert finding.limit == Limit(value=600, unit="TFLOP/s", origin="user compute.min_tflops")
+
+
+def test_different_models_are_not_compared() -> None:
+    fleet = evidence([700, 350])
+    mixed = {0: fleet.ranks[0], 1: RankSeen(rank=1, node="n1", node_rank=1, local_rank=0, device="other", kind="other")}
+    both = Evidence(ranks=mixed, asked=(0, 1), figures=fleet.figures, facts=(), device_type="cuda")
+    assert CHECK.judge(both, ONE).findings == ()
+    assert compute.suspects(fleet, ONE) == (0, 1)
+
+
+def test_missing_figures_are_absent() -> None:
+    full = evidence([700, 701])
+    for gone in full.figures:
+        rest = tuple(figure for figure in full.figures if figure is not gone)
+        less = Evidence(ranks=full.ranks, asked=full.asked, figures=rest, facts=(), device_type="cuda")
+        assert CHECK.judge(less, ONE).absent == (f"{gone.name} bf16 of rank {gone.rank}",)
+    nobody = Evidence(ranks=full.ranks, asked=(), figures=(), facts=(), device_type="cuda")
+    assert CHECK.judge(nobody, ONE).absent == ("any rank that finished",)
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, math.nan, math.inf])
+def test_a_speed_that_is_no_speed_is_absent(speed: float) -> None:
+    assert CHECK.judge(evidence([700, speed]), ONE).absent == ("tflops bf16 of rank 1",)
+
+
+@pytest.mark.parametrize(
+    ("params", "sentence"),
+    [
+        ({"min_tflops": 3000}, "min_tflops is 3000 TFLOP/s; .* at most 2517, the physical peak"),
+        ({"min_tflops": 0}, "above 0"),
+        ({"cpu_dtypes": ("fp8",)}, "one or more of fp32, fp16, bf16"),
+        ({"gpu_dtypes": ()}, "gpu_dtypes is"),
+        ({"fraction": 1.1}, "fraction is 1.1"),
+        ({"rounds": 0}, "rounds is 0"),
+        ({"minutes": 2, "timeout_s": 60}, "must fit into timeout_s, 60 s"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused(params: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Params(**params)
+
+
+def test_this_cpu_multiplies_rightly(context: RecordingContext) -> None:
+    params = Params(cpu_size=192, cpu_dtypes=("fp32", "bf16", "fp16"), seconds=0.01, rounds=3)
+    compute.measure(context, params)
+    told = {(figure.name, figure.variant): figure for figure in context.figures}
+    assert len(told) == len(context.figures) == 9
+    for dtype in params.cpu_dtypes:
+        assert told["wrong_elements", dtype].value == 0
+        assert told["tflops", dtype].value > 0
+        assert told["tflops", dtype].better == "high"
+        assert 0 < told["cpu_share", dtype].value < 2
+    assert context.facts == []
+    assert context.phases == [f"gemm {dtype} round {turn}" for turn in range(3) for dtype in params.cpu_dtypes]
+
+
+def test_a_wrong_product_is_seen_with_its_place(context: RecordingContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = torch.mm
+
+    def wrong_mm(left: torch.Tensor, other: torch.Tensor, **options: Any) -> torch.Tensor:
+        product = right(left, other, **options)
+        product[5, 7] += 1
+        return product
+
+    monkeypatch.setattr(torch, "mm", wrong_mm)
+    compute.measure(context, Params(cpu_size=64, cpu_dtypes=("fp32",), seconds=0.001, rounds=2))
+    (count,) = [figure.value for figure in context.figures if figure.name == "wrong_elements"]
+    assert count == 2, "one in each round"
+    (fact,) = context.facts
+    ((row, column, got, expected),) = fact.value["row_column_got_expected"]
+    assert (row, column, int(got)) == (5, 7, expected + 1)
+
+
+def test_a_repeat_tells_the_speed_only(context: RecordingContext) -> None:
+    context.stage = "repeat"
+    compute.measure(context, Params(cpu_size=64, cpu_dtypes=("fp32",), seconds=0.001))
+    assert [(figure.name, figure.stage) for figure in context.figures] == [
+        ("tflops", "repeat"),
+        ("cpu_share", "repeat"),
+    ]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("bound", [2**8, 2**11, 2**24])
+def test_no_partial_sum_of_the_exact_test_can_leave_its_bound(seed: int, bound: int) -> None:
+    left, right = compute._operands(300, bound, seed)
+    assert int((left.abs() @ right.abs()).max()) <= bound
+    assert (left.shape, right.shape) == ((300, 300), (300, 300))
+    assert int(left.abs().max()) == int(right.abs().max()) == 8
+    assert int((left @ right != 0).sum()) > 0.5 * 300 * 300, "an answer of zeros would check nothing"
+
+
+def test_operands_differ_by_seed() -> None:
+    assert not torch.equal(compute._operands(64, 2**24, 0)[0], compute._operands(64, 2**24, 2)[0])

@@ -1,0 +1,94 @@
+"""``seatrial report``: the same verdict from files, folders and raw logs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from event_streams import RUN, SCENES, fake_load, healthy, lines_of
+
+from seatrial.checks import registry
+from seatrial.cli.report import report
+from seatrial.errors import RequestError
+
+
+@pytest.fixture(autouse=True)
+def _judged_by_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "load", fake_load)
+
+
+def call(*arguments: Any) -> Result:
+    return CliRunner().invoke(report, [str(argument) for argument in arguments], standalone_mode=False)
+
+
+def refused(*arguments: Any) -> str:
+    result = call(*arguments)
+    assert isinstance(result.exception, RequestError)
+    assert result.exception.exit_code == 2
+    return str(result.exception)
+
+
+@pytest.mark.parametrize(("scene", "code"), [("healthy", 0), ("killed", 1), ("own", 3), ("interrupted", 130)])
+def test_the_exit_code_is_the_verdicts(tmp_path: Path, scene: str, code: int) -> None:
+    file = tmp_path / "controller.events"
+    file.write_bytes(b"".join(lines_of(SCENES[scene]().events)))
+    result = call(file)
+    assert result.return_value == code
+    assert result.stdout.splitlines()[1].startswith("FINAL ACCEPTANCE: ")
+
+
+def test_a_folder_and_a_raw_log_say_the_same_as_the_events(tmp_path: Path) -> None:
+    events = SCENES["killed"]().events
+    sources = sorted({event["src"] for event in events})
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for src in sources:
+        own = [event for event in events if event["src"] == src]
+        (folder / f"{src}.events").write_bytes(b"".join(lines_of(own)))
+    (folder / "rank0.log").write_bytes(b"not ours\n")
+    log = tmp_path / "kubectl.log"
+    log.write_bytes(b"".join(b"[pod-1] 2026-01-02 " + line + b"progress 10%\r\xff\xfe\n" for line in lines_of(events)))
+    told = [call(path, "--json") for path in (folder, log)] + [call(folder, log, folder, "--json")]
+    first, *others = [json.loads(result.stdout) for result in told]
+    assert first["acceptance"]["status"] == "FAIL"
+    assert all(other == first for other in others)
+
+
+def test_out_writes_the_reports(tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_bytes(b"".join(lines_of(healthy().events)))
+    result = call(file, "--out", tmp_path / "again")
+    assert result.return_value == 0
+    assert (tmp_path / "again" / RUN / "report.html").is_file()
+    assert f"report: {tmp_path}/again/{RUN}/report.html" in result.stdout
+
+
+def test_a_cut_log_is_no_pass(tmp_path: Path) -> None:
+    file = tmp_path / "cut.log"
+    text = b"".join(lines_of(healthy().events))
+    file.write_bytes(text[: len(text) - 20])
+    assert call(file).return_value == 3
+
+
+def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    assert "cannot be read" in refused(tmp_path / "nothing")
+    assert "no file of events" in refused(tmp_path)
+    empty = tmp_path / "empty.events"
+    empty.write_bytes(b"")
+    assert "no events" in refused(empty)
+    os.mkfifo(tmp_path / "pipe")
+    assert "neither a file nor a folder" in refused(tmp_path / "pipe")
+    huge = tmp_path / "huge.log"
+    with huge.open("wb") as file:
+        file.truncate((1 << 30) + 1)
+    assert "more than 1 GiB" in refused(huge)
+
+
+def test_two_runs_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "two.events"
+    file.write_bytes(b"".join(lines_of(healthy().events + healthy(run="other").events)))
+    assert "2 runs" in refused(file)

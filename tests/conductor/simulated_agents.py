@@ -1,0 +1,394 @@
+"""Simulated agents: a fleet that never was drives a real ``Machine`` on a simulated clock.
+
+Each agent answers as ``agent.serve`` does, and each rank as ``worker.main`` does, with random delays that a seed gives.
+What a rank measures is not simulated. Messages of one agent keep their order in each direction, as on one connection.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from conductor.simulated_records import BEHIND, INSIDE, QUIT, START, STEPS, Planted, Told
+
+from seatrial.conductor.machine import Machine
+from seatrial.conductor.records import Actions, Config, State
+from seatrial.conductor.steps import StepPlan
+from seatrial.verdict.events import SCHEMA, Source
+
+__all__ = ["SimulatedFleet"]
+
+_EPOCH_S = 1_000.0
+_AGENT_PATIENCE_S = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rank:
+    """One simulated rank of today's generation."""
+
+    rank: int
+    source: Source
+    state: str = "S"
+    cpu_s: float = 1.0
+    number: int = 1
+    phase: str = "start-up/import torch"
+    stack: str = INSIDE
+    fault: Planted | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Agent:
+    """One simulated agent and its connection."""
+
+    node: int
+    source: Source
+    ranks: dict[int, _Rank] = field(default_factory=dict)
+    generation: int = -1
+    open: bool = True
+    silent: bool = False
+    heard_at: float = _EPOCH_S
+    to_agent: float = 0.0
+    to_conductor: float = 0.0
+
+
+class SimulatedFleet:
+    """A trial with ``nodes`` x ``nproc_per_node`` simulated ranks. ``run`` gives what came of it."""
+
+    def __init__(
+        self,
+        *,
+        nodes: int,
+        nproc_per_node: int = 1,
+        steps: tuple[StepPlan, ...] = STEPS,
+        planted: tuple[Planted, ...] = (),
+        seed: int = 0,
+        deadline_s: float = 600.0,
+        complain: bool = True,
+        absent_nodes: frozenset[int] = frozenset(),
+        suspended: tuple[float, float] = (0.0, 0.0),
+        echo: float = 0.0,
+        on_state: Mapping[State, Callable[[SimulatedFleet], None]] | None = None,
+        at_s: Sequence[tuple[float, Callable[[SimulatedFleet], None]]] = (),
+        suspects: Callable[[str, list[dict[str, Any]]], tuple[int, ...]] = lambda check, events: (),
+    ) -> None:
+        """``complain``: ranks that meet in a step tell of a peer's death before its agent does. ``suspended``: the
+        controller is stopped (from, for) so many seconds. ``echo``: the part of all messages that come twice.
+        ``on_state``: called once, when that state is first seen. ``at_s``: called so many seconds from the start."""
+        self.now = _EPOCH_S
+        self.told = Told()
+        self.config = Config(
+            run="simulated",
+            nodes=nodes,
+            nproc_per_node=nproc_per_node,
+            steps=steps,
+            deadline_s=deadline_s,
+            worker={"device": "cpu", "backend": "gloo", "env": {}, "planted": []},
+            suspects=suspects,
+        )
+        self.machine = Machine(self.config, self.now)
+        self._scopes = {step.check: step.scope for step in steps}
+        self._planted = planted
+        self._complain = complain
+        self._absent_nodes = absent_nodes
+        self._suspended = (_EPOCH_S + suspended[0], _EPOCH_S + suspended[0] + suspended[1])
+        self._echo = echo
+        self._on_state = dict(on_state or {})
+        self._at_s = at_s
+        self._random = random.Random(seed)
+        self._source = Source("simulated", "conductor", self._clock)
+        self._agents: dict[int, _Agent] = {}
+        self._joined: set[int] = set()
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._arrived: dict[int, int] = {}
+        self._asked: dict[int, list[int]] = {}
+        self._meetings: set[int] = set()
+        """Steps whose ranks wait for one another."""
+        self._over = False
+
+    def run(self) -> Told:
+        """Until the machine is over."""
+        settings = {step.check: {"timeout_s": [step.timeout_s, "level simulated"]} for step in self.config.steps}
+        plan = {
+            "name": "simulated",
+            "checks": list(settings),
+            "not_asked": {},
+            "deadline_s": [600.0, "level simulated"],
+        }
+        job = {"nodes": self.config.nodes, "world_size": self.config.nodes * self.config.nproc_per_node}
+        self._keep("run", version="0", schema=SCHEMA, created=self.now, plan={**plan, "settings": settings}, job=job)
+        for node in range(self.config.nodes):
+            if node not in self._absent_nodes:
+                self._later(self._random.uniform(0.1, 2.0), partial(self._join, node))
+        for delay_s, disturb in self._at_s:
+            self._later(delay_s, partial(disturb, self))
+        self._tick()
+        while not self._over:
+            self.now, _, action = heapq.heappop(self._queue)
+            action()
+        self.told.seconds = self.now - _EPOCH_S
+        return self.told
+
+    def say(self, node: int, message: dict[str, Any]) -> None:
+        """Hand the machine a message of a node that has joined. What a server would count as damaged is kept."""
+        if node not in self._joined:
+            return
+        self.told.messages += 1
+        try:
+            self._carry_out(self.machine.message(node, message, self.now))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self.told.refused.append(error)
+
+    def interrupt(self) -> None:
+        """The user wants the end."""
+        self._carry_out(self.machine.interrupt("SIGINT", self.now))
+
+    def silence(self, node: int) -> None:
+        """The agent of a node is stopped; its connection stays."""
+        self._agents[node].silent = True
+
+    def lose(self, node: int) -> None:
+        """The connection of a node breaks, and its agent ends."""
+        agent = self._agents.get(node)
+        if agent is None or not agent.open:
+            return
+        agent.open = False
+        self._to_conductor(agent, lambda: self._carry_out(self.machine.lost(node, "closed", self.now)))
+
+    # The clock, and the two directions of each connection
+
+    def _clock(self) -> float:
+        return self.now
+
+    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._queue, (self.now + delay_s, self._count, action))
+
+    def _tick(self) -> None:
+        start, end = self._suspended
+        if start <= self.now < end:
+            self._later(end - self.now + 0.001, self._tick)
+            return
+        self._carry_out(self.machine.tick(self.now))
+        self._later(0.25, self._tick)
+
+    def _to_conductor(self, agent: _Agent, action: Callable[[], None]) -> None:
+        start, end = self._suspended
+        at = max(self.now + self._random.uniform(0.0005, 0.02), agent.to_conductor + 1e-6)
+        agent.to_conductor = at = end + 0.0005 if start <= at < end else at
+        self._later(at - self.now, action)
+
+    def _send(self, agent: _Agent, message: dict[str, Any]) -> None:
+        if agent.silent or not agent.open:
+            return
+        if "seq" in message:
+            self.told.events.append(message)
+        self._to_conductor(agent, partial(self.say, agent.node, message))
+        if self._random.random() < self._echo:
+            self._later(self._random.uniform(0.1, 3.0), partial(self.say, agent.node, message))
+
+    def _keep(self, kind: str, **payload: Any) -> None:
+        self.told.events.append(self._source.event(kind, **payload))
+
+    def _carry_out(self, actions: Actions) -> None:
+        for kind, payload in actions.events:
+            self._keep(kind, **payload)
+            if kind == "generation":
+                self.told.generations.append(tuple(row[0] for row in payload["ranks"]))
+            elif kind == "step":
+                number = payload["step"]
+                self._asked[number] = payload["ranks"]
+                self._arrived[number] = 0
+                if self._scopes[payload["check"]] != "alone" and payload["stage"] not in ("store", "repeat"):
+                    self._meetings.add(number)
+        for node, message in actions.send:
+            agent = self._agents[node]
+            agent.to_agent = max(self.now + self._random.uniform(0.0005, 0.02), agent.to_agent + 1e-6)
+            self._later(agent.to_agent - self.now, partial(self._obey, agent, message))
+        self._over = self._over or actions.over
+        disturb = self._on_state.pop(self.machine.state, None)
+        if disturb is not None:
+            self._later(0.0, lambda: disturb(self))
+
+    # An agent
+
+    def _join(self, node: int) -> None:
+        agent = _Agent(node=node, source=Source("simulated", f"node{node}", self._clock), heard_at=self.now)
+        self._agents[node] = agent
+
+        def join() -> None:
+            self._joined.add(node)
+            self._carry_out(self.machine.joined(node, self.now))
+
+        self._to_conductor(agent, join)
+        self._later(1.0, partial(self._beat, agent))
+
+    def _beat(self, agent: _Agent) -> None:
+        if not agent.open:
+            return
+        if self.now - agent.heard_at > _AGENT_PATIENCE_S:
+            self._send(agent, agent.source.event("note", severity="error", text="heard nothing from the controller"))
+            self._end_agent(agent)
+            return
+        ranks = {str(rank.rank): [rank.state, rank.cpu_s, rank.number, rank.phase] for rank in agent.ranks.values()}
+        self._send(agent, {"kind": "status", "ranks": ranks})
+        self._later(1.0, partial(self._beat, agent))
+
+    def _obey(self, agent: _Agent, message: dict[str, Any]) -> None:
+        if not agent.open or agent.silent:
+            return
+        agent.heard_at = self.now
+        kind = message["kind"]
+        if kind == "welcome":
+            self._send(agent, agent.source.event("node", node=agent.node, hostname=f"n{agent.node}", cores=1))
+        elif kind == "start":
+            agent.generation = message["gen"]
+            for rank, local_rank in message["places"]:
+                source = Source("simulated", f"rank{rank}.{agent.generation}", self._clock)
+                agent.ranks[rank] = started = _Rank(rank=rank, source=source)
+                self._soon(agent, started, self._ready, local_rank)
+        elif kind == "step":
+            for rank in message["ranks"]:
+                if rank in agent.ranks:
+                    self._enter(agent, agent.ranks[rank], message)
+        elif kind == "peek":
+            self._tell_stacks(agent, message["ranks"])
+        elif kind == "kill":
+            self._tell_stacks(agent, message["stacks"])
+            self._end_ranks(agent)
+            self._send(agent, {"kind": "killed", "gen": message["gen"]})
+        elif kind == "quit":
+            for started in list(agent.ranks.values()):
+                self._soon(agent, started, self._quit)
+        elif kind == "stop":
+            self._end_agent(agent)
+
+    def _tell_stacks(self, agent: _Agent, ranks: list[int]) -> None:
+        for rank in agent.ranks.values():
+            if rank.rank in ranks:
+                text = "" if rank.state == "T" else rank.stack
+                what = {"gen": agent.generation, "rank": rank.rank, "state": rank.state, "wchan": "", "text": text}
+                self._send(agent, agent.source.event("stack", **what))
+
+    def _end_ranks(self, agent: _Agent) -> None:
+        for rank in list(agent.ranks.values()):
+            self._exit(agent, rank, -9, ours=True)
+
+    def _end_agent(self, agent: _Agent) -> None:
+        self._end_ranks(agent)
+        self._send(agent, agent.source.event("end"))
+        self.lose(agent.node)
+
+    def _exit(self, agent: _Agent, rank: _Rank, code: int, *, ours: bool) -> None:
+        if agent.ranks.get(rank.rank) is rank:
+            del agent.ranks[rank.rank]
+            what = {"gen": agent.generation, "rank": rank.rank, "code": code, "ours": ours, "phase": rank.phase}
+            self._send(agent, agent.source.event("exit", **what, last_lines=[]))
+
+    # A rank
+
+    def _strike(self, agent: _Agent, rank: _Rank, at: int) -> bool:
+        """Whether something was planted here, which is then done."""
+        if agent.generation != 0:
+            return False
+        for fault in self._planted:
+            whose = agent.node if fault.kind.startswith("agent") else rank.rank
+            if (fault.at, fault.rank) == (at, whose):
+                rank.fault = fault
+                self._do(agent, rank, fault, at)
+                return True
+        return False
+
+    def _do(self, agent: _Agent, rank: _Rank, fault: Planted, at: int) -> None:
+        if fault.kind == "dead":
+            self._later(0.1, lambda: self._exit(agent, rank, -9, ours=False))
+            if self._complain and at in self._meetings:
+                self._peers_complain(at, rank)
+        elif fault.kind == "error":
+            self._fail(agent, rank, at, fault.cause)
+        elif fault.kind == "stopped":
+            rank.state = "T"
+        elif fault.kind == "agent-lost":
+            self.lose(agent.node)
+        elif fault.kind == "agent-silent":
+            agent.silent = True
+        elif fault.kind == "agent-ended":
+            self._end_agent(agent)
+
+    def _peers_complain(self, at: int, dying: _Rank) -> None:
+        for agent, rank in self._everybody():
+            if rank is not dying:
+                self._later(self._random.uniform(0.005, 0.05), partial(self._fail, agent, rank, at, "fabric"))
+
+    def _everybody(self) -> list[tuple[_Agent, _Rank]]:
+        return [(agent, rank) for agent in self._agents.values() for rank in agent.ranks.values()]
+
+    def _soon(self, agent: _Agent, rank: _Rank, action: Callable[..., None], *arguments: Any) -> None:
+        """After a moment of work, if the rank is then still there."""
+
+        def act() -> None:
+            if agent.ranks.get(rank.rank) is rank:
+                action(agent, rank, *arguments)
+
+        self._later(self._random.uniform(0.05, 0.3), act)
+
+    def _fail(self, agent: _Agent, rank: _Rank, at: int, cause: str) -> None:
+        if agent.ranks.get(rank.rank) is rank:
+            words = {"cause": cause, "type": "RuntimeError", "message": "planted", "stack": "", "phase": rank.phase}
+            what = {"gen": agent.generation, "step": -1 if at == START else at, "rank": rank.rank}
+            self._send(agent, rank.source.event("error", **what, **words))
+
+    def _ready(self, agent: _Agent, rank: _Rank, local_rank: int) -> None:
+        if self._strike(agent, rank, START):
+            return
+        rank.number, rank.phase = 2, "ready"
+        where = {
+            "node": f"n{agent.node}",
+            "node_rank": agent.node,
+            "hostname": f"n{agent.node}",
+            "local_rank": local_rank,
+        }
+        what = {"device": "simulated", "device_type": "cpu", "libraries": "none", "backend": "gloo"}
+        self._send(agent, rank.source.event("rank", gen=agent.generation, rank=rank.rank, **where, **what))
+
+    def _enter(self, agent: _Agent, rank: _Rank, message: dict[str, Any]) -> None:
+        number, check = message["step"], message["check"]
+        if number in self._meetings:
+            assert "store" in message["given"], f"rank {rank.rank} was not told in {check} where the store is"
+        rank.number, rank.phase = number * 10**9 + 1, f"{check}/begin {message['stage']}"
+        struck = self._strike(agent, rank, number)
+        if struck and rank.fault is not None and rank.fault.kind != "hang":
+            return
+        rank.number, rank.phase = number * 10**9 + 2, f"{check}/meet"
+        if struck:
+            rank.stack = BEHIND
+            return
+        if number not in self._meetings:
+            self._soon(agent, rank, self._done, message)
+            return
+        self._arrived[number] += 1
+        if self._arrived[number] == len(self._asked[number]):
+            for peer_agent, peer in self._everybody():
+                self._soon(peer_agent, peer, self._done, message)
+
+    def _done(self, agent: _Agent, rank: _Rank, message: dict[str, Any]) -> None:
+        number, stage = message["step"], message["stage"]
+        rank.number, rank.phase = number * 10**9 + 3, f"{message['check']}/done {stage}"
+        rank.cpu_s += 0.3
+        where = {"gen": agent.generation, "step": number}
+        figure = {"check": message["check"], "name": "x", "value": 1.0, "unit": "1", "rank": rank.rank, "stage": stage}
+        figure |= {"generation": agent.generation}
+        self._send(agent, rank.source.event("figures", **where, figures=[figure]))
+        share = {"store": {"host": "n0", "port": 1}} if stage == "store" else {}
+        self._send(agent, rank.source.event("done", **where, rank=rank.rank, seconds=0.1, share=share))
+
+    def _quit(self, agent: _Agent, rank: _Rank) -> None:
+        if any((fault.kind, fault.rank) == ("deaf", rank.rank) for fault in self._planted):
+            return
+        if not self._strike(agent, rank, QUIT):
+            self._send(agent, rank.source.event("end"))
+            self._exit(agent, rank, 0, ours=True)

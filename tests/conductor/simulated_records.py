@@ -1,0 +1,68 @@
+"""What is planted in a simulated fleet, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from seatrial.conductor.steps import StepPlan
+
+__all__ = ["BEHIND", "INSIDE", "QUIT", "START", "STEPS", "Planted", "Told"]
+
+START = -1
+QUIT = 1_000_000
+"""Numbers of the two times, besides the steps, at which something can be planted."""
+STEPS = (
+    StepPlan(check="compute", scope="alone", timeout_s=40.0),
+    StepPlan(check="bootstrap", scope="bootstrap", stage="store", first_only=True, last_stage=False, timeout_s=40.0),
+    StepPlan(check="bootstrap", scope="bootstrap", stage="world", timeout_s=40.0),
+    StepPlan(check="collectives", scope="world", timeout_s=40.0),
+    StepPlan(check="training", scope="world", timeout_s=40.0),
+)
+_LOOP = '  File "/x/seatrial/worker/step.py", line 9 in run_step\n  File "/x/seatrial/worker/main.py", line 9 in main\n'
+INSIDE = 'Current thread 0x1 (most recent call first):\n  File "/x/torch/distributed/c10d.py", line 9 in wait\n' + _LOOP
+BEHIND = 'Current thread 0x1 (most recent call first):\n  File "/x/seatrial/checks/a.py", line 9 in measure\n' + _LOOP
+"""Stacks in faulthandler's words: of a rank inside the collective, and of one that never entered it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """One fault, in generation 0. ``at``: number of the step, START or QUIT."""
+
+    kind: Literal["dead", "error", "stopped", "absent", "hang", "agent-lost", "agent-silent", "agent-ended", "deaf"]
+    """``hang``: it enters no operation that the others are in, at the same phase. ``deaf``: it does not quit."""
+    rank: int
+    """Its node, for a fault of the agent."""
+    at: int = 0
+    cause: str = "own"
+
+
+@dataclass(slots=True, kw_only=True)
+class Told:
+    """What came of it."""
+
+    events: list[dict[str, Any]] = field(default_factory=list)
+    """All that a recorder would have, the agents' own numbering kept."""
+    seconds: float = 0.0
+    """Simulated, from the first agent's start to the end."""
+    generations: list[tuple[int, ...]] = field(default_factory=list)
+    messages: int = 0
+    refused: list[Exception] = field(default_factory=list)
+    """What the machine raised for a message."""
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The conductor's own events of a kind."""
+        return [event for event in self.events if event["src"] == "conductor" and event["kind"] == kind]
+
+    def seen(self, *hows: str) -> list[tuple[str, int]]:
+        """(how, rank or node) of every trouble, all of them when none is named."""
+        return [
+            (seen["how"], seen["node"] if "node" in seen else seen["rank"])
+            for event in self.of("trouble")
+            for seen in event["seen"]
+            if not hows or seen["how"] in hows
+        ]
+
+    def steps(self, generation: int) -> list[tuple[str, str]]:
+        """(check, stage) of each step that was asked in a generation."""
+        return [(event["check"], event["stage"]) for event in self.of("step") if event["gen"] == generation]

@@ -1,0 +1,84 @@
+"""One generation from step to step: who has finished, when a suspicion becomes trouble, whose stack is asked for."""
+
+from __future__ import annotations
+
+from conductor.simulated_records import BEHIND, INSIDE
+
+from seatrial.conductor.vigil import MOST_STACKS, Vigil
+from seatrial.conductor.watch import PATIENCE_S, Seen
+
+
+def _vigil(ranks: int = 3, *, together: bool = True, until: float = 100.0) -> Vigil:
+    vigil = Vigil(range(ranks), until, 0.0)
+    vigil.begin(range(ranks), until, 0.0, together=together)
+    return vigil
+
+
+def test_complete_once_all_who_were_asked_have_finished() -> None:
+    vigil = _vigil(3)
+    for rank in (2, 0, 0, 17):
+        vigil.finished(rank)
+    assert (vigil.complete, vigil.waiting(), vigil.done) == (False, [1], {0, 2})
+    vigil.finished(1)
+    assert (vigil.complete, vigil.waiting()) == (True, [])
+    vigil.begin([1], 100.0, 0.0, together=False)
+    assert (vigil.complete, vigil.waiting()) == (False, [1])
+
+
+def test_the_first_to_speak_is_not_alone_in_the_trouble() -> None:
+    vigil = _vigil()
+    vigil.suspect(Seen(how="error", rank=0, detail="fabric"), 5.0)
+    assert vigil.look(5.9) is None
+    vigil.suspect(Seen(how="dead", rank=2), 5.9)
+    assert vigil.look(6.0) == "trouble"
+    assert vigil.guilty() == {2}
+    assert [entry["rank"] for entry in vigil.told(4)["seen"]] == [0, 2]
+    assert vigil.told(4)["waiting"] == [[1, ""]]
+
+
+def test_who_complains_of_the_fabric_is_not_guilty_and_who_has_an_error_of_its_own_is() -> None:
+    vigil = _vigil(6)
+    for rank, how, detail in ((0, "error", "fabric"), (1, "error", "memory"), (2, "stuck", ""), (3, "late", "")):
+        vigil.suspect(Seen(how=how, rank=rank, detail=detail), 1.0)  # type: ignore[arg-type]
+    vigil.suspect(Seen(how="lost", node=5), 1.0)
+    assert vigil.guilty() == {1, 3}
+
+
+def test_nobody_is_asked_for_a_stack_while_somebody_moves() -> None:
+    vigil = _vigil(3)
+    vigil.pulses[1].moved_at = 1.0
+    assert vigil.peek(PATIENCE_S) == []
+    assert vigil.peek(PATIENCE_S + 1.0) == [0, 1, 2]
+    assert vigil.peek(PATIENCE_S + 2.0) == [], "once a step"
+
+
+def test_stacks_are_asked_of_some_when_there_are_many() -> None:
+    vigil = _vigil(100)
+    assert vigil.peek(PATIENCE_S) == list(range(MOST_STACKS))
+    vigil.suspect(Seen(how="dead", rank=77), 20.0)
+    wanted = vigil.stacks_wanted()
+    assert (wanted[0], len(wanted)) == (77, MOST_STACKS)
+
+
+def test_the_stacks_name_who_never_entered() -> None:
+    vigil = _vigil(3)
+    vigil.stacks = {0: INSIDE, 1: INSIDE}
+    assert vigil.look(20.0) is None
+    vigil.stacks[2] = BEHIND
+    assert vigil.look(20.0) == "trouble"
+    assert vigil.guilty() == {2}
+
+
+def test_a_deadline_with_all_alike_names_nobody() -> None:
+    vigil = _vigil(3, until=10.0)
+    assert vigil.look(9.9) is None
+    assert vigil.look(10.0) == "deadline"
+    assert vigil.guilty() == set()
+    assert {entry["how"] for entry in vigil.told(0)["seen"]} == {"stuck"}
+
+
+def test_missed_time_moves_the_deadline_too() -> None:
+    vigil = _vigil(3, until=10.0)
+    vigil.shift(60.0)
+    assert vigil.look(69.9) is None
+    assert vigil.look(70.0) == "deadline"

@@ -1,0 +1,118 @@
+"""What all tests share: the marks for what a machine must be fit for, and the search for what a test left running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# A shared machine may pause any example for long; the timeout of the whole test stands.
+settings.register_profile("seatrial", deadline=None, print_blob=True)
+settings.load_profile("seatrial")
+
+
+def _has(*programs: str) -> bool:
+    return all(shutil.which(program) for program in programs)
+
+
+MARKS: dict[str, tuple[str, Callable[[], bool]]] = {
+    "root": ("needs root", lambda: os.geteuid() == 0),
+    "hosts": ("needs root and ip, to make hosts from network namespaces", lambda: os.geteuid() == 0 and _has("ip")),
+    "slurm": ("needs slurmctld, slurmd and munged", lambda: _has("slurmctld", "slurmd", "munged")),
+    "podman": ("needs podman", lambda: _has("podman")),
+    "browser": ("needs chromium", lambda: _has("chromium")),
+    "gpu": ("needs an accelerator", lambda: Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()),
+}
+"""Mark -> what it says of a test, and whether this machine is fit for it."""
+
+RUN_VARIABLE = "SEATRIAL_TEST_RUN"
+"""In the environment of all that the tests start, so that orphans are found too."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--marked", action="store_true", help="run the marked tests, and only those")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ[RUN_VARIABLE] = uuid.uuid4().hex
+    for mark, (reason, _) in MARKS.items():
+        config.addinivalue_line("markers", f"{mark}: {reason}")
+
+
+_left_out: Counter[str] = Counter()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marked tests run with ``--marked`` or by their mark (``-m gpu``), and skip where the machine is not fit."""
+    by_mark = bool(config.getoption("markexpr"))
+    chosen, other = [], []
+    for item in items:
+        marks = [mark for mark in MARKS if item.get_closest_marker(mark)]
+        if by_mark or bool(marks) == config.getoption("marked"):
+            chosen.append(item)
+        else:
+            other.append(item)
+            _left_out.update(marks)
+        for mark in marks:
+            reason, is_fit = MARKS[mark]
+            if not is_fit():
+                item.add_marker(pytest.mark.skip(reason=f"{mark}: {reason}"))
+    if other:
+        config.hook.pytest_deselected(items=other)
+        items[:] = chosen
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for mark, count in sorted(_left_out.items()):
+        terminalreporter.write_line(f"NOT RUN: {count} marked {mark} ({MARKS[mark][0]}); make test-marked runs them")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_running() -> Iterator[None]:
+    """Fail a test that leaves processes or threads of its own behind, and end those processes."""
+    processes_before, threads_before = _processes(), set(threading.enumerate())
+    yield
+    give_up = time.monotonic() + 2
+    while True:
+        processes = {key: text for key, text in _processes().items() if key not in processes_before}
+        threads = [thread for thread in threading.enumerate() if thread not in threads_before]
+        if not (processes or threads):
+            return
+        if time.monotonic() > give_up:
+            break
+        time.sleep(0.02)
+    for pid, _ in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    named = [f"process {pid}: {text}" for (pid, _), text in processes.items()]
+    pytest.fail("left running: " + "; ".join(named + [f"thread {thread.name}" for thread in threads]), pytrace=False)
+
+
+def _processes() -> dict[tuple[int, str], str]:
+    """Our children and all that bear this run's variable: (pid, start time) -> command. Empty where /proc is not."""
+    run = f"{RUN_VARIABLE}={os.environ[RUN_VARIABLE]}".encode()
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            # pid (command) state parent ... start time is field 22; the command may hold anything but the last ")".
+            fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            if fields[0] in "ZX":
+                continue
+            if int(fields[1]) == os.getpid() or run in (folder / "environ").read_bytes().split(b"\0"):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                # multiprocessing keeps this one for the life of the interpreter.
+                if "multiprocessing.resource_tracker" not in command:
+                    found[int(folder.name), fields[19]] = command
+        except (OSError, IndexError):  # It ended meanwhile, or belongs to somebody else.
+            continue
+    return found

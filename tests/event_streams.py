@@ -1,0 +1,400 @@
+"""Streams of events as a real trial writes them, and what goes wrong in one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from seatrial.checks.base import Check
+from seatrial.plan.model import Plan, Setting
+from seatrial.verdict.events import SCHEMA, Source
+from seatrial.verdict.evidence import Evidence
+from seatrial.verdict.figures import Fact, Figure
+from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
+from seatrial.verdict.wire import encode
+
+__all__ = [
+    "BEGUN",
+    "CHECKS",
+    "RUN",
+    "SCENES",
+    "Event",
+    "FakeParams",
+    "Stream",
+    "a_plan",
+    "alone",
+    "died",
+    "fake_load",
+    "frozen",
+    "healthy",
+    "interrupted",
+    "lines_of",
+    "node_lost",
+    "noted",
+    "raised",
+    "refused",
+    "second_generation",
+    "stuck",
+    "watchdog_aborts",
+]
+
+Event = dict[str, Any]
+RUN = "20260102-030405-abcd"
+CHECKS = ("compute", "bootstrap", "collectives", "training")
+BEGUN = 1_767_322_645.0
+"""2026-01-02 02:57:25 UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeParams:
+    """Limits of the check that stands in for real ones."""
+
+    min_value: float = 1.0
+    timeout_s: float = 60.0
+
+
+def _measure_nothing(context: Any, params: FakeParams) -> None:
+    raise AssertionError("a check made for judging is not measured")
+
+
+def _judge(evidence: Evidence, params: FakeParams) -> Ruling:
+    """Each asked rank has to tell ``value`` and reach the limit."""
+    told = {figure.rank: figure for figure in evidence.figures if figure.name == "value" and figure.stage != "repeat"}
+    limit = Limit(value=params.min_value, unit="GB/s", origin="plan test.toml:min_value")
+    judged = tuple(Judged(figure=told[rank], limit=limit, passed=told[rank].value >= limit.value) for rank in told)
+    findings = tuple(
+        Finding(
+            severity="fail",
+            check=entry.figure.check,
+            what=f"rank {entry.figure.rank} is slow",
+            culprit=Culprit(kind="rank", name=f"rank {entry.figure.rank}", ranks=(entry.figure.rank or 0,)),
+            measured=f"{entry.figure.value} GB/s",
+            limit=limit,
+        )
+        for entry in judged
+        if not entry.passed
+    )
+    absent = tuple(f"value of rank {rank}" for rank in evidence.asked if rank not in told)
+    return Ruling(findings=findings, judged=judged, absent=absent)
+
+
+def fake_load(name: str) -> Check:
+    """A check that judges like a real one, from the figures that ``Stream`` tells."""
+    if name not in CHECKS:
+        raise KeyError(name)
+    return Check(name=name, scope="world", params=FakeParams, measure=_measure_nothing, judge=_judge)
+
+
+def a_plan(checks: tuple[str, ...] = CHECKS, not_asked: dict[str, str] | None = None) -> Plan:
+    """A resolved plan for the checks above."""
+    table = {"min_value": Setting(value=1.0, origin="plan test.toml"), "timeout_s": Setting(value=60.0, origin="level")}
+    return Plan(
+        name="quick",
+        checks=checks,
+        not_asked=not_asked or {},
+        deadline_s=Setting(value=120.0, origin="level quick"),
+        settings=dict.fromkeys(checks, table),
+    )
+
+
+class Stream:
+    """Writes the events of a trial; every source numbers its own."""
+
+    def __init__(
+        self, world_size: int = 2, *, nodes: int = 1, plan: Plan | None = None, run: str = RUN, **job: Any
+    ) -> None:
+        self.run, self.world_size, self.nodes = run, world_size, nodes
+        self.plan = plan or a_plan()
+        self.events: list[Event] = []
+        self.per_node = world_size // nodes
+        self.alive = tuple(range(world_size))
+        self.generation = 0
+        self._sources: dict[str, Source] = {}
+        self._now = BEGUN
+        self._step = -1
+        self.say(
+            "conductor",
+            "run",
+            version="0.1.0",
+            schema=SCHEMA,
+            created=BEGUN,
+            plan=self.plan.to_json(),
+            job={"target": "local", "nodes": nodes, "world_size": world_size, "device": "cpu", "planted": [], **job},
+        )
+        for node in range(nodes):
+            self.say(f"node{node}", "node", node=node, hostname=f"gpu-{node}", address="127.0.0.1", pid=10, cores=2)
+        self.start(self.alive)
+
+    def say(self, src: str, event: str, /, **payload: Any) -> None:
+        """One event of one source."""
+        source = self._sources.setdefault(src, Source(self.run, src, self._tick))
+        self.events.append(source.event(event, **payload))
+
+    def _tick(self) -> float:
+        self._now += 0.25
+        return self._now
+
+    def start(self, ranks: tuple[int, ...], *, device: str = "Test CPU", device_type: str = "cpu") -> None:
+        """A generation whose ranks all come."""
+        places = [[rank, rank // self.per_node, rank % self.per_node] for rank in ranks]
+        self.alive = ranks
+        self.say("conductor", "generation", gen=self.generation, ranks=places)
+        for rank, node, local_rank in places:
+            self.say(
+                self.of(rank),
+                "rank",
+                gen=self.generation,
+                rank=rank,
+                node=f"gpu-{node}",
+                node_rank=node,
+                hostname=f"gpu-{node}",
+                local_rank=local_rank,
+                pid=100 + rank,
+                device=device,
+                device_type=device_type,
+                libraries="torch 2.13.0",
+                threads=1,
+                torch="2.13.0",
+                python="3.11.0",
+                backend="gloo" if device_type == "cpu" else "nccl",
+            )
+
+    def of(self, rank: int) -> str:
+        """The source of a rank in this generation."""
+        return f"rank{rank}.{self.generation}"
+
+    def begin(self, check: str, stage: str = "measure", timeout_s: float = 60.0) -> int:
+        """The conductor asks for a step."""
+        self._step += 1
+        what = {"gen": self.generation, "step": self._step, "check": check, "stage": stage}
+        self.say("conductor", "step", **what, ranks=list(self.alive), timeout_s=timeout_s)
+        return self._step
+
+    def tell(self, check: str, rank: int, value: float = 2.0, /, **place: Any) -> None:
+        """A rank's figure and fact."""
+        where = {"gen": self.generation, "step": self._step}
+        figure = Figure(
+            check=check, name="value", value=value, unit="GB/s", better="high", rank=rank, generation=self.generation
+        )
+        fact = Fact(check=check, name="digest", value="00ff", rank=rank, generation=self.generation)
+        self.say(self.of(rank), "figures", **where, figures=[{**figure.to_json(), **place}])
+        self.say(self.of(rank), "facts", **where, facts=[fact.to_json()])
+
+    def done(self, rank: int) -> None:
+        """A rank finished the step."""
+        self.say(self.of(rank), "done", gen=self.generation, step=self._step, rank=rank, seconds=0.5, share={})
+
+    def step_end(self, outcome: str = "done") -> None:
+        """The conductor closes the step."""
+        self.say("conductor", "step_end", gen=self.generation, step=self._step, outcome=outcome, seconds=0.7)
+
+    def check(self, check: str, value: Callable[[int], float] = lambda rank: 2.0) -> None:
+        """A step in which nothing goes wrong."""
+        self.begin(check)
+        for rank in self.alive:
+            self.tell(check, rank, value(rank))
+            self.done(rank)
+        self.step_end()
+
+    def error(self, rank: int, cause: str, message: str, phase: str, kind: str = "RuntimeError") -> None:
+        """A rank tells an exception."""
+        where = {"gen": self.generation, "step": self._step, "rank": rank}
+        stack = f"Traceback\n  in measure\n{kind}: {message}"
+        self.say(self.of(rank), "error", **where, cause=cause, type=kind, message=message, stack=stack, phase=phase)
+
+    def exit(self, rank: int, code: int, *, ours: bool, phase: str = "collectives/all_reduce 8 B") -> None:
+        """An agent sees a rank's process end."""
+        where = {"gen": self.generation, "rank": rank}
+        node = f"node{rank // self.per_node}"
+        self.say(node, "exit", **where, code=code, ours=ours, phase=phase, last_lines=["last words"])
+
+    def trouble(self, *seen: Event, waiting: tuple[int, ...] = (), outcome: str = "trouble") -> None:
+        """The conductor tells what it saw and ends the step; each entry: rank or node, how, and more."""
+        full = [{"phase": "collectives/all_reduce 8 B", "waited_s": 16.0, "detail": "", **entry} for entry in seen]
+        rows = [[rank, "collectives/all_reduce 8 B"] for rank in waiting]
+        self.say("conductor", "trouble", gen=self.generation, step=self._step, seen=full, waiting=rows)
+        self.step_end(outcome)
+
+    def kill(self, *ranks: int) -> None:
+        """The agents end the ranks that are left."""
+        for rank in ranks:
+            stack = 'File "collectives.py", line 1 in measure'
+            place = {"gen": self.generation, "rank": rank}
+            self.say(f"node{rank // self.per_node}", "stack", **place, state="S", wchan="futex", text=stack)
+            self.exit(rank, -9, ours=True)
+
+    def close(self, *, ranks: bool = True, nodes: tuple[int, ...] | None = None) -> Stream:
+        """Everybody who still can says ``end``."""
+        for rank in self.alive if ranks else ():
+            self.say(self.of(rank), "end")
+            self.exit(rank, 0, ours=True, phase="end")
+        for node in range(self.nodes) if nodes is None else nodes:
+            self.say(f"node{node}", "end")
+        self.say("conductor", "end")
+        return self
+
+    def until(self, check: str) -> Stream:
+        """All checks before that one, and the beginning of it."""
+        for name in self.plan.checks[: self.plan.checks.index(check)]:
+            self.check(name)
+        self.begin(check)
+        return self
+
+
+def healthy(world_size: int = 2, **kwargs: Any) -> Stream:
+    """A trial in which everything is as it should be."""
+    stream = Stream(world_size, **kwargs)
+    for check in stream.plan.checks:
+        stream.check(check)
+    return stream.close()
+
+
+def died(code: int = -9, rank: int = 1) -> Stream:
+    """A rank dies in the collectives; the others see a communication error and are ended by us."""
+    stream = Stream().until("collectives")
+    other = 1 - rank
+    stream.error(other, "fabric", "Connection closed by peer", "collectives/all_reduce 8 B")
+    stream.exit(rank, code, ours=False)
+    dead = {"rank": rank, "how": "dead", "detail": f"exit code {code}"}
+    stream.trouble({"rank": other, "how": "error", "detail": "fabric"}, dead)
+    stream.kill(other)
+    return stream.close(ranks=False)
+
+
+def frozen(rank: int = 1, how: str = "frozen") -> Stream:
+    """A rank stops, or does not come, and the other one waits."""
+    stream = Stream().until("collectives")
+    stream.trouble({"rank": rank, "how": how, "phase": "collectives/begin", "detail": "state T"}, waiting=(1 - rank,))
+    stream.kill(0, 1)
+    return stream.close(ranks=False)
+
+
+def raised(cause: str, message: str = "CUDA out of memory. Tried to allocate 2 GiB", rank: int = 1) -> Stream:
+    """A rank's own program raises."""
+    stream = Stream().until("training")
+    stream.error(rank, cause, message, "training/step 3 forward")
+    stream.trouble({"rank": rank, "how": "error", "detail": cause}, waiting=(1 - rank,))
+    stream.kill(0, 1)
+    return stream.close(ranks=False)
+
+
+def stuck() -> Stream:
+    """All entered a collective and none left it."""
+    stream = Stream(2, nodes=2).until("collectives")
+    stream.trouble({"rank": 0, "how": "stuck"}, {"rank": 1, "how": "stuck"}, outcome="deadline")
+    stream.kill(0, 1)
+    return stream.close(ranks=False)
+
+
+def node_lost(how: str = "silent") -> Stream:
+    """A node vanishes with its rank."""
+    stream = Stream(2, nodes=2).until("collectives")
+    stream.error(0, "fabric", "Connection reset by peer", "collectives/all_reduce 8 B")
+    stream.trouble({"node": 1, "how": how}, {"rank": 0, "how": "error", "detail": "fabric"})
+    stream.kill(0)
+    return stream.close(ranks=False, nodes=(0,))
+
+
+def interrupted() -> Stream:
+    """Somebody presses Ctrl-C; the launcher ends a rank before we do."""
+    stream = Stream().until("training")
+    stream.say("conductor", "interrupted", by="SIGINT")
+    stream.step_end("interrupted")
+    stream.exit(1, -15, ours=False)
+    stream.kill(0)
+    return stream.close(ranks=False)
+
+
+def lines_of(events: list[Event]) -> list[bytes]:
+    """The events as lines of the wire."""
+    return [line for event in events for line in encode(event)]
+
+
+def second_generation(fault_again: bool = False) -> Stream:
+    """Rank 3 of 4 dies by itself; the others go on without it, and end in order or lose another one."""
+    stream = Stream(4, nodes=2).until("collectives")
+    stream.exit(3, -11, ours=False)
+    stream.trouble({"rank": 3, "how": "dead", "detail": "exit code -11"}, waiting=(0, 1, 2))
+    stream.kill(0, 1, 2)
+    stream.generation = 1
+    stream.start((0, 1, 2))
+    stream.check("bootstrap")
+    if not fault_again:
+        stream.check("collectives")
+        return stream.close()
+    stream.begin("collectives")
+    stream.trouble({"rank": 2, "how": "frozen", "detail": "state D"}, waiting=(0, 1))
+    stream.kill(0, 1, 2)
+    return stream.close(ranks=False)
+
+
+def watchdog_aborts() -> Stream:
+    """A rank dies, and the library of the others aborts them because of it."""
+    stream = Stream(3).until("collectives")
+    stream.exit(1, -9, ours=False)
+    stream.exit(0, -6, ours=False)
+    seen = [{"rank": rank, "how": "dead", "detail": f"exit code {code}"} for rank, code in ((0, -6), (1, -9))]
+    stream.trouble(*seen, waiting=(2,))
+    stream.kill(2)
+    return stream.close(ranks=False)
+
+
+def noted() -> Stream:
+    """All went well, but an agent has something to say that forbids a PASS."""
+    stream = Stream()
+    for check in stream.plan.checks:
+        stream.check(check)
+    stream.say("node0", "note", severity="error", text="the disk is full: the events are not whole")
+    return stream.close()
+
+
+def refused() -> Stream:
+    """A rank finds at its start that the request cannot be met, says so and ends by itself."""
+    stream = Stream()
+    stream.events = [event for event in stream.events if (event["src"], event["kind"]) != ("rank1.0", "rank")]
+    del stream._sources["rank1.0"]
+    stream.error(1, "request", "--device cuda: torch finds no usable device", "start-up/open device")
+    stream.exit(1, 1, ours=False, phase="start-up/open device")
+    error, dead = {"how": "error", "detail": "request"}, {"how": "dead", "detail": "exit code 1"}
+    seen = [{"rank": 1, "phase": "start-up/open device", "waited_s": 0.0, **what} for what in (error, dead)]
+    stream.say("conductor", "trouble", gen=0, step=-1, seen=seen, waiting=[[0, "ready"]])
+    stream.kill(0)
+    return stream.close(ranks=False)
+
+
+def alone() -> Stream:
+    """A rank does not come back from a step in which it has nobody to wait for; neither does the other."""
+    stream = Stream().until("compute")
+    stream.trouble({"rank": 0, "how": "stuck"}, {"rank": 1, "how": "stuck"}, outcome="deadline")
+    stream.kill(0, 1)
+    return stream.close(ranks=False)
+
+
+SCENES: dict[str, Callable[[], Stream]] = {
+    "healthy": healthy,
+    "killed": died,
+    "crashed": lambda: died(-11),
+    "exited": lambda: died(3),
+    "exited early": lambda: died(0),
+    "rank 0 killed": lambda: died(rank=0),
+    "frozen": frozen,
+    "absent": lambda: frozen(how="absent"),
+    "late": lambda: frozen(how="late"),
+    "out of memory": lambda: raised("memory"),
+    "device": lambda: raised("device", "CUDA error: uncorrectable ECC error"),
+    "own": lambda: raised("own", "list index out of range"),
+    "request": lambda: raised("request", "--device cuda: no device"),
+    "fabric": lambda: raised("fabric", "Connection closed"),
+    "stuck": stuck,
+    "node silent": node_lost,
+    "node lost": lambda: node_lost("lost"),
+    "interrupted": interrupted,
+    "second generation": second_generation,
+    "second fault": lambda: second_generation(fault_again=True),
+    "watchdog": watchdog_aborts,
+    "noted": noted,
+    "refused": refused,
+    "alone": alone,
+}
+"""Every trial that the tests of fold, blame and reports go through."""

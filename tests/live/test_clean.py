@@ -1,0 +1,55 @@
+"""Clean trials: PASS, quiet or beside others, in every output form."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from live.trials import SCHEMA, trial
+
+
+def test_two_processes_pass(tmp_path: Path) -> None:
+    ended = trial(tmp_path)
+    assert ended.report["acceptance"]["status"] == "PASS", ended.report["findings"]
+    assert ended.exit_code == 0
+    assert ended.report["acceptance"]["partial"] == []
+    assert {check["status"] for check in ended.report["checks"].values()} == {"pass"}
+    assert ended.report["judged_figures"] > 0
+    assert json.loads((tmp_path / "cluster_test_report.json").read_text()) == ended.report
+
+
+def test_one_rank_is_a_partial_pass_that_says_so(tmp_path: Path) -> None:
+    ended = trial(tmp_path, "smoke", "--nproc-per-node", "1")
+    assert ended.exit_code == 0, ended.report["findings"]
+    assert any("1 rank" in reason for reason in ended.report["acceptance"]["partial"])
+    assert any("NOT CHECKED (1 rank)" in line for line in ended.report["acceptance"]["summary"])
+
+
+def test_what_was_taken_out_makes_it_partial(tmp_path: Path) -> None:
+    ended = trial(tmp_path, "smoke", "--validation-only")
+    assert ended.exit_code == 0, ended.report["findings"]
+    assert ended.report["acceptance"]["partial"] == ["training not asked for"]
+
+
+def test_six_busy_processes_beside_it_raise_no_alarm(tmp_path: Path) -> None:
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(6)]
+    try:
+        ended = trial(tmp_path)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert ended.exit_code == 0, ended.report["findings"]
+
+
+def test_the_console_begins_with_the_banner_and_has_no_colour_without_a_terminal(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "seatrial", "run", "smoke", "--only", "compute", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, env=os.environ)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("=" * 50 + "\nFINAL ACCEPTANCE: PASS (partial: ")
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert SCHEMA["$schema"].endswith("2020-12/schema")

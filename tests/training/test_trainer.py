@@ -1,0 +1,179 @@
+"""The trainer on real process groups of 1, 2 and 3 ranks, held against a plain loop over full batches."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.functional import cross_entropy
+
+from seatrial.training import trainer
+from seatrial.training.models import find_model
+from seatrial.training.recipe import Recipe
+from seatrial.training.sampling import epoch_order
+
+CPU = torch.device("cpu")
+# 1,437 = 2 x 713 + 11: the third batch is short, and neither 713 nor 11 divides by 2 or 3. Then a new epoch begins.
+UNEVEN = Recipe(workload="digits", model="convnet", max_steps=4, global_batch_size=713, lr=0.1, num_samples=1, seed=3)
+# Of two samples, a rank of three has none.
+EMPTY = Recipe(
+    workload="synthetic-2x6x5", model="convnet", max_steps=5, global_batch_size=2, lr=0.1, num_samples=9, seed=4
+)
+LONG = Recipe(workload="digits", model="convnet", max_steps=60, global_batch_size=64, lr=0.1, num_samples=1, seed=1)
+POISONED_STEP = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    uneven: trainer.Outcome
+    empty: trainer.Outcome
+    long: trainer.Outcome
+    poisoned: trainer.Outcome
+    phases: dict[str, list[str]]
+
+
+def _rank(rank: int, world_size: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    group = dist.group.WORLD
+    assert group is not None
+    phases: dict[str, list[str]] = {"uneven": [], "empty": [], "long": [], "poisoned": []}
+    told: dict[str, Any] = {
+        name: trainer.train(recipe, device=CPU, group=group, phase=phases[name].append)
+        for name, recipe in (("uneven", UNEVEN), ("empty", EMPTY), ("long", LONG))
+    }
+    if rank == world_size - 1:
+        _poison_labels_of_one_step()
+    told["poisoned"] = trainer.train(LONG, device=CPU, group=group, phase=phases["poisoned"].append)
+    torch.save(_Seen(**told, phases=phases), Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def _poison_labels_of_one_step() -> None:
+    """A real infinity in the images of this rank, at one step."""
+    whole, calls = trainer._batch, iter(range(10**9))
+
+    def poisoned(*arguments: Any) -> Any:
+        images, labels = whole(*arguments)
+        return (images * float("inf") if next(calls) == POISONED_STEP else images), labels
+
+    trainer._batch = poisoned  # type: ignore[assignment]
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3], ids=lambda size: f"{size}-ranks")
+def seen(request: pytest.FixtureRequest) -> list[_Seen]:
+    return _trained(request.param)
+
+
+@functools.cache  # in random order a fixture of the module is set up again and again
+def _trained(world_size: int) -> list[_Seen]:
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_rank, args=(world_size, store.port, folder), nprocs=world_size)  # type: ignore[no-untyped-call]
+        # Written by the lines above, so trusted.
+        return [torch.load(Path(folder, f"{rank}.pt"), weights_only=False) for rank in range(world_size)]
+
+
+def _oracle(recipe: Recipe) -> tuple[list[torch.Tensor], list[float]]:
+    """One process, no DDP, the whole batch at once, SGD with Nesterov momentum written out."""
+    workload = recipe.data()
+    data = workload.load()
+    torch.manual_seed(recipe.seed)
+    model = find_model(recipe.model)(workload.shape, workload.num_classes)
+    parameters = list(model.parameters())
+    momenta = [torch.zeros_like(parameter) for parameter in parameters]
+    losses = []
+    for step in range(recipe.max_steps):
+        epoch, batch = divmod(step, -(-workload.num_train // recipe.global_batch_size))
+        start = batch * recipe.global_batch_size
+        indices = epoch_order(workload.num_train, recipe.seed, epoch)[start : start + recipe.global_batch_size]
+        images = (data.train_images[indices].float() - workload.mean) / workload.std
+        loss = cross_entropy(model(images), data.train_labels[indices])
+        gradients = torch.autograd.grad(loss, parameters)
+        losses.append(float(loss.detach()))
+        with torch.no_grad():
+            for parameter, gradient, momentum in zip(parameters, gradients, momenta, strict=True):
+                gradient = gradient + recipe.weight_decay * parameter
+                momentum.mul_(recipe.momentum).add_(gradient)
+                parameter.sub_(recipe.lr_at(step) * (gradient + recipe.momentum * momentum))
+    return [parameter.detach() for parameter in parameters], losses
+
+
+@pytest.mark.parametrize("name", ["uneven", "empty"])
+def test_any_number_of_ranks_trains_as_one_full_batch_does(seen: list[_Seen], name: str) -> None:
+    expected, losses = _oracle(UNEVEN if name == "uneven" else EMPTY)
+    for rank in seen:
+        outcome: trainer.Outcome = getattr(rank, name)
+        assert outcome.losses == pytest.approx(losses, abs=1e-5)
+        for ours, theirs in zip(outcome.model.parameters(), expected, strict=True):
+            torch.testing.assert_close(ours.detach(), theirs, rtol=0, atol=1e-6)
+
+
+def test_all_ranks_end_with_the_same_bits_and_pass_the_same_phases(seen: list[_Seen]) -> None:
+    for name in ("uneven", "empty", "long", "poisoned"):
+        assert len({getattr(rank, name).digest for rank in seen}) == 1
+        assert len({tuple(rank.phases[name]) for rank in seen}) == 1
+    assert seen[0].phases["empty"][1:4] == ["step 0 forward", "step 0 backward", "step 0 optimizer"]
+
+
+def test_a_rank_may_have_no_share(seen: list[_Seen]) -> None:
+    counts = [rank.empty.local_counts for rank in seen]
+    # Nine samples in batches of two: the fifth has one.
+    assert [sum(step) for step in zip(*counts, strict=True)] == [2, 2, 2, 2, 1]
+    if len(seen) == 3:
+        assert all(0 in count for count in counts)
+
+
+def test_every_test_sample_is_counted_once(seen: list[_Seen]) -> None:
+    for rank in seen:
+        assert rank.long.num_evaluated == 360
+        assert rank.empty.num_evaluated == 1_000
+        assert rank.long.num_correct == seen[0].long.num_correct
+
+
+def test_it_learns(seen: list[_Seen]) -> None:
+    outcome = seen[0].long
+    assert outcome.num_correct / outcome.num_evaluated > 0.85
+    assert outcome.losses[-1] < outcome.losses[0] / 4
+
+
+def test_the_accuracy_is_that_of_the_model_in_hand(seen: list[_Seen]) -> None:
+    outcome, workload = seen[-1].long, LONG.data()
+    data = workload.load()
+    with torch.inference_mode():
+        scores = outcome.model((data.test_images.float() - workload.mean) / workload.std)
+    assert int((scores.argmax(dim=1) == data.test_labels).sum()) == outcome.num_correct
+
+
+def test_every_step_is_timed(seen: list[_Seen]) -> None:
+    for rank in seen:
+        assert len(rank.long.times) == LONG.max_steps
+        for times in rank.long.times:
+            assert times.compute_s > 0
+            assert times.optimizer_s > 0
+            assert times.data_s >= 0
+            assert times.wait_s >= 0
+        assert rank.long.samples_per_s is not None
+        assert rank.uneven.samples_per_s is None  # all of its steps are warm-up
+
+
+def test_an_infinite_loss_on_one_rank_stops_all_and_names_it(seen: list[_Seen]) -> None:
+    for rank in seen:
+        assert rank.poisoned.nonfinite == trainer.NonFinite(step=POISONED_STEP, group_ranks=(len(seen) - 1,))
+        assert len(rank.poisoned.losses) == POISONED_STEP
+        # What was poisoned was never applied.
+        assert all(parameter.isfinite().all() for parameter in rank.poisoned.model.parameters())
+
+
+def test_computing_alone_needs_no_group() -> None:
+    seconds = trainer.compute_alone(LONG, device=CPU, local_count=4, num_steps=3)
+    assert len(seconds) == 3
+    assert min(seconds) > 0
