@@ -225,7 +225,7 @@ class Stream:
             self.exit(rank, -9, ours=True)
 
     def close(self, *, ranks: bool = True, nodes: tuple[int, ...] | None = None) -> Stream:
-        """Everybody who still can says ``end``."""
+        """Everybody who can says ``end``."""
         for rank in self.alive if ranks else ():
             self.say(self.of(rank), "end")
             self.exit(rank, 0, ours=True, phase="end")

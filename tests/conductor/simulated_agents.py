@@ -278,9 +278,10 @@ class SimulatedFleet:
         for rank in list(agent.ranks.values()):
             self._exit(agent, rank, -9, ours=True)
 
-    def _end_agent(self, agent: _Agent) -> None:
+    def _end_agent(self, agent: _Agent, *, told: bool = False) -> None:
+        """``told``: by a signal."""
         self._end_ranks(agent)
-        self._send(agent, agent.source.event("end"))
+        self._send(agent, agent.source.event("end", told=told))
         self.lose(agent.node)
 
     def _exit(self, agent: _Agent, rank: _Rank, code: int, *, ours: bool) -> None:
@@ -317,7 +318,7 @@ class SimulatedFleet:
         elif fault.kind == "agent-silent":
             agent.silent = True
         elif fault.kind == "agent-ended":
-            self._end_agent(agent)
+            self._end_agent(agent, told=True)
 
     def _peers_complain(self, at: int, dying: _Rank) -> None:
         for agent, rank in self._everybody():

@@ -93,6 +93,28 @@ def test_with_events_lost_a_limit_from_outside_still_fails() -> None:
     assert conclude(stream.events, load=fake_load).verdict.status == "FAIL"
 
 
+def test_a_check_that_did_not_finish_is_judged_but_not_remarked_upon() -> None:
+    def remark(evidence: Evidence, params: Any) -> Ruling:
+        nobody = Culprit(kind="none", name="nobody")
+        remarks = [Finding(severity="info", check="compute", what="nothing to see", culprit=nobody)]
+        fails = [Finding(severity="fail", check="compute", what="a wrong value", culprit=nobody)]
+        return Ruling(findings=(*remarks, *fails) if evidence.figures else tuple(remarks))
+
+    def load(name: str) -> Check:
+        return replace(fake_load(name), judge=remark)
+
+    plan = a_plan(("compute",))
+    told = [finding.what for finding in conclude(healthy(plan=plan).events, load=load).findings]
+    assert told == ["a wrong value", "nothing to see"]
+    stream = Stream(plan=plan)
+    stream.begin("compute")
+    assert conclude(stream.events, load=load).findings == ()
+    stream.tell("compute", 0)
+    assert [finding.what for finding in conclude(stream.events, load=load).findings][:1] == [
+        "a wrong value, by what is left of the events"
+    ]
+
+
 def test_only_generation_0_is_judged() -> None:
     stream = Stream(4, nodes=2).until("collectives")
     stream.exit(3, -9, ours=False)

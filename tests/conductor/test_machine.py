@@ -136,7 +136,7 @@ def test_a_node_that_vanishes_is_named_and_one_that_was_told_to_end_interrupts(
         node, left = 1, (0, 1, 4, 5)
     told = _run(Planted(kind=kind, rank=node, at=at), seed=at)
     if kind == "agent-ended":
-        assert [event["by"] for event in told.of("interrupted")] == [f"the agent of node {node} was told to end"]
+        assert [event["by"] for event in told.of("interrupted")] == [f"a signal to the agent of node {node}"]
         assert (told.seen(), len(told.generations)) == ([], 1)
         return
     assert told.seen() == [(kind.removeprefix("agent-"), node)]

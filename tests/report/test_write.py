@@ -10,6 +10,7 @@ from event_streams import RUN, SCENES, fake_load, healthy
 
 from seatrial.conductor.conclude import conclude
 from seatrial.errors import RequestError
+from seatrial.report.show import wrong_request
 from seatrial.report.write import write_reports
 
 
@@ -48,6 +49,13 @@ def test_a_run_cannot_choose_its_folder(tmp_path: Path, run: str) -> None:
     with pytest.raises(RequestError, match="cannot be the name of a folder"):
         write_reports(conclude(healthy(run=run).events, load=fake_load), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_request_is_told_as_one() -> None:
+    refusal = wrong_request(conclude(SCENES["refused"]().events, load=fake_load))
+    assert refusal == "--device cuda: torch finds no usable device"
+    for scene in ("healthy", "killed", "own", "interrupted"):
+        assert wrong_request(conclude(SCENES[scene]().events, load=fake_load)) is None
 
 
 def test_without_any_events_there_is_a_report_too(tmp_path: Path) -> None:

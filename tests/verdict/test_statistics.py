@@ -7,7 +7,7 @@ import random
 from typing import Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from seatrial.verdict.figures import Figure
@@ -180,6 +180,8 @@ def test_the_limit_of_a_repeat_moves_as_the_rank_beside_it_did() -> None:
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
+@example([5e-324, 5e-324])
+@example([1.7e308, 1.7e308])
 def test_the_median_has_as_many_below_as_above(values: list[float]) -> None:
     middle = median(values)
     assert sum(value < middle for value in values) <= len(values) / 2

@@ -265,9 +265,8 @@ def _values(
 def _count_wrong(context: Context, operation: str, size: int, turn: int, target: Any, *, tell: bool) -> int:
     """Compare every element; ``tell`` where the first wrong ones are and who contributed them."""
     count, places, senders = 0, list[Any](), set[int]()
-    n, me = context.world_size, context.group_rank
     for index, got in _chunks(target):
-        expected, sender = _values(operation, n, me, size, turn, index, received=True)
+        expected, sender = _values(operation, context.world_size, context.group_rank, size, turn, index, received=True)
         wrong = got != expected
         if not wrong.any():
             continue

@@ -101,8 +101,15 @@ def _ruling(trial: Trial, check: Check, params: Any) -> Ruling:
         backend=trial.backend,
         device_type=trial.device_type,
     )
+    never_asked = _never_asked(trial, check)
+    if not (evidence.asked or evidence.figures or evidence.facts):
+        return Ruling(absent=never_asked or ("any figure",))
     ruling: Ruling = check.judge(evidence, params)
-    return replace(ruling, absent=(*ruling.absent, *_never_asked(trial, check)))
+    findings = ruling.findings
+    if unfinished or never_asked:
+        # What is only remarked upon ("was not checked, as the backend lacks it") may just not have come to pass.
+        findings = tuple(finding for finding in findings if finding.severity != "info")
+    return replace(ruling, findings=findings, absent=(*ruling.absent, *never_asked))
 
 
 def _never_asked(trial: Trial, check: Check) -> tuple[str, ...]:

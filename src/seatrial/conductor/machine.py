@@ -93,7 +93,9 @@ class Machine:
             if self.state in (State.GATHER, State.START, State.STEP):
                 if message.get("told"):
                     self._interrupt(f"a signal to the agent of node {node}", now)
-                elif self.state is not State.GATHER:  # it took us for dead, and its note says so
+                elif self.state is State.GATHER:  # it took us for dead, and its note says so
+                    self._stop(now)
+                else:
                     self._end_step("trouble", now)
                     self._kill((), now)
             self._after_loss(node, now)

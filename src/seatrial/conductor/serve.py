@@ -87,6 +87,8 @@ class Server:
     def close(self) -> None:
         """Give all sockets back."""
         for peer in [*self._peers.values(), *self._strangers]:
+            if peer.node is not None and peer.socket.fileno() >= 0:
+                self.damaged += peer.decoder.damaged
             peer.socket.close()
         self._listener.close()
         self._selector.close()

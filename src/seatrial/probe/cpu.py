@@ -22,7 +22,7 @@ def _quota_cores(root: Path) -> float | None:
     try:
         limit, period = (root / "cpu.max").read_text().split()  # cgroup v2
         return None if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError):
+    except (OSError, ValueError, ZeroDivisionError):
         pass
     try:  # cgroup v1
         limit_us = int((root / "cpu" / "cpu.cfs_quota_us").read_text())

@@ -50,13 +50,13 @@ class PhaseReader:
         self._page = mmap.mmap(fd, _SIZE, prot=mmap.PROT_READ)
 
     def read(self) -> tuple[int, str]:
-        """Number of phases entered so far and the label of the last one."""
+        """Number of phases entered so far and the label of the last one; empty where only a torn one could be read."""
         for _ in range(3):
             before, after, length = _HEAD.unpack(self._page[: _HEAD.size])
             text = self._page[_HEAD.size : _HEAD.size + length]
             if before == after == int.from_bytes(self._page[:8], "little"):
-                break
-        return before, text.decode(errors="replace")
+                return before, text.decode(errors="replace")
+        return before, ""
 
     def close(self) -> None:
         """Give the page back."""

@@ -57,7 +57,8 @@ def _dead_or_broken(scene: Scene) -> list[Finding]:
         # Which of several came first is told by how they ended, or not at all.
         died = {rank: seen for rank, seen in died.items() if seen is not None}
     died = {rank: seen for rank, seen in died.items() if scene.node_of(rank) not in scene.lost_nodes}
-    named = [*died, *own]
+    phases = {entry.rank: entry.phase for entry in scene.of("dead")}
+    waiting = scene.waiting([*died, *own])
     found = []
     for rank, seen in sorted(died.items()):
         ending = ended_how(seen.code) if seen else None
@@ -68,28 +69,28 @@ def _dead_or_broken(scene: Scene) -> list[Finding]:
         found.append(
             _finding(
                 "fail",
-                scene.check(rank),
+                scene.check,
                 what + (f" in {phase}" if phase else ""),
                 culprit_rank(trial, rank),
-                evidence=(*scene.evidence(rank), *scene.waiting(named)),
+                evidence=(*scene.evidence(rank), *waiting),
                 action=_SIGNAL_ACTIONS.get(ending.signal if ending else "", _CRASHED),
             )
         )
     for rank, error in sorted(own.items()):
-        found.append(_broken(scene, rank, error, named))
+        found.append(_broken(scene, rank, error, waiting))
     return found
 
 
-def _broken(scene: Scene, rank: int, error: ErrorTold, named: list[int]) -> Finding:
+def _broken(scene: Scene, rank: int, error: ErrorTold, waiting: tuple[str, ...]) -> Finding:
     label, where = scene.trial.label(rank), f" in {error.phase}" if error.phase else ""
     message = _message(error)
     memory = error.cause == "memory"
     return _finding(
         "fail",
-        scene.check(rank),
+        scene.check,
         f"out of memory on {label}{where}: {message}" if memory else f"device error on {label}{where}: {message}",
         culprit_rank(scene.trial, rank, device=not memory),
-        evidence=(*_stack(error), *scene.evidence(rank), *scene.waiting(named)),
+        evidence=(*_stack(error), *scene.evidence(rank), *waiting),
         action=(
             "look at what else uses that memory, or ask for less (a smaller batch size or message size)"
             if memory
@@ -102,6 +103,7 @@ def _raised(scene: Scene) -> list[Finding]:
     """A wrong request, a mistake of ours, an error whose words were lost: none of them is the cluster's fault."""
     found = []
     own = {rank: error for rank, error in scene.raised.items() if error.cause in ("own", "request")}
+    waiting = scene.waiting(own)
     for rank, error in sorted(own.items()):
         if error.cause == "request":
             what, action = _message(error), "correct the request"
@@ -109,18 +111,18 @@ def _raised(scene: Scene) -> list[Finding]:
             where = f" in {error.phase}" if error.phase else ""
             what = f"an exception of our own on {scene.trial.label(rank)}{where}: {error.type}: {_message(error)}"
             action = "this says nothing of the cluster: report it with the folder of this run"
-        evidence = (*_stack(error), *scene.evidence(rank), *scene.waiting(own))
-        found.append(_finding("error", scene.check(rank), what, _NOBODY, evidence=evidence, action=action))
+        evidence = (*_stack(error), *scene.evidence(rank), *waiting)
+        found.append(_finding("error", scene.check, what, _NOBODY, evidence=evidence, action=action))
     for entry in scene.of("error"):
         if entry.rank is not None and entry.rank not in scene.raised:
             what = (
                 f"{scene.trial.label(entry.rank)} told an error whose words were lost ({entry.detail or 'no detail'})"
             )
-            found.append(_finding("error", scene.check(entry.rank), what, _NOBODY))
+            found.append(_finding("error", scene.check, what, _NOBODY))
     for rank, seen in sorted(scene.died_unsure.items()):
         words = ended_how(seen.code).words
         what = f"{scene.trial.label(rank)} {words}, but what would say why may be among the lost events"
-        found.append(_finding("error", scene.check(rank), what, _NOBODY, evidence=scene.evidence(rank)))
+        found.append(_finding("error", scene.check, what, _NOBODY, evidence=scene.evidence(rank)))
     return found
 
 
@@ -138,12 +140,13 @@ def _did_not_come(scene: Scene) -> list[Finding]:
     if _cut_short(scene):
         return []
     entries = scene.of("absent", "late")
-    if not entries and not scene.trial.missing:
-        entries = [entry for entry in scene.of("stuck") if _alone(scene, entry)]
-    if entries and entries[0].step in (None, -1) and len(entries) > 1 and len(entries) == len(_ranks(scene)):
-        what = f"none of {len(entries)} ranks was ready in time"
-        evidence = tuple(f"rank {entry.rank} was{_in(entry)}{seconds(entry)}" for entry in entries[:4])
+    stuck = [] if entries else scene.of("stuck")
+    if len(stuck) > 1 and stuck[0].step in (None, -1):
+        what = f"none of {len(stuck)} ranks was ready in time"
+        evidence = tuple(f"rank {entry.rank} was{_in(entry)}{seconds(entry)}" for entry in stuck[:4])
         return [_finding("error", "trial", what, _NOBODY, evidence=evidence, action="look at the output of the ranks")]
+    if not scene.trial.missing:
+        entries += [entry for entry in stuck if _alone(scene, entry)]
     return _named(
         scene,
         entries,
@@ -166,13 +169,15 @@ def _vanished(scene: Scene) -> list[Finding]:
         ranks = tuple(rank for rank in _ranks(scene) if scene.node_of(rank) == node)
         came = any(seen.node == node for seen in trial.nodes)
         words = "fell silent" if entry.how == "silent" else "was lost"
-        what = f"node {name} {words}{_in(entry)}{seconds(entry)}" if came else f"node {name} was never reached"
+        # The phase of one of its ranks would be as old as the last word from there.
+        where = "" if scene.check == "trial" else f" in {scene.check}"
+        what = f"node {name} {words}{where}{seconds(entry)}" if came else f"node {name} was never reached"
         if entry.detail:
             what += f": {entry.detail}"
         who = Culprit(kind="node", name=f"node {name}", ranks=ranks, nodes=(name,)) if came else _NOBODY
         evidence = scene.waiting(ranks)
         action = f"see whether {name} is up and reachable, and whether something ended its agent"
-        found.append(_finding("fail" if came else "error", scene.check(), what, who, evidence=evidence, action=action))
+        found.append(_finding("fail" if came else "error", scene.check, what, who, evidence=evidence, action=action))
     return found
 
 
@@ -199,13 +204,11 @@ def _fabric(scene: Scene) -> list[Finding]:
     if scene.trial.missing:
         # The event that would name somebody may be the one that was lost.
         return [
-            _finding(
-                "error", scene.check(), f"{what}; events were lost, so why is not known", _NOBODY, evidence=evidence
-            )
+            _finding("error", scene.check, f"{what}; events were lost, so why is not known", _NOBODY, evidence=evidence)
         ]
     name = f"the fabric between {', '.join(nodes[:8])}" if len(nodes) > 1 else "communication inside " + "".join(nodes)
     who = Culprit(kind="fabric", name=name, nodes=tuple(nodes))
-    return [_finding("fail", scene.check(), what, who, evidence=evidence, action=action)]
+    return [_finding("fail", scene.check, what, who, evidence=evidence, action=action)]
 
 
 def _deadline(scene: Scene) -> list[Finding]:
@@ -255,14 +258,14 @@ def _named(
     scene: Scene, entries: Iterable[TroubleSeen], say: Callable[[TroubleSeen], str], action: str
 ) -> list[Finding]:
     ranked = [(entry.rank, entry) for entry in entries if entry.rank is not None]
-    named = [rank for rank, _ in ranked]
+    waiting = scene.waiting(rank for rank, _ in ranked)
     return [
         _finding(
             "fail",
-            scene.check(rank),
+            scene.check,
             f"{scene.trial.label(rank)} {say(entry)}" + (f" ({entry.detail})" if entry.detail else ""),
             culprit_rank(scene.trial, rank),
-            evidence=(*scene.evidence(rank), *scene.waiting(named)),
+            evidence=(*scene.evidence(rank), *waiting),
             action=action,
         )
         for rank, entry in ranked

@@ -96,7 +96,9 @@ def _reasons(
         if status == "absent":
             reasons.append(f"{name} was asked for and never begun")
         elif status == "inconclusive":
-            lacks = rulings[name].absent if name in rulings else ()
+            steps = [step for step in trial.steps if step.generation == 0 and step.check == name]
+            finished = all(step.complete() for step in steps)
+            lacks = rulings[name].absent if name in rulings and finished else ()
             more = f" and {len(lacks) - 4} more" if len(lacks) > 4 else ""
             reasons.append(f"{name} lacks {', '.join(lacks[:4])}{more}" if lacks else f"{name} was not finished by all")
     if trial.troubles and not any(finding.severity in ("fail", "error") for finding in findings):

@@ -33,6 +33,10 @@ class Scene:
     troubles: tuple[TroubleSeen, ...]
     """What the conductor saw before any interruption."""
     lost_nodes: frozenset[int]
+    told: dict[int, str]
+    """What is to be said of each rank if it was only waiting."""
+    check: str
+    """The check in which it happened; ``trial`` outside of any. A generation ends with its first trouble."""
 
     def of(self, *hows: str) -> list[TroubleSeen]:
         """What the conductor saw of ranks, one entry a rank; a rank on a node that vanished is the node's matter."""
@@ -47,26 +51,15 @@ class Scene:
         """The step of that number in this generation."""
         return self.trial.step(self.generation, number)
 
-    def check(self, rank: int | None = None) -> str:
-        """The check in which it happened; ``trial`` outside of any."""
-        numbers = [entry.step for entry in self.troubles if rank in (None, entry.rank)]
-        numbers += [error.step for error in self.raised.values() if rank in (None, error.rank)]
-        if not numbers:
-            numbers = [
-                step.number for step in self.trial.steps if step.generation == self.generation and not step.complete()
-            ]
-        step = next((step for number in numbers if (step := self.step(number)) is not None), None)
-        return step.check if step else "trial"
-
     def evidence(self, rank: int) -> tuple[str, ...]:
         """Stack and last output of a rank."""
         told = []
         for stack in self.trial.stacks:
-            if (stack.generation, stack.rank) == (self.generation, rank):
+            # Whoever raised an error has told where; by now it waits for the next command.
+            if (stack.generation, stack.rank) == (self.generation, rank) and rank not in self.raised:
                 where = f", in the kernel at {stack.wchan}" if stack.wchan else ""
                 told.append(f"process state {stack.state or 'unknown'}{where}")
-                # Whoever raised an error has told where; by now it waits for the next command.
-                if stack.text.strip() and rank not in self.raised:
+                if stack.text.strip():
                     told.append("its stack:\n" + _tail(stack.text.splitlines()))
         for seen in self.trial.exits:
             if (seen.generation, seen.rank) == (self.generation, rank) and seen.last_lines:
@@ -76,22 +69,7 @@ class Scene:
     def waiting(self, culprits: Iterable[int]) -> tuple[str, ...]:
         """Who waited for the culprits, and what their libraries said of it: consequences, never blame."""
         named = set(culprits)
-        told: dict[int, str] = {
-            entry.rank: f"rank {entry.rank} was waiting in {entry.phase or 'an unknown phase'}{seconds(entry)}"
-            for entry in self.troubles
-            if entry.rank is not None and entry.how in ("stuck", "absent", "late", "frozen")
-        }
-        told |= {
-            other: f"rank {other} was waiting in {phase or 'an unknown phase'}"
-            for entry in self.troubles
-            for other, phase in entry.waiting
-        }
-        for number, error in self.raised.items():
-            what = "a communication error" if error.cause == "fabric" else error.type
-            told[number] = (
-                f"rank {number} saw {what} in {error.phase or 'an unknown phase'}: {_first_line(error.message)}"
-            )
-        lines = [told[rank] for rank in sorted(told) if rank not in named]
+        lines = [self.told[rank] for rank in sorted(self.told) if rank not in named]
         if len(lines) > _MOST_EVIDENCE:
             lines = [*lines[:_MOST_EVIDENCE], f"and {len(lines) - _MOST_EVIDENCE} more ranks"]
         return tuple(lines)
@@ -133,7 +111,32 @@ def look(trial: Trial, generation: int) -> Scene:
         raised=raised,
         troubles=troubles,
         lost_nodes=lost,
+        told=_told(troubles, raised),
+        check=_check(trial, generation, troubles, raised),
     )
+
+
+def _told(troubles: tuple[TroubleSeen, ...], raised: dict[int, ErrorTold]) -> dict[int, str]:
+    told = {}
+    for entry in troubles:
+        if entry.rank is not None and entry.how in ("stuck", "absent", "late", "frozen"):
+            told[entry.rank] = f"rank {entry.rank} was waiting in {entry.phase or 'an unknown phase'}{seconds(entry)}"
+    # All entries of one trouble share one list of who waited.
+    for waiting in {entry.order: entry.waiting for entry in troubles}.values():
+        told |= {rank: f"rank {rank} was waiting in {phase or 'an unknown phase'}" for rank, phase in waiting}
+    for rank, error in raised.items():
+        what = "a communication error" if error.cause == "fabric" else error.type
+        told[rank] = f"rank {rank} saw {what} in {error.phase or 'an unknown phase'}: {_first_line(error.message)}"
+    return told
+
+
+def _check(trial: Trial, generation: int, troubles: tuple[TroubleSeen, ...], raised: dict[int, ErrorTold]) -> str:
+    numbers = {entry.step for entry in troubles} | {error.step for error in raised.values()}
+    steps = [step for step in trial.steps if step.generation == generation]
+    found = [step for step in steps if step.number in numbers]
+    if not numbers:
+        found = [step for step in steps if not step.complete()]
+    return found[0].check if found else "trial"
 
 
 def _explained(seen: ExitSeen, raised: dict[int, ErrorTold], told: dict[int, str]) -> bool:

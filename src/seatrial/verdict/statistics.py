@@ -187,8 +187,10 @@ def median(values: Sequence[float]) -> float:
     middle = len(ordered) // 2
     if len(ordered) % 2:
         return ordered[middle]
-    # Halved first: the sum of two large values may overflow.
-    return ordered[middle - 1] / 2 + ordered[middle] / 2
+    low, high = ordered[middle - 1], ordered[middle]
+    middling = (low + high) / 2
+    # The sum of two large values may overflow; the halves of tiny ones may vanish.
+    return middling if math.isfinite(middling) else low / 2 + high / 2
 
 
 def minority(values: Mapping[int, Hashable]) -> Vote:

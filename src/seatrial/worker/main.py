@@ -13,6 +13,7 @@ import platform
 import signal
 import sys
 import traceback
+import warnings
 from typing import Any
 
 from seatrial.errors import RequestError
@@ -65,6 +66,8 @@ def main() -> None:
 def _open_rank(start: dict[str, Any], phases: PhaseWriter, emit: Any) -> Any:
     where = {"gen": start["gen"], "rank": start["rank"]}
     try:
+        # We need no NumPy, so torch's complaint that there is none must not end up as evidence.
+        warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
         import torch
 
         from seatrial.worker import inject
