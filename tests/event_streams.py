@@ -15,28 +15,19 @@ from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
 from seatrial.verdict.wire import encode
 
 __all__ = [
-    "BEGUN",
     "CHECKS",
     "RUN",
     "SCENES",
     "Event",
-    "FakeParams",
     "Stream",
     "a_plan",
-    "alone",
     "died",
     "fake_load",
     "frozen",
     "healthy",
     "interrupted",
     "lines_of",
-    "node_lost",
-    "noted",
     "raised",
-    "refused",
-    "second_generation",
-    "stuck",
-    "watchdog_aborts",
 ]
 
 Event = dict[str, Any]

@@ -62,9 +62,7 @@ def _dead_or_broken(scene: Scene) -> list[Finding]:
     found = []
     for rank, seen in sorted(died.items()):
         ending = ended_how(seen.code) if seen else None
-        phase = (seen.phase if seen else "") or next(
-            (entry.phase for entry in scene.of("dead") if entry.rank == rank), ""
-        )
+        phase = (seen.phase if seen else "") or phases.get(rank, "")
         what = f"{trial.label(rank)} {ending.words if ending else 'is gone; how it ended was not told'}"
         found.append(
             _finding(

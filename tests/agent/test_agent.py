@@ -1,0 +1,271 @@
+"""The agent's own process, with a stand-in for the conductor on the other end of a real connection."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial.probe.process import look
+from seatrial.verdict.wire import Decoder, encode
+
+TOKEN = "the-token"
+_START: dict[str, Any] = {"kind": "start", "run": "x", "gen": 0, "ranks": [0, 1], "places": [[0, 0], [1, 1]]}
+_START |= {"device": "cpu", "backend": "auto", "env": {}, "planted": []}
+
+
+class StubConductor:
+    """Listens, starts one agent, and has its one conversation."""
+
+    def __init__(self, keep: Path) -> None:
+        self.keep = keep
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.settimeout(20)
+            environ = {**os.environ, "SEATRIAL_CONTROL": f"127.0.0.1:{listener.getsockname()[1]}"}
+            environ |= {"SEATRIAL_TOKEN": TOKEN, "SEATRIAL_NODE_RANK": "0", "SEATRIAL_KEEP": str(keep)}
+            self.agent = subprocess.Popen([sys.executable, "-m", "seatrial.agent.main"], env=environ)
+            self.connection, _ = listener.accept()
+        self.connection.settimeout(30)
+        self.heard: list[dict[str, Any]] = []
+        self._decoder = Decoder()
+        self._lines = self.connection.makefile("rb")
+
+    def send(self, *messages: dict[str, Any]) -> None:
+        for message in messages:
+            self.connection.sendall(b"".join(encode(message)))
+
+    def until(self, wanted: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+        """The next message that is wanted; all that came before it is kept in ``heard``."""
+        for line in self._lines:
+            message = self._decoder.line(line)
+            if message is not None:
+                self.heard.append(message)
+                if wanted(message):
+                    return message
+        raise AssertionError(f"the agent closed the connection after {self.heard[-3:]}")
+
+    def until_kind(self, kind: str) -> dict[str, Any]:
+        return self.until(lambda message: message["kind"] == kind)
+
+    def until_phase(self, rank: int, phase: str) -> None:
+        """Its agent has seen the rank in that phase."""
+        self.until(lambda message: message["kind"] == "status" and message["ranks"].get(str(rank), [""])[-1] == phase)
+
+    def until_both_are_up(self) -> None:
+        """Two ranks have entered their first phase: from then on they die with their agent."""
+        self.until(
+            lambda message: (
+                message["kind"] == "status" and [row[2] > 0 for row in message["ranks"].values()] == [True] * 2
+            )
+        )
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [message for message in self.heard if message["kind"] == kind]
+
+    def hear_out(self) -> int:
+        """All the rest, and the exit code of the agent."""
+        with contextlib.suppress(AssertionError):
+            self.until(lambda message: False)
+        return self.agent.wait(20)
+
+    def kept(self) -> list[dict[str, Any]]:
+        """What the agent left in its file."""
+        return list(Decoder().lines((self.keep / "node0.events").read_bytes()))
+
+    def ranks(self) -> list[int]:
+        """Process ids of the agent's children."""
+        text = Path(f"/proc/{self.agent.pid}/task/{self.agent.pid}/children").read_text()
+        return [int(pid) for pid in text.split()]
+
+    def close(self) -> None:
+        self._lines.close()
+        self.connection.close()
+        self.agent.kill()
+        self.agent.wait()
+
+
+@pytest.fixture
+def conductor(tmp_path: Path) -> Iterator[StubConductor]:
+    stub = StubConductor(tmp_path)
+    yield stub
+    stub.close()
+
+
+def _gone(pids: list[int]) -> bool:
+    return len(pids) == 2 and all((seen := look(pid)) is None or seen.state in "ZX" for pid in pids)
+
+
+def test_it_says_hello_and_nothing_else_before_it_is_welcome(conductor: StubConductor) -> None:
+    hello = conductor.until_kind("hello")
+    assert (hello["token"], hello["node_rank"], hello["pid"]) == (TOKEN, 0, conductor.agent.pid)
+    conductor.send({"kind": "welcome", "run": "x"})
+    node = conductor.until_kind("node")
+    assert (node["src"], node["seq"], node["run"], node["address"]) == ("node0", 0, "x", "127.0.0.1")
+    conductor.send({"kind": "stop"})
+    assert conductor.hear_out() == 0
+    assert {message["kind"] for message in conductor.heard} <= {"hello", "node", "status", "end"}
+    assert conductor.kept() == conductor.of("node") + conductor.of("end")
+    assert conductor.of("end")[0]["told"] is False
+
+
+def test_ranks_of_a_whole_trial_killed_hanging_stopped_and_quitting(conductor: StubConductor) -> None:
+    """One start of torch for all that needs the real worker."""
+    conductor.send({"kind": "welcome", "run": "x"})
+    conductor.send(
+        {**_START, "ranks": [0, 1, 2, 3], "places": [[n, n] for n in range(4)], "planted": ["hang@bootstrap:0"]}
+    )
+    while len(conductor.of("rank")) < 4:
+        conductor.until_kind("rank")
+    pids = {event["rank"]: event["pid"] for event in conductor.of("rank")}
+    assert b"SEATRIAL_TOKEN" not in Path(f"/proc/{pids[0]}/environ").read_bytes()
+
+    os.kill(pids[3], signal.SIGKILL)
+    ended = conductor.until_kind("exit")
+    assert (ended["rank"], ended["code"], ended["ours"], ended["phase"]) == (3, -9, False, "ready")
+    assert isinstance(ended["last_lines"], list)
+
+    step = {"kind": "step", "gen": 0, "step": 0, "check": "bootstrap", "stage": "store", "timeout_s": 60.0}
+    conductor.send({**step, "params": {"timeout_s": 60.0}, "given": {}, "ranks": [0]})
+    conductor.until_phase(0, "bootstrap/begin store")
+    os.kill(pids[1], signal.SIGSTOP)
+    conductor.until(lambda message: message["kind"] == "status" and message["ranks"]["1"][0] == "T")
+    conductor.send({"kind": "peek", "ranks": [0, 3]})
+    peeked = conductor.until_kind("stack")
+    assert peeked["rank"] == 0
+    assert "worker/inject.py" in peeked["text"]
+    assert "worker/main.py" in peeked["text"]
+
+    conductor.send({"kind": "kill", "gen": 0, "stacks": [0, 1]})
+    assert conductor.until_kind("killed")["gen"] == 0
+    stacks = {event["rank"]: event for event in conductor.of("stack")[1:]}
+    assert "worker/inject.py" in stacks[0]["text"]
+    assert (stacks[1]["state"], stacks[1]["text"]) == ("T", "")
+    exits = {event["rank"]: (event["code"], event["ours"]) for event in conductor.of("exit")}
+    assert exits == {0: (-9, True), 1: (-9, True), 2: (-9, True), 3: (-9, False)}
+    assert conductor.ranks() == []
+    conductor.send({"kind": "stop"})
+    assert conductor.hear_out() == 0
+    own = [message for message in conductor.heard if message.get("src") == "node0"]
+    assert [message for message in conductor.kept() if message["src"] == "node0"] == own
+    assert [message["seq"] for message in own] == list(range(len(own)))
+
+
+def test_ranks_that_quit_end_by_themselves(conductor: StubConductor) -> None:
+    conductor.send({"kind": "welcome", "run": "x"}, _START)
+    while len(conductor.of("rank")) < 2:
+        conductor.until_kind("rank")
+    conductor.send({"kind": "quit"})
+    while len(conductor.of("exit")) < 2:
+        conductor.until_kind("exit")
+    assert {(event["code"], event["ours"], event["phase"]) for event in conductor.of("exit")} == {(0, True, "end")}
+    # What a rank said last comes before the news of its end.
+    kinds = [(message["kind"], message.get("rank", message.get("src"))) for message in conductor.heard]
+    assert all(kinds.index(("end", f"rank{rank}.0")) < kinds.index(("exit", rank)) for rank in (0, 1))
+    conductor.send({"kind": "stop"})
+    assert conductor.hear_out() == 0
+
+
+@pytest.mark.parametrize("stacks", [[], [0, 1]])
+def test_ranks_that_are_killed_while_they_start(conductor: StubConductor, stacks: list[int]) -> None:
+    conductor.send({"kind": "welcome", "run": "x"}, _START, {"kind": "kill", "gen": 0, "stacks": stacks})
+    conductor.until_kind("killed")
+    assert [(event["code"], event["ours"]) for event in conductor.of("exit")] == [(-9, True)] * 2
+    assert {event["rank"] for event in conductor.of("stack")} == set(stacks)
+
+
+def test_a_death_that_the_agent_meets_together_with_the_order_to_kill(conductor: StubConductor) -> None:
+    conductor.send({"kind": "welcome", "run": "x"}, _START)
+    conductor.until_both_are_up()
+    pids = conductor.ranks()
+    conductor.agent.send_signal(signal.SIGSTOP)
+    conductor.send({"kind": "kill", "gen": 0, "stacks": []})
+    os.kill(pids[0], signal.SIGKILL)
+    os.waitid(os.P_PID, conductor.agent.pid, os.WSTOPPED | os.WNOWAIT)
+    conductor.agent.send_signal(signal.SIGCONT)
+    conductor.until_kind("killed")
+    assert {(event["code"], event["ours"]) for event in conductor.of("exit")} == {(-9, False), (-9, True)}
+    conductor.send({"kind": "stop"})
+    assert conductor.hear_out() == 0
+
+
+def test_a_rank_that_cannot_open_its_device_says_why(conductor: StubConductor) -> None:
+    conductor.send({"kind": "welcome", "run": "x"}, {**_START, "places": [[0, 0]], "device": "rocm"})
+    error = conductor.until_kind("error")
+    assert (error["cause"], error["step"]) == ("request", -1)
+    assert "--device rocm" in error["message"]
+    assert conductor.until_kind("exit")["code"] == 1
+
+
+def test_without_its_conductor_it_ends_its_ranks_and_itself(conductor: StubConductor) -> None:
+    conductor.send({"kind": "welcome", "run": "x"}, _START)
+    conductor.until_both_are_up()
+    pids = conductor.ranks()
+    conductor.connection.shutdown(socket.SHUT_RDWR)
+    assert conductor.agent.wait(20) == 3
+    assert _gone(pids)
+    kept = conductor.kept()
+    assert [event["kind"] for event in kept if event["src"] == "node0"] == ["node", "note", "exit", "exit", "end"]
+    assert "lost the control connection" in kept[-4]["text"]
+
+
+def test_a_conductor_that_is_none_is_left(conductor: StubConductor) -> None:
+    conductor.connection.sendall(b"x" * 100_000)
+    assert conductor.agent.wait(20) == 3
+
+
+def test_a_signal_ends_it_in_order(conductor: StubConductor) -> None:
+    conductor.send({"kind": "welcome", "run": "x"}, _START)
+    conductor.until_both_are_up()
+    pids = conductor.ranks()
+    conductor.agent.send_signal(signal.SIGTERM)
+    assert conductor.hear_out() == 3
+    assert _gone(pids)
+    assert conductor.of("end")[-1]["told"] is True
+    assert "signal 15" in conductor.of("note")[0]["text"]
+    assert [event["ours"] for event in conductor.of("exit")] == [True, True]
+
+
+def test_its_ranks_do_not_outlive_it(conductor: StubConductor) -> None:
+    conductor.send({"kind": "welcome", "run": "x"}, _START)
+    conductor.until_both_are_up()
+    pids = conductor.ranks()
+    assert len(pids) == 2
+    conductor.agent.kill()
+    conductor.agent.wait()
+    # The kernel ends them at once; the fixture of all tests waits for that and fails if one is left.
+    assert conductor.hear_out() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("missing", ["SEATRIAL_CONTROL", "SEATRIAL_TOKEN", "SEATRIAL_NODE_RANK"])
+def test_an_agent_started_by_hand_is_told_what_is_missing(missing: str) -> None:
+    environ = {"SEATRIAL_CONTROL": "127.0.0.1:1", "SEATRIAL_TOKEN": TOKEN, "SEATRIAL_NODE_RANK": "0"}
+    del environ[missing]
+    code, text = _agent(environ)
+    assert code == 2
+    assert missing in text
+
+
+def test_a_controller_that_cannot_be_reached_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    code, text = _agent({"SEATRIAL_CONTROL": address, "SEATRIAL_TOKEN": TOKEN, "SEATRIAL_NODE_RANK": "3"})
+    assert code == 3
+    assert "node 3" in text
+    assert address in text
+
+
+def _agent(environ: dict[str, str]) -> tuple[int, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SEATRIAL_") or "TEST" in name}
+    command = [sys.executable, "-m", "seatrial.agent.main"]
+    done = subprocess.run(command, env={**clean, **environ}, capture_output=True, text=True, timeout=50, check=False)
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return done.returncode, done.stderr

@@ -1,0 +1,197 @@
+"""One rank as its agent sees it: with a stand-in for the worker, and once with the real one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial.agent.rank import RankProcess
+from seatrial.probe.process import look
+from seatrial.verdict.wire import Decoder, encode
+
+StartStandIn = Callable[..., RankProcess]
+
+_HEAD = """
+import os, signal, subprocess, sys, time
+event_fd, phase_fd, stack_fd = (int(os.environ[f"SEATRIAL_{name}_FD"]) for name in ("EVENT", "PHASE", "STACK"))
+"""
+
+
+@pytest.fixture
+def start_stand_in(tmp_path: Path) -> Iterator[StartStandIn]:
+    """Starts a rank whose ``seatrial.worker.main`` is a program of the test."""
+    started = []
+
+    def start(program: str, log: Path | None = None) -> RankProcess:
+        folder = tmp_path / "seatrial" / "worker"
+        folder.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "seatrial" / "__init__.py").touch()
+        (folder / "__init__.py").touch()
+        (folder / "main.py").write_text(_HEAD + program)
+        environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        process = RankProcess({"rank": 3, "gen": 1}, environ, log.open("ab", buffering=0) if log else None)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        assert process.wait(10)
+        process.close()
+
+
+def _until(happened: Callable[[], Any]) -> Any:
+    give_up = time.monotonic() + 30
+    while not (value := happened()):
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
+    return value
+
+
+def _ended(process: RankProcess) -> dict[str, Any]:
+    assert process.wait(20)
+    process.read(process.output_fd, everything=True)
+    return process.ended()
+
+
+def test_how_it_ended_and_what_it_said_last(start_stand_in: StartStandIn, tmp_path: Path) -> None:
+    process = start_stand_in(
+        "for n in range(99): print('line', n)\nprint('no newline', end=''); sys.exit(7)", tmp_path / "log"
+    )
+    ended = _ended(process)
+    assert (ended["rank"], ended["gen"], ended["code"], ended["ours"]) == (3, 1, 7, False)
+    assert ended["last_lines"] == [*(f"line {number}" for number in range(90, 99)), "no newline"]
+    assert (tmp_path / "log").read_text().splitlines() == [*(f"line {number}" for number in range(99)), "no newline"]
+
+
+def test_a_signal_is_told_as_a_negative_code(start_stand_in: StartStandIn) -> None:
+    assert _ended(start_stand_in("os.kill(os.getpid(), signal.SIGSEGV)"))["code"] == -signal.SIGSEGV
+
+
+def test_output_without_end_is_bounded(start_stand_in: StartStandIn) -> None:
+    process = start_stand_in("sys.stdout.write('x' * (4 << 20)); sys.stdout.flush(); print(); print('end')")
+    while not process.read(process.output_fd)[1]:
+        assert len(process.buffers[process.output_fd]) <= 1 << 16
+    assert [len(line) for line in _ended(process)["last_lines"]] == [500, 3]
+
+
+def test_output_that_is_no_text_does_no_harm(start_stand_in: StartStandIn) -> None:
+    process = start_stand_in("sys.stdout.buffer.write(bytes(range(256)) + b'\\r\\n'); sys.stdout.flush()")
+    assert _ended(process)["last_lines"][-1].endswith("\ufffd")
+
+
+def test_the_log_is_bounded(start_stand_in: StartStandIn, tmp_path: Path) -> None:
+    process = start_stand_in("for n in range(36): print(('x' * 2047 + '\\n') * 256, end='')", tmp_path / "log")
+    while not process.read(process.output_fd)[1]:
+        pass
+    assert 16 << 20 <= (tmp_path / "log").stat().st_size < 17 << 20
+
+
+def test_events_arrive_whole_and_in_order_after_its_death(start_stand_in: StartStandIn) -> None:
+    lines = [line for number in range(200) for line in encode({"kind": "note", "number": number})]
+    process = start_stand_in(f"for line in {lines!r}: os.write(event_fd, line)\nos.kill(os.getpid(), 9)")
+    assert process.wait(20)
+    decoder = Decoder()
+    got, ended = process.read(process.event_fd, everything=True)
+    assert ended
+    assert [(decoder.line(line) or {})["number"] for line in got] == list(range(200))
+
+
+def test_the_last_phase_outlives_it(start_stand_in: StartStandIn) -> None:
+    process = start_stand_in(
+        "import mmap, struct\nmmap.mmap(phase_fd, 512)[:22] = struct.pack('<QQH', 5, 5, 4) + b'here'\nos._exit(1)"
+    )
+    assert _ended(process)["phase"] == "here"
+
+
+def test_it_is_told_to_quit_and_one_that_died_before_was_not(start_stand_in: StartStandIn) -> None:
+    process = start_stand_in("[line for line in sys.stdin if 'quit' in line and sys.exit(0)]")
+    process.quit()
+    assert _ended(process)["ours"]
+    process = start_stand_in("os._exit(1)")
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    process.quit()
+    process.kill()
+    ended = _ended(process)
+    assert (ended["code"], ended["ours"]) == (1, False)
+
+
+def test_a_stopped_rank_is_ended_with_all_that_it_started(start_stand_in: StartStandIn) -> None:
+    process = start_stand_in(
+        "child = subprocess.Popen(['sleep', '600']); print(child.pid, flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
+    )
+    child = int(_until(lambda: process.read(process.output_fd)[0])[0])
+    _until(lambda: process.status()[0] == "T")
+    process.ask_stack()
+    told = process.take_stack(time.monotonic() + 10)
+    assert (told["state"], told["text"]) == ("T", "")
+    process.kill()
+    ended = _ended(process)
+    assert (ended["code"], ended["ours"]) == (-9, True)
+    _until(lambda: (seen := look(child)) is None or seen.state in "ZX")
+    assert process.status()[0] == "X"
+
+
+def test_a_command_to_a_rank_that_is_gone_is_no_error(start_stand_in: StartStandIn) -> None:
+    process = start_stand_in("os._exit(0)")
+    assert process.wait(20)
+    process.send({"kind": "step", "params": "x" * 200_000})
+    assert process.ended()["code"] == 0
+
+
+def test_no_stack_is_asked_of_a_rank_that_could_not_answer_yet(start_stand_in: StartStandIn) -> None:
+    # Without a handler the signal would end it.
+    process = start_stand_in("print('up', flush=True); time.sleep(600)")
+    _until(lambda: process.read(process.output_fd)[0])
+    process.ask_stack()
+    assert process.take_stack(time.monotonic())["text"] == ""
+    assert process.poll() is None
+
+
+def test_a_stack_that_comes_in_pieces_is_taken_whole(start_stand_in: StartStandIn) -> None:
+    process = start_stand_in(
+        "import mmap, struct\n"
+        "def answer(*_):\n    for n in range(50): os.write(stack_fd, b'File %d\\n' % n); time.sleep(0.002)\n"
+        "signal.signal(signal.SIGUSR1, answer)\n"
+        "mmap.mmap(phase_fd, 512)[:18] = struct.pack('<QQH', 1, 1, 0)\n"
+        "print('up', flush=True)\nwhile True: time.sleep(1)\n"
+    )
+    _until(lambda: process.read(process.output_fd)[0])
+    process.ask_stack()
+    text = process.take_stack(time.monotonic() + 20)["text"]
+    assert text.splitlines() == [f"File {number}" for number in range(50)]
+
+
+def test_the_real_worker_says_who_it_is_where_it_stands_and_ends() -> None:
+    start = {"kind": "start", "run": "x", "gen": 0, "rank": 1, "local_rank": 1, "node_rank": 0, "node": "here"}
+    start |= {"address": "127.0.0.1", "ranks": [0, 1], "device": "cpu", "backend": "auto", "threads": 1, "planted": []}
+    process = RankProcess(start, os.environ, None)
+    decoder = Decoder()
+
+    def event() -> dict[str, Any] | None:
+        lines, _ = process.read(process.event_fd)
+        return decoder.line(lines[0]) if lines else None
+
+    try:
+        told = _until(event)
+        assert (told["kind"], told["rank"], told["pid"], told["device_type"]) == ("rank", 1, process.pid, "cpu")
+        assert (told["backend"], told["threads"]) == ("gloo", 1)
+        assert process.status()[3] == "ready"
+        process.ask_stack()
+        stack = process.take_stack(time.monotonic() + 10)
+        assert "worker/main.py" in stack["text"]
+        process.quit()
+        assert process.wait(20)
+        assert [decoder.line(line)["kind"] for line in process.read(process.event_fd, everything=True)[0]] == ["end"]  # type: ignore[index]
+        ended = process.ended()
+        assert (ended["code"], ended["ours"], ended["phase"]) == (0, True, "end")
+    finally:
+        process.kill()
+        process.wait(10)
+        process.close()
