@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 
 import torch
@@ -43,13 +44,13 @@ def rank_main(rank: int, port: int, rounds: int, results: object) -> None:
     context = SimpleNamespace(device=SimpleNamespace(type="cpu"))
     told = {}
     for size in SIZES:
-        array = torch.zeros(size // 4)
+        call = partial(dist.all_reduce, torch.zeros(size // 4))
         ratios = []
         for _ in range(rounds):
             dist.barrier()
-            ours = statistics.median(collectives._time_calls(context, lambda: dist.all_reduce(array), CALLS))
+            ours = statistics.median(collectives._time_calls(context, call, CALLS))
             dist.barrier()
-            ratios.append(ours / bare(lambda: dist.all_reduce(array), CALLS))
+            ratios.append(ours / bare(call, CALLS))
         told[str(size)] = {"median_ratio": round(statistics.median(ratios), 4)}
     if rank == 0:
         results.put({"all_reduce bytes: ours / bare": told, "rounds": rounds, "calls": CALLS})  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@
 
     python bench/spine.py            all but the many trials, about 4 minutes
     python bench/spine.py loop       our collective loop against the bare call
-    python bench/spine.py trials     100 clean smoke and 20 clean quick trials, quiet and beside a load, about 30 minutes
+    python bench/spine.py trials     100 clean smoke and 20 clean quick trials, quiet and beside a load, 25 minutes
 
 Results go to bench/results/.
 """
@@ -69,7 +69,7 @@ def peak_memory() -> dict[str, Any]:
 
 
 def collective_loop(rounds: int) -> dict[str, Any]:
-    """Median time of an all_reduce as our check measures it against a bare loop around the same call, in one process group."""
+    """Median time of an all_reduce as our check measures it against a bare loop around the same call."""
     text = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("collective_loop.py")), str(rounds)],
         check=True,
@@ -90,7 +90,11 @@ def clean_trials(level: str, count: int) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as out:
             started = time.perf_counter()
             done = subprocess.run(
-                [*SEATRIAL, "run", level, "--out", out, "--json"], capture_output=True, text=True, timeout=300, check=False
+                [*SEATRIAL, "run", level, "--out", out, "--json"],
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
             )
             seconds.append(time.perf_counter() - started)
             report = json.loads(done.stdout)
@@ -117,7 +121,9 @@ def half_load() -> Iterator[None]:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=300, check=False
+    )
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-500:]}")
 

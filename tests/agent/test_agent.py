@@ -186,9 +186,11 @@ def test_a_death_that_the_agent_meets_together_with_the_order_to_kill(conductor:
     conductor.until_both_are_up()
     pids = conductor.ranks()
     conductor.agent.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, conductor.agent.pid, os.WSTOPPED | os.WNOWAIT)
     conductor.send({"kind": "kill", "gen": 0, "stacks": []})
     os.kill(pids[0], signal.SIGKILL)
-    os.waitid(os.P_PID, conductor.agent.pid, os.WSTOPPED | os.WNOWAIT)
+    while not ((seen := look(pids[0])) is None or seen.state in "ZX"):
+        pass
     conductor.agent.send_signal(signal.SIGCONT)
     conductor.until_kind("killed")
     assert {(event["code"], event["ours"]) for event in conductor.of("exit")} == {(-9, False), (-9, True)}

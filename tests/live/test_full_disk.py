@@ -1,4 +1,4 @@
-"""A disk that fills up under --out: the verdict and all figures are told all the same, and no PASS stands on lost evidence."""
+"""A disk that fills up under --out: verdict and figures are told all the same, and no PASS stands on lost evidence."""
 
 from __future__ import annotations
 

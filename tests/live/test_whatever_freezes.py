@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from live.trials import Ended, Trial, events_in, wait_until_none_left
+from live.trials import Ended, Trial, wait_until_none_left
 
 STEP_TIMEOUT_S = 30
 
@@ -21,10 +18,21 @@ FAULTS = {
 }
 
 
+STOPPED_CONTROLLER = "stopped controller"
+
+
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ended]]:
-    trials = {name: Trial(tmp_path_factory.mktemp("frozen"), plant=[fault]) for name, fault in FAULTS.items()}
-    yield {name: trial.ended() for name, trial in trials.items()}
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    controller = Trial(tmp_path_factory.mktemp("frozen"), plant=["hang@collectives:1"])
+    controller.until(lambda event: event["kind"] == "step" and event["check"] == "collectives")
+    controller.signal(signal.SIGSTOP)
+    try:
+        trials = {name: Trial(tmp_path_factory.mktemp("frozen"), plant=[fault]) for name, fault in FAULTS.items()}
+        results = {name: trial.ended() for name, trial in trials.items()}
+        wait_until_none_left(controller.out, 50)
+    finally:
+        controller.signal(signal.SIGCONT)
+    return {**results, STOPPED_CONTROLLER: controller.ended()}
 
 
 @pytest.mark.timeout(120)
@@ -71,18 +79,9 @@ def test_named_within_thirty_seconds(ended: dict[str, Ended], name: str) -> None
 
 
 @pytest.mark.timeout(120)
-def test_a_stopped_controller_is_outlived_and_then_left(tmp_path: Path) -> None:
-    running = Trial(tmp_path, plant=["hang@collectives:1"])
-    running.until(lambda event: event["kind"] == "step" and event["check"] == "collectives")
-    running.signal(signal.SIGSTOP)
-    try:
-        wait_until_none_left(tmp_path, 50)
-        (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
-        notes = [event["text"] for event in events_in(folder) if event["kind"] == "note"]
-        assert any("heard nothing from the controller" in text for text in notes)
-        running.signal(signal.SIGCONT)
-        after = running.ended()
-    finally:
-        os.kill(running.process.pid, signal.SIGCONT) if running.process.poll() is None else None
+def test_a_stopped_controller_is_outlived_and_then_left(ended: dict[str, Ended]) -> None:
+    after = ended[STOPPED_CONTROLLER]
+    notes = [event["text"] for event in after.events() if event["kind"] == "note"]
+    assert any("heard nothing from the controller" in text for text in notes)
     assert after.exit_code == 3
     assert not any(finding["culprit"]["ranks"] for finding in after.grave())

@@ -6,7 +6,7 @@ for. Phase numbers are comparable within one step; ``pulses`` holds the ranks th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -122,11 +122,23 @@ def outside(pulses: Mapping[int, Pulse], stacks: Mapping[int, str], now: float) 
             rank=rank,
             phase=pulses[rank].phase,
             waited_s=now - pulses[rank].moved_at,
-            detail=f"it stands at {frame}, while {len(inside)} others are inside the operation",
+            detail=f"it stands in {_short(frame)}, outside of the operation that {_ranks(inside)} wait in",
         )
         for rank, frame in sorted(innermost.items())
         if inside and frame is not None and _TORCH not in frame
     ]
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:4])
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{' and others' if len(ranks) > 4 else ''}"
+
+
+def _short(frame: str) -> str:
+    """``File "/a/b/file.py", line 5 in name`` as ``name (file.py line 5)``."""
+    place, _, rest = frame.partition('", line ')
+    line, _, name = rest.partition(" in ")
+    return f"{name} ({place.rpartition('/')[2]} line {line})"
 
 
 def _innermost(text: str) -> str | None:

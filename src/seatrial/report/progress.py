@@ -17,29 +17,31 @@ class Progress:
         self._steps: dict[int, str] = {}
         self._ready = 0
         self._world = 0
-        self._status: Any = None
+        self._live: Any = None
         if live:
             from rich.console import Console
+            from rich.progress import Progress as Live
+            from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-            self._status = Console(file=stream).status("starting")
-            self._status.start()
+            columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+            self._live = Live(*columns, console=Console(file=stream), transient=True)
+            self._live.add_task("starting", total=None)
+            self._live.start()
 
     def __call__(self, event: dict[str, Any]) -> None:
         text = self._text(event)
         if text is None:
             return
-        elapsed_s = time.monotonic() - self._started_at
-        if self._status is not None:
-            from rich.markup import escape
-
-            self._status.update(f"{elapsed_s:5.1f} s  {escape(text)}")
+        if self._live is not None:
+            self._live.update(self._live.task_ids[0], description=text)
         else:
+            elapsed_s = time.monotonic() - self._started_at
             print(f"[{elapsed_s:6.1f} s] {text}", file=self._stream, flush=True)
 
     def close(self) -> None:
         """Clear the live line."""
-        if self._status is not None:
-            self._status.stop()
+        if self._live is not None:
+            self._live.stop()
 
     def _text(self, event: dict[str, Any]) -> str | None:
         kind = event.get("kind")

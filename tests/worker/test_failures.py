@@ -1,0 +1,70 @@
+"""What an exception says of the cluster: real ones of torch where this machine can have them."""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from seatrial.errors import RequestError
+from seatrial.worker.failures import cause_of
+
+
+def test_memory_that_torch_could_not_get() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(1 << 50, dtype=torch.uint8)
+    assert cause_of(raised.value) == "memory"
+
+
+def test_a_store_that_nobody_opened() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(dist.DistNetworkError) as raised:
+        dist.TCPStore("127.0.0.1", port, None, False, timedelta(milliseconds=100))
+    assert cause_of(raised.value) == "fabric"
+
+
+def test_a_key_that_never_comes() -> None:
+    store = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(milliseconds=50), wait_for_workers=False)
+    with pytest.raises(dist.DistStoreError) as raised:
+        store.get("x")
+    assert cause_of(raised.value) == "fabric"
+
+
+def test_shapes_that_do_not_fit_are_our_own_mistake() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        torch.ones(2, 3) @ torch.ones(2, 3)
+    assert cause_of(raised.value) == "own"
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (RequestError("no such workload"), "request"),
+        (MemoryError(), "memory"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "memory"),
+        (RuntimeError("CUDA error: out of memory"), "memory"),
+        (OSError(12, "Cannot allocate memory"), "memory"),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), "device"),
+        (RuntimeError("HIP error: an illegal memory access was encountered"), "device"),
+        (RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`"), "device"),
+        (RuntimeError("[/x/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1"), "fabric"),
+        (RuntimeError("[/x/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1000ms for recv"), "fabric"),
+        (dist.DistBackendError("NCCL error in: /x/NCCLUtils.cpp:77, unhandled system error"), "fabric"),
+        (ConnectionResetError(104, "Connection reset by peer"), "fabric"),
+        (ConnectionAbortedError(), "fabric"),
+        (FileNotFoundError(2, "No such file"), "own"),
+        (KeyError("nccl"), "own"),
+        (ValueError("CUDA error: in our own words"), "own"),
+        (AssertionError("gloo"), "own"),
+        (NotImplementedError("gloo has no all_to_all"), "own"),
+        (RecursionError("out of memory"), "own"),
+        (RuntimeError("a mistake"), "own"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{type(value).__name__}: {value}"[:60],
+)
+def test_by_type_and_by_text(error: BaseException, cause: str) -> None:
+    assert cause_of(error) == cause

@@ -1,0 +1,104 @@
+"""Planted faults: read strictly, and done for real in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from seatrial.errors import RequestError
+from seatrial.worker.inject import KINDS, Fault, parse_fault, strike
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("kill@training:3", Fault(kind="kill", check="training", phase="", rank=3)),
+        ("hang@collectives/all_reduce 8 B:0", Fault(kind="hang", check="collectives", phase="all_reduce 8 B", rank=0)),
+        ("agent-stop@compute/a:b:12", Fault(kind="agent-stop", check="compute", phase="a:b", rank=12)),
+    ],
+)
+def test_a_fault_is_read(text: str, fault: Fault) -> None:
+    assert parse_fault(text) == fault
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "kill",
+        "kill@training",
+        "kill@training:",
+        "kill@training:x",
+        "kill@training:-1",
+        "burn@training:1",
+        "kill@:1",
+    ],
+)
+def test_what_is_no_fault_is_refused_with_the_kinds_there_are(text: str) -> None:
+    with pytest.raises(RequestError, match="agent-kill") as refused:
+        parse_fault(text)
+    assert repr(text) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("planted", "rank", "check", "phase", "struck"),
+    [
+        ("raise@training:1", 1, "training", None, True),
+        ("raise@training:1", 0, "training", None, False),
+        ("raise@training:1", 1, "compute", None, False),
+        ("raise@training:1", 1, "training", "step 1", False),
+        ("raise@training/step 1:1", 1, "training", "step 12 backward", True),
+        ("raise@training/step 1:1", 1, "training", "before step 1", False),
+        ("raise@training/step 1:1", 1, "training", None, False),
+    ],
+)
+def test_it_strikes_where_it_was_planted_and_nowhere_else(
+    planted: str, rank: int, check: str, phase: str | None, struck: bool
+) -> None:
+    if struck:
+        with pytest.raises(KeyError, match="planted"):
+            strike([parse_fault(planted)], rank, check, phase)
+    else:
+        strike([parse_fault(planted)], rank, check, phase)
+
+
+def _strike_in_a_process(kind: str) -> subprocess.Popen[str]:
+    code = (
+        "from seatrial.worker.inject import parse_fault, strike\n"
+        "from seatrial.worker.failures import cause_of\n"
+        f"try: strike([parse_fault('{kind}@compute:0')], 0, 'compute', None)\n"
+        "except Exception as error: print(cause_of(error))"
+    )
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(("kind", "code"), [("kill", -signal.SIGKILL), ("exit", 0)])
+def test_a_rank_that_goes(kind: str, code: int) -> None:
+    process = _strike_in_a_process(kind)
+    assert process.communicate(timeout=30)[0] == ""
+    assert process.returncode == code
+
+
+def test_a_rank_that_stops() -> None:
+    process = _strike_in_a_process("stop")
+    seen = os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    assert seen is not None
+    assert seen.si_status == signal.SIGSTOP
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize(("kind", "cause"), [("raise", "own"), ("device", "device"), ("memory", "memory")])
+def test_what_is_raised_is_told_for_what_it_stands_for(kind: str, cause: str) -> None:
+    output, _ = _strike_in_a_process(kind).communicate(timeout=50)
+    assert output.strip() == cause
+
+
+def test_each_kind_does_something() -> None:
+    done = {"kill", "exit", "stop", "raise", "device", "memory"}
+    # These wait for an hour, or need an agent: tests of the agent and of whole trials plant them.
+    assert set(KINDS) - done == {"hang", "agent-kill", "agent-stop"}
