@@ -10,8 +10,6 @@ workload those of both batches do, so that the limit holds for both.
 Writes bench/results/training_references.json (every row) and src/seatrial/training/references.json (what ships).
 """
 
-# ruff: noqa: TID253 - this runs where torch is, not on a controller.
-
 from __future__ import annotations
 
 import json

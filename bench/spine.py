@@ -1,6 +1,6 @@
 """The spine, measured as a person meets it: whole processes, ratios within one run.
 
-    python bench/spine.py            all but the many trials, about 4 minutes
+    python bench/spine.py processes  whole processes and their memory, about 3 minutes
     python bench/spine.py loop       our collective loop against the bare call
     python bench/spine.py trials     100 clean smoke and 20 clean quick trials, quiet and beside a load, 25 minutes
 
@@ -18,12 +18,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness import alternate, write_result
+from harness import alternately, process_s, ratios, write_result
 
 SEATRIAL = [sys.executable, "-m", "seatrial"]
+TRIALS = {"smoke": 100, "quick": 20}
 HALF_LOAD = """
 import time
 while True:
@@ -34,24 +36,18 @@ while True:
 """
 
 
-def whole_process(runs: int) -> dict[str, Any]:
-    """Seconds of whole processes: quick against importing torch, --help, --dry-run."""
+def whole_process(rounds: int) -> dict[str, Any]:
+    """Seconds of whole processes; each ratio is to importing torch."""
     with tempfile.TemporaryDirectory() as out:
         commands = {
             "import torch": [sys.executable, "-c", "import torch"],
-            "run quick": [*SEATRIAL, "run", "quick", "--out", out],
-            "run smoke": [*SEATRIAL, "run", "smoke", "--out", out],
+            "python": [sys.executable, "-c", "pass"],
             "--help": [*SEATRIAL, "--help"],
             "run --dry-run": [*SEATRIAL, "run", "--dry-run", "--out", out],
-            "python": [sys.executable, "-c", "pass"],
+            "run smoke": [*SEATRIAL, "run", "smoke", "--out", out],
+            "run quick": [*SEATRIAL, "run", "quick", "--out", out],
         }
-        seconds = alternate({name: lambda command=command: _run(command) for name, command in commands.items()}, runs)
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    return {
-        "median_s": {name: round(value, 4) for name, value in medians.items()},
-        "ratio run quick / import torch": round(medians["run quick"] / medians["import torch"], 2),
-        "runs": runs,
-    }
+        return ratios(alternately({name: partial(process_s, command) for name, command in commands.items()}, rounds))
 
 
 def peak_memory() -> dict[str, Any]:
@@ -120,14 +116,6 @@ def half_load() -> Iterator[None]:
         process.wait()
 
 
-def _run(command: list[str]) -> None:
-    done = subprocess.run(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=300, check=False
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-500:]}")
-
-
 def _of_run(out: str) -> Iterator[tuple[int, str]]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -150,16 +138,17 @@ def _peak_mb(pid: int) -> float:
 
 def main() -> None:
     """Measure what the argument names."""
-    what = sys.argv[1] if len(sys.argv) > 1 else "spine"
-    if what == "spine":
-        write_result("spine", {"whole_process": whole_process(5), "peak_memory_mb": peak_memory()})
+    what = sys.argv[1] if len(sys.argv) > 1 else "processes"
+    command = f"python bench/spine.py {what}"
+    if what == "processes":
+        write_result("processes", command, {"seconds": whole_process(5), "peak_memory_mb": peak_memory()})
     elif what == "loop":
-        write_result("collective_loop", collective_loop(30))
+        write_result("collective_loop", command, collective_loop(30))
     elif what == "trials":
-        quiet = {level: clean_trials(level, count) for level, count in (("smoke", 100), ("quick", 20))}
+        quiet = {level: clean_trials(level, count) for level, count in TRIALS.items()}
         with half_load():
-            loaded = {level: clean_trials(level, count) for level, count in (("smoke", 100), ("quick", 20))}
-        write_result("clean_trials", {"quiet": quiet, "beside half a core of load": loaded})
+            loaded = {level: clean_trials(level, count) for level, count in TRIALS.items()}
+        write_result("clean_trials", command, {"quiet": quiet, "beside half a core of load": loaded})
     else:
         sys.exit(__doc__)
 

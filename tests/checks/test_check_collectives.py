@@ -1,4 +1,4 @@
-"""The collectives check: its judgement on hand-made evidence, and real groups of Gloo processes.
+"""The collectives check in real groups of Gloo processes.
 
 Run as a program, this file is one rank of such a group.
 """
@@ -9,7 +9,7 @@ import json
 import resource
 import subprocess
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,144 +67,10 @@ class RecordingContext:
 CPU = Device(type="cpu", vendor="cpu", index=0, name="a CPU", backend="gloo", memory_bytes=1, libraries="torch")
 
 
-def seen(num_ranks: int) -> dict[int, RankSeen]:
-    return {
-        rank: RankSeen(rank=rank, node=f"n{rank}", node_rank=rank, local_rank=0, device="a CPU", kind="a CPU")
-        for rank in range(num_ranks)
-    }
-
-
-def healthy(num_ranks: int, params: Params = SMALL) -> Evidence:
-    """What ranks tell when all is well."""
-    figures = []
-    for rank in range(num_ranks):
-        context = RecordingContext(device=CPU, rank=rank, world_size=num_ranks, ranks=tuple(range(num_ranks)))
-        for operation in (*MOVING, *REDUCING, "barrier"):
-            for size in collectives._sizes(operation, params.cpu_sizes, num_ranks):
-                context.figure("time_us", 10.0, "us", "low", variant=operation, size_bytes=size or None)
-                if size and rank == 0:
-                    context.figure("busbw", 5.0, "GB/s", "high", variant=operation, size_bytes=size)
-            if operation != "barrier":
-                context.figure("wrong_elements", 0, "1", "low", variant=operation)
-        figures += context.figures
-    return Evidence(
-        ranks=seen(num_ranks),
-        asked=tuple(range(num_ranks)),
-        figures=tuple(figures),
-        facts=(),
-        backend="gloo",
-        device_type="cpu",
-    )
-
-
-def corrupted(num_ranks: int, wrong: dict[tuple[str, int], list[int]]) -> Evidence:
-    """(operation, rank that saw it) -> whose contributions were wrong there."""
-    evidence = healthy(num_ranks)
-    figures = tuple(
-        replace(figure, value=3)
-        if figure.name == "wrong_elements" and (figure.variant, figure.rank) in wrong
-        else figure
-        for figure in evidence.figures
-    )
-    facts = tuple(
-        Fact(
-            check="collectives", name="wrong_values", value={"operation": operation, "contributors": givers}, rank=rank
-        )
-        for (operation, rank), givers in wrong.items()
-    )
-    return replace(evidence, figures=figures, facts=facts)
-
-
-@pytest.mark.parametrize("num_ranks", [2, 3, 8])
-def test_a_healthy_world_passes_and_all_values_are_judged(num_ranks: int) -> None:
-    ruling = CHECK.judge(healthy(num_ranks), SMALL)
-    assert (ruling.findings, ruling.absent) == ((), ())
-    assert len(ruling.judged) == 6 * num_ranks
-
-
-def test_one_rank_is_not_checked() -> None:
-    ruling = CHECK.judge(Evidence(ranks=seen(1), asked=(0,), figures=(), facts=(), device_type="cpu"), SMALL)
-    (finding,) = ruling.findings
-    assert (finding.severity, ruling.judged) == ("info", ())
+def test_one_rank_has_nobody_to_talk_to() -> None:
     context = RecordingContext(device=CPU, rank=0, world_size=1, ranks=(0,))
     collectives.measure(context, SMALL)
     assert (context.figures, [fact.name for fact in context.facts]) == ([], ["not_checked"])
-
-
-@pytest.mark.parametrize("bad", [0, 2])
-def test_who_sees_its_own_contribution_wrong_is_named(bad: int) -> None:
-    wrong = {("all_gather", rank): [bad] for rank in range(3)} | {("all_reduce", rank): [] for rank in range(3)}
-    (finding,) = CHECK.judge(corrupted(3, wrong), SMALL).findings
-    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "rank", (bad,))
-    assert finding.what == "wrong values in all_gather, all_reduce"
-    assert finding.measured == "18 wrong elements on 3 ranks"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "kind", "name", "ranks"),
-    [
-        ({("send_recv", 1): [0]}, "link", "link rank 0–rank 1, endpoints not", (0, 1)),
-        ({("send_recv", 1): [0], ("all_to_all", 0): [1]}, "link", "link rank 0–rank 1", (0, 1)),
-        ({("all_to_all", 1): [0], ("all_to_all", 2): [0]}, "fabric", "rank 0 or the links that leave it", (0,)),
-        ({("all_to_all", 1): [0, 2]}, "fabric", "rank 1 or the links that lead to it", (1,)),
-        ({("all_to_all", 1): [0, 2], ("all_to_all", 0): [2]}, "fabric", "not separable", ()),
-        ({("all_reduce", 1): []}, "fabric", "not separable", ()),
-    ],
-)
-def test_what_cannot_be_separated_blames_nobody(
-    wrong: dict[tuple[str, int], list[int]], kind: str, name: str, ranks: tuple[int, ...]
-) -> None:
-    (finding,) = CHECK.judge(corrupted(3, wrong), SMALL).findings
-    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", kind, ranks)
-    assert name in finding.culprit.name
-    assert "not separable" in finding.culprit.name
-
-
-def test_two_faults_are_two_findings() -> None:
-    wrong = {("all_gather", rank): [0] for rank in range(4)} | {("all_to_all", 3): [2]}
-    culprits = [finding.culprit.ranks for finding in CHECK.judge(corrupted(4, wrong), SMALL).findings]
-    assert culprits == [(0,), (2, 3)]
-
-
-def test_missing_figures_are_absent() -> None:
-    full = healthy(2)
-    for gone in full.figures:
-        less = replace(full, figures=tuple(figure for figure in full.figures if figure is not gone))
-        absent = CHECK.judge(less, SMALL).absent
-        if gone.rank == 1 and gone.size_bytes == 8:
-            assert absent == (), "only rank 0 tells its small sizes"
-            continue
-        (name,) = absent
-        assert name.startswith(f"{gone.name} {gone.variant} of rank {gone.rank}")
-    assert CHECK.judge(replace(full, asked=(), figures=()), SMALL).absent == ("any operation, from any rank",)
-
-
-def test_limits_speak_of_the_stated_sizes_of_rank_0() -> None:
-    evidence = healthy(2)
-    good = Params(cpu_sizes=(8, 4096), min_busbw_gbps=5.0, max_latency_us=10.0)
-    assert CHECK.judge(evidence, good).findings == ()
-    assert len(CHECK.judge(evidence, good).judged) == 12 + 2
-    bad = Params(cpu_sizes=(8, 4096), min_busbw_gbps=5.1, max_latency_us=9.9)
-    latency, busbw = CHECK.judge(evidence, bad).findings
-    assert busbw.limit is not None
-    assert latency.limit is not None
-    assert (busbw.severity, busbw.limit.origin) == ("fail", "user collectives.min_busbw_gbps")
-    assert (latency.severity, latency.limit.origin) == ("fail", "user collectives.max_latency_us")
-    assert "4096 B" in busbw.what
-    assert " 8 B" in latency.what
-    assert busbw.culprit.ranks == latency.culprit.ranks == (), "all wait for the slowest"
-
-
-def test_an_operation_is_only_lacking_when_every_rank_says_so() -> None:
-    full = healthy(2)
-    told = tuple(
-        Fact(check="collectives", name="unsupported", value={"operation": "all_to_all"}, rank=rank) for rank in (0, 1)
-    )
-    less = replace(full, figures=tuple(figure for figure in full.figures if figure.variant != "all_to_all"))
-    ruling = CHECK.judge(replace(less, facts=told), SMALL)
-    assert [finding.severity for finding in ruling.findings] == ["info"]
-    assert (ruling.absent, len(ruling.judged)) == ((), 10)
-    assert len(CHECK.judge(replace(less, facts=told[:1]), SMALL).absent) > 0
 
 
 @pytest.mark.parametrize(
@@ -222,13 +88,6 @@ def test_an_operation_is_only_lacking_when_every_rank_says_so() -> None:
 )
 def test_busbw_factors(operation: str, world_size: int, factor: float) -> None:
     assert busbw_factor(operation, world_size) == factor
-
-
-def test_blocks_are_whole_elements() -> None:
-    assert collectives._sizes("all_gather", (8, 4096), 3) == (12, 4104)
-    assert collectives._sizes("all_gather", (8, 16, 4096), 8) == (32, 4096)
-    assert collectives._sizes("all_reduce", (8, 4096), 3) == (8, 4096)
-    assert collectives._sizes("barrier", (8, 4096), 3) == (0,)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +130,10 @@ def run_world(tmp_path: Path, world_size: int, params: dict[str, Any], fault: st
 def evidence_of(told: list[Any]) -> Evidence:
     num_ranks = len(told)
     return Evidence(
-        ranks=seen(num_ranks),
+        ranks={
+            rank: RankSeen(rank=rank, node="here", node_rank=0, local_rank=rank, device="a CPU", kind="a CPU")
+            for rank in range(num_ranks)
+        },
         asked=tuple(range(num_ranks)),
         figures=tuple(Figure(**figure) for rank in told for figure in rank["figures"]),
         facts=tuple(Fact(**fact) for rank in told for fact in rank["facts"]),
@@ -314,7 +176,7 @@ def test_an_operation_that_the_backend_lacks_is_told_and_passed_over(tmp_path: P
     ruling = CHECK.judge(evidence_of(told), SMALL)
     assert ruling.absent == ()
     (finding,) = ruling.findings
-    assert (finding.severity, finding.what) == ("info", "all_to_all was not checked: backend gloo does not have it")
+    assert (finding.severity, finding.what) == ("warn", "all_to_all was not checked: backend gloo does not have it")
 
 
 def test_a_broken_connection_is_no_lacking_operation(tmp_path: Path) -> None:

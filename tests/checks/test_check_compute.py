@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch
 
 from seatrial.checks import compute
+from seatrial.checks._compute_judge import suspects
 from seatrial.checks.compute import CHECK, Params
 from seatrial.verdict.evidence import Evidence, RankSeen
 from seatrial.verdict.figures import Better, Fact, Figure
 from seatrial.verdict.findings import Limit
 from seatrial.worker.device import Device
-
-with warnings.catch_warnings():
-    # torch without numpy says so once, when it is loaded.
-    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
-    import torch
 
 H100 = "NVIDIA H100 80GB HBM3"
 ONE = Params(cpu_dtypes=("fp32",), gpu_dtypes=("bf16",))
@@ -103,7 +99,7 @@ def test_a_healthy_fleet_passes_and_every_speed_is_judged() -> None:
     assert (ruling.findings, ruling.absent) == ((), ())
     assert len(ruling.judged) == 8
     assert all(entry.passed for entry in ruling.judged)
-    assert compute.suspects(fleet, ONE) == ()
+    assert suspects(fleet, ONE) == ()
 
 
 def test_one_unknown_device_is_measured_only() -> None:
@@ -127,7 +123,7 @@ def test_a_wrong_element_fails_the_device_that_made_it_also_alone(num_ranks: int
 
 def test_a_slow_rank_is_a_suspect_and_is_named_when_it_repeats() -> None:
     first = [700.0, 701, 500, 702, 699]
-    assert compute.suspects(evidence(first), ONE) == (0, 2)
+    assert suspects(evidence(first), ONE) == (0, 2)
     ruling = CHECK.judge(evidence(first, {0: 700, 2: 505}), ONE)
     (finding,) = ruling.findings
     assert (finding.severity, finding.culprit.ranks, finding.culprit.nodes) == ("fail", (2,), ("n2",))
@@ -171,7 +167,7 @@ def test_a_known_device_is_held_against_what_was_measured_elsewhere() -> None:
     limit = 794.5 * 0.85
     assert CHECK.judge(evidence([limit + 1], device=H100), ONE).findings == ()
     slow = evidence([limit - 1], {0: limit - 1}, device=H100)
-    assert compute.suspects(slow, ONE) == (0,)
+    assert suspects(slow, ONE) == (0,)
     (finding,) = CHECK.judge(slow, ONE).findings
     assert finding.severity == "fail"
     assert finding.limit is not None
@@ -202,7 +198,7 @@ def test_different_models_are_not_compared() -> None:
     mixed = {0: fleet.ranks[0], 1: RankSeen(rank=1, node="n1", node_rank=1, local_rank=0, device="other", kind="other")}
     both = Evidence(ranks=mixed, asked=(0, 1), figures=fleet.figures, facts=(), device_type="cuda")
     assert CHECK.judge(both, ONE).findings == ()
-    assert compute.suspects(fleet, ONE) == (0, 1)
+    assert suspects(fleet, ONE) == (0, 1)
 
 
 def test_missing_figures_are_absent() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from seatrial.checks.training import CHECK, Params, judge, recipe_for, suspects
+from seatrial.checks._training_judge import judge, suspects
+from seatrial.checks.training import CHECK, Params, recipe_for
 from seatrial.errors import RequestError
 from seatrial.training.references import find_reference
 from seatrial.verdict.evidence import Evidence, RankSeen

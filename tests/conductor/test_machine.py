@@ -220,6 +220,12 @@ def test_a_controller_that_was_suspended_blames_nobody(at_s: float) -> None:
     assert {finding.severity for finding in blame(fold(told.events))} <= {"error"}
 
 
+def test_a_node_that_gave_the_controller_up_before_the_start_is_not_started() -> None:
+    told = _run(absent_nodes=frozenset({2}), suspended=(5.0, 40.0))
+    assert (told.generations, told.seen()) == ([], [])
+    assert told.seconds < 50.0
+
+
 def test_time_that_was_missed_does_not_hide_a_fault_after_it() -> None:
     told = _run(Planted(kind="stopped", rank=2, at=4), suspended=(2.0, 20.0))
     assert told.seen() == [("frozen", 2)]

@@ -84,6 +84,19 @@ def _not_of_all(stream: Stream) -> None:
     stream.alive = (0, 1)
 
 
+def test_a_series_counts_as_one_figure() -> None:
+    stream = Stream().until("training")
+    for rank in stream.alive:
+        for step in range(30):
+            stream.tell("training", rank, 2.0 + step, step=step)
+            stream.tell("training", rank, 9.0 - step, step=step, name="loss")
+        stream.done(rank)
+    stream.step_end()
+    found = verdict(stream.close())
+    # Of each rank one value in each of four checks, and in the last one a series that nobody judges.
+    assert (found.status, found.judged, found.figures) == ("PASS", 8, 10)
+
+
 @pytest.mark.parametrize(
     ("act", "status"),
     [

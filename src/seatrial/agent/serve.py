@@ -272,6 +272,6 @@ class Agent:
 def _append(path: str) -> BinaryIO | None:
     """A file that grows line by line; None where there can be none, which must not disturb the trial."""
     try:
-        return open(path, "ab", buffering=0)  # noqa: SIM115 - it lives as long as what is written into it
+        return open(path, "ab", buffering=0)
     except OSError:
         return None

@@ -15,7 +15,7 @@ from seatrial.verdict.findings import Ruling
 if TYPE_CHECKING:
     from seatrial.worker.context import Context
 
-__all__ = ["Check", "Scope", "Stage"]
+__all__ = ["Check", "Held", "Scope", "Stage", "held_by_user"]
 
 Scope = Literal["alone", "node", "pairs", "bootstrap", "world"]
 """The order of a trial: each scope needs only what the scope before it has shown to work."""
@@ -30,12 +30,32 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a check holds a figure against, as a person reads it before a trial."""
+
+    what: str
+    """The figure and when this counts for it: ``tflops, 2 to 3 ranks``."""
+    limit: str
+    """The limit with its unit, or that there is none."""
+    origin: str
+    """In the words of ``Limit.origin``."""
+
+
+def held_by_user(what: str, limit: str | None, key: str) -> Held:
+    """What only the user can limit; ``limit`` None: that is left at ``key`` of the plan, and it is only measured."""
+    if limit is None:
+        return Held(what=what, limit="none: only measured", origin=f"{key} is none")
+    return Held(what=what, limit=limit, origin=f"user {key}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One question asked of the cluster.
 
     ``measure`` runs on each rank, once a stage, and tells its figures through the context. ``judge`` is pure.
     ``suspects`` is pure too: the ranks whose figures look wrong and are to be measured again, one after the other
-    with everybody else idle, before anything is said of them (stage ``repeat``).
+    with everybody else idle, before anything is said of them (stage ``repeat``). ``limits`` says what ``judge``
+    holds against what, for given parameters.
     """
 
     name: str
@@ -46,3 +66,4 @@ class Check:
     judge: Callable[[Evidence, Any], Ruling]
     stages: tuple[Stage, ...] = (Stage(),)
     suspects: Callable[[Evidence, Any], tuple[int, ...]] | None = None
+    limits: Callable[[Any], tuple[Held, ...]] | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from seatrial.checks.base import Check, Stage
+from seatrial.checks.base import Check, Held, Stage, held_by_user
 from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
 
@@ -77,11 +77,21 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     return Ruling(findings=(finding,), judged=judged, absent=absent)
 
 
+def limits(params: Params) -> tuple[Held, ...]:
+    """Everybody in time, and how long forming the world may take where the user says so."""
+    slowest = None if params.max_form_s is None else f"at most {params.max_form_s:g} s"
+    return (
+        Held(what="ranks that come", limit=f"all, within {params.timeout_s:g} s a stage", origin="bootstrap.timeout_s"),
+        held_by_user("form_s", slowest, "bootstrap.max_form_s"),
+    )
+
+
 CHECK = Check(
     name="bootstrap",
     scope="bootstrap",
     params=Params,
     measure=measure,
     judge=judge,
+    limits=limits,
     stages=(Stage(name="store", first_only=True), Stage(name="world")),
 )

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from seatrial.checks.base import Check
-from seatrial.verdict.evidence import Evidence
-from seatrial.verdict.figures import Figure
-from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
+from seatrial.checks._collectives_judge import judge
+from seatrial.checks._operations import ELEMENT_BYTES, OPERATIONS, array_sizes, busbw_factor, contribution, root_of
+from seatrial.checks.base import Check, Held, held_by_user
 from seatrial.verdict.statistics import median
 
 if TYPE_CHECKING:
@@ -24,22 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECK", "Params", "busbw_factor"]
 
-_OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv", "barrier")
-_DIVIDED = ("all_gather", "reduce_scatter", "all_to_all")
-"""One block of the array per rank: S is the full array, rounded up to whole elements per rank."""
-_REDUCING = ("all_reduce", "reduce_scatter")
-"""A wrong sum does not tell whose contribution was wrong."""
-_ELEMENT_BYTES = 4
 _SERIES_BYTES = 2**26
 """Large sizes are repeated less often: about so many bytes a series, and this many times at least."""
 _FEWEST = 5
 _WARM_UPS = 2
 _CHUNK = 2**18
 """Elements compared at once: about 10 MB, however large the array is."""
-_EXACTLY = Limit(value=0, unit="1", origin="exact")
 _LACKING = ("not support", "no support", "unsupported", "not implemented", "no backend type", "not available")
 """How backends say that they do not have an operation; a broken connection says something else."""
-_LINES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +56,9 @@ class Params:
         """Raises ValueError with a sentence for a value that cannot be meant."""
         for key in ("cpu_sizes", "gpu_sizes"):
             sizes = getattr(self, key)
-            whole = all(size >= _ELEMENT_BYTES and size % _ELEMENT_BYTES == 0 for size in sizes)
+            whole = all(size >= ELEMENT_BYTES and size % ELEMENT_BYTES == 0 for size in sizes)
             if not sizes or not whole or list(sizes) != sorted(set(sizes)):
-                raise ValueError(f"{key} is {list(sizes)}; it takes ascending multiples of {_ELEMENT_BYTES} bytes")
+                raise ValueError(f"{key} is {list(sizes)}; it takes ascending multiples of {ELEMENT_BYTES} bytes")
         for key in ("repeats", "rounds"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} is {getattr(self, key)}; it must be at least 1")
@@ -83,10 +74,15 @@ class Params:
         return self.cpu_sizes if device_type == "cpu" else self.gpu_sizes
 
 
-def busbw_factor(operation: str, world_size: int) -> float:
-    """busbw / algbw: what each link must carry of the full array."""
-    others = (world_size - 1) / world_size
-    return 2 * others if operation == "all_reduce" else others if operation in _DIVIDED else 1.0
+def limits(params: Params) -> tuple[Held, ...]:
+    """Values are exact; bandwidth and latency are the user's to limit."""
+    busbw = None if params.min_busbw_gbps is None else f"at least {params.min_busbw_gbps:g} GB/s"
+    latency = None if params.max_latency_us is None else f"at most {params.max_latency_us:g} us"
+    return (
+        Held(what="wrong_elements", limit="0", origin="exact"),
+        held_by_user("busbw, all_reduce, largest size", busbw, "collectives.min_busbw_gbps"),
+        held_by_user("time_us, all_reduce, smallest size", latency, "collectives.max_latency_us"),
+    )
 
 
 def measure(context: Context, params: Params) -> None:
@@ -95,14 +91,14 @@ def measure(context: Context, params: Params) -> None:
     if n == 1:
         context.fact("not_checked", "1 rank")
         return
-    sizes = {operation: _sizes(operation, params.sizes(context.device.type), n) for operation in _OPERATIONS}
+    sizes = {operation: array_sizes(operation, params.sizes(context.device.type), n) for operation in OPERATIONS}
     medians_s: dict[tuple[str, int], list[float]] = {}
     wrong: dict[str, int] = {}
     until = time.monotonic() + params.minutes * 60
     turn = 0
     while turn < params.rounds or _go_on(context, turn, until):
         known = {operation for operation, count in wrong.items() if count}
-        for operation in _OPERATIONS:
+        for operation in OPERATIONS:
             for size in sizes.get(operation, ()):
                 ran = _run(context, params.repeats, operation, size, turn, tell=operation not in known)
                 if ran is None:
@@ -122,14 +118,6 @@ def measure(context: Context, params: Params) -> None:
     for operation, count in wrong.items():
         if operation != "barrier":
             context.figure("wrong_elements", count, "1", "low", variant=operation)
-
-
-def _sizes(operation: str, wanted: tuple[int, ...], world_size: int) -> tuple[int, ...]:
-    """Bytes, rounded up where every rank has a block; a barrier has none."""
-    if operation == "barrier":
-        return (0,)
-    unit = _ELEMENT_BYTES * (world_size if operation in _DIVIDED else 1)
-    return tuple(dict.fromkeys(-(-size // unit) * unit for size in wanted))
 
 
 def _go_on(context: Context, turn: int, until: float) -> bool:
@@ -195,15 +183,15 @@ def _prepare(context: Context, operation: str, size: int, turn: int) -> tuple[Ca
     n, me, group = context.world_size, context.group_rank, context.group
     if operation == "barrier":
         return (lambda: dist.barrier(group=group)), None, None
-    count = size // _ELEMENT_BYTES
+    count = size // ELEMENT_BYTES
     block = count // n
     source = torch.empty(block if operation == "all_gather" else count, device=context.device.torch)
     for index, part in _chunks(source):
-        part.copy_(_values(operation, n, me, size, turn, index, received=False)[0])
+        part.copy_(contribution(operation, n, me, size, turn, index, received=False)[0])
     if operation == "all_reduce":
         return (lambda: dist.all_reduce(source, group=group)), source, source
     if operation == "broadcast":
-        root = _root(n, size, turn)
+        root = root_of(n, size, turn)
         return (lambda: dist.broadcast(source, root, group=group)), source, source
     target = torch.full((block if operation == "reduce_scatter" else count,), -1.0, device=context.device.torch)
     if operation == "all_gather":
@@ -233,40 +221,13 @@ def _chunks(array: Any) -> Iterator[tuple[Any, Any]]:
         yield torch.arange(start, start + part.numel(), device=part.device), part
 
 
-def _root(world_size: int, size: int, turn: int) -> int:
-    """Who broadcasts: another rank with each size and round."""
-    return (size.bit_length() + turn) % world_size
-
-
-def _values(
-    operation: str, world_size: int, me: int, size: int, turn: int, index: Any, *, received: bool
-) -> tuple[Any, Any]:
-    """What this rank contributes at these places, or what it must receive there; and whose contribution that is.
-
-    All are integers below 2**24, and so are all sums on the way: exact in float32 in any order. What is moved says
-    who contributed it and, but for a period that no block size divides by, where and for whom.
-    """
-    block = size // _ELEMENT_BYTES // world_size
-    if operation in _REDUCING:
-        place = index + turn + (me * block if received and operation == "reduce_scatter" else 0)
-        weight = sum(rank % 31 + 1 for rank in range(world_size)) if received else me % 31 + 1
-        return weight * (place % 11 + 1), None
-    sender, target, element = me, 0, index
-    if operation == "all_to_all" or (operation == "all_gather" and received):
-        other, element = index // block, index % block
-        sender = other if received else me
-        target = 0 if operation == "all_gather" else me if received else other
-    elif received:
-        sender = _root(world_size, size, turn) if operation == "broadcast" else (me - 1) % world_size
-    period = min(4093, 2**24 // world_size)
-    return sender * period + (element + target + turn) % period, sender
-
-
 def _count_wrong(context: Context, operation: str, size: int, turn: int, target: Any, *, tell: bool) -> int:
     """Compare every element; ``tell`` where the first wrong ones are and who contributed them."""
     count, places, senders = 0, list[Any](), set[int]()
     for index, got in _chunks(target):
-        expected, sender = _values(operation, context.world_size, context.group_rank, size, turn, index, received=True)
+        expected, sender = contribution(
+            operation, context.world_size, context.group_rank, size, turn, index, received=True
+        )
         wrong = got != expected
         if not wrong.any():
             continue
@@ -281,119 +242,4 @@ def _count_wrong(context: Context, operation: str, size: int, turn: int, target:
     return count
 
 
-def judge(evidence: Evidence, params: Params) -> Ruling:
-    """Any wrong element fails; bandwidth and latency are held against the user's limits, or only measured."""
-    if len(evidence.ranks) == 1:
-        return Ruling(findings=(_info("not checked: there is 1 rank"),))
-    told = {(fact.value["operation"], fact.rank) for fact in evidence.facts if fact.name == "unsupported"}
-    lacking = [name for name in _OPERATIONS if all((name, rank) in told for rank in evidence.asked)]
-    skipped = [_info(f"{name} was not checked: backend {evidence.backend} does not have it") for name in lacking]
-    values = [
-        Judged(figure=figure, limit=_EXACTLY, passed=figure.value == 0)
-        for figure in evidence.figures
-        if figure.name == "wrong_elements"
-    ]
-    wrong = [entry.figure for entry in values if not entry.passed]
-    limits = list(_judge_limits(evidence, params))
-    slow = [_slow(evidence, entry) for entry in limits if not entry.passed]
-    return Ruling(
-        findings=(*(_trace(evidence, wrong) if wrong else ()), *slow, *skipped),
-        judged=(*values, *limits),
-        absent=tuple(_absent(evidence, params, lacking)),
-    )
-
-
-def _info(what: str) -> Finding:
-    return Finding(severity="info", check="collectives", what=what, culprit=Culprit(kind="none", name="nobody"))
-
-
-def _absent(evidence: Evidence, params: Params, lacking: list[str]) -> Iterator[str]:
-    if len(lacking) == len(_OPERATIONS):  # also when nobody finished
-        yield "any operation, from any rank"
-        return
-    told = {(figure.rank, figure.name, figure.variant, figure.size_bytes) for figure in evidence.figures}
-    for operation, rank in itertools.product(_OPERATIONS, evidence.asked):
-        if operation in lacking:
-            continue
-        sizes = _sizes(operation, params.sizes(evidence.device_type), len(evidence.ranks))
-        first = rank == min(evidence.ranks)
-        needed = [("time_us", size or None) for size in (sizes if first else sizes[-1:])]
-        if operation != "barrier":
-            needed += [("wrong_elements", None), *(("busbw", size) for size in sizes if first)]
-        for name, size in needed:
-            if (rank, name, operation, size) not in told:
-                yield f"{name} {operation} of rank {rank}" + (f" at {size} B" if size else "")
-
-
-def _judge_limits(evidence: Evidence, params: Params) -> Iterator[Judged]:
-    """At the stated sizes, by what the first rank told."""
-    sizes = params.sizes(evidence.device_type)
-    for figure in evidence.figures:
-        if figure.variant != "all_reduce" or figure.rank != min(evidence.ranks):
-            continue
-        if figure.name == "busbw" and figure.size_bytes == sizes[-1] and params.min_busbw_gbps is not None:
-            limit = Limit(value=params.min_busbw_gbps, unit="GB/s", origin="user collectives.min_busbw_gbps")
-            yield Judged(figure=figure, limit=limit, passed=figure.value >= limit.value)
-        if figure.name == "time_us" and figure.size_bytes == sizes[0] and params.max_latency_us is not None:
-            limit = Limit(value=params.max_latency_us, unit="us", origin="user collectives.max_latency_us")
-            yield Judged(figure=figure, limit=limit, passed=figure.value <= limit.value)
-
-
-def _slow(evidence: Evidence, entry: Judged) -> Finding:
-    figure = entry.figure
-    return Finding(
-        severity="fail",
-        check="collectives",
-        what=f"all_reduce of {figure.size_bytes} B over {len(evidence.ranks)} ranks misses its {figure.name} limit",
-        culprit=Culprit(kind="fabric", name="the group: all wait for the slowest rank or link"),
-        measured=f"{figure.value:.3g} {figure.unit}",
-        limit=entry.limit,
-        action="look at the links, at the transport that was used, and at ranks that are slow alone.",
-    )
-
-
-def _trace(evidence: Evidence, wrong: list[Figure]) -> list[Finding]:
-    """Who is common to the wrong elements.
-
-    A rank that sees its own contribution wrong is named for certain: its own block comes to it over no link.
-    """
-    facts = [fact for fact in evidence.facts if fact.name == "wrong_values"]
-    pairs = {(giver, fact.rank) for fact in facts for giver in fact.value["contributors"] if fact.rank is not None}
-    certain = {giver for giver, taker in pairs if giver == taker}
-    ranks = [evidence.ranks[rank] for rank in sorted(certain)]
-    culprits = [Culprit(kind="rank", name=seen.label(), ranks=(seen.rank,), nodes=(seen.node,)) for seen in ranks]
-    rest = {(giver, taker) for giver, taker in pairs if giver not in certain}
-    if rest or not certain:
-        culprits.append(_not_separable(rest))
-    lines = [f"rank {figure.rank}: {figure.value:.0f} wrong elements in {figure.variant}" for figure in wrong[:_LINES]]
-    lines += [f"rank {fact.rank}: {fact.value}" for fact in facts[:_LINES]]
-    count = sum(figure.value for figure in wrong)
-    return [
-        Finding(
-            severity="fail",
-            check="collectives",
-            what=f"wrong values in {', '.join(sorted({figure.variant for figure in wrong}))}",
-            culprit=culprit,
-            measured=f"{count:.0f} wrong elements on {len({figure.rank for figure in wrong})} ranks",
-            limit=_EXACTLY,
-            evidence=tuple(lines),
-            action="take the device or link out of service; what was trained over it cannot be trusted.",
-        )
-        for culprit in culprits
-    ]
-
-
-def _not_separable(pairs: set[tuple[int, int]]) -> Culprit:
-    """By the ``(giver, taker)`` of wrong elements; none: only sums were wrong."""
-    givers, takers = {giver for giver, _ in pairs}, {taker for _, taker in pairs}
-    both = tuple(sorted(givers | takers))
-    if len(both) == 2:
-        return Culprit(kind="link", name=f"link rank {both[0]}–rank {both[1]}, endpoints not separable", ranks=both)
-    for common, way in ((givers, "leave it"), (takers, "lead to it")):
-        if len(common) == 1:
-            name = f"not separable: rank {min(common)} or the links that {way}"
-            return Culprit(kind="fabric", name=name, ranks=tuple(common))
-    return Culprit(kind="fabric", name="not separable")
-
-
-CHECK = Check(name="collectives", scope="world", params=Params, measure=measure, judge=judge)
+CHECK = Check(name="collectives", scope="world", params=Params, measure=measure, judge=judge, limits=limits)

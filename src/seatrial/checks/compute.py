@@ -7,18 +7,15 @@ any wrong bit is the device's. Fast: GEMM TFLOP/s, 2MNK / t, the median after wa
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from seatrial.checks.base import Check
-from seatrial.plan.specs import find, highest_peak
-from seatrial.verdict.evidence import Evidence
-from seatrial.verdict.figures import Figure
-from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
-from seatrial.verdict.statistics import Outcome, Rates, compare_rates, median
+from seatrial.checks._compute_judge import ATTAINABLE_FROM, DATASHEET_SHARE, STARVED, judge, suspects
+from seatrial.checks.base import Check, Held, held_by_user
+from seatrial.plan.specs import highest_peak, specs
+from seatrial.verdict.statistics import fleet_rules, median
 
 if TYPE_CHECKING:
     from seatrial.worker.context import Context
@@ -33,11 +30,6 @@ _LARGEST = 8
 _EXACT_ROWS, _EXACT_INNER = 4096, 512
 """At most so large is the exact test: 4096 x 4096 outputs keep all units of a large GPU busy, and the host's own
 integer answer still takes about a second."""
-_ATTAINABLE_FROM = 8192
-"""Attainable figures are the best of large matrices; smaller ones are not held against them."""
-_DATASHEET_SHARE = 0.4
-"""Healthy devices were measured at 51 to 87 % of their datasheet."""
-_STARVED = 0.8
 _WARM_UPS = 2
 _READINGS = 3
 _REPEATS = 3
@@ -92,6 +84,34 @@ class Params:
     def size(self, device_type: str) -> int:
         """Rows and columns on this type of device."""
         return self.cpu_size if device_type == "cpu" else self.gpu_size
+
+
+def limits(params: Params) -> tuple[Held, ...]:
+    """What values and speeds are held against."""
+    rows = [Held(what="wrong_elements", limit="0", origin="exact")]
+    if params.min_tflops is not None:
+        what = f"tflops, {params.cpu_dtypes[0]} (CPU), {params.gpu_dtypes[0]} (GPU)"
+        rows.append(held_by_user(what, f"at least {params.min_tflops:g} TFLOP/s", "compute.min_tflops"))
+    rows += _limits_of_models(params)
+    fleet = "fleet of one device model, again alone"
+    rows += [Held(what=f"tflops, {num_ranks} ranks", limit=rule, origin=fleet) for num_ranks, rule in fleet_rules()]
+    share = f"below {STARVED:g} its speed only warns"
+    return (*rows, Held(what="cpu_share, slow alone", limit=share, origin="CPU time that its threads could use"))
+
+
+def _limits_of_models(params: Params) -> Iterator[Held]:
+    if params.gpu_size < ATTAINABLE_FROM:
+        return
+    measured = {dtype for spec in specs() for dtype in spec.attainable_tflops}
+    told = {dtype for spec in specs() if not spec.attainable_tflops for dtype in spec.peak_tflops}
+    for device, dtypes_known, limit, kind in (
+        ("known device", measured, f"attainable x {params.fraction:g}", "measured"),
+        ("other known device", told, f"peak x {DATASHEET_SHARE:g}, only warns", "datasheet"),
+    ):
+        dtypes = [dtype for dtype in params.gpu_dtypes if dtype in dtypes_known]
+        if dtypes:
+            what = f"tflops, {device}, {' '.join(dtypes)}"
+            yield Held(what=what, limit=limit, origin=f"device specs, {kind} (plan/specs.toml)")
 
 
 def measure(context: Context, params: Params) -> None:
@@ -231,162 +251,6 @@ def _seed(context: Context, dtype: str, turn: int) -> int:
     return (turn * 65_537 + context.rank) * len(_EXACT) + list(_EXACT).index(dtype)
 
 
-def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
-    """The ranks that missed a limit, and with them one typical rank of their model to compare with."""
-    return tuple(sorted({rank for _, _, rates in _groups(evidence, params) for rank in rates.suspects()}))
-
-
-def judge(evidence: Evidence, params: Params) -> Ruling:
-    """Any wrong element fails; a speed fails when it misses its limit again, alone and with the CPU to itself."""
-    parts = [_judge_values(evidence)]
-    for device, dtype, rates in _groups(evidence, params):
-        parts.append(_judge_datasheet(evidence, params, device, dtype, rates))
-        parts += [_judge_speed(evidence, dtype, rates.outcome(rank)) for rank in sorted(rates.first)]
-    told = {
-        (figure.rank, figure.name, figure.variant)
-        for figure in evidence.figures
-        if figure.stage == "measure" and (figure.name != "tflops" or 0 < figure.value < math.inf)
-    }
-    absent = [] if evidence.asked else ["any rank that finished"]
-    absent += [
-        f"{name} {dtype} of rank {rank}"
-        for rank in evidence.asked
-        for dtype in params.dtypes(evidence.device_type)
-        for name in ("wrong_elements", "tflops")
-        if (rank, name, dtype) not in told
-    ]
-    return Ruling(
-        findings=tuple(finding for part in parts for finding in part.findings),
-        judged=tuple(entry for part in parts for entry in part.judged),
-        absent=(*absent, *(name for part in parts for name in part.absent)),
-    )
-
-
-def _judge_values(evidence: Evidence) -> Ruling:
-    exact = Limit(value=0, unit="1", origin="exact")
-    judged = tuple(
-        Judged(figure=figure, limit=exact, passed=figure.value == 0)
-        for figure in evidence.figures
-        if figure.name == "wrong_elements"
-    )
-    wrong: dict[int, dict[str, float]] = {}
-    for entry in judged:
-        if not entry.passed and entry.figure.rank is not None:
-            wrong.setdefault(entry.figure.rank, {})[entry.figure.variant] = entry.figure.value
-    findings = tuple(
-        Finding(
-            severity="fail",
-            check="compute",
-            what=f"rank {rank} multiplies wrongly, by itself, in {', '.join(counts)}",
-            culprit=_culprit(evidence, rank),
-            measured=f"{sum(counts.values()):.0f} wrong elements",
-            limit=exact,
-            evidence=tuple(
-                str(fact.value) for fact in evidence.facts if fact.name == "wrong_values" and fact.rank == rank
-            ),
-            action="take the device out of service and have it tested; its results cannot be trusted.",
-        )
-        for rank, counts in sorted(wrong.items())
-    )
-    return Ruling(findings=findings, judged=judged)
-
-
-def _judge_speed(evidence: Evidence, dtype: str, outcome: Outcome) -> Ruling:
-    figure, limit, rank = outcome.figure, outcome.limit, outcome.figure.rank
-    if limit is None or rank is None:
-        return Ruling()
-    if outcome.state == "unrepeated":
-        return Ruling(absent=(f"tflops {dtype} of rank {rank} measured again, alone; {outcome.evidence[0]}",))
-    entry = Judged(figure=figure, limit=limit, passed=outcome.state != "slow")
-    if outcome.state == "passed":
-        return Ruling(judged=(entry,))
-    share = min(_cpu_share(evidence, other, dtype) for other in outcome.alone)
-    starved = outcome.state == "slow" and share < _STARVED
-    lines = outcome.evidence
-    if starved:
-        what = f"the {dtype} speed of rank {rank} could not be judged: other processes held the CPU"
-        action = "end what else runs on the node and repeat the trial."
-        lines += (f"alone, it got {share * 100:.0f} % of the CPU time that its threads could use",)
-    elif outcome.state == "slow":
-        what = f"rank {rank} is slow in {dtype} matrix products, alone too"
-        action = "look at its clocks, power limit, temperature and throttle reasons; then have the device tested."
-    else:
-        what = f"rank {rank} was slow in {dtype} matrix products while all ranks worked, but not alone"
-        action = "look for what the ranks of a node share: power, cooling, memory bandwidth, CPU time."
-    finding = Finding(
-        severity="fail" if outcome.state == "slow" and not starved else "warn",
-        check="compute",
-        what=what,
-        culprit=_culprit(evidence, rank),
-        measured=f"{figure.value:.3g} {figure.unit}",
-        limit=limit,
-        evidence=lines,
-        action=action,
-    )
-    return Ruling(findings=(finding,), judged=() if starved else (entry,))
-
-
-def _judge_datasheet(evidence: Evidence, params: Params, device: str, dtype: str, rates: Rates) -> Ruling:
-    """Far below its datasheet is worth a look, where no attainable figure is known."""
-    spec = find(device)
-    if spec is None or spec.attainable_tflops or dtype not in spec.peak_tflops:
-        return Ruling()
-    limit = Limit(
-        value=_DATASHEET_SHARE * spec.peak_tflops[dtype],
-        unit="TFLOP/s",
-        origin=f"datasheet of {spec.model} x {_DATASHEET_SHARE}",
-    )
-    findings = tuple(
-        Finding(
-            severity="warn",
-            check="compute",
-            what=f"rank {rank} is far below its datasheet in {dtype} matrix products",
-            culprit=_culprit(evidence, rank),
-            measured=f"{figure.value:.3g} {figure.unit}",
-            limit=limit,
-            action="compare it with another device of its model; a datasheet alone fails nobody.",
-        )
-        for rank, figure in sorted(rates.first.items())
-        if figure.value < limit.value and params.size(evidence.device_type) >= _ATTAINABLE_FROM
-    )
-    return Ruling(findings=findings)
-
-
-def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Rates]]:
-    """What may be compared: the speeds of one device model in one dtype."""
-    groups: dict[tuple[str, str], list[Figure]] = {}
-    for figure in evidence.figures:
-        if figure.name == "tflops" and figure.rank is not None and figure.rank in evidence.ranks:
-            groups.setdefault((evidence.ranks[figure.rank].device, figure.variant), []).append(figure)
-    for (device, dtype), figures in sorted(groups.items()):
-        own = _own_limits(params, evidence.device_type, device, dtype)
-        yield device, dtype, compare_rates(figures, own=own, device_type=evidence.device_type)
-
-
-def _own_limits(params: Params, device_type: str, device: str, dtype: str) -> tuple[Limit, ...]:
-    limits = []
-    if params.min_tflops is not None and dtype == params.dtypes(device_type)[0]:
-        limits.append(Limit(value=params.min_tflops, unit="TFLOP/s", origin="user compute.min_tflops"))
-    spec = find(device)
-    if spec is not None and dtype in spec.attainable_tflops and params.size(device_type) >= _ATTAINABLE_FROM:
-        attainable = spec.attainable_tflops[dtype]
-        origin = f"attainable {attainable:g} TFLOP/s of {spec.model} x {params.fraction:g}, {spec.source}"
-        limits.append(Limit(value=attainable * params.fraction, unit="TFLOP/s", origin=origin))
-    return tuple(limits)
-
-
-def _cpu_share(evidence: Evidence, rank: int, dtype: str) -> float:
-    for figure in evidence.figures:
-        if (figure.name, figure.stage, figure.rank, figure.variant) == ("cpu_share", "repeat", rank, dtype):
-            return figure.value
-    return 1.0
-
-
-def _culprit(evidence: Evidence, rank: int) -> Culprit:
-    seen = evidence.ranks[rank]
-    return Culprit(kind="device", name=seen.label(), ranks=(rank,), nodes=(seen.node,))
-
-
 CHECK = Check(
     name="compute",
     scope="alone",
@@ -394,4 +258,5 @@ CHECK = Check(
     measure=measure,
     judge=judge,
     suspects=suspects,
+    limits=limits,
 )

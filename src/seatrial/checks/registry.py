@@ -1,4 +1,7 @@
-"""Which checks there are: the files of this folder that have a ``CHECK``, in a zip too."""
+"""Which checks there are: the files of this folder that have a ``CHECK``, in a zip too.
+
+A module whose name begins with an underscore is part of a check.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,8 @@ _NOT_CHECKS = ("base", "registry")
 
 def names() -> tuple[str, ...]:
     """The names of all checks, sorted."""
-    return tuple(
-        sorted(module.name for module in pkgutil.iter_modules(room.__path__) if module.name not in _NOT_CHECKS)
-    )
+    modules = {module.name for module in pkgutil.iter_modules(room.__path__)}
+    return tuple(sorted(name for name in modules.difference(_NOT_CHECKS) if not name.startswith("_")))
 
 
 def load(name: str) -> Check:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import click
 
@@ -44,6 +45,14 @@ class _Lazy(click.Group):
             raise click.UsageError(f"no such command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Whoever read us has seen enough. click would exit with 1, which says FAIL.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(SeatrialError.exit_code)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
@@ -76,10 +85,6 @@ def main() -> None:
             raise
         click.echo(f"Error: {error}", err=True)
         code = error.exit_code
-    except BrokenPipeError:
-        # Whoever read us has seen enough; 1 would say FAIL.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 3
     except Exception as error:
         if debug:
             raise

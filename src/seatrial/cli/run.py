@@ -19,8 +19,6 @@ from seatrial.plan.source import DEFAULT_LEVEL
 __all__ = ["run"]
 
 
-
-
 @click.command()
 @click.argument("plan", default=DEFAULT_LEVEL)
 @click.option("--only", multiple=True, metavar="CHECK[,..]", help="Ask for these checks only (and what they need).")

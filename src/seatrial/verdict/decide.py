@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from seatrial.verdict.figures import Figure
 from seatrial.verdict.findings import Finding, Ruling
 from seatrial.verdict.trial import Trial
 
@@ -35,7 +36,7 @@ class Verdict:
     """Why it is INCONCLUSIVE; empty otherwise."""
     judged: int
     figures: int
-    """Figures that say good or bad; those that are only told do not count."""
+    """Figures that say good or bad; those that are only told do not count. A series over steps is one figure."""
 
 
 def decide(trial: Trial, rulings: Mapping[str, Ruling], findings: Iterable[Finding]) -> Verdict:
@@ -56,8 +57,8 @@ def decide(trial: Trial, rulings: Mapping[str, Ruling], findings: Iterable[Findi
         status, exit_code = "INCONCLUSIVE", 3
     else:
         status, exit_code = "PASS", 0
-    of_interest = {figure for figure in trial.figures if figure.better is not None and figure.generation == 0}
-    judged = {entry.figure for ruling in rulings.values() for entry in ruling.judged}
+    of_interest = {_counted(figure) for figure in trial.figures if figure.better is not None and figure.generation == 0}
+    judged = {_counted(entry.figure) for ruling in rulings.values() for entry in ruling.judged}
     return Verdict(
         status=status,  # type: ignore[arg-type]  # one of the three, as just set
         exit_code=130 if trial.interrupted is not None else exit_code,
@@ -68,6 +69,11 @@ def decide(trial: Trial, rulings: Mapping[str, Ruling], findings: Iterable[Findi
         judged=len(judged),
         figures=len(of_interest | judged),
     )
+
+
+def _counted(figure: Figure) -> Figure:
+    """What stands for the figure when figures are counted: the points of a series are judged together, as one."""
+    return figure if figure.step is None else replace(figure, step=0, value=0.0)
 
 
 def _check(trial: Trial, name: str, ruling: Ruling | None, findings: tuple[Finding, ...]) -> CheckStatus:

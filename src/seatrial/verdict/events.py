@@ -1,9 +1,9 @@
 """The events of a trial: what each source says, in which words.
 
 Every event has ``kind``, ``run``, ``src`` (who says it), ``seq`` (counted from 0 in each source), ``t`` (seconds since
-the epoch, the source's clock). ``gen`` is the generation where it matters. An event is written at its source and passed on
-unchanged, so the same event may be met in several files; ``(src, seq)`` says so. A source that is orderly closed says
-``end`` last: a source without ``end``, or with a gap, has lost events, and then nothing PASSes.
+the epoch, the source's clock). ``gen`` is the generation where it matters. An event is written at its source and
+passed on unchanged, so the same event may be met in several files; ``(src, seq)`` says so. A source that is orderly
+closed says ``end`` last: a source without ``end``, or with a gap, has lost events, and then nothing PASSes.
 
 The kinds and their payloads stand in a table in ``docs/architecture.md``.
 """

@@ -47,9 +47,7 @@ class Figure:
     def to_json(self) -> dict[str, Any]:
         """Leave out what is at its default, so that a figure stays small on the wire."""
         defaults = {"variant": "", "generation": 0, "stage": "measure"}
-        return {
-            key: value for key, value in asdict(self).items() if value is not None and defaults.get(key) != value
-        }
+        return {key: value for key, value in asdict(self).items() if value is not None and defaults.get(key) != value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,17 @@ from typing import Literal
 from seatrial.verdict.figures import Figure
 from seatrial.verdict.findings import Limit
 
-__all__ = ["FleetRuling", "Outcome", "Rates", "Vote", "compare_rates", "judge_fleet", "median", "minority"]
+__all__ = [
+    "FleetRuling",
+    "Outcome",
+    "Rates",
+    "Vote",
+    "compare_rates",
+    "fleet_rules",
+    "judge_fleet",
+    "median",
+    "minority",
+]
 
 _FEW = 3
 """Up to here a median says nothing: of two values each is always exactly one MAD away."""
@@ -161,6 +171,14 @@ def judge_fleet(
             if rank not in unmeasured and (value < limit if high else value > limit)
         }
     return FleetRuling(reference=reference, limit=limit, method=method, outliers=tuple(sorted(slow | unmeasured)))
+
+
+def fleet_rules() -> tuple[tuple[str, str], ...]:
+    """How ``judge_fleet`` decides, in words: for how many values, and beyond what. Copies have a floor of their own."""
+    ratio = f"ratio {_RATIO['cuda']} (GPU), {_RATIO['cpu']} (CPU) to the best"
+    effect = f"{_EFFECT['cuda'] * 100:.0f} % (GPU), {_EFFECT['cpu'] * 100:.0f} % (CPU)"
+    spread = f"{_SIGMAS} x {_MAD_TO_SIGMA} MAD and {effect} from the median"
+    return (f"2 to {_FEW}", ratio), (f"{_FEW + 1} or more", spread)
 
 
 def compare_rates(figures: Iterable[Figure], *, own: tuple[Limit, ...], device_type: str) -> Rates:

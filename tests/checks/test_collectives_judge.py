@@ -1,0 +1,186 @@
+"""The judgement of the collectives check, on hand-made evidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from seatrial.checks._operations import array_sizes
+from seatrial.checks.collectives import CHECK, Params
+from seatrial.verdict.evidence import Evidence, RankSeen
+from seatrial.verdict.figures import Fact, Figure
+
+OPERATIONS = ("all_gather", "broadcast", "all_to_all", "send_recv", "all_reduce", "reduce_scatter", "barrier")
+NEEDED = ("time_us", "wrong_elements", "busbw")
+SMALL = Params(cpu_sizes=(8, 4096), repeats=2)
+
+
+def tell(name: str, value: float, unit: str, rank: int, operation: str, size_bytes: int | None = None) -> Figure:
+    return Figure(
+        check="collectives", name=name, value=value, unit=unit, rank=rank, variant=operation, size_bytes=size_bytes
+    )
+
+
+def healthy(num_ranks: int, params: Params = SMALL) -> Evidence:
+    """What ranks tell when all is well."""
+    figures = []
+    for rank in range(num_ranks):
+        for operation in OPERATIONS:
+            for size in array_sizes(operation, params.cpu_sizes, num_ranks):
+                figures.append(tell("time_us", 10.0, "us", rank, operation, size or None))
+                if size and rank == 0:
+                    figures.append(tell("busbw", 5.0, "GB/s", rank, operation, size))
+            if operation != "barrier":
+                figures.append(tell("wrong_elements", 0, "1", rank, operation))
+    return Evidence(
+        ranks={
+            rank: RankSeen(rank=rank, node=f"n{rank}", node_rank=rank, local_rank=0, device="a CPU", kind="a CPU")
+            for rank in range(num_ranks)
+        },
+        asked=tuple(range(num_ranks)),
+        figures=tuple(figures),
+        facts=(),
+        backend="gloo",
+        device_type="cpu",
+    )
+
+
+def corrupted(num_ranks: int, wrong: dict[tuple[str, int], list[int]]) -> Evidence:
+    """(operation, rank that saw it) -> whose contributions were wrong there."""
+    evidence = healthy(num_ranks)
+    figures = tuple(
+        replace(figure, value=3)
+        if figure.name == "wrong_elements" and (figure.variant, figure.rank) in wrong
+        else figure
+        for figure in evidence.figures
+    )
+    facts = tuple(
+        Fact(
+            check="collectives", name="wrong_values", value={"operation": operation, "contributors": givers}, rank=rank
+        )
+        for (operation, rank), givers in wrong.items()
+    )
+    return replace(evidence, figures=figures, facts=facts)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 8])
+def test_a_healthy_world_passes_and_all_values_are_judged(num_ranks: int) -> None:
+    ruling = CHECK.judge(healthy(num_ranks), SMALL)
+    assert (ruling.findings, ruling.absent) == ((), ())
+    assert len(ruling.judged) == 6 * num_ranks
+
+
+def test_one_rank_is_not_checked() -> None:
+    ruling = CHECK.judge(replace(healthy(1), figures=()), SMALL)
+    (finding,) = ruling.findings
+    assert (finding.severity, ruling.judged) == ("info", ())
+
+
+@pytest.mark.parametrize("bad", [0, 2])
+def test_who_sees_its_own_contribution_wrong_is_named(bad: int) -> None:
+    wrong = {("all_gather", rank): [bad] for rank in range(3)} | {("all_reduce", rank): [] for rank in range(3)}
+    (finding,) = CHECK.judge(corrupted(3, wrong), SMALL).findings
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "rank", (bad,))
+    assert finding.what == "wrong values in all_gather, all_reduce"
+    assert finding.measured == "18 wrong elements on 3 ranks"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "name", "ranks"),
+    [
+        ({("send_recv", 1): [0]}, "link", "link rank 0–rank 1, endpoints not", (0, 1)),
+        ({("send_recv", 1): [0], ("all_to_all", 0): [1]}, "link", "link rank 0–rank 1", (0, 1)),
+        ({("all_to_all", 1): [0], ("all_to_all", 2): [0]}, "fabric", "rank 0 or the links that leave it", (0,)),
+        ({("all_to_all", 1): [0, 2]}, "fabric", "rank 1 or the links that lead to it", (1,)),
+        ({("all_to_all", 1): [0, 2], ("all_to_all", 0): [2]}, "fabric", "not separable", ()),
+        ({("all_reduce", 1): []}, "fabric", "not separable", ()),
+    ],
+)
+def test_what_cannot_be_separated_blames_nobody(
+    wrong: dict[tuple[str, int], list[int]], kind: str, name: str, ranks: tuple[int, ...]
+) -> None:
+    (finding,) = CHECK.judge(corrupted(3, wrong), SMALL).findings
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", kind, ranks)
+    assert name in finding.culprit.name
+    assert "not separable" in finding.culprit.name
+
+
+def test_two_faults_are_two_findings() -> None:
+    wrong = {("all_gather", rank): [0] for rank in range(4)} | {("all_to_all", 3): [2]}
+    culprits = [finding.culprit.ranks for finding in CHECK.judge(corrupted(4, wrong), SMALL).findings]
+    assert culprits == [(0,), (2, 3)]
+
+
+def test_missing_figures_are_absent() -> None:
+    full = healthy(2)
+    for gone in full.figures:
+        less = replace(full, figures=tuple(figure for figure in full.figures if figure is not gone))
+        absent = CHECK.judge(less, SMALL).absent
+        if gone.rank == 1 and gone.size_bytes == 8:
+            assert absent == (), "only rank 0 tells its small sizes"
+            continue
+        (name,) = absent
+        assert name.startswith(f"{gone.name} {gone.variant} of rank {gone.rank}")
+    assert CHECK.judge(replace(full, asked=(), figures=()), SMALL).absent == ("any operation, from any rank",)
+
+
+def test_limits_speak_of_the_stated_sizes_of_rank_0() -> None:
+    evidence = healthy(2)
+    good = Params(cpu_sizes=(8, 4096), min_busbw_gbps=5.0, max_latency_us=10.0)
+    assert CHECK.judge(evidence, good).findings == ()
+    assert len(CHECK.judge(evidence, good).judged) == 12 + 2
+    bad = Params(cpu_sizes=(8, 4096), min_busbw_gbps=5.1, max_latency_us=9.9)
+    latency, busbw = CHECK.judge(evidence, bad).findings
+    assert busbw.limit is not None
+    assert latency.limit is not None
+    assert (busbw.severity, busbw.limit.origin) == ("fail", "user collectives.min_busbw_gbps")
+    assert (latency.severity, latency.limit.origin) == ("fail", "user collectives.max_latency_us")
+    assert "4096 B" in busbw.what
+    assert " 8 B" in latency.what
+    assert busbw.culprit.ranks == latency.culprit.ranks == (), "all wait for the slowest"
+
+
+def lacking(ranks: tuple[int, ...], operation: str = "all_to_all") -> tuple[Fact, ...]:
+    value = {"operation": operation, "reason": "Backend gloo does not support it"}
+    return tuple(Fact(check="collectives", name="unsupported", value=value, rank=rank) for rank in ranks)
+
+
+def test_an_operation_is_only_lacking_when_every_rank_says_so() -> None:
+    full = healthy(2)
+    less = replace(full, figures=tuple(figure for figure in full.figures if figure.variant != "all_to_all"))
+    ruling = CHECK.judge(replace(less, facts=lacking((0, 1))), SMALL)
+    (finding,) = ruling.findings
+    assert (finding.severity, finding.culprit.kind) == ("warn", "none")
+    assert finding.what == "all_to_all was not checked: backend gloo does not have it"
+    assert finding.evidence == ("Backend gloo does not support it",)
+    assert (ruling.absent, len(ruling.judged)) == ((), 10)
+    one = CHECK.judge(replace(less, facts=lacking((0,))), SMALL)
+    assert one.findings == ()
+    assert {name.split(" of ")[0] for name in one.absent} == {f"{name} all_to_all" for name in NEEDED}
+
+
+@pytest.mark.parametrize("asked", [(), (0,)])
+def test_a_backend_lacks_only_what_somebody_said_it_lacks(asked: tuple[int, ...]) -> None:
+    nobody = replace(healthy(2), asked=asked, figures=())
+    ruling = CHECK.judge(nobody, SMALL)
+    assert ruling.findings == ()
+    assert ruling.absent != ()
+    ruling = CHECK.judge(replace(nobody, facts=lacking((0,))), SMALL)
+    (finding,) = ruling.findings
+    assert (finding.severity, finding.what.split()[0]) == ("warn", "all_to_all")
+    assert ruling.absent != ()
+
+
+def test_a_backend_that_has_nothing_shows_nothing() -> None:
+    facts = tuple(fact for operation in OPERATIONS for fact in lacking((0, 1), operation))
+    ruling = CHECK.judge(replace(healthy(2), figures=(), facts=facts), SMALL)
+    assert {finding.severity for finding in ruling.findings} == {"warn"}
+    assert ruling.absent == ("any operation, from any rank",)
+
+
+def test_blocks_are_whole_elements() -> None:
+    assert array_sizes("all_gather", (8, 4096), 3) == (12, 4104)
+    assert array_sizes("all_gather", (8, 16, 4096), 8) == (32, 4096)
+    assert array_sizes("all_reduce", (8, 4096), 3) == (8, 4096)
+    assert array_sizes("barrier", (8, 4096), 3) == (0,)

@@ -1,0 +1,142 @@
+"""The command as a person types it: one sentence and a code for what is wrong, a traceback only when asked for."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_FINDS_TORCH = (
+    'import sys; from seatrial.cli import main\ntry: main()\nfinally: print("torch" in sys.modules, file=sys.stderr)'
+)
+
+
+def _seatrial(*arguments: str, cwd: Path, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "seatrial", *arguments]
+    return subprocess.run(
+        command, cwd=cwd, env={**os.environ, **(environ or {})}, capture_output=True, text=True, timeout=50, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["rum"], "no such command 'rum'. Did you mean 'run'?"),
+        (["xyz"], "no such command 'xyz'. Commands: run,"),
+        (["run", "--nonsense"], "No such option"),
+        (["run", "quik"], "quik"),
+        (["run", "--nproc-per-node", "0"], "--nproc-per-node 0: at least one process is needed"),
+        (["run", "--nproc-per-node", "two"], "'two' is not a valid integer"),
+        (["run", "--device", "gpu"], "'gpu' is not one of"),
+        (["run", "--on", "moon"], "--on moon: no such target; there is local"),
+        (["run", "--backend", "nccl", "--device", "cpu"], "--backend nccl: NCCL moves data between GPUs only"),
+        (["run", "--python", "/nonexistent/python"], "--python /nonexistent/python: it does not run"),
+        (["run", "--deadline", "0", "--device", "cpu"], "--deadline 0.0: a positive number of seconds is needed"),
+        (["run", "--deadline", "nan", "--device", "cpu"], "--deadline nan: a positive number of seconds is needed"),
+        (["run", "--only", "nothing", "--device", "cpu"], "nothing"),
+        (["run", "--skip", "", "--only", "compute,compote", "--device", "cpu"], "compote"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence_and_code_2(tmp_path: Path, arguments: list[str], words: str) -> None:
+    done = _seatrial(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == [], "nothing was begun"
+
+
+@pytest.mark.skipif(
+    Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists(), reason="this machine has accelerators"
+)
+@pytest.mark.parametrize("device", ["cuda", "rocm"])
+def test_a_device_that_is_not_here_is_refused(tmp_path: Path, device: str) -> None:
+    done = _seatrial("run", "--device", device, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"--device {device}: " in done.stderr
+
+
+def test_reports_that_cannot_be_written_are_told_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = _seatrial("run", "smoke", "--device", "cpu", "--out", "file/reports", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--out file/reports: reports cannot be written there" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_fault_that_is_none_is_refused(tmp_path: Path) -> None:
+    done = _seatrial("run", "--device", "cpu", cwd=tmp_path, environ={"SEATRIAL_PLANT": "burn@compute:0"})
+    assert done.returncode == 2
+    assert "'burn@compute:0'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--debug", "run", "--on", "moon"],
+        ["run", "--debug", "--on", "moon"],
+        ["run", "--on", "moon", "--debug"],
+    ],
+)
+def test_the_traceback_may_be_asked_for_anywhere(tmp_path: Path, arguments: list[str]) -> None:
+    done = _seatrial(*arguments, cwd=tmp_path)
+    assert "Traceback" in done.stderr
+    assert "RequestError: --on moon" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["run", "--help"], ["--version"]])
+def test_help_and_version_are_no_failure(tmp_path: Path, arguments: list[str]) -> None:
+    done = _seatrial(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_a_dry_run_prints_the_command_and_nothing_else(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        _FINDS_TORCH,
+        "run",
+        "smoke",
+        "--device",
+        "cpu",
+        "--nproc-per-node",
+        "3",
+        "--dry-run",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=True)
+    assert done.stderr == "False\n", "torch was loaded, or something was said"
+    words = shlex.split(done.stdout)
+    assert done.stdout.count("\n") == 1
+    assert words[0] == "env"
+    assert words[-3:] == [sys.executable, "-m", "seatrial.agent.main"]
+    assert "SEATRIAL_CONTROL=127.0.0.1:PORT" in words
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_help_loads_no_command_and_nothing_heavy(tmp_path: Path) -> None:
+    code = "import sys; from seatrial.cli import main\ntry: main()\nfinally: print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=True
+    )
+    loaded = set(done.stderr.split())
+    assert "seatrial.cli" in loaded
+    assert (
+        loaded & {"torch", "rich", "jinja2", "yaml", "junitparser", "seatrial.cli.run", "seatrial.conductor"} == set()
+    )
+
+
+def test_a_reader_that_has_seen_enough_is_no_verdict(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "seatrial", "plan", "show"]
+    done = subprocess.run(
+        command, cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, text=True, timeout=50, check=False
+    )
+    os.close(write)
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
