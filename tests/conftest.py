@@ -28,7 +28,8 @@ def _has(*programs: str) -> bool:
 MARKS: dict[str, tuple[str, Callable[[], bool]]] = {
     "root": ("needs root", lambda: os.geteuid() == 0),
     "hosts": ("needs root and ip, to make hosts from network namespaces", lambda: os.geteuid() == 0 and _has("ip")),
-    "slurm": ("needs slurmctld, slurmd and munged", lambda: _has("slurmctld", "slurmd", "munged")),
+    "mpi": ("needs mpirun, named by SEATRIAL_TEST_MPIRUNS", lambda: bool(os.environ.get("SEATRIAL_TEST_MPIRUNS"))),
+    "slurm": ("needs slurmctld and slurmd", lambda: _has("slurmctld", "slurmd")),
     "podman": ("needs podman", lambda: _has("podman")),
     "browser": ("needs chromium", lambda: _has("chromium")),
     "gpu": ("needs an accelerator", lambda: Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()),

@@ -152,9 +152,12 @@ class SimulatedFleet:
         self._agents[node].silent = True
 
     def lose(self, node: int) -> None:
-        """The connection of a node breaks, and its agent ends."""
+        """The connection of a node breaks, and its agent ends. One that never joined: its launcher says so."""
         agent = self._agents.get(node)
-        if agent is None or not agent.open:
+        if agent is None:
+            self._carry_out(self.machine.lost(node, "never came", self.now))
+            return
+        if not agent.open:
             return
         agent.open = False
         self._to_conductor(agent, lambda: self._carry_out(self.machine.lost(node, "closed", self.now)))
@@ -171,7 +174,8 @@ class SimulatedFleet:
     def _tick(self) -> None:
         start, end = self._suspended
         if start <= self.now < end:
-            self._later(end - self.now + 0.001, self._tick)
+            # What comes first when it wakes, a tick or what was said meanwhile, is not to matter.
+            self._later(end - self.now + self._random.choice((0.0, 0.05)), self._tick)
             return
         self._carry_out(self.machine.tick(self.now))
         self._later(0.25, self._tick)

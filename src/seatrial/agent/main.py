@@ -1,7 +1,9 @@
 """The process of one node: ``python -m seatrial.agent.main``.
 
-It learns everything from its environment: SEATRIAL_CONTROL (host:port of the conductor), SEATRIAL_TOKEN,
-SEATRIAL_NODE_RANK, and SEATRIAL_KEEP, a folder where it leaves its events and the output of its ranks (optional).
+It learns everything from its environment: SEATRIAL_CONTROL (host:port of the conductor, or several ports to try),
+SEATRIAL_TOKEN, SEATRIAL_NODE_RANK; optionally SEATRIAL_KEEP, a folder where it leaves its events and the output of its
+ranks, and SEATRIAL_LOCAL_RANK with SEATRIAL_LOCAL_WORLD_SIZE, when it is the agent of one rank among several on its
+machine.
 """
 
 from __future__ import annotations
@@ -11,15 +13,19 @@ import platform
 import signal
 import socket
 import sys
+import time
 from types import FrameType
+from typing import Any
 
 from seatrial.agent.serve import Agent
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.cpu import usable_cores
+from seatrial.verdict.wire import encode
 
 __all__ = ["main"]
 
-_CONNECT_TIMEOUT_S = 30
+_JOIN_TIMEOUT_S = 60
+_ANSWER_TIMEOUT_S = 5
 
 
 def main() -> None:
@@ -42,28 +48,72 @@ def main() -> None:
 
 def _join() -> Agent:
     try:
-        host, _, port = os.environ["SEATRIAL_CONTROL"].rpartition(":")
+        host, _, ports = os.environ["SEATRIAL_CONTROL"].rpartition(":")
+        host = host.strip("[]")
         # The token must not be inherited by the ranks, which run whatever torch loads.
         token = os.environ.pop("SEATRIAL_TOKEN")
         node_rank = int(os.environ["SEATRIAL_NODE_RANK"])
-        address = (host.strip("[]"), int(port))
+        local_rank, local_world_size = (
+            int(os.environ[name]) if name in os.environ else None
+            for name in ("SEATRIAL_LOCAL_RANK", "SEATRIAL_LOCAL_WORLD_SIZE")
+        )
+        addresses = [(host, int(port)) for port in ports.split(",")]
     except (KeyError, ValueError) as error:
         raise RequestError(
             f"the environment of an agent is not complete: {error}; it is started by seatrial."
         ) from error
-    try:
-        connection = socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S)
-    except OSError as error:
-        raise SeatrialError(
-            f"node {node_rank} ({platform.node()}) cannot reach the controller at {address[0]}:{address[1]} ({error})."
-        ) from error
+    cores = usable_cores()
+    hello = {
+        "kind": "hello",
+        "token": token,
+        "node_rank": node_rank,
+        "hostname": platform.node(),
+        "pid": os.getpid(),
+        "cores": cores,
+    }
+    connection, received = _meet(addresses, hello)
     return Agent(
         connection=connection,
-        token=token,
+        received=received,
         node_rank=node_rank,
-        cores=usable_cores(),
+        cores=cores,
         keep=os.environ.get("SEATRIAL_KEEP") or None,
+        local_rank=local_rank,
+        local_world_size=local_world_size,
     )
+
+
+def _meet(addresses: list[tuple[str, int]], hello: dict[str, Any]) -> tuple[socket.socket, bytes]:
+    """The connection to the conductor of this job, and what it has said so far.
+
+    Another job's conductor, or a stranger, may hold one of the ports: only who answers the token is ours. Whoever was
+    started first waits for the other. Raises SeatrialError when nobody answers in time.
+    """
+    until = time.monotonic() + _JOIN_TIMEOUT_S
+    why: object = "nobody answered"
+    while True:
+        for address in addresses:
+            try:
+                connection = socket.create_connection(address, timeout=_ANSWER_TIMEOUT_S)
+            except OSError as error:
+                why = error
+                continue
+            try:
+                for line in encode(hello):
+                    connection.sendall(line)
+                received = connection.recv(1 << 16)
+            except OSError as error:
+                why, received = error, b""
+            if received:
+                return connection, received
+            connection.close()
+        if time.monotonic() > until:
+            host, port = addresses[0]
+            raise SeatrialError(
+                f"node {hello['node_rank']} ({platform.node()}) found no controller of its job at {host}:{port} in"
+                f" {_JOIN_TIMEOUT_S} s ({why})."
+            )
+        time.sleep(0.2)
 
 
 if __name__ == "__main__":

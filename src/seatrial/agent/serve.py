@@ -28,7 +28,21 @@ _SEND_TIMEOUT_S = 10.0
 class Agent:
     """One node's agent, joined to its conductor."""
 
-    def __init__(self, *, connection: socket.socket, token: str, node_rank: int, cores: int, keep: str | None) -> None:
+    def __init__(
+        self,
+        *,
+        connection: socket.socket,
+        received: bytes,
+        node_rank: int,
+        cores: int,
+        keep: str | None,
+        local_rank: int | None = None,
+        local_world_size: int | None = None,
+    ) -> None:
+        """``received``: what the conductor has said so far. ``local_rank``: we are the agent of that one rank only."""
+        self._received = received
+        self._local_rank = local_rank
+        self._local_world_size = local_world_size
         self._connection = connection
         self._connection.settimeout(_SEND_TIMEOUT_S)
         self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -45,19 +59,10 @@ class Agent:
         self._heard_at = time.monotonic()
         self._lost = False
         self._over = False
-        hello = {
-            "kind": "hello",
-            "token": token,
-            "node_rank": node_rank,
-            "hostname": platform.node(),
-            "address": connection.getsockname()[0],
-            "pid": os.getpid(),
-            "cores": cores,
-        }
-        self._send(hello)
 
     def serve(self, stopped_by: list[int]) -> int:
         """Until told to stop (0), or until the conductor is lost or a signal comes (3)."""
+        self._take_in(self._received)
         next_status = time.monotonic() + _STATUS_S
         while not self._over:
             before = time.monotonic()
@@ -101,6 +106,9 @@ class Agent:
         if not data:
             self._lost = True
             return
+        self._take_in(data)
+
+    def _take_in(self, data: bytes) -> None:
         self._heard_at = time.monotonic()
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         if len(self._buffer) > MAX_LINE_BYTES:
@@ -146,7 +154,7 @@ class Agent:
         )
 
     def _start(self, message: dict[str, Any]) -> None:
-        threads = max(1, self._cores // max(1, len(message["places"])))
+        threads = max(1, self._cores // (self._local_world_size or max(1, len(message["places"]))))
         environ = {**os.environ, **message["env"]}
         environ.setdefault("OMP_NUM_THREADS", str(threads))
         for rank, local_rank in message["places"]:
@@ -155,7 +163,7 @@ class Agent:
                 "run": message["run"],
                 "gen": message["gen"],
                 "rank": rank,
-                "local_rank": local_rank,
+                "local_rank": local_rank if self._local_rank is None else self._local_rank,
                 "node_rank": self._node_rank,
                 "node": platform.node(),
                 "address": self._connection.getsockname()[0],

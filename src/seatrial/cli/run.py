@@ -43,14 +43,26 @@ def run(plan: str, out: Path, as_json: bool, dry_run: bool, **options: Any) -> i
     PLAN is a TOML file or a level: smoke (seconds), quick (under a minute; the default), standard (minutes), burn-in
     (hours). Exit code: 0 PASS, 1 FAIL, 2 the request is wrong, 3 INCONCLUSIVE, 130 stopped.
     """
-    job = _job(plan, options)
+    from seatrial.launch import joined
+    from seatrial.probe.identity import identify
+
+    identity = identify(os.environ)
+    if identity.note:
+        click.echo(f"seatrial: {identity.note}", err=True)
+    meeting = joined.meet(identity, os.environ) if joined.is_one_of_many(identity) else None
+    # All processes of a job read the same request, so a wrong one ends them all alike.
+    job = _job(plan, options, identity, meeting)
     if dry_run:
-        click.echo("\n".join(_dry_run(job, out)))
+        click.echo("\n".join(_dry_run(job, out, meeting)))
         return 0
-    return _trial(job, out, as_json)
+    if meeting is not None:
+        os.environ.update(joined.agent_environ(identity))
+        if meeting.number > 0:
+            joined.become_agent(job, meeting)
+    return _trial(job, out, as_json, meeting)
 
 
-def _job(plan: str, options: dict[str, Any]) -> Any:
+def _job(plan: str, options: dict[str, Any], identity: Any, meeting: Any) -> Any:
     from seatrial.launch import place
     from seatrial.launch.job import Job
     from seatrial.launch.targets import TARGETS
@@ -63,8 +75,9 @@ def _job(plan: str, options: dict[str, Any]) -> Any:
     here = place.choose(
         device=options["device"],
         backend=options["backend"],
-        nproc_per_node=options["nproc_per_node"],
+        nproc_per_node=options["nproc_per_node"] if meeting is None else identity.local_world_size,
         python=python,
+        alone=meeting is None or identity.local_world_size == identity.world_size,
     )
     planted = tuple(filter(None, os.environ.get("SEATRIAL_PLANT", "").split(";")))
     for fault in planted:
@@ -73,8 +86,8 @@ def _job(plan: str, options: dict[str, Any]) -> Any:
         run="",
         plan=_plan(plan, options),
         target=target,
-        nodes=1,
-        nproc_per_node=here.nproc_per_node,
+        nodes=meeting.agents if meeting else 1,
+        nproc_per_node=1 if identity.level == "rank" and meeting else identity.nproc_per_node or here.nproc_per_node,
         device=here.device,
         backend=here.backend,
         python=python,
@@ -111,28 +124,27 @@ def _plan(source: str, options: dict[str, Any]) -> Any:
     return dataclasses.replace(resolved, deadline_s=Setting(value=deadline_s, origin="--deadline"))
 
 
-def _dry_run(job: Any, out: Path) -> list[str]:
+def _dry_run(job: Any, out: Path, meeting: Any) -> list[str]:
     from seatrial.launch.targets import TARGETS
 
-    commands = TARGETS[job.target](job, control="127.0.0.1:PORT", token="TOKEN", keep=str(out / "RUN-ID"))
+    control = meeting.control if meeting else "127.0.0.1:PORT"
+    commands = TARGETS[job.target](job, control=control, token="TOKEN", keep=str(out / "RUN-ID"))
     return [
         shlex.join(["env", *(f"{name}={value}" for name, value in command.env.items()), *command.argv])
         for command in commands
     ]
 
 
-def _summary(job: Any) -> str:
-    from seatrial.launch.targets import TARGETS
-
-    assert job.target in TARGETS
+def _summary(job: Any, meeting: Any) -> str:
+    where = "on this machine" if meeting is None else f"as {meeting.launcher} started them"
     backend = job.backend if job.backend != "auto" else "gloo" if job.device == "cpu" else "nccl"
     return (
-        f"seatrial {job.plan.name}: {job.world_size} processes on this machine ({job.device}, {backend}),"
+        f"seatrial {job.plan.name}: {job.world_size} processes {where} ({job.device}, {backend}),"
         f" {', '.join(job.plan.checks)}; at most {job.plan.deadline_s.value:.0f} s"
     )
 
 
-def _trial(job: Any, out: Path, as_json: bool) -> int:
+def _trial(job: Any, out: Path, as_json: bool, meeting: Any) -> int:
     from seatrial.conductor.conclude import conclude
     from seatrial.launch.conduct import caught_signals, conduct
     from seatrial.launch.record import Recorder, new_folder
@@ -142,7 +154,7 @@ def _trial(job: Any, out: Path, as_json: bool) -> int:
 
     run_id, folder = new_folder(out)
     job = dataclasses.replace(job, run=run_id)
-    click.echo(_summary(job), err=True)
+    click.echo(_summary(job, meeting), err=True)
     recorder = Recorder(run_id, folder)
     progress = Progress(sys.stderr, live=sys.stderr.isatty() and "NO_COLOR" not in os.environ)
 
@@ -156,7 +168,7 @@ def _trial(job: Any, out: Path, as_json: bool) -> int:
 
     with caught_signals() as caught:
         try:
-            damaged = conduct(job, folder, keep, caught)
+            damaged = conduct(job, folder, keep, caught, meeting)
         finally:
             recorder.close()
             progress.close()

@@ -55,8 +55,8 @@ def suspects(plan: Plan, check: str, events: Iterable[Mapping[str, Any]]) -> tup
     found = _registered(check)
     if found.suspects is None:
         return ()
-    evidence = evidence_so_far(check, events)
     try:
+        evidence = evidence_so_far(check, events)
         return found.suspects(evidence, plan.params(check, found.params))
     except Exception:  # the same figures are judged at the end, and an error of the judge is told there
         return ()

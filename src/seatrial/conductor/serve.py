@@ -6,11 +6,12 @@ import hmac
 import selectors
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from seatrial.conductor.machine import Machine
 from seatrial.conductor.records import Actions
+from seatrial.errors import SeatrialError
 from seatrial.verdict.events import Source
 from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder, encode
 
@@ -43,8 +44,11 @@ class Server:
     ``keep`` is called with every event, the agents' and the conductor's own, in the order of arrival.
     """
 
-    def __init__(self, host: str, token: str, keep: Callable[[dict[str, Any]], None]) -> None:
-        self._listener = socket.create_server((host, 0), backlog=4096)
+    def __init__(
+        self, host: str, token: str, keep: Callable[[dict[str, Any]], None], ports: Sequence[int] = (0,)
+    ) -> None:
+        """``ports`` are tried in this order; 0: the system chooses. Raises SeatrialError when all are taken."""
+        self._listener = _listen(host, ports)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self.damaged = 0
@@ -192,3 +196,12 @@ class Server:
             peer.out = b""  # it reads nothing any more; its silence is noticed by the machine
         mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
         self._selector.modify(peer.socket, mask, peer)
+
+
+def _listen(host: str, ports: Sequence[int]) -> socket.socket:
+    for port in ports:
+        try:
+            return socket.create_server((host, port), backlog=4096)
+        except OSError as error:
+            why = error
+    raise SeatrialError(f"none of the ports {', '.join(map(str, ports))} is free for the control connection ({why}).")

@@ -21,6 +21,7 @@ from seatrial.conductor.records import Config
 from seatrial.conductor.serve import Server
 from seatrial.conductor.steps import of_plan
 from seatrial.launch.job import Command, Job
+from seatrial.launch.joined import Meeting
 from seatrial.launch.targets import TARGETS
 from seatrial.verdict.events import SCHEMA, Source
 
@@ -30,14 +31,21 @@ _AGENT_END_S = 8.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def conduct(job: Job, folder: Path, keep: Callable[[dict[str, Any]], None], caught: list[int]) -> int:
+def conduct(
+    job: Job,
+    folder: Path,
+    keep: Callable[[dict[str, Any]], None],
+    caught: list[int],
+    meeting: Meeting | None = None,
+) -> int:
     """Conduct the trial and hand every event to ``keep``. Returns how many damaged lines were met.
 
     ``caught`` grows by signals: the first ends the trial in order, a second one at once. Whatever happens, no agent is
-    left running.
+    left running. ``meeting``: the agents of the others were started by somebody else and come by themselves.
     """
-    token = secrets.token_urlsafe(24)
-    server = Server("127.0.0.1", token, keep)
+    token = meeting.token if meeting else secrets.token_urlsafe(24)
+    server = Server("", token, keep, meeting.ports) if meeting else Server("127.0.0.1", token, keep)
+    control = f"{meeting.host if meeting else '127.0.0.1'}:{server.port}"
     source = Source(job.run, "conductor")
     keep(
         source.event(
@@ -51,7 +59,7 @@ def conduct(job: Job, folder: Path, keep: Callable[[dict[str, Any]], None], caug
     )
     machine = Machine(_config(job), time.monotonic())
     render = TARGETS[job.target]
-    commands = render(job, control=f"127.0.0.1:{server.port}", token=token, keep=str(folder))
+    commands = render(job, control=control, token=token, keep=str(folder))
     agents = _Agents(commands, folder)
     try:
         server.serve(machine, job.nodes, source, lambda: agents.between(caught))

@@ -27,8 +27,11 @@ class Place:
     env: dict[str, str]
 
 
-def choose(*, device: str, backend: str, nproc_per_node: int | None, python: str) -> Place:
-    """Decide for this machine: one process per accelerator, else two CPU processes. Raises RequestError."""
+def choose(*, device: str, backend: str, nproc_per_node: int | None, python: str, alone: bool = True) -> Place:
+    """Decide for this machine: one process per accelerator, else two CPU processes. Raises RequestError.
+
+    ``alone``: all ranks are on this machine.
+    """
     if nproc_per_node is not None and nproc_per_node < 1:
         raise RequestError(f"--nproc-per-node {nproc_per_node}: at least one process is needed.")
     torch = find_torch(python)
@@ -51,7 +54,7 @@ def choose(*, device: str, backend: str, nproc_per_node: int | None, python: str
             )
     env = {}
     loopback = {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}
-    if decided == "cpu" and loopback:
+    if alone and decided == "cpu" and loopback:
         # One machine only: the address that its own name resolves to may be anything, loopback always answers.
         env["GLOO_SOCKET_IFNAME"] = sorted(loopback)[0]
     return Place(device=decided, backend=backend, nproc_per_node=wanted, because=because, env=env)

@@ -107,9 +107,14 @@ def _parse(rest: bytes) -> dict[str, Any] | None:
     return None
 
 
+def _refuse(constant: str) -> None:
+    """JSON has no NaN and no infinity; what Python would read as such is not ours."""
+    raise ValueError(constant)
+
+
 def _loads(body: str) -> dict[str, Any] | None:
     try:
-        message = json.loads(body)
+        message = json.loads(body, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) else None

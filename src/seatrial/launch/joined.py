@@ -1,0 +1,128 @@
+"""Ranks that another launcher started (torchrun, mpirun, srun, an operator): each process becomes the agent of its
+rank or node, and the first one conducts as well.
+
+They know one another only by their environment, so the address, a short list of ports and a token are worked out from
+it, alike in every process. SEATRIAL_TOKEN, given to all of them, replaces the token that anybody on these machines
+could work out too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from seatrial.errors import RequestError
+from seatrial.launch import local
+from seatrial.launch.job import Job
+from seatrial.probe.identity import Identity
+
+__all__ = ["Meeting", "agent_environ", "become_agent", "is_one_of_many", "meet"]
+
+_FIRST_PORT = 20_000
+_PORTS = 12_000
+"""Below the ports that Linux hands out by itself (from 32,768 on)."""
+_TRIES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """Where the processes of one job meet, and as what this one comes."""
+
+    host: str
+    ports: tuple[int, ...]
+    """In this order: another job on the same machines may hold the first."""
+    token: str
+    launcher: str
+    number: int
+    """Which agent this process is; the first one conducts."""
+    agents: int
+
+    @property
+    def control(self) -> str:
+        """As an agent is told: host:port, or host:port,port,..."""
+        return f"{self.host}:{','.join(str(port) for port in self.ports)}"
+
+
+def is_one_of_many(identity: Identity) -> bool:
+    """Whether others were started together with this process. A rank 0 of 1 is a person's shell as much as a rank."""
+    if identity.level == "rank":
+        return identity.world_size != 1
+    return identity.level == "node" and identity.nnodes != 1
+
+
+def agent_environ(identity: Identity) -> dict[str, str]:
+    """What the agent of one rank must know that a conductor cannot: its place among the ranks of its machine."""
+    told = {"SEATRIAL_LOCAL_RANK": identity.local_rank, "SEATRIAL_LOCAL_WORLD_SIZE": identity.local_world_size}
+    return {name: str(value) for name, value in told.items() if value is not None}
+
+
+def become_agent(job: Job, meeting: Meeting) -> NoReturn:
+    """This process is the agent from here on; it does not return."""
+    (command,) = local.render(job, control=meeting.control, token=meeting.token, keep="")
+    environ = {**os.environ, **command.env, "SEATRIAL_NODE_RANK": str(meeting.number)}
+    os.execve(command.argv[0], command.argv, environ)
+
+
+def meet(identity: Identity, environ: Mapping[str, str]) -> Meeting:
+    """Where to meet. Raises RequestError when the environment does not say enough."""
+    if identity.level == "rank":
+        number, agents = identity.rank, identity.world_size
+    else:
+        number, agents = identity.node_rank, identity.nnodes
+    if number is None or agents is None:
+        raise RequestError(
+            f"{identity.launcher} tells that this is node {number}, but not of how many; set SEATRIAL_NODE_RANK and"
+            " SEATRIAL_NNODES, and MASTER_ADDR, in every process."
+        )
+    key = _key(identity, environ)
+    first = zlib.crc32(key.encode()) % _PORTS
+    return Meeting(
+        host=_host(identity, environ),
+        ports=tuple(_FIRST_PORT + (first + offset) % _PORTS for offset in range(_TRIES)),
+        token=environ.get("SEATRIAL_TOKEN") or hashlib.sha256(f"seatrial {os.getuid()} {key}".encode()).hexdigest(),
+        launcher=identity.launcher,
+        number=number,
+        agents=agents,
+    )
+
+
+def _host(identity: Identity, environ: Mapping[str, str]) -> str:
+    if identity.master_addr:
+        return identity.master_addr
+    if identity.launcher == "slurm":
+        return _first_host(environ.get("SLURM_STEP_NODELIST", environ.get("SLURM_NODELIST", "")))
+    if identity.local_world_size is not None and identity.local_world_size == identity.world_size:
+        return "127.0.0.1"
+    raise RequestError(
+        f"{identity.launcher} does not say where rank 0 is; pass MASTER_ADDR=THE-HOST-OF-RANK-0 to every process"
+        " (mpirun -x MASTER_ADDR=..., or -genv MASTER_ADDR ...)."
+    )
+
+
+def _key(identity: Identity, environ: Mapping[str, str]) -> str:
+    """What all processes of this job have in common and another job on the same machines has not."""
+    names = {
+        "torchrun": ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+        "openmpi": ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+        "slurm": ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+    }.get(identity.launcher, ())
+    told = [environ[name] for name in names if name in environ]
+    if identity.master_addr or identity.master_port is not None:
+        told += [str(identity.master_addr), str(identity.master_port)]
+    if not told:
+        # hydra tells nothing in common; on one machine its ranks have one parent.
+        told = ["parent", str(os.getppid())]
+    return "|".join([identity.launcher, *told])
+
+
+def _first_host(nodelist: str) -> str:
+    """The first of ``n[0-3,7],m1``. Zeros in front are part of the name."""
+    match = re.match(r"([^,\[]+)(?:\[([0-9]+)[^\]]*\]([^,]*))?", nodelist)
+    if match is None:
+        raise RequestError(f"SLURM_STEP_NODELIST={nodelist!r}: the first host cannot be read; set MASTER_ADDR.")
+    return match[1] + (match[2] or "") + (match[3] or "")

@@ -1,0 +1,39 @@
+"""The command typed under a real mpirun. SEATRIAL_TEST_MPIRUNS names them, with colons between."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.mpi
+
+MPIRUNS = [path for path in os.environ.get("SEATRIAL_TEST_MPIRUNS", "").split(":") if path]
+
+
+def options(mpirun: str) -> list[str]:
+    told = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
+    if "Open MPI" not in told and "mpirun (Open" not in told:
+        return []
+    return ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+
+
+@pytest.mark.parametrize("mpirun", MPIRUNS, ids=lambda path: Path(path).parts[-3])
+def test_ranks_of_mpirun_are_the_ranks(tmp_path: Path, mpirun: str) -> None:
+    trial = [sys.executable, "-m", "seatrial", "run", "smoke", "--json", "--out", str(tmp_path)]
+    done = subprocess.run(
+        [mpirun, *options(mpirun), "-np", "2", *trial],
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["acceptance"]["status"] == "PASS"
+    assert report["world_size"] == 2
