@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from seatrial.probe.process import look
+from seatrial.verdict.handshake import proof, proves
 from seatrial.verdict.wire import Decoder, encode
 
 TOKEN = "the-token"
-_START: dict[str, Any] = {"kind": "start", "run": "x", "gen": 0, "ranks": [0, 1], "places": [[0, 0], [1, 1]]}
+_START: dict[str, Any] = {"kind": "start", "run": "x", "gen": 0, "ranks": [[0, 1]], "places": [[0, 0], [1, 1]]}
 _START |= {"device": "cpu", "backend": "auto", "env": {}, "planted": []}
 
 
@@ -37,6 +38,8 @@ class StubConductor:
         self.heard: list[dict[str, Any]] = []
         self._decoder = Decoder()
         self._lines = self.connection.makefile("rb")
+        self.hello = self.until_kind("hello")
+        self.send({"kind": "proof", "proof": proof(TOKEN, "conductor", self.hello["nonce"], 0)})
 
     def send(self, *messages: dict[str, Any]) -> None:
         for message in messages:
@@ -104,8 +107,10 @@ def _gone(pids: list[int]) -> bool:
 
 
 def test_it_says_hello_and_nothing_else_before_it_is_welcome(conductor: StubConductor) -> None:
-    hello = conductor.until_kind("hello")
-    assert (hello["token"], hello["node_rank"], hello["pid"]) == (TOKEN, 0, conductor.agent.pid)
+    hello = conductor.hello
+    assert (hello["node_rank"], hello["pid"]) == (0, conductor.agent.pid)
+    assert proves(hello["proof"], TOKEN, "agent", hello["nonce"], 0)
+    assert TOKEN not in str(hello)
     conductor.send({"kind": "welcome", "run": "x"})
     node = conductor.until_kind("node")
     assert (node["src"], node["seq"], node["run"], node["address"]) == ("node0", 0, "x", "127.0.0.1")
@@ -119,9 +124,7 @@ def test_it_says_hello_and_nothing_else_before_it_is_welcome(conductor: StubCond
 def test_ranks_of_a_whole_trial_killed_hanging_stopped_and_quitting(conductor: StubConductor) -> None:
     """One start of torch for all that needs the real worker."""
     conductor.send({"kind": "welcome", "run": "x"})
-    conductor.send(
-        {**_START, "ranks": [0, 1, 2, 3], "places": [[n, n] for n in range(4)], "planted": ["hang@bootstrap:0"]}
-    )
+    conductor.send({**_START, "ranks": [[0, 3]], "places": [[n, n] for n in range(4)], "planted": ["hang@bootstrap:0"]})
     while len(conductor.of("rank")) < 4:
         conductor.until_kind("rank")
     pids = {event["rank"]: event["pid"] for event in conductor.of("rank")}
@@ -201,8 +204,8 @@ def test_a_death_that_the_agent_meets_together_with_the_order_to_kill(conductor:
 def test_a_rank_that_cannot_open_its_device_says_why(conductor: StubConductor) -> None:
     conductor.send({"kind": "welcome", "run": "x"}, {**_START, "places": [[0, 0]], "device": "rocm"})
     error = conductor.until_kind("error")
-    assert (error["cause"], error["step"]) == ("request", -1)
-    assert "--device rocm" in error["message"]
+    assert (error["cause"], error["step"]) == ("device", -1)
+    assert "HIP error" in error["message"]
     assert conductor.until_kind("exit")["code"] == 1
 
 

@@ -170,7 +170,14 @@ def test_a_stack_that_comes_in_pieces_is_taken_whole(start_stand_in: StartStandI
 
 def test_the_real_worker_says_who_it_is_where_it_stands_and_ends() -> None:
     start = {"kind": "start", "run": "x", "gen": 0, "rank": 1, "local_rank": 1, "node_rank": 0, "node": "here"}
-    start |= {"address": "127.0.0.1", "ranks": [0, 1], "device": "cpu", "backend": "auto", "threads": 1, "planted": []}
+    start |= {
+        "address": "127.0.0.1",
+        "ranks": [[0, 1]],
+        "device": "cpu",
+        "backend": "auto",
+        "threads": 1,
+        "planted": [],
+    }
     process = RankProcess(start, os.environ, None)
     decoder = Decoder()
 

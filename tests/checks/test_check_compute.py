@@ -111,7 +111,7 @@ def test_one_unknown_device_is_measured_only() -> None:
 @pytest.mark.parametrize("num_ranks", [1, 2, 5])
 def test_a_wrong_element_fails_the_device_that_made_it_also_alone(num_ranks: int) -> None:
     last = num_ranks - 1
-    places = Fact(check="compute", name="wrong_values", value={"dtype": "bf16", "round": 0}, rank=last)
+    places = Fact(check="compute", name="wrong_values", value={"dtype": "bf16", "round": 0, "count": 2}, rank=last)
     ruling = CHECK.judge(evidence([700.0] * num_ranks, wrong={last: 2}, facts=(places,)), ONE)
     (finding,) = ruling.findings
     assert finding.severity == "fail"
@@ -140,6 +140,13 @@ def test_a_slow_rank_that_was_not_repeated_is_inconclusive() -> None:
         assert ruling.absent[0].startswith("tflops bf16 of rank 2 measured again")
 
 
+def test_of_many_suspects_the_typical_rank_comes_first_and_then_the_worst() -> None:
+    speeds = [400.0, 650.0, 300.0, *[500.0 - rank for rank in range(8)], *[700.0] * 20]
+    asked = suspects(evidence(speeds), ONE)
+    assert speeds[asked[0]] == 700.0
+    assert asked[1:] == (2, 0, *range(10, 2, -1), 1)
+
+
 def test_what_does_not_repeat_is_a_warning() -> None:
     ruling = CHECK.judge(evidence([700, 701, 500, 702, 699], {0: 700, 2: 698}), ONE)
     (finding,) = ruling.findings
@@ -155,6 +162,19 @@ def test_who_was_starved_of_the_cpu_is_never_blamed(starved: int) -> None:
     assert finding.severity == "warn"
     assert "other processes held the CPU" in finding.what
     assert [entry.figure.rank for entry in ruling.judged if entry.figure.name == "tflops"] == [0]
+
+
+def test_a_limit_of_the_user_is_not_passed_by_who_was_starved() -> None:
+    params = Params(cpu_dtypes=("fp32",), min_tflops=0.5)
+    speeds: dict[str, Any] = {"speeds": [1.0, 0.4], "again": {0: 1.0, 1: 0.4}, "device_type": "cpu"}
+    ruling = CHECK.judge(evidence(**speeds, shares={0: 1.0, 1: 0.62}), params)
+    assert [finding.severity for finding in ruling.findings] == ["warn"]
+    assert ruling.absent == ("tflops fp32 of rank 1: its CPU was held by others, cpu_share 0.62",)
+    (finding,) = CHECK.judge(evidence(**speeds, shares={0: 0.5, 1: 0.97}), params).findings
+    assert finding.severity == "fail", "the user's limit does not depend on the rank beside it"
+    assert finding.limit == Limit(value=0.5, unit="TFLOP/s", origin="user compute.min_tflops")
+    reached = CHECK.judge(evidence([1.0, 0.45], {0: 1.0, 1: 0.45}, device_type="cpu", shares={1: 0.62}), ONE)
+    assert reached.absent == ()
 
 
 def test_a_slow_cpu_with_all_its_time_is_blamed() -> None:
@@ -226,6 +246,9 @@ def test_a_speed_that_is_no_speed_is_absent(speed: float) -> None:
         ({"fraction": 1.1}, "fraction is 1.1"),
         ({"rounds": 0}, "rounds is 0"),
         ({"minutes": 2, "timeout_s": 60}, "must fit into timeout_s, 60 s"),
+        ({"seconds": 2, "rounds": 10}, "seconds is 2; 10 times for 3 dtypes it must fit into timeout_s, 60 s"),
+        ({"seconds": 7, "rounds": 1}, "seconds is 7; 3 times for 3 dtypes"),
+        ({"seconds": -1}, "seconds is -1"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused(params: dict[str, Any], sentence: str) -> None:

@@ -11,67 +11,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from checks.simulated_training import KEY, SMOKE, a_figure, trained
 
 from seatrial.checks._training_judge import judge, suspects
 from seatrial.checks.training import CHECK, Params, recipe_for
 from seatrial.errors import RequestError
 from seatrial.training.references import find_reference
-from seatrial.verdict.evidence import Evidence, RankSeen
+from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.figures import Fact, Figure
 from seatrial.verdict.findings import Finding, Ruling
-
-SMOKE = Params(max_steps=60, global_batch_size=64, timeout_s=30)
-KEY = recipe_for(SMOKE, 4)[1]
-LOSSES = tuple(2.3 * 0.95**step for step in range(60))
-
-
-def _figure(name: str, value: float, rank: int, *, step: int | None = None, stage: str = "measure") -> Figure:
-    return Figure(check="training", name=name, value=value, unit="1", rank=rank, step=step, stage=stage)
-
-
-def _evidence(
-    num_ranks: int = 4,
-    *,
-    compute_s: dict[int, float] | None = None,
-    alone_s: dict[int, float] | None = None,
-    digests: dict[int, str] | None = None,
-    kinds: dict[int, str] | None = None,
-    accuracy: float = 0.95,
-    losses: tuple[float, ...] = LOSSES,
-    evaluated: dict[int, int] | None = None,
-    runs: int = 1,
-    key: str = KEY,
-) -> Evidence:
-    ranks = {
-        rank: RankSeen(
-            rank=rank,
-            node=f"node-{rank // 2}",
-            node_rank=rank // 2,
-            local_rank=rank % 2,
-            device=(kinds or {}).get(rank, "A CPU"),
-            kind=(kinds or {}).get(rank, "A CPU"),
-        )
-        for rank in range(num_ranks)
-    }
-    figures = [_figure("loss", loss, 0, step=step) for step, loss in enumerate(losses)]
-    facts = [Fact(check="training", name="recipe", value={"key": key, "workload": "digits", "num_test": 360}, rank=0)]
-    for rank in ranks:
-        figures += [
-            _figure("compute_s", {**(compute_s or {})}.get(rank, 0.010 + rank * 1e-5), rank),
-            _figure("accuracy", accuracy, rank),
-            _figure("evaluated", (evaluated or {}).get(rank, 360 * runs), rank),
-            _figure("runs", runs, rank),
-        ]
-        facts.append(Fact(check="training", name="digest", value=(digests or {}).get(rank, "aa" * 32), rank=rank))
-    figures += [_figure("compute_s", value, rank, stage="repeat") for rank, value in (alone_s or {}).items()]
-    return Evidence(
-        ranks=ranks,
-        asked=tuple(ranks),
-        figures=tuple(figures),
-        facts=tuple(facts),
-        backend="gloo",
-        device_type="cpu",
-    )
 
 
 def _only(ruling: Ruling) -> Finding:
@@ -81,7 +29,7 @@ def _only(ruling: Ruling) -> Finding:
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 8])
 def test_a_healthy_training_passes_and_is_judged(num_ranks: int) -> None:
-    ruling = judge(_evidence(num_ranks), SMOKE)
+    ruling = judge(trained(num_ranks), SMOKE)
     assert (ruling.findings, ruling.absent) == ((), ())
     assert all(entry.passed for entry in ruling.judged)
     names = {entry.figure.name for entry in ruling.judged}
@@ -91,42 +39,47 @@ def test_a_healthy_training_passes_and_is_judged(num_ranks: int) -> None:
 def test_an_accuracy_below_the_reference_fails_and_names_nobody() -> None:
     reference = find_reference(KEY)
     assert reference is not None
-    ruling = judge(_evidence(accuracy=reference.limit(1) - 0.001), SMOKE)
+    ruling = judge(trained(accuracy=reference.limit(1) - 0.001), SMOKE)
     finding = _only(ruling)
     assert (finding.severity, finding.culprit.kind) == ("fail", "none")
     assert finding.limit is not None
     assert finding.limit.origin == f"reference {KEY}, {reference.num_seeds} seeds"
-    assert judge(_evidence(accuracy=reference.limit(1)), SMOKE).findings == ()
+    assert judge(trained(accuracy=reference.limit(1)), SMOKE).findings == ()
 
 
 def test_the_lowest_of_many_runs_is_allowed_to_be_lower_than_one() -> None:
     reference = find_reference(KEY)
     assert reference is not None
     lowest = (reference.limit(1) + reference.limit(1_000)) / 2
-    assert judge(_evidence(accuracy=lowest, runs=1_000), SMOKE).findings == ()
-    assert _only(judge(_evidence(accuracy=lowest), SMOKE)).severity == "fail"
+    assert judge(trained(accuracy=lowest, runs=1_000), SMOKE).findings == ()
+    assert _only(judge(trained(accuracy=lowest), SMOKE)).severity == "fail"
 
 
 def test_the_users_limit_wins_over_the_reference() -> None:
-    finding = _only(judge(_evidence(), replace(SMOKE, min_accuracy=0.96)))
+    finding = _only(judge(trained(), replace(SMOKE, min_accuracy=0.96)))
     assert finding.limit is not None
     assert (finding.limit.value, finding.limit.origin) == (0.96, "user training.min_accuracy")
-    assert judge(_evidence(accuracy=0.5), replace(SMOKE, min_accuracy=0.4)).findings == ()
+    assert judge(trained(accuracy=0.5), replace(SMOKE, min_accuracy=0.4)).findings == ()
 
 
 def test_a_recipe_without_a_reference_is_measured_only() -> None:
-    ruling = judge(_evidence(accuracy=0.2, key="something else"), SMOKE)
-    assert ruling.findings == ()
+    ruling = judge(trained(accuracy=0.2, key="something else"), SMOKE)
+    finding = _only(ruling)
+    assert (finding.severity, finding.culprit.kind) == ("warn", "none")
+    assert finding.what == "accuracy 0.2000 was only measured: there is no reference for this recipe"
+    assert finding.action == "set training.min_accuracy."
     assert "accuracy" not in {entry.figure.name for entry in ruling.judged}
+    assert (ruling.absent, ruling.unjudged) == ((), ("accuracy not judged",))
+    assert judge(trained(), SMOKE).unjudged == ()
 
 
 def test_a_loss_that_does_not_fall_fails() -> None:
-    finding = _only(judge(_evidence(losses=(2.3,) * 60), SMOKE))
+    finding = _only(judge(trained(losses=(2.3,) * 60), SMOKE))
     assert (finding.severity, finding.what) == ("fail", "the loss does not fall")
 
 
 def test_a_few_losses_show_nothing() -> None:
-    ruling = judge(_evidence(losses=(2.3, 2.4)), SMOKE)
+    ruling = judge(trained(losses=(2.3, 2.4)), SMOKE)
     assert ruling.findings == ()
     assert "2 cannot show" in ruling.absent[0]
 
@@ -134,7 +87,7 @@ def test_a_few_losses_show_nothing() -> None:
 @pytest.mark.parametrize(("ranks", "named"), [([2], (2,)), ([0, 1, 2, 3], ()), ([], ())])
 def test_a_loss_that_is_not_finite_names_who_brought_it_in(ranks: list[int], named: tuple[int, ...]) -> None:
     # All ranks stopped, so there is nothing else.
-    whole = _evidence()
+    whole = trained()
     fact = Fact(check="training", name="nonfinite", value={"step": 7, "seed": 1, "ranks": ranks}, rank=0)
     finding = _only(judge(replace(whole, figures=(), facts=(fact,)), SMOKE))
     assert finding.severity == "fail"
@@ -144,7 +97,7 @@ def test_a_loss_that_is_not_finite_names_who_brought_it_in(ranks: list[int], nam
 
 @pytest.mark.parametrize("odd", [0, 3])
 def test_the_replica_that_differs_is_named(odd: int) -> None:
-    finding = _only(judge(_evidence(digests={odd: "bb" * 32}), SMOKE))
+    finding = _only(judge(trained(digests={odd: "bb" * 32}), SMOKE))
     assert (finding.severity, finding.culprit.ranks) == ("fail", (odd,))
     assert f"rank {odd} (A CPU, local rank {odd % 2} on node-{odd // 2})" in finding.culprit.name
 
@@ -153,7 +106,7 @@ def test_the_replica_that_differs_is_named(odd: int) -> None:
     ("num_ranks", "digests"), [(2, {1: "bb"}), (4, {2: "bb", 3: "bb"}), (3, {0: "bb", 1: "cc", 2: "dd"})]
 )
 def test_replicas_without_a_majority_are_not_separable(num_ranks: int, digests: dict[int, str]) -> None:
-    finding = _only(judge(_evidence(num_ranks, digests=digests), SMOKE))
+    finding = _only(judge(trained(num_ranks, digests=digests), SMOKE))
     assert (finding.severity, finding.culprit.kind) == ("fail", "none")
     assert "not separable" in finding.culprit.name
     assert finding.culprit.ranks == tuple(range(num_ranks))
@@ -161,18 +114,18 @@ def test_replicas_without_a_majority_are_not_separable(num_ranks: int, digests: 
 
 def test_other_kinds_with_other_bits_are_a_warning_and_do_not_vote() -> None:
     kinds = {3: "B CPU"}
-    assert _only(judge(_evidence(digests={3: "bb"}, kinds=kinds), SMOKE)).severity == "warn"
-    assert judge(_evidence(kinds=kinds), SMOKE).findings == ()
-    finding = _only(judge(_evidence(digests={1: "bb", 3: "cc"}, kinds=kinds), SMOKE))
+    assert _only(judge(trained(digests={3: "bb"}, kinds=kinds), SMOKE)).severity == "warn"
+    assert judge(trained(kinds=kinds), SMOKE).findings == ()
+    finding = _only(judge(trained(digests={1: "bb", 3: "cc"}, kinds=kinds), SMOKE))
     assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
 
 
 @pytest.mark.parametrize("num_ranks", [2, 8])
 def test_a_straggler_that_is_slow_alone_too_is_named(num_ranks: int) -> None:
-    slow = _evidence(num_ranks, compute_s={1: 0.030})
+    slow = trained(num_ranks, compute_s={1: 0.030})
     (reference,) = set(suspects(slow, SMOKE)) - {1}
     alone = {1: 0.028, reference: 0.009}
-    finding = _only(judge(_evidence(num_ranks, compute_s={1: 0.030}, alone_s=alone), SMOKE))
+    finding = _only(judge(trained(num_ranks, compute_s={1: 0.030}, alone_s=alone), SMOKE))
     assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
     assert finding.limit is not None
     assert finding.limit.origin.startswith("fleet")
@@ -180,32 +133,56 @@ def test_a_straggler_that_is_slow_alone_too_is_named(num_ranks: int) -> None:
 
 @pytest.mark.parametrize("num_ranks", [2, 8])
 def test_a_straggler_that_is_fast_alone_is_a_warning(num_ranks: int) -> None:
-    (reference,) = set(suspects(_evidence(num_ranks, compute_s={1: 0.030}), SMOKE)) - {1}
+    (reference,) = set(suspects(trained(num_ranks, compute_s={1: 0.030}), SMOKE)) - {1}
     alone = {1: 0.010, reference: 0.009}
-    finding = _only(judge(_evidence(num_ranks, compute_s={1: 0.030}, alone_s=alone), SMOKE))
+    finding = _only(judge(trained(num_ranks, compute_s={1: 0.030}, alone_s=alone), SMOKE))
     assert (finding.severity, finding.culprit.ranks) == ("warn", (1,))
 
 
+def test_a_straggler_that_was_starved_is_a_warning() -> None:
+    whole = trained(2, compute_s={1: 0.030}, alone_s={0: 0.009, 1: 0.028})
+    for starved in (0, 1):
+        share = a_figure("cpu_share", 0.6, starved, stage="repeat")
+        ruling = judge(replace(whole, figures=(*whole.figures, share)), SMOKE)
+        assert _only(ruling).severity == "warn"
+        assert "other processes held the CPU" in _only(ruling).what
+        assert 1 not in {entry.figure.rank for entry in ruling.judged if entry.figure.name == "compute_s"}
+    share = a_figure("cpu_share", 0.97, 1, stage="repeat")
+    assert _only(judge(replace(whole, figures=(*whole.figures, share)), SMOKE)).severity == "fail"
+
+
+@pytest.mark.parametrize("alone_s", [None, {0: 0.009, 1: 0.028}])
+def test_a_gpu_is_only_warned_of(alone_s: dict[int, float] | None) -> None:
+    ruling = judge(replace(trained(2, compute_s={1: 0.030}, alone_s=alone_s), device_type="cuda"), SMOKE)
+    assert (_only(ruling).severity, _only(ruling).culprit.ranks, ruling.absent) == ("warn", (1,), ())
+
+
+def test_of_many_suspects_the_typical_rank_comes_first_and_then_the_worst() -> None:
+    asked = suspects(trained(30, compute_s={rank: 0.020 + rank * 1e-3 for rank in range(10)}), SMOKE)
+    assert asked[0] >= 10
+    assert asked[1:] == tuple(range(9, -1, -1))
+
+
 def test_a_straggler_that_was_not_measured_again_is_not_settled() -> None:
-    ruling = judge(_evidence(compute_s={1: 0.030}), SMOKE)
+    ruling = judge(trained(compute_s={1: 0.030}), SMOKE)
     assert ruling.findings == ()
     assert "rank 1 measured again" in ruling.absent[0]
 
 
 def test_nobody_is_suspected_for_being_fast_or_of_another_model() -> None:
-    assert suspects(_evidence(compute_s={1: 0.001}), SMOKE) == ()
-    assert suspects(_evidence(8, compute_s={6: 0.03, 7: 0.03}, kinds={6: "B CPU", 7: "B CPU"}), SMOKE) == ()
+    assert suspects(trained(compute_s={1: 0.001}), SMOKE) == ()
+    assert suspects(trained(8, compute_s={6: 0.03, 7: 0.03}, kinds={6: "B CPU", 7: "B CPU"}), SMOKE) == ()
 
 
 @pytest.mark.parametrize("evaluated", [{2: 359}, dict.fromkeys(range(4), 720)])
 def test_a_wrong_count_of_test_samples_fails(evaluated: dict[int, int]) -> None:
-    finding = _only(judge(_evidence(evaluated=evaluated), SMOKE))
+    finding = _only(judge(trained(evaluated=evaluated), SMOKE))
     assert finding.severity == "fail"
     assert "counts of test samples" in finding.what
 
 
 def test_ranks_that_tell_another_accuracy_fail() -> None:
-    whole = _evidence()
+    whole = trained()
     figures = tuple(
         replace(figure, value=0.96) if (figure.name, figure.rank) == ("accuracy", 3) else figure
         for figure in whole.figures
@@ -215,7 +192,7 @@ def test_ranks_that_tell_another_accuracy_fail() -> None:
 
 @pytest.mark.parametrize("name", ["compute_s", "accuracy", "evaluated", "runs", "digest"])
 def test_what_a_rank_did_not_tell_is_absent(name: str) -> None:
-    whole = _evidence()
+    whole = trained()
     figures = tuple(figure for figure in whole.figures if (figure.name, figure.rank) != (name, 2))
     facts = tuple(fact for fact in whole.facts if (fact.name, fact.rank) != (name, 2))
     ruling = judge(replace(whole, figures=figures, facts=facts), SMOKE)
@@ -228,7 +205,7 @@ def test_no_evidence_is_no_pass() -> None:
 
 
 def test_a_time_of_zero_was_not_measured() -> None:
-    assert judge(_evidence(compute_s={1: 0.0}), SMOKE).absent == ("compute_s of rank 1",)
+    assert judge(trained(compute_s={1: 0.0}), SMOKE).absent == ("compute_s of rank 1",)
 
 
 def test_the_target_does_not_depend_on_the_number_of_ranks() -> None:
@@ -255,6 +232,8 @@ def test_epochs_and_batch_size_of_the_user_decide() -> None:
         {"lr": 0.0},
         {"min_accuracy": 95.0},
         {"duration_s": 60.0},
+        {"workload": "synthetic-9999x9999x9999"},
+        {"workload": "synthetic-3x32x32", "num_samples": 10**9},
     ],
 )
 def test_a_wrong_parameter_is_refused(values: dict[str, Any]) -> None:
@@ -325,7 +304,7 @@ def test_two_real_ranks_tell_what_the_judge_needs_and_pass(tmp_path: Path) -> No
     assert [process.exitcode for process in processes] == [0, 0]
     figures, facts, phases = _read(tmp_path, 0)
     repeated, _, _ = _read(tmp_path, 1)
-    evidence = replace(_evidence(2), figures=(*figures, *repeated), facts=tuple(facts))
+    evidence = replace(trained(2), figures=(*figures, *repeated), facts=tuple(facts))
     ruling = judge(evidence, SMOKE)
     # How fast two processes of a shared machine are is not for a test to say.
     assert [finding for finding in ruling.findings if finding.culprit.kind != "rank"] == []
@@ -333,10 +312,13 @@ def test_two_real_ranks_tell_what_the_judge_needs_and_pass(tmp_path: Path) -> No
     assert phases[0] == phases[1]
     assert [point.step for point in figures if point.name == "loss"] == list(range(60))
     assert {figure.rank for figure in figures if figure.name == "samples_per_s"} == {0}
-    assert {(figure.name, figure.rank) for figure in repeated} == {("compute_s", 0), ("compute_s", 1)}
+    assert {(figure.name, figure.rank) for figure in repeated} == {
+        (name, rank) for name in ("compute_s", "cpu_share") for rank in (0, 1)
+    }
 
     figures, facts, _ = _read(tmp_path, 2)
     runs = {figure.value for figure in figures if figure.name == "runs"}
     assert len(runs) == 1
     assert {figure.value for figure in figures if figure.name == "evaluated"} == {360 * number for number in runs}
-    assert len({fact.value for fact in facts if fact.name == "digest"}) == 1
+    assert {fact.value["runs"] for fact in facts if fact.name == "digest"} == runs
+    assert len({fact.value["digest"] for fact in facts if fact.name == "digest"}) == 1

@@ -57,7 +57,10 @@ def corrupted(num_ranks: int, wrong: dict[tuple[str, int], list[int]]) -> Eviden
     )
     facts = tuple(
         Fact(
-            check="collectives", name="wrong_values", value={"operation": operation, "contributors": givers}, rank=rank
+            check="collectives",
+            name="wrong_values",
+            value={"operation": operation, "count": 3, "contributors": givers},
+            rank=rank,
         )
         for (operation, rank), givers in wrong.items()
     )
@@ -110,6 +113,15 @@ def test_two_faults_are_two_findings() -> None:
     wrong = {("all_gather", rank): [0] for rank in range(4)} | {("all_to_all", 3): [2]}
     culprits = [finding.culprit.ranks for finding in CHECK.judge(corrupted(4, wrong), SMALL).findings]
     assert culprits == [(0,), (2, 3)]
+
+
+@pytest.mark.parametrize("asked", [(), (1, 2), (0, 1, 2)])
+def test_wrong_values_fail_without_their_figures(asked: tuple[int, ...]) -> None:
+    whole = corrupted(3, {("all_gather", rank): [0] for rank in range(3)})
+    (finding,) = CHECK.judge(replace(whole, figures=(), asked=asked), SMALL).findings
+    assert (finding.severity, finding.culprit.ranks, finding.what) == ("fail", (0,), "wrong values in all_gather")
+    least = "" if len(asked) == 3 else "at least "
+    assert finding.measured == f"{least}9 wrong elements on 3 ranks"
 
 
 def test_missing_figures_are_absent() -> None:

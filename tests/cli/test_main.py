@@ -39,6 +39,10 @@ def _seatrial(*arguments: str, cwd: Path, environ: dict[str, str] | None = None)
         (["run", "--deadline", "nan", "--device", "cpu"], "--deadline nan: a positive number of seconds is needed"),
         (["run", "--only", "nothing", "--device", "cpu"], "nothing"),
         (["run", "--skip", "", "--only", "compute,compote", "--device", "cpu"], "compote"),
+        (
+            ["run", "--batch-size", "100000", "--nproc-per-node", "3", "--device", "cpu"],
+            "3 ranks, batch_size 100000 (from --batch-size).",
+        ),
     ],
 )
 def test_a_wrong_request_is_one_sentence_and_code_2(tmp_path: Path, arguments: list[str], words: str) -> None:
@@ -86,6 +90,7 @@ def test_the_traceback_may_be_asked_for_anywhere(tmp_path: Path, arguments: list
     done = _seatrial(*arguments, cwd=tmp_path)
     assert "Traceback" in done.stderr
     assert "RequestError: --on moon" in done.stderr
+    assert done.returncode == 2, "1 would say that a cluster failed"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["run", "--help"], ["--version"]])

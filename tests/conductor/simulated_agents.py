@@ -367,6 +367,7 @@ class SimulatedFleet:
         rank.number, rank.phase = number * 10**9 + 1, f"{check}/begin {message['stage']}"
         struck = self._strike(agent, rank, number)
         if struck and rank.fault is not None and rank.fault.kind != "hang":
+            rank.stack = BEHIND if rank.fault.kind == "absent" else rank.stack
             return
         rank.number, rank.phase = number * 10**9 + 2, f"{check}/meet"
         if struck:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from seatrial.verdict.events import Source
+from seatrial.verdict.handshake import proof
 from seatrial.verdict.wire import Decoder, encode
 
 __all__ = ["RUN", "TOKEN", "StubAgent"]
@@ -25,7 +26,7 @@ class StubAgent:
         self._node = Source(RUN, f"node{node}")
         self._ranks = [Source(RUN, f"rank{2 * node + at}.0") for at in range(2)]
         self._first = 2 * node
-        self.send({"kind": "hello", "token": TOKEN, "node_rank": node})
+        self.send({"kind": "hello", "nonce": "n", "proof": proof(TOKEN, "agent", "n", node), "node_rank": node})
 
     def send(self, *messages: dict[str, Any]) -> None:
         """Say something."""

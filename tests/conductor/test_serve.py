@@ -19,10 +19,11 @@ from seatrial.conductor.records import Config
 from seatrial.conductor.serve import Server
 from seatrial.conductor.steps import StepPlan
 from seatrial.verdict.events import Source
+from seatrial.verdict.handshake import proof
 from seatrial.verdict.wire import MAX_LINE_BYTES, PREFIX, encode
 
 _STEPS = (StepPlan(check="compute", scope="alone"), StepPlan(check="training", scope="world"))
-_HELLO = {"kind": "hello", "token": TOKEN, "node_rank": 0}
+_HELLO = {"kind": "hello", "nonce": "n", "proof": proof(TOKEN, "agent", "n", 0), "node_rank": 0}
 _FULL_HOUSE = 256
 """Strangers that a server keeps at once."""
 
@@ -107,10 +108,15 @@ def test_a_trial_goes_through() -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        encode({**_HELLO, "token": "wrong"}),
+        encode({**_HELLO, "proof": "wrong"}),
+        encode({**_HELLO, "proof": proof("another token", "agent", "n", 0)}),
+        encode({**_HELLO, "proof": proof(TOKEN, "conductor", "n", 0)}),
+        encode({**_HELLO, "nonce": "m"}),
+        encode({**_HELLO, "nonce": None}),
         encode({"kind": "hello", "node_rank": 0}),
-        encode({**_HELLO, "token": ["x"]}),
-        encode({**_HELLO, "token": "\ud800"}),
+        encode({**_HELLO, "proof": ["x"]}),
+        encode({**_HELLO, "proof": "\ud800"}),
+        encode({**_HELLO, "nonce": "\ud800"}),
         encode({**_HELLO, "node_rank": 1}),
         encode({**_HELLO, "node_rank": -1}),
         encode({**_HELLO, "node_rank": "0"}),

@@ -44,17 +44,23 @@ def test_who_complains_of_the_fabric_is_not_guilty_and_who_has_an_error_of_its_o
     assert vigil.guilty() == {1, 3}
 
 
+def _peek(vigil: Vigil, now: float) -> list[int]:
+    """As the machine does: look, then ask for what is wanted."""
+    assert vigil.look(now) is None
+    return vigil.peek(now)
+
+
 def test_nobody_is_asked_for_a_stack_while_somebody_moves() -> None:
     vigil = _vigil(3)
     vigil.pulses[1].moved_at = 1.0
-    assert vigil.peek(PATIENCE_S) == []
-    assert vigil.peek(PATIENCE_S + 1.0) == [0, 1, 2]
-    assert vigil.peek(PATIENCE_S + 2.0) == [], "once a step"
+    assert _peek(vigil, PATIENCE_S) == []
+    assert _peek(vigil, PATIENCE_S + 1.0) == [0, 1, 2]
+    assert _peek(vigil, PATIENCE_S + 2.0) == [], "once, as long as nobody moves"
 
 
 def test_stacks_are_asked_of_some_when_there_are_many() -> None:
     vigil = _vigil(100)
-    assert vigil.peek(PATIENCE_S) == list(range(MOST_STACKS))
+    assert _peek(vigil, PATIENCE_S) == list(range(MOST_STACKS))
     vigil.suspect(Seen(how="dead", rank=77), 20.0)
     wanted = vigil.stacks_wanted()
     assert (wanted[0], len(wanted)) == (77, MOST_STACKS)
@@ -62,23 +68,71 @@ def test_stacks_are_asked_of_some_when_there_are_many() -> None:
 
 def test_the_stacks_name_who_never_entered() -> None:
     vigil = _vigil(3)
+    _peek(vigil, PATIENCE_S)
     vigil.stacks = {0: INSIDE, 1: INSIDE}
-    assert vigil.look(20.0) is None
+    assert vigil.look(PATIENCE_S + 1.0) is None
     vigil.stacks[2] = BEHIND
-    assert vigil.look(20.0) == "trouble"
+    assert vigil.look(PATIENCE_S + 1.0) == "trouble"
     assert vigil.guilty() == {2}
+
+
+def test_stacks_of_ranks_that_have_moved_since_say_nothing() -> None:
+    vigil = _vigil(3)
+    _peek(vigil, PATIENCE_S)
+    vigil.pulses[2].update(("S", 0.0, 7, "on"), PATIENCE_S + 0.5)
+    vigil.stacks = {0: INSIDE, 1: INSIDE, 2: BEHIND}
+    assert vigil.look(PATIENCE_S + 1.0) is None
+    assert vigil.stacks == {}
+    assert _peek(vigil, 2 * PATIENCE_S + 1.0) == [0, 1, 2], "and are asked for again when nobody moves again"
+
+
+def test_who_is_behind_but_waits_inside_is_not_named() -> None:
+    vigil = _vigil(3)
+    vigil.pulses[0].number = 9
+    vigil.finished(0)
+    assert _peek(vigil, PATIENCE_S) == [1, 2]
+    vigil.stacks = {1: INSIDE, 2: INSIDE}
+    assert vigil.look(PATIENCE_S + 1.0) is None
+    vigil.stacks[2] = BEHIND
+    assert vigil.look(PATIENCE_S + 1.0) == "trouble"
+    assert vigil.guilty() == {2}
+
+
+def test_who_is_behind_and_gives_no_stack_is_named() -> None:
+    vigil = _vigil(2)
+    vigil.pulses[0].number = 9
+    vigil.finished(0)
+    _peek(vigil, PATIENCE_S)
+    assert vigil.look(PATIENCE_S + 2.9) is None
+    assert vigil.look(PATIENCE_S + 3.0) == "trouble"
+    assert vigil.guilty() == {1}
+
+
+def _until_deadline(vigil: Vigil, now: float) -> None:
+    """The stacks are asked for once more, and when they have come it is decided."""
+    ranks = _peek(vigil, now)
+    vigil.stacks = dict.fromkeys(ranks, INSIDE)
+    assert vigil.look(now + 0.5) == "deadline"
 
 
 def test_a_deadline_with_all_alike_names_nobody() -> None:
     vigil = _vigil(3, until=10.0)
     assert vigil.look(9.9) is None
-    assert vigil.look(10.0) == "deadline"
+    _until_deadline(vigil, 10.0)
     assert vigil.guilty() == set()
     assert {entry["how"] for entry in vigil.told(0)["seen"]} == {"stuck"}
+
+
+def test_a_deadline_is_decided_though_somebody_moves_and_no_stack_comes() -> None:
+    vigil = _vigil(2, until=10.0)
+    _peek(vigil, 10.0)
+    for tick in range(12):
+        vigil.pulses[1].update(("R", 10.0 + tick, 1, "loop"), 10.25 + tick / 4)
+        assert vigil.look(10.25 + tick / 4) is (None if tick < 11 else "deadline")
 
 
 def test_missed_time_moves_the_deadline_too() -> None:
     vigil = _vigil(3, until=10.0)
     vigil.shift(60.0)
     assert vigil.look(69.9) is None
-    assert vigil.look(70.0) == "deadline"
+    _until_deadline(vigil, 70.0)

@@ -86,9 +86,30 @@ def test_a_stack_that_says_nothing_of_the_step_loop_accuses_nobody() -> None:
 
 def test_at_the_deadline_all_alike_are_stuck_and_the_last_of_some_is_late() -> None:
     alike = {rank: _pulse(6) for rank in range(3)}
-    assert _told(at_deadline(alike, [0, 1, 2], False, NOW)) == [("stuck", 0), ("stuck", 1), ("stuck", 2)]
+    stuck = [("stuck", 0), ("stuck", 1), ("stuck", 2)]
+    assert _told(at_deadline(alike, [0, 1, 2], False, {}, NOW)) == stuck
     behind = {0: _pulse(6), 1: _pulse(5), 2: _pulse(4)}
-    assert _told(at_deadline(behind, [0, 1, 2], False, NOW)) == [("late", 2)]
-    assert _told(at_deadline({0: _pulse(7), 1: _pulse(6)}, [1], True, NOW)) == [("late", 1)]
-    held = {0: _pulse(6), 1: _pulse(6, state="D", held_since=NOW - 1)}
-    assert _told(at_deadline(held, [0, 1], False, NOW)) == [("frozen", 1)]
+    assert _told(at_deadline(behind, [0, 1, 2], False, {}, NOW)) == [("late", 2)]
+    assert _told(at_deadline({0: _pulse(7), 1: _pulse(6)}, [1], True, {}, NOW)) == [("late", 1)]
+
+
+def test_at_the_deadline_who_waits_inside_is_not_late() -> None:
+    behind = {0: _pulse(7), 1: _pulse(6), 2: _pulse(6)}
+    assert _told(at_deadline(behind, [1, 2], True, {1: INSIDE, 2: INSIDE}, NOW)) == [("stuck", 1), ("stuck", 2)]
+    assert _told(at_deadline(behind, [1, 2], True, {1: INSIDE, 2: BEHIND}, NOW)) == [("late", 2)]
+
+
+def test_at_the_deadline_a_moment_in_state_d_is_no_fault_and_a_stop_is() -> None:
+    def held(state: str, since: float) -> dict[int, Pulse]:
+        return {0: _pulse(6), 1: _pulse(6, state=state, held_since=since)}
+
+    assert _told(at_deadline(held("D", NOW - 1), [0, 1], False, {}, NOW)) == [("stuck", 0), ("stuck", 1)]
+    assert _told(at_deadline(held("D", NOW - 16), [0, 1], False, {}, NOW)) == [("frozen", 1)]
+    assert _told(at_deadline(held("T", NOW - 1), [0, 1], False, {}, NOW)) == [("frozen", 1)]
+
+
+def test_state_d_with_progress_is_not_held() -> None:
+    pulse = _pulse(1)
+    for second in range(20):
+        pulse.update(("D", float(second), second, "phase"), NOW + second)
+    assert suspects({0: pulse, 1: _pulse(99)}, [0], True, NOW + 20, together=True) == []

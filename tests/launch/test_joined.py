@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from seatrial.errors import RequestError
@@ -47,7 +52,10 @@ def test_another_job_meets_elsewhere(changed: dict[str, str]) -> None:
 
 def test_a_token_that_was_given_replaces_the_one_that_anybody_could_work_out() -> None:
     (environ, *_) = ranks({**TORCHRUN, "GROUP_RANK": "0"}, ("RANK", "LOCAL_RANK"), 4)
-    assert meet(identify(environ), {**environ, "SEATRIAL_TOKEN": "secret"}).token == "secret"
+    open_to_all = meet(identify(environ), environ)
+    given = meet(identify(environ), {**environ, "SEATRIAL_TOKEN": "secret"})
+    assert (open_to_all.protected, given.protected) == (False, True)
+    assert given.token not in (open_to_all.token, meet(identify(environ), {**environ, "SEATRIAL_TOKEN": "x"}).token)
 
 
 def test_the_ports_are_below_those_that_the_system_hands_out() -> None:
@@ -62,14 +70,35 @@ def test_the_ports_are_below_those_that_the_system_hands_out() -> None:
 OPENMPI = {"OMPI_COMM_WORLD_SIZE": "4", "PMIX_NAMESPACE": "prterun-a-1@1"}
 
 
-def test_mpirun_on_one_machine_needs_no_address() -> None:
-    environ = {
-        **OPENMPI,
-        "OMPI_COMM_WORLD_RANK": "3",
-        "OMPI_COMM_WORLD_LOCAL_RANK": "3",
-        "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
-    }
-    assert meet(identify(environ), environ).host == "127.0.0.1"
+ONE_MACHINE = {
+    **OPENMPI,
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+}
+
+
+def test_mpirun_on_one_machine_needs_no_address_and_keeps_a_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = ONE_MACHINE
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    one, other = meet(identify(environ), environ), meet(identify(environ), environ)
+    assert (one.host, one.protected) == ("127.0.0.1", True)
+    assert one.token == other.token
+    (secret,) = tmp_path.glob("seatrial-*/secret")
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    secret.write_text("another machine")
+    assert meet(identify(environ), environ).token != one.token
+
+
+def test_a_folder_that_others_can_write_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / f"seatrial-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(RequestError, match="0700"):
+        meet(identify(ONE_MACHINE), ONE_MACHINE)
 
 
 def test_mpirun_on_several_machines_must_be_told_where_rank_0_is() -> None:

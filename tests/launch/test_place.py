@@ -11,9 +11,7 @@ import pytest
 from seatrial.errors import RequestError
 from seatrial.launch.place import Place, choose
 
-pytestmark = pytest.mark.skipif(
-    Path("/proc/driver/nvidia/gpus").exists() or Path("/sys/class/kfd").exists(), reason="this machine has accelerators"
-)
+pytestmark = pytest.mark.skipif(Path("/proc/driver/nvidia/gpus").exists(), reason="this machine has accelerators")
 CPU, CUDA, ROCM = ("None", "None"), ("'12.8'", "None"), ("None", "'7.1'")
 
 
@@ -22,6 +20,7 @@ class _StandInHost:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.sysfs = folder / "sys"
         self.python = str(folder / "python")
         (folder / "python").write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} -S "$@"\n')
         (folder / "python").chmod(0o755)
@@ -36,14 +35,28 @@ class _StandInHost:
         tool.write_text("#!/bin/sh\n" + "".join(f"echo 'GPU {index}: stand-in'\n" for index in range(gpus)))
         tool.chmod(0o755)
 
+    def has_on_the_bus(self, vendor: str, count: int) -> None:
+        for number in range(count):
+            folder = self.sysfs / "bus" / "pci" / "devices" / f"0000:{number:02x}:00.0"
+            folder.mkdir(parents=True)
+            (folder / "vendor").write_text(f"{vendor}\n")
+            (folder / "class").write_text("0x030200\n")
+
+    def has_amd_driver(self) -> None:
+        folder = self.sysfs / "class" / "kfd" / "kfd" / "topology" / "nodes" / "1"
+        folder.mkdir(parents=True)
+        (folder / "simd_count").write_text("1216\n")
+
     def choose(self, device: str = "auto", backend: str = "auto", nproc_per_node: int | None = None) -> Place:
-        return choose(device=device, backend=backend, nproc_per_node=nproc_per_node, python=self.python)
+        return choose(
+            device=device, backend=backend, nproc_per_node=nproc_per_node, python=self.python, sysfs=self.sysfs
+        )
 
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _StandInHost:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     return _StandInHost(tmp_path)
 
@@ -92,3 +105,38 @@ def test_what_cannot_be_had_is_refused_with_its_option(
     host.has(torch, gpus)
     with pytest.raises(RequestError, match=re.escape(words)):
         host.choose(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("torch", [CPU, CUDA, ROCM])
+def test_devices_without_a_driver_are_never_passed_over(host: _StandInHost, torch: tuple[str, str]) -> None:
+    host.has(torch, gpus=0)
+    host.has_on_the_bus("0x10de", 4)
+    words = (
+        "--device auto: 4 NVIDIA devices are on the PCI bus, but the driver shows none (nvidia-smi: it says nothing)"
+    )
+    with pytest.raises(RequestError, match=re.escape(words)):
+        host.choose()
+    assert host.choose(device="cpu").device == "cpu"
+
+
+def test_a_driver_that_does_not_answer_is_never_passed_over(
+    host: _StandInHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.has(CUDA, gpus=8)
+    (host.folder / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 600\n")
+    monkeypatch.setattr("seatrial.probe.accelerators._TOOL_TIMEOUT_S", 0.2)
+    for device in ("auto", "cuda"):
+        with pytest.raises(
+            RequestError, match=rf"--device {device}: nvidia-smi did not answer in 0\.2 s; .*--device cpu"
+        ):
+            host.choose(device=device)
+
+
+def test_a_torch_built_for_the_devices_of_another_vendor_is_refused(host: _StandInHost) -> None:
+    """Else every rank would tell of a device that is broken."""
+    host.has_amd_driver()
+    host.has(CUDA, gpus=0)
+    with pytest.raises(RequestError, match=r"has 1 amd devices \(.*kfd\), but torch 2\.9\.0 is built for cuda;"):
+        host.choose()
+    host.has(ROCM, gpus=8)
+    assert (host.choose().device, host.choose().nproc_per_node) == ("rocm", 1)

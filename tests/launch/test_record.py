@@ -9,7 +9,7 @@ import pytest
 
 from seatrial.errors import RequestError
 from seatrial.launch.record import Recorder, new_folder
-from seatrial.verdict.wire import Decoder
+from seatrial.verdict.wire import Decoder, encode
 
 
 def test_each_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
@@ -49,3 +49,27 @@ def test_a_full_disk_is_told_once_and_nothing_in_memory_is_lost(tmp_path: Path) 
     told = [event for event in recorder.events if event.get("severity") == "error"]
     assert len(told) == 1
     assert os.strerror(28) in told[0]["text"]
+
+
+def test_a_note_is_in_the_file_too_even_after_the_end(tmp_path: Path) -> None:
+    recorder = Recorder("x", tmp_path)
+    recorder({"kind": "run"})
+    recorder.note("lines were cut")
+    recorder.close()
+    recorder.note("the report cannot be written")
+    assert [event.get("text") for event in recorder.events] == [
+        None,
+        "lines were cut",
+        None,
+        "the report cannot be written",
+        None,
+    ]
+    assert list(Decoder().lines(recorder.path.read_bytes())) == recorder.events
+
+
+def test_a_note_after_a_cut_line_can_be_read(tmp_path: Path) -> None:
+    recorder = Recorder("x", tmp_path)
+    recorder.path.write_bytes(encode({"kind": "figures"})[0][:-9])
+    recorder.note("the disk is full")
+    recorder.close()
+    assert list(Decoder().lines(recorder.path.read_bytes())) == recorder.events

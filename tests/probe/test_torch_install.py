@@ -75,6 +75,19 @@ def test_no_torch_and_no_seatrial_are_told_apart(tmp_path: Path, bare_python: st
         find_torch(bare_python)
 
 
+@pytest.mark.parametrize(("version", "refused"), [("3.9.18", True), ("3.10.0rc1", False), ("4.0.0", False)])
+def test_an_interpreter_that_is_too_old_is_refused(tmp_path: Path, version: str, refused: bool) -> None:
+    """A script stands in for the interpreter, and says what one of that version would."""
+    python = tmp_path / "python"
+    python.write_text(f"""#!/bin/sh\necho '{{"python": "{version}", "seatrial": true, "version": "2.6.0"}}'\n""")
+    python.chmod(0o755)
+    if refused:
+        with pytest.raises(RequestError, match=f"it is Python {version}, and seatrial needs 3.10 or newer"):
+            find_torch(str(python))
+    else:
+        assert find_torch(str(python)).version == "2.6.0"
+
+
 @pytest.mark.parametrize("python", ["/nonexistent/python", "/bin/true", "/bin/echo", "/"])
 def test_what_is_no_python_is_refused_with_its_name(python: str) -> None:
     with pytest.raises(RequestError, match=f"--python {python}: it does not run as a Python interpreter"):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from event_streams import SCENES, Stream, a_plan, died, frozen, healthy, interrupted, raised
 
+from seatrial.plan.model import Setting
 from seatrial.verdict.blame import blame
 from seatrial.verdict.findings import Finding
 from seatrial.verdict.fold import fold
@@ -117,13 +121,89 @@ def test_nobody_is_late_when_the_whole_trial_was_too_short() -> None:
 
 
 def test_nobody_ready_in_time_is_not_the_fault_of_each() -> None:
-    stream = Stream()
+    stream = Stream(plan=replace(a_plan(), deadline_s=Setting(value=1200.0, origin="level standard")))
     stream.events = [event for event in stream.events if event["kind"] != "rank"]
     seen = [{"rank": rank, "how": "stuck", "phase": "start-up/import torch"} for rank in (0, 1)]
     stream.say("conductor", "trouble", gen=0, step=-1, seen=seen, waiting=[])
     (finding,) = findings(stream)
     assert finding.severity == "error"
     assert "none of 2 ranks was ready in time" in finding.what
+
+
+STARTING = "start-up/import torch"
+
+
+def starting(deadline_s: float, *seen: dict[str, Any]) -> tuple[Finding, ...]:
+    """Trouble while ranks start."""
+    stream = Stream(plan=replace(a_plan(), deadline_s=Setting(value=deadline_s, origin="--deadline")))
+    full = [{"phase": STARTING, "waited_s": 20.0, "detail": "", **entry} for entry in seen]
+    stream.say("conductor", "trouble", gen=0, step=-1, seen=full, waiting=[])
+    stream.kill(0, 1)
+    return findings(stream.close(ranks=False))
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        {"how": "late", "detail": "state R, had not finished when the deadline passed"},
+        {"how": "stuck"},
+        {"how": "frozen", "detail": "state D (uninterruptible sleep)"},
+    ],
+)
+def test_nobody_is_slow_to_start_when_the_whole_trial_was_too_short(seen: dict[str, Any]) -> None:
+    for deadline_s in (8.0, 120.0, 239.0):
+        (finding,) = starting(deadline_s, {"rank": 1, **seen})
+        assert (finding.severity, finding.culprit.kind) == ("error", "none")
+        assert f"the trial's deadline of {deadline_s:g} s passed while ranks were starting" in finding.what
+    (finding,) = starting(1200.0, {"rank": 1, **seen})
+    assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
+
+
+def test_who_was_stopped_while_starting_is_named_whatever_the_deadline() -> None:
+    (finding,) = starting(60.0, {"rank": 1, "how": "frozen", "detail": "state T (stopped)"})
+    assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
+
+
+def test_a_later_generation_has_less_of_the_trials_time() -> None:
+    for deadline_s, severity in ((400.0, "error"), (1200.0, "fail")):
+        stream = Stream(4, plan=replace(a_plan(), deadline_s=Setting(value=deadline_s, origin="--deadline")))
+        stream.until("collectives").exit(3, -11, ours=False)
+        stream.trouble({"rank": 3, "how": "dead"}, waiting=(0, 1, 2))
+        stream.kill(0, 1, 2)
+        stream.generation = 1
+        stream.start((0, 1, 2))
+        late = [{"rank": 2, "how": "late", "phase": STARTING, "waited_s": 5.0}]
+        stream.say("conductor", "trouble", gen=1, step=-1, seen=late, waiting=[])
+        stream.kill(0, 1, 2)
+        dead, cut = findings(stream.close(ranks=False))
+        assert (dead.culprit.ranks, cut.severity) == ((3,), severity)
+
+
+@pytest.mark.parametrize(
+    ("phases", "kind", "ranks"),
+    [
+        ({0: "broadcast 8 B", 1: "broadcast 8 B", 2: "broadcast 8 B"}, "fabric", [()]),
+        ({1: "broadcast 8 B", 2: "broadcast 8 B"}, "rank", [(1,), (2,)]),
+        ({0: "broadcast 8 B", 1: "barrier", 2: "broadcast 8 B"}, "rank", [(0,), (1,), (2,)]),
+    ],
+)
+def test_most_late_in_one_operation_is_the_fabric(phases: dict[int, str], kind: str, ranks: list[Any]) -> None:
+    stream = Stream(4, nodes=2).until("collectives")
+    stream.trouble(*({"rank": rank, "how": "late", "phase": name} for rank, name in phases.items()), outcome="deadline")
+    stream.kill(0, 1, 2, 3)
+    found = findings(stream.close(ranks=False))
+    assert {finding.culprit.kind for finding in found} == {kind}
+    assert [finding.culprit.ranks for finding in found] == ranks
+    if kind == "fabric":
+        assert found[0].what == "3 of 4 ranks entered broadcast 8 B and did not leave it in time"
+        assert found[0].culprit.nodes == ("gpu-0", "gpu-1")
+
+
+def test_most_late_where_each_works_by_itself_are_each_named() -> None:
+    stream = Stream(3).until("compute")
+    stream.trouble({"rank": 0, "how": "late"}, {"rank": 1, "how": "late"}, outcome="deadline")
+    stream.kill(0, 1, 2)
+    assert [finding.culprit.ranks for finding in findings(stream.close(ranks=False))] == [(0,), (1,)]
 
 
 def test_a_node_that_never_came_is_not_blamed() -> None:

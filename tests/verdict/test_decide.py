@@ -9,6 +9,7 @@ from event_streams import SCENES, Stream, a_plan, fake_load, healthy
 
 from seatrial.conductor.conclude import conclude
 from seatrial.verdict.decide import Verdict, decide
+from seatrial.verdict.findings import Ruling
 from seatrial.verdict.fold import fold
 
 
@@ -95,6 +96,25 @@ def test_a_series_counts_as_one_figure() -> None:
     found = verdict(stream.close())
     # Of each rank one value in each of four checks, and in the last one a series that nobody judges.
     assert (found.status, found.judged, found.figures) == ("PASS", 8, 10)
+
+
+def test_what_is_told_again_counts_as_one_figure() -> None:
+    stream = Stream().until("training")
+    for rank in stream.alive:
+        for runs in range(3):
+            stream.tell("training", rank, 2.0 + runs)
+        stream.done(rank)
+    stream.step_end()
+    found = verdict(stream.close())
+    assert (found.status, found.judged, found.figures) == ("PASS", 8, 8)
+
+
+def test_what_nothing_could_judge_makes_a_pass_partial() -> None:
+    trial = fold(healthy().events)
+    rulings = {name: Ruling() for name in trial.plan["checks"]}
+    assert decide(trial, rulings, ()).partial == ()
+    found = decide(trial, {**rulings, "training": Ruling(unjudged=("accuracy not judged",))}, ())
+    assert (found.status, found.partial) == ("PASS", ("accuracy not judged",))
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,13 @@ def test_shapes_that_do_not_fit_are_our_own_mistake() -> None:
     assert cause_of(raised.value) == "own"
 
 
+def test_a_torch_that_has_the_memory_error_in_its_old_place_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = torch.cuda.OutOfMemoryError("in words that nobody knows")
+    monkeypatch.delattr(torch, "OutOfMemoryError")
+    assert cause_of(error) == "memory"
+    assert cause_of(KeyError("x")) == "own"
+
+
 @pytest.mark.parametrize(
     ("error", "cause"),
     [

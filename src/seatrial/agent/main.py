@@ -8,8 +8,11 @@ machine.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import resource
+import secrets
 import signal
 import socket
 import sys
@@ -20,16 +23,18 @@ from typing import Any
 from seatrial.agent.serve import Agent
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.cpu import usable_cores
-from seatrial.verdict.wire import encode
+from seatrial.verdict.handshake import proof, proves
+from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder, encode
 
 __all__ = ["main"]
 
 _JOIN_TIMEOUT_S = 60
-_ANSWER_TIMEOUT_S = 5
+_ANSWER_TIMEOUT_S = 10
 
 
 def main() -> None:
     """Serve one trial. Exit code 0 after an orderly end, 3 when the conductor was lost."""
+    _allow_files()
     try:
         agent = _join()
         stopped_by: list[int] = []
@@ -44,6 +49,14 @@ def main() -> None:
         print(f"seatrial agent: {error}", file=sys.stderr)
         code = error.exit_code
     sys.exit(code)
+
+
+def _allow_files() -> None:
+    """Each rank takes seven descriptors here; the soft limit is often 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _join() -> Agent:
@@ -63,15 +76,17 @@ def _join() -> Agent:
             f"the environment of an agent is not complete: {error}; it is started by seatrial."
         ) from error
     cores = usable_cores()
+    nonce = secrets.token_hex(16)
     hello = {
         "kind": "hello",
-        "token": token,
+        "nonce": nonce,
+        "proof": proof(token, "agent", nonce, node_rank),
         "node_rank": node_rank,
         "hostname": platform.node(),
         "pid": os.getpid(),
         "cores": cores,
     }
-    connection, received = _meet(addresses, hello)
+    connection, received = _meet(addresses, hello, token)
     return Agent(
         connection=connection,
         received=received,
@@ -83,13 +98,14 @@ def _join() -> Agent:
     )
 
 
-def _meet(addresses: list[tuple[str, int]], hello: dict[str, Any]) -> tuple[socket.socket, bytes]:
-    """The connection to the conductor of this job, and what it has said so far.
+def _meet(addresses: list[tuple[str, int]], hello: dict[str, Any], token: str) -> tuple[socket.socket, bytes]:
+    """The connection to the conductor of this job, and what it has said after its proof.
 
-    Another job's conductor, or a stranger, may hold one of the ports: only who answers the token is ours. Whoever was
-    started first waits for the other. Raises SeatrialError when nobody answers in time.
+    Another job's conductor, or a stranger, may hold one of the ports: nobody is obeyed who has not proved that it knows
+    the token. Whoever was started first waits for the other. Raises SeatrialError when nobody answers in time.
     """
-    until = time.monotonic() + _JOIN_TIMEOUT_S
+    # With one address the controller started us, so it is there; with several we may be the first to come.
+    until = time.monotonic() + (_JOIN_TIMEOUT_S if len(addresses) > 1 else 0.0)
     why: object = "nobody answered"
     while True:
         for address in addresses:
@@ -101,19 +117,32 @@ def _meet(addresses: list[tuple[str, int]], hello: dict[str, Any]) -> tuple[sock
             try:
                 for line in encode(hello):
                     connection.sendall(line)
-                received = connection.recv(1 << 16)
+                first, received = _first_line(connection)
             except OSError as error:
-                why, received = error, b""
-            if received:
+                why, first, received = error, b"", b""
+            answer = Decoder().line(first) or {}
+            if proves(answer.get("proof"), token, "conductor", hello["nonce"], hello["node_rank"]):
                 return connection, received
             connection.close()
         if time.monotonic() > until:
             host, port = addresses[0]
             raise SeatrialError(
-                f"node {hello['node_rank']} ({platform.node()}) found no controller of its job at {host}:{port} in"
-                f" {_JOIN_TIMEOUT_S} s ({why})."
+                f"node {hello['node_rank']} ({platform.node()}) found no controller of its job"
+                f" at {host}:{port} ({why})."
             )
         time.sleep(0.2)
+
+
+def _first_line(connection: socket.socket) -> tuple[bytes, bytes]:
+    """The first line that comes, and what came with it beyond."""
+    data = b""
+    while b"\n" not in data and len(data) <= MAX_LINE_BYTES:
+        piece = connection.recv(1 << 16)
+        if not piece:
+            break
+        data += piece
+    line, _, rest = data.partition(b"\n")
+    return line, rest
 
 
 if __name__ == "__main__":

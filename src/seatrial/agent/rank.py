@@ -20,6 +20,7 @@ __all__ = ["RankProcess"]
 _KEPT_LINES = 40
 _KEPT_LINE_BYTES = 500
 _LOG_LIMIT_BYTES = 16 << 20
+_LAST_WORDS_BYTES = 4 << 20
 _STACK_LIMIT_BYTES = 48 << 10
 
 
@@ -30,7 +31,8 @@ class RankProcess:
         self.rank: int = start["rank"]
         self.generation: int = start["gen"]
         self.ours = False
-        """We ended it, or told it to end."""
+        """We ended it."""
+        self._told_to_quit = False
         self.exit_code: int | None = None
         self.buffers: dict[int, bytes] = {}
         self._log = log
@@ -92,7 +94,7 @@ class RankProcess:
                 break
             ended = not piece
             data += piece
-            if ended or not everything:
+            if ended or not everything or len(data) > _LAST_WORDS_BYTES:
                 break
         *lines, rest = data.split(b"\n")
         if (ended or everything) and rest and fd == self.output_fd:
@@ -129,7 +131,7 @@ class RankProcess:
             "gen": self.generation,
             "rank": self.rank,
             "code": self.exit_code,
-            "ours": self.ours,
+            "ours": self.ours or (self._told_to_quit and self.exit_code == 0),
             "phase": self._phases.read()[1],
             "last_lines": list(self._last_lines)[-10:],
         }
@@ -170,14 +172,18 @@ class RankProcess:
         }
 
     def quit(self) -> None:
-        """Tell it to end by itself."""
-        self.ours = self.poll() is None  # one that is gone already went without being told
+        """Tell it to end by itself. How it does that is its own affair: only a clean end is on our account."""
+        self._told_to_quit = self.poll() is None  # one that is gone already went without being told
         self.send({"kind": "quit"})
 
     def kill(self) -> None:
         """End it now, stopped or not, with all that it started."""
         self.ours = self.ours or self.poll() is None
-        with contextlib.suppress(ProcessLookupError):
+        self.kill_group()
+
+    def kill_group(self) -> None:
+        """End what it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> bool:

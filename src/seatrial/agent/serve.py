@@ -23,6 +23,7 @@ _CONDUCTOR_SILENT_S = 30.0
 _END_S = 5.0
 _STACK_WAIT_S = 1.0
 _SEND_TIMEOUT_S = 10.0
+_DRAIN_S = 2.0
 
 
 class Agent:
@@ -62,6 +63,17 @@ class Agent:
 
     def serve(self, stopped_by: list[int]) -> int:
         """Until told to stop (0), or until the conductor is lost or a signal comes (3)."""
+        try:
+            self._loop(stopped_by)
+        except Exception as error:  # a mistake of ours, or no more descriptors: never a fault of the node
+            text = f"the agent of node {self._node_rank} failed: {type(error).__name__}: {error}"
+            self._event("note", severity="error", text=text)
+        self._end_ranks(stacks=())
+        self._event("end", told=bool(stopped_by))
+        self._close()
+        return 0 if self._over else 3
+
+    def _loop(self, stopped_by: list[int]) -> None:
         self._take_in(self._received)
         next_status = time.monotonic() + _STATUS_S
         while not self._over:
@@ -81,10 +93,6 @@ class Agent:
             if stopped_by or self._lost or now - self._heard_at > _CONDUCTOR_SILENT_S:
                 self._say_why(stopped_by)
                 break
-        self._end_ranks(stacks=())
-        self._event("end", told=bool(stopped_by))
-        self._close()
-        return 0 if self._over else 3
 
     def _say_why(self, stopped_by: list[int]) -> None:
         if stopped_by:
@@ -207,6 +215,8 @@ class Agent:
                 self._bury(process)
 
     def _bury(self, process: RankProcess) -> None:
+        # What it started must not outlive it, nor go on talking into its pipes.
+        process.kill_group()
         # What it said before it died comes before the news of its death.
         self._forward(process, everything=True)
         self._drain(process, everything=True)
@@ -228,6 +238,9 @@ class Agent:
             else:
                 state = process.status()[0]
                 self._event("left", gen=process.generation, rank=process.rank, pid=process.pid, state=state)
+                self._forget(process.event_fd)
+                self._forget(process.output_fd)
+                del self._ranks[process.rank]
 
     def _tell_stacks(self, ranks: Collection[int]) -> None:
         asked = [process for process in self._ranks.values() if process.rank in ranks]
@@ -249,7 +262,8 @@ class Agent:
             try:
                 self._events.write(line)
             except OSError:  # a full disk: the conductor still has them all
-                self._events.close()
+                with contextlib.suppress(OSError):
+                    self._events.close()
                 self._events = None
         self._write(line)
 
@@ -269,12 +283,18 @@ class Agent:
             self._lost = True
 
     def _close(self) -> None:
-        for process in self._ranks.values():
-            process.close()
+        # Closing with something unread would reset the connection, and our last words might be lost with it.
+        until = time.monotonic() + _DRAIN_S
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+            self._connection.settimeout(_DRAIN_S)
+            while time.monotonic() < until and self._connection.recv(1 << 16):
+                pass
         self._selector.close()
         self._connection.close()
         if self._events is not None:
-            self._events.close()
+            with contextlib.suppress(OSError):
+                self._events.close()
 
 
 def _append(path: str) -> BinaryIO | None:

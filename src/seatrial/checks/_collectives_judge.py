@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seatrial.checks._operations import OPERATIONS, array_sizes
+from seatrial.checks.base import last_told
 from seatrial.verdict.evidence import Evidence
-from seatrial.verdict.figures import Figure
+from seatrial.verdict.figures import Fact
 from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
 
 if TYPE_CHECKING:
@@ -26,18 +28,20 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     if len(evidence.ranks) == 1:
         what = "not checked: there is 1 rank"
         return Ruling(findings=(Finding(severity="info", check="collectives", what=what, culprit=_NOBODY),))
+    evidence = replace(evidence, figures=last_told(evidence.figures))
     lacking = _lacking(evidence)
     values = [
         Judged(figure=figure, limit=_EXACTLY, passed=figure.value == 0)
         for figure in evidence.figures
         if figure.name == "wrong_elements"
     ]
-    wrong = [entry.figure for entry in values if not entry.passed]
+    facts = [fact for fact in evidence.facts if fact.name == "wrong_values" and fact.rank is not None]
+    wrong = _wrong(values, facts)
     limits = list(_judge_limits(evidence, params))
     slow = [_slow(evidence, entry) for entry in limits if not entry.passed]
     return Ruling(
         findings=(
-            *(_trace(evidence, wrong) if wrong else ()),
+            *(_trace(evidence, wrong, facts) if wrong else ()),
             *slow,
             *(_not_checked(evidence, *each) for each in lacking.items()),
         ),
@@ -115,12 +119,25 @@ def _slow(evidence: Evidence, entry: Judged) -> Finding:
     )
 
 
-def _trace(evidence: Evidence, wrong: list[Figure]) -> list[Finding]:
+def _wrong(values: Iterable[Judged], facts: Iterable[Fact]) -> dict[tuple[int, str], float]:
+    """Wrong elements by (rank, operation). The facts are told at once, the figures perhaps never."""
+    seen: dict[tuple[int, str], float] = {}
+    for fact in facts:
+        if fact.rank is not None:
+            key = fact.rank, fact.value["operation"]
+            seen[key] = seen.get(key, 0) + fact.value["count"]
+    for entry in values:
+        if not entry.passed and entry.figure.rank is not None:
+            key = entry.figure.rank, entry.figure.variant
+            seen[key] = max(seen.get(key, 0), entry.figure.value)
+    return dict(sorted(seen.items()))
+
+
+def _trace(evidence: Evidence, wrong: Mapping[tuple[int, str], float], facts: list[Fact]) -> list[Finding]:
     """Who is common to the wrong elements.
 
     A rank that sees its own contribution wrong is named for certain: its own block comes to it over no link.
     """
-    facts = [fact for fact in evidence.facts if fact.name == "wrong_values"]
     pairs = {(giver, fact.rank) for fact in facts for giver in fact.value["contributors"] if fact.rank is not None}
     certain = {giver for giver, taker in pairs if giver == taker}
     ranks = [evidence.ranks[rank] for rank in sorted(certain)]
@@ -128,16 +145,17 @@ def _trace(evidence: Evidence, wrong: list[Figure]) -> list[Finding]:
     rest = {(giver, taker) for giver, taker in pairs if giver not in certain}
     if rest or not certain:
         culprits.append(_not_separable(rest))
-    lines = [f"rank {figure.rank}: {figure.value:.0f} wrong elements in {figure.variant}" for figure in wrong[:_LINES]]
+    lines = [f"rank {rank}: {count:.0f} wrong elements in {name}" for (rank, name), count in wrong.items()][:_LINES]
     lines += [f"rank {fact.rank}: {fact.value}" for fact in facts[:_LINES]]
-    count = sum(figure.value for figure in wrong)
+    ranks_seeing = {rank for rank, _ in wrong}
+    least = "" if ranks_seeing <= set(evidence.asked) else "at least "
     return [
         Finding(
             severity="fail",
             check="collectives",
-            what=f"wrong values in {', '.join(sorted({figure.variant for figure in wrong}))}",
+            what=f"wrong values in {', '.join(sorted({name for _, name in wrong}))}",
             culprit=culprit,
-            measured=f"{count:.0f} wrong elements on {len({figure.rank for figure in wrong})} ranks",
+            measured=f"{least}{sum(wrong.values()):.0f} wrong elements on {len(ranks_seeing)} ranks",
             limit=_EXACTLY,
             evidence=tuple(lines),
             action="take the device or link out of service; what was trained over it cannot be trusted.",

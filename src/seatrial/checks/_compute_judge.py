@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from seatrial.checks.base import STARVED, last_told
 from seatrial.plan.specs import find
 from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.figures import Figure
@@ -15,27 +17,41 @@ from seatrial.verdict.statistics import Outcome, Rates, compare_rates
 if TYPE_CHECKING:
     from seatrial.checks.compute import Params
 
-__all__ = ["ATTAINABLE_FROM", "DATASHEET_SHARE", "STARVED", "judge", "suspects"]
+__all__ = ["ATTAINABLE_FROM", "DATASHEET_SHARE", "judge", "suspects"]
 
 ATTAINABLE_FROM = 8192
 """Attainable figures are the best of large matrices; smaller ones are not held against them."""
 DATASHEET_SHARE = 0.4
 """Healthy devices were measured at 51 to 87 % of their datasheet."""
-STARVED = 0.8
-"""Who gets less of the CPU time that its threads could use is not blamed for being slow."""
 
 
 def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
-    """The ranks that missed a limit, and with them one typical rank of their model to compare with."""
-    return tuple(sorted({rank for _, _, rates in _groups(evidence, params) for rank in rates.suspects()}))
+    """The ranks that missed a limit, and with them one typical rank of their model to compare with.
+
+    That rank comes first and then the worst, because only so many are measured again, and nobody without the first.
+    """
+    typical: dict[int, None] = {}
+    reached: dict[int, float] = {}
+    for _, _, rates in _groups(evidence, params):
+        for rank in rates.suspects():
+            outcome = rates.outcome(rank)
+            if rank == rates.reference:
+                typical[rank] = None
+            elif outcome.limit is not None:
+                share = outcome.figure.value / outcome.limit.value
+                reached[rank] = min(share, reached.get(rank, share))
+    slow = (rank for rank in sorted(reached, key=lambda rank: (reached[rank], rank)) if rank not in typical)
+    return (*typical, *slow)
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
     """Any wrong element fails; a speed fails when it misses its limit again, alone and with the CPU to itself."""
+    evidence = replace(evidence, figures=last_told(evidence.figures))
     parts = [_judge_values(evidence)]
     for device, dtype, rates in _groups(evidence, params):
         parts.append(_judge_datasheet(evidence, params, device, dtype, rates))
-        parts += [_judge_speed(evidence, dtype, rates.outcome(rank)) for rank in sorted(rates.first)]
+        users = next((limit for limit in rates.own if limit.origin.startswith("user")), None)
+        parts += [_judge_speed(evidence, dtype, rates.outcome(rank), users) for rank in sorted(rates.first)]
     told = {
         (figure.rank, figure.name, figure.variant)
         for figure in evidence.figures
@@ -57,6 +73,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
 
 
 def _judge_values(evidence: Evidence) -> Ruling:
+    """By the figures, and by the facts: those are told at once, the figures perhaps never."""
     exact = Limit(value=0, unit="1", origin="exact")
     judged = tuple(
         Judged(figure=figure, limit=exact, passed=figure.value == 0)
@@ -67,13 +84,17 @@ def _judge_values(evidence: Evidence) -> Ruling:
     for entry in judged:
         if not entry.passed and entry.figure.rank is not None:
             wrong.setdefault(entry.figure.rank, {})[entry.figure.variant] = entry.figure.value
+    for fact in evidence.facts:
+        if fact.name == "wrong_values" and fact.rank is not None:
+            counts = wrong.setdefault(fact.rank, {})
+            counts[fact.value["dtype"]] = max(fact.value["count"], counts.get(fact.value["dtype"], 0))
     findings = tuple(
         Finding(
             severity="fail",
             check="compute",
             what=f"rank {rank} multiplies wrongly, by itself, in {', '.join(counts)}",
             culprit=_culprit(evidence, rank),
-            measured=f"{sum(counts.values()):.0f} wrong elements",
+            measured=f"{'' if rank in evidence.asked else 'at least '}{sum(counts.values()):.0f} wrong elements",
             limit=exact,
             evidence=tuple(
                 str(fact.value) for fact in evidence.facts if fact.name == "wrong_values" and fact.rank == rank
@@ -85,7 +106,8 @@ def _judge_values(evidence: Evidence) -> Ruling:
     return Ruling(findings=findings, judged=judged)
 
 
-def _judge_speed(evidence: Evidence, dtype: str, outcome: Outcome) -> Ruling:
+def _judge_speed(evidence: Evidence, dtype: str, outcome: Outcome, users: Limit | None) -> Ruling:
+    """``users``: the user's own limit, which is not the tightest one perhaps, and has to be decided all the same."""
     figure, limit, rank = outcome.figure, outcome.limit, outcome.figure.rank
     if limit is None or rank is None:
         return Ruling()
@@ -94,9 +116,18 @@ def _judge_speed(evidence: Evidence, dtype: str, outcome: Outcome) -> Ruling:
     entry = Judged(figure=figure, limit=limit, passed=outcome.state != "slow")
     if outcome.state == "passed":
         return Ruling(judged=(entry,))
-    share = min(_cpu_share(evidence, other, dtype) for other in outcome.alone)
+    own_share = _cpu_share(evidence, rank, dtype)
+    share = min([own_share, *(_cpu_share(evidence, other, dtype) for other in outcome.alone)])
     starved = outcome.state == "slow" and share < STARVED
     lines = outcome.evidence
+    absent: tuple[str, ...] = ()
+    if starved and users is not None and figure.value < users.value:
+        if own_share < STARVED:
+            absent = (f"tflops {dtype} of rank {rank}: its CPU was held by others, cpu_share {own_share:.2f}",)
+        else:
+            # The user's limit asks nothing of the rank beside it, which is the one that was starved.
+            starved, limit = False, users
+            entry = Judged(figure=figure, limit=users, passed=False)
     if starved:
         what = f"the {dtype} speed of rank {rank} could not be judged: other processes held the CPU"
         action = "end what else runs on the node and repeat the trial."
@@ -117,7 +148,7 @@ def _judge_speed(evidence: Evidence, dtype: str, outcome: Outcome) -> Ruling:
         evidence=lines,
         action=action,
     )
-    return Ruling(findings=(finding,), judged=() if starved else (entry,))
+    return Ruling(findings=(finding,), judged=() if starved else (entry,), absent=absent)
 
 
 def _judge_datasheet(evidence: Evidence, params: Params, device: str, dtype: str, rates: Rates) -> Ruling:

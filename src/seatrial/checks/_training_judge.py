@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from seatrial.checks.base import STARVED, last_told
 from seatrial.training.references import find_reference
 from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.figures import Figure
@@ -25,13 +26,18 @@ _NOBODY = Culprit(kind="none", name="nobody can be named")
 
 
 def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
-    """The ranks that compute slowly, and with them one typical rank of their model to compare with."""
+    """The ranks that compute slowly, and with them one typical rank of their model to compare with.
+
+    That rank comes first and then the worst, because only so many are measured again, and nobody without the first.
+    """
     fleets = [fleet for fleet in _fleets(evidence) if fleet.outliers]
-    return tuple(sorted({rank for fleet in fleets for rank in (*fleet.outliers, fleet.reference)}))
+    slow = [(-fleet.first[rank].value / fleet.limit.value, rank) for fleet in fleets for rank in fleet.outliers]
+    return tuple(dict.fromkeys([*(fleet.reference for fleet in fleets), *(rank for _, rank in sorted(slow))]))
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
     """It learns, the replicas are equal bit for bit, every test sample is counted, and no rank is slow when alone."""
+    evidence = replace(evidence, figures=last_told(evidence.figures))
     parts = [_judge_nonfinite(evidence)]
     if not parts[0].findings:
         parts = [
@@ -45,6 +51,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         findings=tuple(finding for part in parts for finding in part.findings),
         judged=tuple(entry for part in parts for entry in part.judged),
         absent=tuple(name for part in parts for name in part.absent),
+        unjudged=tuple(name for part in parts for name in part.unjudged),
     )
 
 
@@ -106,13 +113,15 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
     recipe: dict[str, Any] = next((fact.value for fact in evidence.facts if fact.name == "recipe"), {})
     accuracy, evaluated, runs = (_by_rank(evidence, name) for name in ("accuracy", "evaluated", "runs"))
     findings, judged = [], []
-    for rank in sorted(evaluated.keys() & runs.keys() if recipe else ()):
+    # What a rank told that did not finish may be of other runs than what the others told.
+    finished = sorted(set(evidence.asked) & accuracy.keys())
+    for rank in sorted(set(evidence.asked) & evaluated.keys() & runs.keys() if recipe else ()):
         limit = Limit(value=recipe["num_test"] * runs[rank].value, unit="samples", origin="exact")
         judged.append(Judged(figure=evaluated[rank], limit=limit, passed=evaluated[rank].value == limit.value))
     wrong = [entry for entry in judged if not entry.passed]
-    apart = len({figure.value for figure in accuracy.values()}) > 1
+    apart = len({accuracy[rank].value for rank in finished}) > 1
     if wrong or apart:
-        counts = ", ".join(f"rank {rank}: {accuracy[rank].value:.4f}" for rank in sorted(accuracy)[:_SHOWN])
+        counts = ", ".join(f"rank {rank}: {accuracy[rank].value:.4f}" for rank in finished[:_SHOWN])
         finding = Finding(
             severity="fail",
             check="training",
@@ -125,10 +134,20 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
         )
         findings.append(finding)
     bound = accuracy_limit(params, recipe.get("key", ""), max((figure.value for figure in runs.values()), default=1))
-    if bound is None or not accuracy:
+    if not accuracy or not recipe:
         return Ruling(findings=tuple(findings), judged=tuple(judged))
-    judged += [Judged(figure=figure, limit=bound, passed=figure.value >= bound.value) for figure in accuracy.values()]
     lowest = min(figure.value for figure in accuracy.values())
+    if bound is None:
+        finding = Finding(
+            severity="warn",
+            check="training",
+            what=f"accuracy {lowest:.4f} was only measured: there is no reference for this recipe",
+            culprit=_NOBODY,
+            measured=f"{lowest:.4f}",
+            action="set training.min_accuracy.",
+        )
+        return Ruling(findings=(*findings, finding), judged=tuple(judged), unjudged=("accuracy not judged",))
+    judged += [Judged(figure=figure, limit=bound, passed=figure.value >= bound.value) for figure in accuracy.values()]
     if lowest < bound.value:
         finding = Finding(
             severity="fail",
@@ -155,7 +174,18 @@ def accuracy_limit(params: Params, key: str, num_runs: float) -> Limit | None:
 
 def _judge_digests(evidence: Evidence) -> Ruling:
     """Every replica applies the same reduced gradients, so equal kinds must end with equal bits."""
-    held = {fact.rank: fact.value for fact in evidence.facts if fact.name == "digest" and fact.rank is not None}
+    told: dict[int, dict[int, str]] = {}
+    for fact in evidence.facts:
+        if fact.name == "digest" and fact.rank is not None:
+            told.setdefault(fact.value["runs"], {})[fact.rank] = fact.value["digest"]
+    rulings = [ruling for _, held in sorted(told.items()) if (ruling := _judge_replicas(evidence, held)).findings]
+    # Once apart, they stay apart: the first to fail is the nearest to the cause.
+    failed = (ruling for ruling in rulings if any(finding.severity == "fail" for finding in ruling.findings))
+    return next(failed, rulings[0] if rulings else Ruling())
+
+
+def _judge_replicas(evidence: Evidence, held: Mapping[int, str]) -> Ruling:
+    """``held``: rank -> digest of the same runs."""
     kinds: dict[str, dict[int, str]] = {}
     for rank, value in held.items():
         kinds.setdefault(evidence.ranks[rank].kind, {})[rank] = value
@@ -215,8 +245,12 @@ def _fleets(evidence: Evidence) -> Iterable[_Fleet]:
 
 
 def _judge_fleet(evidence: Evidence, fleet: _Fleet) -> Ruling:
-    """A slow rank makes the others wait, so only computing is compared; then again, each rank alone."""
+    """A slow rank makes the others wait, so only computing is compared; then again, each rank alone.
+
+    On a GPU it is only warned of: a small model says more of the host that launches it.
+    """
     findings, absent = [], []
+    shares, on_gpu = _by_rank(evidence, "cpu_share", stage="repeat"), evidence.device_type == "cuda"
     judged = [
         Judged(figure=figure, limit=fleet.limit, passed=True)
         for rank, figure in sorted(fleet.first.items())
@@ -224,34 +258,61 @@ def _judge_fleet(evidence: Evidence, fleet: _Fleet) -> Ruling:
     ]
     for rank in fleet.outliers:
         if rank not in fleet.again or fleet.reference not in fleet.again:
-            absent.append(f"compute_s of rank {rank} measured again, alone; it was slow in the group")
+            if on_gpu:
+                findings.append(_not_repeated(evidence, fleet, rank))
+            else:
+                absent.append(f"compute_s of rank {rank} measured again, alone; it was slow in the group")
             continue
         before, beside = fleet.first[fleet.reference], fleet.again[fleet.reference]
         # Alone on a quiet machine everybody is faster: the limit moves as the reference rank did.
         limit = Limit(value=fleet.limit.value * beside.value / before.value, unit="s", origin=fleet.limit.origin)
         slow = fleet.again[rank].value > limit.value
-        judged.append(Judged(figure=fleet.again[rank], limit=limit, passed=not slow))
-        if slow:
+        share = min((shares[other].value for other in (rank, fleet.reference) if other in shares), default=1.0)
+        starved = slow and share < STARVED
+        blamed = slow and not starved and not on_gpu
+        lines = [
+            f"in the group: {fleet.first[rank].value * 1e3:.3g} ms, limit {fleet.limit.value * 1e3:.3g} ms",
+            f"rank {fleet.reference} beside it: {before.value * 1e3:.3g} ms, alone {beside.value * 1e3:.3g} ms",
+        ]
+        if blamed or not slow:
+            judged.append(Judged(figure=fleet.again[rank], limit=limit, passed=not slow))
+        if starved:
+            what = f"how fast rank {rank} computes could not be judged: other processes held the CPU"
+            action = "end what else runs on the node and repeat the trial."
+            lines.append(f"alone, it got {share * 100:.0f} % of the CPU time that its threads could use")
+        elif slow and not blamed:
+            what = f"rank {rank} computes a small model slowly, in the group and alone"
+            action = "see what compute says of its device, and look at the CPU of its host, which launches the work."
+        elif slow:
             what = f"rank {rank} computes slowly, in the group and alone"
             action = "look at its clocks, power limit, temperature and throttle reasons."
         else:
             what = f"rank {rank} was slow in the group, as fast as its peers when alone"
             action = "look for what the ranks of a node share: power, cooling, memory bandwidth, CPU time."
         finding = Finding(
-            severity="fail" if slow else "warn",
+            severity="fail" if blamed else "warn",
             check="training",
             what=what,
             culprit=_culprit(evidence, (rank,)),
             measured=f"{fleet.again[rank].value * 1e3:.3g} ms for forward and backward, alone",
             limit=limit,
-            evidence=(
-                f"in the group: {fleet.first[rank].value * 1e3:.3g} ms, limit {fleet.limit.value * 1e3:.3g} ms",
-                f"rank {fleet.reference} beside it: {before.value * 1e3:.3g} ms, alone {beside.value * 1e3:.3g} ms",
-            ),
+            evidence=tuple(lines),
             action=action,
         )
         findings.append(finding)
     return Ruling(findings=tuple(findings), judged=tuple(judged), absent=tuple(absent))
+
+
+def _not_repeated(evidence: Evidence, fleet: _Fleet, rank: int) -> Finding:
+    return Finding(
+        severity="warn",
+        check="training",
+        what=f"rank {rank} was slow in the group, and was not measured again, alone",
+        culprit=_culprit(evidence, (rank,)),
+        measured=f"{fleet.first[rank].value * 1e3:.3g} ms for forward and backward",
+        limit=fleet.limit,
+        action="see what compute says of its device.",
+    )
 
 
 def _by_rank(evidence: Evidence, name: str, *, stage: str = "measure") -> dict[int, Figure]:

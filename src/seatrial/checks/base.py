@@ -5,17 +5,23 @@ Importing a check costs nothing: torch is imported inside ``measure`` only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from seatrial.verdict.evidence import Evidence
+from seatrial.verdict.figures import Figure
 from seatrial.verdict.findings import Ruling
 
 if TYPE_CHECKING:
     from seatrial.worker.context import Context
 
-__all__ = ["Check", "Held", "Scope", "Stage", "held_by_user"]
+__all__ = ["STARVED", "TELL_EVERY_S", "Check", "Held", "Scope", "Stage", "held_by_user", "last_told"]
+
+STARVED = 0.8
+"""Who gets less of the CPU time that its threads could use is not blamed for being slow."""
+TELL_EVERY_S = 60.0
+"""A check that takes long tells its figures so far about so often: what has left a rank survives an interruption."""
 
 Scope = Literal["alone", "node", "pairs", "bootstrap", "world"]
 """The order of a trial: each scope needs only what the scope before it has shown to work."""
@@ -46,6 +52,15 @@ def held_by_user(what: str, limit: str | None, key: str) -> Held:
     if limit is None:
         return Held(what=what, limit="none: only measured", origin=f"{key} is none")
     return Held(what=what, limit=limit, origin=f"user {key}")
+
+
+def last_told(figures: Iterable[Figure]) -> tuple[Figure, ...]:
+    """Of each figure what its rank told last. A long check tells the same figure again as it goes on."""
+    last = {
+        (each.check, each.name, each.rank, each.peer, each.variant, each.size_bytes, each.step, each.stage): each
+        for each in figures
+    }
+    return tuple(last.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

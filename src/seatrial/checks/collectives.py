@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.checks._collectives_judge import judge
 from seatrial.checks._operations import ELEMENT_BYTES, OPERATIONS, array_sizes, busbw_factor, contribution, root_of
-from seatrial.checks.base import Check, Held, held_by_user
+from seatrial.checks.base import TELL_EVERY_S, Check, Held, held_by_user
 from seatrial.verdict.statistics import median
 
 if TYPE_CHECKING:
@@ -87,16 +87,17 @@ def limits(params: Params) -> tuple[Held, ...]:
 
 def measure(context: Context, params: Params) -> None:
     """Run and check all operations at all sizes; rank 0 tells all figures, the others only their largest."""
-    n, first = context.world_size, context.group_rank == 0
+    n = context.world_size
     if n == 1:
         context.fact("not_checked", "1 rank")
         return
     sizes = {operation: array_sizes(operation, params.sizes(context.device.type), n) for operation in OPERATIONS}
     medians_s: dict[tuple[str, int], list[float]] = {}
     wrong: dict[str, int] = {}
-    until = time.monotonic() + params.minutes * 60
+    told_at = time.monotonic()
+    until = told_at + params.minutes * 60
     turn = 0
-    while turn < params.rounds or _go_on(context, turn, until):
+    while turn < params.rounds or _wait_for_others_to_agree(context, turn, until):
         known = {operation for operation, count in wrong.items() if count}
         for operation in OPERATIONS:
             for size in sizes.get(operation, ()):
@@ -107,8 +108,18 @@ def measure(context: Context, params: Params) -> None:
                 medians_s.setdefault((operation, size), []).append(ran[0])
                 wrong[operation] = wrong.get(operation, 0) + ran[1]
         turn += 1
+        if time.monotonic() - told_at >= TELL_EVERY_S:
+            _tell(context, medians_s, wrong)
+            told_at = time.monotonic()
+    _tell(context, medians_s, wrong)
+
+
+def _tell(context: Context, medians_s: dict[tuple[str, int], list[float]], wrong: dict[str, int]) -> None:
+    """Medians over the rounds so far, and all wrong elements so far. What is told last counts."""
+    n, first = context.world_size, context.group_rank == 0
+    largest = dict(sorted(medians_s))
     for (operation, size), seconds in ((key, median(readings)) for key, readings in medians_s.items()):
-        if first or size == sizes[operation][-1]:
+        if first or size == largest[operation]:
             context.figure("time_us", seconds * 1e6, "us", "low", variant=operation, size_bytes=size or None)
         if first and size:
             algbw = size / seconds / 1e9
@@ -120,7 +131,7 @@ def measure(context: Context, params: Params) -> None:
             context.figure("wrong_elements", count, "1", "low", variant=operation)
 
 
-def _go_on(context: Context, turn: int, until: float) -> bool:
+def _wait_for_others_to_agree(context: Context, turn: int, until: float) -> bool:
     """Rank 0's clock decides, and says so by the store: all ranks then do the same number of rounds."""
     assert context.store is not None  # the world was formed on it
     key = f"collectives/{context.stage}/{turn}"
@@ -206,11 +217,11 @@ def _prepare(context: Context, operation: str, size: int, turn: int) -> tuple[Ca
     ahead, behind = (me + 1) % n, (me - 1) % n
     both = [dist.P2POp(dist.isend, source, ahead, group=group), dist.P2POp(dist.irecv, target, behind, group=group)]
 
-    def send_and_receive() -> None:
+    def send_and_wait_for_others() -> None:
         for work in dist.batch_isend_irecv(both):
             work.wait()
 
-    return send_and_receive, source, target
+    return send_and_wait_for_others, source, target
 
 
 def _chunks(array: Any) -> Iterator[tuple[Any, Any]]:
@@ -237,7 +248,7 @@ def _count_wrong(context: Context, operation: str, size: int, turn: int, target:
         first = (part[wrong][: 4 - len(places)].tolist() for part in (index, got, expected))
         places += [[place, f"{value:g}", right] for place, value, right in zip(*first, strict=True)]
     if count and tell:
-        where = {"operation": operation, "size_bytes": size, "place_got_expected": places}
+        where = {"operation": operation, "size_bytes": size, "count": count, "place_got_expected": places}
         context.fact("wrong_values", {**where, "contributors": sorted(senders)})
     return count
 

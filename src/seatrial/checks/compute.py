@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from seatrial.checks._compute_judge import ATTAINABLE_FROM, DATASHEET_SHARE, STARVED, judge, suspects
-from seatrial.checks.base import Check, Held, held_by_user
+from seatrial.checks._compute_judge import ATTAINABLE_FROM, DATASHEET_SHARE, judge, suspects
+from seatrial.checks.base import STARVED, TELL_EVERY_S, Check, Held, held_by_user
 from seatrial.plan.specs import highest_peak, specs
 from seatrial.verdict.statistics import fleet_rules, median
 
@@ -69,6 +69,12 @@ class Params:
             raise ValueError(f"fraction is {self.fraction}; it must be above 0 and at most 1")
         if not 0 <= self.minutes * 60 < self.timeout_s:
             raise ValueError(f"minutes is {self.minutes}; it must fit into timeout_s, {self.timeout_s:g} s")
+        num_dtypes, rounds = max(len(self.cpu_dtypes), len(self.gpu_dtypes)), max(self.rounds, _REPEATS)
+        if not 0 <= self.seconds * num_dtypes * rounds < self.timeout_s:
+            raise ValueError(
+                f"seconds is {self.seconds:g}; {rounds} times for {num_dtypes} dtypes it must fit into timeout_s, "
+                f"{self.timeout_s:g} s"
+            )
         if self.min_tflops is not None:
             peak = max(highest_peak(self.cpu_dtypes[0]), highest_peak(self.gpu_dtypes[0]))
             if not 0 < self.min_tflops <= peak:
@@ -128,7 +134,8 @@ def measure(context: Context, params: Params) -> None:
         return
     timings: dict[str, list[tuple[float, float]]] = {dtype: [] for dtype in dtypes}
     wrong = dict.fromkeys(dtypes, 0)
-    until = time.monotonic() + params.minutes * 60
+    told_at = time.monotonic()
+    until = told_at + params.minutes * 60
     turn = 0
     while turn < params.rounds or time.monotonic() < until:
         answers: dict[int, tuple[Any, Any, Any]] = {}
@@ -137,9 +144,17 @@ def measure(context: Context, params: Params) -> None:
             timings[dtype].append(_time_gemm(context, params, dtype, turn))
             wrong[dtype] += _count_wrong(context, min(size, _EXACT_ROWS), dtype, turn, answers, tell=wrong[dtype] == 0)
         turn += 1
-    for dtype in dtypes:
-        seconds = median([seconds for seconds, _ in timings[dtype]])
-        _tell_speed(context, dtype, size, seconds, median([share for _, share in timings[dtype]]))
+        if time.monotonic() - told_at >= TELL_EVERY_S:
+            _tell(context, size, timings, wrong)
+            told_at = time.monotonic()
+    _tell(context, size, timings, wrong)
+
+
+def _tell(context: Context, size: int, timings: dict[str, list[tuple[float, float]]], wrong: dict[str, int]) -> None:
+    """Medians over the rounds so far, and all wrong elements so far. What is told last counts."""
+    for dtype, readings in timings.items():
+        seconds, share = (median(values) for values in zip(*readings, strict=True))
+        _tell_speed(context, dtype, size, seconds, share)
         context.figure("wrong_elements", wrong[dtype], "1", "low", variant=dtype)
 
 
@@ -207,7 +222,7 @@ def _count_wrong(
     if count and tell:
         places = different.nonzero()[:4].tolist()
         first = [[row, column, f"{got[row, column]:g}", int(answer[row, column])] for row, column in places]
-        context.fact("wrong_values", {"dtype": dtype, "round": turn, "row_column_got_expected": first})
+        context.fact("wrong_values", {"dtype": dtype, "round": turn, "count": count, "row_column_got_expected": first})
     return count
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import io
 import sys
+import traceback
 from typing import Any
 
 import click
 
 from seatrial import __version__
-from seatrial.errors import SeatrialError
+from seatrial.errors import RequestError, SeatrialError
+from seatrial.report import streams
 
 __all__ = ["cli", "main"]
 
@@ -45,14 +47,6 @@ class _Lazy(click.Group):
             raise click.UsageError(f"no such command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            # Whoever read us has seen enough. click would exit with 1, which says FAIL.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(SeatrialError.exit_code)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
@@ -66,32 +60,40 @@ def cli(debug: bool) -> None:
 
 
 def main() -> None:
-    """The entry point: every failure is one sentence and an exit code; tracebacks need --debug."""
+    """The entry point: every failure is one sentence and an exit code; tracebacks need --debug.
+
+    Exit code 1 says FAIL of a cluster, so nothing else may end with it.
+    """
+    streams.fill()
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     if debug and arguments[0] != "--debug":
         # It may stand anywhere, as a person adds it at the end of the line that failed.
         arguments = ["--debug", *(argument for argument in arguments if argument != "--debug")]
+    code: Any
     try:
         code = cli.main(args=arguments, prog_name="seatrial", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
-        code = error.exit_code
+        words = io.StringIO()
+        error.show(words)
+        streams.tell(words.getvalue().rstrip("\n"))
+        code = RequestError.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("seatrial: stopped.", err=True)
+        streams.tell("seatrial: stopped.")
         code = 130
     except SeatrialError as error:
-        if debug:
-            raise
-        click.echo(f"Error: {error}", err=True)
+        streams.tell(traceback.format_exc() if debug else f"Error: {error}")
         code = error.exit_code
+    except SystemExit as error:
+        # click's answer, 1, to a reader that has seen enough.
+        code = SeatrialError.exit_code if error.code else 0
     except Exception as error:
-        if debug:
-            raise
-        click.echo(
-            f"Error: a mistake inside seatrial ({type(error).__name__}: {error});"
-            " run it again with --debug to see where, and report that.",
-            err=True,
+        streams.tell(
+            traceback.format_exc()
+            if debug
+            else f"Error: a mistake inside seatrial ({type(error).__name__}: {error});"
+            " run it again with --debug to see where, and report that."
         )
-        code = 3
+        code = SeatrialError.exit_code
+    streams.settle()
     sys.exit(code if isinstance(code, int) else 0)

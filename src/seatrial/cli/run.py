@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import os
@@ -15,6 +14,7 @@ import click
 
 from seatrial.errors import RequestError
 from seatrial.plan.source import DEFAULT_LEVEL
+from seatrial.report.streams import tell
 
 __all__ = ["run"]
 
@@ -43,12 +43,13 @@ def run(plan: str, out: Path, as_json: bool, dry_run: bool, **options: Any) -> i
     PLAN is a TOML file or a level: smoke (seconds), quick (under a minute; the default), standard (minutes), burn-in
     (hours). Exit code: 0 PASS, 1 FAIL, 2 the request is wrong, 3 INCONCLUSIVE, 130 stopped.
     """
+    from seatrial.cli.trial import hold
     from seatrial.launch import joined
     from seatrial.probe.identity import identify
 
     identity = identify(os.environ)
     if identity.note:
-        click.echo(f"seatrial: {identity.note}", err=True)
+        tell(f"seatrial: {identity.note}")
     meeting = joined.meet(identity, os.environ) if joined.is_one_of_many(identity) else None
     # All processes of a job read the same request, so a wrong one ends them all alike.
     job = _job(plan, options, identity, meeting)
@@ -59,7 +60,8 @@ def run(plan: str, out: Path, as_json: bool, dry_run: bool, **options: Any) -> i
         os.environ.update(joined.agent_environ(identity))
         if meeting.number > 0:
             joined.become_agent(job, meeting)
-    return _trial(job, out, as_json, meeting)
+    debug = bool(click.get_current_context().find_root().params.get("debug"))
+    return hold(job, out, meeting, as_json=as_json, debug=debug)
 
 
 def _job(plan: str, options: dict[str, Any], identity: Any, meeting: Any) -> Any:
@@ -82,7 +84,7 @@ def _job(plan: str, options: dict[str, Any], identity: Any, meeting: Any) -> Any
     planted = tuple(filter(None, os.environ.get("SEATRIAL_PLANT", "").split(";")))
     for fault in planted:
         parse_fault(fault)
-    return Job(
+    job = Job(
         run="",
         plan=_plan(plan, options),
         target=target,
@@ -94,6 +96,23 @@ def _job(plan: str, options: dict[str, Any], identity: Any, meeting: Any) -> Any
         env=here.env,
         planted=planted,
     )
+    _see_that_it_trains(job)
+    return job
+
+
+def _see_that_it_trains(job: Any) -> None:
+    """Raises RequestError for a training that so many ranks cannot do: they would find it out after minutes."""
+    from seatrial.checks import training
+
+    if training.CHECK.name not in job.plan.checks:
+        return
+    params = job.plan.params(training.CHECK.name, training.Params)
+    try:
+        training.recipe_for(params, job.world_size)
+    except RequestError as error:
+        key = "global_batch_size" if params.batch_size is None else "batch_size"
+        origin = job.plan.settings[training.CHECK.name][key].origin
+        raise RequestError(f"{error} {job.world_size} ranks, {key} {getattr(params, key)} (from {origin}).") from error
 
 
 def _plan(source: str, options: dict[str, Any]) -> Any:
@@ -133,51 +152,3 @@ def _dry_run(job: Any, out: Path, meeting: Any) -> list[str]:
         shlex.join(["env", *(f"{name}={value}" for name, value in command.env.items()), *command.argv])
         for command in commands
     ]
-
-
-def _summary(job: Any, meeting: Any) -> str:
-    where = "on this machine" if meeting is None else f"as {meeting.launcher} started them"
-    backend = job.backend if job.backend != "auto" else "gloo" if job.device == "cpu" else "nccl"
-    return (
-        f"seatrial {job.plan.name}: {job.world_size} processes {where} ({job.device}, {backend}),"
-        f" {', '.join(job.plan.checks)}; at most {job.plan.deadline_s.value:.0f} s"
-    )
-
-
-def _trial(job: Any, out: Path, as_json: bool, meeting: Any) -> int:
-    from seatrial.conductor.conclude import conclude
-    from seatrial.launch.conduct import caught_signals, conduct
-    from seatrial.launch.record import Recorder, new_folder
-    from seatrial.report.progress import Progress
-    from seatrial.report.show import show, wrong_request
-    from seatrial.report.write import write_reports, write_somewhere
-
-    run_id, folder = new_folder(out)
-    job = dataclasses.replace(job, run=run_id)
-    click.echo(_summary(job, meeting), err=True)
-    recorder = Recorder(run_id, folder)
-    progress = Progress(sys.stderr, live=sys.stderr.isatty() and "NO_COLOR" not in os.environ)
-
-    def keep(event: dict[str, Any]) -> None:
-        recorder(event)
-        progress(event)
-        if event["kind"] == "trouble":
-            # A report exists from the moment that something is wrong, whatever happens to us next.
-            with contextlib.suppress(RequestError):
-                write_reports(conclude(recorder.events), out)
-
-    with caught_signals() as caught:
-        try:
-            damaged = conduct(job, folder, keep, caught, meeting)
-        finally:
-            recorder.close()
-            progress.close()
-        conclusion = conclude(recorder.events, damaged=damaged)
-        refused = wrong_request(conclusion)
-        if refused:
-            raise RequestError(refused)
-        written, problem = write_somewhere(conclusion, out)
-        if problem:
-            recorder.note(problem)
-            conclusion = conclude(recorder.events, damaged=damaged)
-        return show(conclusion, written, as_json=as_json)

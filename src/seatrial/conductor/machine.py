@@ -156,7 +156,7 @@ class Machine:
         self._vigil = Vigil(self._ranks, min(now + self._config.start_timeout_s, self._deadline), now)
         self._given, self._at = {}, -1
         self._tell("generation", gen=self._generation, ranks=[[rank, *self._places[rank]] for rank in self._ranks])
-        command = {"kind": "start", "run": self._config.run, "gen": self._generation, "ranks": list(self._ranks)}
+        command = {"kind": "start", "run": self._config.run, "gen": self._generation, "ranks": _ranges(self._ranks)}
         by_node = self._by_node(self._ranks)
         for node in self._heard_at:
             places = [[rank, self._places[rank][1]] for rank in by_node.get(node, ())]
@@ -377,3 +377,14 @@ class Machine:
     def _take(self) -> Actions:
         done, self._do = self._do, Actions()
         return done
+
+
+def _ranges(ranks: Collection[int]) -> list[list[int]]:
+    """Ascending ranks as [first, last] pairs: every node is told of all ranks, however many there are."""
+    found: list[list[int]] = []
+    for rank in ranks:
+        if found and rank == found[-1][1] + 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hmac
+import errno
 import selectors
 import socket
 import time
@@ -13,6 +13,7 @@ from seatrial.conductor.machine import Machine
 from seatrial.conductor.records import Actions
 from seatrial.errors import SeatrialError
 from seatrial.verdict.events import Source
+from seatrial.verdict.handshake import proof, proves
 from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder, encode
 
 __all__ = ["Server"]
@@ -100,7 +101,9 @@ class Server:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and self._strangers:
+                self._drop(min(self._strangers, key=lambda peer: peer.since))
             return
         if len(self._strangers) >= _MOST_STRANGERS:
             # The oldest stranger has had its time; a real agent says hello at once.
@@ -153,13 +156,14 @@ class Server:
             self._carry_out(actions)
 
     def _greet(self, peer: _Peer, message: dict[str, Any]) -> bool:
-        node, token = message.get("node_rank"), message.get("token")
-        if not isinstance(token, str) or not hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
-            return False
+        node, nonce = message.get("node_rank"), message.get("nonce")
         if message.get("kind") != "hello" or not isinstance(node, int) or not 0 <= node < self._nodes:
+            return False
+        if not isinstance(nonce, str) or not proves(message.get("proof"), self._token, "agent", nonce, node):
             return False
         if node in self._peers:
             return False
+        peer.out = b"".join(encode({"kind": "proof", "proof": proof(self._token, "conductor", nonce, node)}))
         peer.node = node
         self._strangers.discard(peer)
         self._peers[node] = peer

@@ -11,6 +11,7 @@ from seatrial.conductor.watch import Pulse, Seen
 __all__ = ["MOST_STACKS", "Vigil"]
 
 _GRACE_S = 1.0
+_PEEK_TIMEOUT_S = 3.0
 MOST_STACKS = 16
 
 
@@ -35,7 +36,11 @@ class Vigil:
         self.stacks: dict[int, str] = {}
         self._until, self._together = until, together
         self._grace_until: float | None = None
-        self._peeked = False
+        self._wanted = False
+        self._candidates: list[int] = []
+        self._peeked_at: float | None = None
+        self._peeked: dict[int, float] = {}
+        """Rank -> when it had last moved by the time that its stack was asked for."""
         for rank in self.asked:
             self.pulses[rank].moved_at = now
 
@@ -72,25 +77,63 @@ class Vigil:
         waiting, pulses = self.waiting(), {rank: self.pulses[rank] for rank in self.asked}
         if self.starting:
             self.seen = watch.stopped(pulses, waiting, now)
-        else:
-            self.seen = watch.suspects(pulses, waiting, bool(self.done), now, together=self._together)
-        if not self.seen and waiting and set(waiting[:MOST_STACKS]) <= set(self.stacks):
-            self.seen = watch.outside(pulses, {rank: self.stacks[rank] for rank in waiting[:MOST_STACKS]}, now)
-        if self.seen:
+            if not self.seen and now >= self._until:
+                self.seen = watch.at_deadline(pulses, waiting, bool(self.done), {}, now)
+                return "deadline"
+            return "trouble" if self.seen else None
+        found = watch.suspects(pulses, waiting, bool(self.done), now, together=self._together)
+        if any(seen.how == "frozen" for seen in found):
+            self.seen = found
+            return "trouble"
+        self._forget_stale_stacks(now)
+        self._candidates = [seen.rank for seen in found if seen.rank is not None]
+        self._wanted = bool(found) or self._stalled(waiting, now) or now >= self._until
+        if not self._wanted or not self._has_stacks(now):
+            return None
+        # Who is behind in phases may still only wait, for something that was lost on its way: the stacks tell.
+        absent = [seen for seen in found if not watch.is_inside(self.stacks.get(seen.rank or 0, ""))]
+        self.seen = absent or watch.outside(pulses, self._fresh(waiting), now)
+        if self.seen and now < self._until:
             return "trouble"
         if now >= self._until:
-            self.seen = watch.at_deadline(pulses, waiting, bool(self.done), now)
+            self.seen = watch.at_deadline(pulses, waiting, bool(self.done), self._fresh(waiting), now)
             return "deadline"
         return None
 
     def peek(self, now: float) -> list[int]:
-        """Whose stacks would tell something, once a step: all wait for one another and nobody moves."""
-        waiting = self.waiting()
-        still = waiting and all(now - self.pulses[rank].moved_at >= watch.PATIENCE_S for rank in waiting)
-        if self.starting or self._peeked or not self._together or not still:
+        """Whose stacks are needed now: asked for once, and again only after somebody has moved."""
+        if not self._wanted or self._peeked_at is not None:
             return []
-        self._peeked = True
-        return waiting[:MOST_STACKS]
+        self._peeked_at = now
+        waiting = self.waiting()
+        self._peeked = {rank: self.pulses[rank].moved_at for rank in [*self._candidates, *waiting][:MOST_STACKS]}
+        return list(self._peeked)
+
+    def _stalled(self, waiting: list[int], now: float) -> bool:
+        still = waiting and all(now - self.pulses[rank].moved_at >= watch.PATIENCE_S for rank in waiting)
+        return bool(self._together and still)
+
+    def _has_stacks(self, now: float) -> bool:
+        if self._peeked_at is None:
+            return False
+        return self._peeked.keys() <= self.stacks.keys() or now - self._peeked_at >= _PEEK_TIMEOUT_S
+
+    def _fresh(self, waiting: list[int]) -> dict[int, str]:
+        return {rank: self.stacks[rank] for rank in waiting if rank in self.stacks}
+
+    def _forget_stale_stacks(self, now: float) -> None:
+        """Where somebody has moved since, a stack says where it was, not where it is.
+
+        At the deadline they are asked for once more, and then it is decided, moving or not.
+        """
+        if self._peeked_at is None:
+            return
+        if now >= self._until:
+            stale = self._peeked_at < self._until
+        else:
+            stale = any(self.pulses[rank].moved_at != moved_at for rank, moved_at in self._peeked.items())
+        if stale:
+            self.stacks, self._peeked, self._peeked_at = {}, {}, None
 
     def told(self, step: int) -> dict[str, Any]:
         """Payload of the ``trouble`` event."""
@@ -121,4 +164,5 @@ class Vigil:
         """Our own clock missed that time: it is nobody's silence."""
         for pulse in self.pulses.values():
             pulse.shift(missed_s)
+        self._peeked = {rank: moved_at + missed_s for rank, moved_at in self._peeked.items()}
         self._until += missed_s

@@ -10,10 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["PATIENCE_S", "Pulse", "Seen", "at_deadline", "outside", "stopped", "suspects"]
+__all__ = ["PATIENCE_S", "Pulse", "Seen", "at_deadline", "is_inside", "outside", "stopped", "suspects"]
 
 PATIENCE_S = 15.0
-_TORCH = "/torch/"
+_INSIDE = ("/torch/distributed/", "/torch/autograd/", "/torch/cuda/", "/seatrial/worker/groups.py", "wait_for_others")
+"""Marks of a frame that waits for other ranks. Waits in C++ that our own code calls stand in functions of that name."""
 _STEP_LOOP = "worker/main.py"
 _CPU_NOISE_S = 0.2
 """CPU time that a waiting process may use in the time of patience without counting as alive."""
@@ -35,13 +36,14 @@ class Pulse:
     def update(self, status: tuple[str, float, int, str], now: float) -> None:
         """Take in a status of the agent."""
         state, cpu_s, number, phase = status
-        if number != self.number or cpu_s - self.cpu_s > _CPU_NOISE_S:
+        moved = number != self.number or cpu_s - self.cpu_s > _CPU_NOISE_S
+        if moved:
             self.moved_at, self.cpu_s = now, cpu_s
         self.number, self.phase, self.state = number, phase, state
         if state not in ("T", "t", "D"):
             self.held_since = None
-        elif self.held_since is None:
-            self.held_since = now
+        elif self.held_since is None or (state == "D" and moved):
+            self.held_since = now  # a disk that is slow is in state D at every look, and moves all the same
 
     def shift(self, missed_s: float) -> None:
         """Our own clock missed that time: it is nobody's silence."""
@@ -110,12 +112,12 @@ def suspects(
 
 
 def outside(pulses: Mapping[int, Pulse], stacks: Mapping[int, str], now: float) -> list[Seen]:
-    """Who never entered what the others wait in, by the stacks of ranks that are all in one phase and do not move.
+    """Who never entered what the others wait in, by the stacks of ranks that do not move.
 
-    Inside is whose innermost Python frame belongs to torch. If all are inside, or none, nobody can be told apart.
+    Inside is who waits for others by what its innermost Python frame is. If all are inside, or none, nobody can be told
+    apart.
     """
-    innermost = {rank: _innermost(text) for rank, text in stacks.items()}
-    inside = [rank for rank, frame in innermost.items() if frame is not None and _TORCH in frame]
+    inside = [rank for rank, text in stacks.items() if is_inside(text)]
     return [
         Seen(
             how="absent",
@@ -124,9 +126,15 @@ def outside(pulses: Mapping[int, Pulse], stacks: Mapping[int, str], now: float) 
             waited_s=now - pulses[rank].moved_at,
             detail=f"it stands in {_short(frame)}, outside of the operation that {_ranks(inside)} wait in",
         )
-        for rank, frame in sorted(innermost.items())
-        if inside and frame is not None and _TORCH not in frame
+        for rank, text in sorted(stacks.items())
+        if inside and (frame := _innermost(text)) is not None and not is_inside(text)
     ]
+
+
+def is_inside(text: str) -> bool:
+    """Whether a stack, in faulthandler's words, is that of a rank that waits for others."""
+    frame = _innermost(text)
+    return frame is not None and any(mark in frame for mark in _INSIDE)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -150,13 +158,30 @@ def _innermost(text: str) -> str | None:
     return None
 
 
-def at_deadline(pulses: Mapping[int, Pulse], waiting_for: Collection[int], others_done: bool, now: float) -> list[Seen]:
-    """Who is to be told of when the deadline of a step passes: those who are behind, or all alike as stuck together."""
-    held = [rank for rank in sorted(waiting_for) if pulses[rank].held_since is not None]
+def at_deadline(
+    pulses: Mapping[int, Pulse],
+    waiting_for: Collection[int],
+    others_done: bool,
+    stacks: Mapping[int, str],
+    now: float,
+) -> list[Seen]:
+    """Who is told of when the deadline of a step passes: those who are behind, or all alike as stuck together.
+
+    Who waits inside an operation is behind for no fault of its own: what it waits for did not come.
+    """
+    held = [
+        rank
+        for rank in sorted(waiting_for)
+        if (since := pulses[rank].held_since) is not None
+        and (pulses[rank].state in ("T", "t") or now - since >= PATIENCE_S)
+    ]
     if held:
         return [_frozen(rank, pulses[rank], now) for rank in held]
-    furthest = max((pulses[rank].number for rank in pulses), default=0)
-    behind = [rank for rank in sorted(waiting_for) if pulses[rank].number < furthest or others_done]
+    outside = [rank for rank in sorted(waiting_for) if not is_inside(stacks.get(rank, ""))]
+    furthest = max((pulse.number for pulse in pulses.values()), default=0)
+    behind = [rank for rank in outside if pulses[rank].number < furthest or others_done]
+    if len(outside) < len(waiting_for):
+        behind = outside
     if behind and (others_done or len(behind) < len(waiting_for)):
         fewest = min(pulses[rank].number for rank in behind)
         return [

@@ -8,7 +8,7 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,9 +25,13 @@ from seatrial.launch.joined import Meeting
 from seatrial.launch.targets import TARGETS
 from seatrial.verdict.events import SCHEMA, Source
 
-__all__ = ["caught_signals", "conduct"]
+__all__ = ["Agents", "caught_signals", "conduct"]
 
 _AGENT_END_S = 8.0
+_KILLED_S = 2.0
+"""A process in state D outlives SIGKILL; the report does not wait for it."""
+_LAST_WORDS_S = 2.0
+"""What an agent said last may still be unread when its process is gone."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -41,11 +45,9 @@ def conduct(
     """Conduct the trial and hand every event to ``keep``. Returns how many damaged lines were met.
 
     ``caught`` grows by signals: the first ends the trial in order, a second one at once. Whatever happens, no agent is
-    left running. ``meeting``: the agents of the others were started by somebody else and come by themselves.
+    left running, or a note names it. ``meeting``: the agents of the others were started by somebody else and come by
+    themselves.
     """
-    token = meeting.token if meeting else secrets.token_urlsafe(24)
-    server = Server("", token, keep, meeting.ports) if meeting else Server("127.0.0.1", token, keep)
-    control = f"{meeting.host if meeting else '127.0.0.1'}:{server.port}"
     source = Source(job.run, "conductor")
     keep(
         source.event(
@@ -57,16 +59,28 @@ def conduct(
             job=job.to_json(),
         )
     )
-    machine = Machine(_config(job), time.monotonic())
-    render = TARGETS[job.target]
-    commands = render(job, control=control, token=token, keep=str(folder))
-    agents = _Agents(commands, folder)
+    token = meeting.token if meeting else secrets.token_urlsafe(24)
+    host = meeting.host if meeting else "127.0.0.1"
+    # From another machine only where there is one: a name may stand for any of our addresses.
+    server = Server("127.0.0.1" if host == "127.0.0.1" else "", token, keep, meeting.ports if meeting else (0,))
+    control = f"{host}:{server.port}"
+    agents = Agents()
     try:
+        machine = Machine(_config(job), time.monotonic())
+        agents.start(TARGETS[job.target](job, control=control, token=token, keep=str(folder)), folder)
         server.serve(machine, job.nodes, source, lambda: agents.between(caught))
     finally:
         server.close()
-        agents.end()
+        _tell_left(agents.end(), Source(job.run, "launch"), keep)
     return server.damaged
+
+
+def _tell_left(left: Sequence[tuple[int, int]], source: Source, keep: Callable[[dict[str, Any]], None]) -> None:
+    for node, pid in left:
+        text = f"the agent of node {node} (process {pid} on this machine) was killed and has not ended"
+        keep(source.event("note", severity="warn", text=text))
+    if left:
+        keep(source.event("end"))
 
 
 def _config(job: Job) -> Config:
@@ -81,16 +95,22 @@ def _config(job: Job) -> Config:
     )
 
 
-class _Agents:
+class Agents:
     """The processes that we started."""
 
-    def __init__(self, commands: tuple[Command, ...], folder: Path) -> None:
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        """By node rank."""
+        self._clock = clock
+        self._ended_at: dict[int, float] = {}
         self._told: set[int] = set()
         self._caught_told = 0
+
+    def start(self, commands: Sequence[Command], folder: Path) -> None:
+        """Start one process a command; its output goes to a file in the folder."""
         for command in commands:
             with open(folder / f"node{command.node_rank}.log", "ab") as log:
-                self._processes[command.node_rank] = subprocess.Popen(
+                self.processes[command.node_rank] = subprocess.Popen(
                     command.argv,
                     env={**os.environ, **command.env},
                     stdin=subprocess.DEVNULL,
@@ -100,46 +120,65 @@ class _Agents:
                     start_new_session=True,
                 )
 
-    def between(self, caught: list[int]) -> str | tuple[int, str] | None:
-        """News for the conductor: a signal that we were sent, or an agent that ended."""
+    def between(self, caught: Sequence[int]) -> str | tuple[int, str] | None:
+        """News for the conductor: a signal that we were sent, or an agent that ended some time ago."""
         if len(caught) > self._caught_told:
             self._caught_told = len(caught)
             if self._caught_told > 1:
                 self._kill()
             return signal.Signals(caught[-1]).name
-        for node, process in self._processes.items():
-            if process.poll() is not None and node not in self._told:
+        now = self._clock()
+        for node, process in self.processes.items():
+            if process.poll() is None or node in self._told:
+                continue
+            if now - self._ended_at.setdefault(node, now) >= _LAST_WORDS_S:
                 self._told.add(node)
                 return node, f"its agent ended with exit code {process.returncode}"
         return None
 
-    def end(self) -> None:
-        """Wait for them, then kill what is left. Their ranks die with them."""
-        until = time.monotonic() + _AGENT_END_S
-        for process in self._processes.values():
+    def end(self) -> list[tuple[int, int]]:
+        """Wait for them, then kill what is left; their ranks die with them. Returns (node, pid) of what outlived it."""
+        try:
+            self._wait(_AGENT_END_S)
+        finally:
+            self._kill()
+        self._wait(_KILLED_S)
+        return [(node, process.pid) for node, process in self.processes.items() if process.poll() is None]
+
+    def _wait(self, timeout_s: float) -> None:
+        until = time.monotonic() + timeout_s
+        for process in self.processes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, until - time.monotonic()))
-        self._kill()
-        for process in self._processes.values():
-            process.wait()
 
     def _kill(self) -> None:
-        for process in self._processes.values():
+        for process in self.processes.values():
             if process.poll() is None:
                 process.kill()
 
 
 @contextlib.contextmanager
 def caught_signals() -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM are noted in a list instead of ending us: the report is still to be written."""
+    """Ctrl-C and SIGTERM are noted in a list instead of ending us: the report is still to be written.
+
+    From the second one on they do again what they did before, so that a third ends us wherever we are.
+    """
     caught: list[int] = []
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         caught.append(number)
+        if len(caught) > 1:
+            restore()
 
-    before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's hang-up, say, is not for us
+            before[number] = signal.signal(number, on_signal)
     try:
         yield caught
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore()

@@ -1,19 +1,24 @@
 """Ranks that another launcher started (torchrun, mpirun, srun, an operator): each process becomes the agent of its
 rank or node, and the first one conducts as well.
 
-They know one another only by their environment, so the address, a short list of ports and a token are worked out from
-it, alike in every process. SEATRIAL_TOKEN, given to all of them, replaces the token that anybody on these machines
-could work out too.
+They know one another only by their environment, so the address, a short list of ports and the key of the job are worked
+out from it, alike in every process. What keeps others out is a secret: SEATRIAL_TOKEN where it is given to all of them;
+on one machine a file that only this user can read; else there is none, and ``protected`` says so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
+import secrets
+import stat
+import tempfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from seatrial.errors import RequestError
@@ -37,6 +42,8 @@ class Meeting:
     ports: tuple[int, ...]
     """In this order: another job on the same machines may hold the first."""
     token: str
+    protected: bool
+    """Whether the token is a secret, and not only what tells jobs apart."""
     launcher: str
     number: int
     """Which agent this process is; the first one conducts."""
@@ -80,15 +87,48 @@ def meet(identity: Identity, environ: Mapping[str, str]) -> Meeting:
             " SEATRIAL_NNODES, and MASTER_ADDR, in every process."
         )
     key = _key(identity, environ)
+    secret = environ.get("SEATRIAL_TOKEN") or (_secret_of_machine() if _is_local(identity) else "")
     first = zlib.crc32(key.encode()) % _PORTS
     return Meeting(
         host=_host(identity, environ),
         ports=tuple(_FIRST_PORT + (first + offset) % _PORTS for offset in range(_TRIES)),
-        token=environ.get("SEATRIAL_TOKEN") or hashlib.sha256(f"seatrial {os.getuid()} {key}".encode()).hexdigest(),
+        token=hashlib.sha256(f"seatrial {os.getuid()} {key} {secret}".encode()).hexdigest(),
+        protected=bool(secret),
         launcher=identity.launcher,
         number=number,
         agents=agents,
     )
+
+
+def _is_local(identity: Identity) -> bool:
+    """All ranks are on this machine."""
+    return identity.local_world_size is not None and identity.local_world_size == identity.world_size
+
+
+def _secret_of_machine() -> str:
+    """A random text that all processes of this user on this machine can read, and nobody else; made once.
+
+    Empty where it cannot be kept. Raises RequestError when somebody else has put something in its place.
+    """
+    folder = Path(tempfile.gettempdir()) / f"seatrial-{os.getuid()}"
+    path = folder / "secret"
+    try:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        seen = folder.lstat()
+        if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o077:
+            raise RequestError(f"{folder} is not a folder of yours alone (mode 0700); remove it, or set TMPDIR.")
+        if not path.exists():
+            # Written whole under another name, then linked: whoever comes first makes it, and nobody reads half of it.
+            descriptor, name = tempfile.mkstemp(dir=folder)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_hex(32))
+            with contextlib.suppress(FileExistsError):
+                os.link(name, path)
+            os.unlink(name)
+        return path.read_text("ascii")
+    except OSError:
+        return ""
 
 
 def _host(identity: Identity, environ: Mapping[str, str]) -> str:
@@ -96,7 +136,7 @@ def _host(identity: Identity, environ: Mapping[str, str]) -> str:
         return identity.master_addr
     if identity.launcher == "slurm":
         return _first_host(environ.get("SLURM_STEP_NODELIST", environ.get("SLURM_NODELIST", "")))
-    if identity.local_world_size is not None and identity.local_world_size == identity.world_size:
+    if _is_local(identity):
         return "127.0.0.1"
     raise RequestError(
         f"{identity.launcher} does not say where rank 0 is; pass MASTER_ADDR=THE-HOST-OF-RANK-0 to every process"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 from seatrial.errors import RequestError
 from seatrial.probe.accelerators import count_accelerators
@@ -27,7 +28,15 @@ class Place:
     env: dict[str, str]
 
 
-def choose(*, device: str, backend: str, nproc_per_node: int | None, python: str, alone: bool = True) -> Place:
+def choose(
+    *,
+    device: str,
+    backend: str,
+    nproc_per_node: int | None,
+    python: str,
+    alone: bool = True,
+    sysfs: Path = Path("/sys"),
+) -> Place:
     """Decide for this machine: one process per accelerator, else two CPU processes. Raises RequestError.
 
     ``alone``: all ranks are on this machine.
@@ -35,7 +44,7 @@ def choose(*, device: str, backend: str, nproc_per_node: int | None, python: str
     if nproc_per_node is not None and nproc_per_node < 1:
         raise RequestError(f"--nproc-per-node {nproc_per_node}: at least one process is needed.")
     torch = find_torch(python)
-    decided, count, because = _device(device, torch)
+    decided, count, because = _device(device, torch, sysfs)
     if backend == "nccl" and decided == "cpu":
         raise RequestError("--backend nccl: NCCL moves data between GPUs only; with --device cpu use --backend gloo.")
     if decided == "cpu":
@@ -60,24 +69,28 @@ def choose(*, device: str, backend: str, nproc_per_node: int | None, python: str
     return Place(device=decided, backend=backend, nproc_per_node=wanted, because=because, env=env)
 
 
-def _device(device: str, torch: TorchInstall) -> tuple[str, int, str]:
+def _device(device: str, torch: TorchInstall, sysfs: Path) -> tuple[str, int, str]:
     built = "rocm" if torch.hip else "cuda" if torch.cuda else "cpu"
+    words = "the CPU only" if built == "cpu" else built
     if device == "cpu":
         return "cpu", 0, "--device cpu"
     if device in ("cuda", "rocm") and built != device:
         raise RequestError(
-            f"--device {device}: torch {torch.version} is built for {built if built != 'cpu' else 'the CPU only'};"
+            f"--device {device}: torch {torch.version} is built for {words};"
             f" install a torch built for {device}, name its interpreter with --python, or use --device {built}."
         )
-    found = count_accelerators()
+    vendor = {"cuda": "nvidia", "rocm": "amd", "cpu": ""}[built]
+    found = count_accelerators(first=vendor or "nvidia", sysfs=sysfs)
+    # A CPU trial on a GPU machine would say PASS of devices that nobody looked at.
+    if found.problem and (device == "auto" or found.count == 0):
+        raise RequestError(f"--device {device}: {found.problem}")
     if found.count == 0:
         if device == "auto":
             return "cpu", 0, found.source
         raise RequestError(f"--device {device}: {found.source}; check the driver, or use --device cpu.")
-    if built == "cpu":
-        # A CPU trial on a GPU machine would say PASS of devices that nobody looked at.
+    if found.vendor != vendor:
         raise RequestError(
             f"this machine has {found.count} {found.vendor} devices ({found.source}), but torch {torch.version} is"
-            " built for the CPU only; install a torch built for them, or say --device cpu to try the CPUs alone."
+            f" built for {words}; install a torch built for them, or say --device cpu to try the CPUs alone."
         )
     return built, found.count, found.source

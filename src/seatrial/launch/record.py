@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import secrets
@@ -55,10 +56,16 @@ class Recorder:
             self._broken(error)
 
     def note(self, text: str) -> None:
-        """Add a trouble of our own to the events: a PASS whose evidence was not kept is none."""
+        """Add a trouble of our own to the events, after ``close`` too: a PASS whose evidence was not kept is none."""
         self._notes += 1
         source = Source(self._run, f"recorder{self._notes}")
-        self.events += [source.event("note", severity="error", text=text), source.event("end")]
+        told = [source.event("note", severity="error", text=text), source.event("end")]
+        self.events += told
+        # Whoever judges the file again must come to the same verdict. Where it takes no more, it lacks an end anyway.
+        with contextlib.suppress(OSError), open(self.path, "ab", buffering=0) as file:
+            # The line before may have been cut.
+            file.write(b"\n" + b"".join(line for event in told for line in encode(event)))
+            os.fsync(file.fileno())
 
     def close(self) -> None:
         """On the disk before the verdict is told."""

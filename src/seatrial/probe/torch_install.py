@@ -12,6 +12,7 @@ from seatrial.errors import RequestError
 __all__ = ["OLDEST", "TorchInstall", "find_torch"]
 
 OLDEST = (2, 4)
+_OLDEST_PYTHON = (3, 10)
 _TIMEOUT_S = 30
 
 # torch/version.py holds plain assignments; reading it costs a millisecond where importing torch costs seconds.
@@ -45,7 +46,7 @@ class TorchInstall:
 
 
 def find_torch(python: str) -> TorchInstall:
-    """Ask an interpreter. Raises RequestError when it cannot run or has no torch, or one that is too old."""
+    """Ask an interpreter. Raises RequestError when it cannot run, has no torch, or it or its torch is too old."""
     try:
         done = subprocess.run(
             [python, "-c", _PROGRAM],
@@ -59,6 +60,11 @@ def find_torch(python: str) -> TorchInstall:
         found = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         raise RequestError(f"--python {python}: it does not run as a Python interpreter ({error}).") from error
+    if tuple(int(part) for part in found["python"].split(".")[:2]) < _OLDEST_PYTHON:
+        raise RequestError(
+            f"--python {python}: it is Python {found['python']}, and seatrial needs"
+            f" {_OLDEST_PYTHON[0]}.{_OLDEST_PYTHON[1]} or newer; name a newer interpreter."
+        )
     version = found.get("version")
     if version is None:
         raise RequestError(

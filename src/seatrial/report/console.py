@@ -38,16 +38,17 @@ def lines(conclusion: Conclusion, report: Path | None = None) -> list[str]:
 
 def print_lines(told: list[str], stream: IO[str]) -> None:
     """Write the lines, in colour when the stream is a terminal and NO_COLOR is unset."""
+    # A terminal that cannot show a character gets its escape.
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    shown = [line.encode(encoding, "backslashreplace").decode(encoding) for line in told]
     if not stream.isatty() or os.environ.get("NO_COLOR"):
-        # A terminal that cannot show a character gets its escape.
-        encoding = getattr(stream, "encoding", None) or "utf-8"
-        stream.write("".join(f"{line}\n" for line in told).encode(encoding, "backslashreplace").decode(encoding))
+        stream.write("".join(f"{line}\n" for line in shown))
         return
     from rich.console import Console
     from rich.text import Text
 
     console = Console(file=stream, highlight=False)
-    for line in told:
+    for line in shown:
         console.print(Text(line, style=_style(line)), soft_wrap=True)
 
 

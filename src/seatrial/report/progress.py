@@ -2,41 +2,84 @@
 
 from __future__ import annotations
 
+import os
 import time
-from typing import IO, Any
+from typing import IO, Any, cast
+
+from seatrial.report.text import printable
 
 __all__ = ["Progress"]
 
 
-class Progress:
-    """Callable with each event. Costs nothing that the trial would notice: a step is told when it begins and ends."""
+class _Forgiving:
+    """A stream that is silent for ever once it could not be written: its terminal or its reader is gone."""
 
-    def __init__(self, stream: IO[str], *, live: bool) -> None:
-        self._stream = stream
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream: IO[str] | None = stream
+        self.encoding = getattr(stream, "encoding", None)
+
+    def isatty(self) -> bool:
+        try:
+            return self._stream is not None and self._stream.isatty()
+        except (OSError, ValueError):
+            return False
+
+    def write(self, text: str) -> int:
+        try:
+            if self._stream is not None:
+                self._stream.write(text)
+        except (OSError, ValueError):
+            self._stream = None
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            if self._stream is not None:
+                self._stream.flush()
+        except (OSError, ValueError):
+            self._stream = None
+
+
+class Progress:
+    """Callable with each event. Costs nothing that the trial would notice: a step is told when it begins and ends.
+
+    Never raises for want of somebody who reads it.
+    """
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        """``stream`` None: standard error was closed before we began."""
+        self._stream = None if stream is None else _Forgiving(stream)
         self._started_at = time.monotonic()
         self._steps: dict[int, str] = {}
         self._ready = 0
         self._world = 0
         self._live: Any = None
-        if live:
+        if self._stream is not None and self._stream.isatty() and "NO_COLOR" not in os.environ:
             from rich.console import Console
             from rich.progress import Progress as Live
             from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
             columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-            self._live = Live(*columns, console=Console(file=stream), transient=True)
+            console = Console(file=cast("IO[str]", self._stream))
+            # A standard output that is closed would not be given back.
+            self._live = Live(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
             self._live.add_task("starting", total=None)
             self._live.start()
 
     def __call__(self, event: dict[str, Any]) -> None:
-        text = self._text(event)
-        if text is None:
+        try:
+            text = self._text(event)
+        except (KeyError, TypeError, ValueError):
+            return  # an event that is not whole is told by the fold, and must not keep the next step waiting
+        if text is None or self._stream is None:
             return
+        shown = printable(text)
         if self._live is not None:
-            self._live.update(self._live.task_ids[0], description=text)
+            self._live.update(self._live.task_ids[0], description=shown)
         else:
             elapsed_s = time.monotonic() - self._started_at
-            print(f"[{elapsed_s:6.1f} s] {text}", file=self._stream, flush=True)
+            self._stream.write(f"[{elapsed_s:6.1f} s] {shown}\n")
+            self._stream.flush()
 
     def close(self) -> None:
         """Clear the live line."""

@@ -7,6 +7,7 @@ import sys
 from seatrial.conductor.conclude import Conclusion
 from seatrial.report.console import lines, print_lines
 from seatrial.report.document import document, to_text
+from seatrial.report.streams import tell
 from seatrial.report.text import printable
 from seatrial.report.write import Written
 
@@ -14,12 +15,24 @@ __all__ = ["show", "wrong_request"]
 
 
 def show(conclusion: Conclusion, written: Written | None, *, as_json: bool) -> int:
-    """Print the report on standard output, for people or as JSON; returns the exit code of the verdict."""
-    if as_json:
-        sys.stdout.write(to_text(document(conclusion)))
-    else:
-        print_lines(lines(conclusion, written.html if written else None), sys.stdout)
-    sys.stdout.flush()
+    """Print the report on standard output, for people or as JSON; returns the exit code of the verdict.
+
+    A report that cannot be printed changes no verdict; a line on standard error then says where it is.
+    """
+    text = to_text(document(conclusion)) if as_json else ""
+    told = [] if as_json else lines(conclusion, written.html if written else None)
+    try:
+        if sys.stdout is None:
+            raise OSError("standard output is closed")
+        if as_json:
+            sys.stdout.write(text)
+        else:
+            print_lines(told, sys.stdout)
+        sys.stdout.flush()
+    except (OSError, ValueError) as error:
+        where = f"it is in {written.json if as_json else written.html}" if written else "no file of it was written"
+        why = getattr(error, "strerror", None) or error
+        tell(printable(f"seatrial: {conclusion.verdict.status}; the report could not be printed ({why}), {where}."))
     return conclusion.verdict.exit_code
 
 

@@ -22,7 +22,7 @@ from seatrial.training.models import find_model
 from seatrial.training.recipe import Recipe
 from seatrial.training.sampling import shard
 
-__all__ = ["WARMUP_STEPS", "NonFinite", "Outcome", "compute_alone", "train"]
+__all__ = ["WARMUP_STEPS", "Alone", "NonFinite", "Outcome", "compute_alone", "train"]
 
 WARMUP_STEPS = 5
 """Steps that are trained as all others and left out of every timing."""
@@ -105,8 +105,7 @@ def train(recipe: Recipe, *, device: torch.device, group: dist.ProcessGroup, pha
         work = dist.all_reduce(total, group=group, async_op=True)
         phase(f"step {step} backward")
         (loss_sum * (world_size / part.global_count)).backward()  # type: ignore[no-untyped-call]
-        work.wait()
-        loss = float(total) / part.global_count
+        loss = _wait_for_others(work, total) / part.global_count
         clock.mark("reduced")
 
         # The sum over ranks is finite only if every rank's own loss is: all ranks stop here, before it is applied.
@@ -146,23 +145,44 @@ def train(recipe: Recipe, *, device: torch.device, group: dist.ProcessGroup, pha
     )
 
 
-def compute_alone(recipe: Recipe, *, device: torch.device, local_count: int, num_steps: int) -> list[float]:
-    """Seconds of each forward and backward of one rank's share, without a group. Warm-up left out."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """What computing takes when nobody is waited for."""
+
+    seconds: tuple[float, ...]
+    """Of each forward and backward."""
+    cpu_share: float
+    """CPU time used, as a share of what the threads of this process could use meanwhile."""
+
+
+def compute_alone(
+    recipe: Recipe, *, device: torch.device, local_count: int, num_steps: int, repeats: int
+) -> list[Alone]:
+    """Forward and backward of one rank's share, without a group: so many steps, as often as ``repeats`` says.
+
+    The warm-up is left out.
+    """
     workload = recipe.data()
     data = _to_device(workload.load(), device)
     model = _build(recipe, workload, device)
     indices = torch.arange(local_count, device=device)
     images, labels = _batch(data.train_images, data.train_labels, indices, workload)
-    clock = StepClock(device)
-    for _ in range(WARMUP_STEPS + num_steps):
-        clock.mark("begin")
-        model.zero_grad(set_to_none=False)
-        clock.mark("data")
-        cross_entropy(model(images), labels, reduction="sum").backward()  # type: ignore[no-untyped-call]
-        for moment in ("ready", "reduced", "end"):
-            clock.mark(moment)
-    _synchronize(device)
-    return [times.compute_s for times in clock.times()[WARMUP_STEPS:]]
+    told = []
+    for repeat in range(-1, repeats):
+        clock = StepClock(device)
+        began, used = time.perf_counter(), time.process_time()
+        for _ in range(num_steps if repeat >= 0 else WARMUP_STEPS):
+            clock.mark("begin")
+            model.zero_grad(set_to_none=False)
+            clock.mark("data")
+            cross_entropy(model(images), labels, reduction="sum").backward()  # type: ignore[no-untyped-call]
+            for moment in ("ready", "reduced", "end"):
+                clock.mark(moment)
+        _synchronize(device)
+        used, wall = time.process_time() - used, time.perf_counter() - began
+        share = used / (wall * torch.get_num_threads())
+        told.append(Alone(seconds=tuple(times.compute_s for times in clock.times()), cpu_share=share))
+    return told[1:]
 
 
 def _build(recipe: Recipe, workload: Workload, device: torch.device) -> nn.Module:
@@ -202,6 +222,12 @@ def _to_device(data: Data, device: torch.device) -> Data:
 
 def _batch(images: Tensor, labels: Tensor, indices: Tensor, workload: Workload) -> tuple[Tensor, Tensor]:
     return (images[indices].float() - workload.mean) / workload.std, labels[indices]
+
+
+def _wait_for_others(work: Any, total: Tensor) -> float:
+    """The conductor knows by the name of this function that a rank whose stack ends here is waiting for the others."""
+    work.wait()
+    return float(total)
 
 
 def _synchronize(device: torch.device) -> None:

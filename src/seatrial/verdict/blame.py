@@ -7,6 +7,7 @@ What the others said meanwhile ("connection reset by peer") is a consequence and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -22,6 +23,8 @@ _SIGNAL_ACTIONS = {
     "SIGTERM": "find out who ended it: the scheduler, a time limit, an administrator",
     "SIGBUS": "look at the size of /dev/shm and for memory errors there",
 }
+_JOIN_S, _START_S, _KILL_S = 60.0, 180.0, 15.0
+"""At most so long the nodes have to join, a generation to start, and its ranks to be ended after trouble."""
 _CRASHED = "look at its last output and at the kernel and driver log there"
 
 
@@ -124,6 +127,29 @@ def _raised(scene: Scene) -> list[Finding]:
     return found
 
 
+def _start_cut(scene: Scene) -> list[Finding]:
+    """Ranks that were still starting when the deadline of the whole trial may have passed: nobody had its time."""
+    entries = [
+        entry
+        for entry in scene.of("late", "stuck", "frozen")
+        # Who was stopped for long was told of at once, before any deadline.
+        if entry.step in (None, -1) and not (entry.how == "frozen" and entry.detail[:7].lower() == "state t")
+    ]
+    deadline_s = _number_of(scene.trial.plan.get("deadline_s"))
+    before_s = sum(
+        _START_S + _KILL_S + sum(step.seconds or 0.0 for step in scene.trial.steps if step.generation == number)
+        for number in range(scene.generation)
+    )
+    if not entries or (deadline_s is not None and deadline_s >= _JOIN_S + before_s + _START_S):
+        return []
+    told = "the trial's deadline" + ("" if deadline_s is None else f" of {deadline_s:.3g} s")
+    what = f"{told} passed while ranks were starting: {len(entries)} of {len(_ranks(scene))} were not ready"
+    evidence = tuple(f"rank {entry.rank} was{_in(entry)}{seconds(entry)}" for entry in entries[:4])
+    return [
+        _finding("error", scene.check, what, _NOBODY, evidence=evidence, action="give the trial more time (deadline_s)")
+    ]
+
+
 def _frozen(scene: Scene) -> list[Finding]:
     return _named(
         scene,
@@ -137,7 +163,7 @@ def _did_not_come(scene: Scene) -> list[Finding]:
     """Absent, late, or alone in not finishing: a deadline with a named non-arriver."""
     if _cut_short(scene):
         return []
-    entries = scene.of("absent", "late")
+    entries = [entry for entry in scene.of("absent", "late") if entry not in _late_together(scene)]
     stuck = [] if entries else scene.of("stuck")
     if len(stuck) > 1 and stuck[0].step in (None, -1):
         what = f"none of {len(stuck)} ranks was ready in time"
@@ -180,14 +206,18 @@ def _vanished(scene: Scene) -> list[Finding]:
 
 
 def _fabric(scene: Scene) -> list[Finding]:
-    """All entered and none left, or communication errors with nobody gone: the fabric, and no rank."""
-    stuck = scene.of("stuck")
+    """All entered and none left, or most did not, or communication errors with nobody gone: the fabric, and no rank."""
+    stuck, late = scene.of("stuck"), _late_together(scene)
     errors = [error for error in scene.raised.values() if error.cause == "fabric"]
     troubled = bool(scene.troubles) or scene.trial.interrupted is None
-    if _cut_short(scene) or not (stuck or errors) or not troubled:
+    if _cut_short(scene) or not (stuck or late or errors) or not troubled:
         return []
     if stuck:
         what = f"all {len(stuck)} ranks entered{_in(stuck[0])[3:]} and none left it{seconds(stuck[0])}"
+    elif late:
+        what = (
+            f"{len(late)} of {_num_asked(scene, late[0])} ranks entered{_in(late[0])[3:]} and did not leave it in time"
+        )
     else:
         phase = errors[0].phase
         what = f"{len(errors)} of {len(_ranks(scene))} ranks had a communication error" + (
@@ -196,7 +226,7 @@ def _fabric(scene: Scene) -> list[Finding]:
     nodes = sorted({scene.trial.ranks[rank].node for rank in _ranks(scene) if rank in scene.trial.ranks})
     evidence = (
         *scene.waiting(()),
-        *(line for entry in stuck[:2] if entry.rank is not None for line in scene.evidence(entry.rank)),
+        *(line for entry in (stuck or late)[:2] if entry.rank is not None for line in scene.evidence(entry.rank)),
     )
     action = "look at cables, switches and the network settings between these nodes"
     if scene.trial.missing:
@@ -226,6 +256,7 @@ def _deadline(scene: Scene) -> list[Finding]:
 _IN_ORDER: tuple[Callable[[Scene], list[Finding]], ...] = (
     _dead_or_broken,
     _raised,
+    _start_cut,
     _frozen,
     _did_not_come,
     _vanished,
@@ -287,6 +318,19 @@ def _alone(scene: Scene, entry: TroubleSeen) -> bool:
     return not formed or step.number < min(formed)
 
 
+def _num_asked(scene: Scene, entry: TroubleSeen) -> int:
+    step = scene.step(entry.step)
+    return len(_ranks(scene) if step is None else step.ranks)
+
+
+def _late_together(scene: Scene) -> list[TroubleSeen]:
+    """More than half of those who were asked, late in one phase: what they all wait for did not come from any one."""
+    late = [entry for entry in scene.of("late") if not _alone(scene, entry)]
+    phase, count = next(iter(Counter(entry.phase for entry in late).most_common(1)), ("", 0))
+    together = [entry for entry in late if entry.phase == phase]
+    return together if together and 2 * count > _num_asked(scene, together[0]) else []
+
+
 def _cut_short(scene: Scene) -> bool:
     """Whether the deadline of the whole trial left the step less time than the plan gives it: then nobody was slow."""
     step = next((step for step in reversed(scene.trial.steps) if step.generation == scene.generation), None)
@@ -294,9 +338,14 @@ def _cut_short(scene: Scene) -> bool:
         return False
     settings = scene.trial.plan.get("settings")
     table = settings.get(step.check) if isinstance(settings, dict) else None
-    pair = table.get("timeout_s") if isinstance(table, dict) else None
-    planned = pair[0] if isinstance(pair, list) and pair else None
-    return isinstance(planned, (int, float)) and step.timeout_s < planned - 0.01
+    planned = _number_of(table.get("timeout_s") if isinstance(table, dict) else None)
+    return planned is not None and step.timeout_s < planned - 0.01
+
+
+def _number_of(pair: object) -> float | None:
+    """The value of a setting of the plan, as the events tell it: value and origin."""
+    value = pair[0] if isinstance(pair, list) and pair else None
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _told_when(scene: Scene, finding: Finding) -> Finding:

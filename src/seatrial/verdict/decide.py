@@ -29,14 +29,15 @@ class Verdict:
     exit_code: int
     interrupted: bool
     partial: tuple[str, ...]
-    """What a PASS does not cover, such as ``training not asked for``."""
+    """What a PASS does not cover, such as ``training not asked for`` or ``accuracy not judged``."""
     checks: Mapping[str, CheckStatus]
     """Every check that was asked for or taken out, in the order of the plan."""
     reasons: tuple[str, ...]
     """Why it is INCONCLUSIVE; empty otherwise."""
     judged: int
     figures: int
-    """Figures that say good or bad; those that are only told do not count. A series over steps is one figure."""
+    """Figures that say good or bad; those that are only told do not count. A series over steps is one figure, and so is
+    what was told again and again while it was measured."""
 
 
 def decide(trial: Trial, rulings: Mapping[str, Ruling], findings: Iterable[Finding]) -> Verdict:
@@ -63,7 +64,7 @@ def decide(trial: Trial, rulings: Mapping[str, Ruling], findings: Iterable[Findi
         status=status,  # type: ignore[arg-type]  # one of the three, as just set
         exit_code=130 if trial.interrupted is not None else exit_code,
         interrupted=trial.interrupted is not None,
-        partial=_partial(trial, checks),
+        partial=_partial(trial, checks, rulings),
         checks=checks,
         reasons=reasons,
         judged=len(judged),
@@ -72,8 +73,8 @@ def decide(trial: Trial, rulings: Mapping[str, Ruling], findings: Iterable[Findi
 
 
 def _counted(figure: Figure) -> Figure:
-    """What stands for the figure when figures are counted: the points of a series are judged together, as one."""
-    return figure if figure.step is None else replace(figure, step=0, value=0.0)
+    """What stands for the figure when figures are counted: where it was measured, whatever the value and the step."""
+    return replace(figure, step=None if figure.step is None else 0, value=0.0)
 
 
 def _check(trial: Trial, name: str, ruling: Ruling | None, findings: tuple[Finding, ...]) -> CheckStatus:
@@ -114,9 +115,10 @@ def _reasons(
     return tuple(reasons)
 
 
-def _partial(trial: Trial, checks: Mapping[str, CheckStatus]) -> tuple[str, ...]:
-    """What the user took out, what the plan never had, and what one rank cannot show."""
+def _partial(trial: Trial, checks: Mapping[str, CheckStatus], rulings: Mapping[str, Ruling]) -> tuple[str, ...]:
+    """What the user took out, what the plan never had, what nothing could judge, and what one rank cannot show."""
     out = [name for name, status in checks.items() if status == "not_asked"]
     partial = [f"{', '.join(out)} not asked for"] if out else []
     partial += [f"{name} not in the plan" for name in _EXPECTED if name not in checks]
+    partial += [what for name in checks if name in rulings for what in rulings[name].unjudged]
     return (*partial, *(("1 rank",) if trial.world_size() == 1 else ()))

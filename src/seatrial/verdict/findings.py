@@ -73,3 +73,5 @@ class Ruling:
     findings: tuple[Finding, ...] = ()
     judged: tuple[Judged, ...] = ()
     absent: tuple[str, ...] = ()
+    unjudged: tuple[str, ...] = ()
+    """What was asked for and only measured, with nothing to judge it by: a PASS is then partial."""

@@ -9,8 +9,6 @@ import platform
 from dataclasses import dataclass
 from typing import Any
 
-from seatrial.errors import RequestError
-
 __all__ = ["Device", "open_device"]
 
 
@@ -30,6 +28,8 @@ class Device:
     memory_bytes: int
     libraries: str
     """What decides the bits of a result besides the model: torch, CUDA or ROCm, and the CPU capability."""
+    id: str = ""
+    """Which one it is on its host: UUID or PCI address; empty where torch tells neither, and for a CPU."""
 
     @property
     def torch(self) -> Any:
@@ -49,25 +49,26 @@ class Device:
 def open_device(wanted: str, local_rank: int, threads: int) -> Device:
     """Open the device of a local rank and set the number of CPU threads.
 
-    ``wanted`` is ``cpu``, ``cuda``, ``rocm`` or ``auto``. Raises RequestError when torch cannot drive
-    what was asked for.
+    ``wanted`` is ``cpu``, ``cuda`` or ``rocm``, as the controller decided after it had looked at driver and torch. So
+    what cannot be opened here is the device's fault: RuntimeError, worded as torch words a device error.
     """
     import torch
 
     torch.set_num_threads(threads)
-    usable = torch.cuda.is_available()
-    if wanted in ("cuda", "rocm") and not usable:
-        built = torch.version.cuda or getattr(torch.version, "hip", None)
-        reason = "is built for the CPU only" if built is None else "finds no usable device"
-        raise RequestError(
-            f"--device {wanted}: torch {torch.__version__} {reason};"
-            f" install a torch built for {wanted}, or use --device cpu."
-        )
-    if wanted == "cpu" or not usable:
+    if wanted == "cpu":
         return _open_cpu(torch)
+    fault = "HIP error" if wanted == "rocm" else "CUDA error"
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except Exception as error:  # torch has an assertion and an exception of its own here, besides RuntimeError
+        raise RuntimeError(
+            f"{fault}: the driver shows {torch.cuda.device_count()} devices and torch finds none usable: {error}"
+        ) from error
     count = torch.cuda.device_count()
     # A launcher may show each process one device only: then every local rank uses index 0.
-    index = local_rank % count
+    index = 0 if count == 1 else local_rank
+    if index >= count:
+        raise RuntimeError(f"{fault}: no device is left for local rank {local_rank}: torch finds {count} usable")
     torch.cuda.set_device(index)
     properties = torch.cuda.get_device_properties(index)
     hip = getattr(torch.version, "hip", None)
@@ -79,7 +80,17 @@ def open_device(wanted: str, local_rank: int, threads: int) -> Device:
         backend="nccl",
         memory_bytes=int(properties.total_memory),
         libraries=f"torch {torch.__version__} {'ROCm ' + hip if hip else 'CUDA ' + str(torch.version.cuda)}",
+        id=_identity(properties),
     )
+
+
+def _identity(properties: Any) -> str:
+    uuid = str(getattr(properties, "uuid", ""))
+    if uuid.strip("0-"):  # all zeros: a virtual device without one
+        return uuid
+    if not hasattr(properties, "pci_domain_id"):
+        return ""
+    return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}"
 
 
 def _open_cpu(torch: Any) -> Device:

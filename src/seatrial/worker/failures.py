@@ -22,7 +22,9 @@ def cause_of(error: BaseException) -> str:
 
     if isinstance(error, RequestError):
         return "request"
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+    # torch 2.4 has it under torch.cuda only.
+    out_of_memory = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
+    if isinstance(error, (MemoryError, out_of_memory)):
         return "memory"
     if isinstance(error, getattr(dist, "DistError", ())):
         return "fabric"

@@ -16,10 +16,10 @@ import traceback
 import warnings
 from typing import Any
 
-from seatrial.errors import RequestError
 from seatrial.probe.phase import PhaseWriter
 from seatrial.verdict.events import Source
 from seatrial.verdict.wire import Decoder, encode
+from seatrial.worker.failures import cause_of
 
 __all__ = ["main"]
 
@@ -65,37 +65,8 @@ def main() -> None:
 
 def _open_rank(start: dict[str, Any], phases: PhaseWriter, emit: Any) -> Any:
     where = {"gen": start["gen"], "rank": start["rank"]}
-    try:
-        # We need no NumPy, so torch's complaint that there is none must not end up as evidence.
-        warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
-        import torch
 
-        from seatrial.worker import inject
-        from seatrial.worker.device import open_device
-        from seatrial.worker.step import RankContext
-
-        phases.write("start-up/open device")
-        device = open_device(start["device"], start["local_rank"], start["threads"])
-        me = RankContext(
-            run=start["run"],
-            generation=start["gen"],
-            rank=start["rank"],
-            local_rank=start["local_rank"],
-            node_rank=start["node_rank"],
-            node=start["node"],
-            address=start["address"],
-            ranks=tuple(start["ranks"]),
-            group_rank=start["ranks"].index(start["rank"]),
-            world_size=len(start["ranks"]),
-            backend=device.backend if start["backend"] == "auto" else start["backend"],
-            device=device,
-            faults=tuple(inject.parse_fault(text) for text in start["planted"]) if start["gen"] == 0 else (),
-            phases=phases,
-            emit=emit,
-        )
-    except Exception as error:
-        cause = "request" if isinstance(error, (RequestError, ImportError)) else "own"
-        message = f"torch cannot be imported: {error}" if isinstance(error, ImportError) else str(error)
+    def give_up(error: Exception, cause: str, message: str) -> None:
         emit(
             "error",
             **where,
@@ -106,6 +77,41 @@ def _open_rank(start: dict[str, Any], phases: PhaseWriter, emit: Any) -> Any:
             stack=traceback.format_exc()[-6000:],
             phase=phases.label,
         )
+
+    # We need no NumPy, so torch's complaint that there is none must not end up as evidence.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    try:
+        import torch
+    except Exception as error:
+        give_up(error, "request" if isinstance(error, ImportError) else "own", f"torch cannot be imported: {error}")
+        return None
+    try:
+        from seatrial.worker import inject
+        from seatrial.worker.device import open_device
+        from seatrial.worker.step import RankContext
+
+        phases.write("start-up/open device")
+        ranks = tuple(rank for first, last in start["ranks"] for rank in range(first, last + 1))
+        device = open_device(start["device"], start["local_rank"], start["threads"])
+        me = RankContext(
+            run=start["run"],
+            generation=start["gen"],
+            rank=start["rank"],
+            local_rank=start["local_rank"],
+            node_rank=start["node_rank"],
+            node=start["node"],
+            address=start["address"],
+            ranks=ranks,
+            group_rank=ranks.index(start["rank"]),
+            world_size=len(ranks),
+            backend=device.backend if start["backend"] == "auto" else start["backend"],
+            device=device,
+            faults=tuple(inject.parse_fault(text) for text in start["planted"]) if start["gen"] == 0 else (),
+            phases=phases,
+            emit=emit,
+        )
+    except Exception as error:
+        give_up(error, cause_of(error), str(error))
         return None
     phases.write("ready")
     emit(
@@ -118,6 +124,7 @@ def _open_rank(start: dict[str, Any], phases: PhaseWriter, emit: Any) -> Any:
         pid=os.getpid(),
         device=device.name,
         device_type=device.type,
+        device_id=device.id,
         libraries=device.libraries,
         threads=torch.get_num_threads(),
         torch=torch.__version__,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +42,10 @@ class Workload:
     """Of all pixels of the training part; with ``std`` it brings the input to mean 0 and deviation 1."""
     std: float
     load: Callable[[], Data]
+
+    def size_bytes(self) -> int:
+        """Of all images in memory, a byte a pixel."""
+        return (self.num_train + self.num_test) * math.prod(self.shape)
 
 
 def find_workload(name: str, num_samples: int) -> Workload:

@@ -1,0 +1,65 @@
+"""What ranks tell of a training, made by hand."""
+
+from __future__ import annotations
+
+from seatrial.checks.training import Params, recipe_for
+from seatrial.verdict.evidence import Evidence, RankSeen
+from seatrial.verdict.figures import Fact, Figure
+
+__all__ = ["KEY", "SMOKE", "a_figure", "trained"]
+
+SMOKE = Params(max_steps=60, global_batch_size=64, timeout_s=30)
+KEY = recipe_for(SMOKE, 4)[1]
+LOSSES = tuple(2.3 * 0.95**step for step in range(60))
+
+
+def a_figure(name: str, value: float, rank: int, *, step: int | None = None, stage: str = "measure") -> Figure:
+    """One figure of one rank."""
+    return Figure(check="training", name=name, value=value, unit="1", rank=rank, step=step, stage=stage)
+
+
+def trained(
+    num_ranks: int = 4,
+    *,
+    compute_s: dict[int, float] | None = None,
+    alone_s: dict[int, float] | None = None,
+    digests: dict[int, str] | None = None,
+    kinds: dict[int, str] | None = None,
+    accuracy: float = 0.95,
+    losses: tuple[float, ...] = LOSSES,
+    evaluated: dict[int, int] | None = None,
+    runs: int = 1,
+    key: str = KEY,
+) -> Evidence:
+    """All ranks finished, and what is not given is as it should be."""
+    ranks = {
+        rank: RankSeen(
+            rank=rank,
+            node=f"node-{rank // 2}",
+            node_rank=rank // 2,
+            local_rank=rank % 2,
+            device=(kinds or {}).get(rank, "A CPU"),
+            kind=(kinds or {}).get(rank, "A CPU"),
+        )
+        for rank in range(num_ranks)
+    }
+    figures = [a_figure("loss", loss, 0, step=step) for step, loss in enumerate(losses)]
+    facts = [Fact(check="training", name="recipe", value={"key": key, "workload": "digits", "num_test": 360}, rank=0)]
+    for rank in ranks:
+        figures += [
+            a_figure("compute_s", {**(compute_s or {})}.get(rank, 0.010 + rank * 1e-5), rank),
+            a_figure("accuracy", accuracy, rank),
+            a_figure("evaluated", (evaluated or {}).get(rank, 360 * runs), rank),
+            a_figure("runs", runs, rank),
+        ]
+        digest = {"runs": runs, "digest": (digests or {}).get(rank, "aa" * 32)}
+        facts.append(Fact(check="training", name="digest", value=digest, rank=rank))
+    figures += [a_figure("compute_s", value, rank, stage="repeat") for rank, value in (alone_s or {}).items()]
+    return Evidence(
+        ranks=ranks,
+        asked=tuple(ranks),
+        figures=tuple(figures),
+        facts=tuple(facts),
+        backend="gloo",
+        device_type="cpu",
+    )

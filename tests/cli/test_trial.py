@@ -1,0 +1,127 @@
+"""Whatever goes wrong with ourselves during a trial: a report, and the same verdict when it is judged again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from event_streams import SCENES, Event, a_plan, fake_load, healthy
+
+from seatrial.checks import registry
+from seatrial.cli import trial
+from seatrial.cli.report import report
+from seatrial.errors import RequestError, SeatrialError
+from seatrial.launch.job import Job
+
+JOB = Job(
+    run="",
+    plan=a_plan(),
+    target="local",
+    nodes=1,
+    nproc_per_node=2,
+    device="cpu",
+    backend="gloo",
+    python=sys.executable,
+    env={},
+)
+Keep = Callable[[Event], None]
+Conduct = Callable[..., int]
+
+
+@pytest.fixture(autouse=True)
+def _judged_by_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "load", fake_load)
+
+
+def tells(scene: str, damaged: int = 0, error: Exception | None = None, until: int | None = None) -> Conduct:
+    """A conductor that hands on the events of a scene, and then ends as it is told to."""
+
+    def conduct_double(job: Job, folder: Path, keep: Keep, caught: list[int], meeting: Any) -> int:
+        events = healthy(run=job.run).events if scene == "healthy" else SCENES[scene]().events
+        for event in events[:until]:
+            keep({**event, "run": job.run})
+        if error is not None:
+            raise error
+        return damaged
+
+    return conduct_double
+
+
+def hold(tmp_path: Path, conduct: Conduct, monkeypatch: pytest.MonkeyPatch, *, debug: bool = False) -> int:
+    monkeypatch.setattr(trial, "conduct", conduct)
+    return trial.hold(JOB, tmp_path, None, as_json=True, debug=debug)
+
+
+def judged_again(tmp_path: Path) -> int:
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    result = CliRunner().invoke(report, [str(folder)], standalone_mode=False)
+    assert isinstance(result.return_value, int), result.exception
+    return result.return_value
+
+
+@pytest.mark.parametrize(("scene", "code"), [("healthy", 0), ("killed", 1), ("interrupted", 130)])
+def test_the_verdict_is_that_of_the_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scene: str, code: int
+) -> None:
+    assert hold(tmp_path, tells(scene), monkeypatch) == code
+    assert judged_again(tmp_path) == code
+
+
+def test_damaged_lines_are_no_pass_then_nor_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hold(tmp_path, tells("healthy", damaged=2), monkeypatch) == 3
+    assert judged_again(tmp_path) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ZeroDivisionError("by 0"), "a mistake inside seatrial ended the trial (ZeroDivisionError: by 0)"),
+        (SeatrialError("none of the ports is free."), "none of the ports is free."),
+    ],
+)
+@pytest.mark.parametrize("until", [0, 9, None])
+def test_our_own_mistake_is_a_report_and_no_verdict(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    words: str,
+    until: int | None,
+) -> None:
+    assert hold(tmp_path, tells("healthy", error=error, until=until), monkeypatch) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert any(words in finding["what"] for finding in told["findings"])
+    assert judged_again(tmp_path) == 3
+
+
+def test_the_traceback_of_our_own_mistake_is_told_when_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tells("healthy", error=ZeroDivisionError())
+    assert hold(tmp_path / "quiet", broken, monkeypatch) == 3
+    assert "Traceback" not in capsys.readouterr().err
+    assert hold(tmp_path / "loud", broken, monkeypatch, debug=True) == 3
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_what_the_ranks_refuse_is_written_before_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RequestError, match="--device cuda: torch finds no usable device"):
+        hold(tmp_path, tells("refused"), monkeypatch)
+    (written,) = tmp_path.glob("*/report.json")
+    assert json.loads(written.read_text())["acceptance"]["status"] == "INCONCLUSIVE"
+
+
+def test_a_report_elsewhere_says_why_it_is_no_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    out = tmp_path / "out"
+    (out / "cluster_test_report.json").mkdir(parents=True)
+    assert hold(out, tells("healthy"), monkeypatch) == 3
+    (elsewhere,) = tmp_path.glob("seatrial-*/*/report.json")
+    assert json.loads(elsewhere.read_text()) == json.loads(capsys.readouterr().out)

@@ -1,0 +1,138 @@
+"""The processes that we started, and the signals that we are sent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial.conductor.serve import Server
+from seatrial.errors import SeatrialError
+from seatrial.launch import conduct as module
+from seatrial.launch.conduct import Agents, caught_signals, conduct
+from seatrial.launch.job import Command, Job
+from seatrial.plan.model import Plan, Setting
+
+
+class UnkillableProcessDouble:
+    """A process in state D: signals do nothing, and who waits without a deadline waits for ever."""
+
+    pid = 4242
+
+    def poll(self) -> None:
+        return None
+
+    def kill(self) -> None:
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        assert timeout is not None, "would wait for ever"
+        raise subprocess.TimeoutExpired("agent", timeout)
+
+
+def a_job() -> Job:
+    plan = Plan(
+        name="quick", checks=(), not_asked={}, deadline_s=Setting(value=60.0, origin="level quick"), settings={}
+    )
+    return Job(
+        run="x",
+        plan=plan,
+        target="local",
+        nodes=1,
+        nproc_per_node=2,
+        device="cpu",
+        backend="gloo",
+        python=sys.executable,
+        env={},
+    )
+
+
+def test_an_agent_that_outlives_its_kill_is_named_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(agents: Agents, commands: tuple[Command, ...], folder: Path) -> None:
+        agents.processes[0] = UnkillableProcessDouble()  # type: ignore[assignment]
+
+    monkeypatch.setattr(Agents, "start", start)
+    monkeypatch.setattr(Server, "serve", lambda *arguments: None)
+    events: list[dict[str, Any]] = []
+    conduct(a_job(), tmp_path, events.append, [])
+    note, end = [event for event in events if event["src"] == "launch"]
+    assert (note["severity"], end["kind"]) == ("warn", "end")
+    assert "node 0 (process 4242" in note["text"]
+
+
+def test_our_own_failure_closes_the_server_and_ends_the_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[Agents] = []
+
+    def ends(agents: Agents) -> list[tuple[int, int]]:
+        ended.append(agents)
+        return []
+
+    def breaks(agents: Agents, commands: tuple[Command, ...], folder: Path) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(Agents, "start", breaks)
+    monkeypatch.setattr(Agents, "end", ends)
+    events: list[dict[str, Any]] = []
+    with pytest.raises(OSError, match="no more processes"):
+        conduct(a_job(), tmp_path, events.append, [])
+    assert len(ended) == 1
+    assert [event["kind"] for event in events] == ["run"], "what was asked is known to the report"
+
+
+def test_without_a_free_port_the_report_still_knows_what_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*arguments: Any) -> Server:
+        raise SeatrialError("no free port")
+
+    monkeypatch.setattr(module, "Server", refuses)
+    events: list[dict[str, Any]] = []
+    with pytest.raises(SeatrialError):
+        conduct(a_job(), tmp_path, events.append, [])
+    assert [event["kind"] for event in events] == ["run"]
+
+
+def test_an_exit_is_told_once_and_after_the_last_words_had_time_to_come(tmp_path: Path) -> None:
+    now = 100.0
+    agents = Agents(clock=lambda: now)
+    agents.start([Command(argv=(sys.executable, "-S", "-c", "raise SystemExit(3)"), env={}, node_rank=4)], tmp_path)
+    agents.processes[4].wait()
+    assert agents.between([]) is None
+    now += 1.9
+    assert agents.between([]) is None
+    now += 0.2
+    assert agents.between([]) == (4, "its agent ended with exit code 3")
+    assert agents.between([]) is None
+
+
+def test_each_signal_is_told_once_and_the_second_kills(tmp_path: Path) -> None:
+    agents = Agents()
+    command = (sys.executable, "-S", "-c", "import time; time.sleep(50)")
+    agents.start([Command(argv=command, env={}, node_rank=0)], tmp_path)
+    assert agents.between([signal.SIGINT]) == "SIGINT"
+    assert agents.between([signal.SIGINT]) is None
+    assert agents.processes[0].poll() is None
+    assert agents.between([signal.SIGINT, signal.SIGTERM]) == "SIGTERM"
+    assert agents.end() == []
+    assert agents.processes[0].returncode == -signal.SIGKILL
+
+
+def test_after_the_second_signal_a_third_ends_us() -> None:
+    told: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+    try:
+        with caught_signals() as caught:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert (caught, told) == ([signal.SIGTERM] * 2, [])
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert (caught, told) == ([signal.SIGTERM] * 2, [signal.SIGTERM])
+    finally:
+        signal.signal(signal.SIGTERM, before)
