@@ -176,7 +176,8 @@ def caught_signals() -> Iterator[list[int]]:
             restore()
 
     for number in _SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's hang-up, say, is not for us
+        # nohup asks to outlive a hang-up. (That a shell lets its background jobs ignore SIGINT is nobody's wish.)
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.signal(number, on_signal)
     try:
         yield caught
