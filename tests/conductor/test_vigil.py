@@ -136,3 +136,24 @@ def test_missed_time_moves_the_deadline_too() -> None:
     vigil.shift(60.0)
     assert vigil.look(69.9) is None
     _until_deadline(vigil, 70.0)
+
+
+def test_who_works_alone_is_late_whatever_its_stack_says() -> None:
+    vigil = Vigil(range(3), 100.0, 0.0)
+    vigil.begin(range(3), 10.0, 0.0, together=False)
+    vigil.finished(0)
+    vigil.stacks = {1: INSIDE, 2: INSIDE}
+    assert vigil.look(9.9) is None
+    assert vigil.peek(9.9) == []
+    assert vigil.look(10.0) == "deadline"
+    assert vigil.guilty() == {1, 2}
+
+
+def test_who_works_alone_and_does_not_move_is_named_once_another_is_done() -> None:
+    vigil = Vigil(range(2), 100.0, 0.0)
+    vigil.begin(range(2), 60.0, 0.0, together=False)
+    assert vigil.look(PATIENCE_S) is None
+    vigil.pulses[0].number = 2
+    vigil.finished(0)
+    assert vigil.look(PATIENCE_S) == "trouble"
+    assert vigil.guilty() == {1}

@@ -82,9 +82,12 @@ class Vigil:
                 return "deadline"
             return "trouble" if self.seen else None
         found = watch.suspects(pulses, waiting, bool(self.done), now, together=self._together)
-        if any(seen.how == "frozen" for seen in found):
+        if any(seen.how == "frozen" for seen in found) or (found and not self._together):
             self.seen = found
             return "trouble"
+        if not self._together:  # who works alone waits for nobody, whatever its stack says
+            self.seen = watch.late(pulses, waiting, now) if now >= self._until else []
+            return "deadline" if now >= self._until else None
         self._forget_stale_stacks(now)
         self._candidates = [seen.rank for seen in found if seen.rank is not None]
         self._wanted = bool(found) or self._stalled(waiting, now) or now >= self._until
@@ -110,8 +113,7 @@ class Vigil:
         return list(self._peeked)
 
     def _stalled(self, waiting: list[int], now: float) -> bool:
-        still = waiting and all(now - self.pulses[rank].moved_at >= watch.PATIENCE_S for rank in waiting)
-        return bool(self._together and still)
+        return bool(waiting) and all(now - self.pulses[rank].moved_at >= watch.PATIENCE_S for rank in waiting)
 
     def _has_stacks(self, now: float) -> bool:
         if self._peeked_at is None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["PATIENCE_S", "Pulse", "Seen", "at_deadline", "is_inside", "outside", "stopped", "suspects"]
+__all__ = ["PATIENCE_S", "Pulse", "Seen", "at_deadline", "is_inside", "late", "outside", "stopped", "suspects"]
 
 PATIENCE_S = 15.0
 _INSIDE = ("/torch/distributed/", "/torch/autograd/", "/torch/cuda/", "/seatrial/worker/groups.py", "wait_for_others")
@@ -169,14 +169,9 @@ def at_deadline(
 
     Who waits inside an operation is behind for no fault of its own: what it waits for did not come.
     """
-    held = [
-        rank
-        for rank in sorted(waiting_for)
-        if (since := pulses[rank].held_since) is not None
-        and (pulses[rank].state in ("T", "t") or now - since >= PATIENCE_S)
-    ]
+    held = _held(pulses, waiting_for, now)
     if held:
-        return [_frozen(rank, pulses[rank], now) for rank in held]
+        return held
     outside = [rank for rank in sorted(waiting_for) if not is_inside(stacks.get(rank, ""))]
     furthest = max((pulse.number for pulse in pulses.values()), default=0)
     behind = [rank for rank in outside if pulses[rank].number < furthest or others_done]
@@ -184,20 +179,36 @@ def at_deadline(
         behind = outside
     if behind and (others_done or len(behind) < len(waiting_for)):
         fewest = min(pulses[rank].number for rank in behind)
-        return [
-            Seen(
-                how="late",
-                rank=rank,
-                phase=pulses[rank].phase,
-                waited_s=now - pulses[rank].moved_at,
-                detail=f"state {pulses[rank].state}, had not finished when the deadline passed",
-            )
-            for rank in behind
-            if pulses[rank].number == fewest
-        ]
+        return late(pulses, [rank for rank in behind if pulses[rank].number == fewest], now)
     return [
         Seen(how="stuck", rank=rank, phase=pulses[rank].phase, waited_s=now - pulses[rank].moved_at)
         for rank in sorted(waiting_for)
+    ]
+
+
+def late(pulses: Mapping[int, Pulse], ranks: Collection[int], now: float) -> list[Seen]:
+    """Each of these had not finished when the deadline passed; one that is held is frozen."""
+    held = {seen.rank: seen for seen in _held(pulses, ranks, now)}
+    return [
+        held.get(rank)
+        or Seen(
+            how="late",
+            rank=rank,
+            phase=pulses[rank].phase,
+            waited_s=now - pulses[rank].moved_at,
+            detail=f"state {pulses[rank].state}, had not finished when the deadline passed",
+        )
+        for rank in sorted(ranks)
+    ]
+
+
+def _held(pulses: Mapping[int, Pulse], ranks: Collection[int], now: float) -> list[Seen]:
+    """Who is stopped now, or has been uninterruptible for the time of patience."""
+    return [
+        _frozen(rank, pulses[rank], now)
+        for rank in sorted(ranks)
+        if (since := pulses[rank].held_since) is not None
+        and (pulses[rank].state in ("T", "t") or now - since >= PATIENCE_S)
     ]
 
 
