@@ -139,16 +139,16 @@ def _mnist(name: str, num_samples: int, folder: Path) -> Workload:
     shape, num_train, num_test = (1, 28, 28), 60_000, 10_000
     paths = files.find(name, folder)
     if paths is not None:
-        (num_train, *size), (num_train_labels,), (num_test, *test_size), (num_test_labels,) = (
+        (num_train, height, width), train_labels, (num_test, *test_size), test_labels = (
             idx.read_sizes(path, num_dimensions) for path, num_dimensions in zip(paths, (3, 1, 3, 1), strict=True)
         )
-        if (num_train, num_test) != (num_train_labels, num_test_labels) or size != test_size:
+        if (train_labels, test_labels, test_size) != ((num_train,), (num_test,), [height, width]):
             raise RequestError(
                 f"the files of {name} in {paths[0].parent} do not belong together: {num_train} images with "
-                f"{num_train_labels} labels to train, {num_test} with {num_test_labels} to test, of "
-                f"{'x'.join(map(str, size))} and {'x'.join(map(str, test_size))} pixels; fetch or copy them again."
+                f"{train_labels[0]} labels to train, {num_test} with {test_labels[0]} to test, of {height} x {width} "
+                f"and {' x '.join(map(str, test_size))} pixels; fetch or copy them again."
             )
-        shape = (1, *size)
+        shape = (1, height, width)
 
     def load() -> Data:
         train_images, train_labels, test_images, test_labels = files.require(name, folder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from seatrial.training.data.source import MAX_BYTES, Source, damaged, open_source
 
@@ -75,7 +75,7 @@ def _scan(path: Path, *, keep: bool) -> tuple[dict[str, int], dict[str, bytearra
     contents: dict[str, bytearray] = {}
     with open_source(path) as source:
         try:
-            with tarfile.open(fileobj=_Stream(source), mode="r|") as archive:
+            with tarfile.open(fileobj=cast("IO[bytes]", _Stream(source)), mode="r|") as archive:
                 for member in archive:
                     name = PurePosixPath(member.name).name
                     if name not in (*TRAIN_FILES, TEST_FILE):

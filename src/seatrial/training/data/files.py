@@ -58,6 +58,7 @@ def require(name: str, folder: Path) -> tuple[Path, ...]:
     """As ``find``; where a data set is not there, a RequestError that says what to do. Nothing is downloaded."""
     files = find(name, folder)
     if files is None:
+        folder = folder.absolute()
         raise RequestError(
             f"{name} is not in {folder} on {socket.gethostname()}{_there_instead(name, folder)}: fetch it with "
             f"`seatrial data fetch {name} --data {shlex.quote(str(folder))}`, or name the directory that has it with "

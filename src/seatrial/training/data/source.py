@@ -10,7 +10,7 @@ import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from seatrial.errors import RequestError
 
@@ -91,7 +91,7 @@ def open_source(path: Path) -> Iterator[Source]:
             raise damaged(path, "at byte 0", "it is empty")
         packed = magic == _GZIP_MAGIC
         if packed:
-            file = stack.enter_context(gzip.GzipFile(fileobj=file))
+            file = cast("IO[bytes]", stack.enter_context(gzip.GzipFile(fileobj=file)))
         yield Source(path, file, status.st_size, packed=packed)
 
 
