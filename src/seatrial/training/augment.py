@@ -29,13 +29,11 @@ def augment(images: Tensor, indices: Tensor, augmentation: Augmentation, *, seed
         columns = torch.where(_draw(sample, 0, 2)[:, None] == 1, width - 1 - columns, columns)
     padding = augmentation.crop_padding
     if padding:
-        rows = rows + _draw(sample, 1, 2 * padding + 1)[:, None] - padding
-        columns = columns + _draw(sample, 2, 2 * padding + 1)[:, None] - padding
-    pixels = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
+        images = torch.nn.functional.pad(images, (padding,) * 4)
+        rows = rows + _draw(sample, 1, 2 * padding + 1)[:, None]
+        columns = columns + _draw(sample, 2, 2 * padding + 1)[:, None]
+    pixels = rows[:, :, None] * images.shape[3] + columns[:, None, :]
     picked = images.flatten(2).gather(2, pixels.view(count, 1, height * width).expand(-1, channels, -1))
-    if padding:
-        inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
-        picked = picked * inside.view(count, 1, height * width)
     return picked.view(count, channels, height, width)
 
 
