@@ -72,11 +72,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._head(404, 0)
         else:
             try:
-                self._serve(fault, content, asked)
+                self._serve(fault, detail, content, asked)
             except OSError:  # who asked has gone
                 return
 
-    def _serve(self, fault: str, content: bytes, asked: str | None) -> None:
+    def _serve(self, fault: str, detail: str, content: bytes, asked: str | None) -> None:
         start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
         rest = {"Content_Range": f"bytes {start}-{len(content) - 1}/{len(content)}"}
         half = content[: len(content) // 2]
@@ -97,8 +97,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._drip(content)
         elif fault == "nonsense":
             self._send(b"SMTP ready\r\n\r\n")
-        elif fault == "other-range":
-            self._head(206, len(content), Content_Range=f"bytes 0-{len(content) - 1}/9999")
+        elif fault == "range":
+            self._head(206, len(content) - start, Content_Range=detail)
         else:
             assert fault in ("", "bit")
             self._head(206 if asked else 200, len(content) - start, **(rest if asked else {}))

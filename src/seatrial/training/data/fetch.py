@@ -14,7 +14,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -166,6 +166,7 @@ def _have(job: _Job) -> None:
 
 def _download(job: _Job) -> None:
     """Make the part the whole file: all mirrors in turn, again and again while that brings something."""
+    job = replace(job, tell=_once(job.tell))
     ends_at = time.monotonic() + job.patience.total_s
     found: dict[str, str] = {}
     left = list(job.mirrors)
@@ -181,9 +182,8 @@ def _download(job: _Job) -> None:
             except (BrokenTransferError, RefusedTransferError) as error:
                 if isinstance(error, RefusedTransferError):
                     left.remove(mirror)
-                if found.get(mirror) != str(error):
-                    job.tell(f"{mirror}{job.download.name} {error}")
                 found[mirror] = str(error)
+                job.tell(f"{mirror}{job.download.name} {error}")
             furthest = max(furthest, job.part_bytes())
         fruitless = 0 if furthest > before else fruitless + 1
     told = "; ".join(f"{mirror} {why}" for mirror, why in found.items()) or "there is no mirror"
@@ -191,6 +191,18 @@ def _download(job: _Job) -> None:
         f"{job.download.name} could not be fetched: {told}; try again to go on where it stopped, name a mirror that "
         f"this machine can reach with --mirror URL, or copy the file into {job.part.parent}."
     )
+
+
+def _once(tell: Callable[[str], None]) -> Callable[[str], None]:
+    """Tells no line a second time."""
+    told: set[str] = set()
+
+    def once(line: str) -> None:
+        if line not in told:
+            told.add(line)
+            tell(line)
+
+    return once
 
 
 def _try_mirror(job: _Job, mirror: str, ends_at: float) -> None:

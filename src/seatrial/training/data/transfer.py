@@ -135,7 +135,7 @@ def _why(error: Exception, idle_s: float) -> str:
 
 def _plain(text: object) -> str:
     """What others sent, fit for a terminal."""
-    return ascii(str(text))[1:-1][:120]
+    return ascii(str(text))[1:-1][:200]
 
 
 def _break(opened: list[http.client.HTTPConnection], given_up: threading.Event) -> None:
