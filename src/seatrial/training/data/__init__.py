@@ -134,7 +134,7 @@ def _synthetic(name: str, num_samples: int, folder: Path) -> Workload:
 
 
 def _mnist(name: str, num_samples: int, folder: Path) -> Workload:
-    # In pytorch/examples (mnist) and in the README of zalandoresearch/fashion-mnist's users alike, of values up to 1.
+    # Of pixels from 0 to 1: what pytorch/examples has for MNIST, and what is in common use for Fashion-MNIST.
     mean, std = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530)}[name]
     shape, num_train, num_test = (1, 28, 28), 60_000, 10_000
     paths = files.find(name, folder)
