@@ -52,7 +52,7 @@ class Recipe:
 
     def data(self) -> Workload:
         """The workload of this recipe."""
-        return find_workload(self.workload, self.num_samples)
+        return find_workload(self.workload, num_samples=self.num_samples)
 
     def lr_at(self, step: int) -> float:
         """Up in a straight line over the first fifth of the steps, then down to nearly 0."""
@@ -73,7 +73,7 @@ def fit_to_world(asked: Recipe, world_size: int, *, batch_size: int | None, epoc
         per_rank = batch_size or _WORLD_BATCH_SIZE
         workload, batch, told = _WORLD_WORKLOAD, per_rank * world_size, f"{per_rank} a rank"
         num_samples = max(_WORLD_SAMPLES, batch)
-    num_train = find_workload(workload, num_samples).num_train
+    num_train = find_workload(workload, num_samples=num_samples).num_train
     max_steps = asked.max_steps if epochs is None else epochs * -(-num_train // batch)
     fitted = replace(asked, workload=workload, num_samples=num_samples, global_batch_size=batch, max_steps=max_steps)
     return fitted, f"{workload}/{asked.model}, {max_steps} steps of {told}, lr {asked.lr:g}"
