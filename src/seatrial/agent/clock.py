@@ -16,7 +16,7 @@ class ClockOffset:
 
     def __init__(self) -> None:
         self.best: list[float] | None = None
-        """[offset_ms, accuracy_ms]: our clock minus the conductor's, and half of the round trip; None: no answer yet."""
+        """[offset_ms, accuracy_ms]: our clock minus the conductor's, half of the round trip. None: no answer yet."""
         self._asked = 0
         self._at = 0.0
         self._ticks = 0.0

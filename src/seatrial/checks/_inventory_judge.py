@@ -93,9 +93,9 @@ class _Odd:
 def judge(evidence: Evidence, params: Params) -> Ruling:
     """Two ranks on one device, too few devices, and what is unlike the rest or unlike what the user asks for."""
     told = facts_named(evidence, "inventory")
-    absent = tuple(f"inventory of rank {rank}" for rank in evidence.asked if rank not in told)
+    absent = [f"inventory of rank {rank}" for rank in evidence.asked if rank not in told]
     if not evidence.asked:
-        absent = ("any rank that finished",)
+        absent.append("any rank that finished")
     fleet = machines(evidence, told)
     properties = [each for each in PROPERTIES if not (each.name == "cpu" and evidence.device_type == "cpu")]
     findings = [*_shared(evidence, told, fleet), *_counts(evidence, params, told, fleet)]
@@ -105,15 +105,15 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         values = {rank: value for rank, facts in told.items() if (value := each.value(facts)) is not None}
         if wanted is not None:
             findings += _unlike_wanted(evidence, each, values, wanted, fleet)
-            absent += tuple(f"{each.word} of rank {rank}" for rank in told if rank not in values)
+            absent += [f"{each.word} of rank {rank}" for rank in told if rank not in values]
         elif each.name not in params.allow_mixed:
             odd += _unlike_rest(each, told, values, fleet)
     findings += _together(evidence, odd, fleet)
     alone = len(evidence.ranks) == 1
-    unjudged = ("inventory not compared (1 rank)",) if alone else ()
+    unjudged = ["inventory not compared (1 rank)"] if alone else []
     if evidence.device_type != "cpu" and not alone and any(not facts.get("device_id") for facts in told.values()):
-        unjudged += ("inventory without device ids, which this torch does not tell",)
-    return Ruling(findings=tuple(findings), absent=absent, unjudged=unjudged)
+        unjudged.append("inventory without device ids, which this torch does not tell")
+    return Ruling(findings=tuple(findings), absent=tuple(absent), unjudged=tuple(unjudged))
 
 
 def _shared(evidence: Evidence, told: Told, fleet: Sequence[Machine]) -> Iterator[Finding]:
@@ -173,9 +173,10 @@ def _counts(evidence: Evidence, params: Params, told: Told, fleet: Sequence[Mach
 
 def _devices(machine: Machine, told: Told) -> int:
     """How many devices a node shows. A launcher may show each process its own only, so those in use count too."""
-    facts = [told[rank] for rank in machine.ranks if rank in told]
+    facts: list[Mapping[str, Any]] = [told[rank] for rank in machine.ranks if rank in told]
     used = {each["device_id"] for each in facts if each.get("device_id")}
-    return max([len(used), *(each["visible"] for each in facts if isinstance(each.get("visible"), int))])
+    visible = [int(each.get("visible") or 0) for each in facts]
+    return max(len(used), *visible)
 
 
 def _devices_of(count: int) -> str:

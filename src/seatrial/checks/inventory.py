@@ -1,4 +1,4 @@
-"""What is there: devices, drivers, libraries. All nodes of a cluster are to be alike, and each as large as asked for."""
+"""What is there: devices, drivers, libraries. All nodes are to be alike, and as the user asks."""
 
 from __future__ import annotations
 

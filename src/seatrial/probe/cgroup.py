@@ -129,7 +129,7 @@ def _upwards(own: Path, top: Path) -> Iterator[Path]:
 
 
 def _memory(folder: Path) -> tuple[int, int] | None:
-    """Limit and use in bytes; None without a limit. Beyond ``memory.high`` the kernel slows down what it does not kill."""
+    """Limit and use in bytes; None without a limit. Beyond ``memory.high`` processes are not killed but held up."""
     limits = (_number(folder / name) for name in ("memory.max", "memory.high", "memory.limit_in_bytes"))
     limit = min((value for value in limits if value is not None and value < _UNLIMITED), default=None)
     if limit is None:

@@ -18,6 +18,7 @@ __all__ = [
     "Memory",
     "Space",
     "boot_id",
+    "can_lock_any_memory",
     "driver_version",
     "environment",
     "limit",
@@ -25,6 +26,8 @@ __all__ = [
     "rdma_devices",
     "shared_memory",
 ]
+
+_CAP_IPC_LOCK = 14
 
 Environment = Literal["kubernetes", "docker", "podman", "slurm", "none"]
 """Whose words a remedy is to be told in."""
@@ -85,6 +88,17 @@ def limit(name: Literal["memlock", "nofile"]) -> Limit:
     number = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE}[name]
     soft, hard = (None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(number))
     return Limit(soft=soft, hard=hard)
+
+
+def can_lock_any_memory(root: Path = Path("/")) -> bool:
+    """Whether RLIMIT_MEMLOCK does not count for us, by the capability IPC_LOCK; False where it cannot be told."""
+    try:
+        for line in (root / "proc/self/status").read_text(errors="replace").splitlines():
+            if line.startswith("CapEff:"):
+                return bool(int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1)
+    except (OSError, ValueError, IndexError):
+        pass
+    return False
 
 
 def driver_version(vendor: str, root: Path = Path("/")) -> str | None:
