@@ -78,9 +78,10 @@ TREES: dict[str, dict[str, str]] = {
         "proc/self/mountinfo": _OTHER_MOUNTS
         + _v1(f"{_SYS}/memory", f"/kubepods/burstable/{_POD}/{_ID}", "memory", 41)
         + _v1(f"{_SYS}/cpu,cpuacct", f"/kubepods/burstable/{_POD}/{_ID}", "cpu,cpuacct", 42),
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{GIB}\n",
+        # The limit is the pod's, whose group is hidden.
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{_UNLIMITED_V1}\n",
         "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GIB // 4}\n",
-        "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 0\ntotal_active_file 0\n",
+        "sys/fs/cgroup/memory/memory.stat": f"hierarchical_memory_limit {GIB}\ntotal_inactive_file 0\nodd\n",
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "50000\n",
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
     },

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from probe.cgroup_trees import TREES, plant
 
-from seatrial.probe.cpu import affinity, cores_in, cpu_model, usable_cores
+from seatrial.probe.cpu import _ranges, affinity, cores_in, cpu_model, usable_cores
 
 MASK = len(os.sched_getaffinity(0))
 _MOUNT = "30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
@@ -55,14 +55,11 @@ def test_our_own_mask_is_told_in_ranges() -> None:
 
 @given(st.frozensets(st.integers(0, 600)))
 def test_ranges_say_what_they_were_made_of(cores: frozenset[int]) -> None:
-    from seatrial.probe.cpu import _ranges
-
     assert cores_in(_ranges(sorted(cores))) == cores
 
 
 def test_a_cpu_without_a_name_is_told_by_its_machine(tmp_path: Path) -> None:
-    assert (
-        cpu_model(plant(tmp_path, {"proc/cpuinfo": "processor : 0\nmodel name\t: A CPU @ 2 GHz\n"})) == "A CPU @ 2 GHz"
-    )
+    told = plant(tmp_path, {"proc/cpuinfo": "processor : 0\nmodel name\t: A CPU @ 2 GHz\n"})
+    assert cpu_model(told) == "A CPU @ 2 GHz"
     assert cpu_model(plant(tmp_path, {"proc/cpuinfo": "CPU part : 0xd4f\n"}))
     assert cpu_model(tmp_path / "nowhere")

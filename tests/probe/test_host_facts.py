@@ -12,7 +12,7 @@ from probe.cgroup_trees import TREES, plant
 from seatrial.probe import host
 
 _NVIDIA = {
-    "closed": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\nGCC version:  gcc 12",
+    "closed": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\nGCC:  gcc 12",
     "open": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder@U16)\nGCC",
 }
 

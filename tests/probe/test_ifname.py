@@ -12,7 +12,7 @@ def _interface(name: str, state: str = "up") -> Interface:
     return Interface(name=name, mtu=1500, state=state, loopback=name == "lo")
 
 
-ALL = tuple(map(_interface, ("docker0", "eth0", "eth01", "ib0", "lo"))) + (_interface("eth1", "down"),)
+ALL = (*map(_interface, ("docker0", "eth0", "eth01", "ib0", "lo")), _interface("eth1", "down"))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,8 @@ def test_nccl_takes_prefixes_whole_names_and_all_but_some(value: str, taken: tup
         ("^lo", (), ("^lo",)),
         ("eth0,bond0", ("eth0",), ("bond0",)),
         ("eth1", (), ("eth1",)),
-        ("eth0,", ("eth0",), ("",)),
+        ("eth0,", ("eth0",), ()),
+        (",eth0", ("eth0",), ("",)),
     ],
 )
 def test_gloo_takes_whole_names_only(value: str, taken: tuple[str, ...], unknown: tuple[str, ...]) -> None:

@@ -12,13 +12,8 @@ from seatrial.probe.names import is_loopback, resolve
 
 
 def _answers(*addresses: str) -> Any:
-    def answer(name: str, port: None, type: int) -> list[Any]:
-        return [
-            (socket.AF_INET6 if ":" in address else socket.AF_INET, type, 0, "", _where(address))
-            for address in addresses
-        ]
-
-    return answer
+    rows = [(socket.AF_INET6 if ":" in each else socket.AF_INET, 1, 6, "", _where(each)) for each in addresses]
+    return lambda name, port, **options: rows
 
 
 def _where(address: str) -> tuple[Any, ...]:

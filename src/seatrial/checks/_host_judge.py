@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.checks._fleet import Machine, culprit, facts_named, machines
 from seatrial.checks._host_scene import LINES, Node, Remark, Scene
-from seatrial.checks._host_several import among_nodes, name_trouble
+from seatrial.checks._host_several import among_nodes
 from seatrial.checks._host_words import remedy
 from seatrial.probe.cpu import cores_in
+from seatrial.probe.names import is_loopback
 from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.figures import Figure
 from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
@@ -223,11 +224,11 @@ def _cores(node: Node, scene: Scene) -> Iterator[Remark]:
 
 
 def _own_name(node: Node) -> Iterator[Remark]:
-    trouble = name_trouble(node.facts.get("name") or {})
-    if "resolves to" in trouble:
+    own = (node.facts.get("name") or {}).get("own")
+    if own is not None and is_loopback(str(own)):
         yield Remark(
             severity="info",
-            what=f"the name of {{who}} {trouble}: with one node that does no harm",
+            what=f"the name of {{who}} resolves to {own}, which does no harm with one node",
             machine=node.machine,
         )
 

@@ -13,7 +13,7 @@ from seatrial.verdict.findings import Limit
 if TYPE_CHECKING:
     from seatrial.checks.host import Params
 
-__all__ = ["among_nodes", "name_trouble"]
+__all__ = ["among_nodes"]
 
 
 def among_nodes(nodes: Sequence[Node], scene: Scene) -> Iterator[Remark]:
@@ -25,7 +25,7 @@ def among_nodes(nodes: Sequence[Node], scene: Scene) -> Iterator[Remark]:
     yield from _clocks(nodes, scene.params)
 
 
-def name_trouble(name: Mapping[str, Any]) -> str:
+def _trouble_of(name: Mapping[str, Any]) -> str:
     """Why others cannot reach a node by what its name resolves to on it; empty where they can, or nobody knows."""
     addresses, own = name.get("addresses"), name.get("own")
     if addresses is None:
@@ -34,12 +34,12 @@ def name_trouble(name: Mapping[str, Any]) -> str:
         return "is not known to its resolver"
     if own is None:
         return f"resolves to {', '.join(map(str, addresses[:3]))}, which is no address of the node"
-    return f"resolves to {own}, which is the node itself for everybody" if is_loopback(str(own)) else ""
+    return f"resolves to {own}, by which every host means itself" if is_loopback(str(own)) else ""
 
 
 def _name(node: Node, scene: Scene) -> Iterator[Remark]:
     name: Mapping[str, Any] = node.facts.get("name") or {}
-    trouble = name_trouble(name)
+    trouble = _trouble_of(name)
     if trouble:
         by_name = scene.gloo and "GLOO_SOCKET_IFNAME" not in (node.facts.get("chosen") or {})
         yield Remark(

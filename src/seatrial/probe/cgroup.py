@@ -130,29 +130,31 @@ def _upwards(own: Path, top: Path) -> Iterator[Path]:
 
 def _memory(folder: Path) -> tuple[int, int] | None:
     """Limit and use in bytes; None without a limit. Beyond ``memory.high`` processes are not killed but held up."""
-    limits = (_number(folder / name) for name in ("memory.max", "memory.high", "memory.limit_in_bytes"))
+    stat = _table(folder / "memory.stat")
+    limits = [_number(folder / name) for name in ("memory.max", "memory.high", "memory.limit_in_bytes")]
+    # Version 1 tells here what groups above allow that are hidden from us.
+    limits.append(stat.get("hierarchical_memory_limit"))
     limit = min((value for value in limits if value is not None and value < _UNLIMITED), default=None)
     if limit is None:
         return None
-    used = _number(folder / "memory.current")
-    prefix = ""
+    used, prefix = _number(folder / "memory.current"), ""
     if used is None:
         used, prefix = _number(folder / "memory.usage_in_bytes") or 0, "total_"
-    cache = _files_cached(folder / "memory.stat", prefix)
+    cache = stat.get(f"{prefix}active_file", 0) + stat.get(f"{prefix}inactive_file", 0)
     return limit, max(0, used - cache)
 
 
-def _files_cached(path: Path, prefix: str) -> int:
-    wanted = (f"{prefix}active_file", f"{prefix}inactive_file")
-    total = 0
+def _table(path: Path) -> dict[str, int]:
+    """Lines of a name and a number; empty where it cannot be read."""
+    found = {}
     try:
         for line in path.read_text(errors="replace").splitlines():
             name, _, value = line.partition(" ")
-            if name in wanted:
-                total += int(value)
-    except (OSError, ValueError):
-        return 0
-    return total
+            if value.isdigit():
+                found[name] = int(value)
+    except OSError:
+        pass
+    return found
 
 
 def _quota(folder: Path) -> float | None:

@@ -38,5 +38,5 @@ def nccl_interfaces(value: str, interfaces: Collection[Interface]) -> tuple[str,
 def gloo_interfaces(value: str, interfaces: Collection[Interface]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of the comma list that are there, and those that are not: of these Gloo fails. Whole names only."""
     there = {each.name for each in interfaces if each.usable}
-    wanted = value.split(",")
+    wanted = value.removesuffix(",").split(",")
     return tuple(name for name in wanted if name in there), tuple(name for name in wanted if name not in there)
