@@ -262,13 +262,14 @@ def _together(evidence: Evidence, odd: Sequence[_Odd], fleet: Sequence[Machine])
     for (ranks, separable, severity), members in groups.items():
         words = ", ".join(dict.fromkeys(each.about.word for each in members))
         found = culprit(evidence, ranks, fleet) if separable else _NOBODY
+        verb = "differ" if found.name.startswith(("nodes ", "ranks ")) else "differs"
         kinds = "differ and are not separable: no kind has more than half of the nodes"
         names = ", ".join(f'"{name}"' for name in dict.fromkeys(each.about.name for each in members))
         remedies = ", ".join(dict.fromkeys(each.about.remedy for each in members))
         yield Finding(
             severity="fail" if severity == "fail" else "warn",
             check="inventory",
-            what=f"{found.name} differs from the rest in {words}" if separable else f"the nodes {kinds}: {words}",
+            what=f"{found.name} {verb} from the rest in {words}" if separable else f"the nodes {kinds}: {words}",
             culprit=found,
             evidence=tuple(dict.fromkeys(each.line for each in members)),
             action=f"{remedies}, or allow it with allow_mixed = [{names}].",
