@@ -65,6 +65,7 @@ def inventory_fleet(
             "cpu": "Intel(R) Xeon(R) Platinum 8480+",
             "cores": 24,
             "boot_id": f"boot-{node}",
+            "machine": f"n{node} boot-{node} 4026531840 25",
         }
         if bend is not None:
             bend(node, local_rank, told)
@@ -103,7 +104,12 @@ def host_fleet(
             "interface": "eth0",
             "mtu": 9000,
             "chosen": {},
-            "place": {"affinity": "0-191", "boot_id": f"boot-{node}", "device_used_known": device_type != "cpu"},
+            "place": {
+                "machine": f"n{node} boot-{node} 4026531840 25",
+                "network": f"boot-{node} 4026531840",
+                "affinity": "0-191",
+                "device_used_known": device_type != "cpu",
+            },
             "figures": {"shm_free": 1000.0, "memory_available": 1000.0, "open_files": 1048576.0},
         }
         if device_type != "cpu":

@@ -155,7 +155,7 @@ def cores(masks: list[str], quota: float | None = None) -> Any:
 @pytest.mark.parametrize(
     ("masks", "quota", "measured"),
     [
-        (["0", "0"], None, "1 cores in the affinity masks"),
+        (["0", "0"], None, "1 core in the affinity masks"),
         (["0-7", "0-7"], 1.5, "1.5 cores by the CPU quota of the control group"),
         (["0", "1"], None, None),
         (["0-1", "0-1"], 2.0, None),
@@ -246,6 +246,15 @@ def test_a_node_that_told_nothing_is_absent_and_a_dead_one_is_not() -> None:
 
 def test_a_node_whose_first_rank_died_is_absent() -> None:
     assert CHECK.judge(host_fleet(2, 2, dead={2}), Params()).absent == ("what node n1 is like",)
+
+
+def test_two_launchers_or_containers_on_one_network_are_one_host_to_each_other() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told["place"]["network"] = "the same"
+        told |= {"name": {"name": "n", "addresses": ["127.0.1.1"], "own": "127.0.1.1"}, "mtu": 1500 + node}
+
+    (finding,) = judge(2, 1, bend, **CPU)
+    assert finding.severity == "info"
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -55,7 +55,7 @@ def test_parts_of_one_device_are_told_apart_by_their_number() -> None:
 
 def test_a_device_that_two_containers_of_one_machine_share() -> None:
     def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told |= {"device_id": "the-same", "boot_id": "one", "index": 0, "visible": 1}
+        told |= {"device_id": "0000:1b:00", "boot_id": "one", "index": 0, "visible": 1}
 
     (finding,) = judge(2, 1, bend)
     assert finding.what == "ranks 0 and 1 on nodes n0 and n1 use the same device"
