@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from checks.simulated_hosts import host_fleet, rank_of
 from checks.test_check_compute import RecordingContext
 
 from seatrial.checks.host import CHECK, Params, _leftovers
 from seatrial.verdict.findings import Finding
-from seatrial.worker.device import open_device
+from seatrial.worker.device import Device, open_device
 
 CPU: dict[str, Any] = {"device_type": "cpu", "backend": "gloo"}
 
@@ -187,6 +189,21 @@ def test_a_device_in_use_fails_and_is_named() -> None:
     assert judge(2, 8, bend, params=Params(max_device_used_gb=30)) == ()
 
 
+@pytest.mark.parametrize(("integrated", "used_gb"), [(0, 2.5), (1, None)])
+def test_what_torch_itself_has_reserved_is_not_in_use_by_others(
+    integrated: int, used_gb: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a stand-in for a device: this machine has none."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(is_integrated=integrated))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (77 * 10**9, 80 * 10**9))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: 5 * 10**8)
+    device = Device(type="cuda", vendor="nvidia", index=3, name="x", backend="nccl", memory_bytes=1, libraries="torch")
+    context = RecordingContext(device=device, local_rank=1)
+    CHECK.measure(context, Params())
+    assert {figure.name: figure.value for figure in context.figures}.get("device_memory_used") == used_gb
+    assert context.facts[0].value["device_used_known"] == (used_gb is not None)
+
+
 def test_devices_that_share_the_memory_of_the_host_leave_it_unjudged() -> None:
     def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
         told["place"]["device_used_known"] = False
@@ -215,6 +232,8 @@ def test_words_of_another_launcher_are_named() -> None:
     [
         ({}, []),
         ({"MASTER_ADDR": "a", "SEATRIAL_NODE_RANK": "0"}, ["MASTER_ADDR"]),
+        ({"MASTER_ADDR": "a", "SEATRIAL_NODE_RANK": "1", "SEATRIAL_NNODES": "2"}, []),
+        ({"MASTER_ADDR": "a", "RANK": "7", "SEATRIAL_NODE_RANK": "1", "SEATRIAL_NNODES": "2"}, ["RANK"]),
         ({"RANK": "3", "WORLD_SIZE": "8"}, ["RANK", "WORLD_SIZE"]),
         ({"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "a"}, ["RANK", "WORLD_SIZE", "MASTER_ADDR"]),
         ({"RANK": "x", "WORLD_SIZE": "1", "MASTER_ADDR": "a"}, ["RANK", "WORLD_SIZE", "MASTER_ADDR"]),

@@ -66,8 +66,9 @@ def test_a_loopback_name_is_told_of_one_node_only_as_harmless() -> None:
         "info",
         "the name of node n0 resolves to 127.0.1.1, which does no harm with one node",
     )
-    for addresses in (None, []):
-        assert judge(1, 2, on_node(0, name={"name": "n0", "addresses": addresses, "own": None}), **GLOO) == ()
+    unknown: tuple[dict[str, Any], ...] = ({"addresses": None, "own": None}, {"addresses": [], "own": None})
+    for name in unknown:
+        assert judge(1, 2, on_node(0, name=name), **GLOO) == ()
 
 
 def test_a_resolver_that_does_not_answer_warns() -> None:

@@ -7,7 +7,7 @@ because a rank that then runs out of it is found and named by the steps that fol
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from seatrial.checks._fleet import Machine, culprit, facts_named, machines

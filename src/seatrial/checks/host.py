@@ -164,6 +164,8 @@ def _choice(
 def _leftovers(environ: Mapping[str, str], rank: int, world_size: int) -> list[str]:
     """Words of a launcher that did not start this process: a script that reads them takes itself for another rank."""
     left = [name for name in _LEFTOVERS if name in environ]
+    if "SEATRIAL_NNODES" in environ:  # our own marker: the address of the first node goes with it
+        left = [name for name in left if name != "MASTER_ADDR"]
     try:
         found = identity.identify({name: text for name, text in environ.items() if not name.startswith("SEATRIAL_")})
     except RequestError:
