@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, BinaryIO
 
+from seatrial.agent.clock import ClockOffset
 from seatrial.agent.rank import RankProcess
 from seatrial.verdict.events import Source
 from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder, encode
@@ -54,6 +55,7 @@ class Agent:
         self._source: Source | None = None
         self._ranks: dict[int, RankProcess] = {}
         self._decoder = Decoder()
+        self._clock = ClockOffset()
         self._buffer = b""
         self._selector = selectors.DefaultSelector()
         self._selector.register(connection, selectors.EVENT_READ, self._read_conductor)
@@ -131,12 +133,17 @@ class Agent:
         kind = message.get("kind")
         if kind == "welcome":
             self._begin(message)
+            self._ask_time()
+        elif kind == "time":
+            if self._clock.answer(message):
+                self._ask_time()
         elif kind == "start":
             self._start(message)
         elif kind == "step":
+            # With the step, not with the start: the last node to come is welcomed and started in one breath.
             for rank in message["ranks"]:
                 if rank in self._ranks:
-                    self._ranks[rank].send(message)
+                    self._ranks[rank].send({**message, "clock": self._clock.best})
         elif kind == "quit":
             for rank in self._ranks.values():
                 rank.quit()
@@ -190,6 +197,11 @@ class Agent:
         if not self._keep:
             return None
         return _append(os.path.join(self._keep, f"rank{rank}.gen{generation}.log"))
+
+    def _ask_time(self) -> None:
+        question = self._clock.question()
+        if question is not None:
+            self._send(question)
 
     # Ranks -> conductor
 
