@@ -380,3 +380,18 @@ def test_random_words_differ_by_chunk_by_rank_and_by_round() -> None:
         seen |= {int(block[place]) for place in (0, 524_288, 1_048_576)}
         assert _patterns.read_back([block], "random", seed, lambda label: None) is None
     assert len(seen) == 9
+
+
+@pytest.mark.gpu
+def test_this_device_keeps_what_is_written() -> None:
+    from seatrial.worker.device import open_device
+
+    device = open_device("cuda", 0, 1)
+    context = LoneContext(check="memory", device=device)
+    params = Params(gpu_share=0.9, gpu_copy_bytes=256 * MIB, host_copy_bytes=64 * MIB, seconds=0.02)
+    memory.measure(context, params)
+    told = {(figure.name, figure.variant): figure.value for figure in context.figures}
+    assert [told["wrong_words", pattern] for pattern in params.patterns] == [0] * 7
+    assert told["tested_bytes", ""] > 0.5 * device.memory_bytes
+    assert told["copy_gbps", "device"] > told["copy_gbps", "host_to_device"] > 1
+    assert [entry.name for entry in context.facts] == ["tested"]
