@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from checks.lone_context import LoneContext
 from seatrial.checks import _storage_files as files
 from seatrial.checks import storage
 from seatrial.checks.storage import CHECK, Params
+from seatrial.probe.file_system import file_system
 from seatrial.verdict.evidence import Evidence, RankSeen
 from seatrial.verdict.findings import Finding, Ruling
 
@@ -106,13 +108,13 @@ def test_without_a_folder_the_first_that_takes_a_file_is_used_and_that_is_said(
     gone.rmdir()
     spare = tmp_path / "spare"
     spare.mkdir()
-    monkeypatch.setattr(files.tempfile, "tempdir", str(spare))
+    monkeypatch.setattr(tempfile, "tempdir", str(spare))
     params = small(None)
     ruling = judge(trial([params]), params)
     assert [finding.severity for finding in ruling.findings if "no folder was named" in finding.what] == ["info"]
     assert str(spare) in ruling.findings[0].what
     assert (ruling.absent, ruling.unjudged) == ((), ())
-    monkeypatch.setattr(files.tempfile, "tempdir", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     ruling = judge(trial([params]), params)
     assert (ruling.findings, ruling.absent) == ((), ())
     assert ruling.unjudged == (
@@ -166,7 +168,7 @@ def test_the_cache_is_dropped_where_there_is_a_disk_and_a_file_in_memory_is_warm
         with files.nameless_file(str(folder), "0" * 16, os.getpid()) as fd:
             files.write(fd, 4 * MIB, 1, time.monotonic() + 60, lambda label: None)
             kept = files.drop_from_cache(fd, 4 * MIB)
-        assert kept == 1 if storage.file_system(str(folder)).in_memory else kept < 0.05
+        assert kept == 1 if file_system(str(folder)).in_memory else kept < 0.05
 
 
 def test_an_error_in_the_middle_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,11 +219,8 @@ def _judge_sharing(evidence: Evidence, params: Params) -> Ruling:
 
 def _judge_not_shared(evidence: Evidence, views: Mapping[int, View], nodes: Mapping[int, str]) -> Ruling:
     """Each node's folder is to be its own."""
-    sharing = {
-        nodes[rank]
-        for rank, view in views.items()
-        if any(_holds(view, other) for other in nodes if nodes[other] != nodes[rank])
-    }
+    seen = {view: {nodes[rank] for rank in views if _holds(view, rank)} for view in set(views.values())}
+    sharing = {nodes[rank] for rank, view in views.items() if seen[view] - {nodes[rank]}}
     if not sharing:
         return Ruling()
     finding = Finding(

@@ -55,12 +55,13 @@ def _absent(evidence: Evidence) -> Iterator[str]:
         yield "any rank that finished"
     told = {(figure.rank, figure.name) for figure in evidence.figures if figure.stage in ("measure", "look")}
     facts = {(fact.rank, fact.name) for fact in evidence.facts if fact.stage != "repeat"}
+    without_room = _without_room(evidence)
     for rank in evidence.asked:
         if (rank, "refused") in facts or (rank, "trouble") in facts:
             continue
         if (rank, "folder") not in facts or (rank, "needs") not in facts:
             yield f"the folder of rank {rank}"
-        elif not lacks_room(evidence, rank):
+        elif rank not in without_room:
             for name in ("fsync_ms", "write_gbps", "read_gbps", "wrong_bytes"):
                 if (rank, name) not in told:
                     yield f"{name} of rank {rank}"
@@ -108,15 +109,18 @@ def _judge_bytes(evidence: Evidence) -> Ruling:
     return Ruling(findings=findings, judged=judged)
 
 
-def lacks_room(evidence: Evidence, rank: int) -> bool:
-    """Whether there was too little space for the rank to write."""
-    needs = next((fact.value for fact in evidence.facts if (fact.name, fact.rank) == ("needs", rank)), None)
-    if needs is None:
-        return False
-    free = {figure.name: figure.value for figure in evidence.figures if figure.rank == rank}
-    return free.get("free_bytes", needs["bytes"]) < needs["bytes"] or (
-        free.get("free_inodes", needs["inodes"]) < needs["inodes"]
-    )
+def _without_room(evidence: Evidence) -> set[int]:
+    """The ranks that had too little space to write."""
+    needs = {fact.rank: fact.value for fact in evidence.facts if fact.name == "needs"}
+    keys = {"free_bytes": "bytes", "free_inodes": "inodes"}
+    return {
+        figure.rank
+        for figure in evidence.figures
+        if figure.name in keys
+        and figure.rank is not None
+        and figure.rank in needs
+        and figure.value < needs[figure.rank][keys[figure.name]]
+    }
 
 
 def _judge_users(evidence: Evidence, params: Params) -> Ruling:
@@ -161,7 +165,7 @@ def _slow(evidence: Evidence, figure: Figure, limit: Limit) -> Finding:
 def _in_memory(evidence: Evidence, node: str) -> bool:
     """Whether the folder of a rank of that node is: then the page cache is all the storage that there is."""
     return any(
-        bool(fact.value["in_memory"]) and evidence.ranks[fact.rank].node == node
+        evidence.ranks[fact.rank].node == node and bool(fact.value["in_memory"])
         for fact in evidence.facts
         if fact.name == "folder" and fact.rank is not None
     )

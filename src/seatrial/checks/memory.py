@@ -30,7 +30,7 @@ __all__ = ["CHECK", "Params"]
 _WARM_UPS = 2
 _READINGS = 3
 _REPEATS = 5
-_REPEAT_S = 0.1
+_REPEAT_S = 0.05
 """A repeat times at least so long each time: who else used the memory for a moment must not look like a fault."""
 _OF_HOST = 0.5
 """At most so much of the memory that a host has available is taken, by all ranks on it together."""

@@ -93,9 +93,9 @@ def limits(params: Params) -> tuple[Held, ...]:
         if value is not None:
             rows.append(held_by_user(what, words.format(value), key))
     fleet = "fleet of nodes on one kind of file system, again alone"
-    for number, rule in fleet_rules():
-        # Storage is judged as CPUs are: it is as uneven.
-        rows.append(Held(what=f"write, read, fsync, {number} nodes", limit=f"{rule} (as CPU)", origin=fleet))
+    for number, rule in fleet_rules(gpu=False):
+        # Storage is as uneven as CPUs are.
+        rows.append(Held(what=f"write, read, fsync, {number} nodes", limit=f"as of CPUs: {rule}", origin=fleet))
     same = f"medians of {QUICK_FSYNC_MS:g} ms or less count as equal"
     return (*rows, Held(what="fsync_ms, fleet of nodes", limit=same, origin="no checkpoint waits for less"))
 

@@ -173,13 +173,14 @@ def judge_fleet(
     return FleetRuling(reference=reference, limit=limit, method=method, outliers=tuple(sorted(slow | unmeasured)))
 
 
-def fleet_rules(*, copies: bool = False) -> tuple[tuple[str, str], ...]:
-    """How ``judge_fleet`` decides, in words: for how many values, and beyond what."""
-    ratio = f"ratio {_RATIO['cuda']} (GPU), {_RATIO['cpu']} (CPU) to the best"
-    gpu = _COPIES_EFFECT if copies else _EFFECT["cuda"]
-    effect = f"{gpu * 100:.0f} % (GPU), {_EFFECT['cpu'] * 100:.0f} % (CPU)"
-    spread = f"{_SIGMAS} x {_MAD_TO_SIGMA} MAD and {effect} from the median"
-    return (f"2 to {_FEW}", ratio), (f"{_FEW + 1} or more", spread)
+def fleet_rules(*, copies: bool = False, gpu: bool = True) -> tuple[tuple[str, str], ...]:
+    """How ``judge_fleet`` decides, in words: for how many values, and beyond what; ``gpu``: for GPUs too."""
+    kinds = (("GPU", "cuda"), ("CPU", "cpu")) if gpu else (("CPU", "cpu"),)
+    effects = {**_EFFECT, "cuda": _COPIES_EFFECT} if copies else _EFFECT
+    ratios = ", ".join(f"{_RATIO[kind]} ({shown})" for shown, kind in kinds)
+    floors = ", ".join(f"{effects[kind] * 100:.0f} % ({shown})" for shown, kind in kinds)
+    spread = f"{_SIGMAS} x {_MAD_TO_SIGMA} MAD and {floors} from the median"
+    return (f"2 to {_FEW}", f"ratio {ratios} to the best"), (f"{_FEW + 1} or more", spread)
 
 
 def compare_rates(
