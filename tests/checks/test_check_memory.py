@@ -11,7 +11,7 @@ import pytest
 from checks.lone_context import LoneContext
 
 from seatrial.checks import _patterns, memory
-from seatrial.checks._memory_judge import suspects
+from seatrial.checks._memory_judge import COPIES, suspects
 from seatrial.checks.memory import CHECK, Params
 from seatrial.verdict.evidence import Evidence, RankSeen
 from seatrial.verdict.figures import Fact, Figure
@@ -147,7 +147,7 @@ def test_a_wrong_word_of_a_rank_that_never_finished_fails_too() -> None:
 
 
 def test_memory_that_is_free_and_refused_fails_and_memory_that_others_took_does_not() -> None:
-    refused = {"refused_bytes": 10**9, "taken_bytes": 5 * 10**9, "reason": "out of memory"}
+    refused = {"what": "patterns", "refused_bytes": 10**9, "taken_bytes": 5 * 10**9, "reason": "out of memory"}
     ruling = CHECK.judge(
         fleet(
             [20, 20],
@@ -162,7 +162,7 @@ def test_memory_that_is_free_and_refused_fails_and_memory_that_others_took_does_
     )
     (finding,) = ruling.findings
     assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
-    assert "could not have 1 GB of memory, although 4 GB are said to be free" in finding.what
+    assert "could not have 1 GB of memory for patterns, although 4 GB are said to be free" in finding.what
     assert ruling.unjudged == (
         "memory: only 8 B of 90 B tested of rank 1, as no more was to be had and of 1 other ranks",
     )
@@ -342,6 +342,28 @@ def test_memory_that_is_refused_is_told_and_the_rest_is_tested(monkeypatch: pyte
     assert sum(figure.name == "wrong_words" for figure in context.figures) == 7
 
 
+def test_a_copy_that_finds_no_memory_is_told_and_the_patterns_are_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    given = torch.zeros
+
+    def zeros(count: int, **options: Any) -> Any:
+        if count == MIB // 8:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 1.00 MiB")
+        return given(count, **options)
+
+    monkeypatch.setattr(torch, "zeros", zeros)
+    context = LoneContext(check="memory")
+    memory.measure(context, replace(SMALL, rounds=1))
+    (refused,) = [entry.value for entry in context.facts if entry.name == "refused"]
+    assert (refused["what"], refused["refused_bytes"], refused["taken_bytes"]) == ("copies (device)", 2 * MIB, 0)
+    assert sum(figure.name == "wrong_words" for figure in context.figures) == 7
+    seen = replace(fleet([20]), figures=tuple(context.figures), facts=tuple(context.facts))
+    ruling = CHECK.judge(seen, SMALL)
+    assert [finding.severity for finding in ruling.findings] == ["fail"]
+    assert ruling.absent == ("copy_gbps device of rank 0",)
+
+
 def test_no_more_is_taken_than_a_share_of_what_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "memory_available", lambda: 100 * MIB)
     context = LoneContext(check="memory", local_world_size=2)
@@ -372,6 +394,17 @@ def test_a_long_check_tells_after_each_round(monkeypatch: pytest.MonkeyPatch) ->
     assert sum(figure.name == "tested_bytes" for figure in context.figures) == 3
 
 
+def test_a_copy_inside_the_device_moves_twice_its_size_and_one_to_the_host_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "COPIES", {**COPIES, "cpu": ("device", "device_to_host")})
+    monkeypatch.setattr(memory, "_time_copy", lambda context, params, kind: (0.5, 1.0))
+    context = LoneContext(check="memory")
+    memory.measure(context, replace(SMALL, host_copy_bytes=3 * MIB))
+    speeds = {figure.variant: figure.value for figure in context.figures if figure.name == "copy_gbps"}
+    assert speeds == pytest.approx({"device": 2 * MIB / 0.5e9, "device_to_host": 3 * MIB / 0.5e9})
+
+
 def test_random_words_differ_by_chunk_by_rank_and_by_round() -> None:
     (block,) = _patterns.take(LoneContext(check="memory").device.torch, 9 * MIB).blocks
     seen = set()
@@ -380,6 +413,14 @@ def test_random_words_differ_by_chunk_by_rank_and_by_round() -> None:
         seen |= {int(block[place]) for place in (0, 524_288, 1_048_576)}
         assert _patterns.read_back([block], "random", seed, lambda label: None) is None
     assert len(seen) == 9
+
+
+def test_the_walking_bit_moves_on_from_word_to_word_and_from_round_to_round() -> None:
+    (block,) = _patterns.take(LoneContext(check="memory").device.torch, 2 * MIB).blocks
+    for seed in (0, 65_537 * 3):
+        _patterns.write([block], "walking", seed, lambda label: None)
+        words = [word % 2**64 for word in block[:130].tolist()]
+        assert words == [1 << (place + seed) % 64 for place in range(130)]
 
 
 @pytest.mark.gpu

@@ -102,22 +102,23 @@ def test_folders_of_their_own_are_seen_as_such(tmp_path: Path) -> None:
 def test_without_a_folder_the_first_that_takes_a_file_is_used_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    spare = tmp_path / "spare"
+    gone, spare = tmp_path / "gone", tmp_path / "spare"
     spare.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(spare))
-    params = small(None)
-    ruling = judge(trial([params]), params)
-    assert [finding.severity for finding in ruling.findings if "no folder was named" in finding.what] == ["info"]
-    assert str(spare) in ruling.findings[0].what
-    assert (ruling.absent, ruling.unjudged) == ((), ())
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    ruling = judge(trial([params]), params)
-    assert (ruling.findings, ruling.absent) == ((), ())
-    assert ruling.unjudged == (
+    params, tried = small(None), []
+    for temporary in (spare, tmp_path / "nowhere"):
+        # Only as long as it is tried: pytest itself does not work in a folder that was removed.
+        with monkeypatch.context() as patch:
+            gone.mkdir()
+            patch.chdir(gone)
+            gone.rmdir()
+            patch.setattr(tempfile, "tempdir", str(temporary))
+            tried.append(judge(trial([params]), params))
+    found, nowhere = tried
+    assert [finding.severity for finding in found.findings if "no folder was named" in finding.what] == ["info"]
+    assert str(spare) in found.findings[0].what
+    assert (found.absent, found.unjudged) == ((), ())
+    assert (nowhere.findings, nowhere.absent) == ((), ())
+    assert nowhere.unjudged == (
         f"storage: no folder was named, and {tmp_path}/nowhere on node n0 cannot be written to: "
         "No such file or directory",
     )
@@ -212,6 +213,7 @@ def test_a_disk_too_small_is_not_written_to(tmp_path: Path) -> None:
     assert "has too few free bytes" in finding.what
     assert finding.limit is not None
     assert finding.limit.origin == f"storage.size_bytes {2**50} for 2 ranks that write there"
+    assert finding.limit.value == 2 * (2**50 + MIB)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -251,6 +253,7 @@ def test_only_old_files_of_ours_are_removed(tmp_path: Path) -> None:
     target.write_text("kept")
     os.utime(target, (old, old))
     (tmp_path / name.format(9)).symlink_to(target)
+    os.utime(tmp_path / name.format(9), (old, old), follow_symlinks=False)
     (tmp_path / name.format(10)).mkdir()
     os.utime(tmp_path / name.format(10), (old, old))
     assert sorted(files.remove_leftovers(str(tmp_path), time.time())) == [ours[0], ours[2]]

@@ -132,30 +132,34 @@ def _place(fact: Fact) -> str:
 
 def _judge_taken(evidence: Evidence) -> Ruling:
     """Memory that the driver calls free must be there to be had. Where less was tested than asked for, that is said."""
-    refused = {fact.rank: fact.value for fact in evidence.facts if fact.name == "refused" and fact.rank is not None}
+    refused = {
+        (fact.rank, fact.value["what"]): fact.value  # the last round's
+        for fact in evidence.facts
+        # Twice, for what is free need not be free in one piece, and others may be taking some.
+        if fact.name == "refused" and fact.rank is not None
+        if fact.value["free_bytes"] >= 2 * fact.value["refused_bytes"]
+    }
     findings = tuple(
         Finding(
             severity="fail",
             check="memory",
             what=(
-                f"rank {rank} could not have {_size(seen['refused_bytes'])} of memory, "
+                f"rank {rank} could not have {_size(seen['refused_bytes'])} of memory for {seen['what']}, "
                 f"although {_size(seen['free_bytes'])} are said to be free"
             ),
             culprit=device_culprit(evidence, rank),
             measured=f"{_size(seen['taken_bytes'])} were to be had",
             evidence=(seen["reason"],),
             action=(
-                "look at the limits of the process (ulimit -v) and at vm.overcommit_memory on that node."
-                if evidence.device_type == "cpu"
+                "look at the limits of the process (ulimit -v, -l) and at vm.overcommit_memory on that node."
+                if evidence.device_type == "cpu" or "host" in seen["what"]
                 else "look at the kernel log for messages of its driver (XID), and reset the device."
             ),
         )
-        for rank, seen in sorted(refused.items())
-        # Twice, for what is free need not be free in one piece, and others may be taking some.
-        if seen["free_bytes"] >= 2 * seen["refused_bytes"]
+        for (rank, _), seen in sorted(refused.items())
     )
-    partial = [_little(fact) for fact in evidence.facts if fact.name == "tested"]
-    told = [what for what in partial if what]
+    partial = {fact.rank: what for fact in evidence.facts if fact.name == "tested" and (what := _little(fact))}
+    told = list(partial.values())
     more = f" and of {len(told) - 1} other ranks" if len(told) > 1 else ""
     return Ruling(findings=findings, unjudged=(f"memory: {told[0]}{more}",) if told else ())
 

@@ -11,7 +11,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["PATTERNS", "WORD_BYTES", "Taken", "Wrong", "chunk_bytes", "read_back", "scratch_bytes", "take", "write"]
+__all__ = [
+    "PATTERNS",
+    "WORD_BYTES",
+    "Taken",
+    "Wrong",
+    "chunk_bytes",
+    "read_back",
+    "refusal",
+    "scratch_bytes",
+    "take",
+    "write",
+]
 
 WORD_BYTES = 8
 _CONSTANT = {"0x00": 0, "0xFF": -1, "0x55": 0x5555555555555555, "0xAA": -0x5555555555555556}
@@ -78,13 +89,21 @@ def take(device: Any, size_bytes: int) -> Taken:
         try:
             blocks.append(torch.empty(wanted // WORD_BYTES, dtype=torch.int64, device=device))
         except (RuntimeError, MemoryError) as error:
-            if not isinstance(error, MemoryError) and not any(text in str(error).lower() for text in _NO_MEMORY):
+            reason = refusal(error)
+            if reason is None:
                 raise
             taken = size_bytes - size_bytes % WORD_BYTES - left
-            refusal = str(error).splitlines()[0][:200]
-            return Taken(blocks=tuple(blocks), size_bytes=taken, refused_bytes=wanted, refusal=refusal)
+            return Taken(blocks=tuple(blocks), size_bytes=taken, refused_bytes=wanted, refusal=reason)
         left -= wanted
     return Taken(blocks=tuple(blocks), size_bytes=size_bytes - size_bytes % WORD_BYTES)
+
+
+def refusal(error: Exception) -> str | None:
+    """What an error says that only says that there was no memory to be had; None for any other."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, MemoryError) or any(mark in text.lower() for mark in _NO_MEMORY):
+        return text.splitlines()[0][:200]
+    return None
 
 
 def write(blocks: Sequence[Any], pattern: str, seed: int, phase: Callable[[str], None]) -> None:

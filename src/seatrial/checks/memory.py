@@ -210,8 +210,15 @@ def _time_copy(context: Context, params: Params, kind: str) -> tuple[float, floa
         return None
     pinned = {"dtype": torch.int64, "pin_memory": True}
     here = {"dtype": torch.int64, "device": device.torch}
-    source = torch.arange(count, **(pinned if kind == "host_to_device" else here))
-    target = torch.zeros(count, **(pinned if kind == "device_to_host" else here))
+    try:
+        source = torch.arange(count, **(pinned if kind == "host_to_device" else here))
+        target = torch.zeros(count, **(pinned if kind == "device_to_host" else here))
+    except (RuntimeError, MemoryError) as error:
+        reason = _patterns.refusal(error)
+        if reason is None:
+            raise
+        _tell_refused(context, f"copies ({kind})", needed_bytes, 0, reason)
+        return None
 
     def copy() -> None:
         target.copy_(source, non_blocking=True)
@@ -282,9 +289,14 @@ def _tell_taken(context: Context, taken: _patterns.Taken, wanted_bytes: int, fre
     told: dict[str, Any] = {"wanted_bytes": wanted_bytes, "tested_bytes": taken.size_bytes, "free_bytes": free_bytes}
     context.fact("tested", {**told, "device_bytes": context.device.memory_bytes, "gpu": context.device.type != "cpu"})
     if taken.refused_bytes:
-        # Asked again: what others have taken meanwhile is no fault.
-        refused = {"refused_bytes": taken.refused_bytes, "free_bytes": _free_bytes(context)}
-        context.fact("refused", {**refused, "taken_bytes": taken.size_bytes, "reason": taken.refusal})
+        _tell_refused(context, "patterns", taken.refused_bytes, taken.size_bytes, taken.refusal)
+
+
+def _tell_refused(context: Context, what: str, refused_bytes: int, taken_bytes: int, reason: str) -> None:
+    # Asked again: what others have taken meanwhile is no fault. Pinned memory is the host's.
+    free_bytes = _free_bytes(context) if "host" not in what else memory_available() or 0
+    told = {"what": what, "refused_bytes": refused_bytes, "taken_bytes": taken_bytes, "free_bytes": free_bytes}
+    context.fact("refused", {**told, "reason": reason})
 
 
 def _free_bytes(context: Context) -> int:
