@@ -230,6 +230,18 @@ def test_a_slow_disk_ends_in_time_with_what_it_has(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("quick_s", "synced_mib"), [(60.0, [8, 20]), (-1.0, [8, 16, 20])])
+def test_a_slow_disk_is_asked_to_sync_less_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_s: float, synced_mib: list[int]
+) -> None:
+    monkeypatch.setattr(files, "_QUICK_S", quick_s)
+    labels: list[str] = []
+    with files.nameless_file(str(tmp_path), "0" * 16, 0) as fd:
+        moved = files.write(fd, 20 * MIB, 0, time.monotonic() + 60, labels.append)
+    assert moved.size_bytes == 20 * MIB
+    assert [label for label in labels if label.startswith("fsync")] == [f"fsync at {each * MIB}" for each in synced_mib]
+
+
 def test_a_repeat_writes_and_reads_alone(tmp_path: Path) -> None:
     params = small(tmp_path)
     (context,) = trial([params], [*STAGES, "repeat"])
