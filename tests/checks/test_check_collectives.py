@@ -36,6 +36,7 @@ class RecordingContext:
     ranks: tuple[int, ...]
     group_rank: int = 0
     local_rank: int = 0
+    local_world_size: int = 1
     node_rank: int = 0
     node: str = "here"
     address: str = "127.0.0.1"

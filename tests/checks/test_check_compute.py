@@ -28,6 +28,7 @@ class RecordingContext:
     device: Device
     rank: int = 3
     local_rank: int = 0
+    local_world_size: int = 1
     node_rank: int = 0
     node: str = "here"
     address: str = "127.0.0.1"

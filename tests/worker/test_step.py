@@ -41,6 +41,7 @@ class _Rank:
             generation=2,
             rank=5,
             local_rank=1,
+            local_world_size=2,
             node_rank=0,
             node="here",
             address="127.0.0.1",

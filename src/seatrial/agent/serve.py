@@ -169,7 +169,8 @@ class Agent:
         )
 
     def _start(self, message: dict[str, Any]) -> None:
-        threads = max(1, self._cores // (self._local_world_size or max(1, len(message["places"]))))
+        local_world_size = self._local_world_size or max(1, len(message["places"]))
+        threads = max(1, self._cores // local_world_size)
         environ = {**os.environ, **message["env"]}
         environ.setdefault("OMP_NUM_THREADS", str(threads))
         for rank, local_rank in message["places"]:
@@ -179,6 +180,7 @@ class Agent:
                 "gen": message["gen"],
                 "rank": rank,
                 "local_rank": local_rank if self._local_rank is None else self._local_rank,
+                "local_world_size": local_world_size,
                 "node_rank": self._node_rank,
                 "node": platform.node(),
                 "address": self._connection.getsockname()[0],

@@ -19,6 +19,8 @@ class Context(Protocol):
 
     rank: int
     local_rank: int
+    local_world_size: int
+    """Ranks of this generation on this node, ours included: what they share is to be divided by it."""
     node_rank: int
     node: str
     address: str

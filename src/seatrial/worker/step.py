@@ -31,6 +31,7 @@ class RankContext:
     generation: int
     rank: int
     local_rank: int
+    local_world_size: int
     node_rank: int
     node: str
     address: str
