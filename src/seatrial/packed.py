@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -50,7 +51,7 @@ class _Loader(SourceFileLoader):
         super().__init__(name, path)
         self._files = files
 
-    def get_data(self, path: str) -> bytes:  # type: ignore[override]
+    def get_data(self, path: str) -> bytes:
         """Of this module, or of another file of the package. Raises OSError where there is none."""
         try:
             return self._files[path]
@@ -92,5 +93,6 @@ class Folder:
 def install_here() -> None:
     """The same for the package that this module is in."""
     root = os.path.dirname(__file__)
-    loader: Any = __loader__
-    install(root, loader.get_data(os.path.join(root, STREAM)))
+    stream = pkgutil.get_data(__package__, STREAM)
+    assert stream is not None
+    install(root, stream)

@@ -11,12 +11,13 @@ import click
 from seatrial import __version__
 from seatrial.errors import RequestError
 from seatrial.launch.ending import end_with, no_such_command, without_debug
+from seatrial.launch.options import SUBCOMMANDS
 from seatrial.report import streams
 
 __all__ = ["cli", "main"]
 
 _COMMANDS = {
-    "run": "the acceptance trial: a verdict and a report",
+    **{name: told.help for name, told in SUBCOMMANDS.items()},
     "report": "rebuild a report from events or raw logs",
     "plan": "show what a level or a plan file asks, and where each limit comes from",
     "bundle": "write the one file that travels: the trial without an installation",

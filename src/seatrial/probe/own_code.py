@@ -16,10 +16,10 @@ BUNDLE: str | None = None if _ARCHIVE is None else os.path.abspath(_ARCHIVE)
 """The file that travels, when it is what runs: worked out before anybody changes the working folder."""
 
 # Python 3.10 knows no PYTHONSAFEPATH: `-m` would look into the working folder first, and a torch.py there would win.
-_WITHOUT_FOLDER = """import sys
-if sys.path[:1] == [""]: del sys.path[0]
-import runpy
-runpy.run_module(sys.argv[1], run_name="__main__", alter_sys=True)"""
+_WITHOUT_FOLDER = (
+    'import sys; del sys.path[: sys.path[:1] == [""]]; import runpy;'
+    ' runpy.run_module(sys.argv[1], run_name="__main__", alter_sys=True)'
+)
 
 
 def environ_for(environ: Mapping[str, str], bundle: str | None = BUNDLE) -> dict[str, str]:
