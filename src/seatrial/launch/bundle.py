@@ -26,10 +26,11 @@ import seatrial
 from seatrial import packed
 from seatrial.errors import RequestError
 from seatrial.launch.strip import stripped
+from seatrial.report.files import replace
 from seatrial.report.parts import OPTIONAL
-from seatrial.report.write import replace
+from seatrial.report.text import printable
 
-__all__ = ["Bundle", "contents", "pack", "travels", "write_bundle"]
+__all__ = ["Bundle", "contents", "pack", "package_files", "travels", "write_bundle"]
 
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -88,8 +89,9 @@ def write_bundle(file: Path) -> Bundle:
         content = pack(contents())
         # A link stays one: what it leads to is replaced.
         replace(file.resolve(), content, 0o755)
-    except OSError as error:
-        raise RequestError(f"{file}: it cannot be written ({error.strerror or error}); name another place.") from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise RequestError(f"{printable(str(file))}: it cannot be written ({why}); name another place.") from error
     return Bundle(size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
@@ -100,15 +102,17 @@ def travels(path: PurePosixPath) -> bool:
     return not any(path.is_relative_to(left_out) for left_out in _LEFT_OUT)
 
 
+def package_files() -> dict[PurePosixPath, bytes]:
+    """What travels of the package that is running, by path in it, as it is in the source."""
+    root = Path(seatrial.__file__).parent
+    files = {PurePosixPath(path.relative_to(root).as_posix()): path for path in root.rglob("*") if path.is_file()}
+    return {inside: path.read_bytes() for inside, path in files.items() if travels(inside)}
+
+
 def contents() -> dict[str, bytes]:
     """The files of the package that is running, as they travel, by their paths in it; code before data."""
-    root = Path(seatrial.__file__).parent
-    found = {}
-    for path in root.rglob("*"):
-        inside = PurePosixPath(path.relative_to(root).as_posix())
-        if path.is_file() and travels(inside):
-            name, content = _made_small(inside, path.read_bytes())
-            found[str(name)] = content
+    made = (_made_small(path, content) for path, content in package_files().items())
+    found = {str(path): content for path, content in made}
     return {name: found[name] for name in sorted(found, key=lambda name: (not name.endswith(".py"), name))}
 
 

@@ -15,7 +15,7 @@ from seatrial.launch.ending import end_with, no_such_command, without_debug
 from seatrial.launch.options import SUBCOMMANDS, Option
 from seatrial.probe import own_code
 
-__all__ = ["main"]
+__all__ = ["main", "parse"]
 
 _HELP = ("-h", "--help")
 
@@ -49,11 +49,14 @@ def _call(arguments: list[str], *, debug: bool) -> int:
     name, *rest = arguments
     if name not in SUBCOMMANDS:
         raise RequestError(no_such_command(name, SUBCOMMANDS))
-    parser = _parser(f"{program} {name}", name)
-    told = vars(parser.parse_args(rest))
-    options = {option.name: _value(option, told[option.name]) for option in SUBCOMMANDS[name].options}
-    code: int = importlib.import_module(SUBCOMMANDS[name].module).run(options, debug=debug)
+    code: int = importlib.import_module(SUBCOMMANDS[name].module).run(parse(program, name, rest), debug=debug)
     return code
+
+
+def parse(program: str, name: str, arguments: list[str]) -> dict[str, Any]:
+    """The values of the options of that subcommand by their names. Raises RequestError."""
+    told = vars(_parser(f"{program} {name}", name).parse_args(arguments))
+    return {option.name: _value(option, told[option.name]) for option in SUBCOMMANDS[name].options}
 
 
 def _help(program: str) -> str:

@@ -18,7 +18,7 @@ _BLANK = (tokenize.COMMENT, tokenize.NL)
 def stripped(source: str) -> str:
     """The source with blank lines for comments and for statements that are only a text.
 
-    Where such a statement is all that a block has, ``pass`` takes its place. Raises SyntaxError for what is no Python.
+    Where such a statement is all that a block has, ``pass`` takes its place.
     """
     # Not splitlines, which ends a line at a form feed, too.
     lines = list(io.StringIO(source))

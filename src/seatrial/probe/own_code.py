@@ -18,7 +18,7 @@ BUNDLE: str | None = None if _ARCHIVE is None else os.path.abspath(_ARCHIVE)
 # Python 3.10 knows no PYTHONSAFEPATH: `-m` would look into the working folder first, and a torch.py there would win.
 _WITHOUT_FOLDER = (
     'import sys; del sys.path[: sys.path[:1] == [""]]; import runpy;'
-    ' runpy.run_module(sys.argv[1], run_name="__main__", alter_sys=True)'
+    ' runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)'
 )
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import tempfile
 from collections.abc import Callable
@@ -14,9 +12,10 @@ from pathlib import Path
 from seatrial.conductor.conclude import Conclusion
 from seatrial.errors import RequestError
 from seatrial.report.document import document, to_text
+from seatrial.report.files import replace
 from seatrial.report.parts import optional
 
-__all__ = ["Written", "replace", "write_reports", "write_somewhere"]
+__all__ = ["Written", "write_reports", "write_somewhere"]
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NO_RUN = "unknown-run"
@@ -112,19 +111,3 @@ def _refuse_another(path: Path, timestamp: str) -> None:
 
 def _write(path: Path, text: str) -> None:
     replace(path, text.encode("utf-8", "backslashreplace"))
-
-
-def replace(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write the file whole, or leave what was there: it is never seen half written. Raises OSError."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
