@@ -1,11 +1,13 @@
 """Imports our modules out of one stream in the file that travels. Nothing but that file loads this module.
 
-A zip compresses each of its files by itself, and ours are many and small: in one stream they take two thirds of that.
-``packed.bin`` is a line of JSON, a list of [path, size_bytes], and then the content of those files, one after another.
+A zip compresses each of its files by itself, and ours are many and small: in one stream they take half of that.
+``packed.bin`` is a bz2 stream, and behind it, as they are, files that cannot be made smaller. The stream is a line of
+JSON, a list of [path, size_bytes] of all of them, and then their content, one after another.
 """
 
 from __future__ import annotations
 
+import bz2
 import json
 import os
 import pkgutil
@@ -36,7 +38,9 @@ def install(root: str, stream: bytes) -> None:
 
 
 def _files(root: str, stream: bytes) -> dict[str, bytes]:
-    index, _, content = stream.partition(b"\n")
+    reader = bz2.BZ2Decompressor()
+    index, _, content = reader.decompress(stream).partition(b"\n")
+    content += reader.unused_data
     files, at = {}, 0
     for path, size_bytes in json.loads(index):
         files[os.path.join(root, *path.split("/"))] = content[at : at + size_bytes]

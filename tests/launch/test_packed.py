@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import importlib
 import json
 import os
@@ -78,16 +79,17 @@ def package(tmp_path: Path) -> Iterator[str]:
     files = {
         "sub/__init__.py": b"WHERE = __file__\n",
         "sub/deep.py": b"def fail():\n    raise KeyError('x')\n",
-        "sub/data.json": b"{}",
         "alone.py": b"import sys\nif __name__ == '__main__': print('as a program', sys.argv)\n",
+        "sub/data.bin": b"\x00as it is",
     }
+    *texts, raw = files.values()
     index = json.dumps([[name, len(content)] for name, content in files.items()]).encode()
     root = tmp_path / "packed_in_a_test"
     root.mkdir()
     (root / "__init__.py").touch()
     hooks = list(sys.path_hooks)
     sys.path.insert(0, str(tmp_path))
-    install(str(root), index + b"\n" + b"".join(files.values()))
+    install(str(root), bz2.compress(index + b"\n" + b"".join(texts)) + raw)
     yield root.name
     sys.path.remove(str(tmp_path))
     sys.path_hooks[:] = hooks
@@ -112,9 +114,9 @@ def test_modules_and_packages_are_found_and_no_others(package: str) -> None:
 
 
 def test_data_is_read_by_pkgutil_and_what_is_not_there_is_an_error(package: str) -> None:
-    assert pkgutil.get_data(f"{package}.sub", "data.json") == b"{}"
+    assert pkgutil.get_data(f"{package}.sub", "data.bin") == b"\x00as it is"
     with pytest.raises(FileNotFoundError):
-        pkgutil.get_data(f"{package}.sub", "nothing.json")
+        pkgutil.get_data(f"{package}.sub", "nothing.bin")
 
 
 def test_a_traceback_shows_the_line(package: str) -> None:

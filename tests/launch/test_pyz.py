@@ -86,6 +86,14 @@ def test_a_python_that_is_too_old_is_told(pyz: Path, version: str) -> None:
     )
 
 
+def test_a_python_without_bz2_is_told(pyz: Path) -> None:
+    code = "import runpy, sys; sys.modules['bz2'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
+    command = [sys.executable, "-c", code, str(pyz), "run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(f"Error: {sys.executable} was built without bz2")
+
+
 def test_a_python_without_torch_is_told(pyz: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], timeout=50, check=True)
     done = typed(pyz, "run", "--python", str(tmp_path / "bare" / "bin" / "python"), cwd=tmp_path)

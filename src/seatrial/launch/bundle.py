@@ -8,12 +8,14 @@
         └── packed.bin          all rooms but cli, and of report only what needs no other package
 
 Comments and docstrings become blank lines: the numbers of lines in a traceback stay those of the source. TOML becomes
-JSON, which Python 3.10 can read. The bytes depend on the source and on zlib alone. To read what is in it:
-``unzip -p seatrial.pyz seatrial/packed.bin | less``.
+JSON, which Python 3.10 can read. Compressed by bz2, which packs our code tighter than zlib and lzma do, and of which
+there is one implementation: zlib's bytes are not the same everywhere. To read what is in it:
+``unzip -p seatrial.pyz seatrial/packed.bin | bunzip2 2>/dev/null | less``.
 """
 
 from __future__ import annotations
 
+import bz2
 import hashlib
 import io
 import json
@@ -35,7 +37,8 @@ __all__ = ["Bundle", "contents", "pack", "package_files", "travels", "write_bund
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can tell."""
-_LEVEL = 9
+_LEAST_BYTES = 1_000
+"""Of a file by itself; of smaller ones that tells nothing of how they do among others."""
 
 # Whatever Python it is given to must be able to read this much, Python 2 included.
 _MAIN = b"""import sys
@@ -43,6 +46,14 @@ if sys.version_info < (3, 10):
     sys.stderr.write(
         "Error: %s is Python %d.%d, and seatrial needs Python 3.10 or newer; start the file with a newer one.\\n"
         % ((sys.executable,) + tuple(sys.version_info[:2]))
+    )
+    sys.exit(2)
+try:
+    import bz2
+except ImportError:
+    sys.stderr.write(
+        "Error: %s was built without bz2, in which this file is packed; start it with the Python of a distribution.\\n"
+        % sys.executable
     )
     sys.exit(2)
 from seatrial.launch.pyz import main
@@ -110,10 +121,14 @@ def package_files() -> dict[PurePosixPath, bytes]:
 
 
 def contents() -> dict[str, bytes]:
-    """The files of the package that is running, as they travel, by their paths in it; code before data."""
+    """The files of the running package as they travel, by their paths in it; what cannot be made smaller last."""
     made = (_made_small(path, content) for path, content in package_files().items())
     found = {str(path): content for path, content in made}
-    return {name: found[name] for name in sorted(found, key=lambda name: (not name.endswith(".py"), name))}
+    return {name: found[name] for name in sorted(found, key=lambda name: (_is_dense(found[name]), name))}
+
+
+def _is_dense(content: bytes) -> bool:
+    return len(bz2.compress(content)) >= len(content) > _LEAST_BYTES
 
 
 def _made_small(path: PurePosixPath, content: bytes) -> tuple[PurePosixPath, bytes]:
@@ -136,11 +151,13 @@ def pack(files: dict[str, bytes]) -> bytes:
     """An executable zip of the files, in their order, without times, owners and modes of this machine."""
     streamed = {name: content for name, content in files.items() if name not in _ZIPPED}
     index = _compact([[name, len(content)] for name, content in streamed.items()])
+    small = b"".join(content for content in streamed.values() if not _is_dense(content))
+    dense = b"".join(content for content in streamed.values() if _is_dense(content))
     entries = {
         "__main__.py": _MAIN,
         "seatrial/__init__.py": files["__init__.py"] + _INSTALL,
         "seatrial/packed.py": files["packed.py"],
-        f"seatrial/{packed.STREAM}": b"\n".join([index, b"".join(streamed.values())]),
+        f"seatrial/{packed.STREAM}": bz2.compress(index + b"\n" + small) + dense,
     }
     made = io.BytesIO()
     made.write(_SHEBANG)
@@ -149,5 +166,5 @@ def pack(files: dict[str, bytes]) -> bytes:
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.create_system = 3
             entry.external_attr = (stat.S_IFREG | 0o644) << 16
-            archive.writestr(entry, content, zipfile.ZIP_DEFLATED, _LEVEL)
+            archive.writestr(entry, content, zipfile.ZIP_STORED)
     return made.getvalue()
