@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from seatrial.probe import phase, process
+from seatrial.probe import own_code, phase, process
 from seatrial.verdict.wire import encode
 
 __all__ = ["RankProcess"]
@@ -44,7 +44,7 @@ class RankProcess:
         self._stack_read, stack_write = os.pipe()
         passed = {"EVENT": event_write, "PHASE": self._phase_fd, "STACK": stack_write}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "seatrial.worker.main"],
+            own_code.module_argv(sys.executable, "seatrial.worker.main"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
