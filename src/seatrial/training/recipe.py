@@ -12,7 +12,7 @@ from typing import Any
 from seatrial.errors import RequestError
 from seatrial.training.data import Workload, find_workload
 from seatrial.training.models import find_model
-from seatrial.training.strategies import find_strategy
+from seatrial.training.strategies import STRATEGIES
 
 __all__ = ["CHOICES", "MAX_DIGITS_RANKS", "Recipe", "fit_to_world"]
 
@@ -27,6 +27,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": ("ramp", "constant", "cosine", "step"),
     "amp": ("off", "bf16", "fp16"),
     "augment": ("none", "flip", "crop-flip"),
+    "strategy": tuple(STRATEGIES),
 }
 """What a field of that name may be."""
 
@@ -87,7 +88,6 @@ class Recipe:
             if getattr(self, name) not in known:
                 raise RequestError(f"training.{name} is {getattr(self, name)!r}; known: {', '.join(known)}.")
         find_model(self.model)
-        find_strategy(self.strategy)
 
     def data(self) -> Workload:
         """The workload of this recipe. Raises RequestError when it has fewer samples than a batch."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from seatrial.errors import RequestError
 
 if TYPE_CHECKING:
-    from seatrial.training.strategies.base import Strategy
+    from seatrial.training.strategies.base import Build
 
 __all__ = ["STRATEGIES", "find_strategy"]
 
@@ -24,17 +23,13 @@ STRATEGIES: dict[str, str] = {
 """Name -> what it does. ``strategies/<name>.py`` has a function ``build`` as in ``strategies/base.py``."""
 
 
-def find_strategy(name: str) -> Callable[[], Callable[..., Strategy]]:
-    """A function that imports the strategy of that name and gives its ``build``.
+def find_strategy(name: str) -> Build:
+    """The function ``build`` of the strategy of that name.
 
     Raises RequestError for an unknown name, with the nearest one that exists.
     """
     if name not in STRATEGIES:
         nearest = get_close_matches(name, STRATEGIES, n=1, cutoff=0.0)[0]
         raise RequestError(f"unknown strategy {name!r}; did you mean {nearest!r}? Known: {', '.join(STRATEGIES)}.")
-
-    def load() -> Callable[..., Strategy]:
-        build: Callable[..., Strategy] = importlib.import_module(f"{__name__}.{name}").build
-        return build
-
-    return load
+    build: Build = importlib.import_module(f"{__name__}.{name}").build
+    return build
