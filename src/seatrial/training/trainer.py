@@ -95,7 +95,7 @@ def train(
             return strategy.forward(images, labels, scale)
 
     # From a checkpoint, if there is one
-    found, notes = None, ()
+    found, notes = None, tuple[str, ...]()
     if store is not None:
         phase("look for a checkpoint")
         found = find_state(store, resume, group, device)
