@@ -15,7 +15,7 @@ __all__ = ["FullDiskStore", "NormedDropoutNet", "RecordingWatch", "UntouchableSt
 
 
 class RecordingWatch:
-    """Notes what it is told; asks to stop at one step if it is given one."""
+    """Notes what it is told; asks to stop after so many steps if it is given a number (2 or more)."""
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.starts: list[Start] = []
@@ -33,7 +33,7 @@ class RecordingWatch:
         self.epochs.append(stats)
 
     def should_stop(self) -> bool:
-        return self._stop_at is not None and self.steps[-1:] == [self._stop_at - 1]
+        return self._stop_at is not None and self.steps[-1:] == [self._stop_at - 2]
 
 
 class UntouchableStore:
