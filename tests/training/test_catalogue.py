@@ -154,6 +154,7 @@ def test_the_accuracy_does_not_depend_on_the_number_of_ranks() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_nor_on_7_ranks_which_do_not_divide_the_test_part() -> None:
     ranks = run_ranks(7, _rank, (1, 2, 3, 7))
     _hold_counts(ranks)
