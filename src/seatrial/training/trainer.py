@@ -145,7 +145,7 @@ def train(
         # Gradients are averaged over the shares, so each puts in its sum times shares / count: that mean is the mean
         # over all samples, however unevenly they are spread.
         phase(f"step {step} forward")
-        seed_step(recipe.seed, step, group.rank(), device)
+        seed_step(recipe.seed, step, strategy.data_rank, device)
         loss_sum = forward(images, labels, loss_scale.factor * (strategy.data_size / global_count))
         told = torch.zeros(2, dtype=torch.float64, device=device)
         told[0] = loss_sum
