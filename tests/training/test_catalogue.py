@@ -42,11 +42,11 @@ def _rank(rank: int, sizes: tuple[int, ...]) -> dict[str, Any]:
         return test(self, indices)
 
     for size, group in groups.items():
-        if size == max(sizes):
-            Batches.test = recording  # type: ignore[method-assign]
-        outcome = trainer.train(UNTRAINED, device=CPU, group=group, phase=lambda label: None)
+        with pytest.MonkeyPatch.context() as patch:
+            if group is world:
+                patch.setattr(Batches, "test", recording)
+            outcome = trainer.train(UNTRAINED, device=CPU, group=group, phase=lambda label: None)
         told["untrained"][size] = (outcome.num_correct, outcome.num_evaluated)
-    Batches.test = test  # type: ignore[method-assign]
     if len(sizes) > 3:
         return told
     told |= _statistics(world) | _poisoned_parameters(world) | _overflow(world)
@@ -65,7 +65,7 @@ def _rank(rank: int, sizes: tuple[int, ...]) -> dict[str, Any]:
 
 def _statistics(world: dist.ProcessGroup) -> dict[str, Any]:
     """BatchNorm, of 3 ranks: the running statistics while training, in evaluation, and at the end."""
-    plain, trainer.build_model = trainer.build_model, build_normed_dropout_net  # type: ignore[assignment]
+    nets: list[nn.Module] = []
     seen: dict[str, torch.Tensor] = {}
 
     class Peeking(RecordingWatch):
@@ -73,47 +73,34 @@ def _statistics(world: dist.ProcessGroup) -> dict[str, Any]:
             super().on_step(step, loss, lr)
             seen["live"] = gather_buffers(nets[0], world)
 
-    nets: list[nn.Module] = []
-    make = trainer.find_strategy
+    def build_and_keep(*arguments: Any) -> nn.Module:
+        nets.append(build_normed_dropout_net(*arguments))
+        return nets[0]
 
-    def keeping(name: str) -> Any:
-        def build(model: nn.Module, *arguments: Any, **options: Any) -> Any:
-            nets.append(model)
-            return make(name)(model, *arguments, **options)
-
-        return build
-
-    trainer.find_strategy = keeping
-    try:
-        watched = trainer.train(NORMED, device=CPU, group=world, phase=lambda label: None, watch=Peeking())
-    finally:
-        trainer.find_strategy, trainer.build_model = make, plain
-    live, within = seen["live"], None
-    model = nets[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "build_model", build_and_keep)
+        outcome = trainer.train(NORMED, device=CPU, group=world, phase=lambda label: None, watch=Peeking())
     with torch.no_grad():
-        model.get_buffer("norm.running_mean").fill_(float(world.rank()))
-        with averaged(model, world):
-            within = float(model.get_buffer("norm.running_mean")[0])
-    after = float(model.get_buffer("norm.running_mean")[0])
-    return {"live": live, "digest": watched.digest, "within": within, "after": after}
+        mean = nets[0].get_buffer("norm.running_mean").fill_(float(world.rank()))
+        with averaged(nets[0], world):
+            within = float(mean[0])
+    return {"live": seen["live"], "digest": outcome.digest, "within": within, "after": float(mean[0])}
 
 
 def _poisoned_parameters(world: dist.ProcessGroup) -> dict[str, Any]:
     """A gradient that overflows under a finite loss: the parameters are spoilt, and no loss has shown it yet."""
-    make = trainer.make_optimizer
 
-    class Spoiling(torch.optim.SGD):
-        def step(self, closure: Any = None) -> None:
+    class SpoilingOptimizer(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
             if world.rank() == 1:
                 self.param_groups[0]["params"][0].data.view(-1)[0] = math.nan
 
-    trainer.make_optimizer = lambda recipe, parameters, device: Spoiling(parameters)  # type: ignore[assignment]
-    recipe = replace(POISONED, max_steps=1)
-    try:
-        store: Any = _EmptyStore() if world.rank() == 0 else UntouchableStore()
-        outcome = trainer.train(recipe, device=CPU, group=world, phase=lambda label: None, store=store)
-    finally:
-        trainer.make_optimizer = make
+    store: Any = _EmptyStore() if world.rank() == 0 else UntouchableStore()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "make_optimizer", lambda recipe, parameters, device: SpoilingOptimizer(parameters))
+        outcome = trainer.train(
+            replace(POISONED, max_steps=1), device=CPU, group=world, phase=lambda label: None, store=store
+        )
     return {"spoilt": outcome.nonfinite}
 
 
@@ -159,7 +146,8 @@ def test_nor_on_7_ranks_which_do_not_divide_the_test_part() -> None:
     ranks = run_ranks(7, _rank, (1, 2, 3, 7))
     _hold_counts(ranks)
     # The wrong way: torch's sampler fills up until all have the same number, and counts 4 samples twice.
-    samplers = [DistributedSampler(range(360), num_replicas=7, rank=rank, shuffle=False) for rank in range(7)]  # type: ignore[arg-type]
+    digits: Any = range(360)
+    samplers: list[Any] = [DistributedSampler(digits, num_replicas=7, rank=rank, shuffle=False) for rank in range(7)]
     assert sum(map(len, samplers)) == 364
     assert sorted(index for rank in ranks for index in rank["tested"]) == list(range(360))
 
