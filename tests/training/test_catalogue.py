@@ -80,11 +80,17 @@ def _statistics(world: dist.ProcessGroup) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "build_model", build_and_keep)
         outcome = trainer.train(NORMED, device=CPU, group=world, phase=lambda label: None, watch=Peeking())
+    workload = NORMED.data()
+    data = workload.load()
+    with torch.inference_mode():
+        scores = nets[0].eval()((data.test_images.float() - workload.mean) / workload.std)
+    counts = (outcome.num_correct, int((scores.argmax(dim=1) == data.test_labels).sum()))
     with torch.no_grad():
         mean = nets[0].get_buffer("norm.running_mean").fill_(float(world.rank()))
         with averaged(nets[0], world):
             within = float(mean[0])
-    return {"live": seen["live"], "digest": outcome.digest, "within": within, "after": float(mean[0])}
+    after = float(mean[0])
+    return {"live": seen["live"], "digest": outcome.digest, "counts": counts, "within": within, "after": after}
 
 
 def _poisoned_parameters(world: dist.ProcessGroup) -> dict[str, Any]:
@@ -165,6 +171,11 @@ def test_running_statistics_are_each_ranks_own_while_training_and_one_at_the_end
     live = ranks[0]["live"]
     assert not torch.equal(live[0], live[1])
     assert len({rank["digest"] for rank in ranks}) == 1
+
+
+def test_what_is_counted_is_the_accuracy_of_the_model_that_all_ranks_end_with() -> None:
+    for rank in _seen():
+        assert rank["counts"][0] == rank["counts"][1]
 
 
 def test_evaluating_uses_the_average_and_gives_each_rank_its_own_back() -> None:
