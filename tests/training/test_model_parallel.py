@@ -25,6 +25,9 @@ from seatrial.training.sampling import epoch_order
 from seatrial.training.trainer import train
 from seatrial.training.watch import EpochStats, Start
 
+# All runs of a kind are made by the first test that asks for one.
+pytestmark = pytest.mark.timeout(300)
+
 CPU = torch.device("cpu")
 WORLD_SIZE = 4
 # 1,437 = 2 x 713 + 11: the third batch is short, and no batch divides by the ranks or the microbatches.
@@ -46,7 +49,8 @@ MORE: dict[str, Recipe] = {
     "tensor of 4": replace(RECIPE, strategy="tensor", model_parallel_size=4),
 }
 NORMS: dict[str, Recipe] = {
-    strategy: replace(RECIPE, strategy=strategy, model="resnet18", global_batch_size=32) for strategy in ("ddp", "fsdp")
+    strategy: replace(RECIPE, strategy=strategy, model="resnet18", global_batch_size=16, lr=1e-3)
+    for strategy in ("ddp", "fsdp")
 }
 RUNS = FEW | MORE
 NAMES = [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in RUNS]
@@ -261,4 +265,4 @@ def test_batch_norm_is_sharded_as_it_is_replicated() -> None:
     for each in seen.values():
         _assert_resumed(each)
     for name, value in seen["ddp"].whole["model"].items():
-        torch.testing.assert_close(seen["fsdp"].whole["model"][name], value, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(seen["fsdp"].whole["model"][name], value, rtol=0, atol=1e-5)

@@ -36,7 +36,3 @@ class ConvNet(nn.Module):
         """Class scores, without softmax."""
         scores: Tensor = self.classifier(self.features(images))
         return scores
-
-    def blocks(self) -> list[nn.Module]:
-        """For pipelines."""
-        return [*self.features, self.classifier]

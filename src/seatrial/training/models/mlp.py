@@ -31,10 +31,6 @@ class Mlp(nn.Module):
         scores: Tensor = self.classifier(self.relu(self.hidden(self.flatten(images))))
         return scores
 
-    def blocks(self) -> list[nn.Module]:
-        """For pipelines."""
-        return list(self.children())
-
     def tensor_plan(self) -> dict[str, str]:
         """For tensor parallelism."""
         return {"hidden": "columns", "classifier": "rows"}

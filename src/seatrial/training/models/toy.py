@@ -32,10 +32,6 @@ class Toy(nn.Module):
         scores: Tensor = self.net2(self.relu(self.net1(self.flatten(images))))
         return scores
 
-    def blocks(self) -> list[nn.Module]:
-        """For pipelines."""
-        return list(self.children())
-
     def tensor_plan(self) -> dict[str, str]:
         """For tensor parallelism."""
         return {"net1": "columns", "net2": "rows"}
