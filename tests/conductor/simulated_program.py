@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from seatrial.conductor.program import Program
@@ -33,6 +34,9 @@ class Act:
     code: int = 0
     cause: str = ""
     phase: str = "step 7 forward"
+
+
+_STOPPED = Act(at_s=0.0, what="exit", code=130)
 
 
 @dataclass(kw_only=True)
@@ -65,7 +69,7 @@ class SimulatedProgram:
         heeds_sigterm_after_s: float | None = 0.5,
         at_s: Sequence[tuple[float, Callable[[SimulatedProgram], None]]] = (),
     ) -> None:
-        """``heeds_sigterm_after_s``: ranks end so long after SIGTERM, with 130; None: never. ``at_s``: what else happens."""
+        """``heeds_sigterm_after_s``: ranks end so long after SIGTERM, with 130; None: never. ``at_s``: more that happens."""
         self.now = 0.0
         self.program = Program(settings, 0.0)
         self.events: list[tuple[str, dict[str, Any]]] = []
@@ -81,9 +85,9 @@ class SimulatedProgram:
             for node in (joins if joins is not None else range(settings.nodes))
         }
         for node in self.agents:
-            self.later(0.5 + 0.1 * node, lambda node=node: self._carry_out(self.program.joined(node, self.now)))  # type: ignore[misc]
+            self.later(0.5 + 0.1 * node, partial(self._join, node))
         for delay_s, action in at_s:
-            self.later(delay_s, lambda action=action: action(self))  # type: ignore[misc]
+            self.later(delay_s, partial(action, self))
         self._beat()
 
     def run(self) -> dict[str, Any]:
@@ -129,6 +133,9 @@ class SimulatedProgram:
         if self.agents[node].open:
             self._carry_out(self.program.message(node, message, self.now))
 
+    def _join(self, node: int) -> None:
+        self._carry_out(self.program.joined(node, self.now))
+
     def _beat(self) -> None:
         for node, agent in self.agents.items():
             for rank in agent.ranks.values():
@@ -145,7 +152,7 @@ class SimulatedProgram:
         for node, message in actions.send:
             self.sent.append((self.now, node, message))
             if node in self.agents and self.agents[node].open:
-                self.later(0.01, lambda node=node, message=message: self._obey(node, message))  # type: ignore[misc]
+                self.later(0.01, partial(self._obey, node, message))
 
     def _obey(self, node: int, message: dict[str, Any]) -> None:
         agent, kind = self.agents[node], message["kind"]
@@ -163,13 +170,12 @@ class SimulatedProgram:
                 if not any(act.what == "never ready" for act in acts):
                     self._event(rank, number, "rank")
                 for act in acts:
-                    self.later(act.at_s, lambda rank=rank, number=number, act=act: self._act(rank, number, act))  # type: ignore[misc]
+                    self.later(act.at_s, partial(self._act, rank, number, act))
         elif kind == "terminate" and self._heeds_s is not None:
             for number, rank in agent.ranks.items():
                 rank.told = True
                 if rank.state != "T":
-                    end = Act(at_s=0.0, what="exit", code=130)
-                    self.later(self._heeds_s, lambda rank=rank, number=number: self._act(rank, number, end))  # type: ignore[misc]
+                    self.later(self._heeds_s, partial(self._act, rank, number, _STOPPED))
         elif kind == "kill":
             for number, rank in list(agent.ranks.items()):
                 rank.told = True
