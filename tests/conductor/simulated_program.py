@@ -69,7 +69,7 @@ class SimulatedProgram:
         heeds_sigterm_after_s: float | None = 0.5,
         at_s: Sequence[tuple[float, Callable[[SimulatedProgram], None]]] = (),
     ) -> None:
-        """``heeds_sigterm_after_s``: ranks end so long after SIGTERM, with 130; None: never. ``at_s``: more that happens."""
+        """``heeds_sigterm_after_s``: so long after SIGTERM ranks end, by 130; None: never. ``at_s``: more to happen."""
         self.now = 0.0
         self.program = Program(settings, 0.0)
         self.events: list[tuple[str, dict[str, Any]]] = []

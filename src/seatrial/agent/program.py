@@ -45,7 +45,7 @@ class Relay:
     """Passes the output of one rank on, line by line, at a bounded rate; what is too much is counted."""
 
     def __init__(self, send: Callable[[list[str], int], None], clock: Callable[[], float] = time.monotonic) -> None:
-        """``send`` gets lines and how many were left out before them."""
+        """``send`` gets lines and how many were left out since it was called last."""
         self._send = send
         self._clock = clock
         self._room = float(_BURST_BYTES)

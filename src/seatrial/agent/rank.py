@@ -80,7 +80,7 @@ class RankProcess:
             env={
                 **environ,
                 **{f"SEATRIAL_{name}_FD": str(fd) for name, fd in passed.items()},
-                "SEATRIAL_AGENT_PID": str(os.getpid()),
+                **({"SEATRIAL_AGENT_PID": str(os.getpid())} if argv is None else {}),
                 "PYTHONUNBUFFERED": "1",
             },
         )
