@@ -18,11 +18,14 @@ _BAR_S = 1.0
 
 
 def environ_of(
-    environ: Mapping[str, str], program: Mapping[str, Any], *, rank: int, local_rank: int, local_world_size: int
+    environ: Mapping[str, str], start: Mapping[str, Any], *, rank: int, local_rank: int, local_world_size: int
 ) -> dict[str, str]:
-    """The environment of one rank, as torch's ``env://`` reads it. ``program``: that part of the ``start`` message."""
+    """The environment of one rank, as torch's ``env://`` reads it. ``start``: the conductor's message."""
+    program = start["program"]
+    told = {"SEATRIAL_RUN": start["run"], "SEATRIAL_GENERATION": str(start["gen"])} if program["watched"] else {}
     return {
         **{name: value for name, value in environ.items() if name not in _OURS},
+        **told,
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(program["world_size"]),

@@ -209,7 +209,7 @@ class Agent:
                 worker = {name: message[name] for name in ("ranks", "device", "backend", "planted")}
                 process = RankProcess({**start, **worker, "threads": threads}, environ, log)
             else:
-                own = environ_of(environ, program, rank=rank, local_rank=local_rank, local_world_size=local_world_size)
+                own = environ_of(environ, message, rank=rank, local_rank=local_rank, local_world_size=local_world_size)
                 argv, watched = program["argv"], program["watched"]
                 process = RankProcess(start, own, log, argv=argv, watched=watched)
                 if rank in program["shown"]:

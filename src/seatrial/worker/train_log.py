@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from pathlib import Path
@@ -52,7 +53,7 @@ class EpochLog:
         line = json.dumps({"run": self.run, "epoch": epoch, **told}, separators=(",", ":")).encode() + b"\n"
         # One write, so that no reader ever sees half of it.
         if os.write(self._fd, line) != len(line):
-            raise OSError(f"{self.path} took only a part of a line")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._known.add(epoch)
 
     def close(self) -> None:

@@ -33,12 +33,16 @@ class TrainSpec:
     data_dir: str | None = None
     checkpoint_dir: str | None = None
     save_every: int = 0
-    """Steps or epochs from one checkpoint to the next, as ``save_unit`` says; 0: at the end only."""
+    """Epochs from one checkpoint to the next; 0: at the end only."""
     resume: str = "auto"
     """``auto``: from the newest checkpoint if there is one; ``never``; or the path of one."""
     target_accuracy: float | None = None
     log: str | None = None
     profile: str | None = None
+    timeout_s: float = 300.0
+    """How long the ranks wait for one another: for all to come, and in each operation."""
+    debug: bool = False
+    """Show tracebacks."""
     spawn: Spawn | None = None
 
     def to_json(self) -> str:
