@@ -60,7 +60,7 @@ class Params:
 
     def __post_init__(self) -> None:
         """Raises ValueError or RequestError with a sentence for a value that cannot be meant."""
-        workload = find_workload(self.workload, self.num_samples)
+        workload = find_workload(self.workload, num_samples=self.num_samples)
         find_model(self.model)
         for key in ("max_steps", "epochs", "global_batch_size", "batch_size", "num_samples"):
             value = getattr(self, key)

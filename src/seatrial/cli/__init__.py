@@ -19,6 +19,7 @@ _COMMANDS = {
     "run": "the acceptance trial: a verdict and a report",
     "report": "rebuild a report from events or raw logs",
     "plan": "show what a level or a plan file asks, and where each limit comes from",
+    "data": "fetch the data sets that trainings need",
 }
 
 

@@ -7,14 +7,15 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from seatrial.errors import RequestError
-from seatrial.training.data import Workload, find_workload
+from seatrial.training.data import Augmentation, Workload, find_workload
 from seatrial.training.models import find_model
 from seatrial.training.strategies import STRATEGIES
 
-__all__ = ["CHOICES", "MAX_DIGITS_RANKS", "Recipe", "fit_to_world"]
+__all__ = ["AUGMENTATIONS", "CHOICES", "MAX_DIGITS_RANKS", "Recipe", "fit_to_world"]
 
 MAX_DIGITS_RANKS = 32
 """Above, a rank's share of a batch of digits would be too small to mean anything."""
@@ -22,11 +23,18 @@ _WORLD_WORKLOAD = "synthetic-1x8x8"
 _WORLD_BATCH_SIZE = 16
 _WORLD_SAMPLES = 32_768
 
+AUGMENTATIONS = {
+    "none": Augmentation(),
+    "flip": Augmentation(flip=True),
+    "crop-flip": Augmentation(crop_padding=4, flip=True),
+}
+"""What ``augment`` may be."""
+
 CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": ("sgd", "adam", "adamw"),
     "schedule": ("ramp", "constant", "cosine", "step"),
     "amp": ("off", "bf16", "fp16"),
-    "augment": ("none", "flip", "crop-flip"),
+    "augment": tuple(AUGMENTATIONS),
     "strategy": tuple(STRATEGIES),
 }
 """What a field of that name may be."""
@@ -89,9 +97,12 @@ class Recipe:
                 raise RequestError(f"training.{name} is {getattr(self, name)!r}; known: {', '.join(known)}.")
         find_model(self.model)
 
-    def data(self) -> Workload:
-        """The workload of this recipe. Raises RequestError when it has fewer samples than a batch."""
-        workload = find_workload(self.workload, self.num_samples)
+    def data(self, data_dir: Path | None = None) -> Workload:
+        """The workload of this recipe, its files in ``data_dir`` if it has any.
+
+        Raises RequestError when it is unknown or has fewer samples than a batch.
+        """
+        workload = find_workload(self.workload, num_samples=self.num_samples, data_dir=data_dir)
         if self.global_batch_size > workload.num_train:
             raise RequestError(
                 f"training: the global batch of {self.global_batch_size} is more than the {workload.num_train} "

@@ -40,7 +40,9 @@ class EpochStats:
     step: int
     """Steps done since the training began."""
     loss: float
-    """Mean over all training samples of the epoch, those before an interruption too."""
+    """Mean over ``num_samples``, those before an interruption too."""
+    num_samples: int
+    """Training samples of the epoch so far: all of them, unless ``max_steps`` ended the training within it."""
     num_correct: int
     """Of ``num_evaluated`` test samples."""
     num_evaluated: int
@@ -85,5 +87,5 @@ class CheckpointStore(Protocol):
     def newest(self) -> tuple[int, Mapping[str, Any]] | None:
         """The newest valid checkpoint, with its step; None when there is none."""
 
-    def load(self, path: Path) -> Mapping[str, Any]:
-        """The state in that file. Raises RequestError when it is none of ours or damaged."""
+    def load(self, path: Path) -> tuple[int, Mapping[str, Any]]:
+        """The step and the state of that file. Raises SeatrialError when it is none of ours or damaged."""
