@@ -17,6 +17,7 @@ __all__ = ["cli", "main"]
 
 _COMMANDS = {
     "run": "the acceptance trial: a verdict and a report",
+    "train": "reference distributed training",
     "report": "rebuild a report from events or raw logs",
     "plan": "show what a level or a plan file asks, and where each limit comes from",
     "data": "fetch the data sets that trainings need",

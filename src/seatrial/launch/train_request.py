@@ -16,7 +16,7 @@ from seatrial.launch.job import ProgramJob
 from seatrial.launch.place import Place
 from seatrial.launch.targets import TARGETS
 from seatrial.probe.identity import Identity
-from seatrial.training.defaults import make_recipe
+from seatrial.training.defaults import DEFAULT_MODELS, make_recipe
 from seatrial.training.recipe import Recipe
 from seatrial.worker.train_spec import Spawn, TrainSpec
 
@@ -85,6 +85,8 @@ def resolve(values: Mapping[str, Any], identity: Identity, environ: Mapping[str,
 
 
 def _refuse_contradictions(values: Mapping[str, Any]) -> None:
+    if not values["workload"]:
+        raise RequestError(f"name what to train on: {', '.join(DEFAULT_MODELS)}-1x8x8.")
     given = {name for name, value in values.items() if value not in (None, False, ())}
     for one, other in (
         ("total_epochs", "epochs"),
@@ -132,8 +134,9 @@ def _refuse_here(values: Mapping[str, Any], identity: Identity, *, is_rank: bool
         else f"the launcher starts ranks again, not they themselves; tell {identity.launcher}",
         "init": "seatrial chooses itself where its ranks meet; add --spawn",
     }
+    default = {"max_restarts": 0, "target": "local"}
     for name in wrong:
-        if values[name] is not None and values[name] != {"max_restarts": 0}.get(name):
+        if values[name] is not None and values[name] != default.get(name):
             told = why.get(name, "add --spawn" if alone else "the launcher has decided that; leave it out")
             raise RequestError(f"{_flag(name)} {values[name]} {who}: {told}.")
 
@@ -147,11 +150,14 @@ def _as_rank(values: Mapping[str, Any], identity: Identity, environ: Mapping[str
     local_world_size = identity.local_world_size
     alone = local_world_size == identity.world_size
     here = _place(values, local_world_size, alone=alone)
-    local_rank = identity.local_rank
-    told = {"RANK": identity.rank, "WORLD_SIZE": identity.world_size, "LOCAL_RANK": local_rank}
-    told |= {"LOCAL_WORLD_SIZE": local_world_size}
-    told |= {"MASTER_ADDR": identity.master_addr or meeting.host}
-    told |= {"MASTER_PORT": identity.master_port or meeting.ports[0]}
+    told: dict[str, Any] = {
+        "RANK": identity.rank,
+        "WORLD_SIZE": identity.world_size,
+        "LOCAL_RANK": identity.local_rank,
+        "LOCAL_WORLD_SIZE": local_world_size,
+        "MASTER_ADDR": identity.master_addr or meeting.host,
+        "MASTER_PORT": identity.master_port or meeting.ports[0],
+    }
     # What the launcher has said itself stays as it is.
     env = {name: str(value) for name, value in told.items() if value is not None and environ.get(name) != str(value)}
     spec = _spec(values, identity.world_size, here, debug)
@@ -162,8 +168,9 @@ def _as_rank(values: Mapping[str, Any], identity: Identity, environ: Mapping[str
 def _as_spawn(
     values: Mapping[str, Any], identity: Identity | None, environ: Mapping[str, str], debug: bool
 ) -> TrainRequest:
-    nnodes = values["nnodes"] or (identity and identity.nnodes) or 1
-    node_rank = values["node_rank"] if values["node_rank"] is not None else (identity and identity.node_rank)
+    known = identity or Identity(launcher="none", level="none")
+    nnodes = values["nnodes"] or known.nnodes or 1
+    node_rank = values["node_rank"] if values["node_rank"] is not None else known.node_rank
     if node_rank is None:
         if nnodes > 1:
             raise RequestError(
@@ -172,8 +179,7 @@ def _as_spawn(
         node_rank = 0
     if not 0 <= node_rank < nnodes:
         raise RequestError(f"--node-rank {node_rank}: it must be from 0 to {nnodes - 1}, as there are {nnodes} nodes.")
-    asked = values["nproc_per_node"] or (identity and identity.nproc_per_node)
-    here = _place(values, asked, alone=nnodes == 1)
+    here = _place(values, values["nproc_per_node"] or known.nproc_per_node, alone=nnodes == 1)
     init = values["init"] or "env"
     env = dict(here.env)
     if init == "env" and not (environ.get("MASTER_ADDR") and environ.get("MASTER_PORT")):
@@ -192,7 +198,7 @@ def _as_spawn(
 
 
 def _as_controller(values: Mapping[str, Any], debug: bool) -> TrainRequest:
-    target = values["target"] or "local"
+    target = values["target"]
     if target not in TARGETS:
         raise RequestError(f"--on {target}: no such target; there is {', '.join(TARGETS)}.")
     here = _place(values, values["nproc_per_node"], alone=True)

@@ -176,7 +176,7 @@ def _meet(spec: TrainSpec, place: Place, backend: str, device: Any) -> None:
 
 
 class _NotMetError(SeatrialError):
-    """The ranks did not come together: a witness, as who is missing is not known here."""
+    """The ranks did not come together."""
 
 
 def _hear_signals(stopped_by: list[int]) -> None:
@@ -219,7 +219,7 @@ def _result(spec: TrainSpec, place: Place, report: Report, outcome: Any, digests
         "digest": outcome.digest,
         "difference": difference(digests),
         "nonfinite": None if nonfinite is None else list(nonfinite.group_ranks),
-        "stopped": outcome.stopped,
+        "stopped": outcome.interrupted,
         "missed": target if target is not None and (accuracy is None or accuracy < target) else None,
         "resumed_from": start.resumed_from if start is not None else None,
         "notes": list(start.notes) if start is not None else [],
@@ -240,7 +240,9 @@ def _code(told: dict[str, Any]) -> int:
 def _told(error: Exception, spec: TrainSpec, place: Place, report: Report) -> int:
     from seatrial.worker.failures import cause_of
 
-    cause = "fabric" if isinstance(error, _NotMetError) else cause_of(error)
+    cause = cause_of(error)
+    if isinstance(error, SeatrialError) and cause != "request" and (place.rank or isinstance(error, _NotMetError)):
+        cause = "fabric"  # a witness: rank 0 says itself what it could not do, and who did not come is not known here
     message = str(error) if isinstance(error, SeatrialError) else f"{type(error).__name__}: {_first_line(error)}"
     report.error(error, cause, message)
     if spec.debug or (cause == "own" and not isinstance(error, SeatrialError)):

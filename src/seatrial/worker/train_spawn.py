@@ -38,7 +38,7 @@ def spawn(spec: TrainSpec) -> int:
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     processes: list[Any] = []
     try:
-        context = mp.spawn(_child, args=(spec.to_json(),), nprocs=spec.spawn.nproc_per_node, join=False)
+        context = mp.spawn(_child, args=(spec.to_json(),), nprocs=spec.spawn.nproc_per_node, join=False)  # type: ignore[no-untyped-call]
         processes = context.processes
         return _watch(processes, caught, spec.spawn.node_rank * spec.spawn.nproc_per_node)
     finally:
