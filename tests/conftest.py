@@ -33,6 +33,7 @@ MARKS: dict[str, tuple[str, Callable[[], bool]]] = {
     "podman": ("needs podman", lambda: _has("podman")),
     "browser": ("needs chromium", lambda: _has("chromium")),
     "gpu": ("needs an accelerator", lambda: Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()),
+    "slow": ("takes long", lambda: True),
 }
 """Mark -> what it says of a test, and whether this machine is fit for it."""
 
