@@ -44,6 +44,7 @@ class RecordingContext:
     store: Any = None
     stage: str = "measure"
     timeout_s: float = 60.0
+    clock: tuple[float, float] | None = None
     given: dict[str, Any] = field(default_factory=dict)
     figures: list[Figure] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, BinaryIO
 
+from seatrial.agent.clock import ClockOffset
 from seatrial.agent.program import Relay, environ_of, free_port
 from seatrial.agent.rank import RankProcess
 from seatrial.verdict.events import Source
@@ -60,6 +61,7 @@ class Agent:
         self._program = False
         self._signals_told = 0
         self._decoder = Decoder()
+        self._clock = ClockOffset()
         self._buffer = b""
         self._selector = selectors.DefaultSelector()
         self._selector.register(connection, selectors.EVENT_READ, self._read_conductor)
@@ -149,15 +151,20 @@ class Agent:
         kind = message.get("kind")
         if kind == "welcome":
             self._begin(message)
+            self._ask_time()
+        elif kind == "time":
+            if self._clock.answer(message):
+                self._ask_time()
         elif kind == "port":
             address = self._connection.getsockname()[0]
             self._send({"kind": "port", "gen": message["gen"], "address": address, "port": free_port()})
         elif kind == "start":
             self._start(message)
         elif kind == "step":
+            # With the step, not with the start: the last node to come is welcomed and started in one breath.
             for rank in message["ranks"]:
                 if rank in self._ranks:
-                    self._ranks[rank].send(message)
+                    self._ranks[rank].send({**message, "clock": self._clock.best})
         elif kind == "terminate":
             for process in self._ranks.values():
                 process.terminate()
@@ -228,6 +235,11 @@ class Agent:
         if not self._keep:
             return None
         return _append(os.path.join(self._keep, f"rank{rank}.gen{generation}.log"))
+
+    def _ask_time(self) -> None:
+        question = self._clock.question()
+        if question is not None:
+            self._send(question)
 
     # Ranks -> conductor
 

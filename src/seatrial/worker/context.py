@@ -36,6 +36,8 @@ class Context(Protocol):
     stage: str
     timeout_s: float
     """Seconds until the conductor's deadline for this step."""
+    clock: tuple[float, float] | None
+    """(offset_ms, accuracy_ms): this node's clock minus the conductor's, and by how much that may be wrong."""
     given: dict[str, Any]
     """What earlier steps shared with all ranks."""
 

@@ -25,7 +25,7 @@ from seatrial.worker.digests import difference
 from seatrial.worker.train_report import Report
 from seatrial.worker.train_spec import TrainSpec
 
-__all__ = ["Place", "main", "run_rank"]
+__all__ = ["INTERRUPTED", "Place", "leave", "main", "run_rank"]
 
 INTERRUPTED = 130
 

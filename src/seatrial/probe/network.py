@@ -1,0 +1,157 @@
+"""The network interfaces of this host, and which of them leads to an address."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.probe.names import is_loopback
+
+__all__ = ["Interface", "interface_by_table", "interface_to", "interfaces"]
+
+_IFF_LOOPBACK = 0x8
+_RTF_UP, _RTF_REJECT, _RTF_LOCAL = 0x1, 0x200, 0x8000_0000
+_SIOCGIFADDR = 0x8915
+_ANY_PORT = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """One interface as the kernel shows it."""
+
+    name: str
+    mtu: int | None
+    """Bytes."""
+    state: str
+    """``up``, ``down``, ``unknown`` (loopback and tunnels, which work), ..."""
+    loopback: bool
+
+    @property
+    def usable(self) -> bool:
+        """Whether data may go over it."""
+        return self.state in ("up", "unknown")
+
+
+def interfaces(root: Path = Path("/")) -> tuple[Interface, ...] | None:
+    """By /sys/class/net, sorted by name; None where that is not (macOS)."""
+    folder = root / "sys/class/net"
+    found = []
+    try:
+        for path in sorted(folder.iterdir()):
+            if not path.is_dir():  # bonding_masters is a file among them
+                continue
+            mtu = _text(path / "mtu")
+            found.append(
+                Interface(
+                    name=path.name,
+                    mtu=int(mtu) if mtu.isdigit() else None,
+                    state=_text(path / "operstate") or "unknown",
+                    loopback=bool(_flags(path) & _IFF_LOOPBACK),
+                )
+            )
+    except OSError:
+        return None
+    return tuple(found)
+
+
+def interface_to(address: str) -> str | None:
+    """The interface over which packets to an address in digits leave, or that has it where it is our own.
+
+    The kernel is asked for the address that it would send from, whatever its rules and tables: no packet leaves.
+    None: there is no route, or it cannot be told.
+    """
+    plain, _, scope = address.partition("%")
+    if scope:
+        return scope
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(plain).version == 6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((plain, _ANY_PORT))
+            source = str(probe.getsockname()[0])
+    except (OSError, ValueError):
+        return None
+    return _owner(source) or interface_by_table(plain)
+
+
+def interface_by_table(address: str, root: Path = Path("/")) -> str | None:
+    """By the longest prefix in the kernel's main tables, and the lowest metric among those; None: no route."""
+    try:
+        wanted = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    wanted = getattr(wanted, "ipv4_mapped", None) or wanted
+    if wanted.is_loopback:
+        return next((each.name for each in interfaces(root) or () if each.loopback), None)
+    routes = _routes_6(root) if wanted.version == 6 else _routes_4(root)
+    fitting = [(-prefix, metric, name) for name, network, prefix, metric in routes if int(wanted) in network]
+    return min(fitting)[2] if fitting else None
+
+
+def _routes_4(root: Path) -> Iterator[tuple[str, range, int, int]]:
+    """Interface, addresses, length of the prefix, metric."""
+    for fields in _rows(root / "proc/net/route", 8):
+        try:
+            flags, metric = int(fields[3], 16), int(fields[6])
+            # Addresses stand there in the byte order of the machine.
+            first, mask = (struct.unpack("!I", struct.pack("=I", int(fields[at], 16)))[0] for at in (1, 7))
+        except (ValueError, struct.error):
+            continue  # the headings
+        if flags & _RTF_UP and not flags & _RTF_REJECT:
+            yield fields[0], range(first, first + (0xFFFF_FFFF ^ mask) + 1), mask.bit_count(), metric
+
+
+def _routes_6(root: Path) -> Iterator[tuple[str, range, int, int]]:
+    for fields in _rows(root / "proc/net/ipv6_route", 10):
+        try:
+            first, prefix, metric, flags = (int(fields[at], 16) for at in (0, 1, 5, 8))
+        except ValueError:
+            continue
+        # What is our own leads to the loopback in older kernels.
+        if flags & _RTF_UP and not flags & (_RTF_REJECT | _RTF_LOCAL):
+            yield fields[9], range(first, first + (1 << (128 - prefix))), prefix, metric
+
+
+def _owner(address: str) -> str | None:
+    """The interface that has one of our addresses; of several IPv4 addresses only the first of each is told."""
+    if ":" in address:
+        wanted = f"{int(ipaddress.ip_address(address)):032x}"
+        return next((fields[5] for fields in _rows(Path("/proc/net/if_inet6"), 6) if fields[0] == wanted), None)
+    if not sys.platform.startswith("linux"):
+        return None
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # it has no IPv4 address
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return next((each.name for each in interfaces() or () if each.loopback), None) if is_loopback(address) else None
+
+
+def _rows(path: Path, columns: int) -> Iterator[list[str]]:
+    for line in _text(path).splitlines():
+        fields = line.split()
+        if len(fields) >= columns:
+            yield fields
+
+
+def _flags(path: Path) -> int:
+    try:
+        return int(_text(path / "flags"), 16)
+    except ValueError:
+        return 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
