@@ -144,8 +144,9 @@ def _due(params: Params, world_size: int) -> tuple[str, str]:
 
 def measure(context: Context, params: Params) -> None:
     """Train once, or again and again for ``duration_s``; in a repeat only compute, alone."""
+    from seatrial.training.alone import compute_alone
     from seatrial.training.runs import Runs
-    from seatrial.training.trainer import compute_alone, train
+    from seatrial.training.trainer import train
 
     recipe, key = recipe_for(params, context.world_size)
     device, full_count = context.device.torch, -(-recipe.global_batch_size // context.world_size)

@@ -17,12 +17,12 @@ from seatrial.training.digest import digest
 from seatrial.training.recipe import Recipe
 from seatrial.training.strategies.base import OptimizerState, load_optimizer_state, optimizer_state
 
-__all__ = ["build"]
+__all__ = ["Replica", "build"]
 
 
 def build(
     model: nn.Module, recipe: Recipe, *, device: torch.device, group: dist.ProcessGroup, clock: StepClock
-) -> _Replica:
+) -> Replica:
     """Wrap the model, then compile the wrapper: so the graph is cut where buckets end, and communication overlaps."""
     # torch 2.13 renamed broadcast_buffers and warns of the old name. Off: rank 0's statistics are not copied to all
     # before each forward; the trainer averages those of all ranks when they are needed.
@@ -37,11 +37,11 @@ def build(
         **options,
     )
     wrapped.register_comm_hook(None, timed_mean(clock, group))
-    return _Replica(model, torch.compile(wrapped) if recipe.compile else wrapped, group)
+    return Replica(model, torch.compile(wrapped) if recipe.compile else wrapped, group)
 
 
-class _Replica:
-    """A strategy; see ``base.Strategy``."""
+class Replica:
+    """The strategy, also of others that keep the whole model on each rank; methods as in ``base.Strategy``."""
 
     def __init__(self, model: nn.Module, wrapped: Any, group: dist.ProcessGroup) -> None:
         self.model = model
@@ -51,7 +51,7 @@ class _Replica:
 
     def forward(self, images: Tensor, labels: Tensor, scale: float) -> Tensor:
         # A sum and not a mean: shares may differ in size. The hook takes the mean over ranks of what each puts in.
-        loss_sum = cross_entropy(self._wrapped(images), labels, reduction="sum")
+        loss_sum = cross_entropy(self._wrapped(images).float(), labels, reduction="sum")
         self._scaled_loss = loss_sum * scale
         return loss_sum.detach()
 
