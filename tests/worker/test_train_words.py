@@ -43,7 +43,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def test_the_last_lines_say_all_that_is_known() -> None:
     assert result_lines(RESULT) == [
-        "trained step 40 of 40: accuracy 0.5000 (1 of 2), loss 0.2500, 1,234 samples/s",
+        "trained 40 of 40 steps: accuracy 0.5000 (1 of 2), loss 0.2500, 1,234 samples/s",
         "digests of all ranks equal: abc",
     ]
     resumed = {**RESULT, "resumed_from": "step 20", "first_step": 20, "checkpoint": "c/x.pt", "log": "l.jsonl"}
@@ -63,7 +63,7 @@ def test_the_last_lines_say_all_that_is_known() -> None:
         ({"stopped": True, "accuracy": None}, "nothing was saved"),
         ({"stopped": True, "accuracy": None, "checkpoint": "c"}, "what was trained is in the checkpoint"),
         ({"missed": 0.9}, "the target accuracy 0.9 was missed"),
-        ({"accuracy": None, "loss": None, "samples_per_s": None, "step": 0, "num_steps": 0}, "trained step 0 of 0"),
+        ({"accuracy": None, "loss": None, "samples_per_s": None, "step": 0, "num_steps": 0}, "trained 0 of 0 steps"),
     ],
     ids=str,
 )

@@ -245,7 +245,7 @@ def _spec(values: Mapping[str, Any], world_size: int, here: Place, debug: bool) 
     init = values["init"] or "env"
     save_every = values["save_after"] if values["save_after"] is not None else values["save_every"]
     folder = values["checkpoint_dir"]
-    if folder is None and (save_every or values["max_restarts"]):
+    if folder is None and (save_every or values["max_restarts"] or values["resume"] not in ("auto", "never")):
         folder = _FOLDER
     return TrainSpec(
         recipe=_recipe(values, world_size),

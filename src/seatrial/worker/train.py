@@ -9,13 +9,16 @@ request is wrong), 130 (stopped on request, at a step boundary).
 from __future__ import annotations
 
 import faulthandler
+import hashlib
 import os
+import platform
 import signal
 import sys
 import traceback
 import warnings
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -25,7 +28,7 @@ from seatrial.worker.digests import difference
 from seatrial.worker.train_report import Report
 from seatrial.worker.train_spec import TrainSpec
 
-__all__ = ["INTERRUPTED", "Place", "leave", "main", "run_rank"]
+__all__ = ["INTERRUPTED", "Place", "hush_numpy", "leave", "main", "run_rank"]
 
 INTERRUPTED = 130
 
@@ -48,8 +51,7 @@ class Place:
                 rank=rank,
                 world_size=world_size,
                 local_rank=int(os.environ.get("LOCAL_RANK", "0")),
-                # Unknown: rather too few threads than too many, with which ranks slow each other down manifold.
-                local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", world_size)),
+                local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
             )
         except (KeyError, ValueError) as error:
             raise RequestError(
@@ -89,15 +91,20 @@ def run_rank(spec: TrainSpec, place: Place) -> int:
     if report.by_agent:
         faulthandler.register(signal.SIGUSR1, file=int(os.environ["SEATRIAL_STACK_FD"]), all_threads=True)
     report.enter("start-up/import torch")
-    # We need no NumPy, so torch's complaint that there is none must not stand among the rank's words.
-    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    hush_numpy()
     try:
         return _train(spec, place, report, stopped_by)
     except Exception as error:
         return _told(error, spec, place, report)
 
 
+def hush_numpy() -> None:
+    """We need no NumPy, so torch's complaint that there is none must not stand among the rank's words."""
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+
+
 def _train(spec: TrainSpec, place: Place, report: Report, stopped_by: list[int]) -> int:
+    import torch
     import torch.distributed as dist
 
     from seatrial.training.checkpoint import CheckpointStore
@@ -105,22 +112,24 @@ def _train(spec: TrainSpec, place: Place, report: Report, stopped_by: list[int])
     from seatrial.worker.device import open_device
 
     report.enter("start-up/open device")
-    threads = _threads(place.local_world_size)
-    device = open_device(spec.device, _local_device(spec, place), threads)
+    device = open_device(spec.device, _local_device(spec, place), _threads(place.local_world_size))
     backend = device.backend if spec.backend == "auto" else spec.backend
     report.enter("start-up/meet the others")
     _meet(spec, place, backend, device)
     # Only now: a rank that waits for the others in C++ would not hear it, and has nothing to save.
     _hear_signals(stopped_by)
+    threads = _threads(max(place.local_world_size, _ranks_here(place.world_size, device)))
+    torch.set_num_threads(threads)
     report.ready(device, backend, place.local_rank, threads)
     assert dist.group.WORLD is not None
+    report.enter("load data")
     store = CheckpointStore(spec.checkpoint_dir) if spec.checkpoint_dir is not None else None
     outcome = train(
         spec.recipe,
         device=device.torch,
         group=dist.group.WORLD,
         phase=report.enter,
-        data_dir=spec.data_dir,
+        data_dir=Path(spec.data_dir) if spec.data_dir is not None else None,
         store=store,
         save_every=spec.save_every,
         resume=spec.resume,
@@ -128,7 +137,7 @@ def _train(spec: TrainSpec, place: Place, report: Report, stopped_by: list[int])
         target_accuracy=spec.target_accuracy,
     )
     report.enter("compare digests")
-    told = _result(spec, place, report, outcome, _gather(outcome.digest, place.world_size, device))
+    told = _result(spec, place, report, outcome, _digests(outcome.digest, place, device))
     code = _code(told)
     report.enter("end")
     dist.destroy_process_group()
@@ -187,16 +196,33 @@ def _hear_signals(stopped_by: list[int]) -> None:
     signal.signal(signal.SIGINT, on_signal)
 
 
-def _gather(digest: str, world_size: int, device: Any) -> list[str]:
-    """The digests of all ranks, as bytes: nothing of Python's own travels between ranks."""
+def _gather(mine: bytes, world_size: int, device: Any) -> list[bytes]:
+    """These bytes of all ranks, equally many of each: nothing of Python's own travels between ranks."""
     import torch
     import torch.distributed as dist
 
     where = device.torch if dist.get_backend() == "nccl" else torch.device("cpu")
-    mine = torch.tensor(list(bytes.fromhex(digest)), dtype=torch.uint8, device=where)
-    all_of_them = [torch.empty_like(mine) for _ in range(world_size)]
-    dist.all_gather(all_of_them, mine)
-    return [bytes(one.tolist()).hex() for one in all_of_them]
+    own = torch.tensor(list(mine), dtype=torch.uint8, device=where)
+    all_of_them = [torch.empty_like(own) for _ in range(world_size)]
+    dist.all_gather(all_of_them, own)
+    return [bytes(one.tolist()) for one in all_of_them]
+
+
+def _ranks_here(world_size: int, device: Any) -> int:
+    """How many ranks share this machine, or this container of it, whoever started them: they share its cores.
+
+    With too many threads they slow each other down, several hundredfold with OpenMP's.
+    """
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        namespace = 0
+    machine = hashlib.sha256(f"{platform.node()} {namespace}".encode()).digest()
+    return _gather(machine, world_size, device).count(machine)
+
+
+def _digests(digest: str, place: Place, device: Any) -> list[str]:
+    return [one.hex() for one in _gather(bytes.fromhex(digest), place.world_size, device)]
 
 
 def _result(spec: TrainSpec, place: Place, report: Report, outcome: Any, digests: list[str]) -> dict[str, Any]:

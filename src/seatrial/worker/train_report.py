@@ -8,16 +8,18 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seatrial.probe.phase import PhaseWriter
-from seatrial.training.watch import EpochStats, Start
 from seatrial.verdict.events import Source
 from seatrial.verdict.statistics import median
 from seatrial.verdict.wire import encode
 from seatrial.worker.train_log import EpochLog
 from seatrial.worker.train_spec import TrainSpec
 from seatrial.worker.train_words import progress_words, result_lines
+
+if TYPE_CHECKING:
+    from seatrial.training.watch import EpochStats, Start
 
 __all__ = ["Report"]
 

@@ -10,8 +10,7 @@ from multiprocessing.connection import wait
 from types import FrameType
 from typing import Any
 
-from seatrial.probe.cpu import usable_cores
-from seatrial.worker.train import INTERRUPTED, Place, leave, run_rank
+from seatrial.worker.train import INTERRUPTED, Place, hush_numpy, leave, run_rank
 from seatrial.worker.train_spec import TrainSpec
 
 __all__ = ["spawn"]
@@ -26,10 +25,13 @@ def spawn(spec: TrainSpec) -> int:
 
     SIGTERM and SIGINT are passed on: the ranks save and end. A second one ends them at once.
     """
+    # In the environment, since the ranks import torch before they come to us.
+    quiet = "ignore:Failed to initialize NumPy:UserWarning"
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), quiet)))
+    hush_numpy()
     import torch.multiprocessing as mp
 
     assert spec.spawn is not None
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // spec.spawn.nproc_per_node)))
     caught: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:

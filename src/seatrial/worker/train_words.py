@@ -73,4 +73,4 @@ def _headline(told: Mapping[str, Any]) -> str:
         return f"stopped on request after {where}; {kept}"
     if told["missed"] is not None:
         return f"after {where}: " + ", ".join(figures) + f"; the target accuracy {told['missed']:g} was missed"
-    return f"trained {where}" + (": " + ", ".join(figures) if figures else "")
+    return f"trained {told['step']} of {told['num_steps']} steps" + (": " + ", ".join(figures) if figures else "")
