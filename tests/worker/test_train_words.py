@@ -48,7 +48,7 @@ def test_the_last_lines_say_all_that_is_known() -> None:
     ]
     resumed = {**RESULT, "resumed_from": "step 20", "first_step": 20, "checkpoint": "c/x.pt", "log": "l.jsonl"}
     assert result_lines({**resumed, "notes": ["it rounds."]})[1:] == [
-        "resumed from step 20 at step 20",
+        "resumed from the checkpoint of step 20",
         "it rounds.",
         "digests of all ranks equal: abc",
         "checkpoint: c/x.pt",

@@ -46,7 +46,8 @@ def _hold(job: ProgramJob, out: Path, *, debug: bool) -> int:
     run_id, folder = new_folder(out)
     job = replace(job, run=run_id)
     recorder = Recorder(run_id, folder)
-    display = ProgramDisplay(sys.stdout, sys.stderr, prefix=job.output == "all")
+    # Standard output is for the result alone.
+    display = ProgramDisplay(sys.stderr, sys.stderr, prefix=job.output == "all")
     problem: Exception | None = None
 
     def keep(event: dict[str, Any]) -> None:

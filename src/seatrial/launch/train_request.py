@@ -18,6 +18,7 @@ from seatrial.launch.targets import TARGETS
 from seatrial.probe.identity import Identity
 from seatrial.training.defaults import DEFAULT_MODELS, make_recipe
 from seatrial.training.recipe import Recipe
+from seatrial.worker.inject import parse_fault
 from seatrial.worker.train_spec import Spawn, TrainSpec
 
 __all__ = ["TrainRequest", "resolve"]
@@ -81,7 +82,7 @@ def resolve(values: Mapping[str, Any], identity: Identity, environ: Mapping[str,
         return _as_rank(values, identity, environ, debug)
     if values["spawn"] or is_node:
         return _as_spawn(values, identity if is_node else None, environ, debug)
-    return _as_controller(values, debug)
+    return _as_controller(values, environ, debug)
 
 
 def _refuse_contradictions(values: Mapping[str, Any]) -> None:
@@ -160,7 +161,7 @@ def _as_rank(values: Mapping[str, Any], identity: Identity, environ: Mapping[str
     }
     # What the launcher has said itself stays as it is.
     env = {name: str(value) for name, value in told.items() if value is not None and environ.get(name) != str(value)}
-    spec = _spec(values, identity.world_size, here, debug)
+    spec = _spec(values, identity.world_size, here, environ, debug)
     where = f"{identity.world_size} processes as {identity.launcher} started them"
     return _request(spec, None, values, {**here.env, **env}, where, speaks=identity.rank == 0)
 
@@ -190,19 +191,19 @@ def _as_spawn(
             )
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     world_size = nnodes * here.nproc_per_node
-    spec = _spec(values, world_size, here, debug)
+    spec = _spec(values, world_size, here, environ, debug)
     spawned = Spawn(nnodes=nnodes, node_rank=node_rank, nproc_per_node=here.nproc_per_node)
     nodes = "" if nnodes == 1 else f", {here.nproc_per_node} of them here as node {node_rank} of {nnodes}"
     where = f"{world_size} processes{nodes}, meeting at {spec.init}"
     return _request(replace(spec, spawn=spawned), None, values, env, where, speaks=True)
 
 
-def _as_controller(values: Mapping[str, Any], debug: bool) -> TrainRequest:
+def _as_controller(values: Mapping[str, Any], environ: Mapping[str, str], debug: bool) -> TrainRequest:
     target = values["target"]
     if target not in TARGETS:
         raise RequestError(f"--on {target}: no such target; there is {', '.join(TARGETS)}.")
     here = _place(values, values["nproc_per_node"], alone=True)
-    spec = _spec(values, here.nproc_per_node, here, debug)
+    spec = _spec(values, here.nproc_per_node, here, environ, debug)
     request = _request(spec, None, values, here.env, f"{_processes(here.nproc_per_node)} on this machine", speaks=True)
     job = ProgramJob(
         run="",
@@ -241,7 +242,9 @@ def _place(values: Mapping[str, Any], nproc_per_node: int | None, *, alone: bool
     )
 
 
-def _spec(values: Mapping[str, Any], world_size: int, here: Place, debug: bool) -> TrainSpec:
+def _spec(
+    values: Mapping[str, Any], world_size: int, here: Place, environ: Mapping[str, str], debug: bool
+) -> TrainSpec:
     init = values["init"] or "env"
     save_every = values["save_after"] if values["save_after"] is not None else values["save_every"]
     folder = values["checkpoint_dir"]
@@ -261,6 +264,7 @@ def _spec(values: Mapping[str, Any], world_size: int, here: Place, debug: bool) 
         profile=values["profile"],
         timeout_s=values["timeout"] or 300.0,
         debug=debug,
+        planted=tuple(filter(None, environ.get("SEATRIAL_PLANT", "").split(";"))),
     )
 
 
@@ -289,12 +293,15 @@ def _request(
     length = f"{recipe.epochs} epochs" if recipe.epochs is not None else f"{recipe.max_steps} steps"
     backend = spec.backend if spec.backend != "auto" else "gloo" if spec.device == "cpu" else "nccl"
     what = f"{recipe.model}, {length}, global batch {recipe.global_batch_size}, {recipe.optimizer} lr {recipe.lr:g}"
+    for fault in spec.planted:
+        parse_fault(fault)
+    where += f" ({spec.device}, {backend})" + (f"; PLANTED FAULTS: {'; '.join(spec.planted)}" if spec.planted else "")
     return TrainRequest(
         spec=spec,
         job=job,
         python=values["python"] or sys.executable,
         env=env,
-        summary=f"seatrial train {recipe.workload}: {what}, {recipe.strategy}; {where} ({spec.device}, {backend})",
+        summary=f"seatrial train {recipe.workload}: {what}, {recipe.strategy}; {where}",
         speaks=speaks,
     )
 

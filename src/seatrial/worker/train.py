@@ -96,6 +96,10 @@ def run_rank(spec: TrainSpec, place: Place) -> int:
         return _train(spec, place, report, stopped_by)
     except Exception as error:
         return _told(error, spec, place, report)
+    finally:
+        if place.rank == 0 and spec.init.startswith("file://"):
+            # Left behind, it would make the ranks of the next run meet those of this one.
+            Path(spec.init.removeprefix("file://")).unlink(missing_ok=True)
 
 
 def hush_numpy() -> None:

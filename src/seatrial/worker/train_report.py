@@ -14,9 +14,10 @@ from seatrial.probe.phase import PhaseWriter
 from seatrial.verdict.events import Source
 from seatrial.verdict.statistics import median
 from seatrial.verdict.wire import encode
+from seatrial.worker.inject import parse_fault, strike
 from seatrial.worker.train_log import EpochLog
 from seatrial.worker.train_spec import TrainSpec
-from seatrial.worker.train_words import progress_words, result_lines
+from seatrial.worker.train_words import progress_words, result_lines, resumed_words
 
 if TYPE_CHECKING:
     from seatrial.training.watch import EpochStats, Start
@@ -46,6 +47,7 @@ class Report:
         self._generation = int(os.environ.get("SEATRIAL_GENERATION", os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
         self._source = Source(os.environ.get("SEATRIAL_RUN", ""), f"rank{rank}.{self._generation}")
         self._phases = PhaseWriter(int(os.environ["SEATRIAL_PHASE_FD"])) if self.by_agent else None
+        self._faults = [parse_fault(text) for text in spec.planted] if self._generation == 0 else []
         self._log: EpochLog | None = None
         self._told_at = self._step_at = time.monotonic()
         self._told_step = self._step = 0
@@ -58,6 +60,8 @@ class Report:
         self.phase = phase
         if self._phases is not None:
             self._phases.write(phase)
+        if self._faults:
+            strike(self._faults, self.rank, "train", phase)
 
     def on_start(self, start: Start) -> None:
         """Raises RequestError when the log cannot be written."""
@@ -67,7 +71,7 @@ class Report:
         if self.rank == 0 and self._spec.log is not None:
             self._log = EpochLog(self._spec.log, goes_on=start.step > 0 or self._generation > 0)
         if self.rank == 0 and start.resumed_from:
-            self.say(f"resuming from {start.resumed_from} at step {start.step} of {start.num_steps}")
+            self.say(f"{resumed_words(start.resumed_from, start.step)} of {start.num_steps}")
 
     def on_step(self, step: int, loss: float, lr: float) -> None:
         self.loss, self._step = loss, step + 1

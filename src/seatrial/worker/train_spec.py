@@ -43,6 +43,8 @@ class TrainSpec:
     """How long the ranks wait for one another: for all to come, and in each operation."""
     debug: bool = False
     """Show tracebacks."""
+    planted: tuple[str, ...] = ()
+    """Faults, as ``worker.inject`` reads them."""
     spawn: Spawn | None = None
 
     def to_json(self) -> str:
@@ -58,4 +60,5 @@ class TrainSpec:
         values: dict[str, Any] = json.loads(text)
         values["recipe"] = Recipe.from_json(values["recipe"])
         values["spawn"] = None if values["spawn"] is None else Spawn(**values["spawn"])
+        values["planted"] = tuple(values["planted"])
         return cls(**values)

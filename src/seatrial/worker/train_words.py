@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["progress_words", "result_lines"]
+__all__ = ["progress_words", "result_lines", "resumed_words"]
 
 
 def progress_words(told: Mapping[str, Any]) -> str:
@@ -30,11 +30,16 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def resumed_words(name: str, step: int) -> str:
+    """``name``: a path, or ``step 40`` where the newest one was taken."""
+    return f"resumed from the checkpoint of step {step}" + ("" if name.startswith("step ") else f", {name}")
+
+
 def result_lines(told: Mapping[str, Any]) -> list[str]:
     """The last lines of a training, the most important one first."""
     lines = [_headline(told)]
     if told["resumed_from"]:
-        lines.append(f"resumed from {told['resumed_from']} at step {told['first_step']}")
+        lines.append(resumed_words(told["resumed_from"], told["first_step"]))
     lines += list(told["notes"])
     if told["difference"]:
         lines.append(f"digests of the ranks differ: {told['difference']}")
