@@ -39,6 +39,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 """What a field of that name may be."""
 
+_SPLITS = (("model_parallel_size", 2), ("num_microbatches", 1))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
@@ -71,6 +73,11 @@ class Recipe:
     """Type of the numbers in forward and backward; the parameters stay float32."""
     strategy: str = "ddp"
     """How the ranks share the work: a name of ``training/strategies``."""
+    model_parallel_size: int = 2
+    """Neighbouring ranks that hold one copy of the model together: stages of pipeline, cuts of tensor. Other strategies
+    have no use for it."""
+    num_microbatches: int = 4
+    """Parts that pipeline makes of each rank's share of a batch."""
     compile: bool = False
     """Whether torch.compile prepares the wrapped model."""
     channels_last: bool = False
@@ -82,7 +89,7 @@ class Recipe:
             raise RequestError(
                 f"training: epochs is {self.epochs} and max_steps is {self.max_steps}; give exactly one of them."
             )
-        for name, low in (("epochs", 0), ("max_steps", 0), ("global_batch_size", 1), ("num_samples", 1)):
+        for name, low in (("epochs", 0), ("max_steps", 0), ("global_batch_size", 1), ("num_samples", 1), *_SPLITS):
             value = getattr(self, name)
             if value is not None and value < low:
                 raise RequestError(f"training.{name} is {value}; it must be {low} or more.")

@@ -27,7 +27,17 @@ from seatrial.training.watch import CheckpointStore
 
 __all__ = ["MAY_CHANGE", "Position", "Training", "compare", "find_state", "load_state", "make_state", "save_state"]
 
-MAY_CHANGE = ("epochs", "max_steps", "lr", "strategy", "amp", "compile", "channels_last")
+MAY_CHANGE = (
+    "epochs",
+    "max_steps",
+    "lr",
+    "strategy",
+    "model_parallel_size",
+    "num_microbatches",
+    "amp",
+    "compile",
+    "channels_last",
+)
 """Fields of a recipe in which a resumed training may differ: how long, how fast, and how it is computed. All others
 decide what is learned from what, or what the saved numbers mean."""
 _FORMAT = 1

@@ -95,7 +95,7 @@ def train(
             return strategy.forward(images, labels, scale)
 
     # From a checkpoint, if there is one
-    found, notes = None, ()
+    found, notes = None, tuple[str, ...]()
     if store is not None:
         phase("look for a checkpoint")
         found = find_state(store, resume, group, device)
@@ -145,7 +145,7 @@ def train(
         # Gradients are averaged over the shares, so each puts in its sum times shares / count: that mean is the mean
         # over all samples, however unevenly they are spread.
         phase(f"step {step} forward")
-        seed_step(recipe.seed, step, group.rank(), device)
+        seed_step(recipe.seed, step, strategy.data_rank, device)
         loss_sum = forward(images, labels, loss_scale.factor * (strategy.data_size / global_count))
         told = torch.zeros(2, dtype=torch.float64, device=device)
         told[0] = loss_sum
@@ -189,7 +189,7 @@ def train(
             reached = target_accuracy is not None and counts[0] >= target_accuracy * counts[1]
             if watch is not None:
                 own_times = typical(clock.times()[epoch_began.steps :])
-                seconds, samples = trained_s - epoch_began.seconds, position.samples_seen - epoch_began.samples
+                rank_times, seconds = _of_all_ranks(own_times, trained_s - epoch_began.seconds, group, device)
                 stats = EpochStats(
                     epoch=epoch,
                     step=position.step,
@@ -197,9 +197,9 @@ def train(
                     num_samples=position.epoch_samples,
                     num_correct=counts[0],
                     num_evaluated=counts[1],
-                    samples_per_s=samples / seconds,
+                    samples_per_s=(position.samples_seen - epoch_began.samples) / seconds,
                     seconds=seconds,
-                    rank_times=_of_all_ranks(own_times, group, device),
+                    rank_times=rank_times,
                 )
                 watch.on_epoch(stats)
         if epoch_over:
@@ -262,10 +262,14 @@ def _all_finite(parameters: list[nn.Parameter]) -> bool:
     return all(bool(local(parameter).isfinite().all()) for parameter in parameters)
 
 
-def _of_all_ranks(own: StepTimes, group: dist.ProcessGroup, device: torch.device) -> tuple[StepTimes, ...]:
-    values = astuple(own)
+def _of_all_ranks(
+    own: StepTimes, own_s: float, group: dist.ProcessGroup, device: torch.device
+) -> tuple[tuple[StepTimes, ...], float]:
+    """The times of each rank, and the longest ``own_s`` of all."""
+    values = [*astuple(own), own_s]
     rows = torch.zeros(group.size(), len(values), dtype=torch.float64, device=device)
     rows[group.rank()] = torch.tensor(values, dtype=torch.float64)
     dist.all_reduce(rows, group=group)
     names = [field.name for field in fields(StepTimes)]
-    return tuple(StepTimes(**dict(zip(names, row, strict=True))) for row in rows.tolist())
+    told = rows.tolist()
+    return tuple(StepTimes(**dict(zip(names, row, strict=False))) for row in told), max(row[-1] for row in told)

@@ -49,7 +49,7 @@ class EpochStats:
     samples_per_s: float
     """Training samples of all ranks together, without evaluation, since the epoch began or was resumed."""
     seconds: float
-    """Training, without evaluation, since the epoch began or was resumed."""
+    """Training of the slowest rank, without evaluation, since the epoch began or was resumed."""
     rank_times: tuple[StepTimes, ...]
     """By rank: its median over the steps of the epoch."""
 

@@ -22,6 +22,10 @@ class Mlp(nn.Module):
         self.relu = nn.ReLU()
         self.classifier = nn.Linear(128, num_classes)
 
+    def blocks(self) -> list[nn.Module]:
+        """What forward does, in order: where a pipeline may cut."""
+        return [self.flatten, self.hidden, self.relu, self.classifier]
+
     def forward(self, images: Tensor) -> Tensor:
         """Class scores, without softmax."""
         scores: Tensor = self.classifier(self.relu(self.hidden(self.flatten(images))))

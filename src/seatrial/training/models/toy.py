@@ -23,6 +23,10 @@ class Toy(nn.Module):
         self.relu = nn.ReLU()
         self.net2 = nn.Linear(10, num_classes)
 
+    def blocks(self) -> list[nn.Module]:
+        """What forward does, in order: where a pipeline may cut."""
+        return [self.flatten, self.net1, self.relu, self.net2]
+
     def forward(self, images: Tensor) -> Tensor:
         """Class scores, without softmax."""
         scores: Tensor = self.net2(self.relu(self.net1(self.flatten(images))))
