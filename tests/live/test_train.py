@@ -48,6 +48,7 @@ def test_a_rank_that_is_killed_is_named_and_the_restarted_training_ends_with_the
     assert started == [0, 1]
 
 
+@pytest.mark.slow
 def test_without_restarts_the_dead_rank_is_named_and_the_exit_code_is_1(tmp_path: Path) -> None:
     plant = {"SEATRIAL_PLANT": "kill@train/step 5 backward:0"}
     ended = train(tmp_path, *RECIPE, *here(tmp_path), env=plant)
@@ -70,7 +71,9 @@ def test_sigterm_at_any_rank_saves_at_a_step_boundary_and_the_same_command_goes_
     assert ended.digest == undisturbed
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)], ids=lambda number: number.name
+)
 def test_ctrl_c_at_the_controller_saves_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     endless = ("train", "digits", "--max-steps", "1000000", "--model", "mlp", "--device", "cpu")
     running = Training(tmp_path, *endless, *here(tmp_path))
@@ -83,19 +86,24 @@ def test_ctrl_c_at_the_controller_saves_and_leaves_nothing(tmp_path: Path, numbe
     assert len(list((tmp_path / "checkpoints").glob("step-*.pt"))) == 1
 
 
-def test_torchrun_starts_again_what_was_killed_and_ends_with_the_same_bits(tmp_path: Path, undisturbed: str) -> None:
-    plant = {"SEATRIAL_PLANT": "kill@train/step 50 forward:1"}
+@pytest.mark.parametrize("disturbed", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["calm", "killed"])
+def test_under_torchrun_each_process_is_a_rank_and_a_restart_ends_with_the_same_bits(
+    tmp_path: Path, undisturbed: str, disturbed: bool
+) -> None:
+    plant = {"SEATRIAL_PLANT": "kill@train/step 50 forward:1"} if disturbed else {}
     command = (*TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "3", *SEATRIAL[1:])
-    running = Training(tmp_path, *RECIPE, "--checkpoint-dir", "c", "--log", "log.jsonl", command=command, env=plant)
-    output, errors = running.process.communicate(timeout=55)
-    assert running.process.returncode == 0, errors
-    assert undisturbed in output
-    assert "resumed from the checkpoint of step 46" in output
+    running = Training(
+        tmp_path, *RECIPE, "--checkpoint-dir", "c", "--log-file", "log.jsonl", command=command, env=plant
+    )
+    ended = running.ended()
+    assert ended.exit_code == 0, ended.errors
+    assert ended.digest == undisturbed
+    assert ("resumed from the checkpoint of step 46" in ended.output) == disturbed
     assert [line["epoch"] for line in log_lines(tmp_path / "log.jsonl")] == [0, 1, 2, 3]
-    assert "Traceback" not in errors
+    assert ended.errors.count("seatrial train digits") == (2 if disturbed else 1)
 
 
-@pytest.mark.parametrize("place", ["tcp", "file"])
+@pytest.mark.parametrize("place", ["tcp", pytest.param("file", marks=pytest.mark.slow)])
 def test_ranks_that_are_typed_by_hand_meet_and_train_the_same(tmp_path: Path, undisturbed: str, place: str) -> None:
     from seatrial.agent.program import free_port
 
@@ -109,6 +117,7 @@ def test_ranks_that_are_typed_by_hand_meet_and_train_the_same(tmp_path: Path, un
     assert not (tmp_path / "meet").exists()
 
 
+@pytest.mark.slow
 def test_spawned_ranks_are_stopped_and_saved_by_one_signal(tmp_path: Path) -> None:
     endless = ("train", "digits", "--max-steps", "1000000", "--model", "mlp", "--device", "cpu", "--spawn")
     running = Training(tmp_path, *endless, "--checkpoint-dir", "c", "--log", "log.jsonl")
@@ -119,16 +128,49 @@ def test_spawned_ranks_are_stopped_and_saved_by_one_signal(tmp_path: Path) -> No
     assert "what was trained is in the checkpoint" in ended.output
 
 
-def test_a_wrong_request_that_only_ranks_can_see_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (("--checkpoint-dir", "file/below"), "file/below"),
+        pytest.param(("--log", "file/below"), "--log file/below", marks=pytest.mark.slow),
+        pytest.param(("--data", "empty"), "or train on digits or synthetic-1x28x28", marks=pytest.mark.slow),
+    ],
+    ids=["checkpoints", "log", "data"],
+)
+def test_a_wrong_request_that_only_ranks_can_see_is_one_sentence(
+    tmp_path: Path, changes: tuple[str, ...], told: str
+) -> None:
     (tmp_path / "file").touch()
-    ended = train(tmp_path, *RECIPE, "--checkpoint-dir", "file/below", "--out", str(tmp_path / "reports"))
+    (tmp_path / "empty").mkdir()
+    recipe = ("train", "mnist", "1", "--device", "cpu") if changes[0] == "--data" else RECIPE
+    ended = train(tmp_path, *recipe, "--out", str(tmp_path / "reports"), *changes, "--max-restarts", "3")
     assert ended.exit_code == 2, ended.errors
-    assert ended.errors.splitlines()[-1].startswith("Error: ")
-    assert "file/below" in ended.errors
+    (error,) = [line for line in ended.errors.splitlines() if line.startswith("Error: ")]
+    assert told in error
+    assert "start again" not in ended.errors
 
 
+@pytest.mark.slow
 def test_a_target_that_is_missed_is_told_and_not_started_again(tmp_path: Path) -> None:
     ended = train(tmp_path, *RECIPE, *here(tmp_path), "--target-accuracy", "1.0", "--max-restarts", "3")
     assert ended.exit_code == 1
     assert "the target accuracy 1 was missed" in ended.output
     assert "start again" not in ended.errors
+
+
+@pytest.mark.slow
+def test_a_frozen_rank_is_named_and_all_start_again(tmp_path: Path, undisturbed: str) -> None:
+    plant = {"SEATRIAL_PLANT": "stop@train/step 50 forward:1"}
+    ended = train(tmp_path, *RECIPE, *here(tmp_path), "--max-restarts", "1", env=plant)
+    assert ended.exit_code == 0, ended.errors
+    assert "did not move for 15 s in step 50 forward (state T (stopped)) while others waited" in ended.errors
+    assert ended.digest == undisturbed
+
+
+@pytest.mark.slow
+def test_an_agent_that_dies_is_named_and_its_ranks_die_with_it(tmp_path: Path) -> None:
+    plant = {"SEATRIAL_PLANT": "agent-kill@train/step 50 forward:1"}
+    ended = train(tmp_path, *RECIPE, *here(tmp_path), "--max-restarts", "1", env=plant)
+    assert ended.exit_code == 1
+    assert "node 0 (" in ended.errors
+    assert "was lost: the control connection was closed" in ended.errors

@@ -20,7 +20,8 @@ SEATRIAL = (sys.executable, "-m", "seatrial")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 RECIPE = ("train", "digits", "4", "1", "--model", "mlp", "--device", "cpu")
 """92 steps, with a checkpoint each 23."""
-END_S = 55
+END_S = 150
+"""The timeout of a test comes first."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -352,7 +352,8 @@ class Program:
             failure = self._failure
             how = "refused" if failure.refused else "failed" if self._generation >= 0 else "absent"
             ended = self._exits.get(failure.seen[0].rank) if failure.seen[0].rank is not None else None
-            lines = list(ended.last_lines) if ended is not None else []
+            # Where the rank itself has said why, that says it all.
+            lines = list(ended.last_lines) if ended is not None and ended.rank not in self._errors else []
             return {**what, "how": how, "text": self._words(failure), "last_lines": lines}
         if self._interrupted_by and not (whole and not any(codes.values())):
             return {**what, "how": "interrupted", "text": f"stopped by {self._interrupted_by}", "last_lines": []}

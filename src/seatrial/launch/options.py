@@ -177,7 +177,12 @@ TRAIN = (
     Option(flags=("--compile",), name="compile", help="Have torch.compile prepare the model.", flag=True),
     Option(flags=("--channels-last",), name="channels_last", help="Lay images out as NHWC.", flag=True),
     Option(flags=("--data",), name="data", help="Folder with the files of the workload.", metavar="DIR"),
-    Option(flags=("--log",), name="log", help="Append a JSON line an epoch to this file.", metavar="FILE"),
+    Option(
+        flags=("--log", "--log-file"),
+        name="log",
+        help="Append a JSON line an epoch to this file. Under torchrun write --log-file: it takes --log for its own.",
+        metavar="FILE",
+    ),
     Option(flags=("--profile",), name="profile", help="Write a trace of some steps to this file.", metavar="PATH"),
     Option(
         flags=("--max-restarts",),

@@ -162,7 +162,7 @@ def _as_rank(values: Mapping[str, Any], identity: Identity, environ: Mapping[str
     # What the launcher has said itself stays as it is.
     env = {name: str(value) for name, value in told.items() if value is not None and environ.get(name) != str(value)}
     spec = _spec(values, identity.world_size, here, environ, debug)
-    where = f"{identity.world_size} processes as {identity.launcher} started them"
+    where = f"{_processes(identity.world_size)} as {identity.launcher} started them"
     return _request(spec, None, values, {**here.env, **env}, where, speaks=identity.rank == 0)
 
 
@@ -193,8 +193,11 @@ def _as_spawn(
     world_size = nnodes * here.nproc_per_node
     spec = _spec(values, world_size, here, environ, debug)
     spawned = Spawn(nnodes=nnodes, node_rank=node_rank, nproc_per_node=here.nproc_per_node)
-    nodes = "" if nnodes == 1 else f", {here.nproc_per_node} of them here as node {node_rank} of {nnodes}"
-    where = f"{world_size} processes{nodes}, meeting at {spec.init}"
+    if nnodes == 1:
+        where = f"{_processes(world_size)} on this machine, without agents"
+    else:
+        mine = f"{here.nproc_per_node} of them here as node {node_rank} of {nnodes}"
+        where = f"{_processes(world_size)}, {mine}, meeting at {spec.init}"
     return _request(replace(spec, spawn=spawned), None, values, env, where, speaks=True)
 
 
@@ -290,7 +293,8 @@ def _request(
     spec: TrainSpec, job: None, values: Mapping[str, Any], env: Mapping[str, str], where: str, *, speaks: bool
 ) -> TrainRequest:
     recipe = spec.recipe
-    length = f"{recipe.epochs} epochs" if recipe.epochs is not None else f"{recipe.max_steps} steps"
+    count, unit = (recipe.epochs, "epoch") if recipe.epochs is not None else (recipe.max_steps, "step")
+    length = f"{count} {unit}{'' if count == 1 else 's'}"
     backend = spec.backend if spec.backend != "auto" else "gloo" if spec.device == "cpu" else "nccl"
     what = f"{recipe.model}, {length}, global batch {recipe.global_batch_size}, {recipe.optimizer} lr {recipe.lr:g}"
     for fault in spec.planted:

@@ -2,7 +2,7 @@
 
 A fault is written ``DO@CHECK[/PHASE]:RANK``: do it in that rank when a phase begins whose label starts with PHASE, or
 at the start of the check when no phase is given. ``kill``, ``stop`` and ``term`` are the real signals 9, SIGSTOP and
-SIGTERM; ``agent-kill`` and ``agent-stop`` send them to the parent. In ``seatrial train`` the name of the check is ``train``.
+SIGTERM; ``agent-kill`` and ``agent-stop`` send them to the parent. ``seatrial train`` has one check, ``train``.
 """
 
 from __future__ import annotations

@@ -128,6 +128,7 @@ def _train(spec: TrainSpec, place: Place, report: Report, stopped_by: list[int])
     assert dist.group.WORLD is not None
     report.enter("load data")
     store = CheckpointStore(spec.checkpoint_dir) if spec.checkpoint_dir is not None else None
+    profile = _start_profile(spec, place, report, device)
     outcome = train(
         spec.recipe,
         device=device.torch,
@@ -140,6 +141,8 @@ def _train(spec: TrainSpec, place: Place, report: Report, stopped_by: list[int])
         watch=report,
         target_accuracy=spec.target_accuracy,
     )
+    if profile is not None:
+        profile.stop()
     report.enter("compare digests")
     told = _result(spec, place, report, outcome, _digests(outcome.digest, place, device))
     code = _code(told)
@@ -147,6 +150,17 @@ def _train(spec: TrainSpec, place: Place, report: Report, stopped_by: list[int])
     dist.destroy_process_group()
     report.result(code, told)
     return code
+
+
+def _start_profile(spec: TrainSpec, place: Place, report: Report, device: Any) -> Any:
+    """Of rank 0, where one is asked for."""
+    if spec.profile is None or place.rank != 0:
+        return None
+    from seatrial.training.profile import StepProfile
+
+    profile = StepProfile(Path(spec.profile), device.torch)
+    report.after_step = profile.step
+    return profile
 
 
 def _threads(local_world_size: int) -> int:
@@ -275,7 +289,7 @@ def _told(error: Exception, spec: TrainSpec, place: Place, report: Report) -> in
         cause = "fabric"  # a witness: rank 0 says itself what it could not do, and who did not come is not known here
     message = str(error) if isinstance(error, SeatrialError) else f"{type(error).__name__}: {_first_line(error)}"
     report.error(error, cause, message)
-    if spec.debug or (cause == "own" and not isinstance(error, SeatrialError)):
+    if spec.debug:
         traceback.print_exc()
     # Of a wrong request all ranks say the same.
     if cause != "request":

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,8 @@ class Report:
         self._log: EpochLog | None = None
         self._told_at = self._step_at = time.monotonic()
         self._told_step = self._step = 0
-        self._samples_per_s: float | None = None
+        self.after_step: Callable[[], None] | None = None
+        """Called after each step besides; of the profiler."""
 
     # The trainer's watch
 
@@ -75,6 +77,8 @@ class Report:
 
     def on_step(self, step: int, loss: float, lr: float) -> None:
         self.loss, self._step = loss, step + 1
+        if self.after_step is not None:
+            self.after_step()
         if self.rank == 0:
             now = time.monotonic()
             if now - self._told_at >= (_TO_AGENT_S if self.by_agent else _TO_PEOPLE_S):
@@ -163,7 +167,7 @@ class Report:
         """This rank cannot go on."""
         if self.by_agent:
             what = {"cause": cause, "type": type(error).__name__, "message": message[:2000], "phase": self.phase}
-            self._emit("error", step=-1, stack="", **what)
+            self._emit("error", step=-1, stack="".join(traceback.format_exception(error))[-6000:], **what)
 
     def result(self, code: int, told: dict[str, Any]) -> None:
         """How it ended, for this rank; ``told`` as ``result_lines`` takes it. Rank 0 tells people."""
