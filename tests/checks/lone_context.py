@@ -20,6 +20,7 @@ class LoneContext:
     rank: int = 0
     local_rank: int = 0
     local_world_size: int = 1
+    clock: tuple[float, float] | None = None
     node_rank: int = 0
     node: str = "here"
     address: str = "127.0.0.1"

@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from seatrial.conductor.machine import Machine
-from seatrial.conductor.records import Actions
+from seatrial.conductor.records import Actions, Conductor
 from seatrial.errors import SeatrialError
 from seatrial.verdict.events import Source
 from seatrial.verdict.handshake import proof, proves
@@ -42,11 +41,17 @@ class _Peer:
 class Server:
     """Listens at once; ``serve`` conducts the trial and returns when it is over.
 
-    ``keep`` is called with every event, the agents' and the conductor's own, in the order of arrival.
+    ``keep`` is called with every event, the agents' and the conductor's own, in the order of arrival; ``hear`` with
+    what is said besides: a rank's output and progress.
     """
 
     def __init__(
-        self, host: str, token: str, keep: Callable[[dict[str, Any]], None], ports: Sequence[int] = (0,)
+        self,
+        host: str,
+        token: str,
+        keep: Callable[[dict[str, Any]], None],
+        ports: Sequence[int] = (0,),
+        hear: Callable[[dict[str, Any]], None] = lambda message: None,
     ) -> None:
         """``ports`` are tried in this order; 0: the system chooses. Raises SeatrialError when all are taken."""
         self._listener = _listen(host, ports)
@@ -55,13 +60,14 @@ class Server:
         self.damaged = 0
         self._token = token
         self._keep = keep
+        self._hear = hear
         self._peers: dict[int, _Peer] = {}
         self._strangers: set[_Peer] = set()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
 
     def serve(
-        self, machine: Machine, nodes: int, source: Source, between: Callable[[], str | tuple[int, str] | None]
+        self, machine: Conductor, nodes: int, source: Source, between: Callable[[], str | tuple[int, str] | None]
     ) -> None:
         """Until the machine is over.
 
@@ -150,8 +156,7 @@ class Server:
                 self._tell_time(peer, message)
                 continue
             try:
-                if "seq" in message:
-                    self._keep(message)
+                (self._keep if "seq" in message else self._hear)(message)
                 actions = self._machine.message(peer.node, message, time.monotonic())
             except (KeyError, TypeError, ValueError, AttributeError):
                 self.damaged += 1  # the right token, the wrong words: another version, or damage

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from seatrial.launch.job import Command, Job
+from seatrial.launch.job import Command, Processes
 from seatrial.probe import own_code
 
 __all__ = ["render"]
 
 
-def render(job: Job, *, control: str, token: str, keep: str) -> tuple[Command, ...]:
+def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Command, ...]:
     """One agent, as a child of the controller."""
     env = {
         "SEATRIAL_CONTROL": control,

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.plan.source import DEFAULT_LEVEL
+from seatrial.training.recipe import CHOICES
 
-__all__ = ["RUN", "SUBCOMMANDS", "WHERE", "Option", "Subcommand"]
+__all__ = ["RUN", "SUBCOMMANDS", "TRAIN", "WHERE", "Option", "Subcommand"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +118,118 @@ RUN = (
 )
 """``seatrial run``, beside WHERE."""
 
+TRAIN = (
+    Option(flags=(), name="workload", help="What: digits, mnist, fashion-mnist, cifar10, synthetic-1x8x8."),
+    Option(flags=(), name="total_epochs", help="Epochs.", type=int),
+    Option(
+        flags=(), name="save_after", help="Epochs from one checkpoint to the next.", type=int, metavar="[SAVE_EVERY]"
+    ),
+    Option(flags=("--model",), name="model", help="toy, mlp, convnet or resnet18; default: what suits the workload."),
+    Option(flags=("--epochs",), name="epochs", help="Passes over the training part.", type=int, metavar="N"),
+    Option(flags=("--max-steps",), name="max_steps", help="Optimizer steps, instead of epochs.", type=int, metavar="N"),
+    Option(flags=("--batch-size",), name="batch_size", help="Samples a step of each process.", type=int, metavar="N"),
+    Option(
+        flags=("--global-batch-size",),
+        name="global_batch_size",
+        help="Samples a step of all processes together.",
+        type=int,
+        metavar="N",
+    ),
+    Option(flags=("--lr",), name="lr", help="Highest learning rate.", type=float, metavar="RATE"),
+    Option(flags=("--optimizer",), name="optimizer", help="What updates the parameters.", type=CHOICES["optimizer"]),
+    Option(flags=("--schedule",), name="schedule", help="How the learning rate goes.", type=CHOICES["schedule"]),
+    Option(flags=("--augment",), name="augment", help="How images are varied.", type=CHOICES["augment"]),
+    Option(flags=("--seed",), name="seed", help="Decides parameters, order and augmentation.", type=int, default=1),
+    Option(
+        flags=("--save-every",),
+        name="save_every",
+        help="Epochs from one checkpoint to the next; one is always written at the end.",
+        type=int,
+        metavar="N",
+    ),
+    Option(
+        flags=("--checkpoint-dir",),
+        name="checkpoint_dir",
+        help="Where checkpoints go; default: checkpoints, if any are asked for.",
+        metavar="DIR",
+    ),
+    Option(
+        flags=("--resume",),
+        name="resume",
+        help="auto: go on from the newest checkpoint if there is one; never; or the path of one.",
+        default="auto",
+        metavar="auto|never|PATH",
+    ),
+    Option(
+        flags=("--target-accuracy",),
+        name="target_accuracy",
+        help="Exit with 1 when the accuracy is below this share at the end.",
+        type=float,
+        metavar="SHARE",
+    ),
+    Option(
+        flags=("--strategy",),
+        name="strategy",
+        help="How the processes share the work; default: ddp.",
+        type=CHOICES["strategy"],
+    ),
+    Option(flags=("--amp",), name="amp", help="Type of the numbers in forward and backward.", type=CHOICES["amp"]),
+    Option(flags=("--compile",), name="compile", help="Have torch.compile prepare the model.", flag=True),
+    Option(flags=("--channels-last",), name="channels_last", help="Lay images out as NHWC.", flag=True),
+    Option(flags=("--data",), name="data", help="Folder with the files of the workload.", metavar="DIR"),
+    Option(
+        flags=("--log", "--log-file"),
+        name="log",
+        help="Append a JSON line an epoch to this file. Under torchrun write --log-file: it takes --log for its own.",
+        metavar="FILE",
+    ),
+    Option(flags=("--profile",), name="profile", help="Write a trace of some steps to this file.", metavar="PATH"),
+    Option(
+        flags=("--max-restarts",),
+        name="max_restarts",
+        help="So often all processes start again when one dies; default: 0.",
+        type=int,
+        default=0,
+        metavar="N",
+    ),
+    Option(
+        flags=("--grace",),
+        name="grace",
+        help="From SIGTERM to SIGKILL when it is stopped: time to save.",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+    ),
+    Option(
+        flags=("--output",),
+        name="output",
+        help="Whose output is shown, line by line; all of it is in the files of the run.",
+        type=("rank0", "all", "none"),
+        default="rank0",
+    ),
+    Option(
+        flags=("--spawn",), name="spawn", help="Start the processes of this node right here, without agents.", flag=True
+    ),
+    Option(flags=("--nnodes",), name="nnodes", help="With --spawn: how many nodes.", type=int, metavar="N"),
+    Option(flags=("--node-rank",), name="node_rank", help="With --spawn: which node this is.", type=int, metavar="R"),
+    Option(
+        flags=("--init",),
+        name="init",
+        help="Where the processes meet: env (MASTER_ADDR and MASTER_PORT), tcp://HOST:PORT, or file:///PATH, which must"
+        " not exist yet.",
+        metavar="WHERE",
+    ),
+    Option(
+        flags=("--timeout",),
+        name="timeout",
+        help="How long the processes wait for one another; default: 300.",
+        type=float,
+        metavar="SECONDS",
+    ),
+    Option(flags=("--out",), name="out", help="Where the files of the run go.", type=Path, default=Path("reports")),
+)
+"""``seatrial train``, beside WHERE."""
+
 SUBCOMMANDS: Mapping[str, Subcommand] = {
     "run": Subcommand(
         help="the acceptance trial: a verdict and a report",
@@ -127,6 +240,17 @@ PLAN is a file (TOML, or JSON named *.json) or a level: smoke (seconds), quick (
 """,
         options=(*RUN, *WHERE),
         module="seatrial.launch.trial",
+    ),
+    "train": Subcommand(
+        help="reference distributed training",
+        text="""Train WORKLOAD for TOTAL_EPOCHS, with a checkpoint every SAVE_EVERY epochs.
+
+In a shell it starts one process per accelerator, else two, on this machine. Typed under torchrun, mpirun or srun, this
+process is the rank. With --spawn it starts the processes of one node, and the others are typed by hand on theirs.
+Exit code: 0 trained, 1 no good result or a process died, 2 the request is wrong, 130 stopped.
+""",
+        options=(*TRAIN, *WHERE),
+        module="seatrial.launch.train",
     ),
 }
 """All that the file that travels can do."""
