@@ -32,6 +32,7 @@ MARKS: dict[str, tuple[str, Callable[[], bool]]] = {
     "slurm": ("needs slurmctld and slurmd", lambda: _has("slurmctld", "slurmd")),
     "podman": ("needs podman", lambda: _has("podman")),
     "browser": ("needs chromium", lambda: _has("chromium")),
+    "fuzz": ("takes minutes", lambda: True),
     "gpu": ("needs an accelerator", lambda: Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()),
 }
 """Mark -> what it says of a test, and whether this machine is fit for it."""

@@ -32,6 +32,8 @@ _FIRST_PORT = 20_000
 _PORTS = 12_000
 """Below the ports that Linux hands out by itself (from 32,768 on)."""
 _TRIES = 8
+_LONGEST_NAME = 4_000
+"""The first part of a list of nodes, its numbers in brackets included; Slurm's own lists of one part are shorter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +90,13 @@ def meet(identity: Identity, environ: Mapping[str, str]) -> Meeting:
         )
     key = _key(identity, environ)
     secret = environ.get("SEATRIAL_TOKEN") or (_secret_of_machine() if _is_local(identity) else "")
-    first = zlib.crc32(key.encode()) % _PORTS
+    said = f"seatrial {os.getuid()} {key} {secret}"
+    # What is not UTF-8 in an environment comes as lone surrogates.
+    first = zlib.crc32(key.encode(errors="surrogatepass")) % _PORTS
     return Meeting(
         host=_host(identity, environ),
         ports=tuple(_FIRST_PORT + (first + offset) % _PORTS for offset in range(_TRIES)),
-        token=hashlib.sha256(f"seatrial {os.getuid()} {key} {secret}".encode()).hexdigest(),
+        token=hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest(),
         protected=bool(secret),
         launcher=identity.launcher,
         number=number,
@@ -162,7 +166,9 @@ def _key(identity: Identity, environ: Mapping[str, str]) -> str:
 
 def _first_host(nodelist: str) -> str:
     """The first of ``n[0-3,7],m1``. Zeros in front are part of the name."""
-    match = re.match(r"([^,\[]+)(?:\[([0-9]+)[^\]]*\]([^,]*))?", nodelist)
-    if match is None:
-        raise RequestError(f"SLURM_STEP_NODELIST={nodelist!r}: the first host cannot be read; set MASTER_ADDR.")
-    return match[1] + (match[2] or "") + (match[3] or "")
+    match = re.match(r"(?:[A-Za-z0-9._-]|\[[0-9]+[0-9,-]*\])+(?=,|$)", nodelist)
+    if match is None or len(match[0]) > _LONGEST_NAME:
+        raise RequestError(
+            f"SLURM_STEP_NODELIST={ascii(nodelist[:40])}: the first host cannot be read; set MASTER_ADDR."
+        )
+    return re.sub(r"\[([0-9]+)[^]]*\]", r"\1", match[0])
