@@ -73,3 +73,17 @@ def test_an_event_that_is_not_whole_is_passed_over(event: dict[str, Any]) -> Non
     told = stream.getvalue()
     progress(event)
     assert stream.getvalue() == told
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"kind": "trouble", "seen": ["rank 0"]},
+        {"kind": "step", "step": 0, "check": "compute", "stage": "repeat", "ranks": [], "timeout_s": 1.0},
+        {"kind": "step", "step": 0, "check": "compute", "stage": "measure", "ranks": [0], "timeout_s": 10**400},
+    ],
+)
+def test_an_event_that_is_not_whole_is_passed_over(event: dict[str, Any]) -> None:
+    stream = io.StringIO()
+    Progress(stream)(event)
+    assert stream.getvalue() == ""

@@ -32,8 +32,6 @@ _FIRST_PORT = 20_000
 _PORTS = 12_000
 """Below the ports that Linux hands out by itself (from 32,768 on)."""
 _TRIES = 8
-_LONGEST_NAME = 4_000
-"""The first part of a list of nodes, its numbers in brackets included; Slurm's own lists of one part are shorter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,8 +165,9 @@ def _key(identity: Identity, environ: Mapping[str, str]) -> str:
 def _first_host(nodelist: str) -> str:
     """The first of ``n[0-3,7],m1``. Zeros in front are part of the name."""
     match = re.match(r"(?:[A-Za-z0-9._-]|\[[0-9]+[0-9,-]*\])+(?=,|$)", nodelist)
-    if match is None or len(match[0]) > _LONGEST_NAME:
+    host = re.sub(r"\[([0-9]+)[^]]*\]", r"\1", match[0]) if match else ""
+    if not 0 < len(host) < 254:
         raise RequestError(
             f"SLURM_STEP_NODELIST={ascii(nodelist[:40])}: the first host cannot be read; set MASTER_ADDR."
         )
-    return re.sub(r"\[([0-9]+)[^]]*\]", r"\1", match[0])
+    return host
