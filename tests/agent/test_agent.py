@@ -39,7 +39,9 @@ class StubConductor:
         self._decoder = Decoder()
         self._lines = self.connection.makefile("rb")
         self.hello = self.until_kind("hello")
-        self.send({"kind": "proof", "proof": proof(TOKEN, "conductor", self.hello["nonce"], 0)})
+        told = proof(TOKEN, "conductor", self.hello["nonce"], "c", 0)
+        self.send({"kind": "proof", "challenge": "c", "proof": told})
+        self.proof = self.until_kind("proof")
 
     def send(self, *messages: dict[str, Any]) -> None:
         for message in messages:
@@ -108,15 +110,15 @@ def _gone(pids: list[int]) -> bool:
 
 def test_it_says_hello_and_nothing_else_before_it_is_welcome(conductor: StubConductor) -> None:
     hello = conductor.hello
-    assert (hello["node_rank"], hello["pid"]) == (0, conductor.agent.pid)
-    assert proves(hello["proof"], TOKEN, "agent", hello["nonce"], 0)
-    assert TOKEN not in str(hello)
+    assert hello["node_rank"] == 0
+    assert proves(conductor.proof["proof"], TOKEN, "agent", hello["nonce"], "c", 0)
+    assert TOKEN not in str(conductor.heard)
     conductor.send({"kind": "welcome", "run": "x"})
     node = conductor.until_kind("node")
     assert (node["src"], node["seq"], node["run"], node["address"]) == ("node0", 0, "x", "127.0.0.1")
     conductor.send({"kind": "stop"})
     assert conductor.hear_out() == 0
-    assert {message["kind"] for message in conductor.heard} <= {"hello", "node", "status", "end"}
+    assert {message["kind"] for message in conductor.heard} <= {"hello", "proof", "node", "status", "end"}
     assert conductor.kept() == conductor.of("node") + conductor.of("end")
     assert conductor.of("end")[0]["told"] is False
 

@@ -29,19 +29,37 @@ HOSTILE_TEXTS = [
     "%s%n{0}",
     "",
 ]
-RAW_NUMBERS = ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1e-999", "9" * 3_500, "-0", "1E+2", "0.1e1", "1.7976931348623157e308"]
+RAW_NUMBERS = [
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1e999",
+    "-1e999",
+    "1e-999",
+    "9" * 3_500,
+    "-0",
+    "1E+2",
+    "0.1e1",
+    "1.7976931348623157e308",
+]
 """As JSON text: some are numbers to Python alone, some to nobody."""
 _SCALARS = st.one_of(
     st.none(),
     st.booleans(),
-    st.sampled_from([0, 1, -1, 2, 7, 2**31, 2**63, -(2**63), 10**30, 0.0, -0.0, 0.5, 1e-300, 1e308, "nan", "inf", "-inf"]),
+    st.sampled_from(
+        [0, 1, -1, 2, 7, 2**31, 2**63, -(2**63), 10**30, 0.0, -0.0, 0.5, 1e-300, 1e308, "nan", "inf", "-inf"]
+    ),
     st.sampled_from(HOSTILE_TEXTS),
-    st.sampled_from(["conductor", "node0", "node1", "rank0.0", "rank1.0", "rank1.1", "rank7.0", "done", "fail", "note", "0"]),
+    st.sampled_from(
+        ["conductor", "node0", "node1", "rank0.0", "rank1.0", "rank1.1", "rank7.0", "done", "fail", "note", "0"]
+    ),
     st.text(max_size=4),
 )
 VALUES = st.recursive(
     _SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["rank", "node", "a", "0"]), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["rank", "node", "a", "0"]), inner, max_size=2)
+    ),
     max_leaves=4,
 )
 """JSON values."""

@@ -58,8 +58,14 @@ def _all_came(events: list[Event], run: Event) -> bool:
 
 def _step_is_done(events: list[Event], check: str) -> bool:
     """It was begun, everybody who was asked said ``done``, and the conductor saw the end of each of its steps."""
-    steps = [event for event in events if (event["kind"], event["src"]) == ("step", "conductor") and event["check"] == check]
-    ends = {event["step"]: event["outcome"] for event in events if (event["kind"], event["src"]) == ("step_end", "conductor")}
+    steps = [
+        event for event in events if (event["kind"], event["src"]) == ("step", "conductor") and event["check"] == check
+    ]
+    ends = {
+        event["step"]: event["outcome"]
+        for event in events
+        if (event["kind"], event["src"]) == ("step_end", "conductor")
+    }
     done = {(event["src"], event["step"]) for event in events if event["kind"] == "done"}
     return bool(steps) and all(
         ends.get(step["step"]) == "done" and all((f"rank{rank}.0", step["step"]) in done for rank in step["ranks"])

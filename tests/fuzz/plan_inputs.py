@@ -71,9 +71,15 @@ _DEEP = st.tuples(
         ]
     ),
     st.sampled_from([1, 50, 400, 2_000, 20_000]),
-).map(lambda parts: parts[0][0] + parts[0][1] * parts[1] + (parts[0][2] if len(parts[0][2]) > 1 else parts[0][2] * parts[1]))
+).map(
+    lambda parts: (
+        parts[0][0] + parts[0][1] * parts[1] + (parts[0][2] if len(parts[0][2]) > 1 else parts[0][2] * parts[1])
+    )
+)
 _LONG = st.tuples(
-    st.sampled_from([b"a", b"#", b"\n", b" ", b"[x]\n", b"x=1\n", b'"', b"'", b"1", b"\\", b"[", b"\xc3\xa9", b"a.", b"''"]),
+    st.sampled_from(
+        [b"a", b"#", b"\n", b" ", b"[x]\n", b"x=1\n", b'"', b"'", b"1", b"\\", b"[", b"\xc3\xa9", b"a.", b"''"]
+    ),
     st.sampled_from([100, 10_000, 1 << 20]),
     st.sampled_from([b"", b'level = "quick"\n', b'level = "quick"\nx = ', b"x = '", b'x = "']),
 ).map(lambda parts: parts[2] + parts[0] * (parts[1] // len(parts[0])))

@@ -40,7 +40,11 @@ def _damaged(draw: st.DrawFn, scenes: dict[str, list[Event]], forge: bool) -> Da
         if not lines:
             break
         at = draw(st.integers(0, len(lines) - 1))
-        how = draw(st.sampled_from(["lose", "lose", "double", "swap", "cut", "flip", "glue", *(["forge"] * 6 if forge else [])]))
+        how = draw(
+            st.sampled_from(
+                ["lose", "lose", "double", "swap", "cut", "flip", "glue", *(["forge"] * 6 if forge else [])]
+            )
+        )
         if how == "lose":
             del lines[at : at + draw(st.sampled_from([1, 1, 1, 3, 20]))]
         elif how == "double":
@@ -78,7 +82,11 @@ def _forged(draw: st.DrawFn, event: Event) -> bytes:
     for _ in range(draw(st.integers(1, 3))):
         place: Any = event
         while True:
-            inner = [value for value in (place.values() if isinstance(place, dict) else place) if isinstance(value, (dict, list)) and value]
+            inner = [
+                value
+                for value in (place.values() if isinstance(place, dict) else place)
+                if isinstance(value, (dict, list)) and value
+            ]
             if not inner or draw(st.booleans()):
                 break
             place = draw(st.sampled_from(inner))

@@ -20,7 +20,9 @@ _RECORDED: list[Environ] = [row[0] for table in (PLACES, SHELLS, DISAGREEMENTS) 
 _NAMES = sorted({*NAMES, "SEATRIAL_TOKEN", "SLURM_STEP_NODELIST", "SLURM_NODELIST", "OMPI_MCA_ess_base_jobid"})
 _VALUES = st.one_of(
     st.integers(-1, 9).map(str),
-    st.sampled_from(["", " ", "0", "-0", "+1", "1.0", "1e3", "0x1", "1_0", "٣", "nan", "auto", "1:4", "2:2", "2(x3),1"]),
+    st.sampled_from(
+        ["", " ", "0", "-0", "+1", "1.0", "1e3", "0x1", "1_0", "٣", "nan", "auto", "1:4", "2:2", "2(x3),1"]
+    ),
     st.sampled_from(["999999999", "9999999999", "999999999(x999999999)", "4294967290", "9" * 50_000, "n[0-3,7],m1"]),
     st.sampled_from(["n[", "[0-3]", "n[]", ",", "a b", "::1", "[::1]", "\x1b[2J", "tcp://10.0.0.1:80", "a" * 300]),
     # Whatever the bytes were, os.environ has them as text, the undecodable ones as surrogates.

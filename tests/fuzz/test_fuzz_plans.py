@@ -76,7 +76,9 @@ def test_many_plan_files_end_in_a_plan_or_in_a_sentence(tmp_path: Path) -> None:
     explore(plans(tmp_path, large=True), 300)
 
 
-_NAMES = st.one_of(st.text(max_size=20), st.sampled_from(["/dev/zero", "/dev/null", "/proc/self/mem", "/", "\0", "-", ".", "\ud800"]))
+_NAMES = st.one_of(
+    st.text(max_size=20), st.sampled_from(["/dev/zero", "/dev/null", "/proc/self/mem", "/", "\0", "-", ".", "\ud800"])
+)
 
 
 def _check_name(name: str) -> None:

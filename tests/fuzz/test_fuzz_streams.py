@@ -62,7 +62,9 @@ def _conclude(stream: Damaged, load: Any) -> tuple[list[dict[str, Any]], Conclus
 def _assert_not_too_good(stream: Damaged, messages: list[Event], conclusion: Conclusion, whole: Trial) -> None:
     if conclusion.verdict.status == "PASS" and not conclusion.verdict.interrupted:
         assert may_pass(messages), "the oracle misses something, and the verdict is PASS"
-        assert stream.forged or conclusion.trial == whole, "bytes were changed, and the verdict is PASS of another trial"
+        assert stream.forged or conclusion.trial == whole, (
+            "bytes were changed, and the verdict is PASS of another trial"
+        )
     told = lines(conclusion, Path("reports/x/report.html"))
     assert all(line.isprintable() for line in told)
     assert sum(line.startswith("FINAL ACCEPTANCE") for line in told) == 1

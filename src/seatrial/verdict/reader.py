@@ -90,6 +90,9 @@ class Reader:
     def _from_rank(self, kind: str, rank: int, generation: int, event: Event) -> None:
         if fields.whole(event, "gen") != generation or fields.integer(event, "rank") not in (rank, None):
             raise DamageError("rank or gen of another source")
+        # What the conductor says comes first in the order of sources.
+        if rank not in self.generations.get(generation, {rank: None}):
+            raise DamageError("from a rank that is not in its generation")
         if kind == "rank":
             for key in ("hostname", "device", "device_type", "libraries", "torch", "python", "backend"):
                 fields.text(event, key)
@@ -136,6 +139,8 @@ class Reader:
             )
             return
         generation, rank = fields.whole(event, "gen"), fields.whole(event, "rank")
+        if self.generations.get(generation, {}).get(rank, (node, 0))[0] != node:
+            raise DamageError("of a rank of another node")
         if kind == "exit":
             code = fields.integer(event, "code")
             if code is None or (generation, rank) in self.exits:
