@@ -198,7 +198,9 @@ class Agent:
         if ended:
             self._forget(process.event_fd)
         for line in lines:
-            self._pass_on(line + b"\n")
+            # What is longer is none of ours, and the conductor would cut us off for it.
+            if len(line) < MAX_LINE_BYTES:
+                self._pass_on(line + b"\n")
 
     def _drain(self, process: RankProcess, *, everything: bool = False) -> None:
         _, ended = process.read(process.output_fd, everything=everything)
