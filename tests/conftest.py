@@ -34,6 +34,7 @@ MARKS: dict[str, tuple[str, Callable[[], bool]]] = {
     "slurm": ("needs slurmctld and slurmd", lambda: _has("slurmctld", "slurmd")),
     "podman": ("needs podman", lambda: _has("podman")),
     "browser": ("needs chromium", lambda: _has("chromium")),
+    "fuzz": ("takes minutes", lambda: True),
     "gpu": ("needs an accelerator", lambda: Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()),
     "slow": ("takes long", lambda: True),
 }

@@ -35,7 +35,9 @@ class StubConductor:
         self._decoder = Decoder()
         self._lines = self.connection.makefile("rb")
         self.hello = self.until_kind("hello")
-        self.send({"kind": "proof", "proof": proof(TOKEN, "conductor", self.hello["nonce"], 0)})
+        told = proof(TOKEN, "conductor", self.hello["nonce"], "c", 0)
+        self.send({"kind": "proof", "challenge": "c", "proof": told})
+        self.proof = self.until_kind("proof")
 
     def send(self, *messages: dict[str, Any]) -> None:
         for message in messages:

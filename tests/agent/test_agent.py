@@ -35,15 +35,15 @@ def _gone(pids: list[int]) -> bool:
 
 def test_it_says_hello_and_nothing_else_before_it_is_welcome(conductor: StubConductor) -> None:
     hello = conductor.hello
-    assert (hello["node_rank"], hello["pid"]) == (0, conductor.agent.pid)
-    assert proves(hello["proof"], TOKEN, "agent", hello["nonce"], 0)
-    assert TOKEN not in str(hello)
+    assert hello["node_rank"] == 0
+    assert proves(conductor.proof["proof"], TOKEN, "agent", hello["nonce"], "c", 0)
+    assert TOKEN not in str(conductor.heard)
     conductor.send({"kind": "welcome", "run": "x"})
     node = conductor.until_kind("node")
     assert (node["src"], node["seq"], node["run"], node["address"]) == ("node0", 0, "x", "127.0.0.1")
     conductor.send({"kind": "stop"})
     assert conductor.hear_out() == 0
-    assert {message["kind"] for message in conductor.heard} <= {"hello", "node", "time", "status", "end"}
+    assert {message["kind"] for message in conductor.heard} <= {"hello", "proof", "node", "time", "status", "end"}
     assert conductor.kept() == conductor.of("node") + conductor.of("end")
     assert conductor.of("end")[0]["told"] is False
 

@@ -249,6 +249,8 @@ class Agent:
         if ended:
             self._forget(process.event_fd)
         for line in lines:
+            if len(line) >= MAX_LINE_BYTES:
+                continue  # none of ours, and the conductor would cut us off for it
             # What has no number is no event: news of the moment, which nobody reads later.
             if b'"seq":' in line:
                 self._pass_on(line + b"\n")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import secrets
 import selectors
 import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from seatrial.conductor.hearsay import HearsayError
 from seatrial.conductor.records import Actions, Conductor
 from seatrial.errors import SeatrialError
 from seatrial.verdict.events import Source
@@ -25,13 +27,15 @@ _READS_BYTES = 1 << 18
 
 
 class _Peer:
-    """One connection; ``node`` is None until it has shown the token."""
+    """One connection; ``node`` is None until it has proved that it knows the token."""
 
-    __slots__ = ("buffer", "decoder", "node", "out", "since", "socket")
+    __slots__ = ("buffer", "claim", "decoder", "node", "out", "since", "socket")
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self.node: int | None = None
+        self.claim: tuple[int, str, str] | None = None
+        """Node, nonce and challenge of one that has said hello and is to prove it."""
         self.since = time.monotonic()
         self.buffer = b""
         self.out = b""
@@ -108,19 +112,28 @@ class Server:
         try:
             connection, _ = self._listener.accept()
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE) and self._strangers:
-                self._drop(min(self._strangers, key=lambda peer: peer.since))
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                if not self._strangers:
+                    # Until the next tick: whoever knocks meanwhile would keep the loop from everything else.
+                    self._selector.unregister(self._listener)
+                self._make_room()
             return
         if len(self._strangers) >= _MOST_STRANGERS:
-            # The oldest stranger has had its time; a real agent says hello at once.
-            self._drop(min(self._strangers, key=lambda peer: peer.since))
+            self._make_room()
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = _Peer(connection)
         self._strangers.add(peer)
         self._selector.register(connection, selectors.EVENT_READ, peer)
 
+    def _make_room(self) -> None:
+        """Send a stranger away: of those who have said nothing the oldest, as a real agent says hello at once."""
+        if self._strangers:
+            self._drop(min(self._strangers, key=lambda peer: (peer.claim is not None, peer.since)))
+
     def _shed_strangers(self, now: float) -> None:
+        if self._listener not in self._selector.get_map():
+            self._selector.register(self._listener, selectors.EVENT_READ, None)
         for peer in [peer for peer in self._strangers if now - peer.since > _HELLO_TIMEOUT_S]:
             self._drop(peer)
 
@@ -145,23 +158,31 @@ class Server:
         for line in lines:
             message = peer.decoder.line(line)
             if peer.node is None:
-                # The first line must be a whole hello: a stranger gets no memory to fill with parts of messages.
-                if message is None or not self._greet(peer, message):
+                # Each line must be whole and the right one: a stranger gets no memory to fill with parts of messages.
+                welcome = self._admit if peer.claim else self._greet
+                if message is None or not welcome(peer, message):
                     self._drop(peer)
                     return
-                continue
-            if message is None:
-                continue
-            if message.get("kind") == "time":
+            elif message is not None and message.get("kind") == "time":
                 self._tell_time(peer, message)
-                continue
-            try:
-                (self._keep if "seq" in message else self._hear)(message)
-                actions = self._machine.message(peer.node, message, time.monotonic())
-            except (KeyError, TypeError, ValueError, AttributeError):
-                self.damaged += 1  # the right token, the wrong words: another version, or damage
-                continue
-            self._carry_out(actions)
+            elif message is not None:
+                self._take_in(peer.node, message)
+
+    def _take_in(self, node: int, message: dict[str, Any]) -> None:
+        actions, sound = Actions(), True
+        try:
+            actions = self._machine.message(node, message, time.monotonic())
+        except HearsayError:
+            self.damaged += 1
+            return
+        except (KeyError, TypeError, ValueError, AttributeError):
+            sound = False  # another version, or damage; kept all the same, as the fold says what is wrong with it
+        try:
+            (self._keep if "seq" in message else self._hear)(message)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            sound = False  # written again it is too large, or it makes no sense
+        self.damaged += not sound
+        self._carry_out(actions)
 
     def _tell_time(self, peer: _Peer, message: dict[str, Any]) -> None:
         """At once and past the machine: the shorter the way, the more the answer tells."""
@@ -174,13 +195,22 @@ class Server:
 
     def _greet(self, peer: _Peer, message: dict[str, Any]) -> bool:
         node, nonce = message.get("node_rank"), message.get("nonce")
-        if message.get("kind") != "hello" or not isinstance(node, int) or not 0 <= node < self._nodes:
+        if message.get("kind") != "hello" or type(node) is not int or not 0 <= node < self._nodes:
             return False
-        if not isinstance(nonce, str) or not proves(message.get("proof"), self._token, "agent", nonce, node):
+        if not isinstance(nonce, str) or node in self._peers:
             return False
-        if node in self._peers:
+        challenge = secrets.token_hex(16)
+        peer.claim = (node, nonce, challenge)
+        told = proof(self._token, "conductor", nonce, challenge, node)
+        peer.out = b"".join(encode({"kind": "proof", "challenge": challenge, "proof": told}))
+        self._flush(peer)
+        return True
+
+    def _admit(self, peer: _Peer, message: dict[str, Any]) -> bool:
+        assert peer.claim is not None
+        node, nonce, challenge = peer.claim
+        if node in self._peers or not proves(message.get("proof"), self._token, "agent", nonce, challenge, node):
             return False
-        peer.out = b"".join(encode({"kind": "proof", "proof": proof(self._token, "conductor", nonce, node)}))
         peer.node = node
         self._strangers.discard(peer)
         self._peers[node] = peer

@@ -62,7 +62,7 @@ class Progress:
     def __call__(self, event: dict[str, Any]) -> None:
         try:
             text = self._text(event)
-        except (KeyError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
             return  # an event that is not whole is told by the fold, and must not keep the next step waiting
         if text is None or self._stream is None:
             return
