@@ -58,7 +58,8 @@ def find_fully_shard(recipe: Recipe, device: torch.device) -> Callable[..., Any]
     except ImportError:  # torch 2.4 and 2.5
         if device.type == "cpu":
             raise RequestError(
-                f"strategy {name} on CPUs needs torch 2.6 or newer, and this is {torch.__version__}; use ddp."
+                f"strategy {name} on CPUs does not work with torch {torch.__version__}, and was verified with 2.13; "
+                "use ddp, or a newer torch."
             ) from None
         from torch.distributed._composable.fsdp import fully_shard
     found: Callable[..., Any] = fully_shard
