@@ -19,6 +19,7 @@ from torch.utils.data import DistributedSampler
 from training.rank_processes import groups_of, run_ranks
 from training.training_doubles import RecordingWatch, UntouchableStore, build_normed_dropout_net
 
+from seatrial.errors import SeatrialError
 from seatrial.training import trainer
 from seatrial.training.batches import Batches
 from seatrial.training.buffers import averaged, gather_buffers
@@ -42,11 +43,11 @@ def _rank(rank: int, sizes: tuple[int, ...]) -> dict[str, Any]:
         return test(self, indices)
 
     for size, group in groups.items():
-        if size == max(sizes):
-            Batches.test = recording  # type: ignore[method-assign]
-        outcome = trainer.train(UNTRAINED, device=CPU, group=group, phase=lambda label: None)
+        with pytest.MonkeyPatch.context() as patch:
+            if group is world:
+                patch.setattr(Batches, "test", recording)
+            outcome = trainer.train(UNTRAINED, device=CPU, group=group, phase=lambda label: None)
         told["untrained"][size] = (outcome.num_correct, outcome.num_evaluated)
-    Batches.test = test  # type: ignore[method-assign]
     if len(sizes) > 3:
         return told
     told |= _statistics(world) | _poisoned_parameters(world) | _overflow(world)
@@ -65,7 +66,7 @@ def _rank(rank: int, sizes: tuple[int, ...]) -> dict[str, Any]:
 
 def _statistics(world: dist.ProcessGroup) -> dict[str, Any]:
     """BatchNorm, of 3 ranks: the running statistics while training, in evaluation, and at the end."""
-    plain, trainer.build_model = trainer.build_model, build_normed_dropout_net  # type: ignore[assignment]
+    nets: list[nn.Module] = []
     seen: dict[str, torch.Tensor] = {}
 
     class Peeking(RecordingWatch):
@@ -73,47 +74,40 @@ def _statistics(world: dist.ProcessGroup) -> dict[str, Any]:
             super().on_step(step, loss, lr)
             seen["live"] = gather_buffers(nets[0], world)
 
-    nets: list[nn.Module] = []
-    make = trainer.find_strategy
+    def build_and_keep(*arguments: Any) -> nn.Module:
+        nets.append(build_normed_dropout_net(*arguments))
+        return nets[0]
 
-    def keeping(name: str) -> Any:
-        def build(model: nn.Module, *arguments: Any, **options: Any) -> Any:
-            nets.append(model)
-            return make(name)(model, *arguments, **options)
-
-        return build
-
-    trainer.find_strategy = keeping
-    try:
-        watched = trainer.train(NORMED, device=CPU, group=world, phase=lambda label: None, watch=Peeking())
-    finally:
-        trainer.find_strategy, trainer.build_model = make, plain
-    live, within = seen["live"], None
-    model = nets[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "build_model", build_and_keep)
+        outcome = trainer.train(NORMED, device=CPU, group=world, phase=lambda label: None, watch=Peeking())
+    workload = NORMED.data()
+    data = workload.load()
+    with torch.inference_mode():
+        scores = nets[0].eval()((data.test_images.float() - workload.mean) / workload.std)
+    counts = (outcome.num_correct, int((scores.argmax(dim=1) == data.test_labels).sum()))
     with torch.no_grad():
-        model.get_buffer("norm.running_mean").fill_(float(world.rank()))
-        with averaged(model, world):
-            within = float(model.get_buffer("norm.running_mean")[0])
-    after = float(model.get_buffer("norm.running_mean")[0])
-    return {"live": live, "digest": watched.digest, "within": within, "after": after}
+        mean = nets[0].get_buffer("norm.running_mean").fill_(float(world.rank()))
+        with averaged(nets[0], world):
+            within = float(mean[0])
+    after = float(mean[0])
+    return {"live": seen["live"], "digest": outcome.digest, "counts": counts, "within": within, "after": after}
 
 
 def _poisoned_parameters(world: dist.ProcessGroup) -> dict[str, Any]:
     """A gradient that overflows under a finite loss: the parameters are spoilt, and no loss has shown it yet."""
-    make = trainer.make_optimizer
 
-    class Spoiling(torch.optim.SGD):
-        def step(self, closure: Any = None) -> None:
+    class SpoilingOptimizer(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
             if world.rank() == 1:
                 self.param_groups[0]["params"][0].data.view(-1)[0] = math.nan
 
-    trainer.make_optimizer = lambda recipe, parameters, device: Spoiling(parameters)  # type: ignore[assignment]
-    recipe = replace(POISONED, max_steps=1)
-    try:
-        store: Any = _EmptyStore() if world.rank() == 0 else UntouchableStore()
-        outcome = trainer.train(recipe, device=CPU, group=world, phase=lambda label: None, store=store)
-    finally:
-        trainer.make_optimizer = make
+    store: Any = _EmptyStore() if world.rank() == 0 else UntouchableStore()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "make_optimizer", lambda recipe, parameters, device: SpoilingOptimizer(parameters))
+        outcome = trainer.train(
+            replace(POISONED, max_steps=1), device=CPU, group=world, phase=lambda label: None, store=store
+        )
     return {"spoilt": outcome.nonfinite}
 
 
@@ -132,7 +126,16 @@ def _overflow(world: dist.ProcessGroup) -> dict[str, Any]:
     halved = scale.factor / before
     parameter.grad = torch.full((2,), scale.factor)
     applied = scale.unscale([parameter], world)
-    return {"overflow": (skipped, halved, applied, parameter.grad.tolist())}
+    told = (skipped, halved, applied, parameter.grad.tolist())
+
+    def overflow_for_ever() -> None:
+        for _ in range(40):
+            parameter.grad = torch.full((2,), math.nan if world.rank() == 0 else 1.0)
+            scale.unscale([parameter], world)
+
+    with pytest.raises(SeatrialError) as ended:
+        overflow_for_ever()
+    return {"overflow": told, "ended": str(ended.value)}
 
 
 @functools.cache
@@ -159,7 +162,8 @@ def test_nor_on_7_ranks_which_do_not_divide_the_test_part() -> None:
     ranks = run_ranks(7, _rank, (1, 2, 3, 7))
     _hold_counts(ranks)
     # The wrong way: torch's sampler fills up until all have the same number, and counts 4 samples twice.
-    samplers = [DistributedSampler(range(360), num_replicas=7, rank=rank, shuffle=False) for rank in range(7)]  # type: ignore[arg-type]
+    digits: Any = range(360)
+    samplers: list[Any] = [DistributedSampler(digits, num_replicas=7, rank=rank, shuffle=False) for rank in range(7)]
     assert sum(map(len, samplers)) == 364
     assert sorted(index for rank in ranks for index in rank["tested"]) == list(range(360))
 
@@ -179,6 +183,11 @@ def test_running_statistics_are_each_ranks_own_while_training_and_one_at_the_end
     assert len({rank["digest"] for rank in ranks}) == 1
 
 
+def test_what_is_counted_is_the_accuracy_of_the_model_that_all_ranks_end_with() -> None:
+    for rank in _seen():
+        assert rank["counts"][0] == rank["counts"][1]
+
+
 def test_evaluating_uses_the_average_and_gives_each_rank_its_own_back() -> None:
     for number, rank in enumerate(_seen()):
         assert rank["within"] == 1.0  # of 0, 1 and 2
@@ -196,6 +205,12 @@ def test_a_gradient_that_overflows_on_one_rank_is_left_out_on_all() -> None:
     # The wrong way: rank 2 leaves the step out, the others apply it, and the replicas are parted for good.
     for rank in _seen():
         assert rank["overflow"] == (True, 0.5, True, [1.0, 1.0])
+
+
+def test_gradients_that_never_fit_end_the_training_on_all_ranks() -> None:
+    # The wrong way: every step is left out, and the training goes on to its end without learning anything.
+    for rank in _seen():
+        assert "use bf16" in rank["ended"]
 
 
 def test_what_is_told_of_an_epoch_is_that_of_all_ranks() -> None:

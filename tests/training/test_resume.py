@@ -68,12 +68,12 @@ def _interrupted(recipe: Recipe, group: dist.ProcessGroup, folder: str) -> _Seen
 def _rank(rank: int, folder: str, sizes: tuple[int, ...]) -> dict[tuple[str, int], _Seen]:
     seen = {}
     kinds = {"sgd": SGD, "adam": ADAM, "tiny": TINY, "tiny adam": replace(TINY, optimizer="adamw")}
-    plain = trainer.build_model
     for name, recipe in kinds.items():
-        trainer.build_model = plain if name == "sgd" else build_normed_dropout_net  # type: ignore[assignment]
         for size, group in groups_of(*sizes).items():
-            seen[name, size] = _interrupted(recipe, group, f"{folder}/{name}-{size}")
-    trainer.build_model = plain
+            with pytest.MonkeyPatch.context() as patch:
+                if name != "sgd":
+                    patch.setattr(trainer, "build_model", build_normed_dropout_net)
+                seen[name, size] = _interrupted(recipe, group, f"{folder}/{name}-{size}")
     return seen
 
 
@@ -142,7 +142,8 @@ def _other_world(rank: int, folder: str) -> dict[str, Any]:
         drawn.append((epoch, indices.tolist()))
         return whole(self, indices, epoch)
 
-    Batches.train = recording  # type: ignore[method-assign]
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Batches, "train", recording)
     groups = groups_of(2, 3)
     recipe = replace(SGD, epochs=2, max_steps=None)
     if 2 in groups:

@@ -299,8 +299,14 @@ def _read(file: IO[bytes], path: Path, step: int) -> dict[str, Any]:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """A copy of nested dicts, lists and tuples with all tensors on the CPU. TypeError, with the key, for the rest."""
-    if value is None or type(value) in (bool, int, float, str):
+    """A copy of nested dicts, lists and tuples with all tensors on the CPU. TypeError, with the key, for the rest.
+
+    Strings that are equal become one object: pickle writes those apart from equal ones, and equal states are to be
+    equal files.
+    """
+    if type(value) is str:
+        return sys.intern(value)
+    if value is None or type(value) in (bool, int, float):
         return value
     if type(value) in (Tensor, nn.Parameter):
         if value.layout is not torch.strided or value.is_quantized or value.is_meta:
@@ -313,7 +319,7 @@ def _plain(value: Any, where: str) -> Any:
         for key in value:
             if type(key) not in (str, int):
                 raise TypeError(f"{where} has the key {key!r} of type {type(key).__name__}; it must be str or int.")
-        return {key: _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
+        return {_plain(key, where): _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(_plain(item, f"{where}[{index}]") for index, item in enumerate(value))
     raise TypeError(

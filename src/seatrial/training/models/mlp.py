@@ -30,3 +30,7 @@ class Mlp(nn.Module):
         """Class scores, without softmax."""
         scores: Tensor = self.classifier(self.relu(self.hidden(self.flatten(images))))
         return scores
+
+    def tensor_plan(self) -> dict[str, str]:
+        """For tensor parallelism."""
+        return {"hidden": "columns", "classifier": "rows"}

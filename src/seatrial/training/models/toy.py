@@ -31,3 +31,7 @@ class Toy(nn.Module):
         """Class scores, without softmax."""
         scores: Tensor = self.net2(self.relu(self.net1(self.flatten(images))))
         return scores
+
+    def tensor_plan(self) -> dict[str, str]:
+        """For tensor parallelism."""
+        return {"net1": "columns", "net2": "rows"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -54,17 +53,15 @@ def find_fully_shard(recipe: Recipe, device: torch.device) -> Callable[..., Any]
         raise RequestError(f"strategy {name}: parameters in channels_last cannot be sharded; leave it off.")
     if recipe.compile:
         raise RequestError(f"strategy {name}: torch.compile was not verified with it; leave it off, or use ddp.")
-    with warnings.catch_warnings():
-        # DTensor says on its first import that there is no NumPy, which we do without.
-        warnings.filterwarnings("ignore", "Failed to initialize NumPy")
-        try:
-            from torch.distributed.fsdp import fully_shard
-        except ImportError:  # torch 2.4 and 2.5
-            if device.type == "cpu":
-                raise RequestError(
-                    f"strategy {name} on CPUs needs torch 2.6 or newer, and this is {torch.__version__}; use ddp."
-                ) from None
-            from torch.distributed._composable.fsdp import fully_shard
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:  # torch 2.4 and 2.5
+        if device.type == "cpu":
+            raise RequestError(
+                f"strategy {name} on CPUs does not work with torch {torch.__version__}, and was verified with 2.13; "
+                "use ddp, or a newer torch."
+            ) from None
+        from torch.distributed._composable.fsdp import fully_shard
     found: Callable[..., Any] = fully_shard
     return found
 
@@ -83,7 +80,8 @@ class Sharded:
         data_size: int,
         counts_loss: bool = True,
     ) -> None:
-        self.model = model
+        self.model: Any = model
+        self._named = list(model.named_parameters())
         self.data_rank, self.data_size = data_rank, data_size
         self._parts, self._device, self._clock = parts, device, clock
         self._counts = counts_loss
@@ -102,14 +100,17 @@ class Sharded:
         self._clock.mark("ready")
 
     def scores(self, images: Tensor) -> Tensor | None:
-        scores: Tensor = self.model(images)
+        # In inference mode torch would choose another way to multiply what is cut, with more communication.
+        with torch.inference_mode(False), torch.no_grad():
+            scores: Tensor = self.model(images).clone()  # waits, where the scores are still on their way
+        self.model.reshard()  # else the outermost module keeps what it has gathered until a backward
         return scores if self._counts else None
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        return list(self.model.named_parameters())
+        return list(self._named)
 
     def full_state(self, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], OptimizerState]:
-        own = dict(self.named_parameters())
+        own = dict(self._named)
         parts = {name: self._parts[name] for name in own}
         return self._whole(), whole_optimizer_state(optimizer, own, parts, self._device)
 
