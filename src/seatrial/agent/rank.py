@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
-from seatrial.probe import phase, process
+from seatrial.probe import own_code, phase, process
 from seatrial.verdict.wire import encode
 
 __all__ = ["RankProcess"]
@@ -71,7 +71,7 @@ class RankProcess:
         passed = {"EVENT": event_write, "PHASE": self._phase_fd, "STACK": stack_write} if watched else {}
         child = [sys.executable, "-I", "-S", "-c", _CHILD, str(os.getpid())]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "seatrial.worker.main"] if argv is None else [*child, *argv],
+            own_code.module_argv(sys.executable, "seatrial.worker.main") if argv is None else [*child, *argv],
             stdin=subprocess.PIPE if argv is None else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

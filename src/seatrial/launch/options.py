@@ -78,8 +78,8 @@ RUN = (
     Option(
         flags=(),
         name="plan",
-        help="A TOML file or a level: smoke (seconds), quick (under a minute; the default), standard (minutes),"
-        " burn-in (hours).",
+        help="A file (TOML, or JSON named *.json) or a level: smoke (seconds), quick (under a minute;"
+        " the default), standard (minutes), burn-in (hours).",
         default=DEFAULT_LEVEL,
     ),
     Option(
@@ -235,8 +235,8 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         help="the acceptance trial: a verdict and a report",
         text="""Run the acceptance trial of PLAN and answer PASS or FAIL.
 
-PLAN is a TOML file or a level: smoke (seconds), quick (under a minute; the default), standard (minutes), burn-in
-(hours). Exit code: 0 PASS, 1 FAIL, 2 the request is wrong, 3 INCONCLUSIVE, 130 stopped.
+PLAN is a file (TOML, or JSON named *.json) or a level: smoke (seconds), quick (under a minute; the default), standard
+(minutes), burn-in (hours). Exit code: 0 PASS, 1 FAIL, 2 the request is wrong, 3 INCONCLUSIVE, 130 stopped.
 """,
         options=(*RUN, *WHERE),
         module="seatrial.launch.trial",

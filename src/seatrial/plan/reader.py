@@ -41,7 +41,7 @@ def read_plan(
     skip: Sequence[str] = (),
     validation_only: bool = False,
 ) -> Plan:
-    """The resolved plan of a level's name or of a TOML file's path.
+    """The resolved plan of a level's name or of a plan file's path.
 
     ``schemas`` maps every check to its Params dataclass and ``scopes`` to its scope: this room knows no check.
     ``only`` and ``skip`` hold check names, one or several with commas between them in each. Raises RequestError.

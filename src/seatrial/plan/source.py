@@ -1,7 +1,8 @@
-"""Where a plan is read from: a built-in level, or a TOML file that a person wrote."""
+"""Where a plan is read from: a built-in level, or a file that a person wrote: TOML, or JSON when it is named so."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from typing import Any
@@ -32,13 +33,22 @@ def read_level(name: str) -> dict[str, Any]:
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """The table of a plan file. Raises RequestError for whatever is not a readable, non-empty TOML file."""
+    """The table of a plan file. Raises RequestError for whatever is not a readable, non-empty plan."""
     name = printable(path)
     text = _decode(_read_bytes(path, name), name)
+    document = _json(text, name) if path.endswith(".json") else _toml(text, name)
+    if not document:
+        raise RequestError(f'plan {name} is empty; start with level = "{DEFAULT_LEVEL}".')
+    return document
+
+
+def _toml(text: str, name: str) -> dict[str, Any]:
     try:
         import tomllib
     except ModuleNotFoundError:
-        raise RequestError(f"plan {name}: plan files need Python 3.11 or newer; a level does not.") from None
+        raise RequestError(
+            f"plan {name}: TOML needs Python 3.11 or newer; name a level, or write the plan as JSON in a file *.json."
+        ) from None
     try:
         document: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -46,8 +56,26 @@ def read_file(path: str) -> dict[str, Any]:
         # thousands of digits and what deep nesting does to the stack.
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
         raise RequestError(f"plan {name} is not valid TOML: {reason}.") from error
-    if not document:
-        raise RequestError(f'plan {name} is empty; start with level = "{DEFAULT_LEVEL}".')
+    return document
+
+
+def _json(text: str, name: str) -> dict[str, Any]:
+    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        told = dict(pairs)
+        if len(told) < len(pairs):
+            # As TOML has it: of two limits nobody knows which was meant.
+            raise ValueError("a name stands twice in one object")
+        return told
+
+    try:
+        document = json.loads(text, object_pairs_hook=table)
+        # JSON can write halves of characters, which nothing that is printed or sent may have.
+        json.dumps(document, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise RequestError(f"plan {name} is not valid JSON: {reason}.") from error
+    if not isinstance(document, dict):
+        raise RequestError(f"plan {name}: it is not one JSON object with the tables of a plan in it.")
     return document
 
 
