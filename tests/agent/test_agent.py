@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,9 +43,23 @@ def test_it_says_hello_and_nothing_else_before_it_is_welcome(conductor: StubCond
     assert (node["src"], node["seq"], node["run"], node["address"]) == ("node0", 0, "x", "127.0.0.1")
     conductor.send({"kind": "stop"})
     assert conductor.hear_out() == 0
-    assert {message["kind"] for message in conductor.heard} <= {"hello", "node", "status", "end"}
+    assert {message["kind"] for message in conductor.heard} <= {"hello", "node", "time", "status", "end"}
     assert conductor.kept() == conductor.of("node") + conductor.of("end")
     assert conductor.of("end")[0]["told"] is False
+
+
+def test_it_asks_for_the_time_again_and_again_until_it_has_asked_enough(conductor: StubConductor) -> None:
+    conductor.send({"kind": "welcome", "run": "x"})
+    asked = []
+    for _ in range(8):
+        question = conductor.until_kind("time")
+        asked.append(question["number"])
+        conductor.send({"kind": "time", "number": question["number"], "at": time.time()})
+    conductor.until_kind("status")
+    conductor.send({"kind": "stop"})
+    assert conductor.hear_out() == 0
+    assert asked == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert len(conductor.of("time")) == 8
 
 
 def test_ranks_of_a_whole_trial_killed_hanging_stopped_and_quitting(conductor: StubConductor) -> None:

@@ -216,6 +216,27 @@ def test_wrong_words_of_a_right_agent_are_counted_and_passed_over() -> None:
     assert served.server.damaged == len(_STEPS) * (len(wrong) + len(damaged))
 
 
+def test_the_time_is_told_at_once_to_whoever_belongs_here() -> None:
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        heard = agent.heard()
+        agent.send(*agent.answers(next(heard)))
+        before = time.time()
+        agent.send({"kind": "time", "number": 7}, {"kind": "time"}, {"kind": "time", "number": "8"})
+        told = []
+        for message in heard:
+            told += [message] if message["kind"] == "time" else []
+            agent.send(*agent.answers(message))
+        agent.socket.close()
+        served.over()
+    (answer,) = told
+    assert answer["number"] == 7
+    assert before <= answer["at"] <= time.time()
+    assert served.server.damaged == 2
+    assert served.outcomes() == ["done", "done"]
+    assert not any(event["kind"] == "time" for event in served.events)
+
+
 def test_an_agent_that_sends_without_end_is_cut_off() -> None:
     with _served() as served:
         agent = StubAgent(served.server.port)

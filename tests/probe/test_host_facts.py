@@ -67,6 +67,16 @@ def test_boot_and_rdma_devices(tmp_path: Path) -> None:
     assert (host.boot_id(tmp_path), host.rdma_devices(tmp_path)) == ("f9b1", ("mlx5_0", "mlx5_1"))
 
 
+def test_processes_of_one_machine_share_its_identity(tmp_path: Path) -> None:
+    assert host.machine_identity() == host.machine_identity()
+    assert host.network_identity(tmp_path) is None
+    tree = {"proc/sys/kernel/random/boot_id": "f9b1\n", "proc/self/ns/net": ""}
+    (without_shm, other) = (plant(tmp_path / name, tree) for name in ("a", "b"))
+    assert str(host.network_identity(without_shm)).startswith("f9b1 ")
+    assert host.network_identity(without_shm) != host.network_identity(other)
+    assert str(host.machine_identity(without_shm)).endswith(" 0")
+
+
 @pytest.mark.parametrize(
     ("status", "any_memory"),
     [

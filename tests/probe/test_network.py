@@ -30,6 +30,14 @@ fd000000000000000000000000000002 80 00000000000000000000000000000000 00 00000000
 """  # noqa: E501
 
 
+_DEV = """Inter-|   Receive
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop
+    lo:   11672     110    0    0    0     0          0         0    11672     110    0    0
+  eth0:12345678    4321    0    0    0     0          0         0   654321    1234    0    0
+   ib0:       0       0    0    0    0     0          0         0        0       0    0    0
+"""
+
+
 def _interface(name: str, mtu: str = "1500", state: str = "up", flags: str = "0x1003") -> dict[str, str]:
     folder = f"sys/class/net/{name}"
     return {f"{folder}/mtu": f"{mtu}\n", f"{folder}/operstate": f"{state}\n", f"{folder}/flags": f"{flags}\n"}
@@ -37,7 +45,7 @@ def _interface(name: str, mtu: str = "1500", state: str = "up", flags: str = "0x
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    tree = {"proc/net/route": _ROUTE, "proc/net/ipv6_route": _ROUTE_6, "sys/class/net/bonding_masters": "bond0\n"}
+    tree = {"proc/net/route": _ROUTE, "proc/net/ipv6_route": _ROUTE_6, "proc/net/dev": _DEV}
     tree |= {
         **_interface("lo", "65536", "unknown", "0x9"),
         **_interface("eth0", "9000"),
@@ -57,7 +65,7 @@ def test_interfaces_with_mtu_and_state(recorded: Path) -> None:
 
 def test_what_an_interface_does_not_tell_is_not_known(tmp_path: Path) -> None:
     assert interfaces(tmp_path) is None
-    (tmp_path / "sys/class/net/tun0").mkdir(parents=True)
+    plant(tmp_path, {"proc/net/dev": "a\nb\n  tun0: 1 2\n"})
     assert interfaces(tmp_path) == (Interface(name="tun0", mtu=None, state="unknown", loopback=False),)
 
 
@@ -87,6 +95,18 @@ def test_the_longest_prefix_leads(recorded: Path, address: str, name: str | None
 def test_without_tables_no_way_is_known(tmp_path: Path) -> None:
     for address in ("10.0.0.1", "fd00::1", "127.0.0.1"):
         assert interface_by_table(address, tmp_path) is None
+
+
+def test_the_interfaces_of_this_machine_are_those_that_the_system_names() -> None:
+    found = interfaces()
+    assert found is not None
+    assert [each.name for each in found] == sorted(name for _, name in socket.if_nameindex())
+    (loopback,) = (each for each in found if each.loopback)
+    assert loopback.usable
+    assert (loopback.mtu or 0) >= 1280
+    for each in found:
+        shown = Path(f"/sys/class/net/{each.name}/mtu")
+        assert not shown.exists() or int(shown.read_text()) == each.mtu
 
 
 def test_the_loopback_of_this_machine() -> None:

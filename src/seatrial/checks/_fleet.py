@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from seatrial.verdict.evidence import Evidence, RankSeen
+from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.findings import Culprit
 
 __all__ = ["Machine", "Split", "culprit", "facts_named", "listed", "machines", "split"]
@@ -45,32 +45,26 @@ def facts_named(evidence: Evidence, name: str) -> dict[int, Mapping[str, Any]]:
 
 
 def machines(evidence: Evidence, told: Mapping[int, Mapping[str, Any]]) -> tuple[Machine, ...]:
-    """The ranks by machine, in the order of their lowest rank. ``told``: what they said, with ``boot_id``.
+    """The ranks by machine, in the order of their lowest rank. ``told``: what they said, with ``machine``.
 
-    An agent looks after one machine, or, where somebody else started the ranks, after one rank. So those of one host
-    name and one boot are one machine, unless a local rank is there twice: then they are hosts that only look alike.
+    An agent looks after one machine, or, where somebody else started the ranks, after one rank: agents whose ranks tell
+    the same ``machine`` are on one. Who told nothing is with those of its host name, if all of them are on one.
     """
-    hosts: defaultdict[str, dict[int, list[RankSeen]]] = defaultdict(dict)
+    hosts: defaultdict[str, dict[int, list[int]]] = defaultdict(dict)
     for seen in evidence.ranks.values():
-        hosts[seen.node].setdefault(seen.node_rank, []).append(seen)
+        hosts[seen.node].setdefault(seen.node_rank, []).append(seen.rank)
     found = []
     for name, agents in hosts.items():
-        boots: defaultdict[Any, list[list[RankSeen]]] = defaultdict(list)
-        for group in agents.values():
-            boots[next((told[seen.rank].get("boot_id") for seen in group if seen.rank in told), None)].append(group)
-        if len(boots) == 2 and None in boots:  # ranks that told nothing belong to those beside them
-            silent = boots.pop(None)
-            next(iter(boots.values())).extend(silent)
-        groups = [together for several in boots.values() for together in _together(several)]
-        for group in groups:
-            label = name if len(groups) == 1 else f"{name} (node {group[0].node_rank})"
-            found.append(Machine(name=label, ranks=tuple(sorted(seen.rank for seen in group))))
+        groups: defaultdict[object, list[int]] = defaultdict(list)
+        for agent, ranks in agents.items():
+            identity = next((held for rank in ranks if (held := told.get(rank, {}).get("machine"))), None)
+            groups[agent if identity is None else str(identity)] += ranks
+        if len(known := [key for key in groups if isinstance(key, str)]) == 1:
+            groups = defaultdict(list, {known[0]: [rank for ranks in groups.values() for rank in ranks]})
+        for ranks in groups.values():
+            label = name if len(groups) == 1 else f"{name} (node {evidence.ranks[min(ranks)].node_rank})"
+            found.append(Machine(name=label, ranks=tuple(sorted(ranks))))
     return tuple(sorted(found, key=lambda machine: machine.ranks))
-
-
-def _together(groups: list[list[RankSeen]]) -> list[list[RankSeen]]:
-    joined = [seen for group in groups for seen in group]
-    return [joined] if len({seen.local_rank for seen in joined}) == len(joined) else groups
 
 
 def split(values: Mapping[int, Hashable], fleet: Iterable[Machine]) -> Split | None:

@@ -7,7 +7,7 @@ because a rank that then runs out of it is found and named by the steps that fol
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from seatrial.checks._fleet import Machine, culprit, facts_named, machines
@@ -49,7 +49,8 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         elif not set(machine.ranks).isdisjoint(evidence.asked):
             absent.append(f"what node {machine.name} is like")
     remarks = [remark for node in nodes for remark in _of_node(node, scene)]
-    if len(fleet) > 1:
+    # Agents that share a network (several on one machine, or containers) reach each other whatever the name stands for.
+    if len({_network(machine, places) for machine in fleet}) > 1:
         remarks += among_nodes(nodes, scene)
     else:
         remarks += [remark for node in nodes for remark in _own_name(node)]
@@ -65,6 +66,11 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         absent=tuple(absent),
         unjudged=("memory in use not told by devices that share the host's",) if unknown else (),
     )
+
+
+def _network(machine: Machine, places: Mapping[int, Mapping[str, Any]]) -> object:
+    told = (places[rank].get("network") for rank in machine.ranks if rank in places)
+    return next(filter(None, told), machine)
 
 
 def _findings(evidence: Evidence, remarks: Sequence[Remark], fleet: Sequence[Machine]) -> Iterator[Finding]:
@@ -203,9 +209,9 @@ def _cores(node: Node, scene: Scene) -> Iterator[Remark]:
         return
     cores = float(len(frozenset().union(*(cores_in(str(mask)) for mask in masks))))
     quota = (node.facts.get("cgroup") or {}).get("quota_cores")
-    binding = "cores in the affinity masks"
+    binding = "in the affinity masks"
     if quota is not None and quota < cores:
-        cores, binding = quota, "cores by the CPU quota of the control group"
+        cores, binding = quota, "by the CPU quota of the control group"
     if cores / node.num_ranks >= scene.params.min_cores_per_rank:
         return
     yield Remark(
@@ -217,7 +223,7 @@ def _cores(node: Node, scene: Scene) -> Iterator[Remark]:
             unit="cores",
             origin=f"host.min_cores_per_rank x {node.num_ranks} on the node",
         ),
-        measured=f"{cores:g} {binding}",
+        measured=f"{cores:g} {'core' if cores == 1 else 'cores'} {binding}",
         worse=-cores,
         action=node.remedy("cores"),
     )

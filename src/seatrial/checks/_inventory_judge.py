@@ -122,9 +122,8 @@ def _shared(evidence: Evidence, told: Told, fleet: Sequence[Machine]) -> Iterato
     for rank, facts in sorted(told.items()):
         identity = facts.get("device_id")
         if isinstance(identity, str) and identity:
-            # A UUID is one in the world; a PCI address is one of its machine.
-            is_pci = identity.count(":") == 2
-            holders[facts.get("boot_id") if is_pci else "", identity].append(rank)
+            # A PCI address is one of its machine, whose containers have its boot in common.
+            holders[facts.get("boot_id") or evidence.ranks[rank].node, identity].append(rank)
     for (_, identity), ranks in holders.items():
         # Parts of one device (MIG, compute partitions) may share its id: then one list of devices shows them apart.
         places = {(told[rank].get("visibility"), told[rank].get("index")) for rank in ranks}
@@ -262,13 +261,14 @@ def _together(evidence: Evidence, odd: Sequence[_Odd], fleet: Sequence[Machine])
     for (ranks, separable, severity), members in groups.items():
         words = ", ".join(dict.fromkeys(each.about.word for each in members))
         found = culprit(evidence, ranks, fleet) if separable else _NOBODY
+        verb = "differ" if found.name.startswith(("nodes ", "ranks ")) else "differs"
         kinds = "differ and are not separable: no kind has more than half of the nodes"
         names = ", ".join(f'"{name}"' for name in dict.fromkeys(each.about.name for each in members))
         remedies = ", ".join(dict.fromkeys(each.about.remedy for each in members))
         yield Finding(
             severity="fail" if severity == "fail" else "warn",
             check="inventory",
-            what=f"{found.name} differs from the rest in {words}" if separable else f"the nodes {kinds}: {words}",
+            what=f"{found.name} {verb} from the rest in {words}" if separable else f"the nodes {kinds}: {words}",
             culprit=found,
             evidence=tuple(dict.fromkeys(each.line for each in members)),
             action=f"{remedies}, or allow it with allow_mixed = [{names}].",

@@ -65,8 +65,8 @@ def measure(context: Context, params: Params) -> None:
     """Each rank tells its cores and what is in use on its device; the first one of the node tells of the node."""
     context.phase("look at the process")
     used = _device_used_bytes(context)
-    place = {"affinity": cpu.affinity(), "boot_id": host.boot_id(), "device_used_known": used is not None}
-    context.fact("place", place)
+    place = {"machine": host.machine_identity(), "network": host.network_identity(), "affinity": cpu.affinity()}
+    context.fact("place", {**place, "device_used_known": used is not None})
     if used is not None:
         context.figure("device_memory_used", used / _GB, "GB", "low")
     if context.local_rank != 0:
@@ -164,6 +164,8 @@ def _choice(
 def _leftovers(environ: Mapping[str, str], rank: int, world_size: int) -> list[str]:
     """Words of a launcher that did not start this process: a script that reads them takes itself for another rank."""
     left = [name for name in _LEFTOVERS if name in environ]
+    if "SEATRIAL_NNODES" in environ:  # our own marker: the address of the first node goes with it
+        left = [name for name in left if name != "MASTER_ADDR"]
     try:
         found = identity.identify({name: text for name, text in environ.items() if not name.startswith("SEATRIAL_")})
     except RequestError:

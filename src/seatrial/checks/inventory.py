@@ -81,6 +81,7 @@ def measure(context: Context, params: Params) -> None:
             "cpu": cpu.cpu_model(),
             "cores": cpu.usable_cores(),
             "boot_id": host.boot_id(),
+            "machine": host.machine_identity(),
         },
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import resource
 from collections.abc import Mapping
@@ -22,7 +23,9 @@ __all__ = [
     "driver_version",
     "environment",
     "limit",
+    "machine_identity",
     "memory",
+    "network_identity",
     "rdma_devices",
     "shared_memory",
 ]
@@ -124,6 +127,28 @@ def boot_id(root: Path = Path("/")) -> str | None:
         return (root / "proc/sys/kernel/random/boot_id").read_text(errors="replace").strip() or None
     except OSError:
         return None
+
+
+def network_identity(root: Path = Path("/")) -> str | None:
+    """Equal for processes that share their network, the loopback included; None where it cannot be told."""
+    boot = boot_id(root)
+    try:
+        return f"{boot} {os.stat(root / 'proc/self/ns/net').st_ino}" if boot else None
+    except OSError:
+        return None
+
+
+def machine_identity(root: Path = Path("/")) -> str | None:
+    """Equal for processes that share name, network and /dev/shm: not for two containers; None: it cannot be told.
+
+    Mount namespaces do not count: a wrapper (Apptainer) may give every process its own and leave the rest shared.
+    """
+    network = network_identity(root)
+    try:
+        shm = os.stat(root / "dev/shm").st_dev
+    except OSError:
+        shm = 0
+    return f"{platform.node()} {network} {shm}" if network else None
 
 
 def rdma_devices(root: Path = Path("/")) -> tuple[str, ...]:

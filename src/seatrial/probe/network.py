@@ -14,9 +14,9 @@ from seatrial.probe.names import is_loopback
 
 __all__ = ["Interface", "interface_by_table", "interface_to", "interfaces"]
 
-_IFF_LOOPBACK = 0x8
+_IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING = 0x1, 0x8, 0x40
 _RTF_UP, _RTF_REJECT, _RTF_LOCAL = 0x1, 0x200, 0x8000_0000
-_SIOCGIFADDR = 0x8915
+_SIOCGIFADDR, _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8915, 0x8913, 0x8921
 _ANY_PORT = 9
 
 
@@ -28,7 +28,7 @@ class Interface:
     mtu: int | None
     """Bytes."""
     state: str
-    """``up``, ``down``, ``unknown`` (loopback and tunnels, which work), ..."""
+    """``up``, ``down``, ``unknown`` (it does not tell, as tunnels do, and works), ..."""
     loopback: bool
 
     @property
@@ -38,25 +38,38 @@ class Interface:
 
 
 def interfaces(root: Path = Path("/")) -> tuple[Interface, ...] | None:
-    """By /sys/class/net, sorted by name; None where that is not (macOS)."""
-    folder = root / "sys/class/net"
-    found = []
+    """Those of our network namespace, sorted by name; None where /proc/net/dev is not (macOS)."""
+    lines = _text(root / "proc/net/dev").splitlines()[2:]  # two of headings
+    names = sorted(line.partition(":")[0].strip() for line in lines if ":" in line)
+    return tuple(_asked(name, root) or _shown(name, root) for name in names) if lines else None
+
+
+def _asked(name: str, root: Path) -> Interface | None:
+    """By the kernel's own word. /sys may show the interfaces of another namespace: it shows those of its mount."""
+    if root != Path("/") or not sys.platform.startswith("linux"):
+        return None
+    import fcntl
+
+    request = struct.pack("40s", name.encode()[:15])
     try:
-        for path in sorted(folder.iterdir()):
-            if not path.is_dir():  # bonding_masters is a file among them
-                continue
-            mtu = _text(path / "mtu")
-            found.append(
-                Interface(
-                    name=path.name,
-                    mtu=int(mtu) if mtu.isdigit() else None,
-                    state=_text(path / "operstate") or "unknown",
-                    loopback=bool(_flags(path) & _IFF_LOOPBACK),
-                )
-            )
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            (mtu,) = struct.unpack_from("=i", fcntl.ioctl(probe, _SIOCGIFMTU, request), 16)
+            (flags,) = struct.unpack_from("=H", fcntl.ioctl(probe, _SIOCGIFFLAGS, request), 16)
     except OSError:
         return None
-    return tuple(found)
+    up = flags & _IFF_UP and flags & _IFF_RUNNING
+    return Interface(name=name, mtu=mtu, state="up" if up else "down", loopback=bool(flags & _IFF_LOOPBACK))
+
+
+def _shown(name: str, root: Path) -> Interface:
+    folder = root / "sys/class/net" / name
+    mtu, flags = _text(folder / "mtu"), _text(folder / "flags").removeprefix("0x")
+    return Interface(
+        name=name,
+        mtu=int(mtu) if mtu.isdigit() else None,
+        state=_text(folder / "operstate") or "unknown",
+        loopback=bool(int(flags, 16) & _IFF_LOOPBACK) if flags.isalnum() else name == "lo",
+    )
 
 
 def interface_to(address: str) -> str | None:
@@ -141,13 +154,6 @@ def _rows(path: Path, columns: int) -> Iterator[list[str]]:
         fields = line.split()
         if len(fields) >= columns:
             yield fields
-
-
-def _flags(path: Path) -> int:
-    try:
-        return int(_text(path / "flags"), 16)
-    except ValueError:
-        return 0
 
 
 def _text(path: Path) -> str:
