@@ -77,7 +77,7 @@ def test_different_digests_are_never_called_equal() -> None:
 
 
 def test_progress_says_where_how_good_how_fast_and_how_long() -> None:
-    told = {"step": 30, "num_steps": 60, "epoch": 2, "num_epochs": 5, "loss": 0.5, "accuracy": 0.75}
+    told: dict[str, Any] = {"step": 30, "num_steps": 60, "epoch": 2, "num_epochs": 5, "loss": 0.5, "accuracy": 0.75}
     told |= {"samples_per_s": 1000.0, "left_s": 3725.0}
     words = progress_words(told)
     assert words == "epoch 3/5, step 30/60, loss 0.5000, accuracy 0.7500, 1,000 samples/s, 1:02:05 left"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable
 from typing import IO, Any
 
+from seatrial.report.parts import optional
 from seatrial.report.text import printable
 from seatrial.worker.train_words import progress_words
 
@@ -34,7 +36,10 @@ class ProgramDisplay:
         self._told_at = 0.0
         self._left_out = 0
         self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(_MOST_WAITING)
-        self._bar = _Bar(errors) if errors is not None and errors.isatty() else None
+        self._bar: Any = None
+        if errors is not None and errors.isatty() and "NO_COLOR" not in os.environ:
+            live = optional("live")
+            self._bar = live.Bar(errors) if live else None
         self._thread = threading.Thread(target=self._write_all, name="display", daemon=True)
         self._thread.start()
 
@@ -55,7 +60,7 @@ class ProgramDisplay:
             words, share = progress_words(message), message["step"] / max(message["num_steps"], 1)
             if self._bar is not None:
                 bar = self._bar
-                self._put(lambda: bar.update(words, share))
+                self._put(lambda: bar.show(printable(words), share))
             elif time.monotonic() - self._told_at >= _PLAIN_S:
                 self._told_at = time.monotonic()
                 self._say(words)
@@ -65,7 +70,7 @@ class ProgramDisplay:
         self._put_anyway(None)
         self._thread.join(_CLOSE_S)
         if self._bar is not None:
-            self._bar.stop()
+            self._bar.close()
 
     def _show(self, rank: int, lines: list[str], left_out: int) -> None:
         head = f"[rank {rank}] " if self._prefix else ""
@@ -111,28 +116,3 @@ class ProgramDisplay:
                 self._output = None
             else:
                 self._errors = None
-
-
-class _Bar:
-    """rich's live line."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (TimeElapsedColumn(), BarColumn(), TextColumn("{task.description}", markup=False))
-        self._console = Console(file=stream)
-        self._live = Progress(
-            *columns, console=self._console, transient=True, redirect_stdout=False, redirect_stderr=False
-        )
-        self._task = self._live.add_task("starting", total=1.0)
-        self._live.start()
-
-    def update(self, words: str, share: float) -> None:
-        self._live.update(self._task, description=printable(words), completed=share)
-
-    def print(self, text: str) -> None:
-        self._console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
-
-    def stop(self) -> None:
-        self._live.stop()
