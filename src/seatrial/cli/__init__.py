@@ -12,6 +12,7 @@ import click
 from seatrial import __version__
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.report import streams
+from seatrial.report.text import printable
 
 __all__ = ["cli", "main"]
 
@@ -74,15 +75,16 @@ def main() -> None:
     try:
         code = cli.main(args=arguments, prog_name="seatrial", standalone_mode=False)
     except click.ClickException as error:
-        words = io.StringIO()
+        words, told = io.StringIO(), error.format_message()
         error.show(words)
-        streams.tell(words.getvalue().rstrip("\n"))
+        streams.tell(words.getvalue().rstrip("\n").replace(told, printable(told)))
         code = RequestError.exit_code
     except (click.Abort, KeyboardInterrupt):
         streams.tell("seatrial: stopped.")
         code = 130
     except SeatrialError as error:
-        streams.tell(traceback.format_exc() if debug else f"Error: {error}")
+        # What was typed, or stands in a file, may be anything: one line, and nothing that a terminal obeys.
+        streams.tell(traceback.format_exc() if debug else f"Error: {printable(str(error))}")
         code = error.exit_code
     except SystemExit as error:
         # click's answer, 1, to a reader that has seen enough.
@@ -91,7 +93,7 @@ def main() -> None:
         streams.tell(
             traceback.format_exc()
             if debug
-            else f"Error: a mistake inside seatrial ({type(error).__name__}: {error});"
+            else f"Error: a mistake inside seatrial ({type(error).__name__}: {printable(str(error))});"
             " run it again with --debug to see where, and report that."
         )
         code = SeatrialError.exit_code
