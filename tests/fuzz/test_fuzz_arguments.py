@@ -1,4 +1,4 @@
-"""Whatever is typed after ``seatrial run``: what would be executed, or one sentence; never a traceback, never a start."""
+"""Whatever is typed after ``seatrial run``: what would be executed, or one sentence; no traceback, and no start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,18 @@ _NUMBERS = st.sampled_from(
     ["0", "1", "2", "3", "-1", "64", "513", "1e3", "nan", "inf", "-inf", "1_0", " 1", "٣", "", "0x10", "9" * 400, "1.5"]
 )
 _CHECKS = st.sampled_from(
-    ["compute", "training", "bootstrap", "collectives", "compute,training", ",", "", "compote", "training,", " compute "]
+    [
+        "compute",
+        "training",
+        "bootstrap",
+        "collectives",
+        "compute,training",
+        ",",
+        "",
+        "compote",
+        "training,",
+        " compute ",
+    ]
 )
 _TEXTS = st.one_of(
     # No argument of a process has a NUL byte.
@@ -37,7 +48,8 @@ _TEXTS = st.one_of(
 _OPTIONS: dict[str, st.SearchStrategy[str]] = {
     "--only": _CHECKS | _TEXTS,
     "--skip": _CHECKS | _TEXTS,
-    "--workload": st.sampled_from(["digits", "mnist", "synthetic-1x8x8", "synthetic-9x99999x9", "synthetic-0x0x0"]) | _TEXTS,
+    "--workload": st.sampled_from(["digits", "mnist", "synthetic-1x8x8", "synthetic-9x99999x9", "synthetic-0x0x0"])
+    | _TEXTS,
     "--model": st.just("convnet") | _TEXTS,
     "--epochs": _NUMBERS,
     "--batch-size": _NUMBERS,
@@ -64,7 +76,9 @@ def _arguments(draw: st.DrawFn) -> list[str]:
         else:
             value = draw(_OPTIONS[name])
             found += draw(st.sampled_from([[name, value], [name, value], [f"{name}={value}"], [name]]))
-    found += draw(st.lists(st.sampled_from(["--nonsense", "-x", "--", "--only", "--dev", "-h", "--version"]), max_size=1))
+    found += draw(
+        st.lists(st.sampled_from(["--nonsense", "-x", "--", "--only", "--dev", "-h", "--version"]), max_size=1)
+    )
     # It cannot be taken back, wherever the rest leads.
     return ["run", "--dry-run", *found]
 

@@ -95,7 +95,7 @@ ENVIRONMENTS = Target(name="environments", inputs=_environments(), check=_check)
 def _own_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The secret of this machine is made in a folder of the test's own."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    yield
+    return
 
 
 def test_some_environments_end_in_a_place_or_in_a_sentence() -> None:
@@ -105,4 +105,4 @@ def test_some_environments_end_in_a_place_or_in_a_sentence() -> None:
 @pytest.mark.fuzz
 @pytest.mark.timeout(300)
 def test_many_environments_end_in_a_place_or_in_a_sentence() -> None:
-    explore(ENVIRONMENTS, 12_000)
+    explore(ENVIRONMENTS, 16_000)

@@ -148,7 +148,9 @@ def _dry_run(job: Any, out: Path, meeting: Any) -> list[str]:
 
     control = meeting.control if meeting else "127.0.0.1:PORT"
     commands = TARGETS[job.target](job, control=control, token="TOKEN", keep=str(out / "RUN-ID"))
-    lines = [["env", *(f"{name}={value}" for name, value in command.env.items()), *command.argv] for command in commands]
+    lines = [
+        ["env", *(f"{name}={value}" for name, value in command.env.items()), *command.argv] for command in commands
+    ]
     return [" ".join(map(_quoted, line)) for line in lines]
 
 
@@ -156,5 +158,7 @@ def _quoted(word: str) -> str:
     """The word for a shell; control characters as their escapes, so that a terminal shows what is meant."""
     if word.isprintable():
         return shlex.quote(word)
-    plain = (chr(byte) if 0x20 <= byte < 0x7F and byte not in b"'\\" else f"\\x{byte:02x}" for byte in os.fsencode(word))
+    plain = (
+        chr(byte) if 0x20 <= byte < 0x7F and byte not in b"'\\" else f"\\x{byte:02x}" for byte in os.fsencode(word)
+    )
     return f"$'{''.join(plain)}'"

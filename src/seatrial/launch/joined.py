@@ -167,7 +167,5 @@ def _first_host(nodelist: str) -> str:
     match = re.match(r"(?:[A-Za-z0-9._-]|\[[0-9]+[0-9,-]*\])+(?=,|$)", nodelist)
     host = re.sub(r"\[([0-9]+)[^]]*\]", r"\1", match[0]) if match else ""
     if not 0 < len(host) < 254:
-        raise RequestError(
-            f"SLURM_STEP_NODELIST={ascii(nodelist[:40])}: the first host cannot be read; set MASTER_ADDR."
-        )
+        raise RequestError(f"SLURM_STEP_NODELIST={nodelist[:40]!a}: the first host cannot be read; set MASTER_ADDR.")
     return host

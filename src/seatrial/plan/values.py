@@ -95,7 +95,7 @@ def shown(value: Any) -> str:
     try:
         text = repr(value)
     except (ValueError, RecursionError):
-        # Python refuses to write integers of more than 4,300 digits in decimal; a dotted key nests as deep as it is long.
+        # Python refuses to write integers of more than 4,300 digits in decimal, and a dotted key may nest very deep.
         return kind
     return f"{text if len(text) <= _SHOWN else text[:_SHOWN] + '...'} ({kind})"
 
