@@ -127,22 +127,29 @@ class _Stream(io.TextIOWrapper):
         return str(raw.decode())
 
 
-@pytest.fixture(autouse=True)
-def _nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder with two plans, and every way to a real start closed."""
+@contextlib.contextmanager
+def nothing_is_started(folder: Path) -> Iterator[None]:
+    """In that folder with two plans, and every way to a real start closed."""
 
     def refuse(*arguments: object, **more: object) -> None:
         raise AssertionError("a dry run started something")
 
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("seatrial.cli.trial.hold", refuse)
-    # The same interpreter says the same each time.
-    monkeypatch.setattr("seatrial.launch.place.find_torch", functools.cache(find_torch))
-    monkeypatch.setattr("seatrial.launch.joined.become_agent", refuse)
-    Path("plan.toml").write_text('level = "smoke"\ntraining.epochs = 1\n')
-    Path("wrong.toml").write_text('level = "smoke"\ntraining.epochs = "\x1b"\n')
-    yield
-    assert {path.name for path in tmp_path.iterdir()} == {"plan.toml", "wrong.toml"}, "a dry run wrote something"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("seatrial.cli.trial.hold", refuse)
+        # The same interpreter says the same each time.
+        patch.setattr("seatrial.launch.place.find_torch", functools.cache(find_torch))
+        patch.setattr("seatrial.launch.joined.become_agent", refuse)
+        (folder / "plan.toml").write_text('level = "smoke"\ntraining.epochs = 1\n')
+        (folder / "wrong.toml").write_text('level = "smoke"\ntraining.epochs = "\x1b"\n')
+        yield
+    assert {path.name for path in folder.iterdir()} == {"plan.toml", "wrong.toml"}, "a dry run wrote something"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path) -> Iterator[None]:
+    with nothing_is_started(tmp_path):
+        yield
 
 
 @pytest.mark.parametrize("name", ENTRIES)
