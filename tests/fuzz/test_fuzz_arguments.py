@@ -86,9 +86,9 @@ def _arguments(draw: st.DrawFn) -> list[str]:
 def arguments(entry: Entry) -> Target[list[str]]:
     """The arguments of that entry, for processes that are to start nothing."""
 
-    def check(typed: list[str]) -> None:
+    def check(words: list[str]) -> None:
         count("arguments")
-        code, out, err = _typed(entry, typed)
+        code, out, err = typed(entry, words)
         assert code in (0, 2), (code, err)
         assert "Traceback" not in out + err
         assert "mistake inside seatrial" not in err, err
@@ -105,10 +105,10 @@ def arguments(entry: Entry) -> Target[list[str]]:
     return Target(name="arguments", inputs=_arguments(), check=check)
 
 
-def _typed(entry: Entry, typed: list[str]) -> tuple[int, str, str]:
+def typed(entry: Entry, words: list[str]) -> tuple[int, str, str]:
     out, err = _Stream(), _Stream()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        patch.setattr(sys, "argv", ["seatrial", *typed])
+        patch.setattr(sys, "argv", ["seatrial", *words])
         with pytest.raises(SystemExit) as ended:
             entry()
     code = ended.value.code
@@ -165,7 +165,7 @@ def test_many_arguments_end_in_a_command_or_a_sentence(name: str) -> None:
 
 
 def test_a_dry_run_of_a_right_request_is_not_refused() -> None:
-    code, out, err = _typed(main, ["run", "--dry-run", "smoke", "--device", "cpu"])
+    code, out, err = typed(main, ["run", "--dry-run", "smoke", "--device", "cpu"])
     assert (code, err) == (0, "")
     assert "SEATRIAL_NODE_RANK=0" in out
     assert click.__name__ == "click"
