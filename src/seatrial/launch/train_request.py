@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from seatrial.errors import RequestError
 from seatrial.launch import joined, place
 from seatrial.launch.job import ProgramJob
 from seatrial.launch.place import Place
+from seatrial.launch.shell import pasted
 from seatrial.launch.targets import TARGETS
 from seatrial.probe import own_code
 from seatrial.probe.identity import Identity
@@ -50,14 +50,11 @@ class TrainRequest:
     def dry_run(self) -> list[str]:
         """What would be executed, a line each."""
         beside = {**self.env, **(own_code.environ_for(os.environ) if self.job is None else {})}
-        ranks = shlex.join(["env", *(f"{name}={value}" for name, value in beside.items()), *self.argv()])
+        ranks = pasted(beside, self.argv())
         if self.job is None:
             return [ranks]
         commands = TARGETS[self.job.target](self.job, control="127.0.0.1:PORT", token="TOKEN", keep="reports/RUN-ID")
-        agents = [
-            shlex.join(["env", *(f"{name}={value}" for name, value in command.env.items()), *command.argv])
-            for command in commands
-        ]
+        agents = [pasted(command.env, command.argv) for command in commands]
         return [
             *agents,
             f"# each of the {self.job.world_size} ranks, started by its agent, with RANK and so on set:",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shlex
 import sys
 import traceback
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from seatrial.launch.job import Job
 from seatrial.launch.joined import Meeting
 from seatrial.launch.record import Recorder, new_folder
 from seatrial.launch.request import Request, job_of
+from seatrial.launch.shell import pasted
 from seatrial.launch.targets import TARGETS
 from seatrial.probe.identity import identify
 from seatrial.report.interim import Interim
@@ -53,10 +53,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
 def _dry_run(job: Job, out: Path, meeting: Meeting | None) -> list[str]:
     control = meeting.control if meeting else "127.0.0.1:PORT"
     commands = TARGETS[job.target](job, control=control, token="TOKEN", keep=str(out / "RUN-ID"))
-    return [
-        shlex.join(["env", *(f"{name}={value}" for name, value in command.env.items()), *command.argv])
-        for command in commands
-    ]
+    return [pasted(command.env, command.argv) for command in commands]
 
 
 def hold(job: Job, out: Path, meeting: Meeting | None, *, as_json: bool, debug: bool) -> int:
