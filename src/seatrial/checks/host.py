@@ -78,11 +78,9 @@ def measure(context: Context, params: Params) -> None:
     files, locked = host.limit("nofile").soft, host.limit("memlock").soft
     if shm is not None:
         context.figure("shm_free", shm.free_bytes / _GB, "GB", "high")
-    left = [memory.available_bytes] if memory else []
-    if group and group.memory_left_bytes is not None:
-        left.append(group.memory_left_bytes)
-    if left:
-        context.figure("memory_available", min(left) / _GB, "GB", "high")
+    available_bytes = host.memory_available()
+    if available_bytes is not None:
+        context.figure("memory_available", available_bytes / _GB, "GB", "high")
     if files is not None:
         context.figure("open_files", files, "1", "high")
     if context.clock is not None:

@@ -35,11 +35,13 @@ def choose(
     nproc_per_node: int | None,
     python: str,
     alone: bool = True,
+    started: bool = False,
     sysfs: Path = Path("/sys"),
 ) -> Place:
     """Decide for this machine: one process per accelerator, else two CPU processes. Raises RequestError.
 
-    ``alone``: all ranks are on this machine.
+    ``alone``: all ranks are on this machine. ``started``: a launcher has started the processes, and may show each of
+    them a device of its own (``srun --gpus-per-task=1``).
     """
     if nproc_per_node is not None and nproc_per_node < 1:
         raise RequestError(f"--nproc-per-node {nproc_per_node}: at least one process is needed.")
@@ -56,7 +58,7 @@ def choose(
             )
     else:
         wanted = nproc_per_node or count
-        if wanted > count:
+        if wanted > count and not (started and count == 1):
             raise RequestError(
                 f"--nproc-per-node {wanted}: this machine shows {count} accelerators ({because});"
                 " ask for fewer processes, or for --device cpu."

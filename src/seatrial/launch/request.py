@@ -58,9 +58,10 @@ def job_of(request: Request, identity: Identity, meeting: Meeting | None) -> Job
     here = place.choose(
         device=request.device,
         backend=request.backend,
-        nproc_per_node=identity.local_world_size if is_rank else _ranks_of_a_node(request, identity),
+        nproc_per_node=_ranks_of_a_node(request, identity, is_rank=is_rank),
         python=python,
         alone=meeting is None or (is_rank and identity.local_world_size == identity.world_size),
+        started=is_rank,
     )
     planted = tuple(filter(None, os.environ.get("SEATRIAL_PLANT", "").split(";")))
     for fault in planted:
@@ -81,9 +82,9 @@ def job_of(request: Request, identity: Identity, meeting: Meeting | None) -> Job
     return job
 
 
-def _ranks_of_a_node(request: Request, identity: Identity) -> int | None:
+def _ranks_of_a_node(request: Request, identity: Identity, *, is_rank: bool) -> int | None:
     """As the option or the environment says; None where neither does. Raises RequestError where they disagree."""
-    asked, told = request.nproc_per_node, identity.nproc_per_node
+    asked, told = request.nproc_per_node, identity.local_world_size if is_rank else identity.nproc_per_node
     if asked is not None and told is not None and asked != told:
         raise RequestError(
             f"--nproc-per-node {asked}, but {identity.launcher} says {told} processes a node; leave the option out, or"

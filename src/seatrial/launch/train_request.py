@@ -147,7 +147,7 @@ def _as_rank(values: Mapping[str, Any], identity: Identity, environ: Mapping[str
     assert identity.rank is not None and identity.world_size is not None
     local_world_size = identity.local_world_size
     alone = local_world_size == identity.world_size
-    here = _place(values, local_world_size, alone=alone)
+    here = _place(values, local_world_size, alone=alone, started=True)
     told: dict[str, Any] = {
         "RANK": identity.rank,
         "WORLD_SIZE": identity.world_size,
@@ -226,7 +226,7 @@ def _as_controller(values: Mapping[str, Any], environ: Mapping[str, str], debug:
 # What is common to them
 
 
-def _place(values: Mapping[str, Any], nproc_per_node: int | None, *, alone: bool) -> Place:
+def _place(values: Mapping[str, Any], nproc_per_node: int | None, *, alone: bool, started: bool = False) -> Place:
     if values["strategy"] == "dp":
         if nproc_per_node not in (None, 1):
             raise RequestError(
@@ -239,6 +239,7 @@ def _place(values: Mapping[str, Any], nproc_per_node: int | None, *, alone: bool
         nproc_per_node=nproc_per_node,
         python=values["python"] or sys.executable,
         alone=alone,
+        started=started,
     )
 
 
