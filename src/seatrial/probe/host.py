@@ -93,7 +93,7 @@ def memory_available(root: Path = Path("/")) -> int | None:
     The page cache of files counts as free in both: it is given back. None: not known.
     """
     whole, group = memory(root), read_cgroup(root)
-    left = (None if whole is None else whole.available_bytes, None if group is None else group.memory_left_bytes)
+    left = (whole.available_bytes if whole else None, group.memory_left_bytes if group else None)
     return min((value for value in left if value is not None), default=None)
 
 
