@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +56,19 @@ def test_a_batch_per_process_grows_with_the_world() -> None:
     assert ask(TORCHRUN, batch_size=16).spec.recipe.global_batch_size == 32
     by_hand = ask(spawn=True, nnodes=8, node_rank=3, nproc_per_node=1, batch_size=16, init="tcp://10.0.0.1:22222")
     assert by_hand.spec.recipe.global_batch_size == 128
+
+
+def test_how_a_model_is_cut_reaches_the_recipe() -> None:
+    asked = ask(strategy="pipeline", model="mlp", nproc_per_node=6, model_parallel_size=3, num_microbatches=5)
+    assert (asked.spec.recipe.model_parallel_size, asked.spec.recipe.num_microbatches) == (3, 5)
+    assert "pipeline over 3;" in asked.summary
+    assert ask(strategy="tensor", model="mlp").spec.recipe.model_parallel_size == 2
+
+
+def test_spawned_ranks_have_the_time_to_save_that_was_asked_for() -> None:
+    spawned = ask(spawn=True, grace=90.0).spec.spawn
+    assert spawned is not None
+    assert spawned.stop_grace_s == 90.0
 
 
 def test_under_torchrun_this_process_is_the_rank_and_only_the_first_one_speaks() -> None:
@@ -109,6 +124,15 @@ def test_a_dry_run_prints_what_runs() -> None:
         ({"model": "convnett"}, "convnet"),
         ({"total_epochs": 3, "epochs": 4}, "TOTAL_EPOCHS and --epochs"),
         ({"epochs": 3, "max_steps": 4}, "--epochs and --max-steps"),
+        ({"total_epochs": 0, "epochs": 4}, "TOTAL_EPOCHS and --epochs"),
+        ({"save_after": 3, "save_every": 0}, "SAVE_EVERY and --save-every"),
+        ({"model_parallel_size": 2}, "--model-parallel-size 2: strategy ddp has no use for it"),
+        ({"strategy": "tensor", "num_microbatches": 2}, "add --strategy pipeline, or leave it out"),
+        ({"strategy": "pipeline", "model_parallel_size": 0}, "model_parallel_size is 0"),
+        ({"grace": -1.0}, "--grace -1"),
+        ({"grace": math.nan}, "--grace nan"),
+        ({"spawn": True, "output": "all"}, "--output all with --spawn"),
+        ({"spawn": True, "out": Path("elsewhere")}, "--out elsewhere with --spawn"),
         ({"save_after": 3, "save_every": 4}, "SAVE_EVERY and --save-every"),
         ({"batch_size": 3, "global_batch_size": 4}, "--batch-size and --global-batch-size"),
         ({"nproc_per_node": 0}, "--nproc-per-node 0"),
@@ -149,6 +173,7 @@ def test_a_wrong_request_is_refused_in_one_sentence(given: dict[str, Any], told:
         ({"max_restarts": 3}, "tell torchrun"),
         ({"nproc_per_node": 2}, "--nproc-per-node 2 under torchrun"),
         ({"nnodes": 1}, "--nnodes 1 under torchrun"),
+        ({"grace": 60.0}, "up to torchrun"),
         ({"target": "ssh"}, "--on ssh under torchrun"),
     ],
     ids=str,

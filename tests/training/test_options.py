@@ -18,6 +18,7 @@ from seatrial.training import trainer
 from seatrial.training.data import find_workload
 from seatrial.training.defaults import make_recipe
 from seatrial.training.outcome import Outcome
+from seatrial.training.precision import LossScale
 from seatrial.training.profile import StepProfile
 from seatrial.training.recipe import Recipe
 from seatrial.training.strategies.dp import build
@@ -143,10 +144,51 @@ def test_a_profile_holds_the_steps_of_the_middle(alone: dist.ProcessGroup, tmp_p
     _train(replace(SHORT, max_steps=16), alone, watch=Profiling())
     profile.stop()
     text = (tmp_path / "new" / "trace.json").read_text()
+    assert profile.is_written
     assert "convolution" in text
     assert "ProfilerStep#5" in text
     assert "ProfilerStep#14" in text
     assert "ProfilerStep#16" not in text
+
+
+def test_a_profile_says_when_there_was_nothing_to_write_and_refuses_where_it_cannot(tmp_path: Path) -> None:
+    profile = StepProfile(tmp_path / "trace.json", CPU)
+    profile.step()
+    profile.stop()
+    assert not profile.is_written
+    assert not (tmp_path / "trace.json").exists()
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "trace.json"):
+        with pytest.raises(RequestError, match="cannot be written"):
+            StepProfile(path, CPU)
+
+
+def test_the_factor_of_fp16_is_not_taken_from_a_training_without_one() -> None:
+    # The wrong way: 1, and small gradients round to 0 for some 30,000 steps until it has been doubled often enough.
+    scale = LossScale(replace(SHORT, amp="fp16"))
+    before = scale.state()
+    scale.load(LossScale(SHORT).state())
+    assert scale.state() == before
+    assert before["factor"] == 65_536
+    scale.load({"factor": 8.0, "good_steps": 3})
+    assert scale.state() == {"factor": 8.0, "good_steps": 3}
+
+
+def test_parameters_that_are_not_finite_at_the_end_are_told_without_a_store(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The last loss was still finite: nobody would see what its gradients did.
+    monkeypatch.setattr(LossScale, "unscale", _spoil)
+    outcome = _train(replace(SHORT, max_steps=1), alone)
+    assert outcome.nonfinite is not None
+    assert (outcome.nonfinite.what, outcome.nonfinite.group_ranks) == ("parameters", (0,))
+
+
+def _spoil(scale: LossScale, parameters: list[torch.nn.Parameter], group: dist.ProcessGroup) -> bool:
+    gradient = parameters[0].grad
+    assert gradient is not None
+    gradient.fill_(torch.nan)
+    return True
 
 
 @pytest.mark.slow

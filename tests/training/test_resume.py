@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from seatrial.training.batches import Batches
 from seatrial.training.checkpoint import CheckpointStore
 from seatrial.training.outcome import Outcome
 from seatrial.training.recipe import Recipe
-from seatrial.training.resume import Position, compare
+from seatrial.training.resume import Position, compare, find_state
 
 CPU = torch.device("cpu")
 # 15 steps an epoch, of which the last one has 37 samples; 20 steps end within the second epoch.
@@ -207,6 +209,34 @@ def test_a_checkpoint_of_another_training_is_refused_by_the_field_that_differs()
     # Rank 0 alone looks into the store; the others are told that it failed and do not wait for ever.
     assert "resume is never" in told[0]["never"]
     assert {rank["never"] for rank in told[1:]} == {"rank 0 could not read a checkpoint; its own message says why."}
+
+
+@pytest.fixture
+def alone() -> Iterator[dist.ProcessGroup]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    group = dist.group.WORLD
+    assert group is not None
+    yield group
+    dist.destroy_process_group()
+
+
+def test_never_and_a_path_hold_for_the_begin_of_a_training_and_not_for_its_restarts(
+    alone: dist.ProcessGroup, tmp_path: Path
+) -> None:
+    # The wrong way: a restart is refused, or goes back behind what was saved since.
+    other = CheckpointStore(tmp_path / "other")
+    begin = other.save(7, {"a": 1})
+    other.close()
+    with CheckpointStore(tmp_path / "own") as store:
+        assert find_state(store, "never", alone, CPU) is None
+        assert find_state(store, str(begin), alone, CPU, restarted=True) == (begin.name, {"a": 1})
+        store.save(9, {"a": 2})
+        for resume in ("never", str(begin)):
+            assert find_state(store, resume, alone, CPU, restarted=True) == ("step 9", {"a": 2})
+        with pytest.raises(RequestError, match="resume is never"):
+            find_state(store, "never", alone, CPU)
+        with pytest.raises(RequestError, match="step 9, later than step-000000000007"):
+            find_state(store, str(begin), alone, CPU)
 
 
 def test_a_full_disk_under_rank_0_ends_all_ranks() -> None:

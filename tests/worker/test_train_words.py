@@ -59,7 +59,15 @@ def test_the_last_lines_say_all_that_is_known() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"nonfinite": [1, 3], "loss": None, "step": 7}, "on rank 1, 3; lower --lr"),
+        (
+            {"nonfinite": {"what": "loss", "ranks": [1, 3]}, "loss": None},
+            "not a finite number on rank 1, 3;",
+        ),
+        (
+            {"nonfinite": {"what": "loss", "ranks": []}, "loss": None},
+            "finite on each rank, but their sum was not",
+        ),
+        ({"nonfinite": {"what": "parameters", "ranks": [1]}, "loss": None}, "parameters that are not finite numbers"),
         ({"stopped": True, "accuracy": None}, "nothing was saved"),
         ({"stopped": True, "accuracy": None, "checkpoint": "c"}, "what was trained is in the checkpoint"),
         ({"missed": 0.9}, "the target accuracy 0.9 was missed"),
@@ -104,16 +112,16 @@ def test_the_odd_rank_is_named_by_majority_and_by_nothing_else(digests: str, tol
 
 def test_a_restart_adds_no_epoch_twice_and_a_new_run_is_a_new_run(tmp_path: Path) -> None:
     path = tmp_path / "new" / "log.jsonl"
-    log = EpochLog(path, goes_on=False)
+    log = EpochLog(path, None, goes_on=False)
     for epoch in range(3):
-        log.add(epoch, {"loss": 1.0})
+        log.add(epoch, 10 * epoch + 10, {"loss": 1.0})
     log.close()
-    log = EpochLog(path, goes_on=True)
+    log = EpochLog(path, None, goes_on=True)
     for epoch in (1, 2, 3):
-        log.add(epoch, {"loss": 2.0})
+        log.add(epoch, 10 * epoch + 10, {"loss": 2.0})
     log.close()
-    log = EpochLog(path, goes_on=False)
-    log.add(0, {"loss": 3.0})
+    log = EpochLog(path, None, goes_on=False)
+    log.add(0, 10, {"loss": 3.0})
     log.close()
     assert [(line["run"], line["epoch"], line["loss"]) for line in read(path)] == [
         (1, 0, 1.0),
@@ -126,25 +134,49 @@ def test_a_restart_adds_no_epoch_twice_and_a_new_run_is_a_new_run(tmp_path: Path
 
 def test_a_line_that_was_cut_spoils_no_other(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    path.write_bytes(b'{"run":1,"epoch":0}\nnot ours\n[1]\n{"run":1,"epo')
-    log = EpochLog(path, goes_on=True)
-    log.add(1, {})
+    log = EpochLog(path, None, goes_on=False)
+    log.add(0, 10, {})
     log.close()
-    assert path.read_bytes().splitlines()[-2:] == [b'{"run":1,"epo', b'{"run":1,"epoch":1}']
+    path.write_bytes(path.read_bytes() + b'not ours\n[1]\n{"run":1,"epo')
+    log = EpochLog(path, None, goes_on=True)
+    log.add(1, 20, {})
+    log.close()
+    *_, cut, last = path.read_text().splitlines()
+    assert cut == '{"run":1,"epo'
+    assert json.loads(last) == {"run": 1, "epoch": 1, "step": 20, "checkpoint_dir": None}
+
+
+def test_an_epoch_that_a_longer_training_completes_is_told_again_as_far_as_it_went(tmp_path: Path) -> None:
+    for goes_on, steps in ((False, ((0, 23), (1, 30))), (True, ((1, 46), (2, 60)))):
+        log = EpochLog(tmp_path / "log", "kept", goes_on=goes_on)
+        for epoch, step in steps:
+            log.add(epoch, step, {})
+        log.close()
+    told = [(line["run"], line["epoch"], line["step"]) for line in read(tmp_path / "log")]
+    assert told == [(1, 0, 23), (1, 1, 30), (1, 1, 46), (1, 2, 60)]
+
+
+def test_of_two_trainings_in_one_log_each_goes_on_with_its_own_run(tmp_path: Path) -> None:
+    for folder, goes_on, epoch in (("a", False, 0), ("b", False, 0), ("b", True, 1), ("a", True, 1), ("c", True, 1)):
+        log = EpochLog(tmp_path / "log", folder, goes_on=goes_on)
+        log.add(epoch, 10 * epoch + 10, {})
+        log.close()
+    told = [(line["run"], line["epoch"]) for line in read(tmp_path / "log")]
+    assert told == [(1, 0), (2, 0), (2, 1), (1, 1), (3, 1)]
 
 
 def test_a_log_that_cannot_be_written_is_a_wrong_request(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file" / "log"):
         with pytest.raises(RequestError, match="--log"):
-            EpochLog(path, goes_on=False)
+            EpochLog(path, None, goes_on=False)
 
 
 def test_a_full_disk_is_told_and_not_taken_for_written(tmp_path: Path) -> None:
-    log = EpochLog(tmp_path / "log", goes_on=False)
+    log = EpochLog(tmp_path / "log", None, goes_on=False)
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, log._fd)
     os.close(full)
     with pytest.raises(OSError, match="space"):
-        log.add(0, {})
+        log.add(0, 10, {})
     log.close()

@@ -64,14 +64,16 @@ def _judge_nonfinite(evidence: Evidence) -> Ruling:
     # Some: those brought it in. All: what they were given was wrong already. None: only the sum over ranks was.
     apart = 0 < len(ranks) < num_ranks
     action = "run compute on it for longer." if apart else "lower training.lr; if that does not help, test the links."
+    in_loss = told.get("what", "loss") == "loss"
+    what = "the loss is not finite at step" if in_loss else "parameters are not finite after step"
     finding = Finding(
         severity="fail",
         check="training",
-        what=f"the loss is not finite at step {told['step']} (seed {told['seed']})",
+        what=f"{what} {told['step']} (seed {told['seed']})",
         culprit=_culprit(evidence, ranks) if apart else _NOBODY,
         measured=f"not finite on {len(ranks)} of {num_ranks} ranks",
         limit=Limit(value=0, unit="ranks", origin="exact"),
-        evidence=("all ranks stopped before the step was applied",),
+        evidence=("all ranks stopped before the step was applied",) if in_loss else (),
         action=action if ranks else "the sum over all ranks went wrong: look at the findings of collectives.",
     )
     return Ruling(findings=(finding,))

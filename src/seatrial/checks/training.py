@@ -173,7 +173,9 @@ def measure(context: Context, params: Params) -> None:
             _tell_losses(context, outcome.losses)
         if outcome.nonfinite is not None:
             ranks = [context.ranks[group_rank] for group_rank in outcome.nonfinite.group_ranks]
-            context.fact("nonfinite", {"step": outcome.nonfinite.step, "seed": recipe.seed, "ranks": ranks})
+            nonfinite = outcome.nonfinite
+            told = {"what": nonfinite.what, "step": nonfinite.step, "seed": recipe.seed, "ranks": ranks}
+            context.fact("nonfinite", told)
             return
         runs.add(outcome)
         wanted = _wait_for_others_to_agree(context, params, began, started, told_at) if params.duration_s else _STOP

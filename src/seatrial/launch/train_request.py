@@ -12,6 +12,7 @@ from typing import Any
 from seatrial.errors import RequestError
 from seatrial.launch import joined, place
 from seatrial.launch.job import ProgramJob
+from seatrial.launch.options import TRAIN, WHERE
 from seatrial.launch.place import Place
 from seatrial.launch.shell import pasted
 from seatrial.launch.targets import TARGETS
@@ -85,7 +86,8 @@ def resolve(values: Mapping[str, Any], identity: Identity, environ: Mapping[str,
 def _refuse_contradictions(values: Mapping[str, Any]) -> None:
     if not values["workload"]:
         raise RequestError(f"name what to train on: {', '.join(DEFAULT_MODELS)}-1x8x8.")
-    given = {name for name, value in values.items() if value not in (None, False, ())}
+    # 0 is given, too, and equals False.
+    given = {name for name, value in values.items() if value is not None and value is not False and value != ()}
     for one, other in (
         ("total_epochs", "epochs"),
         ("total_epochs", "max_steps"),
@@ -98,6 +100,15 @@ def _refuse_contradictions(values: Mapping[str, Any]) -> None:
     for name, low in (("nnodes", 1), ("nproc_per_node", 1), ("max_restarts", 0), ("save_every", 0), ("save_after", 0)):
         if values[name] is not None and values[name] < low:
             raise RequestError(f"{_flag(name)} {values[name]}: it must be {low} or more.")
+    for name, strategies in (("model_parallel_size", ("pipeline", "tensor")), ("num_microbatches", ("pipeline",))):
+        if name in given and values["strategy"] not in strategies:
+            chosen = values["strategy"] or "ddp"
+            raise RequestError(
+                f"{_flag(name)} {values[name]}: strategy {chosen} has no use for it; add --strategy"
+                f" {' or '.join(strategies)}, or leave it out."
+            )
+    if not 0 <= values["grace"] < 1e7:
+        raise RequestError(f"--grace {values['grace']:g}: a number of seconds from 0 is expected.")
     target = values["target_accuracy"]
     if target is not None and not 0 < target <= 1:
         raise RequestError(f"--target-accuracy {target:g}: a share above 0 and up to 1 is expected, such as 0.95.")
@@ -121,9 +132,9 @@ def _refuse_here(values: Mapping[str, Any], identity: Identity, *, is_rank: bool
             " leave one of the two out."
         )
     alone = not (values["spawn"] or is_rank or is_node)
-    wrong = ("nnodes", "node_rank", "init") if alone else ("target", "max_restarts")
+    wrong = ("nnodes", "node_rank", "init") if alone else ("target", "max_restarts", "output", "out")
     if is_rank:
-        wrong = (*wrong, "nnodes", "node_rank", "nproc_per_node")
+        wrong = (*wrong, "nnodes", "node_rank", "nproc_per_node", "grace")
     who = "without --spawn" if alone else "with --spawn" if values["spawn"] else f"under {identity.launcher}"
     why = {
         "target": "the ranks are started here; leave --on out",
@@ -131,10 +142,13 @@ def _refuse_here(values: Mapping[str, Any], identity: Identity, *, is_rank: bool
         if values["spawn"]
         else f"the launcher starts ranks again, not they themselves; tell {identity.launcher}",
         "init": "seatrial chooses itself where its ranks meet; add --spawn",
+        "output": "no agents are there to hold back the output of ranks",
+        "out": "no agents are there to keep the files of a run",
+        "grace": f"the time to save is up to {identity.launcher}",
     }
-    default = {"max_restarts": 0, "target": "local"}
+    default = {option.name: option.default for option in TRAIN + WHERE}
     for name in wrong:
-        if values[name] is not None and values[name] != default.get(name):
+        if values[name] is not None and values[name] != default[name]:
             told = why.get(name, "add --spawn" if alone else "the launcher has decided that; leave it out")
             raise RequestError(f"{_flag(name)} {values[name]} {who}: {told}.")
 
@@ -189,7 +203,9 @@ def _as_spawn(
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     world_size = nnodes * here.nproc_per_node
     spec = _spec(values, world_size, here, environ, debug)
-    spawned = Spawn(nnodes=nnodes, node_rank=node_rank, nproc_per_node=here.nproc_per_node)
+    spawned = Spawn(
+        nnodes=nnodes, node_rank=node_rank, nproc_per_node=here.nproc_per_node, stop_grace_s=values["grace"]
+    )
     if nnodes == 1:
         where = f"{_processes(world_size)} on this machine, without agents"
     else:
@@ -275,6 +291,7 @@ def _recipe(values: Mapping[str, Any], world_size: int) -> Recipe:
         batch = values["batch_size"] * world_size
     epochs = values["epochs"] if values["epochs"] is not None else values["total_epochs"]
     names = ("model", "max_steps", "optimizer", "lr", "schedule", "seed", "amp", "strategy", "augment")
+    names = (*names, "model_parallel_size", "num_microbatches")
     recipe = make_recipe(
         values["workload"],
         epochs=epochs,
@@ -297,13 +314,18 @@ def _request(
     what = f"{recipe.model}, {length}, global batch {recipe.global_batch_size}, {recipe.optimizer} lr {recipe.lr:g}"
     for fault in spec.planted:
         parse_fault(fault)
+    strategy = recipe.strategy
+    if strategy == "dp":
+        strategy += " (for old scripts; ddp is faster)"
+    elif strategy in ("pipeline", "tensor"):
+        strategy += f" over {recipe.model_parallel_size}"
     where += f" ({spec.device}, {backend})" + (f"; PLANTED FAULTS: {'; '.join(spec.planted)}" if spec.planted else "")
     return TrainRequest(
         spec=spec,
         job=job,
         python=values["python"] or sys.executable,
         env=env,
-        summary=f"seatrial train {recipe.workload}: {what}, {recipe.strategy}; {where}",
+        summary=f"seatrial train {recipe.workload}: {what}, {strategy}; {where}",
         speaks=speaks,
     )
 

@@ -20,7 +20,7 @@ class NonFinite:
     group_ranks: tuple[int, ...]
     """Those whose own numbers were not finite."""
     what: str = "loss"
-    """loss: that step was not applied on any rank; parameters: seen when they were to be saved after that step."""
+    """loss: that step was not applied on any rank; parameters: seen after that step, when they were to be kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

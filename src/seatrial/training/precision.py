@@ -73,12 +73,12 @@ class LossScale:
         return True
 
     def state(self) -> dict[str, float | int]:
-        """For a checkpoint."""
-        return {"factor": self.factor, "good_steps": self._good_steps}
+        """For a checkpoint; empty where nothing is scaled."""
+        return {"factor": self.factor, "good_steps": self._good_steps} if self._is_on else {}
 
     def load(self, state: dict[str, float | int]) -> None:
-        """Take over what ``state`` gave."""
-        if self._is_on:
+        """Take over what ``state`` gave; of a training that did not scale there is nothing to take."""
+        if self._is_on and state:
             self.factor, self._good_steps = float(state["factor"]), int(state["good_steps"])
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from seatrial.errors import SeatrialError
+from seatrial.errors import RequestError, SeatrialError
 
 __all__ = ["StepProfile"]
 
@@ -20,11 +21,20 @@ _RECORDED = 10
 class StepProfile:
     """Records steps 6 to 15 of a training into ``path``. ``step`` is to be called after each, as by ``Watch.on_step``.
 
+    Raises RequestError where nothing can be written.
+
     Only one rank is to have one: recording slows a step down, and the others then wait for it.
     """
 
     def __init__(self, path: Path, device: torch.device) -> None:
         self._path = path
+        self.is_written = False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise _unwritable(path, PermissionError("it may not be written"))
         activities = [ProfilerActivity.CPU]
         if device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
@@ -45,7 +55,11 @@ class StepProfile:
 
     def _write(self, profiler: Any) -> None:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(str(self._path))
         except (OSError, RuntimeError) as error:
             raise SeatrialError(f"the profile could not be written to {self._path}: {error}.") from error
+        self.is_written = True
+
+
+def _unwritable(path: Path, error: OSError) -> RequestError:
+    return RequestError(f"--profile {path}: it cannot be written ({error.strerror or error}); name another file.")

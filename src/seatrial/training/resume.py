@@ -115,29 +115,36 @@ def make_state(training: Training) -> dict[str, Any]:
 
 
 def find_state(
-    store: CheckpointStore, resume: str, group: dist.ProcessGroup, device: torch.device
+    store: CheckpointStore, resume: str, group: dist.ProcessGroup, device: torch.device, *, restarted: bool = False
 ) -> tuple[str, dict[str, Any]] | None:
     """What to resume from, and its name: rank 0 looks, all ranks are given the same, or all raise.
+
+    ``restarted``: what the store holds is of this training, so ``never`` and a path held for its begin only.
 
     ``resume`` is auto (the newest checkpoint, if there is one), never, or a path. What travels is what torch.save
     writes, read with ``weights_only``: no code can come with it. Raises SeatrialError or RequestError.
     """
 
     def look() -> torch.Tensor:
+        found = store.newest()
+        name = "" if found is None else f"step {found[0]}"
+        if found is not None and resume == "never" and not restarted:
+            raise RequestError(
+                f"the checkpoint folder holds one of {name} and resume is never: checkpoints of two trainings "
+                "in one folder would be mixed up; give another folder, or resume."
+            )
         if resume not in ("auto", "never"):
-            step, state = store.load(Path(resume))
-            name = Path(resume).name
-        else:
-            found = store.newest()
-            if found is None:
-                return torch.zeros(0, dtype=torch.uint8)
-            step, state = found
-            name = f"step {step}"
-            if resume == "never":
+            asked = store.load(Path(resume))
+            if found is None or found[0] <= asked[0]:
+                found, name = asked, Path(resume).name
+            elif not restarted:
                 raise RequestError(
-                    f"the checkpoint folder holds one of step {step} and resume is never: checkpoints of two trainings "
-                    "in one folder would be mixed up; give another folder, or resume."
+                    f"the checkpoint folder holds one of {name}, later than {Path(resume).name}: the next restart "
+                    "would go on from that one; give another folder, or move the later ones away."
                 )
+        if found is None:
+            return torch.zeros(0, dtype=torch.uint8)
+        state = found[1]
         file = io.BytesIO()
         torch.save({"name": name, "state": dict(state)}, file)
         return torch.frombuffer(bytearray(file.getbuffer()), dtype=torch.uint8)

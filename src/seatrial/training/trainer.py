@@ -42,6 +42,7 @@ def train(
     store: CheckpointStore | None = None,
     save_every: int = 0,
     resume: str = "auto",
+    restarted: bool = False,
     watch: Watch | None = None,
     target_accuracy: float | None = None,
 ) -> Outcome:
@@ -52,8 +53,10 @@ def train(
 
     All ranks give a ``store`` or none does; only that of rank 0 is used. Saved is after every ``save_every`` epochs (0:
     not in between), at the end, and when ``watch`` asks to stop. ``resume`` is ``auto`` (from the newest checkpoint of
-    the store, if there is one), ``never`` or the path of a checkpoint. With a ``watch`` or a ``target_accuracy``, all
-    ranks evaluate after each epoch; training ends after the first epoch that reaches the target.
+    the store, if there is one), ``never`` or the path of a checkpoint. ``restarted``: this training has begun with the
+    same arguments before, so a later checkpoint in the store is its own and is taken up in each case. With a ``watch``
+    or a ``target_accuracy``, all ranks evaluate after each epoch; training ends after the first epoch that reaches the
+    target.
 
     Raises RequestError for a recipe that cannot be trained so, or a checkpoint of another training; SeatrialError when
     a checkpoint cannot be read or written. Torch's global random numbers are left seeded anew.
@@ -98,7 +101,7 @@ def train(
     found, notes = None, tuple[str, ...]()
     if store is not None:
         phase("look for a checkpoint")
-        found = find_state(store, resume, group, device)
+        found = find_state(store, resume, group, device, restarted=restarted)
     if found is not None:
         phase("resume")
         state = found[1]
@@ -186,7 +189,7 @@ def train(
         if done or (epoch_over and (watch is not None or target_accuracy is not None)):
             phase("evaluate")
             counts = evaluate(strategy, batches, recipe, group)
-            reached = target_accuracy is not None and counts[0] >= target_accuracy * counts[1]
+            reached = target_accuracy is not None and counts[0] / counts[1] >= target_accuracy
             if watch is not None:
                 own_times = typical(clock.times()[epoch_began.steps :])
                 rank_times, seconds = _of_all_ranks(own_times, trained_s - epoch_began.seconds, group, device)
@@ -206,13 +209,15 @@ def train(
             position.begin_epoch()
             epoch_began = Lap(seconds=trained_s, steps=len(losses), samples=position.samples_seen)
         due = epoch_over and save_every > 0 and (epoch + 1) % save_every == 0
-        if store is not None and (interrupted or done or reached or due):
-            phase(f"save step {position.step}")
+        if interrupted or done or reached or due:
+            phase(f"look at parameters after step {position.step}")
             ranks = _ranks_with(not _all_finite(parameters), group, device)
             if ranks:
                 nonfinite = NonFinite(step=step, group_ranks=ranks, what="parameters")
                 break
-            checkpoint = save_state(training, store)
+            if store is not None:
+                phase(f"save step {position.step}")
+                checkpoint = save_state(training, store)
         if interrupted or reached:
             break
         stopwatch.go()

@@ -138,13 +138,16 @@ def _train(spec: TrainSpec, place: Place, report: Report, stopped_by: list[int])
         store=store,
         save_every=spec.save_every,
         resume=spec.resume,
+        # Only our agents never start a request again that was refused, so only there the folder is known to be ours.
+        restarted=report.by_agent and report.generation > 0,
         watch=report,
         target_accuracy=spec.target_accuracy,
     )
     if profile is not None:
         profile.stop()
     report.enter("compare digests")
-    told = _result(spec, place, report, outcome, _digests(outcome.digest, place, device))
+    written = profile is not None and profile.is_written
+    told = _result(spec, place, report, outcome, written, _digests(outcome.digest, place, device))
     code = _code(told)
     report.enter("end")
     dist.destroy_process_group()
@@ -242,13 +245,18 @@ def _digests(digest: str, place: Place, device: Any) -> list[str]:
     return [one.hex() for one in _gather(bytes.fromhex(digest), place.world_size, device)]
 
 
-def _result(spec: TrainSpec, place: Place, report: Report, outcome: Any, digests: list[str]) -> dict[str, Any]:
+def _result(
+    spec: TrainSpec, place: Place, report: Report, outcome: Any, profile_written: bool, digests: list[str]
+) -> dict[str, Any]:
     """What ``train_words.result_lines`` tells."""
     nonfinite = outcome.nonfinite
     start = report.start
     evaluated = outcome.num_evaluated > 0
     accuracy = outcome.num_correct / outcome.num_evaluated if evaluated else None
     target = spec.target_accuracy
+    notes = list(start.notes) if start is not None else []
+    if spec.profile is not None and not profile_written:
+        notes.append(f"no profile: it shows the steps from the 6th on, and {len(outcome.losses)} were trained.")
     return {
         "world_size": place.world_size,
         "step": outcome.step,
@@ -261,14 +269,14 @@ def _result(spec: TrainSpec, place: Place, report: Report, outcome: Any, digests
         "samples_per_s": outcome.samples_per_s,
         "digest": outcome.digest,
         "difference": difference(digests),
-        "nonfinite": None if nonfinite is None else list(nonfinite.group_ranks),
+        "nonfinite": None if nonfinite is None else {"what": nonfinite.what, "ranks": list(nonfinite.group_ranks)},
         "stopped": outcome.interrupted,
         "missed": target if target is not None and (accuracy is None or accuracy < target) else None,
         "resumed_from": start.resumed_from if start is not None else None,
-        "notes": list(start.notes) if start is not None else [],
+        "notes": notes,
         "checkpoint": None if outcome.checkpoint is None else str(outcome.checkpoint),
         "log": spec.log,
-        "profile": spec.profile,
+        "profile": spec.profile if profile_written else None,
     }
 
 

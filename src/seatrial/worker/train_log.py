@@ -15,15 +15,17 @@ __all__ = ["EpochLog"]
 
 
 class EpochLog:
-    """For one rank of the job. Each line has ``run``, counted from 1 in the file, and ``epoch``."""
+    """For one rank of the job. Each line has ``run``, counted from 1 in the file, ``epoch`` and ``step``."""
 
-    def __init__(self, path: str | os.PathLike[str], *, goes_on: bool) -> None:
-        """``goes_on``: this is the last run of the file again, after a restart or from a checkpoint.
+    def __init__(self, path: str | os.PathLike[str], checkpoint_dir: str | None, *, goes_on: bool) -> None:
+        """``goes_on``: this is the last run of the file with this ``checkpoint_dir`` again, after a restart or resumed.
 
         Raises RequestError where nothing can be written.
         """
         self.path = Path(path)
-        runs: dict[int, set[int]] = {}
+        self._folder = None if checkpoint_dir is None else os.path.abspath(checkpoint_dir)
+        runs: dict[int, set[tuple[int, int]]] = {}
+        last = own = 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -38,23 +40,29 @@ class EpochLog:
         for line in text.splitlines():
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 told = json.loads(line)
-                runs.setdefault(int(told["run"]), set()).add(int(told["epoch"]))
-        last = max(runs, default=0)
-        self.run = last if goes_on and last else last + 1
+                run, seen, folder = int(told["run"]), (int(told["epoch"]), int(told["step"])), told["checkpoint_dir"]
+                runs.setdefault(run, set()).add(seen)
+                last = max(last, run)
+                if folder == self._folder:
+                    own = max(own, run)
+        self.run = own if goes_on and own else last + 1
         self._known = runs.get(self.run, set())
 
-    def add(self, epoch: int, told: dict[str, Any]) -> None:
-        """Append an epoch. One that this run has told before is passed over: it was trained again after a restart.
+    def add(self, epoch: int, step: int, told: dict[str, Any]) -> None:
+        """Append an epoch as far as it was trained at ``step``.
+
+        One that this run has told before is passed over: it was trained again after a restart.
 
         Raises OSError when the disk does not take it.
         """
-        if epoch in self._known:
+        if (epoch, step) in self._known:
             return
-        line = json.dumps({"run": self.run, "epoch": epoch, **told}, separators=(",", ":")).encode() + b"\n"
+        place = {"run": self.run, "epoch": epoch, "step": step}
+        line = json.dumps({**place, **told, "checkpoint_dir": self._folder}, separators=(",", ":")).encode() + b"\n"
         # One write, so that no reader ever sees half of it.
         if os.write(self._fd, line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._known.add(epoch)
+        self._known.add((epoch, step))
 
     def close(self) -> None:
         """Give the file back."""

@@ -45,10 +45,10 @@ class Report:
         self._event_fd = int(os.environ.get("SEATRIAL_EVENT_FD", "-1"))
         self.by_agent = self._event_fd >= 0
         """An agent listens."""
-        self._generation = int(os.environ.get("SEATRIAL_GENERATION", os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
-        self._source = Source(os.environ.get("SEATRIAL_RUN", ""), f"rank{rank}.{self._generation}")
+        self.generation = int(os.environ.get("SEATRIAL_GENERATION", os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
+        self._source = Source(os.environ.get("SEATRIAL_RUN", ""), f"rank{rank}.{self.generation}")
         self._phases = PhaseWriter(int(os.environ["SEATRIAL_PHASE_FD"])) if self.by_agent else None
-        self._faults = [parse_fault(text) for text in spec.planted] if self._generation == 0 else []
+        self._faults = [parse_fault(text) for text in spec.planted] if self.generation == 0 else []
         self._log: EpochLog | None = None
         self._told_at = self._step_at = time.monotonic()
         self._told_step = self._step = 0
@@ -71,9 +71,11 @@ class Report:
         self._told_step = self._step = start.step
         self._told_at = time.monotonic()
         if self.rank == 0 and self._spec.log is not None:
-            self._log = EpochLog(self._spec.log, goes_on=start.step > 0 or self._generation > 0)
+            self._log = EpochLog(
+                self._spec.log, self._spec.checkpoint_dir, goes_on=start.step > 0 or self.generation > 0
+            )
         if self.rank == 0 and start.resumed_from:
-            self.say(f"{resumed_words(start.resumed_from, start.step)} of {start.num_steps}")
+            self.say(f"{resumed_words(start.resumed_from, start.step)}; {start.num_steps} steps in all")
 
     def on_step(self, step: int, loss: float, lr: float) -> None:
         self.loss, self._step = loss, step + 1
@@ -91,7 +93,7 @@ class Report:
         told = self._epoch(stats)
         if self._log is not None:
             try:
-                self._log.add(stats.epoch, {"step": stats.step, **told})
+                self._log.add(stats.epoch, stats.step, told)
             except OSError as error:  # days of training are worth more than their log
                 self.say(f"--log {self._spec.log} lacks epoch {stats.epoch} ({error.strerror or error})")
         if self.by_agent:
@@ -133,7 +135,7 @@ class Report:
             "left_s": (start.num_steps - self._step) * step_s,
         }
         if self.by_agent:
-            self._send({"kind": "progress", "gen": self._generation, "rank": self.rank, **told})
+            self._send({"kind": "progress", "gen": self.generation, "rank": self.rank, **told})
         else:
             self.say(progress_words(told))
 
@@ -186,7 +188,7 @@ class Report:
         print(f"seatrial: {text}", file=sys.stderr, flush=True)
 
     def _emit(self, kind: str, **payload: Any) -> None:
-        self._send(self._source.event(kind, gen=self._generation, rank=self.rank, **payload))
+        self._send(self._source.event(kind, gen=self.generation, rank=self.rank, **payload))
 
     def _send(self, message: dict[str, Any]) -> None:
         for line in encode(message):

@@ -11,11 +11,10 @@ from types import FrameType
 from typing import Any
 
 from seatrial.worker.train import INTERRUPTED, Place, hush_numpy, leave, run_rank
-from seatrial.worker.train_spec import TrainSpec
+from seatrial.worker.train_spec import Spawn, TrainSpec
 
 __all__ = ["spawn"]
 
-_STOP_GRACE_S = 30.0
 _FAILURE_GRACE_S = 5.0
 _HEAR_ALL_S = 1.0
 
@@ -42,7 +41,7 @@ def spawn(spec: TrainSpec) -> int:
     try:
         context = mp.spawn(_child, args=(spec.to_json(),), nprocs=spec.spawn.nproc_per_node, join=False)  # type: ignore[no-untyped-call]
         processes = context.processes
-        return _watch(processes, caught, spec.spawn.node_rank * spec.spawn.nproc_per_node)
+        return _watch(processes, caught, spec.spawn)
     finally:
         for process in processes:
             if process.is_alive():
@@ -52,7 +51,8 @@ def spawn(spec: TrainSpec) -> int:
             signal.signal(number, handler)
 
 
-def _watch(processes: list[Any], caught: list[int], first_rank: int) -> int:
+def _watch(processes: list[Any], caught: list[int], node: Spawn) -> int:
+    first_rank = node.node_rank * node.nproc_per_node
     until = float("inf")
     told = 0
     ended: dict[int, int] = {}
@@ -71,15 +71,17 @@ def _watch(processes: list[Any], caught: list[int], first_rank: int) -> int:
                     print(f"seatrial: rank {first_rank + at} was killed by {name}", file=sys.stderr, flush=True)
         if len(caught) > told:
             told = len(caught)
-            until = now + _STOP_GRACE_S if told == 1 else now
+            until = now + node.stop_grace_s if told == 1 else now
             _signal_all(processes, signal.SIGTERM)
         if now >= until:
             _signal_all(processes, signal.SIGKILL)
             until = now + _FAILURE_GRACE_S
     codes = set(ended.values())
+    if 2 in codes:  # of what is wrong with a request, the others may only know that rank 0 has left
+        return 2
     if told and codes != {0}:
         return 1 if 1 in codes else INTERRUPTED
-    return next((code for code in (2, INTERRUPTED) if codes == {code}), 0 if codes == {0} else 1)
+    return codes.pop() if codes in ({0}, {INTERRUPTED}) else 1
 
 
 def _signal_all(processes: list[Any], number: int) -> None:

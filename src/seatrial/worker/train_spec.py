@@ -18,6 +18,8 @@ class Spawn:
     nnodes: int
     node_rank: int
     nproc_per_node: int
+    stop_grace_s: float = 30.0
+    """From SIGTERM to SIGKILL: time to save."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,10 +60,13 @@ def result_lines(told: Mapping[str, Any]) -> list[str]:
 def _headline(told: Mapping[str, Any]) -> str:
     where = f"step {told['step']} of {told['num_steps']}"
     if told["nonfinite"] is not None:
-        ranks = ", ".join(str(rank) for rank in told["nonfinite"])
-        return (
-            f"stopped at {where}: the loss was not a finite number on rank {ranks}; lower --lr, or look at that device."
-        )
+        ranks = ", ".join(str(rank) for rank in told["nonfinite"]["ranks"])
+        if not ranks:
+            return f"stopped at {where}: the loss was finite on each rank, but their sum was not; test the links."
+        what = "the loss was not a finite number"
+        if told["nonfinite"]["what"] == "parameters":
+            what = "there were parameters that are not finite numbers, which are never saved,"
+        return f"stopped at {where}: {what} on rank {ranks}; lower --lr, or look at that device."
     figures = []
     if told["accuracy"] is not None:
         figures.append(f"accuracy {told['accuracy']:.4f} ({told['num_correct']} of {told['num_evaluated']})")
