@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from training.small_files import write_mnist
 
 from seatrial.errors import RequestError
 from seatrial.launch.options import SUBCOMMANDS
@@ -63,6 +64,18 @@ def test_how_a_model_is_cut_reaches_the_recipe() -> None:
     assert (asked.spec.recipe.model_parallel_size, asked.spec.recipe.num_microbatches) == (3, 5)
     assert "pipeline over 3;" in asked.summary
     assert ask(strategy="tensor", model="mlp").spec.recipe.model_parallel_size == 2
+
+
+def test_the_sizes_of_a_workload_are_those_of_the_folder_that_was_named(tmp_path: Path) -> None:
+    write_mnist(tmp_path, 40, 10)
+    with pytest.raises(RequestError, match="more than the 40 training samples of mnist"):
+        ask(workload="mnist", data=str(tmp_path), global_batch_size=64)
+
+
+def test_who_may_restart_saves_each_epoch_unless_told_otherwise() -> None:
+    assert (ask().spec.save_every, ask().spec.checkpoint_dir) == (0, None)
+    assert (ask(max_restarts=2).spec.save_every, ask(max_restarts=2).spec.checkpoint_dir) == (1, "checkpoints")
+    assert ask(max_restarts=2, save_every=0).spec.save_every == 0
 
 
 def test_spawned_ranks_have_the_time_to_save_that_was_asked_for() -> None:

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from seatrial.errors import RequestError
@@ -264,6 +265,8 @@ def _spec(
 ) -> TrainSpec:
     init = values["init"] or "env"
     save_every = values["save_after"] if values["save_after"] is not None else values["save_every"]
+    if save_every is None and values["max_restarts"]:
+        save_every = 1  # or else a restart would begin from the start
     folder = values["checkpoint_dir"]
     if folder is None and (save_every or values["max_restarts"] or values["resume"] not in ("auto", "never")):
         folder = _FOLDER
@@ -290,8 +293,8 @@ def _recipe(values: Mapping[str, Any], world_size: int) -> Recipe:
     if values["batch_size"] is not None:
         batch = values["batch_size"] * world_size
     epochs = values["epochs"] if values["epochs"] is not None else values["total_epochs"]
-    names = ("model", "max_steps", "optimizer", "lr", "schedule", "seed", "amp", "strategy", "augment")
-    names = (*names, "model_parallel_size", "num_microbatches")
+    names = ["model", "max_steps", "optimizer", "lr", "schedule", "seed", "amp", "augment"]
+    names += ["strategy", "model_parallel_size", "num_microbatches"]
     recipe = make_recipe(
         values["workload"],
         epochs=epochs,
@@ -300,7 +303,7 @@ def _recipe(values: Mapping[str, Any], world_size: int) -> Recipe:
         channels_last=values["channels_last"] or None,
         **{name: values[name] for name in names},
     )
-    recipe.data()
+    recipe.data(Path(values["data"]) if values["data"] else None)
     return recipe
 
 

@@ -185,7 +185,9 @@ class Report:
 
     def say(self, text: str) -> None:
         """A line for people, on standard error; all of it is in the files of the run where an agent listens."""
-        print(f"seatrial: {text}", file=sys.stderr, flush=True)
+        # One write, since the ranks of a node may share a terminal.
+        sys.stderr.write(f"seatrial: {text}\n")
+        sys.stderr.flush()
 
     def _emit(self, kind: str, **payload: Any) -> None:
         self._send(self._source.event(kind, gen=self.generation, rank=self.rank, **payload))

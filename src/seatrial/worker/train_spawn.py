@@ -80,6 +80,9 @@ def _watch(processes: list[Any], caught: list[int], node: Spawn) -> int:
     if 2 in codes:  # of what is wrong with a request, the others may only know that rank 0 has left
         return 2
     if told and codes != {0}:
+        if 1 not in codes and codes != {INTERRUPTED}:
+            how = f"not within {node.stop_grace_s:g} s (--grace)" if -signal.SIGKILL in codes else "before it began"
+            print(f"seatrial: stopped on request, {how}: nothing more was saved", file=sys.stderr, flush=True)
         return 1 if 1 in codes else INTERRUPTED
     return codes.pop() if codes in ({0}, {INTERRUPTED}) else 1
 
