@@ -1,0 +1,109 @@
+"""torch tensors as MPI sees them: addresses, types, reductions.
+
+MPI has no type for bfloat16 and float16; they travel as two bytes and are reduced by functions of ours that call torch.
+What is only moved, not reduced, travels as bytes, whatever its type.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from seatrial.worker.mpi_library import load_mpi
+
+__all__ = ["average", "moved", "reduced", "reduction"]
+
+Op = dist.ReduceOp
+_MPI_NAMES = {
+    torch.float64: "DOUBLE",
+    torch.float32: "FLOAT",
+    torch.int8: "INT8_T",
+    torch.int16: "INT16_T",
+    torch.int32: "INT32_T",
+    torch.int64: "INT64_T",
+    torch.uint8: "UINT8_T",
+    torch.bool: "C_BOOL",
+}
+for _name in ("uint16", "uint32", "uint64"):  # torch 2.3 brought them
+    if hasattr(torch, _name):
+        _MPI_NAMES[getattr(torch, _name)] = f"{_name.upper()}_T"
+_HALVES = (torch.float16, torch.bfloat16)
+_OPS = {Op.SUM: "SUM", Op.AVG: "SUM", Op.PRODUCT: "PROD", Op.MIN: "MIN", Op.MAX: "MAX"}
+_BITS = {Op.BAND: "BAND", Op.BOR: "BOR", Op.BXOR: "BXOR"}
+_BOOLS = {Op.SUM: "LOR", Op.MAX: "LOR", Op.PRODUCT: "LAND", Op.MIN: "LAND", Op.BAND: "LAND", Op.BOR: "LOR"}
+_BOOLS[Op.BXOR] = "LXOR"
+_HALF_OPS = {"SUM": torch.add, "PROD": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
+
+
+def moved(tensor: Tensor) -> list[Any]:
+    """A contiguous host or device tensor as MPI buffer, to be moved: elements of its size without meaning."""
+    return [_memory(tensor), tensor.numel(), _element(tensor.element_size())]
+
+
+def reduced(tensor: Tensor) -> list[Any]:
+    """A contiguous tensor as MPI buffer, to be reduced. Raises NotImplementedError for a type without reductions."""
+    return [_memory(tensor), tensor.numel(), _type(tensor.dtype)]
+
+
+def _memory(tensor: Tensor) -> Any:
+    size_bytes = tensor.numel() * tensor.element_size()
+    return load_mpi().buffer.fromaddress(tensor.data_ptr() if size_bytes else 0, size_bytes)
+
+
+@functools.cache
+def _element(size_bytes: int) -> Any:
+    # Counts are 32 bits in many an MPI: counting elements instead of bytes reaches 8 or 16 GiB.
+    return load_mpi().BYTE.Create_contiguous(size_bytes).Commit()
+
+
+@functools.cache
+def _type(dtype: torch.dtype) -> Any:
+    if dtype in _HALVES:
+        return _element(2)
+    if dtype not in _MPI_NAMES:
+        raise NotImplementedError(f"the MPI backend reduces no {dtype}; convert it first.")
+    return getattr(load_mpi(), _MPI_NAMES[dtype])
+
+
+def reduction(op: Any, dtype: torch.dtype) -> Any:
+    """The ``MPI.Op`` of a torch reduction. Raises NotImplementedError for what MPI cannot do, by name."""
+    kind = op if isinstance(op, Op.RedOpType) else op.op
+    return _reduction(kind, dtype)
+
+
+@functools.cache
+def _reduction(kind: Any, dtype: torch.dtype) -> Any:
+    if dtype == torch.bool:
+        name = _BOOLS.get(kind)
+    elif kind in _BITS:
+        name = None if dtype.is_floating_point else _BITS[kind]
+    else:
+        name = _OPS.get(kind)
+    _type(dtype)
+    if name is None:
+        raise NotImplementedError(f"the MPI backend has no {kind.name} of {dtype}.")
+    if dtype in _HALVES:
+        return _half_op(name, dtype)
+    return getattr(load_mpi(), name)
+
+
+def _half_op(name: str, dtype: torch.dtype) -> Any:
+    combine = _HALF_OPS[name]
+
+    def apply(source: Any, target: Any, datatype: Any) -> None:
+        if len(target):
+            right = torch.frombuffer(target, dtype=dtype)
+            # MPI hands the source out read-only; a writable view of the same memory spares a copy and a warning.
+            left = torch.frombuffer(load_mpi().buffer.fromaddress(source.address, len(source)), dtype=dtype)
+            combine(left, right, out=right)
+
+    return load_mpi().Op.Create(apply, commute=True)
+
+
+def average(op: Any) -> bool:
+    """Whether the sum is still to be divided by the number of ranks."""
+    return bool(op == Op.AVG)
