@@ -153,7 +153,7 @@ class MpiGroup(dist.ProcessGroup):
             self._comm.Allgather(source, [types.moved(flat)[0], *target[1:]])
             _deal(flat, parts)
 
-        return self._collective("all_gather", opts, run, parts)
+        return self._collective("all_gather", opts, run, parts, keep=[host])
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> LaneWork:
         works = [self.allgather([[row[i] for row in outputs]], [tensor], opts) for i, tensor in enumerate(inputs)]
@@ -183,7 +183,7 @@ class MpiGroup(dist.ProcessGroup):
             for output, target, _ in pairs:
                 _bring_back(output, target)
 
-        return self._collective("all_gather_into_tensor", opts, run, outputs)
+        return self._collective("all_gather_into_tensor", opts, run, outputs, keep=pairs)
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> LaneWork:
         (tensor,) = inputs
@@ -199,7 +199,7 @@ class MpiGroup(dist.ProcessGroup):
             self._comm.Gather(source, target, root=root)
             _deal(flat, parts)
 
-        return self._collective("gather", opts, run, parts)
+        return self._collective("gather", opts, run, parts, keep=[host])
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> LaneWork:
         (output,) = outputs
@@ -265,7 +265,7 @@ class MpiGroup(dist.ProcessGroup):
             for output, part in zip(outputs, target.split(_numels(outputs)), strict=True):
                 output.copy_(part.view(output.shape))
 
-        return self._collective("all_to_all", opts, run, outputs)
+        return self._collective("all_to_all", opts, run, outputs, keep=[source])
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any
@@ -278,7 +278,7 @@ class MpiGroup(dist.ProcessGroup):
             run_flat()
             _bring_back(output, host)
 
-        return self._collective("all_to_all_single", opts, run, [output])
+        return self._collective("all_to_all_single", opts, run, [output], keep=[source])
 
     alltoall_base = all_to_all_single
 
@@ -352,9 +352,12 @@ class MpiGroup(dist.ProcessGroup):
 
     # Parts
 
-    def _collective(self, name: str, opts: Any, run: Callable[[], None], result: Tensors) -> LaneWork:
+    def _collective(
+        self, name: str, opts: Any, run: Callable[[], None], result: Tensors, keep: Sequence[Any] = ()
+    ) -> LaneWork:
+        """``keep``: what MPI knows by its address only, and ``run`` does not hold."""
         named_s = opts.timeout.total_seconds()
-        work = LaneWork(name, run, result, named_s if named_s > 0 else self._timeout_s)
+        work = LaneWork(name, run, result, named_s if named_s > 0 else self._timeout_s, keep)
         return self._lane.submit(work, asynchronous=getattr(opts, "asyncOp", True))
 
     def _meet(self, size_bytes: int) -> None:

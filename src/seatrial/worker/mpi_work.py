@@ -58,8 +58,16 @@ def _timed_out(name: str, timeout_s: float) -> Exception:
 class LaneWork(Work):  # type: ignore[misc]
     """A collective of a lane."""
 
-    def __init__(self, name: str, operation: Callable[[], None], result: Sequence[Tensor], timeout_s: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        operation: Callable[[], None],
+        result: Sequence[Tensor],
+        timeout_s: float,
+        keep: Sequence[Any] = (),
+    ) -> None:
         super().__init__()
+        self._keep = keep
         self.name = name
         self.timeout_s = timeout_s
         self._operation: Callable[[], None] | None = operation
@@ -76,7 +84,7 @@ class LaneWork(Work):  # type: ignore[misc]
             self._operation()
         except BaseException as error:
             self._error = error
-        self._operation = None
+        self._operation, self._keep = None, ()
         with self._lock:
             self._done.set()
         if self._future is not None:
