@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from seatrial.launch.bundle import write_bundle
+
 # A shared machine may pause any example for long; the timeout of the whole test stands.
 settings.register_profile("seatrial", deadline=None, print_blob=True)
 settings.load_profile("seatrial")
@@ -32,7 +34,9 @@ MARKS: dict[str, tuple[str, Callable[[], bool]]] = {
     "slurm": ("needs slurmctld and slurmd", lambda: _has("slurmctld", "slurmd")),
     "podman": ("needs podman", lambda: _has("podman")),
     "browser": ("needs chromium", lambda: _has("chromium")),
+    "fuzz": ("takes minutes", lambda: True),
     "gpu": ("needs an accelerator", lambda: Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()),
+    "slow": ("takes long", lambda: True),
 }
 """Mark -> what it says of a test, and whether this machine is fit for it."""
 
@@ -76,6 +80,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for mark, count in sorted(_left_out.items()):
         terminalreporter.write_line(f"NOT RUN: {count} marked {mark} ({MARKS[mark][0]}); make test-marked runs them")
+
+
+@pytest.fixture(scope="session")
+def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that travels, built from this source."""
+    file = tmp_path_factory.mktemp("bundle") / "seatrial.pyz"
+    write_bundle(file)
+    return file
 
 
 @pytest.fixture(autouse=True)

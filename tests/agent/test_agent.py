@@ -2,97 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from agent.stub_conductor import TOKEN, StubConductor
 
 from seatrial.probe.process import look
-from seatrial.verdict.handshake import proof, proves
-from seatrial.verdict.wire import Decoder, encode
+from seatrial.verdict.handshake import proves
 
-TOKEN = "the-token"
 _START: dict[str, Any] = {"kind": "start", "run": "x", "gen": 0, "ranks": [[0, 1]], "places": [[0, 0], [1, 1]]}
 _START |= {"device": "cpu", "backend": "auto", "env": {}, "planted": []}
-
-
-class StubConductor:
-    """Listens, starts one agent, and has its one conversation."""
-
-    def __init__(self, keep: Path) -> None:
-        self.keep = keep
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.settimeout(20)
-            environ = {**os.environ, "SEATRIAL_CONTROL": f"127.0.0.1:{listener.getsockname()[1]}"}
-            environ |= {"SEATRIAL_TOKEN": TOKEN, "SEATRIAL_NODE_RANK": "0", "SEATRIAL_KEEP": str(keep)}
-            self.agent = subprocess.Popen([sys.executable, "-m", "seatrial.agent.main"], env=environ)
-            self.connection, _ = listener.accept()
-        self.connection.settimeout(30)
-        self.heard: list[dict[str, Any]] = []
-        self._decoder = Decoder()
-        self._lines = self.connection.makefile("rb")
-        self.hello = self.until_kind("hello")
-        self.send({"kind": "proof", "proof": proof(TOKEN, "conductor", self.hello["nonce"], 0)})
-
-    def send(self, *messages: dict[str, Any]) -> None:
-        for message in messages:
-            self.connection.sendall(b"".join(encode(message)))
-
-    def until(self, wanted: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-        """The next message that is wanted; all that came before it is kept in ``heard``."""
-        for line in self._lines:
-            message = self._decoder.line(line)
-            if message is not None:
-                self.heard.append(message)
-                if wanted(message):
-                    return message
-        raise AssertionError(f"the agent closed the connection after {self.heard[-3:]}")
-
-    def until_kind(self, kind: str) -> dict[str, Any]:
-        return self.until(lambda message: message["kind"] == kind)
-
-    def until_phase(self, rank: int, phase: str) -> None:
-        """Its agent has seen the rank in that phase."""
-        self.until(lambda message: message["kind"] == "status" and message["ranks"].get(str(rank), [""])[-1] == phase)
-
-    def until_both_are_up(self) -> None:
-        """Two ranks have entered their first phase: from then on they die with their agent."""
-        self.until(
-            lambda message: (
-                message["kind"] == "status" and [row[2] > 0 for row in message["ranks"].values()] == [True] * 2
-            )
-        )
-
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        return [message for message in self.heard if message["kind"] == kind]
-
-    def hear_out(self) -> int:
-        """All the rest, and the exit code of the agent."""
-        with contextlib.suppress(AssertionError):
-            self.until(lambda message: False)
-        return self.agent.wait(20)
-
-    def kept(self) -> list[dict[str, Any]]:
-        """What the agent left in its file."""
-        return list(Decoder().lines((self.keep / "node0.events").read_bytes()))
-
-    def ranks(self) -> list[int]:
-        """Process ids of the agent's children."""
-        text = Path(f"/proc/{self.agent.pid}/task/{self.agent.pid}/children").read_text()
-        return [int(pid) for pid in text.split()]
-
-    def close(self) -> None:
-        self._lines.close()
-        self.connection.close()
-        self.agent.kill()
-        self.agent.wait()
 
 
 @pytest.fixture
@@ -108,17 +35,31 @@ def _gone(pids: list[int]) -> bool:
 
 def test_it_says_hello_and_nothing_else_before_it_is_welcome(conductor: StubConductor) -> None:
     hello = conductor.hello
-    assert (hello["node_rank"], hello["pid"]) == (0, conductor.agent.pid)
-    assert proves(hello["proof"], TOKEN, "agent", hello["nonce"], 0)
-    assert TOKEN not in str(hello)
+    assert hello["node_rank"] == 0
+    assert proves(conductor.proof["proof"], TOKEN, "agent", hello["nonce"], "c", 0)
+    assert TOKEN not in str(conductor.heard)
     conductor.send({"kind": "welcome", "run": "x"})
     node = conductor.until_kind("node")
     assert (node["src"], node["seq"], node["run"], node["address"]) == ("node0", 0, "x", "127.0.0.1")
     conductor.send({"kind": "stop"})
     assert conductor.hear_out() == 0
-    assert {message["kind"] for message in conductor.heard} <= {"hello", "node", "status", "end"}
+    assert {message["kind"] for message in conductor.heard} <= {"hello", "proof", "node", "time", "status", "end"}
     assert conductor.kept() == conductor.of("node") + conductor.of("end")
     assert conductor.of("end")[0]["told"] is False
+
+
+def test_it_asks_for_the_time_again_and_again_until_it_has_asked_enough(conductor: StubConductor) -> None:
+    conductor.send({"kind": "welcome", "run": "x"})
+    asked = []
+    for _ in range(8):
+        question = conductor.until_kind("time")
+        asked.append(question["number"])
+        conductor.send({"kind": "time", "number": question["number"], "at": time.time()})
+    conductor.until_kind("status")
+    conductor.send({"kind": "stop"})
+    assert conductor.hear_out() == 0
+    assert asked == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert len(conductor.of("time")) == 8
 
 
 def test_ranks_of_a_whole_trial_killed_hanging_stopped_and_quitting(conductor: StubConductor) -> None:

@@ -172,6 +172,7 @@ def test_the_real_worker_says_who_it_is_where_it_stands_and_ends() -> None:
     start = {"kind": "start", "run": "x", "gen": 0, "rank": 1, "local_rank": 1, "node_rank": 0, "node": "here"}
     start |= {
         "address": "127.0.0.1",
+        "local_world_size": 2,
         "ranks": [[0, 1]],
         "device": "cpu",
         "backend": "auto",

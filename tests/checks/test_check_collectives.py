@@ -36,6 +36,7 @@ class RecordingContext:
     ranks: tuple[int, ...]
     group_rank: int = 0
     local_rank: int = 0
+    local_world_size: int = 1
     node_rank: int = 0
     node: str = "here"
     address: str = "127.0.0.1"
@@ -44,6 +45,7 @@ class RecordingContext:
     store: Any = None
     stage: str = "measure"
     timeout_s: float = 60.0
+    clock: tuple[float, float] | None = None
     given: dict[str, Any] = field(default_factory=dict)
     figures: list[Figure] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)

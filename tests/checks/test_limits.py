@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import seatrial.checks as room
-from seatrial.checks import bootstrap, collectives, compute, registry, training
+from seatrial.checks import bootstrap, collectives, compute, memory, registry, storage, training
 from seatrial.checks._training_judge import accuracy_limit
 from seatrial.checks.base import Check, Held
 from seatrial.plan.specs import find
@@ -82,6 +82,25 @@ def test_the_users_limits_are_shown_where_they_are_set() -> None:
     assert formed["ranks that come"].limit == "all, within 30 s a stage"
     speed = held(compute.CHECK, compute.Params(min_tflops=0.5))["tflops, fp32 (CPU), bf16 (GPU)"]
     assert (speed.limit, speed.origin) == ("at least 0.5 TFLOP/s", "user compute.min_tflops")
+
+
+def test_memory_and_storage_say_what_they_hold_and_where_it_came_from() -> None:
+    rows = held(memory.CHECK, memory.Params(min_copy_gbps=3000))
+    assert rows["wrong_words"] == Held(what="wrong_words", limit="0", origin="exact")
+    assert (rows["copy_gbps, device"].limit, rows["copy_gbps, device"].origin) == (
+        "at least 3000 GB/s",
+        "user memory.min_copy_gbps",
+    )
+    assert "copy_gbps, host_to_device, device_to_host" not in rows
+    assert rows["copy_gbps, known device, device"].limit == "memory peak x 0.5, only warns"
+    assert "10 % (GPU), 30 % (CPU)" in rows["copy_gbps, 4 or more ranks"].limit
+    rows = held(storage.CHECK, storage.Params(folder="/ckpt", shared="yes", max_fsync_ms=10, size_bytes=2**20))
+    assert rows["free_bytes"].limit == "at least 1048576 B for each rank that writes there"
+    assert rows["ranks that see one another"].limit == "one folder for all ranks"
+    assert rows["fsync_ms p99 of a node"] == Held(
+        what="fsync_ms p99 of a node", limit="at most 10 ms", origin="user storage.max_fsync_ms"
+    )
+    assert "write_gbps of a node" not in rows
 
 
 def accuracies(**params: Any) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -22,21 +23,27 @@ class StubAgent:
 
     def __init__(self, port: int, node: int = 0) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S)
+        self.said: list[bytes] = []
         self._decoder = Decoder()
         self._node = Source(RUN, f"node{node}")
         self._ranks = [Source(RUN, f"rank{2 * node + at}.0") for at in range(2)]
         self._first = 2 * node
-        self.send({"kind": "hello", "nonce": "n", "proof": proof(TOKEN, "agent", "n", node), "node_rank": node})
+        self.send({"kind": "hello", "nonce": "n", "node_rank": node})
+        self._lines = self.socket.makefile("rb")
+        challenge = (self._decoder.line(self._lines.readline()) or {}).get("challenge", "refused")
+        with contextlib.suppress(OSError):
+            self.send({"kind": "proof", "proof": proof(TOKEN, "agent", "n", challenge, node)})
 
     def send(self, *messages: dict[str, Any]) -> None:
         """Say something."""
         for message in messages:
+            self.said += encode(message)
             self.socket.sendall(b"".join(encode(message)))
 
     def heard(self) -> Iterator[dict[str, Any]]:
         """What the conductor says, until it closes the connection."""
-        with self.socket.makefile("rb") as lines:
-            for line in lines:
+        with self._lines:
+            for line in self._lines:
                 message = self._decoder.line(line)
                 if message is not None:
                     yield message

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,11 +19,11 @@ from seatrial.conductor.records import Config
 from seatrial.conductor.serve import Server
 from seatrial.conductor.steps import StepPlan
 from seatrial.verdict.events import Source
-from seatrial.verdict.handshake import proof
-from seatrial.verdict.wire import MAX_LINE_BYTES, PREFIX, encode
+from seatrial.verdict.handshake import proof, proves
+from seatrial.verdict.wire import MAX_LINE_BYTES, PREFIX, Decoder, encode
 
 _STEPS = (StepPlan(check="compute", scope="alone"), StepPlan(check="training", scope="world"))
-_HELLO = {"kind": "hello", "nonce": "n", "proof": proof(TOKEN, "agent", "n", 0), "node_rank": 0}
+_HELLO = {"kind": "hello", "nonce": "n", "node_rank": 0}
 _FULL_HOUSE = 256
 """Strangers that a server keeps at once."""
 
@@ -83,10 +83,12 @@ def _served(nodes: int = 1, steps: tuple[StepPlan, ...] = _STEPS, deadline_s: fl
 
 
 def _is_closed(stranger: socket.socket) -> bool:
-    try:
-        return stranger.recv(1) == b""
-    except ConnectionResetError:
-        return True
+    """Wait until it is sent away; it may have been shown a proof, and nothing else."""
+    heard = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := stranger.recv(1 << 12):
+            heard += piece
+    return b"welcome" not in heard
 
 
 def _line(body: str) -> bytes:
@@ -108,16 +110,13 @@ def test_a_trial_goes_through() -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        encode({**_HELLO, "proof": "wrong"}),
-        encode({**_HELLO, "proof": proof("another token", "agent", "n", 0)}),
-        encode({**_HELLO, "proof": proof(TOKEN, "conductor", "n", 0)}),
-        encode({**_HELLO, "nonce": "m"}),
         encode({**_HELLO, "nonce": None}),
         encode({"kind": "hello", "node_rank": 0}),
-        encode({**_HELLO, "proof": ["x"]}),
-        encode({**_HELLO, "proof": "\ud800"}),
-        encode({**_HELLO, "nonce": "\ud800"}),
         encode({**_HELLO, "node_rank": 1}),
+        encode({**_HELLO, "node_rank": False}),
+        encode(_HELLO) * 2,
+        encode(_HELLO) + encode({"kind": "proof", "proof": proof(TOKEN, "agent", "n", "guessed", 0)}),
+        encode({**_HELLO, "nonce": "\ud800"}) + encode({"kind": "proof"}),
         encode({**_HELLO, "node_rank": -1}),
         encode({**_HELLO, "node_rank": "0"}),
         encode({**_HELLO, "kind": "status"}),
@@ -136,6 +135,52 @@ def test_who_does_not_begin_with_a_right_hello_is_sent_away(said: list[bytes]) -
                 for piece in said:
                     stranger.sendall(piece)
             assert _is_closed(stranger)
+        StubAgent(served.server.port).serve()
+        served.over()
+    assert served.outcomes() == ["done", "done"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda challenge: proof("another token", "agent", "n", challenge, 0),
+        lambda challenge: proof(TOKEN, "conductor", "n", challenge, 0),
+        lambda challenge: proof(TOKEN, "agent", "m", challenge, 0),
+        lambda challenge: proof(TOKEN, "agent", "n", challenge, 1),
+        lambda challenge: proof(TOKEN, "agent", "n", "of another connection", 0),
+        lambda challenge: ["x"],
+        lambda challenge: "\ud800",
+        lambda challenge: None,
+    ],
+)
+def test_who_says_hello_and_cannot_prove_it_is_sent_away(wrong: Callable[[str], object]) -> None:
+    with _served() as served:
+        with served.connect() as stranger, stranger.makefile("rb") as lines:
+            stranger.sendall(b"".join(encode(_HELLO)))
+            answer = Decoder().line(lines.readline())
+            assert answer is not None
+            assert proves(answer["proof"], TOKEN, "conductor", "n", answer["challenge"], 0)
+            stranger.sendall(b"".join(encode({"kind": "proof", "proof": wrong(answer["challenge"])})))
+            assert _is_closed(stranger)
+        StubAgent(served.server.port).serve()
+        served.over()
+    assert served.outcomes() == ["done", "done"]
+
+
+def test_what_was_overheard_on_one_connection_opens_no_other_one() -> None:
+    overheard = []
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        overheard = list(agent.said)
+        agent.serve()
+        served.over()
+    assert len(overheard) == 2
+    with _served() as served:
+        for said in (overheard, overheard[1:]):
+            with served.connect() as stranger:
+                stranger.sendall(b"".join(said))
+                assert _is_closed(stranger)
+        assert served.server._peers == {}
         StubAgent(served.server.port).serve()
         served.over()
     assert served.outcomes() == ["done", "done"]
@@ -197,7 +242,8 @@ def test_wrong_words_of_a_right_agent_are_counted_and_passed_over() -> None:
         {"kind": "status", "ranks": {"0": ["R", 10**400, 1, "x"]}},
         {"kind": "error", "gen": 0, "rank": 77, "phase": "x", "cause": "own"},
     ]
-    unknown: list[Any] = [{"kind": "killed"}, {"kind": "weather", "gen": 0}, {"seq": 1}]
+    wrong += [{"seq": 1}]
+    unknown: list[Any] = [{"kind": "killed"}, {"kind": "weather", "gen": 0}]
     damaged = [
         _line('{"kind":"status","ranks":{"0":["R",Infinity,Infinity,"x"]}}'),
         _line('{"kind":"figures","gen":0,"src":"rank0.0","seq":7,"figures":[{"value":NaN}]}'),
@@ -214,6 +260,27 @@ def test_wrong_words_of_a_right_agent_are_counted_and_passed_over() -> None:
         served.over()
     assert served.outcomes() == ["done", "done"]
     assert served.server.damaged == len(_STEPS) * (len(wrong) + len(damaged))
+
+
+def test_the_time_is_told_at_once_to_whoever_belongs_here() -> None:
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        heard = agent.heard()
+        agent.send(*agent.answers(next(heard)))
+        before = time.time()
+        agent.send({"kind": "time", "number": 7}, {"kind": "time"}, {"kind": "time", "number": "8"})
+        told = []
+        for message in heard:
+            told += [message] if message["kind"] == "time" else []
+            agent.send(*agent.answers(message))
+        agent.socket.close()
+        served.over()
+    (answer,) = told
+    assert answer["number"] == 7
+    assert before <= answer["at"] <= time.time()
+    assert served.server.damaged == 2
+    assert served.outcomes() == ["done", "done"]
+    assert not any(event["kind"] == "time" for event in served.events)
 
 
 def test_an_agent_that_sends_without_end_is_cut_off() -> None:

@@ -22,9 +22,11 @@ def options(mpirun: str) -> list[str]:
     return ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
 
 
+@pytest.mark.parametrize("source", ["installed", "pyz"])
 @pytest.mark.parametrize("mpirun", MPIRUNS, ids=lambda path: Path(path).parts[-3])
-def test_ranks_of_mpirun_are_the_ranks(tmp_path: Path, mpirun: str) -> None:
-    trial = [sys.executable, "-m", "seatrial", "run", "smoke", "--json", "--out", str(tmp_path)]
+def test_ranks_of_mpirun_are_the_ranks(tmp_path: Path, mpirun: str, source: str, pyz: Path) -> None:
+    command = [sys.executable, *([str(pyz)] if source == "pyz" else ["-m", "seatrial"])]
+    trial = [*command, "run", "smoke", "--json", "--out", str(tmp_path)]
     done = subprocess.run(
         [mpirun, *options(mpirun), "-np", "2", *trial],
         capture_output=True,

@@ -13,13 +13,15 @@ from launchers.slurm_cluster import slurm_cluster
 pytestmark = pytest.mark.slurm
 
 
+@pytest.mark.parametrize("source", ["installed", "pyz"])
 @pytest.mark.parametrize("where", [["-N2", "--ntasks-per-node=1"], ["-N1", "-n2"]], ids=["2 nodes", "1 node"])
-def test_srun_tasks_are_the_ranks(tmp_path: Path, where: list[str]) -> None:
+def test_srun_tasks_are_the_ranks(tmp_path: Path, where: list[str], source: str, pyz: Path) -> None:
+    typed = [sys.executable, *([str(pyz)] if source == "pyz" else ["-m", "seatrial"])]
     (tmp_path / "cluster").mkdir()
     out = tmp_path / "reports"
     with slurm_cluster(tmp_path / "cluster") as environ:
         environ["MASTER_ADDR"] = "127.0.0.1"  # n0 and n1 are names that only this cluster knows
-        command = ["srun", *where, sys.executable, "-m", "seatrial", "run", "smoke", "--json", "--out", str(out)]
+        command = ["srun", *where, *typed, "run", "smoke", "--json", "--out", str(out)]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=55, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

@@ -18,6 +18,8 @@ def test_two_processes_pass(tmp_path: Path) -> None:
     assert ended.report["acceptance"]["partial"] == []
     assert {check["status"] for check in ended.report["checks"].values()} == {"pass"}
     assert ended.report["judged_figures"] > 0
+    (host,) = (fact["value"] for fact in ended.report["facts"] if fact["name"] == "host")
+    assert abs(host["clock"][0]) <= host["clock"][1] + 1.0, "one machine has one clock"
     assert json.loads((tmp_path / "cluster_test_report.json").read_text()) == ended.report
 
 

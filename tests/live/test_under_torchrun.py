@@ -13,7 +13,8 @@ import pytest
 from live.trials import SCHEMA
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-TRIAL = ["-m", "seatrial", "run", "smoke", "--json"]
+TRIAL = ["run", "smoke", "--json"]
+SOURCES = ["installed", "pyz"]
 
 
 def free_port() -> str:
@@ -39,12 +40,28 @@ def passed(out: Path, launchers: list[subprocess.Popen[str]]) -> None:
     assert len([path for path in out.iterdir() if path.is_dir()]) == 1
 
 
-def test_under_torchrun_rank_0_conducts(tmp_path: Path) -> None:
-    passed(tmp_path, [started(*TORCHRUN, "--nproc-per-node", "2", *TRIAL, "--out", str(tmp_path))])
+@pytest.fixture
+def command(request: pytest.FixtureRequest) -> list[str]:
+    """What torchrun starts: the installed package, or the file that travels."""
+    return [str(request.getfixturevalue("pyz"))] if request.param == "pyz" else ["-m", "seatrial"]
 
 
-@pytest.mark.parametrize("backend", ["static", "c10d"])
-def test_under_torchrun_on_two_nodes(tmp_path: Path, backend: str) -> None:
+@pytest.mark.parametrize("command", SOURCES, indirect=True)
+def test_under_torchrun_rank_0_conducts(tmp_path: Path, command: list[str]) -> None:
+    passed(tmp_path, [started(*TORCHRUN, "--nproc-per-node", "2", *command, *TRIAL, "--out", str(tmp_path))])
+
+
+@pytest.mark.parametrize(
+    ("backend", "command"),
+    [
+        ("static", "installed"),
+        ("static", "pyz"),
+        ("c10d", "installed"),
+        pytest.param("c10d", "pyz", marks=pytest.mark.slow),
+    ],
+    indirect=["command"],
+)
+def test_under_torchrun_on_two_nodes(tmp_path: Path, backend: str, command: list[str]) -> None:
     port = free_port()
     where = (
         ["--master-addr", "127.0.0.1", "--master-port", port]
@@ -54,13 +71,13 @@ def test_under_torchrun_on_two_nodes(tmp_path: Path, backend: str) -> None:
     node = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "1", *where]
     passed(
         tmp_path,
-        [started(*node, "--node-rank", str(number), *TRIAL, "--out", str(tmp_path)) for number in range(2)],
+        [started(*node, "--node-rank", str(number), *command, *TRIAL, "--out", str(tmp_path)) for number in range(2)],
     )
 
 
 def test_a_fault_under_torchrun_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEATRIAL_PLANT", "kill@collectives/all_reduce:1")
-    launcher = started(*TORCHRUN, "--nproc-per-node", "2", *TRIAL, "--out", str(tmp_path))
+    launcher = started(*TORCHRUN, "--nproc-per-node", "2", "-m", "seatrial", *TRIAL, "--out", str(tmp_path))
     stdout, stderr = launcher.communicate(timeout=55)
     assert launcher.returncode == 1, stderr
     report = json.loads(stdout)

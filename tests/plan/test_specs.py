@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.plan.specs import find, highest_peak, specs
+from seatrial.plan.specs import find, highest_memory_peak, highest_peak, specs
 from seatrial.plan.tables import load_table
 
 NAMES = {
-    "NVIDIA A100-SXM4-80GB": "A100 SXM",
-    "NVIDIA A100 80GB PCIe": "A100 PCIe",
+    "NVIDIA A100-SXM4-40GB": "A100 SXM 40GB",
+    "NVIDIA A100-SXM4-80GB": "A100 SXM 80GB",
+    "NVIDIA A100 80GB PCIe": "A100 PCIe 80GB",
     "NVIDIA H100 80GB HBM3": "H100 SXM",
     "NVIDIA H100 PCIe": "H100 PCIe",
     "NVIDIA H200": "H200 SXM",
@@ -62,6 +63,12 @@ def test_nothing_attainable_is_above_its_peak_and_every_figure_has_a_source() ->
 def test_the_highest_peak_is_that_of_the_fastest_device() -> None:
     assert highest_peak("bf16") == max(spec.peak_tflops["bf16"] for spec in specs())
     assert highest_peak("fp6") == math.inf
+
+
+def test_each_device_has_a_memory_and_none_is_faster_than_the_highest_peak() -> None:
+    peaks = {spec.model: spec.memory_peak_gbps for spec in specs()}
+    assert all(300 <= peak <= highest_memory_peak() for peak in peaks.values())
+    assert peaks["A100 SXM 40GB"] < peaks["A100 SXM 80GB"] < peaks["H100 SXM"] < peaks["H200 SXM"]
 
 
 def test_an_unknown_table_is_named() -> None:

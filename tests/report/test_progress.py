@@ -66,10 +66,24 @@ def test_a_terminal_that_goes_away_is_no_failure(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "event", [{"kind": "rank"}, {"kind": "step_end", "outcome": "x", "step": 0, "seconds": "long"}]
 )
-def test_an_event_that_is_not_whole_is_passed_over(event: dict[str, Any]) -> None:
+def test_an_event_of_the_wrong_shape_is_passed_over(event: dict[str, Any]) -> None:
     stream = io.StringIO()
     progress = Progress(stream)
     progress({"kind": "generation", "gen": 0, "ranks": [[0, 0, 0]]})
     told = stream.getvalue()
     progress(event)
     assert stream.getvalue() == told
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"kind": "trouble", "seen": ["rank 0"]},
+        {"kind": "step", "step": 0, "check": "compute", "stage": "repeat", "ranks": [], "timeout_s": 1.0},
+        {"kind": "step", "step": 0, "check": "compute", "stage": "measure", "ranks": [0], "timeout_s": 10**400},
+    ],
+)
+def test_an_event_with_wrong_values_is_passed_over(event: dict[str, Any]) -> None:
+    stream = io.StringIO()
+    Progress(stream)(event)
+    assert stream.getvalue() == ""

@@ -10,6 +10,9 @@ from event_streams import RUN, SCENES, fake_load, healthy
 
 from seatrial.conductor.conclude import conclude
 from seatrial.errors import RequestError
+from seatrial.report import write
+from seatrial.report.console import lines
+from seatrial.report.parts import OPTIONAL, optional
 from seatrial.report.show import wrong_request
 from seatrial.report.write import write_reports
 
@@ -25,6 +28,17 @@ def test_all_formats_and_the_latest(tmp_path: Path) -> None:
     ]
     assert written.latest.read_bytes() == written.json.read_bytes()
     assert json.loads(written.json.read_text())["acceptance"]["status"] == "PASS"
+
+
+def test_formats_that_were_left_out_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "_FORMATS", {})
+    written = write_reports(conclude(healthy().events, load=fake_load), tmp_path)
+    names = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
+    assert names == [f"{RUN}/report.json", "cluster_test_report.json"]
+    assert (written.html, written.junit, written.best) == (None, None, written.json)
+    told = lines(conclude(healthy().events, load=fake_load), written.best)
+    assert f"report: {written.json}" in told
+    assert any(f"seatrial report {tmp_path / RUN} --out DIR" in line for line in told)
 
 
 def test_the_same_run_may_be_told_again(tmp_path: Path) -> None:
@@ -67,3 +81,9 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RequestError, match="cannot be written"):
         write_reports(conclude(healthy().events, load=fake_load), tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_what_the_file_that_travels_leaves_out_is_there_otherwise(name: str) -> None:
+    assert optional(name) is not None
+    assert optional("nothing") is None

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import functools
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.nn.functional import cross_entropy
+from training.rank_processes import groups_of, run_ranks
 
-from seatrial.training import trainer
-from seatrial.training.models import find_model
+from seatrial.training.alone import compute_alone
+from seatrial.training.batches import Batches
+from seatrial.training.models import build_model
+from seatrial.training.outcome import NonFinite, Outcome
 from seatrial.training.recipe import Recipe
 from seatrial.training.sampling import epoch_order
+from seatrial.training.trainer import train
 
 CPU = torch.device("cpu")
 # 1,437 = 2 x 713 + 11: the third batch is short, and neither 713 nor 11 divides by 2 or 3. Then a new epoch begins.
@@ -32,66 +33,62 @@ POISONED_STEP = 3
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    uneven: trainer.Outcome
-    empty: trainer.Outcome
-    long: trainer.Outcome
-    poisoned: trainer.Outcome
+    uneven: Outcome
+    empty: Outcome
+    long: Outcome
+    poisoned: Outcome
     phases: dict[str, list[str]]
 
 
-def _rank(rank: int, world_size: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    group = dist.group.WORLD
-    assert group is not None
+def _rank(rank: int) -> dict[int, _Seen]:
+    """In groups of the first 1, 2 and 3 ranks."""
+    return {size: _trainings(group) for size, group in groups_of(1, 2, 3).items()}
+
+
+def _trainings(group: dist.ProcessGroup) -> _Seen:
     phases: dict[str, list[str]] = {"uneven": [], "empty": [], "long": [], "poisoned": []}
     told: dict[str, Any] = {
-        name: trainer.train(recipe, device=CPU, group=group, phase=phases[name].append)
+        name: train(recipe, device=CPU, group=group, phase=phases[name].append)
         for name, recipe in (("uneven", UNEVEN), ("empty", EMPTY), ("long", LONG))
     }
-    if rank == world_size - 1:
-        _poison_labels_of_one_step()
-    told["poisoned"] = trainer.train(LONG, device=CPU, group=group, phase=phases["poisoned"].append)
-    torch.save(_Seen(**told, phases=phases), Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
+    with pytest.MonkeyPatch.context() as patch:
+        if group.rank() == group.size() - 1:
+            _poison_images_of_one_step(patch)
+        told["poisoned"] = train(LONG, device=CPU, group=group, phase=phases["poisoned"].append)
+    return _Seen(**told, phases=phases)
 
 
-def _poison_labels_of_one_step() -> None:
+def _poison_images_of_one_step(patch: pytest.MonkeyPatch) -> None:
     """A real infinity in the images of this rank, at one step."""
-    whole, calls = trainer._batch, iter(range(10**9))
+    whole, calls = Batches.train, iter(range(10**9))
 
-    def poisoned(*arguments: Any) -> Any:
-        images, labels = whole(*arguments)
+    def poisoned(self: Batches, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        images, labels = whole(self, indices, epoch)
         return (images * float("inf") if next(calls) == POISONED_STEP else images), labels
 
-    trainer._batch = poisoned  # type: ignore[assignment]
+    patch.setattr(Batches, "train", poisoned)
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3], ids=lambda size: f"{size}-ranks")
+@pytest.fixture(params=[1, 2, 3], ids=lambda size: f"{size}-ranks")
 def seen(request: pytest.FixtureRequest) -> list[_Seen]:
-    return _trained(request.param)
+    return [ranks[request.param] for ranks in _all_seen()[: request.param]]
 
 
-@functools.cache  # in random order a fixture of the module is set up again and again
-def _trained(world_size: int) -> list[_Seen]:
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank, args=(world_size, store.port, folder), nprocs=world_size)  # type: ignore[no-untyped-call]
-        # Written by the lines above, so trusted.
-        return [torch.load(Path(folder, f"{rank}.pt"), weights_only=False) for rank in range(world_size)]
+@functools.cache
+def _all_seen() -> list[dict[int, _Seen]]:
+    return run_ranks(3, _rank)
 
 
 def _oracle(recipe: Recipe) -> tuple[list[torch.Tensor], list[float]]:
     """One process, no DDP, the whole batch at once, SGD with Nesterov momentum written out."""
     workload = recipe.data()
     data = workload.load()
-    torch.manual_seed(recipe.seed)
-    model = find_model(recipe.model)(workload.shape, workload.num_classes)
+    model = build_model(recipe.model, workload.shape, workload.num_classes, recipe.seed)
     parameters = list(model.parameters())
     momenta = [torch.zeros_like(parameter) for parameter in parameters]
     losses = []
-    for step in range(recipe.max_steps):
+    num_steps = recipe.num_steps(workload.num_train)
+    for step in range(num_steps):
         epoch, batch = divmod(step, -(-workload.num_train // recipe.global_batch_size))
         start = batch * recipe.global_batch_size
         indices = epoch_order(workload.num_train, recipe.seed, epoch)[start : start + recipe.global_batch_size]
@@ -103,7 +100,7 @@ def _oracle(recipe: Recipe) -> tuple[list[torch.Tensor], list[float]]:
             for parameter, gradient, momentum in zip(parameters, gradients, momenta, strict=True):
                 gradient = gradient + recipe.weight_decay * parameter
                 momentum.mul_(recipe.momentum).add_(gradient)
-                parameter.sub_(recipe.lr_at(step) * (gradient + recipe.momentum * momentum))
+                parameter.sub_(recipe.lr_at(step, num_steps) * (gradient + recipe.momentum * momentum))
     return [parameter.detach() for parameter in parameters], losses
 
 
@@ -111,7 +108,7 @@ def _oracle(recipe: Recipe) -> tuple[list[torch.Tensor], list[float]]:
 def test_any_number_of_ranks_trains_as_one_full_batch_does(seen: list[_Seen], name: str) -> None:
     expected, losses = _oracle(UNEVEN if name == "uneven" else EMPTY)
     for rank in seen:
-        outcome: trainer.Outcome = getattr(rank, name)
+        outcome: Outcome = getattr(rank, name)
         assert outcome.losses == pytest.approx(losses, abs=1e-5)
         for ours, theirs in zip(outcome.model.parameters(), expected, strict=True):
             torch.testing.assert_close(ours.detach(), theirs, rtol=0, atol=1e-6)
@@ -155,7 +152,7 @@ def test_the_accuracy_is_that_of_the_model_in_hand(seen: list[_Seen]) -> None:
 
 def test_every_step_is_timed(seen: list[_Seen]) -> None:
     for rank in seen:
-        assert len(rank.long.times) == LONG.max_steps
+        assert len(rank.long.times) == 60
         for times in rank.long.times:
             assert times.compute_s > 0
             assert times.optimizer_s > 0
@@ -167,14 +164,14 @@ def test_every_step_is_timed(seen: list[_Seen]) -> None:
 
 def test_an_infinite_loss_on_one_rank_stops_all_and_names_it(seen: list[_Seen]) -> None:
     for rank in seen:
-        assert rank.poisoned.nonfinite == trainer.NonFinite(step=POISONED_STEP, group_ranks=(len(seen) - 1,))
+        assert rank.poisoned.nonfinite == NonFinite(step=POISONED_STEP, group_ranks=(len(seen) - 1,))
         assert len(rank.poisoned.losses) == POISONED_STEP
         # What was poisoned was never applied.
         assert all(parameter.isfinite().all() for parameter in rank.poisoned.model.parameters())
 
 
 def test_computing_alone_needs_no_group() -> None:
-    tries = trainer.compute_alone(LONG, device=CPU, local_count=4, num_steps=3, repeats=2)
+    tries = compute_alone(LONG, device=CPU, local_count=4, num_steps=3, repeats=2)
     assert [len(each.seconds) for each in tries] == [3, 3]
     assert min(seconds for each in tries for seconds in each.seconds) > 0
     assert all(0 < each.cpu_share < 2 for each in tries)

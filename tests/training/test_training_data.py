@@ -15,7 +15,7 @@ import seatrial
 from seatrial.errors import RequestError
 from seatrial.training.data import WORKLOADS, find_workload
 from seatrial.training.data.digits import read_digits
-from seatrial.training.models import MODELS, find_model
+from seatrial.training.models import MODELS, build_model, find_model
 
 PACKAGE = Path(seatrial.__file__).parent
 
@@ -37,7 +37,7 @@ def test_digits_look_like_digits() -> None:
 
 
 def test_the_parts_of_digits_do_not_overlap_and_are_normalised() -> None:
-    workload = find_workload("digits", 1)
+    workload = find_workload("digits", num_samples=1)
     data = workload.load()
     assert (len(data.train_labels), len(data.test_labels)) == (workload.num_train, workload.num_test) == (1437, 360)
     pixels = (data.train_images.float() - workload.mean) / workload.std
@@ -86,7 +86,7 @@ for archive in sys.argv[1:]:
 
 
 def test_synthetic_images_come_from_the_seed_alone() -> None:
-    workload = find_workload("synthetic-3x4x5", 200)
+    workload = find_workload("synthetic-3x4x5", num_samples=200)
     data, again = workload.load(), workload.load()
     assert data.train_images.shape == (200, 3, 4, 5)
     assert torch.equal(data.train_images, again.train_images)
@@ -96,12 +96,12 @@ def test_synthetic_images_come_from_the_seed_alone() -> None:
 
 
 def test_synthetic_test_set_does_not_depend_on_the_number_of_training_samples() -> None:
-    small, large = (find_workload("synthetic-1x8x8", num_samples).load() for num_samples in (10, 3_000))
+    small, large = (find_workload("synthetic-1x8x8", num_samples=num_samples).load() for num_samples in (10, 3_000))
     assert torch.equal(small.test_images, large.test_images)
 
 
 def test_synthetic_classes_can_be_told_apart_on_unseen_images() -> None:
-    data = find_workload("synthetic-1x8x8", 4_000).load()
+    data = find_workload("synthetic-1x8x8", num_samples=4_000).load()
     train, test = (images.float().flatten(1) for images in (data.train_images, data.test_images))
     centres = torch.stack([train[data.train_labels == label].mean(dim=0) for label in range(10)])
     nearest = torch.cdist(test, centres).argmin(dim=1)
@@ -114,13 +114,13 @@ def test_synthetic_classes_can_be_told_apart_on_unseen_images() -> None:
 )
 def test_an_unknown_workload_is_refused_with_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(RequestError, match=f"did you mean '{nearest}'"):
-        find_workload(name, 100)
+        find_workload(name, num_samples=100)
 
 
 def test_the_placeholder_itself_is_no_workload() -> None:
     assert "synthetic-CxHxW" in WORKLOADS
     with pytest.raises(RequestError, match="synthetic-1x8x8"):
-        find_workload("synthetic-CxHxW", 100)
+        find_workload("synthetic-CxHxW", num_samples=100)
 
 
 def test_an_unknown_model_is_refused_with_the_nearest() -> None:
@@ -131,7 +131,7 @@ def test_an_unknown_model_is_refused_with_the_nearest() -> None:
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (2, 7, 5), (1, 1, 1)])
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_takes_any_shape_and_an_empty_batch(name: str, shape: tuple[int, int, int]) -> None:
-    model = find_model(name)(shape, 10)
+    model = build_model(name, shape, 10, seed=1)
     assert model(torch.zeros(2, *shape)).shape == (2, 10)
     model(torch.zeros(0, *shape)).sum().backward()
     assert all(parameter.grad is not None and not parameter.grad.any() for parameter in model.parameters())

@@ -41,6 +41,7 @@ class _Rank:
             generation=2,
             rank=5,
             local_rank=1,
+            local_world_size=2,
             node_rank=0,
             node="here",
             address="127.0.0.1",
@@ -107,6 +108,17 @@ def test_a_figure_says_where_it_was_measured_and_done_comes_last(make_rank: Make
     done = rank.sent[2][1]
     assert (done["rank"], done["share"]) == (5, {"port": 7})
     assert done["seconds"] >= 0
+
+
+def test_the_clock_comes_with_the_step_and_an_older_agent_sends_none(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    seen = []
+    clocks: tuple[dict[str, Any], ...] = ({"clock": [1.5, 0.2]}, {"clock": None}, {})
+    for clock in clocks:
+        message: dict[str, Any] = {"step": 4, "stage": "measure", "timeout_s": 9.0, "params": {}, "given": {}, **clock}
+        rank.context.begin("host", message)
+        seen.append(rank.context.clock)
+    assert seen == [(1.5, 0.2), None, None]
 
 
 def test_what_one_step_shared_is_not_shared_by_the_next(make_rank: MakeRank) -> None:

@@ -25,7 +25,7 @@ def open_rank() -> Iterator[Open]:
         start: dict[str, Any] = {"run": "x", "gen": 0, "rank": 3, "local_rank": 1, "node_rank": 1, "node": "b"}
         start |= {"address": "127.0.0.1", "ranks": [[1, 1], [3, 3]], "device": "cpu", "backend": "auto", "threads": 1}
         sent: list[dict[str, Any]] = []
-        start |= {"planted": [], **changes}
+        start |= {"local_world_size": 2, "planted": [], **changes}
         me = _open_rank(start, PhaseWriter(fd), lambda kind, **payload: sent.append({"kind": kind, **payload}))
         (event,) = sent
         assert (event["gen"], event["rank"]) == (0, 3)

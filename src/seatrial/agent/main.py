@@ -18,7 +18,6 @@ import socket
 import sys
 import time
 from types import FrameType
-from typing import Any
 
 from seatrial.agent.serve import Agent
 from seatrial.errors import RequestError, SeatrialError
@@ -28,8 +27,8 @@ from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder, encode
 
 __all__ = ["main"]
 
-_JOIN_TIMEOUT_S = 60
-_ANSWER_TIMEOUT_S = 10
+_JOIN_TIMEOUT_S = 60.0
+_ANSWER_TIMEOUT_S = 10.0
 
 
 def main() -> None:
@@ -76,17 +75,7 @@ def _join() -> Agent:
             f"the environment of an agent is not complete: {error}; it is started by seatrial."
         ) from error
     cores = usable_cores()
-    nonce = secrets.token_hex(16)
-    hello = {
-        "kind": "hello",
-        "nonce": nonce,
-        "proof": proof(token, "agent", nonce, node_rank),
-        "node_rank": node_rank,
-        "hostname": platform.node(),
-        "pid": os.getpid(),
-        "cores": cores,
-    }
-    connection, received = _meet(addresses, hello, token)
+    connection, received = _meet(addresses, token, node_rank)
     return Agent(
         connection=connection,
         received=received,
@@ -98,45 +87,63 @@ def _join() -> Agent:
     )
 
 
-def _meet(addresses: list[tuple[str, int]], hello: dict[str, Any], token: str) -> tuple[socket.socket, bytes]:
+def _meet(addresses: list[tuple[str, int]], token: str, node_rank: int) -> tuple[socket.socket, bytes]:
     """The connection to the conductor of this job, and what it has said after its proof.
 
     Another job's conductor, or a stranger, may hold one of the ports: nobody is obeyed who has not proved that it knows
     the token. Whoever was started first waits for the other. Raises SeatrialError when nobody answers in time.
     """
-    # With one address the controller started us, so it is there; with several we may be the first to come.
-    until = time.monotonic() + (_JOIN_TIMEOUT_S if len(addresses) > 1 else 0.0)
+    # With one address the controller started us, so it is there, if perhaps busy with strangers; with several we may be
+    # the first to come.
+    until = time.monotonic() + (_JOIN_TIMEOUT_S if len(addresses) > 1 else _ANSWER_TIMEOUT_S)
     why: object = "nobody answered"
     while True:
+        refused = 0
         for address in addresses:
             try:
                 connection = socket.create_connection(address, timeout=_ANSWER_TIMEOUT_S)
             except OSError as error:
-                why = error
+                why, refused = error, refused + 1
                 continue
             try:
-                for line in encode(hello):
-                    connection.sendall(line)
-                first, received = _first_line(connection)
+                received = _shake_hands(connection, token, node_rank)
             except OSError as error:
-                why, first, received = error, b"", b""
-            answer = Decoder().line(first) or {}
-            if proves(answer.get("proof"), token, "conductor", hello["nonce"], hello["node_rank"]):
+                why, received = error, None
+            if received is not None:
                 return connection, received
             connection.close()
-        if time.monotonic() > until:
+        if time.monotonic() > until or refused == len(addresses) == 1:
             host, port = addresses[0]
             raise SeatrialError(
-                f"node {hello['node_rank']} ({platform.node()}) found no controller of its job"
-                f" at {host}:{port} ({why})."
+                f"node {node_rank} ({platform.node()}) found no controller of its job at {host}:{port} ({why})."
             )
         time.sleep(0.2)
 
 
+def _shake_hands(connection: socket.socket, token: str, node_rank: int) -> bytes | None:
+    """What the conductor has said after its proof; None: it has none. Raises OSError when it does not answer."""
+    nonce = secrets.token_hex(16)
+    hello = {"kind": "hello", "nonce": nonce, "node_rank": node_rank}
+    connection.sendall(b"".join(encode(hello)))
+    first, received = _first_line(connection)
+    answer = Decoder().line(first) or {}
+    challenge = answer.get("challenge")
+    if not isinstance(challenge, str) or not proves(
+        answer.get("proof"), token, "conductor", nonce, challenge, node_rank
+    ):
+        return None
+    mine = {"kind": "proof", "proof": proof(token, "agent", nonce, challenge, node_rank)}
+    connection.sendall(b"".join(encode(mine)))
+    return received
+
+
 def _first_line(connection: socket.socket) -> tuple[bytes, bytes]:
-    """The first line that comes, and what came with it beyond."""
+    """The first line that comes, and what came with it beyond. Raises OSError when it does not come in time."""
+    until = time.monotonic() + _ANSWER_TIMEOUT_S
     data = b""
     while b"\n" not in data and len(data) <= MAX_LINE_BYTES:
+        # Whoever says a byte now and then would hold us for hours.
+        connection.settimeout(max(until - time.monotonic(), 0.001))
         piece = connection.recv(1 << 16)
         if not piece:
             break

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
-from seatrial.probe import phase, process
+from seatrial.probe import own_code, phase, process
 from seatrial.verdict.wire import encode
 
 __all__ = ["RankProcess"]
@@ -23,11 +23,37 @@ _LOG_LIMIT_BYTES = 16 << 20
 _LAST_WORDS_BYTES = 4 << 20
 _STACK_LIMIT_BYTES = 48 << 10
 
+# The kernel ends the program when its agent dies, however it dies. Python ignores two signals, and what it executes
+# would inherit that.
+_CHILD = """import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)
+for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(number, signal.SIG_DFL)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"{sys.argv[2]} cannot be started: {error.strerror}")
+"""
+
 
 class RankProcess:
     """Started by the constructor; ``poll`` says when it is over."""
 
-    def __init__(self, start: Mapping[str, Any], environ: Mapping[str, str], log: BinaryIO | None) -> None:
+    def __init__(
+        self,
+        start: Mapping[str, Any],
+        environ: Mapping[str, str],
+        log: BinaryIO | None,
+        *,
+        argv: Sequence[str] | None = None,
+        watched: bool = True,
+    ) -> None:
+        """``argv``: a program instead of the worker; it gets no commands, and its output is kept to the last byte.
+
+        ``watched``: it tells its phases and events as the worker does.
+        """
         self.rank: int = start["rank"]
         self.generation: int = start["gen"]
         self.ours = False
@@ -36,16 +62,17 @@ class RankProcess:
         self.exit_code: int | None = None
         self.buffers: dict[int, bytes] = {}
         self._log = log
-        self._log_room = _LOG_LIMIT_BYTES
+        self._log_room = _LOG_LIMIT_BYTES if argv is None else sys.maxsize
         self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._phase_fd = phase.create()
         self._phases = phase.PhaseReader(self._phase_fd)
         event_read, event_write = os.pipe()
         self._stack_read, stack_write = os.pipe()
-        passed = {"EVENT": event_write, "PHASE": self._phase_fd, "STACK": stack_write}
+        passed = {"EVENT": event_write, "PHASE": self._phase_fd, "STACK": stack_write} if watched else {}
+        child = [sys.executable, "-I", "-S", "-c", _CHILD, str(os.getpid())]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "seatrial.worker.main"],
-            stdin=subprocess.PIPE,
+            own_code.module_argv(sys.executable, "seatrial.worker.main") if argv is None else [*child, *argv],
+            stdin=subprocess.PIPE if argv is None else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -53,20 +80,23 @@ class RankProcess:
             env={
                 **environ,
                 **{f"SEATRIAL_{name}_FD": str(fd) for name, fd in passed.items()},
-                "SEATRIAL_AGENT_PID": str(os.getpid()),
+                **({"SEATRIAL_AGENT_PID": str(os.getpid())} if argv is None else {}),
                 "PYTHONUNBUFFERED": "1",
             },
         )
         os.close(event_write)
         os.close(stack_write)
         os.set_blocking(self._stack_read, False)
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdout is not None
         self.event_fd = event_read
         self.output_fd = self._process.stdout.fileno()
         for fd in (self.event_fd, self.output_fd):
             os.set_blocking(fd, False)
             self.buffers[fd] = b""
-        self.send(dict(start))
+        self.end_fd = _end_of(self._process.pid)
+        """Readable once it has ended, so that deaths are met in their order; None where the kernel has none."""
+        if argv is None:
+            self.send(dict(start))
 
     @property
     def pid(self) -> int:
@@ -74,7 +104,8 @@ class RankProcess:
 
     def send(self, command: dict[str, Any]) -> None:
         """Hand a command to the rank. A rank that is gone is told by its exit, not here."""
-        assert self._process.stdin is not None
+        if self._process.stdin is None:
+            return
         with contextlib.suppress(OSError, ValueError):
             for line in encode(command):
                 self._process.stdin.write(line)
@@ -94,6 +125,8 @@ class RankProcess:
                 break
             ended = not piece
             data += piece
+            if fd == self.output_fd:
+                self._log_piece(piece)
             if ended or not everything or len(data) > _LAST_WORDS_BYTES:
                 break
         *lines, rest = data.split(b"\n")
@@ -105,13 +138,16 @@ class RankProcess:
             self._keep(lines)
         return lines, ended
 
+    def _log_piece(self, piece: bytes) -> None:
+        if self._log is not None and self._log_room > 0:
+            with contextlib.suppress(OSError):  # a full disk must not disturb the trial
+                self._log.write(piece[: self._log_room])
+            self._log_room -= len(piece)
+
     def _keep(self, lines: list[bytes]) -> None:
         for line in lines:
-            self._last_lines.append(line[-_KEPT_LINE_BYTES:].decode(errors="replace").rstrip("\r"))
-            if self._log is not None and self._log_room > 0:
-                self._log_room -= len(line)
-                with contextlib.suppress(OSError):  # a full disk must not disturb the trial
-                    self._log.write(line + b"\n")
+            shown = line.rstrip(b"\r").rpartition(b"\r")[2]  # of a progress bar its last state
+            self._last_lines.append(shown[-_KEPT_LINE_BYTES:].decode(errors="replace"))
 
     def status(self) -> list[Any]:
         """State letter, CPU seconds, phases entered, label of the phase."""
@@ -176,6 +212,14 @@ class RankProcess:
         self._told_to_quit = self.poll() is None  # one that is gone already went without being told
         self.send({"kind": "quit"})
 
+    def terminate(self) -> None:
+        """Ask it by SIGTERM to end. However it does, it was our wish."""
+        self.ours = self.ours or self.poll() is None
+        if self.exit_code is None:
+            # Not the group: a loader that is torn away from its rank spoils the last checkpoint.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+
     def kill(self) -> None:
         """End it now, stopped or not, with all that it started."""
         self.ours = self.ours or self.poll() is None
@@ -194,14 +238,24 @@ class RankProcess:
 
     def close(self) -> None:
         """Give pipes and page back."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
+        assert self._process.stdout is not None
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
         self._process.stdout.close()
         os.close(self.event_fd)
+        if self.end_fd is not None:
+            os.close(self.end_fd)
         os.close(self._stack_read)
         self._phases.close()
         os.close(self._phase_fd)
         if self._log is not None:
             with contextlib.suppress(OSError):
                 self._log.close()
+
+
+def _end_of(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None

@@ -9,8 +9,11 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, BinaryIO
 
+from seatrial.agent.clock import ClockOffset
+from seatrial.agent.program import Relay, environ_of, free_port
 from seatrial.agent.rank import RankProcess
 from seatrial.verdict.events import Source
 from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder, encode
@@ -53,7 +56,12 @@ class Agent:
         self._events: BinaryIO | None = None
         self._source: Source | None = None
         self._ranks: dict[int, RankProcess] = {}
+        self._relays: dict[int, Relay] = {}
+        """Of the ranks whose output is to be shown."""
+        self._program = False
+        self._signals_told = 0
         self._decoder = Decoder()
+        self._clock = ClockOffset()
         self._buffer = b""
         self._selector = selectors.DefaultSelector()
         self._selector.register(connection, selectors.EVENT_READ, self._read_conductor)
@@ -90,9 +98,21 @@ class Agent:
             if now >= next_status:
                 self._send_status()
                 next_status = now + _STATUS_S
-            if stopped_by or self._lost or now - self._heard_at > _CONDUCTOR_SILENT_S:
+            if self._is_told(stopped_by) or self._lost or now - self._heard_at > _CONDUCTOR_SILENT_S:
                 self._say_why(stopped_by)
                 break
+
+    def _is_told(self, stopped_by: list[int]) -> bool:
+        """Whether a signal ends us now. The ranks of a program may save first: the conductor sees to that, and ends us.
+
+        A second signal does not wait for it.
+        """
+        if len(stopped_by) != 1 or not self._program:
+            return bool(stopped_by)
+        if self._signals_told == 0:
+            self._signals_told = 1
+            self._send({"kind": "signal", "number": stopped_by[0]})
+        return False
 
     def _say_why(self, stopped_by: list[int]) -> None:
         if stopped_by:
@@ -131,12 +151,23 @@ class Agent:
         kind = message.get("kind")
         if kind == "welcome":
             self._begin(message)
+            self._ask_time()
+        elif kind == "time":
+            if self._clock.answer(message):
+                self._ask_time()
+        elif kind == "port":
+            address = self._connection.getsockname()[0]
+            self._send({"kind": "port", "gen": message["gen"], "address": address, "port": free_port()})
         elif kind == "start":
             self._start(message)
         elif kind == "step":
+            # With the step, not with the start: the last node to come is welcomed and started in one breath.
             for rank in message["ranks"]:
                 if rank in self._ranks:
-                    self._ranks[rank].send(message)
+                    self._ranks[rank].send({**message, "clock": self._clock.best})
+        elif kind == "terminate":
+            for process in self._ranks.values():
+                process.terminate()
         elif kind == "quit":
             for rank in self._ranks.values():
                 rank.quit()
@@ -162,34 +193,54 @@ class Agent:
         )
 
     def _start(self, message: dict[str, Any]) -> None:
-        threads = max(1, self._cores // (self._local_world_size or max(1, len(message["places"]))))
+        local_world_size = self._local_world_size or max(1, len(message["places"]))
+        threads = max(1, self._cores // local_world_size)
         environ = {**os.environ, **message["env"]}
         environ.setdefault("OMP_NUM_THREADS", str(threads))
-        for rank, local_rank in message["places"]:
+        program = message.get("program")
+        self._program = program is not None
+        for rank, place in message["places"]:
+            local_rank = place if self._local_rank is None else self._local_rank
+            log = self._open_log(rank, message["gen"])
             start = {
                 "kind": "start",
                 "run": message["run"],
                 "gen": message["gen"],
                 "rank": rank,
-                "local_rank": local_rank if self._local_rank is None else self._local_rank,
+                "local_rank": local_rank,
+                "local_world_size": local_world_size,
                 "node_rank": self._node_rank,
                 "node": platform.node(),
                 "address": self._connection.getsockname()[0],
-                "ranks": message["ranks"],
-                "device": message["device"],
-                "backend": message["backend"],
-                "threads": threads,
-                "planted": message["planted"],
             }
-            process = RankProcess(start, environ, self._open_log(rank, message["gen"]))
+            if program is None:
+                worker = {name: message[name] for name in ("ranks", "device", "backend", "planted")}
+                process = RankProcess({**start, **worker, "threads": threads}, environ, log)
+            else:
+                own = environ_of(environ, message, rank=rank, local_rank=local_rank, local_world_size=local_world_size)
+                argv, watched = program["argv"], program["watched"]
+                process = RankProcess(start, own, log, argv=argv, watched=watched)
+                if rank in program["shown"]:
+                    self._relays[rank] = Relay(partial(self._show, process))
             self._ranks[rank] = process
             self._selector.register(process.event_fd, selectors.EVENT_READ, lambda p=process: self._forward(p))
             self._selector.register(process.output_fd, selectors.EVENT_READ, lambda p=process: self._drain(p))
+            if process.end_fd is not None:
+                self._selector.register(process.end_fd, selectors.EVENT_READ, lambda p=process: self._reap_one(p))
+
+    def _show(self, process: RankProcess, lines: list[str], left_out: int) -> None:
+        what = {"gen": process.generation, "rank": process.rank, "lines": lines, "left_out": left_out}
+        self._send({"kind": "output", **what})
 
     def _open_log(self, rank: int, generation: int) -> BinaryIO | None:
         if not self._keep:
             return None
         return _append(os.path.join(self._keep, f"rank{rank}.gen{generation}.log"))
+
+    def _ask_time(self) -> None:
+        question = self._clock.question()
+        if question is not None:
+            self._send(question)
 
     # Ranks -> conductor
 
@@ -198,12 +249,26 @@ class Agent:
         if ended:
             self._forget(process.event_fd)
         for line in lines:
-            self._pass_on(line + b"\n")
+            if len(line) >= MAX_LINE_BYTES:
+                continue  # none of ours, and the conductor would cut us off for it
+            # What has no number is no event: news of the moment, which nobody reads later.
+            if b'"seq":' in line:
+                self._pass_on(line + b"\n")
+            else:
+                self._write(line + b"\n")
 
     def _drain(self, process: RankProcess, *, everything: bool = False) -> None:
-        _, ended = process.read(process.output_fd, everything=everything)
+        lines, ended = process.read(process.output_fd, everything=everything)
+        relay = self._relays.get(process.rank)
+        if relay is not None:
+            relay.take(lines, process.buffers[process.output_fd])
         if ended:
             self._forget(process.output_fd)
+
+    def _forget_all(self, process: RankProcess) -> None:
+        for fd in (process.event_fd, process.output_fd, process.end_fd):
+            if fd is not None:
+                self._forget(fd)
 
     def _forget(self, fd: int) -> None:
         with contextlib.suppress(KeyError):
@@ -211,8 +276,11 @@ class Agent:
 
     def _reap(self) -> None:
         for process in list(self._ranks.values()):
-            if process.poll() is not None:
-                self._bury(process)
+            self._reap_one(process)
+
+    def _reap_one(self, process: RankProcess) -> None:
+        if process.poll() is not None:
+            self._bury(process)
 
     def _bury(self, process: RankProcess) -> None:
         # What it started must not outlive it, nor go on talking into its pipes.
@@ -221,8 +289,10 @@ class Agent:
         self._forward(process, everything=True)
         self._drain(process, everything=True)
         # An orphan of the rank may hold a pipe open for ever.
-        self._forget(process.event_fd)
-        self._forget(process.output_fd)
+        self._forget_all(process)
+        relay = self._relays.pop(process.rank, None)
+        if relay is not None:
+            relay.close()
         del self._ranks[process.rank]
         self._event("exit", **process.ended())
         process.close()
@@ -238,8 +308,7 @@ class Agent:
             else:
                 state = process.status()[0]
                 self._event("left", gen=process.generation, rank=process.rank, pid=process.pid, state=state)
-                self._forget(process.event_fd)
-                self._forget(process.output_fd)
+                self._forget_all(process)
                 del self._ranks[process.rank]
 
     def _tell_stacks(self, ranks: Collection[int]) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from seatrial.checks.base import STARVED, last_told
+from seatrial.checks._speed_judge import Words, cpu_share, device_culprit, judge_speeds, slowest_first
+from seatrial.checks.base import last_told
 from seatrial.plan.specs import find
 from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.figures import Figure
-from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
-from seatrial.verdict.statistics import Outcome, Rates, compare_rates
+from seatrial.verdict.findings import Finding, Judged, Limit, Ruling
+from seatrial.verdict.statistics import Rates, compare_rates
 
 if TYPE_CHECKING:
     from seatrial.checks.compute import Params
@@ -26,22 +27,8 @@ DATASHEET_SHARE = 0.4
 
 
 def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
-    """The ranks that missed a limit, and with them one typical rank of their model to compare with.
-
-    That rank comes first and then the worst, because only so many are measured again, and nobody without the first.
-    """
-    typical: dict[int, None] = {}
-    reached: dict[int, float] = {}
-    for _, _, rates in _groups(evidence, params):
-        for rank in rates.suspects():
-            outcome = rates.outcome(rank)
-            if rank == rates.reference:
-                typical[rank] = None
-            elif outcome.limit is not None:
-                share = outcome.figure.value / outcome.limit.value
-                reached[rank] = min(share, reached.get(rank, share))
-    slow = (rank for rank in sorted(reached, key=lambda rank: (reached[rank], rank)) if rank not in typical)
-    return (*typical, *slow)
+    """The ranks that missed a limit, and with them one typical rank of their model to compare with."""
+    return slowest_first(rates for _, _, rates in _groups(evidence, params))
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
@@ -50,8 +37,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     parts = [_judge_values(evidence)]
     for device, dtype, rates in _groups(evidence, params):
         parts.append(_judge_datasheet(evidence, params, device, dtype, rates))
-        users = next((limit for limit in rates.own if limit.origin.startswith("user")), None)
-        parts += [_judge_speed(evidence, dtype, rates.outcome(rank), users) for rank in sorted(rates.first)]
+        parts += judge_speeds(rates, _words(evidence, dtype), cpu_share(evidence, dtype))
     told = {
         (figure.rank, figure.name, figure.variant)
         for figure in evidence.figures
@@ -93,7 +79,7 @@ def _judge_values(evidence: Evidence) -> Ruling:
             severity="fail",
             check="compute",
             what=f"rank {rank} multiplies wrongly, by itself, in {', '.join(counts)}",
-            culprit=_culprit(evidence, rank),
+            culprit=device_culprit(evidence, rank),
             measured=f"{'' if rank in evidence.asked else 'at least '}{sum(counts.values()):.0f} wrong elements",
             limit=exact,
             evidence=tuple(
@@ -106,49 +92,17 @@ def _judge_values(evidence: Evidence) -> Ruling:
     return Ruling(findings=findings, judged=judged)
 
 
-def _judge_speed(evidence: Evidence, dtype: str, outcome: Outcome, users: Limit | None) -> Ruling:
-    """``users``: the user's own limit, which is not the tightest one perhaps, and has to be decided all the same."""
-    figure, limit, rank = outcome.figure, outcome.limit, outcome.figure.rank
-    if limit is None or rank is None:
-        return Ruling()
-    if outcome.state == "unrepeated":
-        return Ruling(absent=(f"tflops {dtype} of rank {rank} measured again, alone; {outcome.evidence[0]}",))
-    entry = Judged(figure=figure, limit=limit, passed=outcome.state != "slow")
-    if outcome.state == "passed":
-        return Ruling(judged=(entry,))
-    own_share = _cpu_share(evidence, rank, dtype)
-    share = min([own_share, *(_cpu_share(evidence, other, dtype) for other in outcome.alone)])
-    starved = outcome.state == "slow" and share < STARVED
-    lines = outcome.evidence
-    absent: tuple[str, ...] = ()
-    if starved and users is not None and figure.value < users.value:
-        if own_share < STARVED:
-            absent = (f"tflops {dtype} of rank {rank}: its CPU was held by others, cpu_share {own_share:.2f}",)
-        else:
-            # The user's limit asks nothing of the rank beside it, which is the one that was starved.
-            starved, limit = False, users
-            entry = Judged(figure=figure, limit=users, passed=False)
-    if starved:
-        what = f"the {dtype} speed of rank {rank} could not be judged: other processes held the CPU"
-        action = "end what else runs on the node and repeat the trial."
-        lines += (f"alone, it got {share * 100:.0f} % of the CPU time that its threads could use",)
-    elif outcome.state == "slow":
-        what = f"rank {rank} is slow in {dtype} matrix products, alone too"
-        action = "look at its clocks, power limit, temperature and throttle reasons; then have the device tested."
-    else:
-        what = f"rank {rank} was slow in {dtype} matrix products while all ranks worked, but not alone"
-        action = "look for what the ranks of a node share: power, cooling, memory bandwidth, CPU time."
-    finding = Finding(
-        severity="fail" if outcome.state == "slow" and not starved else "warn",
+def _words(evidence: Evidence, dtype: str) -> Words:
+    return Words(
         check="compute",
-        what=what,
-        culprit=_culprit(evidence, rank),
-        measured=f"{figure.value:.3g} {figure.unit}",
-        limit=limit,
-        evidence=lines,
-        action=action,
+        figure=f"tflops {dtype}",
+        speed=f"the {dtype} speed",
+        slow_in=f"slow in {dtype} matrix products",
+        alone="look at its clocks, power limit, temperature and throttle reasons; then have the device tested.",
+        together="look for what the ranks of a node share: power, cooling, memory bandwidth, CPU time.",
+        who=lambda rank: f"rank {rank}",
+        culprit=lambda rank: device_culprit(evidence, rank),
     )
-    return Ruling(findings=(finding,), judged=() if starved else (entry,), absent=absent)
 
 
 def _judge_datasheet(evidence: Evidence, params: Params, device: str, dtype: str, rates: Rates) -> Ruling:
@@ -166,7 +120,7 @@ def _judge_datasheet(evidence: Evidence, params: Params, device: str, dtype: str
             severity="warn",
             check="compute",
             what=f"rank {rank} is far below its datasheet in {dtype} matrix products",
-            culprit=_culprit(evidence, rank),
+            culprit=device_culprit(evidence, rank),
             measured=f"{figure.value:.3g} {figure.unit}",
             limit=limit,
             action="compare it with another device of its model; a datasheet alone fails nobody.",
@@ -198,15 +152,3 @@ def _own_limits(params: Params, device_type: str, device: str, dtype: str) -> tu
         origin = f"attainable {attainable:g} TFLOP/s of {spec.model} x {params.fraction:g}, {spec.source}"
         limits.append(Limit(value=attainable * params.fraction, unit="TFLOP/s", origin=origin))
     return tuple(limits)
-
-
-def _cpu_share(evidence: Evidence, rank: int, dtype: str) -> float:
-    for figure in evidence.figures:
-        if (figure.name, figure.stage, figure.rank, figure.variant) == ("cpu_share", "repeat", rank, dtype):
-            return figure.value
-    return 1.0
-
-
-def _culprit(evidence: Evidence, rank: int) -> Culprit:
-    seen = evidence.ranks[rank]
-    return Culprit(kind="device", name=seen.label(), ranks=(rank,), nodes=(seen.node,))

@@ -60,7 +60,7 @@ class Params:
 
     def __post_init__(self) -> None:
         """Raises ValueError or RequestError with a sentence for a value that cannot be meant."""
-        workload = find_workload(self.workload, self.num_samples)
+        workload = find_workload(self.workload, num_samples=self.num_samples)
         find_model(self.model)
         for key in ("max_steps", "epochs", "global_batch_size", "batch_size", "num_samples"):
             value = getattr(self, key)
@@ -144,8 +144,9 @@ def _due(params: Params, world_size: int) -> tuple[str, str]:
 
 def measure(context: Context, params: Params) -> None:
     """Train once, or again and again for ``duration_s``; in a repeat only compute, alone."""
+    from seatrial.training.alone import compute_alone
     from seatrial.training.runs import Runs
-    from seatrial.training.trainer import compute_alone, train
+    from seatrial.training.trainer import train
 
     recipe, key = recipe_for(params, context.world_size)
     device, full_count = context.device.torch, -(-recipe.global_batch_size // context.world_size)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import io
 import sys
-import traceback
 from typing import Any
 
 import click
 
 from seatrial import __version__
-from seatrial.errors import RequestError, SeatrialError
+from seatrial.errors import RequestError
+from seatrial.launch.ending import end_with, no_such_command, without_debug
+from seatrial.launch.options import SUBCOMMANDS
 from seatrial.report import streams
 
 __all__ = ["cli", "main"]
 
 _COMMANDS = {
-    "run": "the acceptance trial: a verdict and a report",
+    **{name: told.help for name, told in SUBCOMMANDS.items()},
     "report": "rebuild a report from events or raw logs",
     "plan": "show what a level or a plan file asks, and where each limit comes from",
+    "data": "fetch the data sets that trainings need",
+    "bundle": "write the one file that travels: the trial without an installation",
 }
 
 
@@ -40,11 +43,7 @@ class _Lazy(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _COMMANDS:
-            import difflib
-
-            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(_COMMANDS)}."
-            raise click.UsageError(f"no such command {args[0]!r}.{hint}", ctx)
+            raise click.UsageError(no_such_command(args[0], _COMMANDS), ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -60,40 +59,18 @@ def cli(debug: bool) -> None:
 
 
 def main() -> None:
-    """The entry point: every failure is one sentence and an exit code; tracebacks need --debug.
+    """The entry point: every failure is one sentence and an exit code; tracebacks need --debug."""
+    arguments, debug = without_debug(sys.argv[1:])
+    end_with(lambda: _call(["--debug", *arguments] if debug else arguments), debug=debug)
 
-    Exit code 1 says FAIL of a cluster, so nothing else may end with it.
-    """
-    streams.fill()
-    arguments = sys.argv[1:]
-    debug = "--debug" in arguments
-    if debug and arguments[0] != "--debug":
-        # It may stand anywhere, as a person adds it at the end of the line that failed.
-        arguments = ["--debug", *(argument for argument in arguments if argument != "--debug")]
-    code: Any
+
+def _call(arguments: list[str]) -> Any:
     try:
-        code = cli.main(args=arguments, prog_name="seatrial", standalone_mode=False)
+        return cli.main(args=arguments, prog_name="seatrial", standalone_mode=False)
+    except click.Abort:
+        raise KeyboardInterrupt from None
     except click.ClickException as error:
         words = io.StringIO()
         error.show(words)
         streams.tell(words.getvalue().rstrip("\n"))
-        code = RequestError.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        streams.tell("seatrial: stopped.")
-        code = 130
-    except SeatrialError as error:
-        streams.tell(traceback.format_exc() if debug else f"Error: {error}")
-        code = error.exit_code
-    except SystemExit as error:
-        # click's answer, 1, to a reader that has seen enough.
-        code = SeatrialError.exit_code if error.code else 0
-    except Exception as error:
-        streams.tell(
-            traceback.format_exc()
-            if debug
-            else f"Error: a mistake inside seatrial ({type(error).__name__}: {error});"
-            " run it again with --debug to see where, and report that."
-        )
-        code = SeatrialError.exit_code
-    streams.settle()
-    sys.exit(code if isinstance(code, int) else 0)
+        return RequestError.exit_code

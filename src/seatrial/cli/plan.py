@@ -30,8 +30,8 @@ def plan() -> None:
 def show(source: str, as_json: bool) -> None:
     """Print the resolved PLAN: each value, what figures are held against, and the origin of both.
 
-    PLAN is a TOML file or a level: smoke (seconds), quick (under a minute; the default), standard (minutes),
-    burn-in (hours).
+    PLAN is a file (TOML, or JSON named *.json) or a level: smoke (seconds), quick (under a minute; the
+    default), standard (minutes), burn-in (hours).
     """
     from seatrial.checks import registry
 

@@ -7,11 +7,13 @@ generation killed, and starts the next one without the suspects where that still
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from typing import Any
 
+from seatrial.conductor.hearsay import brief, refuse_hearsay
 from seatrial.conductor.records import Actions, Config, State
-from seatrial.conductor.steps import StepPlan, next_generation
+from seatrial.conductor.steps import StepPlan, next_generation, ranges
 from seatrial.conductor.vigil import Vigil
 from seatrial.conductor.watch import Seen
 
@@ -22,6 +24,8 @@ _BEAT_S = 2.0
 _END_TIMEOUT_S = 10.0
 _MISSED_CLOCK_S = 2.0
 _MOST_REPEATS = 9
+_MOST_STACK = 1 << 16
+_MOST_GIVEN_BYTES = 1 << 18
 
 
 class Machine:
@@ -43,6 +47,7 @@ class Machine:
             rank: divmod(rank, config.nproc_per_node) for rank in range(config.nodes * config.nproc_per_node)
         }
         """(node, local rank) of each rank."""
+        self._nodes = {rank: node for rank, (node, _) in self._places.items()}
         self._generation = -1
         self._ranks: tuple[int, ...] = tuple(self._places)
         self._vigil = Vigil((), now, now)
@@ -73,10 +78,12 @@ class Machine:
     def message(self, node: int, message: dict[str, Any], now: float) -> Actions:
         """A message or an event of a node that joined.
 
-        Raises KeyError, TypeError, ValueError or AttributeError for one that is malformed, and then ignores it.
+        Raises KeyError, TypeError, ValueError or AttributeError for one that is malformed, and then ignores it;
+        HearsayError for one that speaks for somebody else, which must not be kept either.
         """
         self._pass_time(now)
         self._heard_at[node] = now
+        refuse_hearsay(node, message, self._nodes, self._config.run)
         kind = message.get("kind")
         if kind == "status":
             for rank, (state, cpu_s, number, phase) in message["ranks"].items():
@@ -84,7 +91,7 @@ class Machine:
                 if pulse is not None:
                     if not (isinstance(number, int) and -1e9 < cpu_s < 1e9):
                         raise ValueError(f"a status of rank {rank} with {number!r} phases and {cpu_s!r} s of CPU time")
-                    pulse.update((str(state), cpu_s, number, str(phase)), now)
+                    pulse.update((brief(state), cpu_s, number, brief(phase)), now)
         elif kind == "killed" and self.state is State.KILL and message["gen"] == self._generation:
             self._awaited.discard(node)
             self._after_kill(now)
@@ -156,7 +163,7 @@ class Machine:
         self._vigil = Vigil(self._ranks, min(now + self._config.start_timeout_s, self._deadline), now)
         self._given, self._at = {}, -1
         self._tell("generation", gen=self._generation, ranks=[[rank, *self._places[rank]] for rank in self._ranks])
-        command = {"kind": "start", "run": self._config.run, "gen": self._generation, "ranks": _ranges(self._ranks)}
+        command = {"kind": "start", "run": self._config.run, "gen": self._generation, "ranks": ranges(self._ranks)}
         by_node = self._by_node(self._ranks)
         for node in self._heard_at:
             places = [[rank, self._places[rank][1]] for rank in by_node.get(node, ())]
@@ -195,21 +202,24 @@ class Machine:
         elif kind in ("figures", "facts"):
             self._kept.append(event)
         elif kind == "done" and self.state is State.STEP and event["step"] == self._number:
-            rank, share = self._rank_of(event), event["share"]
-            self._given = {**self._given, **share}
+            rank, given = self._rank_of(event), {**self._given, **event["share"]}
+            if len(json.dumps(given)) > _MOST_GIVEN_BYTES:
+                raise ValueError(f"rank {rank} shares more than a step can be told")
+            self._given = given
             self._finished(rank, now)
         elif kind == "error" and self.state in (State.START, State.STEP):
-            seen = Seen(how="error", rank=self._rank_of(event), phase=str(event["phase"]), detail=str(event["cause"]))
+            phase, cause = brief(event["phase"]), brief(event["cause"])
+            seen = Seen(how="error", rank=self._rank_of(event), phase=phase, detail=cause)
             self._vigil.suspect(seen, now)
         elif kind == "stack":
-            self._vigil.stacks[self._rank_of(event)] = str(event["text"])
+            self._vigil.stacks[self._rank_of(event)] = brief(event["text"], _MOST_STACK)
         elif kind == "exit" and self.state is State.QUIT:
             self._awaited.discard(self._rank_of(event))
             if not self._awaited:
                 self._stop(now)
         elif kind == "exit" and self.state in (State.START, State.STEP) and not event["ours"]:
-            detail = f"exit code {event['code']}"
-            seen = Seen(how="dead", rank=self._rank_of(event), phase=str(event["phase"]), detail=detail)
+            rank, phase = self._rank_of(event), brief(event["phase"])
+            seen = Seen(how="dead", rank=rank, phase=phase, detail=f"exit code {brief(event['code'])}")
             self._vigil.suspect(seen, now)
 
     def _rank_of(self, event: dict[str, Any]) -> int:
@@ -377,14 +387,3 @@ class Machine:
     def _take(self) -> Actions:
         done, self._do = self._do, Actions()
         return done
-
-
-def _ranges(ranks: Collection[int]) -> list[list[int]]:
-    """Ascending ranks as [first, last] pairs: every node is told of all ranks, however many there are."""
-    found: list[list[int]] = []
-    for rank in ranks:
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    return found

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from seatrial.conductor.steps import StepPlan
 
-__all__ = ["Actions", "Config", "State"]
+__all__ = ["Actions", "Conductor", "Config", "State"]
 
 
 class State(Enum):
@@ -49,3 +49,25 @@ class Actions:
     send: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     over: bool = False
+
+
+class Conductor(Protocol):
+    """What the server drives: pure, so every call says what time it is (monotonic seconds)."""
+
+    def joined(self, node: int, now: float) -> Actions:
+        """An agent with the right token came."""
+
+    def message(self, node: int, message: dict[str, Any], now: float) -> Actions:
+        """A message or an event of a node that joined.
+
+        Raises KeyError, TypeError, ValueError or AttributeError for one that is malformed.
+        """
+
+    def lost(self, node: int, detail: str, now: float) -> Actions:
+        """The connection of a node is gone, or its agent is."""
+
+    def interrupt(self, by: str, now: float) -> Actions:
+        """The user or the scheduler wants the end."""
+
+    def tick(self, now: float) -> Actions:
+        """Time has passed."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import errno
+import secrets
 import selectors
 import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from seatrial.conductor.machine import Machine
-from seatrial.conductor.records import Actions
+from seatrial.conductor.hearsay import HearsayError
+from seatrial.conductor.records import Actions, Conductor
 from seatrial.errors import SeatrialError
 from seatrial.verdict.events import Source
 from seatrial.verdict.handshake import proof, proves
@@ -26,13 +27,15 @@ _READS_BYTES = 1 << 18
 
 
 class _Peer:
-    """One connection; ``node`` is None until it has shown the token."""
+    """One connection; ``node`` is None until it has proved that it knows the token."""
 
-    __slots__ = ("buffer", "decoder", "node", "out", "since", "socket")
+    __slots__ = ("buffer", "claim", "decoder", "node", "out", "since", "socket")
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self.node: int | None = None
+        self.claim: tuple[int, str, str] | None = None
+        """Node, nonce and challenge of one that has said hello and is to prove it."""
         self.since = time.monotonic()
         self.buffer = b""
         self.out = b""
@@ -42,11 +45,17 @@ class _Peer:
 class Server:
     """Listens at once; ``serve`` conducts the trial and returns when it is over.
 
-    ``keep`` is called with every event, the agents' and the conductor's own, in the order of arrival.
+    ``keep`` is called with every event, the agents' and the conductor's own, in the order of arrival; ``hear`` with
+    what is said besides: a rank's output and progress.
     """
 
     def __init__(
-        self, host: str, token: str, keep: Callable[[dict[str, Any]], None], ports: Sequence[int] = (0,)
+        self,
+        host: str,
+        token: str,
+        keep: Callable[[dict[str, Any]], None],
+        ports: Sequence[int] = (0,),
+        hear: Callable[[dict[str, Any]], None] = lambda message: None,
     ) -> None:
         """``ports`` are tried in this order; 0: the system chooses. Raises SeatrialError when all are taken."""
         self._listener = _listen(host, ports)
@@ -55,13 +64,14 @@ class Server:
         self.damaged = 0
         self._token = token
         self._keep = keep
+        self._hear = hear
         self._peers: dict[int, _Peer] = {}
         self._strangers: set[_Peer] = set()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
 
     def serve(
-        self, machine: Machine, nodes: int, source: Source, between: Callable[[], str | tuple[int, str] | None]
+        self, machine: Conductor, nodes: int, source: Source, between: Callable[[], str | tuple[int, str] | None]
     ) -> None:
         """Until the machine is over.
 
@@ -102,19 +112,28 @@ class Server:
         try:
             connection, _ = self._listener.accept()
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE) and self._strangers:
-                self._drop(min(self._strangers, key=lambda peer: peer.since))
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                if not self._strangers:
+                    # Until the next tick: whoever knocks meanwhile would keep the loop from everything else.
+                    self._selector.unregister(self._listener)
+                self._make_room()
             return
         if len(self._strangers) >= _MOST_STRANGERS:
-            # The oldest stranger has had its time; a real agent says hello at once.
-            self._drop(min(self._strangers, key=lambda peer: peer.since))
+            self._make_room()
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = _Peer(connection)
         self._strangers.add(peer)
         self._selector.register(connection, selectors.EVENT_READ, peer)
 
+    def _make_room(self) -> None:
+        """Send a stranger away: of those who have said nothing the oldest, as a real agent says hello at once."""
+        if self._strangers:
+            self._drop(min(self._strangers, key=lambda peer: (peer.claim is not None, peer.since)))
+
     def _shed_strangers(self, now: float) -> None:
+        if self._listener not in self._selector.get_map():
+            self._selector.register(self._listener, selectors.EVENT_READ, None)
         for peer in [peer for peer in self._strangers if now - peer.since > _HELLO_TIMEOUT_S]:
             self._drop(peer)
 
@@ -139,31 +158,59 @@ class Server:
         for line in lines:
             message = peer.decoder.line(line)
             if peer.node is None:
-                # The first line must be a whole hello: a stranger gets no memory to fill with parts of messages.
-                if message is None or not self._greet(peer, message):
+                # Each line must be whole and the right one: a stranger gets no memory to fill with parts of messages.
+                welcome = self._admit if peer.claim else self._greet
+                if message is None or not welcome(peer, message):
                     self._drop(peer)
                     return
-                continue
-            if message is None:
-                continue
-            try:
-                if "seq" in message:
-                    self._keep(message)
-                actions = self._machine.message(peer.node, message, time.monotonic())
-            except (KeyError, TypeError, ValueError, AttributeError):
-                self.damaged += 1  # the right token, the wrong words: another version, or damage
-                continue
-            self._carry_out(actions)
+            elif message is not None and message.get("kind") == "time":
+                self._tell_time(peer, message)
+            elif message is not None:
+                self._take_in(peer.node, message)
+
+    def _take_in(self, node: int, message: dict[str, Any]) -> None:
+        actions, sound = Actions(), True
+        try:
+            actions = self._machine.message(node, message, time.monotonic())
+        except HearsayError:
+            self.damaged += 1
+            return
+        except (KeyError, TypeError, ValueError, AttributeError):
+            sound = False  # another version, or damage; kept all the same, as the fold says what is wrong with it
+        try:
+            (self._keep if "seq" in message else self._hear)(message)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            sound = False  # written again it is too large, or it makes no sense
+        self.damaged += not sound
+        self._carry_out(actions)
+
+    def _tell_time(self, peer: _Peer, message: dict[str, Any]) -> None:
+        """At once and past the machine: the shorter the way, the more the answer tells."""
+        number = message.get("number")
+        if not isinstance(number, int):
+            self.damaged += 1
+            return
+        peer.out += b"".join(encode({"kind": "time", "number": number, "at": time.time()}))
+        self._flush(peer)
 
     def _greet(self, peer: _Peer, message: dict[str, Any]) -> bool:
         node, nonce = message.get("node_rank"), message.get("nonce")
-        if message.get("kind") != "hello" or not isinstance(node, int) or not 0 <= node < self._nodes:
+        if message.get("kind") != "hello" or type(node) is not int or not 0 <= node < self._nodes:
             return False
-        if not isinstance(nonce, str) or not proves(message.get("proof"), self._token, "agent", nonce, node):
+        if not isinstance(nonce, str) or node in self._peers:
             return False
-        if node in self._peers:
+        challenge = secrets.token_hex(16)
+        peer.claim = (node, nonce, challenge)
+        told = proof(self._token, "conductor", nonce, challenge, node)
+        peer.out = b"".join(encode({"kind": "proof", "challenge": challenge, "proof": told}))
+        self._flush(peer)
+        return True
+
+    def _admit(self, peer: _Peer, message: dict[str, Any]) -> bool:
+        assert peer.claim is not None
+        node, nonce, challenge = peer.claim
+        if node in self._peers or not proves(message.get("proof"), self._token, "agent", nonce, challenge, node):
             return False
-        peer.out = b"".join(encode({"kind": "proof", "proof": proof(self._token, "conductor", nonce, node)}))
         peer.node = node
         self._strangers.discard(peer)
         self._peers[node] = peer

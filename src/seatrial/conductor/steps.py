@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seatrial.checks.base import Check, Scope
 from seatrial.plan.model import Plan
 
-__all__ = ["StepPlan", "next_generation", "of_plan"]
+__all__ = ["StepPlan", "next_generation", "of_plan", "ranges"]
 
 _DEFAULT_TIMEOUT_S = 120.0
 
@@ -63,3 +63,14 @@ def next_generation(steps: Sequence[StepPlan], failed_at: int) -> tuple[StepPlan
     if any(step.scope == "world" for step in rest) and not any(step.scope == "bootstrap" for step in rest):
         rest = tuple(step for step in steps[:first] if step.scope == "bootstrap") + rest
     return rest
+
+
+def ranges(ranks: Collection[int]) -> list[list[int]]:
+    """Ascending ranks as [first, last] pairs: every node is told of all ranks, however many there are."""
+    found: list[list[int]] = []
+    for rank in ranks:
+        if found and rank == found[-1][1] + 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return found

@@ -17,15 +17,17 @@ from seatrial import __version__
 from seatrial.checks import registry
 from seatrial.conductor.conclude import suspects
 from seatrial.conductor.machine import Machine
-from seatrial.conductor.records import Config
+from seatrial.conductor.program import Program
+from seatrial.conductor.program_records import ProgramConfig
+from seatrial.conductor.records import Conductor, Config
 from seatrial.conductor.serve import Server
 from seatrial.conductor.steps import of_plan
-from seatrial.launch.job import Command, Job
+from seatrial.launch.job import Command, Job, Processes, ProgramJob
 from seatrial.launch.joined import Meeting
 from seatrial.launch.targets import TARGETS
 from seatrial.verdict.events import SCHEMA, Source
 
-__all__ = ["Agents", "caught_signals", "conduct"]
+__all__ = ["Agents", "caught_signals", "conduct", "conduct_program"]
 
 _AGENT_END_S = 8.0
 _KILLED_S = 2.0
@@ -48,25 +50,53 @@ def conduct(
     left running, or a note names it. ``meeting``: the agents of the others were started by somebody else and come by
     themselves.
     """
-    source = Source(job.run, "conductor")
-    keep(
-        source.event(
-            "run",
-            version=__version__,
-            schema=SCHEMA,
-            created=time.time(),
-            plan=job.plan.to_json(),
-            job=job.to_json(),
-        )
+    machine = Machine(_config(job), time.monotonic())
+    return _conduct(job, machine, {"plan": job.plan.to_json()}, folder, keep, caught, meeting=meeting)
+
+
+def conduct_program(
+    job: ProgramJob,
+    folder: Path,
+    keep: Callable[[dict[str, Any]], None],
+    hear: Callable[[dict[str, Any]], None],
+    caught: list[int],
+) -> int:
+    """The same for a program; ``hear`` gets the output of the ranks that is to be shown, and their progress."""
+    config = ProgramConfig(
+        run=job.run,
+        nodes=job.nodes,
+        nproc_per_node=job.nproc_per_node,
+        argv=job.argv,
+        env=job.env,
+        watched=job.watched,
+        output=job.output,
+        max_restarts=job.max_restarts,
+        stop_grace_s=job.stop_grace_s,
     )
+    return _conduct(job, Program(config, time.monotonic()), {}, folder, keep, caught, hear=hear)
+
+
+def _conduct(
+    job: Processes,
+    machine: Conductor,
+    told: dict[str, Any],
+    folder: Path,
+    keep: Callable[[dict[str, Any]], None],
+    caught: list[int],
+    *,
+    hear: Callable[[dict[str, Any]], None] = lambda message: None,
+    meeting: Meeting | None = None,
+) -> int:
+    source = Source(job.run, "conductor")
+    keep(source.event("run", version=__version__, schema=SCHEMA, created=time.time(), **told, job=job.to_json()))
     token = meeting.token if meeting else secrets.token_urlsafe(24)
     host = meeting.host if meeting else "127.0.0.1"
     # From another machine only where there is one: a name may stand for any of our addresses.
-    server = Server("127.0.0.1" if host == "127.0.0.1" else "", token, keep, meeting.ports if meeting else (0,))
+    listen = "127.0.0.1" if host == "127.0.0.1" else ""
+    server = Server(listen, token, keep, meeting.ports if meeting else (0,), hear)
     control = f"{host}:{server.port}"
     agents = Agents()
     try:
-        machine = Machine(_config(job), time.monotonic())
         agents.start(TARGETS[job.target](job, control=control, token=token, keep=str(folder)), folder)
         server.serve(machine, job.nodes, source, lambda: agents.between(caught))
     finally:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from seatrial.plan.model import Plan
 
-__all__ = ["Command", "Job", "Render"]
+__all__ = ["Command", "Job", "Output", "Processes", "ProgramJob", "Render"]
+
+Output = Literal["all", "rank0", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One trial on one target."""
+class Processes:
+    """What all that is started on a target has in common: how many processes, where, on what."""
 
     run: str
-    plan: Plan
     target: str
     nodes: int
     nproc_per_node: int
@@ -27,7 +28,6 @@ class Job:
     python: str
     env: Mapping[str, str]
     """What the ranks get beside the environment of their agent."""
-    planted: tuple[str, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -44,8 +44,37 @@ class Job:
             "backend": self.backend,
             "python": self.python,
             "env": dict(self.env),
-            "planted": list(self.planted),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(Processes):
+    """One trial on one target."""
+
+    plan: Plan
+    planted: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON for the ``run`` event and the report."""
+        return {**Processes.to_json(self), "planted": list(self.planted)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramJob(Processes):
+    """One program on one target: every rank executes the same arguments, with its place in the environment."""
+
+    argv: tuple[str, ...]
+    watched: bool
+    """It tells phases and results as ``worker.train`` does."""
+    output: Output
+    """Whose output is shown; all of it is in the files of the run."""
+    max_restarts: int
+    stop_grace_s: float
+    """Between SIGTERM and SIGKILL when it is stopped."""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON for the ``run`` event."""
+        return {**Processes.to_json(self), "argv": list(self.argv), "max_restarts": self.max_restarts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,5 +89,5 @@ class Command:
 class Render(Protocol):
     """A target: turns a job into commands. What runs and what ``--dry-run`` prints come from the same call."""
 
-    def __call__(self, job: Job, *, control: str, token: str, keep: str) -> tuple[Command, ...]:
+    def __call__(self, job: Processes, *, control: str, token: str, keep: str) -> tuple[Command, ...]:
         """The commands that start the agents. ``control`` is host:port, ``keep`` the folder of this run."""

@@ -88,11 +88,13 @@ def meet(identity: Identity, environ: Mapping[str, str]) -> Meeting:
         )
     key = _key(identity, environ)
     secret = environ.get("SEATRIAL_TOKEN") or (_secret_of_machine() if _is_local(identity) else "")
-    first = zlib.crc32(key.encode()) % _PORTS
+    said = f"seatrial {os.getuid()} {key} {secret}"
+    # What is not UTF-8 in an environment comes as lone surrogates.
+    first = zlib.crc32(key.encode(errors="surrogatepass")) % _PORTS
     return Meeting(
         host=_host(identity, environ),
         ports=tuple(_FIRST_PORT + (first + offset) % _PORTS for offset in range(_TRIES)),
-        token=hashlib.sha256(f"seatrial {os.getuid()} {key} {secret}".encode()).hexdigest(),
+        token=hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest(),
         protected=bool(secret),
         launcher=identity.launcher,
         number=number,
@@ -162,7 +164,8 @@ def _key(identity: Identity, environ: Mapping[str, str]) -> str:
 
 def _first_host(nodelist: str) -> str:
     """The first of ``n[0-3,7],m1``. Zeros in front are part of the name."""
-    match = re.match(r"([^,\[]+)(?:\[([0-9]+)[^\]]*\]([^,]*))?", nodelist)
-    if match is None:
-        raise RequestError(f"SLURM_STEP_NODELIST={nodelist!r}: the first host cannot be read; set MASTER_ADDR.")
-    return match[1] + (match[2] or "") + (match[3] or "")
+    match = re.match(r"(?:[A-Za-z0-9._-]|\[[0-9]+[0-9,-]*\])+(?=,|$)", nodelist)
+    host = re.sub(r"\[([0-9]+)[^]]*\]", r"\1", match[0]) if match else ""
+    if not 0 < len(host) < 254:
+        raise RequestError(f"SLURM_STEP_NODELIST={nodelist[:40]!a}: the first host cannot be read; set MASTER_ADDR.")
+    return host

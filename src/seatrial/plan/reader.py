@@ -21,7 +21,7 @@ from seatrial.errors import RequestError
 from seatrial.plan import source as files
 from seatrial.plan.model import Plan, Setting
 from seatrial.plan.selection import in_order, select, world_without_bootstrap
-from seatrial.plan.values import MISFIT, did_you_mean, expected, fit, shown
+from seatrial.plan.values import MISFIT, did_you_mean, expected, fit, shortened, shown
 
 __all__ = ["Override", "read_plan"]
 
@@ -29,6 +29,7 @@ Override: TypeAlias = tuple[str, str, Any, str]
 """(check, parameter, value, option): ``("training", "epochs", 5, "--epochs")``."""
 
 _PLAN_KEYS = ("level", "deadline_s", "checks")
+_MOST_ORIGINS = 3
 
 
 def read_plan(
@@ -41,7 +42,7 @@ def read_plan(
     skip: Sequence[str] = (),
     validation_only: bool = False,
 ) -> Plan:
-    """The resolved plan of a level's name or of a TOML file's path.
+    """The resolved plan of a level's name or of a plan file's path.
 
     ``schemas`` maps every check to its Params dataclass and ``scopes`` to its scope: this room knows no check.
     ``only`` and ``skip`` hold check names, one or several with commas between them in each. Raises RequestError.
@@ -152,7 +153,7 @@ class _Reading:
         fitting = fit(value, hints[parameter])
         if fitting is MISFIT:
             raise RequestError(f"{where}: {path} is {shown(value)}, expected {expected(hints[parameter])}.")
-        _refuse_negative_time(parameter, fitting, f"{where}: {path}")
+        _refuse_wrong_time(parameter, fitting, f"{where}: {path}")
         self.settings[check][parameter] = Setting(value=fitting, origin=origin)
 
     def build(self, check: str) -> None:
@@ -166,9 +167,11 @@ class _Reading:
         try:
             self.schemas[check](**{name: setting.value for name, setting in settings.items()})
         except (ValueError, ArithmeticError, RequestError) as error:
-            origins = dict.fromkeys(setting.origin for setting in settings.values() if setting.origin != "default")
-            reason = str(error).rstrip(".")
-            raise RequestError(f"{check}: {reason} (values from {', '.join(origins) or 'the defaults'}).") from error
+            origins = [*dict.fromkeys(each.origin for each in settings.values() if each.origin != "default")]
+            told = ", ".join(origins[:_MOST_ORIGINS]) or "the defaults"
+            more = f" and {len(origins) - _MOST_ORIGINS} more" if len(origins) > _MOST_ORIGINS else ""
+            reason = shortened(str(error)).rstrip(".")
+            raise RequestError(f"{check}: {reason} (values from {told}{more}).") from error
 
     def _set_deadline(self, value: Any, where: str, origin: str) -> None:
         seconds = fit(value, float)
@@ -189,7 +192,10 @@ class _Reading:
         self.checks = checks
 
 
-def _refuse_negative_time(parameter: str, value: Any, path: str) -> None:
+def _refuse_wrong_time(parameter: str, value: Any, path: str) -> None:
     numbers = value if isinstance(value, tuple) else (value,)
     if parameter.endswith("_s") and any(isinstance(number, int | float) and number < 0 for number in numbers):
         raise RequestError(f"{path} is {shown(value)}, expected seconds of 0 or more.")
+    if parameter == "timeout_s" and 0 in numbers:
+        # Nobody could be in time, and somebody would be blamed for it.
+        raise RequestError(f"{path} is {shown(value)}, expected seconds above 0.")

@@ -10,7 +10,7 @@ from functools import cache
 
 from seatrial.plan.tables import load_table
 
-__all__ = ["Spec", "find", "highest_peak", "specs"]
+__all__ = ["Spec", "find", "highest_memory_peak", "highest_peak", "specs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,8 @@ class Spec:
     """The datasheet's."""
     source: str
     """Where the attainable figure comes from; ``datasheet`` where there is none."""
+    memory_peak_gbps: float
+    """Of the device's own memory, GB/s; the datasheet's."""
 
 
 @cache
@@ -38,6 +40,7 @@ def specs() -> tuple[Spec, ...]:
             attainable_tflops=row.get("attainable_tflops", {}),
             peak_tflops=row["peak_tflops"],
             source=row["source"],
+            memory_peak_gbps=row["memory_peak_gbps"],
         )
         for row in load_table("specs")["device"]
     )
@@ -56,3 +59,8 @@ def find(device_name: str) -> Spec | None:
 def highest_peak(dtype: str) -> float:
     """TFLOP/s that no known device exceeds in this dtype; infinity where no row tells."""
     return max((spec.peak_tflops[dtype] for spec in specs() if dtype in spec.peak_tflops), default=math.inf)
+
+
+def highest_memory_peak() -> float:
+    """GB/s that the memory of no known device exceeds."""
+    return max(spec.memory_peak_gbps for spec in specs())

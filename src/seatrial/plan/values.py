@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import date, datetime, time
 from typing import Any, Union
 
-__all__ = ["MISFIT", "did_you_mean", "expected", "fit", "shown"]
+__all__ = ["MISFIT", "did_you_mean", "expected", "fit", "shortened", "shown"]
 
 MISFIT: Any = object()
 """What ``fit`` returns for a value that does not fit."""
@@ -33,6 +33,7 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (type(None), "nothing"),
 )
 _SHOWN = 60
+_REASON = 160
 _INT_BITS = 63
 """TOML promises 64-bit integers and no more; torch takes no larger ones either."""
 
@@ -93,9 +94,16 @@ def shown(value: Any) -> str:
     kind = next((word for known, word in _KINDS if isinstance(value, known)), type(value).__name__)
     try:
         text = repr(value)
-    except ValueError:  # Python refuses to write integers of more than 4,300 digits in decimal.
+    except (ValueError, RecursionError):
+        # Python refuses to write integers of more than 4,300 digits in decimal; a dotted key nests as deep as it is long.
         return kind
     return f"{text if len(text) <= _SHOWN else text[:_SHOWN] + '...'} ({kind})"
+
+
+def shortened(text: str) -> str:
+    """What somebody else says of a value, as a part of a sentence: on one line, and no longer than a person reads."""
+    line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[: _REASON + 1])
+    return line if len(text) <= _REASON else line[:_REASON] + "..."
 
 
 def did_you_mean(name: str, valid: Sequence[str]) -> str:

@@ -1,31 +1,62 @@
-"""How many cores this process may really use."""
+"""Which cores this process may use, and how many of them it really gets."""
 
 from __future__ import annotations
 
 import os
+import platform
+from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["usable_cores"]
+from seatrial.probe.cgroup import read_cgroup
+
+__all__ = ["affinity", "cores_in", "cpu_model", "usable_cores"]
 
 
-def usable_cores(cgroup_root: Path = Path("/sys/fs/cgroup")) -> int:
+def usable_cores(root: Path = Path("/")) -> int:
     """Cores in the affinity mask, or fewer where a CPU quota of the cgroup allows fewer; at least 1."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS has no affinity mask
         cores = os.cpu_count() or 1
-    quota = _quota_cores(cgroup_root)
+    cgroup = read_cgroup(root)
+    quota = cgroup.quota_cores if cgroup else None
     return max(1, cores if quota is None else min(cores, int(quota + 0.5)))
 
 
-def _quota_cores(root: Path) -> float | None:
+def affinity() -> str | None:
+    """The cores in our mask as the kernel writes them: ``0-3,8``; None where there is no mask (macOS)."""
     try:
-        limit, period = (root / "cpu.max").read_text().split()  # cgroup v2
-        return None if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):
-        pass
-    try:  # cgroup v1
-        limit_us = int((root / "cpu" / "cpu.cfs_quota_us").read_text())
-        return None if limit_us <= 0 else limit_us / int((root / "cpu" / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError, ZeroDivisionError):
+        return _ranges(sorted(os.sched_getaffinity(0)))
+    except AttributeError:
         return None
+
+
+def cores_in(text: str) -> frozenset[int]:
+    """The cores of a list such as ``0-3,8``. Raises ValueError for anything else."""
+    cores: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        cores.update(range(int(first), int(last or first) + 1))
+    return frozenset(cores)
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
+def cpu_model(root: Path = Path("/")) -> str:
+    """The model as the kernel tells it; the machine type where it does not (ARM tells numbers only)."""
+    try:
+        with open(root / "proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import dataclass
 
 from seatrial.errors import RequestError
+from seatrial.probe import own_code
 
 __all__ = ["OLDEST", "TorchInstall", "find_torch"]
 
@@ -16,8 +17,11 @@ _OLDEST_PYTHON = (3, 10)
 _TIMEOUT_S = 30
 
 # torch/version.py holds plain assignments; reading it costs a millisecond where importing torch costs seconds.
+# Python 3.10 looks into the working folder whatever it is told.
 _PROGRAM = """
-import ast, importlib.util, json, os, sys
+import sys
+if sys.path[:1] == [""]: del sys.path[0]
+import ast, importlib.util, json, os
 spec = importlib.util.find_spec("torch")
 found = {"python": sys.version.split()[0], "seatrial": importlib.util.find_spec("seatrial") is not None}
 if spec is not None and spec.submodule_search_locations:
@@ -51,7 +55,7 @@ def find_torch(python: str) -> TorchInstall:
         done = subprocess.run(
             [python, "-c", _PROGRAM],
             # As the agents are started: a folder named torch where the user stands is not what they import.
-            env={**os.environ, "PYTHONSAFEPATH": "1"},
+            env={**os.environ, **own_code.environ_for(os.environ)},
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from seatrial.conductor.conclude import Conclusion
+from seatrial.probe.own_code import typed
 from seatrial.report.summary import MainFigure, error_lines, headline, main_figures, sentence, summary
 from seatrial.report.text import amount, printable, size
 
@@ -17,6 +18,7 @@ __all__ = ["lines", "print_lines"]
 _RULE = "=" * 50
 _MOST_FINDINGS = 10
 _MOST_ROWS = 8
+_RED, _GREEN, _YELLOW = "31", "32", "33"
 _BEST_KNOWN = "busbw"
 _STRONGER = {"smoke": "quick", "quick": "standard", "standard": "burn-in"}
 
@@ -33,6 +35,14 @@ def lines(conclusion: Conclusion, report: Path | None = None) -> list[str]:
     told += _reasons(conclusion) + _findings(conclusion) + _figures(conclusion)
     if report is not None:
         told.append(f"report: {printable(str(report))}")
+        if report.suffix != ".html":
+            folder = shlex.quote(str(report.parent))
+            told.append(
+                printable(
+                    f"events: {folder}; seatrial report {folder} --out DIR, where it is installed, makes HTML and JUnit"
+                    " from them"
+                )
+            )
     return [*told, f"next: {_next(conclusion)}"]
 
 
@@ -41,30 +51,27 @@ def print_lines(told: list[str], stream: IO[str]) -> None:
     # A terminal that cannot show a character gets its escape.
     encoding = getattr(stream, "encoding", None) or "utf-8"
     shown = [line.encode(encoding, "backslashreplace").decode(encoding) for line in told]
-    if not stream.isatty() or os.environ.get("NO_COLOR"):
+    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         stream.write("".join(f"{line}\n" for line in shown))
         return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(file=stream, highlight=False)
-    for line in shown:
-        console.print(Text(line, style=_style(line)), soft_wrap=True)
+    styled = ((_style(line), line) for line in shown)
+    stream.write("".join(f"\x1b[{style}m{line}\x1b[0m\n" if style else f"{line}\n" for style, line in styled))
 
 
 def _style(line: str) -> str:
+    """The terminal's numbers for colour and weight; empty: as it is."""
     if line.startswith("FINAL ACCEPTANCE:"):
         word = line.split()[2]
-        return {"PASS": "bold green", "FAIL": "bold red"}.get(word, "bold yellow")
+        return {"PASS": f"1;{_GREEN}", "FAIL": f"1;{_RED}"}.get(word, f"1;{_YELLOW}")
     if line.startswith("- "):
         # The words of the verdict stand after the colon; what follows may be anybody's.
         word = line.partition(": ")[2]
         if line.startswith("- Error") or word.startswith("FAIL"):
-            return "red"
-        return "green" if word.startswith(("PASS", "YES")) else ""
+            return _RED
+        return _GREEN if word.startswith(("PASS", "YES")) else ""
     if line.startswith(("fail ", "PLANTED")):
-        return "red"
-    return "yellow" if line.startswith(("warn ", "error ", "not a PASS")) else ""
+        return _RED
+    return _YELLOW if line.startswith(("warn ", "error ", "not a PASS")) else ""
 
 
 def _planted(conclusion: Conclusion) -> list[str]:
@@ -136,10 +143,10 @@ def _range(line: MainFigure) -> str:
 def _next(conclusion: Conclusion) -> str:
     verdict = conclusion.verdict
     plan = str(conclusion.trial.plan.get("name") or "quick")
-    again = printable(f"seatrial run {shlex.quote(plan)}")
+    again = printable(f"{typed()} run {shlex.quote(plan)}")
     if verdict.status == "PASS" and not verdict.interrupted:
         stronger = _STRONGER.get(plan)
-        return f"seatrial run {stronger}" if stronger else f"{again} after each repair or change"
+        return printable(f"{typed()} run {stronger}") if stronger else f"{again} after each repair or change"
     if verdict.interrupted:
         return f"{again} to measure it whole"
     return f"{again} when what is named above is " + ("repaired" if verdict.status == "FAIL" else "settled")

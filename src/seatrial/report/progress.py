@@ -6,6 +6,7 @@ import os
 import time
 from typing import IO, Any, cast
 
+from seatrial.report.parts import optional
 from seatrial.report.text import printable
 
 __all__ = ["Progress"]
@@ -55,27 +56,19 @@ class Progress:
         self._world = 0
         self._live: Any = None
         if self._stream is not None and self._stream.isatty() and "NO_COLOR" not in os.environ:
-            from rich.console import Console
-            from rich.progress import Progress as Live
-            from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-
-            columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-            console = Console(file=cast("IO[str]", self._stream))
-            # A standard output that is closed would not be given back.
-            self._live = Live(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
-            self._live.add_task("starting", total=None)
-            self._live.start()
+            live = optional("live")
+            self._live = live.Live(cast("IO[str]", self._stream)) if live else None
 
     def __call__(self, event: dict[str, Any]) -> None:
         try:
             text = self._text(event)
-        except (KeyError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
             return  # an event that is not whole is told by the fold, and must not keep the next step waiting
         if text is None or self._stream is None:
             return
         shown = printable(text)
         if self._live is not None:
-            self._live.update(self._live.task_ids[0], description=shown)
+            self._live.show(shown)
         else:
             elapsed_s = time.monotonic() - self._started_at
             self._stream.write(f"[{elapsed_s:6.1f} s] {shown}\n")
@@ -84,7 +77,7 @@ class Progress:
     def close(self) -> None:
         """Clear the live line."""
         if self._live is not None:
-            self._live.stop()
+            self._live.close()
 
     def _text(self, event: dict[str, Any]) -> str | None:
         kind = event.get("kind")

@@ -20,7 +20,7 @@ def show(conclusion: Conclusion, written: Written | None, *, as_json: bool) -> i
     A report that cannot be printed changes no verdict; a line on standard error then says where it is.
     """
     text = to_text(document(conclusion)) if as_json else ""
-    told = [] if as_json else lines(conclusion, written.html if written else None)
+    told = [] if as_json else lines(conclusion, written.best if written else None)
     try:
         if sys.stdout is None:
             raise OSError("standard output is closed")
@@ -30,7 +30,7 @@ def show(conclusion: Conclusion, written: Written | None, *, as_json: bool) -> i
             print_lines(told, sys.stdout)
         sys.stdout.flush()
     except (OSError, ValueError) as error:
-        where = f"it is in {written.json if as_json else written.html}" if written else "no file of it was written"
+        where = f"it is in {written.json if as_json else written.best}" if written else "no file of it was written"
         why = getattr(error, "strerror", None) or error
         tell(printable(f"seatrial: {conclusion.verdict.status}; the report could not be printed ({why}), {where}."))
     return conclusion.verdict.exit_code

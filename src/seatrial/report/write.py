@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.conductor.conclude import Conclusion
 from seatrial.errors import RequestError
 from seatrial.report.document import document, to_text
-from seatrial.report.html import html
-from seatrial.report.junit import junit
+from seatrial.report.files import replace
+from seatrial.report.parts import optional
 
 __all__ = ["Written", "write_reports", "write_somewhere"]
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NO_RUN = "unknown-run"
+
+
+def _formats() -> dict[str, Callable[[Conclusion], str]]:
+    names = {"report.html": "html", "junit.xml": "junit"}
+    modules = {file: (name, optional(name)) for file, name in names.items()}
+    return {file: getattr(module, name) for file, (name, module) in modules.items() if module is not None}
+
+
+# Loaded now: at the end of a trial it would be too late to find that one cannot be.
+_FORMATS = _formats()
+"""File in the folder of the run -> what makes its text, beside the JSON: those that we have here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +38,16 @@ class Written:
 
     folder: Path
     json: Path
-    html: Path
-    junit: Path
+    html: Path | None
+    """None where what makes it was left out."""
+    junit: Path | None
     latest: Path
     """Copy of the JSON report that was written last, at a path that never changes."""
+
+    @property
+    def best(self) -> Path:
+        """What a person opens."""
+        return self.html or self.json
 
 
 def write_reports(conclusion: Conclusion, out: Path) -> Written:
@@ -42,20 +58,21 @@ def write_reports(conclusion: Conclusion, out: Path) -> Written:
     found = document(conclusion)
     text = to_text(found)
     folder = out / run
+    made = {file: folder / file for file in _FORMATS}
     paths = Written(
         folder=folder,
         json=folder / "report.json",
-        html=folder / "report.html",
-        junit=folder / "junit.xml",
+        html=made.get("report.html"),
+        junit=made.get("junit.xml"),
         latest=out / "cluster_test_report.json",
     )
     _refuse_another(paths.json, found["test_timestamp"])
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(paths.html, html(conclusion))
-        _replace(paths.junit, junit(conclusion))
-        _replace(paths.json, text)
-        _replace(paths.latest, text)
+        for file, render in _FORMATS.items():
+            _write(made[file], render(conclusion))
+        _write(paths.json, text)
+        _write(paths.latest, text)
     except OSError as error:
         raise RequestError(
             f"--out {out}: the report cannot be written there ({error.strerror or error}); name another folder."
@@ -92,16 +109,5 @@ def _refuse_another(path: Path, timestamp: str) -> None:
         raise RequestError(f"{path} holds the report of another trial; name another folder with --out.")
 
 
-def _replace(path: Path, text: str) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+def _write(path: Path, text: str) -> None:
+    replace(path, text.encode("utf-8", "backslashreplace"))

@@ -4,14 +4,18 @@
 # classes themselves, and refuses their names as text.
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from statistics import median
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-__all__ = ["StepClock", "StepTimes", "timed_mean"]
+__all__ = ["WARMUP_STEPS", "Lap", "StepClock", "StepTimes", "Stopwatch", "synchronize", "timed_mean", "typical"]
+
+WARMUP_STEPS = 5
+"""Steps that are trained as all others and left out of every timing."""
 
 _MARKS = ("begin", "data", "ready", "reduced", "end")
 
@@ -65,6 +69,56 @@ class StepClock:
 
     def _between(self, begin: Any, end: Any) -> float:
         return float(begin.elapsed_time(end) / 1e3 if self._cuda else end - begin)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class Stopwatch:
+    """Time spent on training: it is stopped while something else is done. It waits for the device each time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._seconds = 0.0
+        self._since: float | None = None
+
+    def go(self) -> None:
+        """Start, or go on."""
+        synchronize(self._device)
+        self._since = time.perf_counter()
+
+    def stop(self) -> float:
+        """Stand still; seconds so far."""
+        synchronize(self._device)
+        if self._since is not None:
+            self._seconds += time.perf_counter() - self._since
+        self._since = None
+        return self._seconds
+
+    def lap(self) -> float:
+        """Seconds so far, without standing still."""
+        seconds = self.stop()
+        self.go()
+        return seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lap:
+    """Where a training stood at a moment."""
+
+    seconds: float
+    """On its stopwatch."""
+    steps: int
+    samples: int
+
+
+def typical(steps: Sequence[StepTimes]) -> StepTimes:
+    """The median of each part; zeros when there is no step."""
+    names = [entry.name for entry in fields(StepTimes)]
+    return StepTimes(**{name: median(getattr(times, name) for times in steps) if steps else 0.0 for name in names})
 
 
 def timed_mean(

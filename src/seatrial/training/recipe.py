@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
 
 from seatrial.errors import RequestError
-from seatrial.training.data import Workload, find_workload
+from seatrial.training.data import Augmentation, Workload, find_workload
 from seatrial.training.models import find_model
+from seatrial.training.strategies import STRATEGIES
 
-__all__ = ["MAX_DIGITS_RANKS", "Recipe", "fit_to_world"]
+__all__ = ["AUGMENTATIONS", "CHOICES", "MAX_DIGITS_RANKS", "Recipe", "fit_to_world"]
 
 MAX_DIGITS_RANKS = 32
 """Above, a rank's share of a batch of digits would be too small to mean anything."""
@@ -16,52 +23,156 @@ _WORLD_WORKLOAD = "synthetic-1x8x8"
 _WORLD_BATCH_SIZE = 16
 _WORLD_SAMPLES = 32_768
 
+AUGMENTATIONS = {
+    "none": Augmentation(),
+    "flip": Augmentation(flip=True),
+    "crop-flip": Augmentation(crop_padding=4, flip=True),
+}
+"""What ``augment`` may be."""
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "optimizer": ("sgd", "adam", "adamw"),
+    "schedule": ("ramp", "constant", "cosine", "step"),
+    "amp": ("off", "bf16", "fp16"),
+    "augment": tuple(AUGMENTATIONS),
+    "strategy": tuple(STRATEGIES),
+}
+"""What a field of that name may be."""
+
+_SPLITS = (("model_parallel_size", 2), ("num_microbatches", 1))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """One training. The number of ranks is not part of it: the global batch is the same for any.
 
-    Raises RequestError when it is made of values that cannot be trained with.
+    Raises RequestError when it is made of values that nothing could be trained with.
     """
 
     workload: str
     model: str
-    max_steps: int
+    epochs: int | None = None
+    """Passes over the training part. Either this or ``max_steps`` is given; 0 evaluates the untrained model."""
+    max_steps: int | None = None
     global_batch_size: int
+    """Samples a step over all ranks. The last batch of an epoch holds what is left."""
+    optimizer: str = "sgd"
+    """sgd with Nesterov momentum, adam or adamw."""
     lr: float
-    """Highest learning rate; see ``lr_at``."""
-    num_samples: int
-    """Training samples of a synthetic workload."""
-    seed: int
+    """Highest learning rate; see ``schedule``."""
     momentum: float = 0.9
+    """Of sgd; adam and adamw use 0.9 and 0.999."""
     weight_decay: float = 5e-4
+    schedule: str = "ramp"
+    """ramp: up in a straight line over the first fifth of the steps, then down to nearly 0; constant; cosine: from
+    ``lr`` down to 0 along half a cosine; step: a tenth after half of the steps, and again after three quarters."""
+    seed: int = 1
+    augment: str = "none"
+    """none; flip: mirrored left to right at random; crop-flip: also moved by up to 4 pixels."""
+    amp: str = "off"
+    """Type of the numbers in forward and backward; the parameters stay float32."""
+    strategy: str = "ddp"
+    """How the ranks share the work: a name of ``training/strategies``."""
+    model_parallel_size: int = 2
+    """Neighbouring ranks that hold one copy of the model together: stages of pipeline, cuts of tensor. Other strategies
+    have no use for it."""
+    num_microbatches: int = 4
+    """Parts that pipeline makes of each rank's share of a batch."""
+    compile: bool = False
+    """Whether torch.compile prepares the wrapped model."""
+    channels_last: bool = False
+    num_samples: int = 32_768
+    """Training samples of a synthetic workload."""
 
     def __post_init__(self) -> None:
-        for name, value in (("max_steps", self.max_steps), ("global_batch_size", self.global_batch_size)):
-            if value < 1:
-                raise RequestError(f"training.{name} is {value}; it must be 1 or more.")
-        if not 0 < self.lr < float("inf"):
-            raise RequestError(f"training.lr is {self.lr}; it must be a positive number.")
-        find_model(self.model)
-        num_train = self.data().num_train
-        if self.global_batch_size > num_train:
+        if (self.epochs is None) == (self.max_steps is None):
             raise RequestError(
-                f"training: the global batch of {self.global_batch_size} is more than the {num_train} training samples "
-                f"of {self.workload}; make it smaller."
+                f"training: epochs is {self.epochs} and max_steps is {self.max_steps}; give exactly one of them."
             )
+        for name, low in (("epochs", 0), ("max_steps", 0), ("global_batch_size", 1), ("num_samples", 1), *_SPLITS):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise RequestError(f"training.{name} is {value}; it must be {low} or more.")
+        if not 0 < self.lr < math.inf:
+            raise RequestError(f"training.lr is {self.lr}; it must be a positive number.")
+        if not 0 <= self.momentum < 1:
+            raise RequestError(f"training.momentum is {self.momentum}; it must be at least 0 and below 1.")
+        if not 0 <= self.weight_decay < math.inf:
+            raise RequestError(f"training.weight_decay is {self.weight_decay}; it must be 0 or a positive number.")
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise RequestError(f"training.{name} is {getattr(self, name)!r}; known: {', '.join(known)}.")
+        find_model(self.model)
 
-    def data(self) -> Workload:
-        """The workload of this recipe."""
-        return find_workload(self.workload, self.num_samples)
+    def data(self, data_dir: Path | None = None) -> Workload:
+        """The workload of this recipe, its files in ``data_dir`` if it has any.
 
-    def lr_at(self, step: int) -> float:
-        """Up in a straight line over the first fifth of the steps, then down to nearly 0."""
-        ramp = max(1, self.max_steps // 5)
-        return self.lr * min((step + 1) / ramp, (self.max_steps - step) / (self.max_steps - ramp + 1))
+        Raises RequestError when it is unknown or has fewer samples than a batch.
+        """
+        workload = find_workload(self.workload, num_samples=self.num_samples, data_dir=data_dir)
+        if self.global_batch_size > workload.num_train:
+            raise RequestError(
+                f"training: the global batch of {self.global_batch_size} is more than the {workload.num_train} "
+                f"training samples of {self.workload}; make it smaller."
+            )
+        return workload
+
+    def steps_per_epoch(self, num_train: int) -> int:
+        """Batches that a pass over so many training samples takes; the last one may be short."""
+        return -(-num_train // self.global_batch_size)
+
+    def num_steps(self, num_train: int) -> int:
+        """Optimizer steps of the whole training."""
+        if self.max_steps is not None:
+            return self.max_steps
+        return (self.epochs or 0) * self.steps_per_epoch(num_train)
+
+    def lr_at(self, step: int, num_steps: int) -> float:
+        """The learning rate of a step, counted from 0: a pure function, so there is no scheduler to save."""
+        if self.schedule == "ramp":
+            ramp = max(1, num_steps // 5)
+            return self.lr * min((step + 1) / ramp, (num_steps - step) / (num_steps - ramp + 1))
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1 + math.cos(math.pi * step / num_steps))
+        if self.schedule == "step":
+            return self.lr * (1.0 if 2 * step < num_steps else 0.1 if 4 * step < 3 * num_steps else 0.01)
+        return self.lr
+
+    def to_json(self) -> dict[str, Any]:
+        """Names and values, for JSON and for a checkpoint."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Recipe:
+        """The reverse of ``to_json``. Raises RequestError for a name that is unknown or missing, or a wrong type."""
+        known = {field.name: field for field in fields(cls)}
+        unknown = sorted(values.keys() - known.keys())
+        missing = sorted(known.keys() - values.keys())
+        if unknown or missing:
+            told = f"unknown: {', '.join(unknown)}" if unknown else f"missing: {', '.join(missing)}"
+            raise RequestError(f"this recipe was not written by this version of seatrial ({told}); start anew.")
+        for name, value in values.items():
+            kinds = _KINDS[str(known[name].type)]
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                raise RequestError(f"training.{name} is {value!r}; it must be of type {known[name].type}.")
+        return cls(**values)
+
+    def digest(self) -> str:
+        """SHA-256, in hex, of all fields."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "int | None": (int, type(None)),
+}
 
 
 def fit_to_world(asked: Recipe, world_size: int, *, batch_size: int | None, epochs: int | None) -> tuple[Recipe, str]:
-    """What so many ranks train, and the key of its reference.
+    """What so many ranks train in the acceptance trial, and the key of its reference.
 
     ``batch_size`` is per rank and ``epochs`` are passes over the training part; where they are given, they decide in
     place of the global batch and of the steps. Above ``MAX_DIGITS_RANKS`` digits give way to a synthetic workload whose
@@ -73,7 +184,8 @@ def fit_to_world(asked: Recipe, world_size: int, *, batch_size: int | None, epoc
         per_rank = batch_size or _WORLD_BATCH_SIZE
         workload, batch, told = _WORLD_WORKLOAD, per_rank * world_size, f"{per_rank} a rank"
         num_samples = max(_WORLD_SAMPLES, batch)
-    num_train = find_workload(workload, num_samples).num_train
-    max_steps = asked.max_steps if epochs is None else epochs * -(-num_train // batch)
-    fitted = replace(asked, workload=workload, num_samples=num_samples, global_batch_size=batch, max_steps=max_steps)
+    fitted = replace(asked, workload=workload, num_samples=num_samples, global_batch_size=batch)
+    num_train = fitted.data().num_train
+    max_steps = asked.num_steps(num_train) if epochs is None else epochs * fitted.steps_per_epoch(num_train)
+    fitted = replace(fitted, epochs=None, max_steps=max_steps)
     return fitted, f"{workload}/{asked.model}, {max_steps} steps of {told}, lr {asked.lr:g}"

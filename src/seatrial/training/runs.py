@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass, field, fields
 from statistics import median
 
-from seatrial.training.clock import StepTimes
-from seatrial.training.trainer import WARMUP_STEPS, Outcome
+from seatrial.training.clock import WARMUP_STEPS, StepTimes
+from seatrial.training.outcome import Outcome
 
 __all__ = ["Runs"]
 
@@ -28,7 +28,7 @@ class Runs:
 
     def add(self, outcome: Outcome) -> None:
         """Take in a training that ended well."""
-        self.accuracies.append(outcome.num_correct / max(outcome.num_evaluated, 1))
+        self.accuracies.append(outcome.accuracy)
         self.num_evaluated += outcome.num_evaluated
         self._digests.append(outcome.digest)
         if outcome.samples_per_s is not None:

@@ -1,256 +1,275 @@
-"""The trainer: one recipe, real DistributedDataParallel, every step timed. To be read from top to bottom."""
+"""The trainer: one recipe on all ranks of a group.
+
+``train`` is to be read from top to bottom; docs/training.md says why each part is as it is.
+"""
 
 from __future__ import annotations
 
-import inspect
 import math
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, fields
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
 
-from seatrial.training.clock import StepClock, StepTimes, timed_mean
-from seatrial.training.data import Data, Workload
-from seatrial.training.digest import digest
-from seatrial.training.models import find_model
+from seatrial.training.batches import Batches
+from seatrial.training.buffers import batch_norms, gather_buffers, take_average
+from seatrial.training.clock import WARMUP_STEPS, Lap, StepClock, StepTimes, Stopwatch, typical
+from seatrial.training.evaluation import evaluate
+from seatrial.training.models import build_model
+from seatrial.training.optimizers import make_optimizer
+from seatrial.training.outcome import NonFinite, Outcome
+from seatrial.training.precision import LossScale, autocast, local
+from seatrial.training.randomness import seed_step
 from seatrial.training.recipe import Recipe
-from seatrial.training.sampling import shard
+from seatrial.training.resume import Position, Training, compare, find_state, load_state, save_state
+from seatrial.training.strategies import find_strategy
+from seatrial.training.watch import CheckpointStore, EpochStats, Start, Watch
 
-__all__ = ["WARMUP_STEPS", "Alone", "NonFinite", "Outcome", "compute_alone", "train"]
-
-WARMUP_STEPS = 5
-"""Steps that are trained as all others and left out of every timing."""
-_EVALUATION_BATCH = 1_024
+__all__ = ["train"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NonFinite:
-    """A training that was stopped because a loss was infinite or no number."""
-
-    step: int
-    group_ranks: tuple[int, ...]
-    """Those whose own loss was not finite."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What one rank knows when its training is over."""
-
-    losses: tuple[float, ...]
-    """Mean loss of each global batch, the same on all ranks."""
-    times: tuple[StepTimes, ...]
-    """One a step."""
-    local_counts: tuple[int, ...]
-    """Samples of this rank at each step."""
-    samples_per_s: float | None
-    """Of all ranks together, without the warm-up; None when there was nothing after it."""
-    model: nn.Module
-    digest: str
-    nonfinite: NonFinite | None = None
-    num_correct: int = 0
-    """Over all ranks, of ``num_evaluated`` test samples."""
-    num_evaluated: int = 0
-
-
-def train(recipe: Recipe, *, device: torch.device, group: dist.ProcessGroup, phase: Callable[[str], None]) -> Outcome:
-    """Train and evaluate one recipe on all ranks of ``group``; every rank calls this with the same recipe.
+def train(
+    recipe: Recipe,
+    *,
+    device: torch.device,
+    group: dist.ProcessGroup,
+    phase: Callable[[str], None],
+    data_dir: Path | None = None,
+    store: CheckpointStore | None = None,
+    save_every: int = 0,
+    resume: str = "auto",
+    watch: Watch | None = None,
+    target_accuracy: float | None = None,
+) -> Outcome:
+    """Train and evaluate one recipe on all ranks of ``group``; every rank calls this with the same arguments.
 
     ``phase`` is told what comes next before each part that waits for other ranks. All ranks pass the same phases, also
-    one whose share of a batch is empty.
+    one whose share of a batch is empty. ``data_dir`` is where the files of the workload are.
+
+    All ranks give a ``store`` or none does; only that of rank 0 is used. Saved is after every ``save_every`` epochs (0:
+    not in between), at the end, and when ``watch`` asks to stop. ``resume`` is ``auto`` (from the newest checkpoint of
+    the store, if there is one), ``never`` or the path of a checkpoint. With a ``watch`` or a ``target_accuracy``, all
+    ranks evaluate after each epoch; training ends after the first epoch that reaches the target.
+
+    Raises RequestError for a recipe that cannot be trained so, or a checkpoint of another training; SeatrialError when
+    a checkpoint cannot be read or written. Torch's global random numbers are left seeded anew.
     """
-    rank, world_size = group.rank(), group.size()
-    workload = recipe.data()
-    data = _to_device(workload.load(), device)
-    clock = StepClock(device)
+    # The data, whole, on the device
+    batches = Batches(recipe, device, data_dir)
+    workload = batches.workload
+    num_steps, steps_per_epoch = recipe.num_steps(workload.num_train), recipe.steps_per_epoch(workload.num_train)
 
+    # The seed alone decides the parameters, so all ranks begin with the same
     phase("wrap model")
-    model = _build(recipe, workload, device)
-    replica = _wrap(model, device, group)
-    replica.register_comm_hook(None, timed_mean(clock, group))
-    optimizer = _optimizer(recipe, model)
+    clock = StepClock(device)
+    model = build_model(recipe.model, workload.shape, workload.num_classes, recipe.seed).to(device)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    if recipe.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    strategy = find_strategy(recipe.strategy)(model, recipe, device=device, group=group, clock=clock)
+    model, norms = strategy.model, batch_norms(strategy.model)
+    parameters = [parameter for _, parameter in strategy.named_parameters()]
+    optimizer, loss_scale, position = make_optimizer(recipe, parameters, device), LossScale(recipe), Position()
+    training = Training(
+        recipe=recipe,
+        strategy=strategy,
+        optimizer=optimizer,
+        loss_scale=loss_scale,
+        position=position,
+        group=group,
+        device=device,
+    )
 
+    def own_batch(step: int) -> tuple[Tensor, Tensor, int]:
+        part = batches.shard(step, strategy.data_rank, strategy.data_size)
+        return *batches.train(part.indices, step // steps_per_epoch), part.global_count
+
+    def forward(images: Tensor, labels: Tensor, scale: float) -> Tensor:
+        for layer in norms:
+            layer.train(len(labels) >= 2)
+        with autocast(recipe, device):
+            return strategy.forward(images, labels, scale)
+
+    # From a checkpoint, if there is one
+    found, notes = None, tuple[str, ...]()
+    if store is not None:
+        phase("look for a checkpoint")
+        found = find_state(store, resume, group, device)
+    if found is not None:
+        phase("resume")
+        state = found[1]
+        notes = compare(state, recipe, num_steps, group.size(), device)
+        if 0 < state["step"] < num_steps:
+            # DDP lays out its buckets anew after the first backward, and sums in another order from then on. So there
+            # has to be a first one before the state is loaded; nothing of it is kept.
+            images, labels, _ = own_batch(state["step"])
+            forward(images, labels, 1.0)
+            strategy.backward()
+            optimizer.zero_grad(set_to_none=False)
+        load_state(training, state)
+    if watch is not None:
+        start = Start(
+            step=position.step,
+            num_steps=num_steps,
+            steps_per_epoch=steps_per_epoch,
+            num_train=workload.num_train,
+            num_parameters=num_parameters,
+            resumed_from=found[0] if found else None,
+            notes=notes,
+        )
+        watch.on_start(start)
+
+    first_step = position.step
     losses: list[float] = []
     local_counts: list[int] = []
-    num_timed = 0
-    timed_since = 0.0
-    for step in range(recipe.max_steps):
-        if step == WARMUP_STEPS:
-            _synchronize(device)
-            timed_since = time.perf_counter()
+    counts: tuple[int, int] | None = None
+    checkpoint: Path | None = None
+    nonfinite: NonFinite | None = None
+    interrupted = False
+    stopwatch = Stopwatch(device)
+    stopwatch.go()
+    warm = epoch_began = Lap(seconds=0.0, steps=0, samples=position.samples_seen)
+    for step in range(first_step, num_steps):
+        if len(losses) == WARMUP_STEPS:
+            warm = Lap(seconds=stopwatch.lap(), steps=len(losses), samples=position.samples_seen)
 
         # Own part of the global batch
         clock.mark("begin")
-        part = shard(
-            num_samples=workload.num_train,
-            global_batch_size=recipe.global_batch_size,
-            seed=recipe.seed,
-            step=step,
-            rank=rank,
-            world_size=world_size,
-        )
-        images, labels = _batch(data.train_images, data.train_labels, part.indices.to(device), workload)
+        images, labels, global_count = own_batch(step)
         clock.mark("data")
 
-        # The hook takes the mean over ranks of what each puts in, so a rank puts in its sum times world_size / count:
-        # that mean is the mean over the samples, however unevenly they are spread.
+        # Gradients are averaged over the shares, so each puts in its sum times shares / count: that mean is the mean
+        # over all samples, however unevenly they are spread.
         phase(f"step {step} forward")
-        loss_sum = cross_entropy(replica(images), labels, reduction="sum")
-        total = loss_sum.detach().double()
-        work = dist.all_reduce(total, group=group, async_op=True)
+        seed_step(recipe.seed, step, strategy.data_rank, device)
+        loss_sum = forward(images, labels, loss_scale.factor * (strategy.data_size / global_count))
+        told = torch.zeros(2, dtype=torch.float64, device=device)
+        told[0] = loss_sum
+        told[1] = float(watch is not None and watch.should_stop())
+        work = dist.all_reduce(told, group=group, async_op=True)
         phase(f"step {step} backward")
-        (loss_sum * (world_size / part.global_count)).backward()  # type: ignore[no-untyped-call]
-        loss = _wait_for_others(work, total) / part.global_count
+        strategy.backward()
+        batch_loss_sum, num_stop = _wait_for_others(work, told)
+        loss = batch_loss_sum / global_count
         clock.mark("reduced")
 
         # The sum over ranks is finite only if every rank's own loss is: all ranks stop here, before it is applied.
         phase(f"step {step} optimizer")
         if not math.isfinite(loss):
-            return Outcome(
-                losses=tuple(losses),
-                times=tuple(clock.times()),
-                local_counts=tuple(local_counts),
-                samples_per_s=None,
-                model=model,
-                digest=digest(model),
-                nonfinite=NonFinite(step=step, group_ranks=_nonfinite_ranks(loss_sum, group)),
-            )
+            ranks = _ranks_with(not math.isfinite(float(loss_sum)), group, device)
+            nonfinite = NonFinite(step=step, group_ranks=ranks)
+            break
+        lr = recipe.lr_at(step, num_steps)
         for settings in optimizer.param_groups:
-            settings["lr"] = recipe.lr_at(step)
-        optimizer.step()
+            settings["lr"] = lr
+        if loss_scale.unscale(parameters, group):
+            optimizer.step()
         optimizer.zero_grad(set_to_none=False)  # the gradients are views of the buckets that are reduced
         clock.mark("end")
-        losses.append(loss)
-        local_counts.append(len(part.indices))
-        num_timed += part.global_count if step >= WARMUP_STEPS else 0
 
-    _synchronize(device)
-    timed_s = time.perf_counter() - timed_since
-    phase("evaluate")
-    num_correct, num_evaluated = _evaluate(model, data, workload, group)
+        losses.append(loss)
+        local_counts.append(len(labels))
+        position.advance(global_count, batch_loss_sum)
+        if watch is not None:
+            watch.on_step(step, loss, lr)
+        done, epoch_over = position.step == num_steps, position.step % steps_per_epoch == 0
+        interrupted = num_stop > 0 and not done
+        if not (interrupted or done or epoch_over):
+            continue
+
+        # Off the clock: what has been learned, on all ranks; then a checkpoint
+        trained_s, epoch, reached = stopwatch.stop(), step // steps_per_epoch, False
+        if done or (epoch_over and (watch is not None or target_accuracy is not None)):
+            phase("evaluate")
+            counts = evaluate(strategy, batches, recipe, group)
+            reached = target_accuracy is not None and counts[0] >= target_accuracy * counts[1]
+            if watch is not None:
+                own_times = typical(clock.times()[epoch_began.steps :])
+                rank_times, seconds = _of_all_ranks(own_times, trained_s - epoch_began.seconds, group, device)
+                stats = EpochStats(
+                    epoch=epoch,
+                    step=position.step,
+                    loss=position.epoch_loss_sum / position.epoch_samples,
+                    num_samples=position.epoch_samples,
+                    num_correct=counts[0],
+                    num_evaluated=counts[1],
+                    samples_per_s=(position.samples_seen - epoch_began.samples) / seconds,
+                    seconds=seconds,
+                    rank_times=rank_times,
+                )
+                watch.on_epoch(stats)
+        if epoch_over:
+            position.begin_epoch()
+            epoch_began = Lap(seconds=trained_s, steps=len(losses), samples=position.samples_seen)
+        due = epoch_over and save_every > 0 and (epoch + 1) % save_every == 0
+        if store is not None and (interrupted or done or reached or due):
+            phase(f"save step {position.step}")
+            ranks = _ranks_with(not _all_finite(parameters), group, device)
+            if ranks:
+                nonfinite = NonFinite(step=step, group_ranks=ranks, what="parameters")
+                break
+            checkpoint = save_state(training, store)
+        if interrupted or reached:
+            break
+        stopwatch.go()
+
+    # One model on all ranks: from here on nobody trains with statistics of its own
+    trained_s = stopwatch.stop()
+    if nonfinite is None:
+        phase("end")
+        take_average(model, gather_buffers(model, group))
+        if counts is None and not interrupted:
+            counts = evaluate(strategy, batches, recipe, group)
+    steady = position.samples_seen - warm.samples if nonfinite is None and len(losses) > WARMUP_STEPS else 0
     return Outcome(
         losses=tuple(losses),
         times=tuple(clock.times()),
         local_counts=tuple(local_counts),
-        samples_per_s=num_timed / timed_s if num_timed else None,
+        samples_per_s=steady / (trained_s - warm.seconds) if steady else None,
         model=model,
-        digest=digest(model),
-        num_correct=num_correct,
-        num_evaluated=num_evaluated,
+        digest=strategy.digest(),
+        step=position.step,
+        first_step=first_step,
+        notes=notes,
+        checkpoint=checkpoint,
+        nonfinite=nonfinite,
+        interrupted=interrupted,
+        num_correct=counts[0] if counts else 0,
+        num_evaluated=counts[1] if counts else 0,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
-    """What computing takes when nobody is waited for."""
-
-    seconds: tuple[float, ...]
-    """Of each forward and backward."""
-    cpu_share: float
-    """CPU time used, as a share of what the threads of this process could use meanwhile."""
-
-
-def compute_alone(
-    recipe: Recipe, *, device: torch.device, local_count: int, num_steps: int, repeats: int
-) -> list[Alone]:
-    """Forward and backward of one rank's share, without a group: so many steps, as often as ``repeats`` says.
-
-    The warm-up is left out.
-    """
-    workload = recipe.data()
-    data = _to_device(workload.load(), device)
-    model = _build(recipe, workload, device)
-    indices = torch.arange(local_count, device=device)
-    images, labels = _batch(data.train_images, data.train_labels, indices, workload)
-    told = []
-    for repeat in range(-1, repeats):
-        clock = StepClock(device)
-        began, used = time.perf_counter(), time.process_time()
-        for _ in range(num_steps if repeat >= 0 else WARMUP_STEPS):
-            clock.mark("begin")
-            model.zero_grad(set_to_none=False)
-            clock.mark("data")
-            cross_entropy(model(images), labels, reduction="sum").backward()  # type: ignore[no-untyped-call]
-            for moment in ("ready", "reduced", "end"):
-                clock.mark(moment)
-        _synchronize(device)
-        used, wall = time.process_time() - used, time.perf_counter() - began
-        share = used / (wall * torch.get_num_threads())
-        told.append(Alone(seconds=tuple(times.compute_s for times in clock.times()), cpu_share=share))
-    return told[1:]
-
-
-def _build(recipe: Recipe, workload: Workload, device: torch.device) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        return find_model(recipe.model)(workload.shape, workload.num_classes).to(device)
-
-
-def _wrap(model: nn.Module, device: torch.device, group: dist.ProcessGroup) -> DistributedDataParallel:
-    # torch 2.13 renamed broadcast_buffers and warns of the old name; there are no buffers that change in training.
-    known = inspect.signature(DistributedDataParallel.__init__).parameters
-    buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-    options: dict[str, Any] = {buffers: False}
-    return DistributedDataParallel(
-        model,
-        device_ids=[device.index] if device.type == "cuda" else None,
-        process_group=group,
-        gradient_as_bucket_view=True,
-        **options,
-    )
-
-
-def _optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(
-        model.parameters(), lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, nesterov=True
-    )
-
-
-def _to_device(data: Data, device: torch.device) -> Data:
-    return Data(
-        train_images=data.train_images.to(device),
-        train_labels=data.train_labels.to(device),
-        test_images=data.test_images.to(device),
-        test_labels=data.test_labels.to(device),
-    )
-
-
-def _batch(images: Tensor, labels: Tensor, indices: Tensor, workload: Workload) -> tuple[Tensor, Tensor]:
-    return (images[indices].float() - workload.mean) / workload.std, labels[indices]
-
-
-def _wait_for_others(work: Any, total: Tensor) -> float:
+def _wait_for_others(work: Any, told: Tensor) -> list[float]:
     """The conductor knows by the name of this function that a rank whose stack ends here is waiting for the others."""
     work.wait()
-    return float(total)
+    values: list[float] = told.tolist()
+    return values
 
 
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _nonfinite_ranks(loss_sum: Tensor, group: dist.ProcessGroup) -> tuple[int, ...]:
-    flags = torch.zeros(group.size(), dtype=torch.int64, device=loss_sum.device)
-    flags[group.rank()] = int(not math.isfinite(float(loss_sum.detach())))
+def _ranks_with(flag: bool, group: dist.ProcessGroup, device: torch.device) -> tuple[int, ...]:
+    """The ranks that say yes; all ranks are told."""
+    flags = torch.zeros(group.size(), dtype=torch.int64, device=device)
+    flags[group.rank()] = int(flag)
     dist.all_reduce(flags, group=group)
-    return tuple(index for index, flag in enumerate(flags.tolist()) if flag)
+    return tuple(rank for rank, said in enumerate(flags.tolist()) if said)
 
 
-def _evaluate(model: nn.Module, data: Data, workload: Workload, group: dist.ProcessGroup) -> tuple[int, int]:
-    """Correct and evaluated test samples over all ranks: integers, each sample seen by exactly one rank."""
-    indices = torch.arange(group.rank(), workload.num_test, group.size(), device=data.test_labels.device)
-    counts = torch.zeros(2, dtype=torch.int64, device=indices.device)
-    with torch.inference_mode():
-        for part in torch.split(indices, _EVALUATION_BATCH):
-            images, labels = _batch(data.test_images, data.test_labels, part, workload)
-            counts[0] += (model(images).argmax(dim=1) == labels).sum()
-            counts[1] += len(part)
-    dist.all_reduce(counts, group=group)
-    num_correct, num_evaluated = counts.tolist()
-    return num_correct, num_evaluated
+def _all_finite(parameters: list[nn.Parameter]) -> bool:
+    return all(bool(local(parameter).isfinite().all()) for parameter in parameters)
+
+
+def _of_all_ranks(
+    own: StepTimes, own_s: float, group: dist.ProcessGroup, device: torch.device
+) -> tuple[tuple[StepTimes, ...], float]:
+    """The times of each rank, and the longest ``own_s`` of all."""
+    values = [*astuple(own), own_s]
+    rows = torch.zeros(group.size(), len(values), dtype=torch.float64, device=device)
+    rows[group.rank()] = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(rows, group=group)
+    names = [field.name for field in fields(StepTimes)]
+    told = rows.tolist()
+    return tuple(StepTimes(**dict(zip(names, row, strict=False))) for row in told), max(row[-1] for row in told)

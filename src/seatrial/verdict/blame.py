@@ -42,9 +42,7 @@ def blame(trial: Trial) -> tuple[Finding, ...]:
         what = f"process {left.pid} of rank {left.rank} on {node} could not be ended (state {left.state or 'unknown'})"
         who = Culprit(kind="node", name=node, ranks=(left.rank,), nodes=(node,))
         findings.append(_finding("warn", "trial", what, who, action=f"end process {left.pid} there, or restart {node}"))
-    for note in trial.notes:
-        if note.text:
-            findings.append(_finding(note.severity, "trial", note.text, _NOBODY))
+    findings += [_finding(note.severity, "trial", note.text, _NOBODY) for note in trial.notes]
     return tuple(findings)
 
 

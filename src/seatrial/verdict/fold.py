@@ -20,6 +20,8 @@ from seatrial.verdict.trial import GenerationSeen, StepSeen, Trial
 
 __all__ = ["evidence_so_far", "fold"]
 
+_MOST_GENERATIONS = 4
+
 
 def fold(messages: Iterable[Mapping[str, Any]], *, damaged_lines: int = 0) -> Trial:
     """The trial that the messages tell of. Never raises.
@@ -110,8 +112,11 @@ def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def _lost(reader: Reader) -> list[str]:
     """What cannot have happened as it is told: gaps, sources that never spoke or never said ``end``."""
     lost = [] if reader.run else ["the event that tells plan and job (run)"]
-    if 0 not in reader.generations:
-        lost.append("the event that tells the ranks of generation 0 (generation)")
+    met = {0} | reader.met | {generation for generation, _ in (*reader.steps, *reader.exits)}
+    lost += [
+        f"the event that tells the ranks of generation {generation} (generation)"
+        for generation in sorted(met - reader.generations.keys())[:_MOST_GENERATIONS]
+    ]
     for src, seqs in sorted(reader.seqs.items()):
         gap = max(seqs) + 1 - len(seqs)
         if gap:

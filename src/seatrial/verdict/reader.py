@@ -45,6 +45,8 @@ class Reader:
         self.run: Event = {}
         self.interrupted: tuple[str, int] | None = None
         self.nodes: dict[int, NodeSeen] = {}
+        self.met: set[int] = set()
+        """Generations that ranks spoke from."""
         self.generations: dict[int, dict[int, tuple[int, int]]] = {}
         """Generation -> trial rank -> (node rank, local rank)."""
         self.came: dict[tuple[int, int], Event] = {}
@@ -68,12 +70,17 @@ class Reader:
         self.earliest = min(self.earliest, event["t"])
         kind = event["kind"]
         rank, node = _RANK.fullmatch(src), _NODE.fullmatch(src)
+        if rank:
+            self.met.add(int(rank[2]))
         try:
             if kind == "end":
-                self.ends[src] = seq
+                self.ends.setdefault(src, seq)  # the first: whatever comes after it came too late
             elif kind == "note":
                 severity = _one_of(event, "severity", _SEVERITIES)
-                self.notes.append(Note(src=src, severity=severity, text=fields.text(event, "text")))
+                text = fields.text(event, "text")
+                if not text.strip():
+                    raise DamageError("text")
+                self.notes.append(Note(src=src, severity=severity, text=text))
             elif kind in ("rank", "figures", "facts", "done", "error") and rank:
                 self._from_rank(kind, int(rank[1]), int(rank[2]), event)
             elif kind in ("exit", "stack", "left", "node") and node:
@@ -90,7 +97,12 @@ class Reader:
     def _from_rank(self, kind: str, rank: int, generation: int, event: Event) -> None:
         if fields.whole(event, "gen") != generation or fields.integer(event, "rank") not in (rank, None):
             raise DamageError("rank or gen of another source")
+        # What the conductor says comes first in the order of sources.
+        if rank not in self.generations.get(generation, {rank: None}):
+            raise DamageError("from a rank that is not in its generation")
         if kind == "rank":
+            if (generation, rank) in self.came:
+                raise DamageError("told twice")
             for key in ("hostname", "device", "device_type", "libraries", "torch", "python", "backend"):
                 fields.text(event, key)
             for key in ("pid", "threads"):
@@ -125,8 +137,8 @@ class Reader:
 
     def _from_node(self, kind: str, node: int, event: Event) -> None:
         if kind == "node":
-            if fields.whole(event, "node") != node:
-                raise DamageError("node of another source")
+            if fields.whole(event, "node") != node or node in self.nodes:
+                raise DamageError("told twice" if node in self.nodes else "node of another source")
             self.nodes[node] = NodeSeen(
                 node=node,
                 hostname=fields.text(event, "hostname"),
@@ -136,6 +148,8 @@ class Reader:
             )
             return
         generation, rank = fields.whole(event, "gen"), fields.whole(event, "rank")
+        if self.generations.get(generation, {}).get(rank, (node, 0))[0] != node:
+            raise DamageError("of a rank of another node")
         if kind == "exit":
             code = fields.integer(event, "code")
             if code is None or (generation, rank) in self.exits:

@@ -173,25 +173,30 @@ def judge_fleet(
     return FleetRuling(reference=reference, limit=limit, method=method, outliers=tuple(sorted(slow | unmeasured)))
 
 
-def fleet_rules() -> tuple[tuple[str, str], ...]:
-    """How ``judge_fleet`` decides, in words: for how many values, and beyond what. Copies have a floor of their own."""
-    ratio = f"ratio {_RATIO['cuda']} (GPU), {_RATIO['cpu']} (CPU) to the best"
-    effect = f"{_EFFECT['cuda'] * 100:.0f} % (GPU), {_EFFECT['cpu'] * 100:.0f} % (CPU)"
-    spread = f"{_SIGMAS} x {_MAD_TO_SIGMA} MAD and {effect} from the median"
-    return (f"2 to {_FEW}", ratio), (f"{_FEW + 1} or more", spread)
+def fleet_rules(*, copies: bool = False, gpu: bool = True) -> tuple[tuple[str, str], ...]:
+    """How ``judge_fleet`` decides, in words: for how many values, and beyond what; ``gpu``: for GPUs too."""
+    kinds = (("GPU", "cuda"), ("CPU", "cpu")) if gpu else (("CPU", "cpu"),)
+    effects = {**_EFFECT, "cuda": _COPIES_EFFECT} if copies else _EFFECT
+    ratios = ", ".join(f"{_RATIO[kind]} ({shown})" for shown, kind in kinds)
+    floors = ", ".join(f"{effects[kind] * 100:.0f} % ({shown})" for shown, kind in kinds)
+    spread = f"{_SIGMAS} x {_MAD_TO_SIGMA} MAD and {floors} from the median"
+    return (f"2 to {_FEW}", f"ratio {ratios} to the best"), (f"{_FEW + 1} or more", spread)
 
 
-def compare_rates(figures: Iterable[Figure], *, own: tuple[Limit, ...], device_type: str) -> Rates:
+def compare_rates(
+    figures: Iterable[Figure], *, own: tuple[Limit, ...], device_type: str, copies: bool = False
+) -> Rates:
     """Gather the rates of devices that may be compared: one figure name, one variant, one device model.
 
-    ``own``: the limits besides the fleet's. A rate that is no positive number was not measured, and is left out.
+    ``own``: the limits besides the fleet's. ``copies``: as ``judge_fleet`` has it. A rate that is no positive number
+    was not measured, and is left out.
     """
     stages: dict[str, dict[int, Figure]] = {"measure": {}, "repeat": {}}
     for figure in figures:
         if figure.rank is not None and figure.stage in stages and _is_measured(figure.value):
             stages[figure.stage][figure.rank] = figure
     values = {rank: figure.value for rank, figure in stages["measure"].items()}
-    fleet = judge_fleet(values, better="high", device_type=device_type)
+    fleet = judge_fleet(values, better="high", device_type=device_type, copies=copies)
     # The typical rank, not the best: the best of many was lucky, and would look slower when repeated.
     reference = min(values, key=lambda rank: (abs(values[rank] - fleet.reference), rank), default=None)
     return Rates(first=stages["measure"], again=stages["repeat"], own=own, fleet=fleet, reference=reference)

@@ -9,6 +9,7 @@ fit is split into numbered parts.
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -20,7 +21,11 @@ PREFIX = b"@seatrial1 "
 MAX_LINE_BYTES = 4_000
 _MAX_PARTS = 4_096
 _OPEN_PARTIALS = 64
-"""Split messages that may be incomplete at once; the oldest is given up (bounded memory against hostile input)."""
+_OPEN_CHARS = 16 << 20
+"""Split messages that may be incomplete at once, and their length; the oldest is given up (bounded memory against
+hostile input)."""
+_DEEPEST = 64
+"""Nesting of a message; ours have six. Who passes one on must not meet the recursion limit in the writing of it."""
 
 
 def encode(message: dict[str, Any]) -> list[bytes]:
@@ -55,6 +60,8 @@ class Decoder:
         self.damaged = 0
         """Lines that began as ours and were not whole."""
         self._partial: OrderedDict[str, dict[int, str]] = OrderedDict()
+        self._held = 0
+        """Characters in ``_partial``."""
 
     def line(self, line: bytes) -> dict[str, Any] | None:
         """The message that this line completes, if any. Our prefix may stand anywhere in the line."""
@@ -78,23 +85,29 @@ class Decoder:
         try:
             number, count, key = message["part"]
             text = message["text"]
-            if not (isinstance(text, str) and isinstance(key, str) and 0 <= number < count <= _MAX_PARTS):
+            if not (isinstance(text, str) and isinstance(key, str) and type(number) is type(count) is int):
+                raise ValueError
+            if not 0 <= number < count <= _MAX_PARTS:
                 raise ValueError
         except (KeyError, TypeError, ValueError):
             self.damaged += 1
             return None
         pieces = self._partial.setdefault(key, {})
+        self._held += len(text) - len(pieces.get(number, ""))
         pieces[number] = text
         if len(pieces) < count:
-            if len(self._partial) > _OPEN_PARTIALS:
-                self._partial.popitem(last=False)
+            while len(self._partial) > _OPEN_PARTIALS or self._held > _OPEN_CHARS:
+                self._forget(next(iter(self._partial)))
             return None
-        del self._partial[key]
+        self._forget(key)
         body = "".join(pieces[number] for number in sorted(pieces))
         if not key.startswith(f"{zlib.crc32(body.encode()):08x}"):
             self.damaged += 1
             return None
         return _loads(body)
+
+    def _forget(self, key: str) -> None:
+        self._held -= sum(map(len, self._partial.pop(key).values()))
 
 
 def _parse(rest: bytes) -> dict[str, Any] | None:
@@ -112,9 +125,27 @@ def _refuse(constant: str) -> None:
     raise ValueError(constant)
 
 
+def _finite(text: str) -> float:
+    """Python reads 1e999 as infinity, which it would not write again."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(text)
+    return number
+
+
 def _loads(body: str) -> dict[str, Any] | None:
     try:
-        message = json.loads(body, parse_constant=_refuse)
+        message = json.loads(body, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
-    return message if isinstance(message, dict) else None
+    return message if isinstance(message, dict) and not _is_too_deep(message) else None
+
+
+def _is_too_deep(message: dict[str, Any]) -> bool:
+    level: list[Any] = [message]
+    for _ in range(_DEEPEST):
+        inner = (entry for value in level for entry in (value.values() if isinstance(value, dict) else value))
+        level = [entry for entry in inner if isinstance(entry, (dict, list))]
+        if not level:
+            return False
+    return True

@@ -19,6 +19,8 @@ class Context(Protocol):
 
     rank: int
     local_rank: int
+    local_world_size: int
+    """Ranks of this generation on this node, ours included: what they share is to be divided by it."""
     node_rank: int
     node: str
     address: str
@@ -36,6 +38,8 @@ class Context(Protocol):
     stage: str
     timeout_s: float
     """Seconds until the conductor's deadline for this step."""
+    clock: tuple[float, float] | None
+    """(offset_ms, accuracy_ms): this node's clock minus the conductor's, and by how much that may be wrong."""
     given: dict[str, Any]
     """What earlier steps shared with all ranks."""
 

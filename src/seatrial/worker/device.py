@@ -5,9 +5,10 @@ ROCm builds of torch answer to ``torch.cuda``; ``torch.version.hip`` tells them 
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
 from typing import Any
+
+from seatrial.probe.cpu import cpu_model
 
 __all__ = ["Device", "open_device"]
 
@@ -101,19 +102,8 @@ def _open_cpu(torch: Any) -> Device:
         type="cpu",
         vendor="cpu",
         index=0,
-        name=_cpu_model(),
+        name=cpu_model(),
         backend="gloo",
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         libraries=f"torch {torch.__version__} {capability}",
     )
-
-
-def _cpu_model() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

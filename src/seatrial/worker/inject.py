@@ -1,8 +1,8 @@
 """Faults that were planted on purpose. A run with planted faults says so in its first event and in its report.
 
 A fault is written ``DO@CHECK[/PHASE]:RANK``: do it in that rank when a phase begins whose label starts with PHASE, or
-at the start of the check when no phase is given. ``kill`` and ``stop`` are the real signals 9 and SIGSTOP;
-``agent-kill`` and ``agent-stop`` send them to the parent.
+at the start of the check when no phase is given. ``kill``, ``stop`` and ``term`` are the real signals 9, SIGSTOP and
+SIGTERM; ``agent-kill`` and ``agent-stop`` send them to the parent. ``seatrial train`` has one check, ``train``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from seatrial.errors import RequestError
 
 __all__ = ["KINDS", "Fault", "parse_fault", "strike"]
 
-KINDS = ("kill", "stop", "hang", "raise", "exit", "memory", "device", "agent-kill", "agent-stop")
+KINDS = ("kill", "stop", "term", "hang", "raise", "exit", "memory", "device", "agent-kill", "agent-stop")
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
 _MEMORY_HEADROOM_BYTES = 64 << 20
 
 
@@ -50,8 +51,8 @@ def strike(faults: Iterable[Fault], rank: int, check: str, phase: str | None) ->
 
 
 def _do(kind: str) -> None:
-    if kind in ("kill", "stop"):
-        os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+    if kind in _SIGNALS:
+        os.kill(os.getpid(), _SIGNALS[kind])
     elif kind in ("agent-kill", "agent-stop"):
         os.kill(os.getppid(), signal.SIGKILL if kind == "agent-kill" else signal.SIGSTOP)
         time.sleep(3600)

@@ -98,6 +98,7 @@ def _open_rank(start: dict[str, Any], phases: PhaseWriter, emit: Any) -> Any:
             generation=start["gen"],
             rank=start["rank"],
             local_rank=start["local_rank"],
+            local_world_size=start["local_world_size"],
             node_rank=start["node_rank"],
             node=start["node"],
             address=start["address"],

@@ -31,6 +31,7 @@ class RankContext:
     generation: int
     rank: int
     local_rank: int
+    local_world_size: int
     node_rank: int
     node: str
     address: str
@@ -49,6 +50,7 @@ class RankContext:
     step: int = -1
     stage: str = ""
     timeout_s: float = 0.0
+    clock: tuple[float, float] | None = None
     given: dict[str, Any] = field(default_factory=dict)
     shared: dict[str, Any] = field(default_factory=dict)
     _figures: list[Figure] = field(default_factory=list)
@@ -59,6 +61,8 @@ class RankContext:
         """Enter the step that the conductor asks for."""
         self.check, self.step, self.stage = check, message["step"], message["stage"]
         self.timeout_s, self.given, self.shared = message["timeout_s"], message["given"], {}
+        clock = message.get("clock")
+        self.clock = (clock[0], clock[1]) if clock else None
         self._flushed_at = time.monotonic()
         self.phases.number = self.step * PHASES_PER_STEP
         self.phases.write(f"{check}/begin {self.stage}")

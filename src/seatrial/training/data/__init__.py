@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seatrial.errors import RequestError
-from seatrial.training.data import digits, synthetic
+from seatrial.training.data import cifar, digits, files, idx, synthetic
+from seatrial.training.data.manifest import DATASETS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["WORKLOADS", "Data", "Workload", "find_workload"]
+__all__ = ["WORKLOADS", "Augmentation", "Data", "Workload", "find_workload"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,16 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Augmentation:
+    """How training images are varied; ``seatrial.training.augment`` does it."""
+
+    crop_padding: int = 0
+    """Black pixels put around an image before a part of its old size is cut out; 0: it is not moved."""
+    flip: bool = False
+    """Half of the images are mirrored, left to right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What is known of a workload before its data are loaded."""
 
@@ -39,24 +52,31 @@ class Workload:
     num_train: int
     num_test: int
     mean: float
-    """Of all pixels of the training part; with ``std`` it brings the input to mean 0 and deviation 1."""
+    """Of all pixels of the training part, over all channels; with ``std`` it brings them to mean 0 and deviation 1."""
     std: float
     load: Callable[[], Data]
+    augmentation: Augmentation = Augmentation()
+    """What is usual for the set."""
 
     def size_bytes(self) -> int:
         """Of all images in memory, a byte a pixel."""
         return (self.num_train + self.num_test) * math.prod(self.shape)
 
 
-def find_workload(name: str, num_samples: int) -> Workload:
+def find_workload(name: str, *, num_samples: int, data_dir: Path | None = None) -> Workload:
     """The workload of that name; ``num_samples`` sizes the training part where it is made, not read.
 
-    Raises RequestError for an unknown name, with the nearest one that exists.
+    ``data_dir`` is where data sets lie (``seatrial data fetch`` puts them there); None: ``files.default_folder``. The
+    sizes of a workload of files are those in their headers, or the published ones where the files are not there: a
+    controller need not have what its nodes have. ``load`` raises RequestError for files that are not there.
+
+    Raises RequestError for an unknown name, with the nearest one that exists, and for files with wrong headers.
     """
+    folder = files.default_folder(os.environ) if data_dir is None else data_dir
     if name in WORKLOADS:
-        return WORKLOADS[name](name, num_samples)
+        return WORKLOADS[name](name, num_samples, folder)
     if _SYNTHETIC.fullmatch(name):
-        return _synthetic(name, num_samples)
+        return _synthetic(name, num_samples, folder)
     nearest = get_close_matches(name, WORKLOADS, n=1, cutoff=0.0)[0]
     raise RequestError(f"unknown workload {name!r}; did you mean {nearest!r}? Known: {', '.join(WORKLOADS)}.")
 
@@ -64,7 +84,7 @@ def find_workload(name: str, num_samples: int) -> Workload:
 _SYNTHETIC = re.compile(r"synthetic-([1-9]\d{0,3})x([1-9]\d{0,3})x([1-9]\d{0,3})")
 
 
-def _digits(name: str, num_samples: int) -> Workload:
+def _digits(name: str, num_samples: int, folder: Path) -> Workload:
     def load() -> Data:
         images, labels = digits.read_digits()
         cut = digits.NUM_TRAIN
@@ -84,7 +104,7 @@ def _digits(name: str, num_samples: int) -> Workload:
     )
 
 
-def _synthetic(name: str, num_samples: int) -> Workload:
+def _synthetic(name: str, num_samples: int, folder: Path) -> Workload:
     match = _SYNTHETIC.fullmatch(name)
     if match is None:
         raise RequestError(
@@ -113,5 +133,104 @@ def _synthetic(name: str, num_samples: int) -> Workload:
     )
 
 
-WORKLOADS: dict[str, Callable[[str, int], Workload]] = {"digits": _digits, "synthetic-CxHxW": _synthetic}
+def _mnist(name: str, num_samples: int, folder: Path) -> Workload:
+    # Of pixels from 0 to 1: what pytorch/examples has for MNIST, and what is in common use for Fashion-MNIST.
+    mean, std = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530)}[name]
+    shape, num_train, num_test = (1, 28, 28), 60_000, 10_000
+    paths = files.find(name, folder)
+    if paths is not None:
+        (num_train, height, width), train_labels, (num_test, *test_size), test_labels = (
+            idx.read_sizes(path, num_dimensions) for path, num_dimensions in zip(paths, (3, 1, 3, 1), strict=True)
+        )
+        if (train_labels, test_labels, test_size) != ((num_train,), (num_test,), [height, width]):
+            raise RequestError(
+                f"the files of {name} in {paths[0].parent} do not belong together: {num_train} images with "
+                f"{train_labels[0]} labels to train, {num_test} with {test_labels[0]} to test, of {height} x {width} "
+                f"and {' x '.join(map(str, test_size))} pixels; fetch or copy them again."
+            )
+        shape = (1, height, width)
+
+    def load() -> Data:
+        train_images, train_labels, test_images, test_labels = files.require(name, folder)
+        return Data(
+            train_images=idx.read_images(train_images),
+            train_labels=idx.read_labels(train_labels, 10),
+            test_images=idx.read_images(test_images),
+            test_labels=idx.read_labels(test_labels, 10),
+        )
+
+    return Workload(
+        name=name,
+        shape=shape,
+        num_classes=10,
+        num_train=num_train,
+        num_test=num_test,
+        mean=mean * 255,
+        std=std * 255,
+        load=_held_to(name, folder, shape, num_train, num_test, load),
+        augmentation=Augmentation(flip=name == "fashion-mnist"),
+    )
+
+
+def _cifar10(name: str, num_samples: int, folder: Path) -> Workload:
+    num_train, num_test = 50_000, 10_000
+    paths = files.find(name, folder)
+    if paths is not None and not _is_published_archive(paths[0]):
+        num_train, num_test = cifar.read_sizes(paths[0])
+
+    def load() -> Data:
+        (path,) = files.require(name, folder)
+        train_images, train_labels, test_images, test_labels = cifar.read_images(path)
+        return Data(
+            train_images=train_images, train_labels=train_labels, test_images=test_images, test_labels=test_labels
+        )
+
+    return Workload(
+        name=name,
+        shape=cifar.SHAPE,
+        num_classes=cifar.NUM_CLASSES,
+        num_train=num_train,
+        num_test=num_test,
+        # From the usual values of the channels, 0.4914, 0.4822, 0.4465 and 0.2470, 0.2435, 0.2616: the channels differ
+        # by less than a fifth of a deviation, which the first convolution takes in.
+        mean=0.4734 * 255,
+        std=0.2516 * 255,
+        load=_held_to(name, folder, cifar.SHAPE, num_train, num_test, load),
+        augmentation=Augmentation(crop_padding=4, flip=True),
+    )
+
+
+def _is_published_archive(path: Path) -> bool:
+    """By its size: to count the images in the archive means to unpack all of it, which takes seconds."""
+    (archive,) = DATASETS["cifar10"].downloads
+    return path.name == archive.name and path.stat().st_size == archive.size_bytes
+
+
+def _held_to(
+    name: str, folder: Path, shape: tuple[int, ...], num_train: int, num_test: int, load: Callable[[], Data]
+) -> Callable[[], Data]:
+    """``load``, and a RequestError where what it gives has not the sizes that the recipe was made for."""
+
+    def held() -> Data:
+        data = load()
+        expected = ((num_train, *shape), (num_train,), (num_test, *shape), (num_test,))
+        tensors = (data.train_images, data.train_labels, data.test_images, data.test_labels)
+        found = tuple(tuple(tensor.shape) for tensor in tensors)
+        if found != expected:
+            raise RequestError(
+                f"the files of {name} in {folder} hold tensors of {found}, and {expected} were expected; they are not "
+                "the published ones, or were changed meanwhile: start again when they are complete."
+            )
+        return data
+
+    return held
+
+
+WORKLOADS: dict[str, Callable[[str, int, Path], Workload]] = {
+    "digits": _digits,
+    "mnist": _mnist,
+    "fashion-mnist": _mnist,
+    "cifar10": _cifar10,
+    "synthetic-CxHxW": _synthetic,
+}
 """Workloads by name; ``synthetic-CxHxW`` stands for one of any shape, such as ``synthetic-1x8x8``."""

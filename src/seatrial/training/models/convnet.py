@@ -28,6 +28,10 @@ class ConvNet(nn.Module):
         )
         self.classifier = nn.Linear(64 * -(-height // 4) * -(-width // 4), num_classes)
 
+    def blocks(self) -> list[nn.Module]:
+        """What forward does, in order: where a pipeline may cut."""
+        return [*self.features, self.classifier]
+
     def forward(self, images: Tensor) -> Tensor:
         """Class scores, without softmax."""
         scores: Tensor = self.classifier(self.features(images))

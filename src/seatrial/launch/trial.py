@@ -1,27 +1,62 @@
-"""From a job to its verdict: what the commands that hold a trial have in common."""
+"""``run``: from a request to its verdict, for the command line and for the file that travels."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import shlex
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from seatrial.conductor.conclude import conclude
 from seatrial.errors import RequestError, SeatrialError
+from seatrial.launch import joined
 from seatrial.launch.conduct import caught_signals, conduct
 from seatrial.launch.job import Job
 from seatrial.launch.joined import Meeting
 from seatrial.launch.record import Recorder, new_folder
+from seatrial.launch.request import Request, job_of
+from seatrial.launch.targets import TARGETS
+from seatrial.probe.identity import identify
 from seatrial.report.interim import Interim
 from seatrial.report.progress import Progress
 from seatrial.report.show import show, wrong_request
 from seatrial.report.streams import tell
 from seatrial.report.write import write_reports, write_somewhere
 
-__all__ = ["hold"]
+__all__ = ["hold", "run"]
+
+
+def run(options: Mapping[str, Any], *, debug: bool) -> int:
+    """Hold the trial that the options ask for, as controller or as one of many; returns the exit code."""
+    request = Request(**options)
+    identity = identify(os.environ)
+    if identity.note:
+        tell(f"seatrial: {identity.note}")
+    meeting = joined.meet(identity, os.environ) if joined.is_one_of_many(identity) else None
+    # All processes of a job read the same request, so a wrong one ends them all alike.
+    job = job_of(request, identity, meeting)
+    if request.dry_run:
+        print("\n".join(_dry_run(job, request.out, meeting)), flush=True)
+        return 0
+    if meeting is not None:
+        os.environ.update(joined.agent_environ(identity))
+        if meeting.number > 0:
+            joined.become_agent(job, meeting)
+    return hold(job, request.out, meeting, as_json=request.as_json, debug=debug)
+
+
+def _dry_run(job: Job, out: Path, meeting: Meeting | None) -> list[str]:
+    control = meeting.control if meeting else "127.0.0.1:PORT"
+    commands = TARGETS[job.target](job, control=control, token="TOKEN", keep=str(out / "RUN-ID"))
+    return [
+        shlex.join(["env", *(f"{name}={value}" for name, value in command.env.items()), *command.argv])
+        for command in commands
+    ]
 
 
 def hold(job: Job, out: Path, meeting: Meeting | None, *, as_json: bool, debug: bool) -> int:

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from event_streams import SCENES, Event, a_plan, fake_load, healthy
 
 from seatrial.checks import registry
-from seatrial.cli import trial
 from seatrial.cli.report import report
 from seatrial.errors import RequestError, SeatrialError
+from seatrial.launch import trial
 from seatrial.launch.job import Job
 
 JOB = Job(

@@ -1,0 +1,170 @@
+"""The file that travels: an executable zip of our own code, byte for byte the same wherever it is built.
+
+    seatrial.pyz
+    ├── __main__.py             looks at the Python, then calls launch/pyz.py
+    └── seatrial/
+        ├── __init__.py         the package
+        ├── packed.py           from here on its modules come from the next
+        └── packed.bin          all rooms but cli, and of report only what needs no other package
+
+Comments and docstrings become blank lines: the numbers of lines in a traceback stay those of the source. TOML becomes
+JSON, which Python 3.10 can read. Compressed by bz2, which packs our code tighter than zlib and lzma do, and of which
+there is one implementation: zlib's bytes are not the same everywhere. To read what is in it:
+``unzip -p seatrial.pyz seatrial/packed.bin | bunzip2 2>/dev/null | less``.
+"""
+
+from __future__ import annotations
+
+import bz2
+import hashlib
+import io
+import json
+import stat
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import seatrial
+from seatrial import packed
+from seatrial.errors import RequestError
+from seatrial.launch.strip import stripped
+from seatrial.report.files import replace
+from seatrial.report.parts import OPTIONAL
+from seatrial.report.text import printable
+
+__all__ = ["Bundle", "contents", "pack", "package_files", "travels", "write_bundle"]
+
+_SHEBANG = b"#!/usr/bin/env python3\n"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip can tell."""
+_LEAST_BYTES = 1_000
+"""Of a file by itself; of smaller ones that tells nothing of how they do among others."""
+
+# Whatever Python it is given to must be able to read this much, Python 2 included.
+_MAIN = b"""import sys
+if sys.version_info < (3, 10):
+    sys.stderr.write(
+        "Error: %s is Python %d.%d, and seatrial needs Python 3.10 or newer; start the file with a newer one.\\n"
+        % ((sys.executable,) + tuple(sys.version_info[:2]))
+    )
+    sys.exit(2)
+try:
+    import bz2
+except ImportError:
+    sys.stderr.write(
+        "Error: %s was built without bz2, in which this file is packed; start it with the Python of a distribution.\\n"
+        % sys.executable
+    )
+    sys.exit(2)
+from seatrial.launch.pyz import main
+if __name__ == "__main__":
+    main()
+"""
+
+# A process that is started with the file in its PYTHONPATH comes this way, too.
+_INSTALL = b"""
+from seatrial import packed
+packed.install_here()
+"""
+
+_ZIPPED = ("__init__.py", "packed.py")
+"""What Python itself reads out of the zip."""
+_LEFT_OUT = (
+    "cli",
+    "__main__.py",
+    "py.typed",
+    "launch/bundle.py",
+    "launch/strip.py",
+    *(f"report/{name}.py" for name in OPTIONAL),
+    "report/page.html.j2",
+    "report/schema.json",
+)
+"""Files and folders in the package: what needs other packages, and what is for those who have it installed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """What was written."""
+
+    size_bytes: int
+    sha256: str
+
+
+def write_bundle(file: Path) -> Bundle:
+    """Build it in place of ``file``. Raises RequestError when nothing can be written there."""
+    try:
+        if file.exists() and not stat.S_ISREG(file.stat().st_mode):
+            raise RequestError(f"{file} is there and is no file; name a file to be written, such as seatrial.pyz.")
+        if not file.parent.is_dir():
+            raise RequestError(f"{file}: there is no folder {file.parent}; make it, or name another place.")
+        content = pack(contents())
+        # A link stays one: what it leads to is replaced.
+        replace(file.resolve(), content, 0o755)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise RequestError(f"{printable(str(file))}: it cannot be written ({why}); name another place.") from error
+    return Bundle(size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def travels(path: PurePosixPath) -> bool:
+    """Whether a file of the package, by its path in there, is in the bundle."""
+    if any(part.startswith(".") or part == "__pycache__" for part in path.parts):
+        return False
+    return not any(path.is_relative_to(left_out) for left_out in _LEFT_OUT)
+
+
+def package_files() -> dict[PurePosixPath, bytes]:
+    """What travels of the package that is running, by path in it, as it is in the source."""
+    root = Path(seatrial.__file__).parent
+    files = {PurePosixPath(path.relative_to(root).as_posix()): path for path in root.rglob("*") if path.is_file()}
+    return {inside: path.read_bytes() for inside, path in files.items() if travels(inside)}
+
+
+def contents() -> dict[str, bytes]:
+    """The files of the running package as they travel, by their paths in it; what cannot be made smaller last."""
+    made = (_made_small(path, content) for path, content in package_files().items())
+    found = {str(path): content for path, content in made}
+    return {name: found[name] for name in sorted(found, key=lambda name: (_is_dense(found[name]), name))}
+
+
+def _is_dense(content: bytes) -> bool:
+    return len(bz2.compress(content)) >= len(content) > _LEAST_BYTES
+
+
+def _made_small(path: PurePosixPath, content: bytes) -> tuple[PurePosixPath, bytes]:
+    if path.suffix == ".py":
+        return path, stripped(content.decode().replace("\r\n", "\n")).encode()
+    if path.suffix == ".toml":
+        import tomllib
+
+        return path.with_suffix(".json"), _compact(tomllib.loads(content.decode()))
+    if path.suffix == ".json":
+        return path, _compact(json.loads(content))
+    return path, content
+
+
+def _compact(table: object) -> bytes:
+    return json.dumps(table, separators=(",", ":"), allow_nan=False).encode()
+
+
+def pack(files: dict[str, bytes]) -> bytes:
+    """An executable zip of the files, in their order, without times, owners and modes of this machine."""
+    streamed = {name: content for name, content in files.items() if name not in _ZIPPED}
+    index = _compact([[name, len(content)] for name, content in streamed.items()])
+    small = b"".join(content for content in streamed.values() if not _is_dense(content))
+    dense = b"".join(content for content in streamed.values() if _is_dense(content))
+    entries = {
+        "__main__.py": _MAIN,
+        "seatrial/__init__.py": files["__init__.py"] + _INSTALL,
+        "seatrial/packed.py": files["packed.py"],
+        f"seatrial/{packed.STREAM}": bz2.compress(index + b"\n" + small) + dense,
+    }
+    made = io.BytesIO()
+    made.write(_SHEBANG)
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, content in entries.items():
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.create_system = 3
+            entry.external_attr = (stat.S_IFREG | 0o644) << 16
+            archive.writestr(entry, content, zipfile.ZIP_STORED)
+    return made.getvalue()

@@ -1,0 +1,256 @@
+"""The commands that travel and their options, as data: click's and argparse's are made from the same tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seatrial.plan.source import DEFAULT_LEVEL
+from seatrial.training.recipe import CHOICES
+
+__all__ = ["RUN", "SUBCOMMANDS", "TRAIN", "WHERE", "Option", "Subcommand"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option of a command, or one argument without a name."""
+
+    flags: tuple[str, ...]
+    """``--epochs``; empty: an argument that is told by its place, and may be left out."""
+    name: str
+    """The key of its value in what the command is called with."""
+    help: str
+    type: type | tuple[str, ...] = str
+    """``str``, ``int``, ``float``, ``Path``, or the words to choose from."""
+    default: Any = None
+    metavar: str | None = None
+    flag: bool = False
+    """It takes no value; True when it is given, else False."""
+    multiple: bool = False
+    """It may be given several times; the value is a tuple."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subcommand:
+    """What is typed after ``seatrial``, and after the name of the file that travels."""
+
+    help: str
+    """A line for the list of commands."""
+    text: str
+    """Some paragraphs for its own help."""
+    options: tuple[Option, ...]
+    module: str
+    """It has ``run(options, *, debug)``, which takes a mapping from the options' names to their values, and returns the
+    exit code."""
+
+
+WHERE = (
+    Option(flags=("--on",), name="target", help="Where: local.", default="local", metavar="TARGET"),
+    Option(
+        flags=("--nproc-per-node",),
+        name="nproc_per_node",
+        help="Processes; default: one per accelerator, else 2.",
+        type=int,
+        metavar="M",
+    ),
+    Option(
+        flags=("--device",),
+        name="device",
+        help="What the ranks run on; auto: the accelerators, else the CPU.",
+        type=("auto", "cuda", "rocm", "cpu"),
+        default="auto",
+    ),
+    Option(
+        flags=("--backend",),
+        name="backend",
+        help="What moves the data; auto: the device's own.",
+        type=("auto", "nccl", "gloo"),
+        default="auto",
+    ),
+    Option(flags=("--python",), name="python", help="The interpreter of the ranks; default: this one.", metavar="PATH"),
+    Option(flags=("--dry-run",), name="dry_run", help="Print what would be executed, and nothing else.", flag=True),
+)
+"""Where it runs: the same for all commands that start ranks."""
+
+RUN = (
+    Option(
+        flags=(),
+        name="plan",
+        help="A file (TOML, or JSON named *.json) or a level: smoke (seconds), quick (under a minute;"
+        " the default), standard (minutes), burn-in (hours).",
+        default=DEFAULT_LEVEL,
+    ),
+    Option(
+        flags=("--only",),
+        name="only",
+        help="Ask for these checks only (and what they need).",
+        metavar="CHECK[,..]",
+        multiple=True,
+    ),
+    Option(
+        flags=("--skip",),
+        name="skip",
+        help="Leave these checks out; a PASS is then partial.",
+        metavar="CHECK[,..]",
+        multiple=True,
+    ),
+    Option(flags=("--validation-only",), name="validation_only", help="Leave the training out.", flag=True),
+    Option(flags=("--workload",), name="workload", help="What to train on: digits, synthetic-1x8x8, ..."),
+    Option(flags=("--model",), name="model", help="What to train: convnet."),
+    Option(flags=("--epochs",), name="epochs", help="Epochs of the training.", type=int),
+    Option(flags=("--batch-size",), name="batch_size", help="Batch size per process of the training.", type=int),
+    Option(
+        flags=("--deadline",),
+        name="deadline",
+        help="The whole trial ends by then.",
+        type=float,
+        metavar="SECONDS",
+    ),
+    Option(flags=("--out",), name="out", help="Where reports go.", type=Path, default=Path("reports")),
+    Option(
+        flags=("--json",),
+        name="as_json",
+        help="Print the report alone, as JSON, on standard output.",
+        flag=True,
+    ),
+)
+"""``seatrial run``, beside WHERE."""
+
+TRAIN = (
+    Option(flags=(), name="workload", help="What: digits, mnist, fashion-mnist, cifar10, synthetic-1x8x8."),
+    Option(flags=(), name="total_epochs", help="Epochs.", type=int),
+    Option(
+        flags=(), name="save_after", help="Epochs from one checkpoint to the next.", type=int, metavar="[SAVE_EVERY]"
+    ),
+    Option(flags=("--model",), name="model", help="toy, mlp, convnet or resnet18; default: what suits the workload."),
+    Option(flags=("--epochs",), name="epochs", help="Passes over the training part.", type=int, metavar="N"),
+    Option(flags=("--max-steps",), name="max_steps", help="Optimizer steps, instead of epochs.", type=int, metavar="N"),
+    Option(flags=("--batch-size",), name="batch_size", help="Samples a step of each process.", type=int, metavar="N"),
+    Option(
+        flags=("--global-batch-size",),
+        name="global_batch_size",
+        help="Samples a step of all processes together.",
+        type=int,
+        metavar="N",
+    ),
+    Option(flags=("--lr",), name="lr", help="Highest learning rate.", type=float, metavar="RATE"),
+    Option(flags=("--optimizer",), name="optimizer", help="What updates the parameters.", type=CHOICES["optimizer"]),
+    Option(flags=("--schedule",), name="schedule", help="How the learning rate goes.", type=CHOICES["schedule"]),
+    Option(flags=("--augment",), name="augment", help="How images are varied.", type=CHOICES["augment"]),
+    Option(flags=("--seed",), name="seed", help="Decides parameters, order and augmentation.", type=int, default=1),
+    Option(
+        flags=("--save-every",),
+        name="save_every",
+        help="Epochs from one checkpoint to the next; one is always written at the end.",
+        type=int,
+        metavar="N",
+    ),
+    Option(
+        flags=("--checkpoint-dir",),
+        name="checkpoint_dir",
+        help="Where checkpoints go; default: checkpoints, if any are asked for.",
+        metavar="DIR",
+    ),
+    Option(
+        flags=("--resume",),
+        name="resume",
+        help="auto: go on from the newest checkpoint if there is one; never; or the path of one.",
+        default="auto",
+        metavar="auto|never|PATH",
+    ),
+    Option(
+        flags=("--target-accuracy",),
+        name="target_accuracy",
+        help="Exit with 1 when the accuracy is below this share at the end.",
+        type=float,
+        metavar="SHARE",
+    ),
+    Option(
+        flags=("--strategy",),
+        name="strategy",
+        help="How the processes share the work; default: ddp.",
+        type=CHOICES["strategy"],
+    ),
+    Option(flags=("--amp",), name="amp", help="Type of the numbers in forward and backward.", type=CHOICES["amp"]),
+    Option(flags=("--compile",), name="compile", help="Have torch.compile prepare the model.", flag=True),
+    Option(flags=("--channels-last",), name="channels_last", help="Lay images out as NHWC.", flag=True),
+    Option(flags=("--data",), name="data", help="Folder with the files of the workload.", metavar="DIR"),
+    Option(
+        flags=("--log", "--log-file"),
+        name="log",
+        help="Append a JSON line an epoch to this file. Under torchrun write --log-file: it takes --log for its own.",
+        metavar="FILE",
+    ),
+    Option(flags=("--profile",), name="profile", help="Write a trace of some steps to this file.", metavar="PATH"),
+    Option(
+        flags=("--max-restarts",),
+        name="max_restarts",
+        help="So often all processes start again when one dies; default: 0.",
+        type=int,
+        default=0,
+        metavar="N",
+    ),
+    Option(
+        flags=("--grace",),
+        name="grace",
+        help="From SIGTERM to SIGKILL when it is stopped: time to save.",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+    ),
+    Option(
+        flags=("--output",),
+        name="output",
+        help="Whose output is shown, line by line; all of it is in the files of the run.",
+        type=("rank0", "all", "none"),
+        default="rank0",
+    ),
+    Option(
+        flags=("--spawn",), name="spawn", help="Start the processes of this node right here, without agents.", flag=True
+    ),
+    Option(flags=("--nnodes",), name="nnodes", help="With --spawn: how many nodes.", type=int, metavar="N"),
+    Option(flags=("--node-rank",), name="node_rank", help="With --spawn: which node this is.", type=int, metavar="R"),
+    Option(
+        flags=("--init",),
+        name="init",
+        help="Where the processes meet: env (MASTER_ADDR and MASTER_PORT), tcp://HOST:PORT, or file:///PATH, which must"
+        " not exist yet.",
+        metavar="WHERE",
+    ),
+    Option(
+        flags=("--timeout",),
+        name="timeout",
+        help="How long the processes wait for one another; default: 300.",
+        type=float,
+        metavar="SECONDS",
+    ),
+    Option(flags=("--out",), name="out", help="Where the files of the run go.", type=Path, default=Path("reports")),
+)
+"""``seatrial train``, beside WHERE."""
+
+SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "run": Subcommand(
+        help="the acceptance trial: a verdict and a report",
+        text="""Run the acceptance trial of PLAN and answer PASS or FAIL.
+
+PLAN is a file (TOML, or JSON named *.json) or a level: smoke (seconds), quick (under a minute; the default), standard
+(minutes), burn-in (hours). Exit code: 0 PASS, 1 FAIL, 2 the request is wrong, 3 INCONCLUSIVE, 130 stopped.
+""",
+        options=(*RUN, *WHERE),
+        module="seatrial.launch.trial",
+    ),
+    "train": Subcommand(
+        help="reference distributed training",
+        text="""Train WORKLOAD for TOTAL_EPOCHS, with a checkpoint every SAVE_EVERY epochs.
+
+In a shell it starts one process per accelerator, else two, on this machine. Typed under torchrun, mpirun or srun, this
+process is the rank. With --spawn it starts the processes of one node, and the others are typed by hand on theirs.
+Exit code: 0 trained, 1 no good result or a process died, 2 the request is wrong, 130 stopped.
+""",
+        options=(*TRAIN, *WHERE),
+        module="seatrial.launch.train",
+    ),
+}
+"""All that the file that travels can do."""

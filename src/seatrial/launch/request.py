@@ -1,0 +1,116 @@
+"""From what was typed to a job: whatever is wrong with a request is found here, before anything is started."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.checks import registry, training
+from seatrial.errors import RequestError
+from seatrial.launch import place
+from seatrial.launch.job import Job
+from seatrial.launch.joined import Meeting
+from seatrial.launch.targets import TARGETS
+from seatrial.plan.model import Plan, Setting
+from seatrial.plan.reader import read_plan
+from seatrial.probe.identity import Identity
+from seatrial.worker.inject import parse_fault
+
+__all__ = ["Request", "job_of"]
+
+_OF_THE_TRAINING = ("workload", "model", "epochs", "batch_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The values of ``seatrial run``'s options, by their names in ``launch/options.py``."""
+
+    plan: str
+    only: tuple[str, ...]
+    skip: tuple[str, ...]
+    validation_only: bool
+    workload: str | None
+    model: str | None
+    epochs: int | None
+    batch_size: int | None
+    deadline: float | None
+    out: Path
+    as_json: bool
+    target: str
+    nproc_per_node: int | None
+    device: str
+    backend: str
+    python: str | None
+    dry_run: bool
+
+
+def job_of(request: Request, identity: Identity, meeting: Meeting | None) -> Job:
+    """The job, still without the name of its run. Raises RequestError for what cannot be done here."""
+    if request.target not in TARGETS:
+        raise RequestError(f"--on {request.target}: no such target; there is {', '.join(TARGETS)}.")
+    python = request.python or sys.executable
+    here = place.choose(
+        device=request.device,
+        backend=request.backend,
+        nproc_per_node=request.nproc_per_node if meeting is None else identity.local_world_size,
+        python=python,
+        alone=meeting is None or identity.local_world_size == identity.world_size,
+    )
+    planted = tuple(filter(None, os.environ.get("SEATRIAL_PLANT", "").split(";")))
+    for fault in planted:
+        parse_fault(fault)
+    job = Job(
+        run="",
+        plan=_plan(request),
+        target=request.target,
+        nodes=meeting.agents if meeting else 1,
+        nproc_per_node=1 if identity.level == "rank" and meeting else identity.nproc_per_node or here.nproc_per_node,
+        device=here.device,
+        backend=here.backend,
+        python=python,
+        env=here.env,
+        planted=planted,
+    )
+    _see_that_it_trains(job)
+    return job
+
+
+def _see_that_it_trains(job: Job) -> None:
+    """Raises RequestError for a training that so many ranks cannot do: they would find it out after minutes."""
+    if training.CHECK.name not in job.plan.checks:
+        return
+    params = job.plan.params(training.CHECK.name, training.Params)
+    try:
+        training.recipe_for(params, job.world_size)
+    except RequestError as error:
+        key = "global_batch_size" if params.batch_size is None else "batch_size"
+        origin = job.plan.settings[training.CHECK.name][key].origin
+        raise RequestError(f"{error} {job.world_size} ranks, {key} {getattr(params, key)} (from {origin}).") from error
+
+
+def _plan(request: Request) -> Plan:
+    checks = {name: registry.load(name) for name in registry.names()}
+    told = {name: getattr(request, name) for name in _OF_THE_TRAINING}
+    resolved = read_plan(
+        request.plan,
+        schemas={name: check.params for name, check in checks.items()},
+        scopes={name: check.scope for name, check in checks.items()},
+        overrides=[
+            (training.CHECK.name, name, value, f"--{name.replace('_', '-')}")
+            for name, value in told.items()
+            if value is not None
+        ],
+        only=request.only,
+        skip=request.skip,
+        validation_only=request.validation_only,
+    )
+    deadline_s = request.deadline
+    if deadline_s is None:
+        return resolved
+    if not (math.isfinite(deadline_s) and deadline_s > 0):
+        raise RequestError(f"--deadline {deadline_s}: a positive number of seconds is needed.")
+    return dataclasses.replace(resolved, deadline_s=Setting(value=deadline_s, origin="--deadline"))

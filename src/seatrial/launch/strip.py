@@ -1,0 +1,69 @@
+"""Python source without comments and docstrings, on the same lines.
+
+By tokens, not by ``ast.unparse``: what that writes differs from Python to Python.
+"""
+
+from __future__ import annotations
+
+import io
+import tokenize
+from collections.abc import Sequence
+from tokenize import TokenInfo
+
+__all__ = ["stripped"]
+
+_BLANK = (tokenize.COMMENT, tokenize.NL)
+
+
+def stripped(source: str) -> str:
+    """The source with blank lines for comments and for statements that are only a text.
+
+    Where such a statement is all that a block has, ``pass`` takes its place.
+    """
+    # Not splitlines, which ends a line at a form feed, too.
+    lines = list(io.StringIO(source))
+    tokens = list(tokenize.generate_tokens(iter(lines).__next__))
+    # From the end, so that what stands before stays where it is.
+    for token, text in reversed(_cuts(tokens)):
+        _cut(lines, token, text)
+    return "".join(lines)
+
+
+def _cuts(tokens: Sequence[TokenInfo]) -> list[tuple[TokenInfo, str]]:
+    """Tokens to be taken out, and what is put in their place."""
+    cuts = []
+    told = [token for token in tokens if token.type not in _BLANK]
+    texts = {id(told[index]): _replacement(told, index) for index in _texts(told)}
+    for token in tokens:
+        if token.type == tokenize.COMMENT:
+            cuts.append((token, ""))
+        elif id(token) in texts:
+            cuts.append((token, texts[id(token)]))
+    return cuts
+
+
+def _texts(told: Sequence[TokenInfo]) -> list[int]:
+    """Where a statement is one text and nothing else."""
+    begins = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    return [
+        index
+        for index, token in enumerate(told)
+        if token.type == tokenize.STRING
+        # Python 3.12 has tokens of their own for these; they calculate something.
+        and "f" not in token.string[: token.string.index(token.string[-1])].lower()
+        and (index == 0 or told[index - 1].type in begins)
+        and told[index + 1].type == tokenize.NEWLINE
+    ]
+
+
+def _replacement(told: Sequence[TokenInfo], index: int) -> str:
+    """Empty, but where the block would be left without a statement."""
+    is_first = index > 0 and told[index - 1].type == tokenize.INDENT
+    return "pass" if is_first and told[index + 2].type in (tokenize.DEDENT, tokenize.STRING) else ""
+
+
+def _cut(lines: list[str], token: TokenInfo, text: str) -> None:
+    (first, start), (last, end) = token.start, token.end
+    before, after = lines[first - 1][:start], lines[last - 1][end:]
+    # What stood on its last line goes to its first: nothing does but the end of the line, and a comment that is gone.
+    lines[first - 1 : last] = [f"{before}{text}{after}".rstrip() + "\n", *["\n"] * (last - first)]

@@ -1,0 +1,320 @@
+"""From what was typed after ``seatrial train`` to what every rank is told, and to who starts the ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from seatrial.errors import RequestError
+from seatrial.launch import joined, place
+from seatrial.launch.job import ProgramJob
+from seatrial.launch.place import Place
+from seatrial.launch.targets import TARGETS
+from seatrial.probe.identity import Identity
+from seatrial.training.defaults import DEFAULT_MODELS, make_recipe
+from seatrial.training.recipe import Recipe
+from seatrial.worker.inject import parse_fault
+from seatrial.worker.train_spec import Spawn, TrainSpec
+
+__all__ = ["TrainRequest", "resolve"]
+
+_PROGRAM = "seatrial.worker.train"
+_FOLDER = "checkpoints"
+_REAL_LAUNCHERS = ("torchrun", "openmpi", "hydra")
+"""They set their words for a single rank too; those of others may be left over in a shell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRequest:
+    """A training, resolved. ``job`` is None where this process becomes a rank, or starts ranks, itself."""
+
+    spec: TrainSpec
+    job: ProgramJob | None
+    python: str
+    env: Mapping[str, str]
+    """What the ranks get beside our own environment."""
+    summary: str
+    speaks: bool
+    """Of the processes that were started together, the one that tells what will run."""
+
+    def argv(self) -> tuple[str, ...]:
+        """What every rank executes."""
+        return (self.python, "-m", _PROGRAM, self.spec.to_json())
+
+    def dry_run(self) -> list[str]:
+        """What would be executed, a line each."""
+        ranks = shlex.join(["env", *(f"{name}={value}" for name, value in self.env.items()), *self.argv()])
+        if self.job is None:
+            return [ranks]
+        commands = TARGETS[self.job.target](self.job, control="127.0.0.1:PORT", token="TOKEN", keep="reports/RUN-ID")
+        agents = [
+            shlex.join(["env", *(f"{name}={value}" for name, value in command.env.items()), *command.argv])
+            for command in commands
+        ]
+        return [
+            *agents,
+            f"# each of the {self.job.world_size} ranks, started by its agent, with RANK and so on set:",
+            ranks,
+        ]
+
+    def execute(self) -> None:
+        """Become that process; does not return. For a request without a job."""
+        argv = self.argv()
+        environ = {**os.environ, **self.env}
+        # A torch.py or random.py in the folder where the user stands must not be imported instead of the real one.
+        environ["PYTHONSAFEPATH"] = "1"
+        sys.stdout.flush()
+        os.execve(argv[0], argv, environ)
+
+
+def resolve(values: Mapping[str, Any], identity: Identity, environ: Mapping[str, str], *, debug: bool) -> TrainRequest:
+    """Raises RequestError for a wrong request. ``values`` by the names of the options of ``seatrial train``."""
+    _refuse_contradictions(values)
+    is_rank = identity.level == "rank" and (joined.is_one_of_many(identity) or identity.launcher in _REAL_LAUNCHERS)
+    is_node = identity.level == "node" and joined.is_one_of_many(identity)
+    _refuse_here(values, identity, is_rank=is_rank, is_node=is_node)
+    if is_rank:
+        return _as_rank(values, identity, environ, debug)
+    if values["spawn"] or is_node:
+        return _as_spawn(values, identity if is_node else None, environ, debug)
+    return _as_controller(values, environ, debug)
+
+
+def _refuse_contradictions(values: Mapping[str, Any]) -> None:
+    if not values["workload"]:
+        raise RequestError(f"name what to train on: {', '.join(DEFAULT_MODELS)}-1x8x8.")
+    given = {name for name, value in values.items() if value not in (None, False, ())}
+    for one, other in (
+        ("total_epochs", "epochs"),
+        ("total_epochs", "max_steps"),
+        ("epochs", "max_steps"),
+        ("save_after", "save_every"),
+        ("batch_size", "global_batch_size"),
+    ):
+        if one in given and other in given:
+            raise RequestError(f"{_flag(one)} and {_flag(other)} say the same thing twice; give one of them.")
+    for name, low in (("nnodes", 1), ("nproc_per_node", 1), ("max_restarts", 0), ("save_every", 0), ("save_after", 0)):
+        if values[name] is not None and values[name] < low:
+            raise RequestError(f"{_flag(name)} {values[name]}: it must be {low} or more.")
+    target = values["target_accuracy"]
+    if target is not None and not 0 < target <= 1:
+        raise RequestError(f"--target-accuracy {target:g}: a share above 0 and up to 1 is expected, such as 0.95.")
+    if values["timeout"] is not None and not 0 < values["timeout"] < 1e7:
+        raise RequestError(f"--timeout {values['timeout']:g}: a positive number of seconds is expected.")
+    init = values["init"]
+    if init not in (None, "env", "env://") and not re.fullmatch(r"tcp://\S+:\d{1,5}|file:///\S.*", init):
+        raise RequestError(f"--init {init}: env, tcp://HOST:PORT or file:///PATH is expected.")
+
+
+def _flag(name: str) -> str:
+    named = {"total_epochs": "TOTAL_EPOCHS", "save_after": "SAVE_EVERY", "target": "--on"}
+    return named.get(name) or f"--{name.replace('_', '-')}"
+
+
+def _refuse_here(values: Mapping[str, Any], identity: Identity, *, is_rank: bool, is_node: bool) -> None:
+    """What does not go together with how the ranks are started."""
+    if values["spawn"] and is_rank:
+        raise RequestError(
+            f"--spawn starts ranks, and {identity.launcher} has started this process as rank {identity.rank} already;"
+            " leave one of the two out."
+        )
+    alone = not (values["spawn"] or is_rank or is_node)
+    wrong = ("nnodes", "node_rank", "init") if alone else ("target", "max_restarts")
+    if is_rank:
+        wrong = (*wrong, "nnodes", "node_rank", "nproc_per_node")
+    who = "without --spawn" if alone else "with --spawn" if values["spawn"] else f"under {identity.launcher}"
+    why = {
+        "target": "the ranks are started here; leave --on out",
+        "max_restarts": "nobody is there to start the ranks again"
+        if values["spawn"]
+        else f"the launcher starts ranks again, not they themselves; tell {identity.launcher}",
+        "init": "seatrial chooses itself where its ranks meet; add --spawn",
+    }
+    default = {"max_restarts": 0, "target": "local"}
+    for name in wrong:
+        if values[name] is not None and values[name] != default.get(name):
+            told = why.get(name, "add --spawn" if alone else "the launcher has decided that; leave it out")
+            raise RequestError(f"{_flag(name)} {values[name]} {who}: {told}.")
+
+
+# The three ways in which ranks come to life
+
+
+def _as_rank(values: Mapping[str, Any], identity: Identity, environ: Mapping[str, str], debug: bool) -> TrainRequest:
+    meeting = joined.meet(identity, environ)
+    assert identity.rank is not None and identity.world_size is not None
+    local_world_size = identity.local_world_size
+    alone = local_world_size == identity.world_size
+    here = _place(values, local_world_size, alone=alone)
+    told: dict[str, Any] = {
+        "RANK": identity.rank,
+        "WORLD_SIZE": identity.world_size,
+        "LOCAL_RANK": identity.local_rank,
+        "LOCAL_WORLD_SIZE": local_world_size,
+        "MASTER_ADDR": identity.master_addr or meeting.host,
+        "MASTER_PORT": identity.master_port or meeting.ports[0],
+    }
+    # What the launcher has said itself stays as it is.
+    env = {name: str(value) for name, value in told.items() if value is not None and environ.get(name) != str(value)}
+    spec = _spec(values, identity.world_size, here, environ, debug)
+    where = f"{_processes(identity.world_size)} as {identity.launcher} started them"
+    return _request(spec, None, values, {**here.env, **env}, where, speaks=identity.rank == 0)
+
+
+def _as_spawn(
+    values: Mapping[str, Any], identity: Identity | None, environ: Mapping[str, str], debug: bool
+) -> TrainRequest:
+    known = identity or Identity(launcher="none", level="none")
+    nnodes = values["nnodes"] or known.nnodes or 1
+    node_rank = values["node_rank"] if values["node_rank"] is not None else known.node_rank
+    if node_rank is None:
+        if nnodes > 1:
+            raise RequestError(
+                f"--nnodes {nnodes} without --node-rank: give each node its own, from 0 to {nnodes - 1}."
+            )
+        node_rank = 0
+    if not 0 <= node_rank < nnodes:
+        raise RequestError(f"--node-rank {node_rank}: it must be from 0 to {nnodes - 1}, as there are {nnodes} nodes.")
+    here = _place(values, values["nproc_per_node"] or known.nproc_per_node, alone=nnodes == 1)
+    init = values["init"] or "env"
+    env = dict(here.env)
+    if init == "env" and not (environ.get("MASTER_ADDR") and environ.get("MASTER_PORT")):
+        if nnodes > 1:
+            raise RequestError(
+                "--spawn over several nodes needs a place to meet: --init tcp://HOST-OF-NODE-0:PORT, a shared"
+                " file:///PATH, or MASTER_ADDR and MASTER_PORT in the environment."
+            )
+        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    world_size = nnodes * here.nproc_per_node
+    spec = _spec(values, world_size, here, environ, debug)
+    spawned = Spawn(nnodes=nnodes, node_rank=node_rank, nproc_per_node=here.nproc_per_node)
+    if nnodes == 1:
+        where = f"{_processes(world_size)} on this machine, without agents"
+    else:
+        mine = f"{here.nproc_per_node} of them here as node {node_rank} of {nnodes}"
+        where = f"{_processes(world_size)}, {mine}, meeting at {spec.init}"
+    return _request(replace(spec, spawn=spawned), None, values, env, where, speaks=True)
+
+
+def _as_controller(values: Mapping[str, Any], environ: Mapping[str, str], debug: bool) -> TrainRequest:
+    target = values["target"]
+    if target not in TARGETS:
+        raise RequestError(f"--on {target}: no such target; there is {', '.join(TARGETS)}.")
+    here = _place(values, values["nproc_per_node"], alone=True)
+    spec = _spec(values, here.nproc_per_node, here, environ, debug)
+    request = _request(spec, None, values, here.env, f"{_processes(here.nproc_per_node)} on this machine", speaks=True)
+    job = ProgramJob(
+        run="",
+        target=target,
+        nodes=1,
+        nproc_per_node=here.nproc_per_node,
+        device=here.device,
+        backend=here.backend,
+        python=request.python,
+        env=here.env,
+        argv=request.argv(),
+        watched=True,
+        output=values["output"],
+        max_restarts=values["max_restarts"] or 0,
+        stop_grace_s=values["grace"],
+    )
+    return replace(request, job=job)
+
+
+# What is common to them
+
+
+def _place(values: Mapping[str, Any], nproc_per_node: int | None, *, alone: bool) -> Place:
+    if values["strategy"] == "dp":
+        if nproc_per_node not in (None, 1):
+            raise RequestError(
+                f"--strategy dp: one process drives all devices, so --nproc-per-node {nproc_per_node} is too many."
+            )
+        nproc_per_node = 1
+    return place.choose(
+        device=values["device"],
+        backend=values["backend"],
+        nproc_per_node=nproc_per_node,
+        python=values["python"] or sys.executable,
+        alone=alone,
+    )
+
+
+def _spec(
+    values: Mapping[str, Any], world_size: int, here: Place, environ: Mapping[str, str], debug: bool
+) -> TrainSpec:
+    init = values["init"] or "env"
+    save_every = values["save_after"] if values["save_after"] is not None else values["save_every"]
+    folder = values["checkpoint_dir"]
+    if folder is None and (save_every or values["max_restarts"] or values["resume"] not in ("auto", "never")):
+        folder = _FOLDER
+    return TrainSpec(
+        recipe=_recipe(values, world_size),
+        device=here.device,
+        backend=here.backend,
+        init="env://" if init == "env" else init,
+        data_dir=values["data"],
+        checkpoint_dir=folder,
+        save_every=save_every or 0,
+        resume=values["resume"],
+        target_accuracy=values["target_accuracy"],
+        log=values["log"],
+        profile=values["profile"],
+        timeout_s=values["timeout"] or 300.0,
+        debug=debug,
+        planted=tuple(filter(None, environ.get("SEATRIAL_PLANT", "").split(";"))),
+    )
+
+
+def _recipe(values: Mapping[str, Any], world_size: int) -> Recipe:
+    batch = values["global_batch_size"]
+    if values["batch_size"] is not None:
+        batch = values["batch_size"] * world_size
+    epochs = values["epochs"] if values["epochs"] is not None else values["total_epochs"]
+    names = ("model", "max_steps", "optimizer", "lr", "schedule", "seed", "amp", "strategy", "augment")
+    recipe = make_recipe(
+        values["workload"],
+        epochs=epochs,
+        global_batch_size=batch,
+        compile=values["compile"] or None,
+        channels_last=values["channels_last"] or None,
+        **{name: values[name] for name in names},
+    )
+    recipe.data()
+    return recipe
+
+
+def _request(
+    spec: TrainSpec, job: None, values: Mapping[str, Any], env: Mapping[str, str], where: str, *, speaks: bool
+) -> TrainRequest:
+    recipe = spec.recipe
+    count, unit = (recipe.epochs, "epoch") if recipe.epochs is not None else (recipe.max_steps, "step")
+    length = f"{count} {unit}{'' if count == 1 else 's'}"
+    backend = spec.backend if spec.backend != "auto" else "gloo" if spec.device == "cpu" else "nccl"
+    what = f"{recipe.model}, {length}, global batch {recipe.global_batch_size}, {recipe.optimizer} lr {recipe.lr:g}"
+    for fault in spec.planted:
+        parse_fault(fault)
+    where += f" ({spec.device}, {backend})" + (f"; PLANTED FAULTS: {'; '.join(spec.planted)}" if spec.planted else "")
+    return TrainRequest(
+        spec=spec,
+        job=job,
+        python=values["python"] or sys.executable,
+        env=env,
+        summary=f"seatrial train {recipe.workload}: {what}, {recipe.strategy}; {where}",
+        speaks=speaks,
+    )
+
+
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
+
+
+def _free_port() -> int:
+    from seatrial.agent.program import free_port
+
+    return free_port()

@@ -1,0 +1,59 @@
+"""Batches, made where they are used: the whole workload stands on the device, a byte a pixel.
+
+No worker processes, so nothing to fork after the group was formed, no shared memory to run out of, and no order that
+depends on who was faster.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from seatrial.training.augment import augment
+from seatrial.training.recipe import AUGMENTATIONS, Recipe
+from seatrial.training.sampling import Shard, shard
+
+__all__ = ["Batches"]
+
+
+class Batches:
+    """The data of one recipe on one device."""
+
+    def __init__(self, recipe: Recipe, device: torch.device, data_dir: Path | None) -> None:
+        self.workload = recipe.data(data_dir)
+        self.device = device
+        self._recipe = recipe
+        self._augmentation = AUGMENTATIONS[recipe.augment]
+        self._format = torch.channels_last if recipe.channels_last else torch.contiguous_format
+        data = self.workload.load()
+        self._train = (data.train_images.to(device), data.train_labels.to(device))
+        self._test = (data.test_images.to(device), data.test_labels.to(device))
+
+    def shard(self, step: int, data_rank: int, data_size: int) -> Shard:
+        """Which samples one of so many shares has at a step."""
+        return shard(
+            num_samples=self.workload.num_train,
+            global_batch_size=self._recipe.global_batch_size,
+            seed=self._recipe.seed,
+            step=step,
+            rank=data_rank,
+            world_size=data_size,
+        )
+
+    def train(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        """Images, float of (n, channels, height, width), and labels, int64 of (n,), of training samples."""
+        images, labels = self._train
+        indices = indices.to(self.device)
+        picked = augment(images[indices], indices, self._augmentation, seed=self._recipe.seed, epoch=epoch)
+        return self._normalise(picked), labels[indices]
+
+    def test(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``train``, of test samples, as they are."""
+        images, labels = self._test
+        return self._normalise(images[indices]), labels[indices]
+
+    def _normalise(self, images: Tensor) -> Tensor:
+        floats = (images.float() - self.workload.mean) / self.workload.std
+        return floats.contiguous(memory_format=self._format)

@@ -1,0 +1,40 @@
+"""Accuracy on the test part: by all ranks, each sample once, counted in integers."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from seatrial.training.batches import Batches
+from seatrial.training.buffers import averaged
+from seatrial.training.precision import autocast
+from seatrial.training.recipe import Recipe
+from seatrial.training.strategies.base import Strategy
+
+__all__ = ["evaluate"]
+
+_BATCH = 1_024
+
+
+def evaluate(strategy: Strategy, batches: Batches, recipe: Recipe, group: dist.ProcessGroup) -> tuple[int, int]:
+    """Correct and evaluated test samples over all ranks. The model is afterwards as it was.
+
+    A rank has every n-th sample and none twice: no padding, so the counts do not depend on the number of ranks. All
+    ranks make the same number of calls, some of them perhaps with nothing, since a strategy may communicate in each.
+    """
+    num_test = batches.workload.num_test
+    own = torch.arange(strategy.data_rank, num_test, strategy.data_size, device=batches.device)
+    longest = -(-num_test // strategy.data_size)
+    counts = torch.zeros(2, dtype=torch.int64, device=batches.device)
+    strategy.model.eval()
+    with averaged(strategy.model, group), torch.inference_mode(), autocast(recipe, batches.device):
+        for begin in range(0, longest, _BATCH):
+            images, labels = batches.test(own[begin : begin + _BATCH])
+            scores = strategy.scores(images)
+            if scores is not None:
+                counts[0] += (scores.argmax(dim=1) == labels).sum()
+                counts[1] += len(labels)
+    strategy.model.train()
+    dist.all_reduce(counts, group=group)
+    num_correct, num_evaluated = counts.tolist()
+    return num_correct, num_evaluated

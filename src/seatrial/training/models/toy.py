@@ -1,0 +1,37 @@
+"""The smallest net that can be trained: for trying things out."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor, nn
+
+__all__ = ["Toy"]
+
+
+class Toy(nn.Module):
+    """Two linear layers, 10 units between them, on the flattened image: the toy model of the DDP tutorials.
+
+    On ``synthetic-10x1x1`` 10-10-10 units and 220 parameters. Initial values as torch.nn.Linear draws them: uniform
+    within 1 / sqrt(inputs).
+    """
+
+    def __init__(self, shape: tuple[int, int, int], num_classes: int) -> None:
+        super().__init__()
+        self.flatten = nn.Flatten()
+        self.net1 = nn.Linear(math.prod(shape), 10)
+        self.relu = nn.ReLU()
+        self.net2 = nn.Linear(10, num_classes)
+
+    def blocks(self) -> list[nn.Module]:
+        """What forward does, in order: where a pipeline may cut."""
+        return [self.flatten, self.net1, self.relu, self.net2]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Class scores, without softmax."""
+        scores: Tensor = self.net2(self.relu(self.net1(self.flatten(images))))
+        return scores
+
+    def tensor_plan(self) -> dict[str, str]:
+        """For tensor parallelism."""
+        return {"net1": "columns", "net2": "rows"}

@@ -1,0 +1,29 @@
+"""The optimizer of a recipe."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from seatrial.training.recipe import Recipe
+
+__all__ = ["make_optimizer"]
+
+
+def make_optimizer(recipe: Recipe, parameters: list[nn.Parameter], device: torch.device) -> torch.optim.Optimizer:
+    """One kernel for all parameters on a GPU. Adam's betas are the usual 0.9 and 0.999."""
+    kinds: dict[str, type[torch.optim.Optimizer]] = {
+        "sgd": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+    }
+    kind = kinds[recipe.optimizer]
+    options: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
+    if recipe.optimizer == "sgd":
+        options.update(momentum=recipe.momentum, nesterov=recipe.momentum > 0)
+    if device.type == "cuda" and "fused" in inspect.signature(kind).parameters:
+        options["fused"] = True
+    return kind(parameters, **options)

@@ -1,0 +1,77 @@
+"""Smaller numbers in forward and backward: autocast, and the factor that keeps float16 gradients from vanishing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from seatrial.training.recipe import Recipe
+
+__all__ = ["LossScale", "autocast", "local"]
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def autocast(recipe: Recipe, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """A context in which matrix products and convolutions compute in the recipe's type. The loss stays float32."""
+    if recipe.amp == "off":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=_DTYPES[recipe.amp])
+
+
+class LossScale:
+    """The factor that the loss is multiplied by before backward, so that small gradients do not round to 0 in float16.
+
+    As torch.amp.GradScaler does: halved when a gradient overflowed, and that step is left out; doubled after 2,000 good
+    steps. Unlike there, all ranks agree on whether a gradient overflowed, also where each holds a part of them only: a
+    step that some ranks apply and others leave out would part the replicas for good. For bf16 and float32, whose range
+    is that of float32, the factor stays 1 and nothing is checked here.
+    """
+
+    _GOOD_STEPS = 2_000
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._is_on = recipe.amp == "fp16"
+        self.factor = 65_536.0 if self._is_on else 1.0
+        self._good_steps = 0
+
+    def unscale(self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> bool:
+        """Bring the gradients back to their size. False, on all ranks alike, when the step is to be left out."""
+        if not self._is_on:
+            return True
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        flags = [local(gradient).isfinite().all() for gradient in gradients]
+        # How many ranks found something: an integer, as the smallest common type of all backends.
+        bad = torch.stack([~torch.stack(flags).all()]).long()
+        dist.all_reduce(bad, group=group)
+        if int(bad.item()):
+            self.factor /= 2
+            self._good_steps = 0
+            return False
+        for gradient in gradients:
+            gradient.mul_(1 / self.factor)
+        self._good_steps += 1
+        if self._good_steps == self._GOOD_STEPS:
+            self.factor *= 2
+            self._good_steps = 0
+        return True
+
+    def state(self) -> dict[str, float | int]:
+        """For a checkpoint."""
+        return {"factor": self.factor, "good_steps": self._good_steps}
+
+    def load(self, state: dict[str, float | int]) -> None:
+        """Take over what ``state`` gave."""
+        if self._is_on:
+            self.factor, self._good_steps = float(state["factor"]), int(state["good_steps"])
+
+
+def local(tensor: Any) -> torch.Tensor:
+    """The part that this rank holds of a tensor that may be spread over ranks."""
+    part: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part

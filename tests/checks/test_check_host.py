@@ -1,0 +1,327 @@
+"""The host check: on simulated fleets of 1 to 1,000 nodes, and what it tells of this machine."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from checks.simulated_hosts import host_fleet, rank_of
+from checks.test_check_compute import RecordingContext
+
+from seatrial.checks.host import CHECK, Params, _leftovers
+from seatrial.verdict.findings import Finding
+from seatrial.worker.device import Device, open_device
+
+CPU: dict[str, Any] = {"device_type": "cpu", "backend": "gloo"}
+
+
+def judge(*fleet: Any, params: Params | None = None, **options: Any) -> tuple[Finding, ...]:
+    return CHECK.judge(host_fleet(*fleet, **options), params or Params()).findings
+
+
+def shrink(**figures: float) -> Any:
+    """Figures of node 1, or of the only one."""
+
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        if node == 1 or figures.get("everywhere"):
+            told["figures"] |= {name: value for name, value in figures.items() if name != "everywhere"}
+
+    return bend
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 1000])
+@pytest.mark.parametrize("options", [{}, CPU])
+def test_fleets_that_are_set_up_well_pass(nodes: int, options: dict[str, Any]) -> None:
+    ruling = CHECK.judge(host_fleet(nodes, 2, **options), Params())
+    assert (ruling.findings, ruling.absent, ruling.unjudged) == ((), (), ())
+    assert len(ruling.judged) == nodes * (3 if options else 5)
+    assert all(entry.passed for entry in ruling.judged)
+
+
+# Shared memory
+
+
+def small_shm(environment: str) -> Any:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told |= {"environment": environment, "shm": {"size_bytes": 64 << 20, "free_bytes": 64 << 20}}
+        told["figures"]["shm_free"] = 0.067
+
+    return bend
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ("docker", "--shm-size=2g"),
+        ("podman", "--ipc=host"),
+        ("kubernetes", "emptyDir with medium: Memory"),
+        ("slurm", "remount"),
+        ("none", "/etc/fstab"),
+        ("another", "/etc/fstab"),
+    ],
+)
+def test_a_small_shm_fails_several_gpus_in_the_words_of_where_it_is(environment: str, words: str) -> None:
+    (finding,) = judge(1, 8, small_shm(environment))
+    assert (finding.severity, finding.culprit.nodes) == ("fail", ("n0",))
+    assert finding.what.startswith("/dev/shm of node n0 is too small")
+    assert finding.measured == "0.067 GB free of 0.0671 GB"
+    assert words in finding.action
+
+
+def test_a_small_shm_only_warns_where_it_does_this_trial_no_harm() -> None:
+    for fleet, options in (((1, 1), {}), ((1, 2), CPU), ((4, 1), {}), ((4, 8), CPU)):
+        (finding,) = judge(*fleet, small_shm("docker"), **options)
+        assert finding.severity == "warn"
+
+
+def test_a_shm_that_is_full_is_to_be_emptied() -> None:
+    (finding,) = judge(2, 8, shrink(shm_free=0.1))
+    assert finding.what.startswith("/dev/shm of node n1 is nearly full")
+    assert "remove what earlier runs have left" in finding.action
+
+
+def test_no_shm_at_all() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told["shm"] = None
+        told["figures"]["shm_free"] = None
+
+    (finding,) = judge(1, 8, bend)
+    assert finding.what.startswith("node n0 has no /dev/shm")
+    assert finding.severity == "fail"
+
+
+def test_a_thousand_nodes_from_one_image_have_one_mistake() -> None:
+    (finding,) = judge(1000, 2, small_shm("kubernetes"))
+    assert len(finding.culprit.nodes) == 1000
+    assert "nodes n0, n1, n2, n3 and 996 more" in finding.what
+    assert len(finding.evidence) == 8
+
+
+# Memory, files, locked memory, cores
+
+
+def test_memory_that_may_run_out_warns() -> None:
+    (finding,) = judge(2, 8, shrink(memory_available=3.9))
+    assert (finding.severity, finding.culprit.nodes) == ("warn", ("n1",))
+    assert finding.limit is not None
+    assert (finding.limit.value, finding.limit.origin) == (4.0, "host.min_memory_per_rank_gb x 8 on the node")
+    assert judge(2, 8, shrink(memory_available=4.0)) == ()
+
+
+def test_memory_that_a_control_group_limits_is_told_in_its_words() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told["environment"] = "kubernetes"
+        told["cgroup"] |= {"memory_limit_bytes": 2 * 10**9, "memory_left_bytes": 10**9}
+        told["figures"]["memory_available"] = 1.0
+
+    (finding,) = judge(1, 8, bend, **CPU)
+    assert "resources.limits.memory" in finding.action
+    assert finding.evidence == ("the control group allows 2 GB",)
+
+
+def test_open_files_are_held_against_the_size_of_the_world() -> None:
+    assert judge(2, 8, shrink(open_files=1024)) == ()
+    (finding,) = judge(8, 8, shrink(open_files=1024))
+    assert (finding.severity, finding.culprit.nodes) == ("warn", ("n1",))
+    assert finding.limit is not None
+    assert finding.limit.value == 512 + 16 * 64
+    assert "limits.conf" in finding.action
+
+
+@pytest.mark.parametrize(
+    ("told", "warns"),
+    [
+        ({"memlock_bytes": 8 << 20}, True),
+        ({"memlock_bytes": 2 * 10**9}, False),
+        ({"memlock_bytes": None}, False),
+        ({"memlock_bytes": 8 << 20, "rdma": []}, False),
+        ({"memlock_bytes": 8 << 20, "locks_any": True}, False),
+    ],
+)
+def test_locked_memory_counts_where_there_are_rdma_devices(told: dict[str, Any], warns: bool) -> None:
+    findings = judge(1, 8, lambda node, local_rank, facts: facts.update({"environment": "docker", **told}))
+    assert [finding.severity for finding in findings] == (["warn"] if warns else [])
+    assert all("--ulimit memlock=-1" in finding.action for finding in findings)
+
+
+def cores(masks: list[str], quota: float | None = None) -> Any:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told["place"]["affinity"] = masks[local_rank]
+        told["cgroup"]["quota_cores"] = quota
+
+    return bend
+
+
+@pytest.mark.parametrize(
+    ("masks", "quota", "measured"),
+    [
+        (["0", "0"], None, "1 core in the affinity masks"),
+        (["0-7", "0-7"], 1.5, "1.5 cores by the CPU quota of the control group"),
+        (["0", "1"], None, None),
+        (["0-1", "0-1"], 2.0, None),
+        (["3", "3-4"], 8.0, None),
+    ],
+)
+def test_fewer_than_one_core_a_rank_warns(masks: list[str], quota: float | None, measured: str | None) -> None:
+    findings = judge(1, 2, cores(masks, quota), **CPU)
+    assert [(finding.severity, finding.measured) for finding in findings] == ([("warn", measured)] if measured else [])
+
+
+def test_a_mask_that_is_not_known_is_not_judged() -> None:
+    assert judge(1, 2, lambda node, rank, told: told["place"].update(affinity=None), **CPU) == ()
+
+
+# Devices
+
+
+def test_a_device_in_use_fails_and_is_named() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        if (node, local_rank) == (1, 5):
+            told["figures"]["device_memory_used"] = 21.5
+
+    (finding,) = judge(2, 8, bend)
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "device", (13,))
+    assert (finding.measured, finding.culprit.nodes) == ("21.5 GB in use", ("n1",))
+    assert finding.limit is not None
+    assert finding.limit.origin == "1 GB for our own context + host.max_device_used_gb"
+    assert judge(2, 8, bend, params=Params(max_device_used_gb=30)) == ()
+
+
+@pytest.mark.parametrize(("integrated", "used_gb"), [(0, 2.5), (1, None)])
+def test_what_torch_itself_has_reserved_is_not_in_use_by_others(
+    integrated: int, used_gb: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a stand-in for a device: this machine has none."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(is_integrated=integrated))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (77 * 10**9, 80 * 10**9))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: 5 * 10**8)
+    device = Device(type="cuda", vendor="nvidia", index=3, name="x", backend="nccl", memory_bytes=1, libraries="torch")
+    context = RecordingContext(device=device, local_rank=1)
+    CHECK.measure(context, Params())
+    assert {figure.name: figure.value for figure in context.figures}.get("device_memory_used") == used_gb
+    assert context.facts[0].value["device_used_known"] == (used_gb is not None)
+
+
+def test_devices_that_share_the_memory_of_the_host_leave_it_unjudged() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told["place"]["device_used_known"] = False
+        told["figures"]["device_memory_used"] = None
+
+    ruling = CHECK.judge(host_fleet(1, 1, bend), Params())
+    assert ruling.findings == ()
+    assert ruling.unjudged == ("memory in use not told by devices that share the host's",)
+
+
+# Leftovers
+
+
+def test_words_of_another_launcher_are_named() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        if node != 1:
+            told["leftovers"] = ["RANK", "MASTER_ADDR"]
+
+    (finding,) = judge(3, 2, bend)
+    assert (finding.severity, finding.culprit.nodes) == ("warn", ("n0", "n2"))
+    assert "has RANK, MASTER_ADDR, which no launcher of this trial has set" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("environ", "left"),
+    [
+        ({}, []),
+        ({"MASTER_ADDR": "a", "SEATRIAL_NODE_RANK": "0"}, ["MASTER_ADDR"]),
+        ({"MASTER_ADDR": "a", "SEATRIAL_NODE_RANK": "1", "SEATRIAL_NNODES": "2"}, []),
+        ({"MASTER_ADDR": "a", "RANK": "7", "SEATRIAL_NODE_RANK": "1", "SEATRIAL_NNODES": "2"}, ["RANK"]),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, ["RANK", "WORLD_SIZE"]),
+        ({"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "a"}, ["RANK", "WORLD_SIZE", "MASTER_ADDR"]),
+        ({"RANK": "x", "WORLD_SIZE": "1", "MASTER_ADDR": "a"}, ["RANK", "WORLD_SIZE", "MASTER_ADDR"]),
+        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, []),
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "a"}, []),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "MASTER_ADDR": "a"}, []),
+        ({"PET_NODE_RANK": "1", "PET_NNODES": "2", "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, []),
+        ({"JOB_COMPLETION_INDEX": "1", "MASTER_ADDR": "a"}, []),
+    ],
+)
+def test_what_a_launcher_has_set_is_no_leftover(environ: dict[str, str], left: list[str]) -> None:
+    """For rank 1 of 2."""
+    assert _leftovers(environ, 1, 2) == left
+
+
+# What is missing
+
+
+def test_a_node_that_told_nothing_is_absent_and_a_dead_one_is_not() -> None:
+    fleet = host_fleet(3, 2, dead={rank_of(2, 0, 2), rank_of(2, 1, 2)})
+    facts = tuple(fact for fact in fleet.facts if fact.rank != 2)
+    ruling = CHECK.judge(
+        type(fleet)(ranks=fleet.ranks, asked=fleet.asked, figures=fleet.figures, facts=facts), Params()
+    )
+    assert ruling.absent == ("place of rank 2", "what node n1 is like")
+    assert ruling.findings == ()
+    assert CHECK.judge(host_fleet(1, 1, dead={0}), Params()).absent == ("any rank that finished",)
+
+
+def test_a_node_whose_first_rank_died_is_absent() -> None:
+    assert CHECK.judge(host_fleet(2, 2, dead={2}), Params()).absent == ("what node n1 is like",)
+
+
+def test_two_launchers_or_containers_on_one_network_are_one_host_to_each_other() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told["place"]["network"] = "the same"
+        told |= {"name": {"name": "n", "addresses": ["127.0.1.1"], "own": "127.0.1.1"}, "mtu": 1500 + node}
+
+    (finding,) = judge(2, 1, bend, **CPU)
+    assert finding.severity == "info"
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_agents_of_one_rank_each_on_one_machine_are_one_node(nodes: int) -> None:
+    """Its ranks share the memory, and a name that resolves to the loopback harms only from the second node on."""
+
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told["name"]["own"] = "127.0.1.1"
+        told["figures"]["memory_available"] = 1.0
+
+    memory, name = judge(nodes, 8, bend, agent_per_rank=True)
+    assert memory.limit is not None
+    assert memory.limit.value == 4.0
+    assert name.severity == ("info" if nodes == 1 else "warn")
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"min_shm_gb": -1}, "min_shm_gb is -1"),
+        ({"resolve_timeout_s": 40}, "resolve_timeout_s is 40; it must be above 0 and fit into timeout_s, 30 s"),
+        ({"resolve_timeout_s": 0}, "resolve_timeout_s is 0"),
+    ],
+)
+def test_values_that_cannot_be_meant_are_refused(params: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Params(**params)
+
+
+@pytest.mark.parametrize("local_rank", [0, 1])
+def test_what_is_told_of_this_machine(local_rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "^lo")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,nothing0")
+    monkeypatch.setenv("WORLD_SIZE", "7")
+    context = RecordingContext(device=open_device("cpu", 0, 1), local_rank=local_rank, clock=(1.5, 0.25))
+    CHECK.measure(context, Params())
+    names = [fact.name for fact in context.facts]
+    figures = {figure.name: figure.value for figure in context.figures}
+    if local_rank:
+        assert (names, figures) == (["place"], {})
+        return
+    assert names == ["place", "host"]
+    told = context.facts[1].value
+    assert figures["clock_offset"] == 1.5
+    assert told["clock"] == [1.5, 0.25]
+    assert figures["memory_available"] > 0
+    assert (told["interface"], told["mtu"]) == (None, None), "the loopback leads to no other node"
+    assert "WORLD_SIZE" in told["leftovers"]
+    gloo, nccl = told["chosen"]["GLOO_SOCKET_IFNAME"], told["chosen"]["NCCL_SOCKET_IFNAME"]
+    assert (gloo["taken"], gloo["unknown"], gloo["leaves_host"]) == (["lo"], ["nothing0"], False)
+    assert "lo" not in nccl["taken"]

@@ -1,0 +1,318 @@
+"""The inventory check: on simulated fleets of 1 to 1,000 nodes, and what it tells of this machine."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import pytest
+import torch
+from checks.simulated_hosts import H200, inventory_fleet, rank_of
+from checks.test_check_compute import RecordingContext
+
+from seatrial.checks.inventory import CHECK, Params
+from seatrial.verdict.findings import Finding
+from seatrial.worker.device import open_device
+
+
+def judge(*fleet: Any, params: Params | None = None, **options: Any) -> tuple[Finding, ...]:
+    return CHECK.judge(inventory_fleet(*fleet, **options), params or Params()).findings
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 1000])
+def test_fleets_that_are_alike_pass(nodes: int) -> None:
+    ruling = CHECK.judge(inventory_fleet(nodes), Params())
+    assert (ruling.findings, ruling.absent, ruling.unjudged) == ((), (), ())
+
+
+def test_one_rank_is_compared_with_nobody_and_says_so() -> None:
+    ruling = CHECK.judge(inventory_fleet(1, 1), Params())
+    assert (ruling.findings, ruling.absent) == ((), ())
+    assert ruling.unjudged == ("inventory not compared (1 rank)",)
+
+
+@pytest.mark.parametrize("identity", ["9d1f-uuid", "0000:1b:00"])
+def test_two_ranks_on_one_device_are_both_named(identity: str) -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told["device_id"] = identity if (node, local_rank) in ((1, 2), (1, 5)) else f"{node:04x}:{local_rank:02x}:00"
+        told |= {"index": 0, "visibility": "CUDA_VISIBLE_DEVICES=0"}
+
+    (finding,) = judge(3, 8, bend)
+    assert (finding.severity, finding.culprit.ranks, finding.culprit.nodes) == ("fail", (10, 13), ("n1",))
+    assert finding.what == "ranks 10 and 13 on node n1 use the same device"
+    assert identity in finding.measured
+
+
+def test_equal_pci_addresses_of_two_machines_are_two_devices() -> None:
+    assert judge(2, 8, lambda node, local_rank, told: told.update(device_id=f"0000:{local_rank:02x}:00")) == ()
+
+
+def test_parts_of_one_device_are_told_apart_by_their_number() -> None:
+    """Compute partitions: one id, and each process sees all of them."""
+    fleet = inventory_fleet(2, 8, lambda node, local_rank, told: told.update(device_id=f"of-node-{node}"))
+    assert CHECK.judge(fleet, Params()).findings == ()
+
+
+def test_a_device_that_two_containers_of_one_machine_share() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told |= {"device_id": "0000:1b:00", "boot_id": "one", "index": 0, "visible": 1}
+
+    (finding,) = judge(2, 1, bend)
+    assert finding.what == "ranks 0 and 1 on nodes n0 and n1 use the same device"
+
+
+def test_device_ids_that_torch_does_not_tell_leave_it_unjudged() -> None:
+    ruling = CHECK.judge(inventory_fleet(2, 2, lambda node, local_rank, told: told.update(device_id="")), Params())
+    assert ruling.findings == ()
+    assert ruling.unjudged == ("inventory without device ids, which this torch does not tell",)
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 1000])
+def test_a_node_with_fewer_devices_than_the_others_is_named(nodes: int) -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told["visible"] = 7 if node == 1 else 8
+
+    (finding,) = judge(nodes, 4, bend)
+    assert finding.what == "node n1 shows 7 devices where 8 are expected"
+    assert (finding.severity, finding.culprit.kind, finding.culprit.nodes) == ("fail", "node", ("n1",))
+    assert judge(nodes, 4, bend, params=Params(allow_mixed=("devices",))) == ()
+
+
+def test_devices_that_each_process_sees_alone_count_together() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told |= {"visible": 1, "index": 0}
+
+    assert judge(2, 8, bend, params=Params(devices_per_node=8)) == ()
+
+
+@pytest.mark.parametrize(("expected", "failing"), [(8, 0), (16, 3), (4, 3)])
+def test_the_number_that_the_user_expects(expected: int, failing: int) -> None:
+    findings = judge(3, 8, params=Params(devices_per_node=expected))
+    assert len(findings) == failing
+    assert all("user inventory.devices_per_node" in str(finding.limit) for finding in findings)
+
+
+def test_a_cpu_trial_has_no_devices_and_misses_none() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told |= {"device": "a CPU", "device_id": "", "index": 0, "visible": 0, "driver": None, "nccl": None}
+
+    ruling = CHECK.judge(inventory_fleet(4, 2, bend, device_type="cpu"), Params())
+    assert (ruling.findings, ruling.absent, ruling.unjudged) == ((), (), ())
+    assert len(judge(4, 2, bend, device_type="cpu", params=Params(devices_per_node=8))) == 4
+
+
+@pytest.mark.parametrize("nodes", [3, 5, 1000])
+@pytest.mark.parametrize(
+    ("key", "value", "word", "severity"),
+    [
+        ("device", "NVIDIA H100 80GB HBM3", "device model", "fail"),
+        ("memory_bytes", 145_000_000_000, "memory", "fail"),
+        ("torch", "2.6.0+cu126", "torch", "fail"),
+        ("toolkit", "CUDA 12.6", "CUDA or ROCm", "fail"),
+        ("nccl", "2.21.5", "NCCL", "fail"),
+        ("driver", "550.54.15", "driver", "warn"),
+        ("kernel", "5.15.0", "kernel", "warn"),
+        ("python", "3.11.2", "Python", "warn"),
+        ("cpu", "AMD EPYC 9654", "CPU model", "warn"),
+        ("cores", 12, "cores of a process", "warn"),
+    ],
+)
+def test_the_node_that_is_unlike_the_others_is_named(
+    nodes: int, key: str, value: object, word: str, severity: str
+) -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        if node == 2:
+            told[key] = value
+
+    (finding,) = judge(nodes, 2, bend)
+    assert (finding.severity, finding.culprit.nodes) == (severity, ("n2",))
+    assert finding.what == f"node n2 differs from the rest in {word}"
+    assert "on node n2" in finding.evidence[0]
+    name = "memory" if key == "memory_bytes" else key
+    assert judge(nodes, 2, bend, params=Params(allow_mixed=(name,))) == ()
+
+
+def test_one_device_of_another_model_in_one_node_is_named_as_a_device() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        if (node, local_rank) == (0, 3):
+            told["device"] = "NVIDIA H100 80GB HBM3"
+
+    for nodes in (1, 2, 1000):
+        (finding,) = judge(nodes, 8, bend)
+        assert (finding.culprit.kind, finding.culprit.ranks) == ("device", (3,))
+
+
+def test_two_equal_halves_name_nobody() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        if node % 2:
+            told["torch"] = "2.6.0"
+
+    for nodes in (2, 4, 1000):
+        (finding,) = judge(nodes, 4, bend)
+        assert (finding.severity, finding.culprit.kind, finding.culprit.nodes) == ("fail", "none", ())
+        assert "not separable" in finding.what
+        assert "2.6.0 on node" in finding.evidence[0]
+
+
+def test_three_kinds_without_a_majority_name_nobody() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told["kernel"] = f"6.{min(node // 2, 2)}"  # 2, 2 and 1 of 5 nodes
+
+    (finding,) = judge(5, 1, bend)
+    assert (finding.severity, finding.culprit.kind) == ("warn", "none")
+
+
+def test_nodes_decide_and_not_ranks() -> None:
+    """Two nodes with one rank each against one node: as told by their machines, whatever their number of ranks."""
+
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        if node == 0:
+            told["torch"] = "2.6.0"
+
+    (finding,) = judge(3, 8, bend, dead={rank_of(1, at) for at in range(1, 8)} | {rank_of(2, at) for at in range(1, 8)})
+    assert finding.culprit.nodes == ("n0",)
+
+
+def test_one_old_image_is_one_finding_and_its_kernel_another() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        if node == 1:
+            told |= {"torch": "2.6.0", "toolkit": "CUDA 12.6", "nccl": "2.21.5", "kernel": "5.15"}
+
+    gravest, other = judge(4, 8, bend)
+    assert gravest.what == "node n1 differs from the rest in torch, CUDA or ROCm, NCCL"
+    assert len(gravest.evidence) == 3
+    assert (other.severity, other.what) == ("warn", "node n1 differs from the rest in kernel")
+
+
+def test_a_hundred_odd_nodes_are_one_finding() -> None:
+    (finding,) = judge(1000, 1, lambda node, rank, told: told.update(torch="2.6.0") if node % 10 == 3 else None)
+    assert len(finding.culprit.nodes) == 100
+    assert finding.culprit.name == "nodes n3, n13, n23, n33 and 96 more"
+
+
+@pytest.mark.parametrize(("share", "named"), [(1.009, False), (0.991, False), (1.02, True), (0.98, True)])
+def test_memory_may_differ_by_less_than_one_percent(share: float, named: bool) -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        if node == 2:
+            told["memory_bytes"] = int(told["memory_bytes"] * share)
+
+    found = judge(5, 2, bend)
+    assert [finding.culprit.nodes for finding in found] == ([("n2",)] if named else [])
+
+
+def test_every_node_a_little_different_is_alike() -> None:
+    assert judge(1000, 1, lambda node, rank, told: told.update(memory_bytes=10**12 + node * 10**6)) == ()
+
+
+def test_memory_is_compared_inside_of_one_model() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        if node >= 3:
+            told |= {"device": "NVIDIA H100 80GB HBM3", "memory_bytes": 85_000_000_000}
+
+    (finding,) = judge(5, 1, bend)
+    assert finding.what == "nodes n3 and n4 differ from the rest in device model"
+
+
+def test_a_tie_in_memory_names_nobody() -> None:
+    (finding,) = judge(2, 2, lambda node, rank, told: told.update(memory_bytes=(80 + 16 * node) * 2**30))
+    assert (finding.severity, finding.culprit.kind) == ("fail", "none")
+    assert finding.evidence == ("memory: 80.0 GiB on node n0; 96.0 GiB on node n1",)
+
+
+@pytest.mark.parametrize(
+    ("params", "ok"),
+    [
+        ({"device": H200, "torch": "2.7.0+cu128", "nccl": "2.26.2", "cores": 24, "kernel": "6.8.0-60-generic"}, True),
+        ({"memory_gib": 140.4}, True),
+        ({"memory_gib": 80}, False),
+        ({"device": "NVIDIA B200"}, False),
+        ({"driver": "570"}, False),
+        ({"toolkit": "ROCm 6.4"}, False),
+        ({"python": "3.12.4"}, False),
+        ({"cpu": "another"}, False),
+        ({"cores": 25}, False),
+    ],
+)
+def test_the_users_own_values(params: dict[str, Any], ok: bool) -> None:
+    findings = judge(2, 8, params=Params(**params))
+    if ok:
+        assert findings == ()
+        return
+    (finding,) = findings
+    assert finding.severity == "fail"
+    assert finding.culprit.nodes == ("n0", "n1")
+    assert finding.limit is not None
+    assert finding.limit.origin == f"user inventory.{next(iter(params))}"
+
+
+def test_one_node_that_misses_what_the_user_asks_for_is_named_once() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        if node == 0:
+            told["driver"] = "550"
+
+    (finding,) = judge(2, 8, bend, params=Params(driver="570.86.15"))
+    assert finding.what == "driver of node n0 is 550 where 570.86.15 is asked for"
+
+
+def test_what_a_user_asks_for_and_nobody_can_tell_is_absent() -> None:
+    fleet = inventory_fleet(1, 2, lambda node, local_rank, told: told.update(driver=None))
+    assert CHECK.judge(fleet, Params()).absent == ()
+    assert CHECK.judge(fleet, Params(driver="570")).absent == ("driver of rank 0", "driver of rank 1")
+
+
+def test_what_is_not_known_of_some_is_held_against_nobody() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        if node != 1:
+            told["driver"] = None
+
+    assert judge(3, 2, bend) == ()
+
+
+def test_a_rank_that_told_nothing_is_absent_and_a_dead_one_is_not_compared() -> None:
+    ruling = CHECK.judge(inventory_fleet(2, 2, silent={3}, dead={0}), Params())
+    assert ruling.absent == ("inventory of rank 3",)
+    assert ruling.findings == ()
+    assert CHECK.judge(inventory_fleet(2, 1, dead={0, 1}), Params()).absent == ("any rank that finished",)
+
+
+def test_ranks_of_one_machine_with_an_agent_each_are_one_node() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        if node == 0:
+            told["torch"] = "2.6.0"
+
+    fleet = inventory_fleet(2, 4, bend, agent_per_rank=True)
+    (finding,) = CHECK.judge(fleet, Params()).findings
+    assert finding.culprit.kind == "none", "one node against one node"
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"allow_mixed": ("kernal",)}, "allow_mixed is \\['kernal'\\]; it takes devices, device, memory"),
+        ({"devices_per_node": -1}, "devices_per_node is -1"),
+        ({"memory_gib": 0.0}, "memory_gib is 0"),
+        ({"cores": 0}, "cores is 0"),
+    ],
+)
+def test_values_that_cannot_be_meant_are_refused(params: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Params(**params)
+
+
+def test_limits_name_what_the_user_asks_for_and_what_may_differ() -> None:
+    assert CHECK.limits is not None
+    rows = {row.what: row for row in CHECK.limits(Params(device=H200, allow_mixed=("kernel",), devices_per_node=8))}
+    assert (rows["device"].limit, rows["device"].origin) == (H200, "user inventory.device")
+    assert rows["kernel"].limit == "none: may differ"
+    assert rows["devices of a node"].limit == "exactly 8"
+    assert rows["driver"].limit == "alike; only warns"
+
+
+def test_what_is_told_of_this_machine() -> None:
+    context = RecordingContext(device=open_device("cpu", 0, 1))
+    CHECK.measure(context, Params())
+    (fact,) = context.facts
+    assert (fact.value["torch"], fact.value["python"]) == (torch.__version__, platform.python_version())
+    assert fact.value["device"] == context.device.name
+    assert fact.value["cores"] >= 1
+    assert (fact.value["visible"], fact.value["device_id"]) == (0, "")

@@ -1,0 +1,243 @@
+"""What the memory check says of simulated fleets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from seatrial.checks._memory_judge import suspects
+from seatrial.checks.memory import CHECK, Params
+from seatrial.verdict.evidence import Evidence, RankSeen
+from seatrial.verdict.figures import Fact, Figure
+from seatrial.verdict.findings import Limit
+
+ONE = Params(patterns=("0x55",))
+H200 = "NVIDIA H200"
+MIB = 2**20
+
+
+def tell(name: str, value: float, rank: int, variant: str = "device", stage: str = "measure") -> Figure:
+    return Figure(check="memory", name=name, value=value, unit="GB/s", rank=rank, variant=variant, stage=stage)
+
+
+def fact(name: str, rank: int, **value: Any) -> Fact:
+    return Fact(check="memory", name=name, value=value, rank=rank)
+
+
+def taken(rank: int, **changes: int) -> Fact:
+    whole = {"wanted_bytes": 90, "tested_bytes": 88, "free_bytes": 100, "device_bytes": 100, "gpu": True}
+    return fact("tested", rank, **{**whole, **changes})
+
+
+def fleet(
+    speeds: Sequence[float],
+    again: dict[int, float] | None = None,
+    *,
+    device: str = "some device",
+    device_type: str = "cpu",
+    wrong: dict[int, int] | None = None,
+    shares: dict[int, float] | None = None,
+    facts: Sequence[Fact] = (),
+) -> Evidence:
+    """One device model, one kind of copy that differs, and one pattern."""
+    ranks = range(len(speeds))
+    figures = [tell("copy_gbps", value, rank) for rank, value in enumerate(speeds)]
+    if device_type == "cuda":
+        figures += [
+            tell("copy_gbps", 50, rank, kind) for rank in ranks for kind in ("host_to_device", "device_to_host")
+        ]
+    figures += [tell("wrong_words", (wrong or {}).get(rank, 0), rank, "0x55") for rank in ranks]
+    figures += [tell("tested_bytes", 88, rank, "") for rank in ranks]
+    figures += [tell("copy_gbps", value, rank, stage="repeat") for rank, value in (again or {}).items()]
+    figures += [tell("cpu_share", value, rank, stage="repeat") for rank, value in (shares or {}).items()]
+    seen = {
+        rank: RankSeen(rank=rank, node=f"n{rank}", node_rank=rank, local_rank=0, device=device, kind=device)
+        for rank in ranks
+    }
+    return Evidence(ranks=seen, asked=tuple(seen), figures=tuple(figures), facts=tuple(facts), device_type=device_type)
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_a_healthy_fleet_passes_and_every_speed_is_judged(device_type: str) -> None:
+    healthy = fleet([700, 701, 699, 702], device_type=device_type, facts=[taken(rank) for rank in range(4)])
+    ruling = CHECK.judge(healthy, ONE)
+    assert (ruling.findings, ruling.absent, ruling.unjudged) == ((), (), ())
+    assert len(ruling.judged) == 4 + (4 if device_type == "cpu" else 12)
+    assert suspects(healthy, ONE) == ()
+
+
+def test_one_slow_rank_of_eight_is_a_suspect_and_is_named_when_it_repeats() -> None:
+    first = [3000.0, 3010, 2990, 2600, 3005, 2995, 3001, 2999]
+    assert suspects(fleet(first, device_type="cuda"), ONE) == (0, 3)
+    ruling = CHECK.judge(fleet(first, {0: 3001, 3: 2610}, device_type="cuda"), ONE)
+    (finding,) = ruling.findings
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "device", (3,))
+    assert finding.limit is not None
+    assert finding.limit.origin == "fleet, median 6 MAD and 10 % of 8"
+    assert "slow in copies inside its memory, alone too" in finding.what
+
+
+def test_a_copy_within_ten_percent_of_the_others_is_no_suspect() -> None:
+    assert suspects(fleet([3000.0, 3010, 2990, 2720, 3005], device_type="cuda"), ONE) == ()
+
+
+def test_of_two_ranks_the_slower_is_named_beyond_the_ratio_only() -> None:
+    assert suspects(fleet([20, 10.1]), ONE) == ()
+    assert suspects(fleet([20, 9.9]), ONE) == (0, 1)
+    (finding,) = CHECK.judge(fleet([20, 9.9], {0: 21, 1: 9.9}), ONE).findings
+    assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
+    (finding,) = CHECK.judge(fleet([20, 9.9], {0: 21, 1: 20}), ONE).findings
+    assert (finding.severity, finding.culprit.ranks) == ("warn", (1,))
+    assert len(CHECK.judge(fleet([20, 9.9]), ONE).absent) == 1
+
+
+@pytest.mark.parametrize("starved", [0, 1])
+def test_who_was_starved_of_the_cpu_only_warns(starved: int) -> None:
+    seen = fleet([20, 8], {0: 20, 1: 8}, shares={0: 1.0, 1: 1.0, starved: 0.5})
+    (finding,) = CHECK.judge(seen, ONE).findings
+    assert finding.severity == "warn"
+    assert "other processes held the CPU" in finding.what
+
+
+def test_a_slow_path_to_the_host_is_told_as_such() -> None:
+    seen = fleet([3000] * 4, {0: 3000, 2: 3000}, device_type="cuda")
+    swap = {("device_to_host", "measure"): 12.0}
+    figures = [
+        replace(figure, value=swap.get((figure.variant, figure.stage), figure.value)) if figure.rank == 2 else figure
+        for figure in seen.figures
+    ]
+    figures += [
+        tell("copy_gbps", 50, 0, "device_to_host", "repeat"),
+        tell("copy_gbps", 12, 2, "device_to_host", "repeat"),
+    ]
+    (finding,) = CHECK.judge(replace(seen, figures=tuple(figures)), ONE).findings
+    assert (finding.severity, finding.culprit.ranks) == ("fail", (2,))
+    assert "copies from device to host" in finding.what
+    assert "PCIe" in finding.action
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 5])
+def test_a_wrong_word_fails_its_device_with_place_and_bits_also_alone(num_ranks: int) -> None:
+    last = num_ranks - 1
+    value = {"pattern": "0x55", "round": 0, "words": 2, "first_byte": 4096, "last_byte": 8199, "tested_bytes": 65536}
+    value |= {"expected": "0x5555555555555555", "found": "0x5555555555555557"}
+    ruling = CHECK.judge(fleet([20.0] * num_ranks, wrong={last: 2}, facts=[fact("wrong_words", last, **value)]), ONE)
+    (finding,) = ruling.findings
+    assert (finding.severity, finding.culprit.ranks, finding.measured) == ("fail", (last,), "2 wrong words")
+    assert finding.limit == Limit(value=0, unit="1", origin="exact")
+    (line,) = finding.evidence
+    assert "in bytes 4096 to 8199 of the 65536 tested" in line
+    assert "found 0x5555555555555557, so the bits 0x2 differ" in line
+
+
+def test_a_wrong_word_of_a_rank_that_never_finished_fails_too() -> None:
+    value = {"pattern": "0x55", "round": 0, "words": 1, "first_byte": 0, "last_byte": 7, "tested_bytes": 64}
+    value |= {"expected": "0x5555555555555555", "found": "0x5555555555555555"}
+    seen = fleet([20, 20], facts=[fact("wrong_words", 1, **value)])
+    unfinished = replace(seen, asked=(0,), figures=tuple(figure for figure in seen.figures if figure.rank == 0))
+    (finding,) = CHECK.judge(unfinished, ONE).findings
+    assert (finding.severity, finding.culprit.ranks, finding.measured) == ("fail", (1,), "at least 1 wrong words")
+    assert "a second reading was right" in finding.evidence[0]
+
+
+def test_memory_that_is_free_and_refused_fails_and_memory_that_others_took_does_not() -> None:
+    refused = {"what": "patterns", "refused_bytes": 10**9, "taken_bytes": 5 * 10**9, "reason": "out of memory"}
+    ruling = CHECK.judge(
+        fleet(
+            [20, 20],
+            facts=[
+                taken(1, tested_bytes=8),
+                fact("refused", 1, free_bytes=4 * 10**9, **refused),
+                taken(0, tested_bytes=8),
+                fact("refused", 0, free_bytes=10**9, **refused),
+            ],
+        ),
+        ONE,
+    )
+    (finding,) = ruling.findings
+    assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
+    assert "could not have 1 GB of memory for patterns, although 4 GB are said to be free" in finding.what
+    assert ruling.unjudged == (
+        "memory: only 8 B of 90 B tested of rank 1, as no more was to be had and of 1 other ranks",
+    )
+
+
+def test_what_was_not_tested_makes_a_pass_partial() -> None:
+    busy = taken(1, free_bytes=70, wanted_bytes=63, tested_bytes=56)
+    ruling = CHECK.judge(fleet([20, 20], facts=[taken(0), busy]), ONE)
+    assert ruling.unjudged == ("memory: 30 B in use by others not tested of rank 1",)
+    assert (
+        CHECK.judge(fleet([20, 20], facts=[taken(0), replace(busy, value={**busy.value, "gpu": False})]), ONE).unjudged
+        == ()
+    )
+
+
+def test_missing_figures_are_absent() -> None:
+    full = fleet([20, 21], device_type="cuda")
+    for gone in full.figures:
+        rest = tuple(figure for figure in full.figures if figure is not gone)
+        (absent,) = CHECK.judge(replace(full, figures=rest), ONE).absent
+        assert absent == " ".join(filter(None, (gone.name, gone.variant, f"of rank {gone.rank}")))
+    assert CHECK.judge(replace(full, asked=(), figures=()), ONE).absent == ("any rank that finished",)
+
+
+def test_a_rank_without_memory_to_test_is_inconclusive() -> None:
+    seen = fleet([20, 21])
+    figures = tuple(
+        replace(figure, value=0.0) if (figure.name, figure.rank) == ("tested_bytes", 1) else figure
+        for figure in seen.figures
+        if (figure.name, figure.rank) not in (("wrong_words", 1), ("copy_gbps", 1))
+    )
+    lack = fact("no_room", 1, copy="device", needed_bytes=128 * 10**6, room_bytes=5 * 10**6)
+    assert CHECK.judge(replace(seen, figures=figures, facts=(lack,)), ONE).absent == (
+        "copy_gbps device of rank 1: 5 MB free of 128 MB",
+        "any memory that rank 1 could test",
+    )
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, math.nan, math.inf])
+def test_a_speed_that_is_no_speed_is_absent(speed: float) -> None:
+    assert CHECK.judge(fleet([20, speed]), ONE).absent == ("copy_gbps device of rank 1",)
+
+
+def test_the_users_limits_count_for_their_kind_of_copy() -> None:
+    params = replace(ONE, min_copy_gbps=3000.0, min_host_copy_gbps=40.0)
+    assert CHECK.judge(fleet([3001], device_type="cuda"), params).findings == ()
+    (finding,) = CHECK.judge(fleet([2999], {0: 2999}, device_type="cuda"), params).findings
+    assert finding.limit == Limit(value=3000, unit="GB/s", origin="user memory.min_copy_gbps")
+    assert suspects(fleet([3001], device_type="cuda"), replace(params, min_host_copy_gbps=51.0)) == (0,)
+
+
+def test_a_datasheet_warns_and_never_fails() -> None:
+    (finding,) = CHECK.judge(fleet([2399], device=H200, device_type="cuda"), ONE).findings
+    assert finding.severity == "warn"
+    assert finding.limit == Limit(value=2400, unit="GB/s", origin="datasheet of H200 SXM x 0.5")
+    assert CHECK.judge(fleet([2401], device=H200, device_type="cuda"), ONE).findings == ()
+    small = replace(ONE, gpu_copy_bytes=MIB)
+    assert CHECK.judge(fleet([100], device=H200, device_type="cuda"), small).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("params", "sentence"),
+    [
+        ({"min_copy_gbps": 9000}, "min_copy_gbps is 9000 GB/s; .* at most 8000, the physical peak of the fastest"),
+        ({"min_copy_gbps": 0}, "above 0"),
+        ({"min_host_copy_gbps": 451}, "at most 450"),
+        ({"patterns": ("0x12",)}, "patterns is"),
+        ({"patterns": ()}, "patterns is"),
+        ({"cpu_bytes": 1000}, "cpu_bytes is 1000; it must be at least 1048576"),
+        ({"cpu_bytes": 2**40}, "7 patterns at 0.1 GB/s take 76966 s, which must fit into timeout_s"),
+        ({"gpu_share": 1.0}, "at most 0.95"),
+        ({"rounds": 0}, "rounds is 0"),
+        ({"minutes": 1}, "must fit into timeout_s, 60 s"),
+        ({"seconds": 10}, "seconds is 10; 5 times for 3 kinds of copies"),
+        ({"seconds": -1}, "seconds is -1"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused(params: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Params(**params)

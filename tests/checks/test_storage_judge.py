@@ -1,0 +1,221 @@
+"""What the storage check says of simulated fleets of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from seatrial.checks._storage_judge import suspects
+from seatrial.checks.storage import CHECK, Params
+from seatrial.verdict.evidence import Evidence, RankSeen
+from seatrial.verdict.figures import Fact, Figure
+from seatrial.verdict.findings import Finding, Limit, Ruling
+
+NAMED = Params(folder="/ckpt")
+SIZE_BYTES = 10**9
+
+
+def told(name: str, value: float, rank: int, variant: str = "", stage: str = "measure") -> Figure:
+    unit = {"fsync_ms": "ms", "free_bytes": "B", "wrong_bytes": "1"}.get(name, "GB/s")
+    return Figure(check="storage", name=name, value=value, unit=unit, rank=rank, variant=variant, stage=stage)
+
+
+def fact(name: str, rank: int, value: Any, stage: str = "measure") -> Fact:
+    return Fact(check="storage", name=name, value=value, rank=rank, stage=stage)
+
+
+def moved(rank: int, what: str, rate: float, variant: str = "", began_s: float = 1e9) -> Fact:
+    seconds = SIZE_BYTES / 1e9 / rate
+    value = {"what": what, "variant": variant, "bytes": SIZE_BYTES, "began_s": began_s, "seconds": seconds}
+    return fact("moved", rank, value)
+
+
+def fleet(
+    writes: Sequence[Sequence[float]],
+    *,
+    again: Mapping[int, float] | None = None,
+    fsync_ms: Mapping[int, float] | None = None,
+    shares: Mapping[int, float] | None = None,
+    views: Mapping[int, Any] | None = None,
+    kinds: Mapping[int, str] | None = None,
+    reads: str = "cold",
+    in_memory: bool = False,
+) -> Evidence:
+    """Nodes with the GB/s that each of their ranks writes. All see one folder, unless ``views`` says otherwise."""
+    places = [(node, local) for node, rates in enumerate(writes) for local in range(len(rates))]
+    figures: list[Figure] = []
+    facts: list[Fact] = []
+    for rank, (node, local) in enumerate(places):
+        rate = writes[node][local]
+        latency = (fsync_ms or {}).get(rank, 1.0)
+        figures += [told("write_gbps", rate, rank), told("read_gbps", 2.0, rank, reads), told("wrong_bytes", 0, rank)]
+        figures += [told("fsync_ms", latency, rank, "median"), told("fsync_ms", 2 * latency, rank, "p99")]
+        figures += [told("free_bytes", 1e12, rank, stage="look")]
+        kind = (kinds or {}).get(node, "nfs4")
+        where = {"path": "/ckpt", "named": True, "in_memory": in_memory, "kind": kind, "mount_point": "/ckpt"}
+        facts += [fact("folder", rank, where, "meet")]
+        facts += [fact("sees", rank, (views or {}).get(rank, [[0, len(places) - 1]]), "look")]
+        facts += [fact("needs", rank, {"bytes": 2e9, "inodes": 6, "sharers": 2}, "look")]
+        facts += [moved(rank, "write", rate), moved(rank, "read", 2.0, reads)]
+    figures += [told("write_gbps", value, rank, stage="repeat") for rank, value in (again or {}).items()]
+    figures += [told("cpu_share", value, rank, stage="repeat") for rank, value in (shares or {}).items()]
+    ranks = {
+        rank: RankSeen(rank=rank, node=f"n{node}", node_rank=node, local_rank=local, device="a CPU", kind="a CPU")
+        for rank, (node, local) in enumerate(places)
+    }
+    return Evidence(ranks=ranks, asked=tuple(ranks), figures=tuple(figures), facts=tuple(facts), device_type="cpu")
+
+
+def grave(ruling: Ruling) -> list[Finding]:
+    return [finding for finding in ruling.findings if finding.severity != "info"]
+
+
+def test_a_healthy_fleet_passes_and_its_nodes_are_judged() -> None:
+    healthy = fleet([[1.0, 1.0]] * 4)
+    ruling = CHECK.judge(healthy, replace(NAMED, shared="yes"))
+    assert (ruling.findings, ruling.absent, ruling.unjudged) == ((), (), ())
+    judged = [entry.figure for entry in ruling.judged if entry.figure.name == "write_gbps"]
+    assert [(figure.node, figure.rank, figure.value) for figure in judged] == [
+        (f"n{node}", None, 2) for node in range(4)
+    ]
+    assert suspects(healthy, NAMED) == ()
+
+
+def test_one_slow_node_of_eight_is_named_when_it_is_slow_alone_too() -> None:
+    writes = [[1.0, 1.0]] * 5 + [[0.5, 0.5]] + [[1.0, 1.0]] * 2
+    assert suspects(fleet(writes), NAMED) == (0, 10)
+    (finding,) = grave(CHECK.judge(fleet(writes, again={0: 1.5, 10: 0.7}), NAMED))
+    assert (finding.severity, finding.culprit.kind) == ("fail", "node")
+    assert (finding.culprit.nodes, finding.culprit.ranks) == (("n5",), (10, 11))
+    assert finding.what == "node n5 is slow in writing, alone too"
+    assert finding.limit is not None
+    assert finding.limit.origin == "fleet, median 6 MAD and 30 % of 8"
+    (finding,) = grave(CHECK.judge(fleet(writes, again={0: 1.5, 10: 1.4}), NAMED))
+    assert finding.severity == "warn"
+    assert len(CHECK.judge(fleet(writes), NAMED).absent) == 1
+
+
+def test_a_rank_is_not_blamed_for_its_neighbour() -> None:
+    uneven = fleet([[1.9, 0.1], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
+    # The first one of them was done early; what counts is how long the node took for all.
+    facts = tuple(
+        moved(1, "write", 1.0) if (each.name, each.rank) == ("moved", 1) and each.value["what"] == "write" else each
+        for each in uneven.facts
+    )
+    assert suspects(replace(uneven, facts=facts), NAMED) == ()
+
+
+def test_two_nodes_are_compared_by_their_ratio() -> None:
+    assert suspects(fleet([[1.0], [0.51]]), NAMED) == ()
+    assert suspects(fleet([[1.0], [0.49]]), NAMED) == (0, 1)
+
+
+def test_a_node_without_cpu_time_only_warns() -> None:
+    starved = fleet([[1.0], [0.4]], again={0: 1.0, 1: 0.4}, shares={0: 1.0, 1: 0.3})
+    (finding,) = grave(CHECK.judge(starved, NAMED))
+    assert finding.severity == "warn"
+    assert "other processes held the CPU" in finding.what
+
+
+def test_slow_appends_are_compared_and_quick_ones_are_alike() -> None:
+    assert suspects(fleet([[1.0]] * 2, fsync_ms={0: 0.1, 1: 5.0}), NAMED) == ()
+    assert suspects(fleet([[1.0]] * 2, fsync_ms={0: 0.1, 1: 10.1}), NAMED) == (0, 1)
+
+
+def test_different_file_systems_are_not_compared_and_the_odd_one_is_told() -> None:
+    mixed = fleet([[1.0], [0.2], [1.0], [1.0]], kinds={1: "ext4"})
+    assert suspects(mixed, NAMED) == ()
+    (finding,) = grave(CHECK.judge(mixed, NAMED))
+    assert (finding.severity, finding.culprit.nodes) == ("warn", ("n1",))
+    assert finding.what == "the folder is on nfs4 on 3 nodes and on ext4 on node n1"
+
+
+def test_the_users_limits_count_for_a_node_with_all_its_ranks() -> None:
+    params = Params(folder="/ckpt", min_write_gbps=1.5, min_read_gbps=3.5, max_fsync_ms=10.0)
+    ruling = CHECK.judge(fleet([[1.0, 1.0], [1.0, 1.0]]), params)
+    assert (grave(ruling), ruling.absent) == ([], ())
+    (finding,) = grave(CHECK.judge(fleet([[1.0, 1.0], [0.7, 0.7]]), params))
+    assert (finding.severity, finding.culprit.nodes, finding.measured) == ("fail", ("n1",), "1.4 GB/s")
+    assert finding.limit == Limit(value=1.5, unit="GB/s", origin="user storage.min_write_gbps")
+    (finding,) = grave(CHECK.judge(fleet([[1.0, 1.0]], fsync_ms={1: 5.1}), params))
+    assert finding.what == "node n0 is too slow in fsync, all its ranks at work"
+    assert finding.measured == "10.2 ms"
+
+
+def test_a_limit_on_reading_is_not_passed_by_the_page_cache() -> None:
+    params = Params(folder="/ckpt", min_read_gbps=1.0)
+    assert CHECK.judge(fleet([[1.0]], reads="warm"), params).absent == (
+        "read_gbps of n0 from its storage: the page cache kept the file",
+    )
+    assert CHECK.judge(fleet([[1.0]], reads="warm", in_memory=True), params).absent == ()
+    (finding,) = grave(CHECK.judge(fleet([[1.0]], reads="warm"), replace(params, min_read_gbps=2.5)))
+    assert finding.severity == "fail", "too slow even from memory"
+
+
+def test_clocks_that_disagree_make_nobody_slow() -> None:
+    seen = fleet([[1.0, 1.0]])
+    hours = tuple(
+        replace(each, value={**each.value, "began_s": each.value["began_s"] + 7200})
+        if (each.name, each.rank) == ("moved", 1)
+        else each
+        for each in seen.facts
+    )
+    assert grave(CHECK.judge(replace(seen, facts=hours), replace(NAMED, min_write_gbps=0.9))) == []
+
+
+def test_the_node_that_does_not_see_the_others_is_named() -> None:
+    views = {rank: [[0, 5]] for rank in range(6)} | {6: [[6, 7]], 7: [[6, 7]]}
+    apart = fleet([[1.0, 1.0]] * 4, views=views)
+    (finding,) = grave(CHECK.judge(apart, replace(NAMED, shared="yes")))
+    assert (finding.severity, finding.culprit.nodes) == ("fail", ("n3",))
+    assert finding.limit == Limit(value=8, unit="ranks", origin="user storage.shared yes")
+    assert finding.evidence[1] == "ranks 6, 7 see ranks 6, 7"
+    (finding,) = CHECK.judge(apart, NAMED).findings
+    assert (finding.severity, finding.what) == ("info", "the folder is not the same for all ranks")
+
+
+def test_one_rank_that_sees_too_little_and_one_that_nobody_sees_are_named() -> None:
+    for views in ({rank: [[0, 3]] for rank in range(3)} | {3: [[3, 3]]}, {rank: [[0, 2]] for rank in range(4)}):
+        (finding,) = grave(CHECK.judge(fleet([[1.0]] * 4, views=views), replace(NAMED, shared="yes")))
+        assert finding.culprit.nodes == ("n3",)
+
+
+def test_two_nodes_that_see_themselves_only_are_not_separable() -> None:
+    views = {0: [[0, 1]], 1: [[0, 1]], 2: [[2, 3]], 3: [[2, 3]]}
+    (finding,) = grave(CHECK.judge(fleet([[1.0, 1.0]] * 2, views=views), replace(NAMED, shared="yes")))
+    assert (finding.severity, finding.culprit.kind, finding.culprit.nodes) == ("fail", "none", ("n0", "n1"))
+
+
+def test_a_folder_that_was_to_be_the_nodes_own_is_not_shared() -> None:
+    own = {0: [[0, 1]], 1: [[0, 1]], 2: [[2, 3]], 3: [[2, 3]]}
+    params = replace(NAMED, shared="no")
+    assert grave(CHECK.judge(fleet([[1.0, 1.0]] * 2, views=own), params)) == []
+    views = {**own, 4: [[4, 5]], 5: [[4, 5]], 2: [[0, 3]]}
+    (finding,) = grave(CHECK.judge(fleet([[1.0, 1.0]] * 3, views=views), params))
+    assert finding.culprit.nodes == ("n1",)
+
+
+@pytest.mark.parametrize("gone", ["write_gbps", "read_gbps", "fsync_ms", "wrong_bytes"])
+def test_missing_figures_are_absent(gone: str) -> None:
+    full = fleet([[1.0, 1.0]])
+    rest = tuple(figure for figure in full.figures if (figure.name, figure.rank) != (gone, 1))
+    assert CHECK.judge(replace(full, figures=rest), NAMED).absent == (f"{gone} of rank 1",)
+
+
+def test_a_rank_that_told_no_folder_is_absent() -> None:
+    full = fleet([[1.0, 1.0]])
+    rest = tuple(each for each in full.facts if (each.name, each.rank) != ("needs", 1))
+    assert CHECK.judge(replace(full, facts=rest), NAMED).absent == ("the folder of rank 1",)
+    assert CHECK.judge(replace(full, asked=(), figures=(), facts=()), NAMED).absent == ("any rank that finished",)
+
+
+def test_wrong_bytes_of_a_rank_that_never_finished_fail_all_the_same() -> None:
+    full = fleet([[1.0], [1.0]])
+    wrong = fact("wrong_bytes", 1, {"count": 3, "first_offset": 17})
+    figures = tuple(figure for figure in full.figures if figure.rank == 0)
+    (finding,) = grave(CHECK.judge(replace(full, asked=(0,), figures=figures, facts=(*full.facts, wrong)), NAMED))
+    assert (finding.severity, finding.culprit.nodes) == ("fail", ("n1",))
+    assert finding.measured == "3 wrong bytes, the first at offset 17"

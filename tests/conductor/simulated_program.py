@@ -1,0 +1,203 @@
+"""Simulated agents of a program: each rank does what a script says, on a simulated clock, under a real ``Program``."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from seatrial.conductor.program import Program
+from seatrial.conductor.program_records import ProgramConfig
+from seatrial.conductor.records import Actions
+from seatrial.verdict.events import Source
+
+__all__ = ["Act", "SimulatedProgram", "config"]
+
+_GIVE_UP_S = 2_000.0
+
+
+def config(**changes: Any) -> ProgramConfig:
+    """Two nodes with two ranks each, unless something else is said."""
+    given = {"run": "simulated", "nodes": 2, "nproc_per_node": 2, "argv": ("x",), "env": {}, "watched": True}
+    return ProgramConfig(**{**given, **changes})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """What a rank does, so many seconds after it was started."""
+
+    at_s: float
+    what: str
+    """``exit``, ``error``, ``result``, ``stop`` (state T), ``disk`` (state D) or ``move`` (back to R)."""
+    code: int = 0
+    cause: str = ""
+    phase: str = "step 7 forward"
+
+
+_STOPPED = Act(at_s=0.0, what="exit", code=130)
+
+
+@dataclass(kw_only=True)
+class _Rank:
+    node: int
+    acts: Sequence[Act]
+    state: str = "S"
+    cpu_s: float = 0.0
+    phase: str = "step 7 forward"
+    told: bool = False
+
+
+@dataclass(kw_only=True)
+class _Agent:
+    source: Source
+    open: bool = True
+    generation: int = -1
+    ranks: dict[int, _Rank] = field(default_factory=dict)
+
+
+class SimulatedProgram:
+    """``script``: (generation, rank) -> its acts; without any a rank ends with 0 after five seconds."""
+
+    def __init__(
+        self,
+        settings: ProgramConfig,
+        script: Mapping[tuple[int, int], Sequence[Act]] | None = None,
+        *,
+        joins: Sequence[int] | None = None,
+        heeds_sigterm_after_s: float | None = 0.5,
+        at_s: Sequence[tuple[float, Callable[[SimulatedProgram], None]]] = (),
+    ) -> None:
+        """``heeds_sigterm_after_s``: so long after SIGTERM ranks end, by 130; None: never. ``at_s``: more to happen."""
+        self.now = 0.0
+        self.program = Program(settings, 0.0)
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.sent: list[tuple[float, int, dict[str, Any]]] = []
+        self._settings = settings
+        self._script = script or {}
+        self._heeds_s = heeds_sigterm_after_s
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._over = False
+        self.agents = {
+            node: _Agent(source=Source("simulated", f"node{node}", lambda: self.now))
+            for node in (joins if joins is not None else range(settings.nodes))
+        }
+        for node in self.agents:
+            self.later(0.5 + 0.1 * node, partial(self._join, node))
+        for delay_s, action in at_s:
+            self.later(delay_s, partial(action, self))
+        self._beat()
+
+    def run(self) -> dict[str, Any]:
+        """Until it is over; the payload of ``outcome``."""
+        while not self._over:
+            assert self.now < _GIVE_UP_S, "it never ends"
+            self._act_next()
+        (outcome,) = [payload for kind, payload in self.events if kind == "outcome"]
+        return outcome
+
+    def go_on_until(self, now: float) -> None:
+        """Until that time."""
+        while self.now < now:
+            self._act_next()
+
+    def _act_next(self) -> None:
+        self.now, _, action = heapq.heappop(self._queue)
+        action()
+
+    def told(self, kind: str) -> list[dict[str, Any]]:
+        return [payload for name, payload in self.events if name == kind]
+
+    def asked(self, kind: str) -> list[tuple[float, int, dict[str, Any]]]:
+        """When which node was sent a message of that kind."""
+        return [entry for entry in self.sent if entry[2]["kind"] == kind]
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._queue, (self.now + delay_s, self._count, action))
+
+    def interrupt(self) -> None:
+        self._carry_out(self.program.interrupt("SIGINT", self.now))
+
+    def lose(self, node: int) -> None:
+        """The connection of a node breaks, with its ranks."""
+        self.agents[node].open = False
+        self._carry_out(self.program.lost(node, "the control connection was closed", self.now))
+
+    def silence(self, node: int) -> None:
+        self.agents[node].open = False
+
+    def say(self, node: int, message: dict[str, Any]) -> None:
+        if self.agents[node].open:
+            self._carry_out(self.program.message(node, message, self.now))
+
+    def _join(self, node: int) -> None:
+        self._carry_out(self.program.joined(node, self.now))
+
+    def _beat(self) -> None:
+        for node, agent in self.agents.items():
+            for rank in agent.ranks.values():
+                rank.cpu_s += 0.9 if rank.state in "SR" else 0.0
+            status = {str(number): [rank.state, rank.cpu_s, 3, rank.phase] for number, rank in agent.ranks.items()}
+            if agent.open and self.now > 1.0:
+                self.say(node, {"kind": "status", "ranks": status})
+        self._carry_out(self.program.tick(self.now))
+        self.later(0.25, self._beat)
+
+    def _carry_out(self, actions: Actions) -> None:
+        self.events += actions.events
+        self._over = self._over or actions.over
+        for node, message in actions.send:
+            self.sent.append((self.now, node, message))
+            if node in self.agents and self.agents[node].open:
+                self.later(0.01, partial(self._obey, node, message))
+
+    def _obey(self, node: int, message: dict[str, Any]) -> None:
+        agent, kind = self.agents[node], message["kind"]
+        if kind == "welcome":
+            self.say(node, agent.source.event("node", node=node, hostname=f"n{node}"))
+        elif kind == "port":
+            self.say(
+                node, {"kind": "port", "gen": message["gen"], "address": "10.0.0.1", "port": 5000 + message["gen"]}
+            )
+        elif kind == "start":
+            agent.generation = message["gen"]
+            for number, _ in message["places"]:
+                acts = self._script.get((message["gen"], number), [Act(at_s=5.0, what="exit")])
+                rank = agent.ranks[number] = _Rank(node=node, acts=acts)
+                if not any(act.what == "never ready" for act in acts):
+                    self._event(rank, number, "rank")
+                for act in acts:
+                    self.later(act.at_s, partial(self._act, rank, number, act))
+        elif kind == "terminate" and self._heeds_s is not None:
+            for number, rank in agent.ranks.items():
+                rank.told = True
+                if rank.state != "T":
+                    self.later(self._heeds_s, partial(self._act, rank, number, _STOPPED))
+        elif kind == "kill":
+            for number, rank in list(agent.ranks.items()):
+                rank.told = True
+                self._act(rank, number, Act(at_s=0.0, what="exit", code=-9))
+            self.say(node, {"kind": "killed", "gen": message["gen"]})
+        elif kind == "stop":
+            self.say(node, agent.source.event("end", told=False))
+
+    def _event(self, rank: _Rank, number: int, kind: str, **payload: Any) -> None:
+        agent = self.agents[rank.node]
+        self.say(rank.node, agent.source.event(kind, gen=agent.generation, rank=number, **payload))
+
+    def _act(self, rank: _Rank, number: int, act: Act) -> None:
+        agent = self.agents[rank.node]
+        if agent.ranks.get(number) is not rank or not agent.open:
+            return
+        if act.what == "exit":
+            del agent.ranks[number]
+            self._event(rank, number, "exit", code=act.code, ours=rank.told, phase=act.phase, last_lines=["its last"])
+        elif act.what == "error":
+            self._event(rank, number, "error", cause=act.cause, message=f"{act.cause} trouble")
+        elif act.what == "result":
+            self._event(rank, number, "result", code=act.code)
+        elif act.what in ("stop", "disk", "move"):
+            rank.state, rank.phase = {"stop": "T", "disk": "D", "move": "R"}[act.what], act.phase

@@ -1,0 +1,253 @@
+"""The conductor of a program, under simulated agents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conductor.simulated_program import Act, SimulatedProgram, config
+
+KILLED = Act(at_s=3.0, what="exit", code=-9)
+COMPLAINS = [Act(at_s=2.95, what="error", cause="fabric"), Act(at_s=3.1, what="exit", code=1)]
+WAITS = [Act(at_s=500.0, what="exit")]
+
+
+def everybody(generation: int, *acts: Act) -> dict[tuple[int, int], list[Act]]:
+    return {(generation, rank): list(acts) for rank in range(4)}
+
+
+def test_all_ranks_get_their_place_and_a_program_that_ends_well_ends_well() -> None:
+    fleet = SimulatedProgram(config())
+    outcome = fleet.run()
+    assert (outcome["how"], outcome["code"], outcome["restarts"]) == ("ended", 0, 0)
+    starts = {node: message for _, node, message in fleet.asked("start")}
+    assert [starts[node]["places"] for node in (0, 1)] == [[[0, 0], [1, 1]], [[2, 0], [3, 1]]]
+    assert [starts[node]["program"]["group_rank"] for node in (0, 1)] == [0, 1]
+    told = starts[1]["program"]
+    assert (told["world_size"], told["master_addr"], told["master_port"]) == (4, "10.0.0.1", 5000)
+    assert fleet.told("generation") == [{"gen": 0, "ranks": [[0, 0, 0], [1, 0, 1], [2, 1, 0], [3, 1, 1]]}]
+    assert not fleet.asked("kill")
+
+
+@pytest.mark.parametrize(("output", "shown"), [("all", [0, 1, 2, 3]), ("rank0", [0]), ("none", [])])
+def test_agents_are_told_whose_output_is_shown(output: Any, shown: list[int]) -> None:
+    fleet = SimulatedProgram(config(output=output))
+    fleet.run()
+    assert fleet.asked("start")[0][2]["program"]["shown"] == shown
+
+
+def test_a_rank_that_ends_early_and_well_is_no_trouble() -> None:
+    fleet = SimulatedProgram(config(watched=False), {(0, 2): [Act(at_s=0.1, what="exit")]})
+    assert fleet.run()["how"] == "ended"
+
+
+def test_who_was_killed_is_named_and_not_who_complained_before() -> None:
+    fleet = SimulatedProgram(config(), {(0, 0): COMPLAINS, (0, 1): WAITS, (0, 2): WAITS, (0, 3): [KILLED]})
+    outcome = fleet.run()
+    assert outcome["how"] == "failed"
+    assert outcome["text"] == "rank 3 on n1 was killed by signal 9 (SIGKILL) in step 7 forward"
+    assert outcome["last_lines"] == ["its last"]
+    (trouble,) = fleet.told("trouble")
+    assert [entry["rank"] for entry in trouble["seen"]] == [3]
+    assert [rank for rank, _ in trouble["waiting"]] == [1, 2]
+
+
+def test_of_two_scripts_that_end_together_the_killed_one_is_named() -> None:
+    ends = {(0, 0): [Act(at_s=3.0, what="exit", code=1)], (0, 1): WAITS, (0, 2): WAITS}
+    fleet = SimulatedProgram(config(watched=False), {**ends, (0, 3): [Act(at_s=3.1, what="exit", code=-9)]})
+    assert "rank 3 on n1 was killed" in fleet.run()["text"]
+    fleet = SimulatedProgram(config(watched=False), {**ends, (0, 3): [Act(at_s=3.6, what="exit", code=-11)]})
+    assert fleet.run()["text"] == "rank 0 on n0 failed with exit code 1 in step 7 forward: its last"
+
+
+def test_the_abort_of_a_watchdog_is_no_cause() -> None:
+    ends = {(0, 0): [Act(at_s=3.0, what="exit", code=-6)], (0, 1): [Act(at_s=3.1, what="exit", code=3)]}
+    fleet = SimulatedProgram(
+        config(watched=False), {**ends, (0, 2): WAITS, (0, 3): [Act(at_s=3.2, what="exit", code=-9)]}
+    )
+    assert "rank 3" in fleet.run()["text"]
+
+
+def test_only_complaints_name_nobody_and_wait_for_a_node_that_may_be_lost() -> None:
+    script = {**everybody(0, *WAITS), (0, 0): COMPLAINS}
+    fleet = SimulatedProgram(config(), script)
+    outcome = fleet.run()
+    assert "lost one another" in outcome["text"]
+    assert fleet.asked("terminate")[0][0] > 15
+    fleet = SimulatedProgram(config(), script, at_s=[(3.0, lambda fleet: fleet.silence(1))])
+    assert fleet.run()["text"].startswith("node 1 (n1) was lost: its agent said nothing")
+
+
+def test_it_starts_again_at_another_port_until_it_ends_well() -> None:
+    script = {**everybody(0, *WAITS), (0, 1): [KILLED], **everybody(1, *WAITS), (1, 2): [KILLED]}
+    fleet = SimulatedProgram(config(max_restarts=3), script)
+    outcome = fleet.run()
+    assert (outcome["how"], outcome["code"], outcome["restarts"], outcome["gen"]) == ("ended", 0, 2, 2)
+    ports = [message["program"]["master_port"] for _, node, message in fleet.asked("start") if node == 1]
+    assert ports == [5000, 5001, 5002]
+    notes = [note["text"] for note in fleet.told("note")]
+    assert notes[0].startswith("rank 1 on n0 was killed by signal 9 (SIGKILL)")
+    assert notes[0].endswith("all ranks start again (1 of at most 3)")
+
+
+def test_nothing_of_a_generation_is_left_when_the_next_one_starts() -> None:
+    script = {**everybody(0, *WAITS), (0, 1): [KILLED]}
+    fleet = SimulatedProgram(config(max_restarts=1), script, heeds_sigterm_after_s=None)
+    assert fleet.run()["how"] == "ended"
+    (asked_at, _, _), (killed_at, _, _) = fleet.asked("terminate")[0], fleet.asked("kill")[0]
+    assert killed_at - asked_at >= 5.0
+    assert fleet.asked("start")[-1][0] > killed_at
+
+
+def test_restarts_are_counted() -> None:
+    script = {**everybody(0, *WAITS), **everybody(1, *WAITS), (0, 1): [KILLED], (1, 1): [KILLED]}
+    outcome = SimulatedProgram(config(max_restarts=1), script).run()
+    assert (outcome["how"], outcome["restarts"]) == ("failed", 1)
+
+
+def test_a_wrong_request_is_told_as_it_is_and_never_started_again() -> None:
+    refused = [Act(at_s=3.2, what="error", cause="request"), Act(at_s=3.3, what="exit", code=2)]
+    script = {**everybody(0, *COMPLAINS), (0, 1): refused}
+    outcome = SimulatedProgram(config(max_restarts=3), script).run()
+    assert (outcome["how"], outcome["text"], outcome["restarts"]) == ("refused", "request trouble", 0)
+
+
+def test_a_result_that_is_not_good_is_no_failure() -> None:
+    missed = [Act(at_s=3.0, what="result", code=1), Act(at_s=3.1, what="exit", code=1)]
+    outcome = SimulatedProgram(config(max_restarts=3), everybody(0, *missed)).run()
+    assert (outcome["how"], outcome["code"], outcome["restarts"]) == ("ended", 1, 0)
+
+
+def test_who_does_not_end_after_the_result_is_named() -> None:
+    good = [Act(at_s=3.0, what="result"), Act(at_s=3.1, what="exit")]
+    outcome = SimulatedProgram(config(), {**everybody(0, *good), (0, 3): WAITS}).run()
+    assert outcome["text"] == "rank 3 on n1 had not ended 60 s after others had told their result in step 7 forward"
+
+
+def test_a_rank_that_never_gets_ready_is_named() -> None:
+    outcome = SimulatedProgram(config(), {**everybody(0, *WAITS), (0, 2): [Act(at_s=999.0, what="never ready")]}).run()
+    assert outcome["text"].startswith("rank 2 on n1 was not ready 180 s after it was started")
+
+
+def test_a_frozen_rank_ends_the_generation_while_others_wait() -> None:
+    frozen = [Act(at_s=3.0, what="stop"), *WAITS]
+    fleet = SimulatedProgram(config(max_restarts=1), {**everybody(0, *WAITS), (0, 1): frozen})
+    assert fleet.run()["how"] == "ended"
+    (trouble,) = fleet.told("trouble")
+    assert [(entry["rank"], entry["how"]) for entry in trouble["seen"]] == [(1, "frozen")]
+    assert "rank 1 on n0 did not move for 15 s" in fleet.told("note")[0]["text"]
+
+
+def test_when_all_are_stopped_nobody_waits_and_they_may_go_on() -> None:
+    acts = [Act(at_s=3.0, what="stop"), Act(at_s=60.0, what="move"), Act(at_s=61.0, what="exit")]
+    fleet = SimulatedProgram(config(), everybody(0, *acts))
+    assert fleet.run()["how"] == "ended"
+    assert len(fleet.told("note")) == 4
+
+
+def test_a_script_that_is_stopped_is_a_note_and_told_once() -> None:
+    acts = [Act(at_s=3.0, what="stop"), Act(at_s=60.0, what="move"), Act(at_s=61.0, what="exit")]
+    fleet = SimulatedProgram(config(watched=False), {(0, 1): acts})
+    assert fleet.run()["how"] == "ended"
+    assert [note["text"] for note in fleet.told("note")] == ["rank 1 on n0 has been stopped (state T) for 15 s"]
+
+
+def test_a_slow_disk_under_a_checkpoint_is_no_frozen_rank() -> None:
+    slow = [
+        Act(at_s=3.0, what="disk", phase="save checkpoint"),
+        Act(at_s=90.0, what="move"),
+        Act(at_s=91.0, what="exit"),
+    ]
+    assert SimulatedProgram(config(), {**everybody(0, *WAITS), (0, 0): slow}).run()["how"] == "ended"
+    stuck = [Act(at_s=3.0, what="disk"), *WAITS]
+    assert "rank 0" in SimulatedProgram(config(), {**everybody(0, *WAITS), (0, 0): stuck}).run()["text"]
+
+
+def test_a_lost_node_is_named_and_there_is_no_restart_without_it() -> None:
+    fleet = SimulatedProgram(config(max_restarts=3), everybody(0, *WAITS), at_s=[(5.0, lambda fleet: fleet.lose(1))])
+    outcome = fleet.run()
+    assert (outcome["how"], outcome["restarts"]) == ("failed", 0)
+    assert outcome["text"] == "node 1 (n1) was lost: the control connection was closed"
+    fleet = SimulatedProgram(config(), everybody(0, *WAITS), at_s=[(5.0, lambda fleet: fleet.silence(0))])
+    assert fleet.run()["text"].startswith("node 0 (n0) was lost: its agent said nothing for 15 s")
+
+
+def test_a_node_that_never_joins_is_named() -> None:
+    fleet = SimulatedProgram(config(), joins=[0])
+    outcome = fleet.run()
+    assert outcome["how"] == "absent"
+    assert outcome["text"] == "node 1 was lost: its agent did not join within 60 s"
+    assert not fleet.asked("start")
+
+
+def test_an_interrupt_gives_thirty_seconds_and_then_none() -> None:
+    fleet = SimulatedProgram(config(max_restarts=3), everybody(0, *WAITS), at_s=[(5.0, SimulatedProgram.interrupt)])
+    outcome = fleet.run()
+    assert (outcome["how"], outcome["text"], outcome["restarts"]) == ("interrupted", "stopped by SIGINT", 0)
+    assert fleet.told("interrupted") == [{"by": "SIGINT"}]
+    assert fleet.now < 10
+    fleet = SimulatedProgram(
+        config(), everybody(0, *WAITS), at_s=[(5.0, SimulatedProgram.interrupt)], heeds_sigterm_after_s=None
+    )
+    assert fleet.run()["how"] == "interrupted"
+    assert fleet.asked("kill")[0][0] == pytest.approx(35.0, abs=0.3)
+
+
+def test_a_second_interrupt_leaves_no_grace() -> None:
+    twice = [(5.0, SimulatedProgram.interrupt), (6.0, SimulatedProgram.interrupt)]
+    fleet = SimulatedProgram(config(), everybody(0, *WAITS), at_s=twice, heeds_sigterm_after_s=None)
+    assert fleet.run()["how"] == "interrupted"
+    assert fleet.asked("kill")[0][0] == pytest.approx(6.0, abs=0.01)
+
+
+@pytest.mark.parametrize("at_s", [0.1, 0.55, 0.605])
+def test_an_interrupt_before_anything_was_started_ends_at_once(at_s: float) -> None:
+    fleet = SimulatedProgram(config(), at_s=[(at_s, SimulatedProgram.interrupt)])
+    assert fleet.run()["how"] == "interrupted"
+    assert not fleet.asked("start")
+
+
+def test_an_agent_that_was_sent_a_signal_stops_all_ranks_in_order() -> None:
+    told = [(5.0, lambda fleet: fleet.say(1, {"kind": "signal", "number": 15}))]
+    fleet = SimulatedProgram(config(), everybody(0, *WAITS), at_s=told)
+    assert fleet.run()["text"] == "stopped by signal 15 to the agent of node 1"
+    assert {node for _, node, _ in fleet.asked("terminate")} == {0, 1}
+
+
+def test_who_had_ended_well_before_the_interrupt_reached_it_has_ended_well() -> None:
+    good = [Act(at_s=3.0, what="result"), Act(at_s=3.3, what="exit")]
+    fleet = SimulatedProgram(
+        config(), everybody(0, *good), at_s=[(3.9, SimulatedProgram.interrupt)], heeds_sigterm_after_s=None
+    )
+    assert fleet.run()["how"] == "ended"
+
+
+def test_time_that_the_controller_missed_is_nobodys_silence() -> None:
+    fleet = SimulatedProgram(config(), everybody(0, *WAITS))
+    fleet.go_on_until(10.0)
+    fleet.program.tick(fleet.now + 100)
+    assert not fleet.program.tick(fleet.now + 100.1).events
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"kind": "exit", "gen": 0, "rank": 9, "code": 0},
+        {"kind": "exit", "gen": 0, "rank": 1},
+        {"kind": "status", "ranks": {"1": ["R", "x", 1, ""]}},
+        {"kind": "status", "ranks": {"1": ["R", 1.0, None, ""]}},
+        {"kind": "result", "gen": 0, "rank": 1, "code": "good"},
+        {"kind": "signal"},
+    ],
+)
+def test_a_message_that_makes_no_sense_is_refused_and_changes_nothing(message: dict[str, Any]) -> None:
+    refused = []
+
+    def say(fleet: SimulatedProgram) -> None:
+        with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
+            fleet.say(1, message)
+        refused.append(message)
+
+    fleet = SimulatedProgram(config(), at_s=[(3.0, say)])
+    assert fleet.run()["how"] == "ended"
+    assert refused

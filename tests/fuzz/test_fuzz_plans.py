@@ -1,0 +1,100 @@
+"""Whatever stands in a plan file, ``seatrial run FILE`` ends in a sound plan or in one sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from fuzz.harness import Target, assert_sentence, count, explore
+from fuzz.plan_inputs import KEYS, LARGE_PLAN_FILES, PLAN_FILES
+from hypothesis import strategies as st
+
+from seatrial.checks import registry
+from seatrial.conductor.steps import of_plan
+from seatrial.errors import RequestError
+from seatrial.plan.model import Plan
+from seatrial.plan.reader import read_plan
+from seatrial.verdict.wire import encode
+
+_CHECKS = {name: registry.load(name) for name in registry.names()}
+_SCHEMAS = {name: check.params for name, check in _CHECKS.items()}
+_SCOPES = {name: check.scope for name, check in _CHECKS.items()}
+
+
+def plans(folder: Path, *, large: bool = False) -> Target[bytes]:
+    """Plan files, each written to the folder and read from there."""
+    path = folder / "hostile.toml"
+
+    def check(content: bytes) -> None:
+        path.write_bytes(content)
+        count("plans")
+        try:
+            plan = read_plan(str(path), schemas=_SCHEMAS, scopes=_SCOPES)
+        except RequestError as error:
+            told = str(error)
+            assert_sentence(told.replace(str(path), "FILE"))
+            assert str(path) in told or any(key in told for key in KEYS)
+        else:
+            _assert_sound(plan)
+
+    return Target(name="plans", inputs=LARGE_PLAN_FILES if large else PLAN_FILES, check=check)
+
+
+def _assert_sound(plan: Plan) -> None:
+    """What the rest of the house takes for granted."""
+    assert plan.checks
+    assert not set(plan.checks) & set(plan.not_asked)
+    assert math.isfinite(plan.deadline_s.value)
+    assert plan.deadline_s.value > 0
+    for name in plan.checks:
+        params = plan.params(name, _SCHEMAS[name])
+        if (limits := _CHECKS[name].limits) is not None:
+            assert limits(params) is not None
+    for step in of_plan(plan, _CHECKS.__getitem__):
+        assert math.isfinite(step.timeout_s)
+        assert step.timeout_s > 0, f"{step.check}.timeout_s"
+    told = plan.to_json()
+    json.dumps(told, allow_nan=False)
+    assert encode({"kind": "run", "plan": told})
+    assert Plan.from_json(json.loads(json.dumps(told))).to_json() == told
+
+
+def test_some_plan_files_end_in_a_plan_or_in_a_sentence(tmp_path: Path) -> None:
+    explore(plans(tmp_path), 150)
+
+
+def test_deep_and_long_plan_files_end_in_a_sentence(tmp_path: Path) -> None:
+    explore(plans(tmp_path, large=True), 15)
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(300)
+def test_many_plan_files_end_in_a_plan_or_in_a_sentence(tmp_path: Path) -> None:
+    explore(plans(tmp_path), 12_000)
+    explore(plans(tmp_path, large=True), 300)
+
+
+_NAMES = st.one_of(
+    st.text(max_size=20), st.sampled_from(["/dev/zero", "/dev/null", "/proc/self/mem", "/", "\0", "-", ".", "\ud800"])
+)
+
+
+def _check_name(name: str) -> None:
+    count("plans")
+    try:
+        read_plan(name, schemas=_SCHEMAS, scopes=_SCOPES)
+    except RequestError as error:
+        assert_sentence(str(error))
+
+
+def test_any_name_of_a_plan_is_a_level_or_ends_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    explore(Target(name="plans", inputs=_NAMES, check=_check_name), 60)
+
+
+@pytest.mark.fuzz
+def test_many_names_of_plans_end_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    explore(Target(name="plans", inputs=_NAMES, check=_check_name), 1_000)

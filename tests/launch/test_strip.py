@@ -1,0 +1,130 @@
+"""Source without comments and docstrings: the same program, on the same lines."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from seatrial.launch.bundle import package_files
+from seatrial.launch.strip import stripped
+
+SOURCES = {str(path): content.decode() for path, content in package_files().items() if path.suffix == ".py"}
+
+
+def statements(source: str) -> list[str]:
+    """The program: what stands in which line, without texts that do nothing and what takes their place."""
+    tree = ast.parse(source, feature_version=(3, 10))
+    return [
+        f"{node.lineno}: {ast.dump(node) if not isinstance(node, Blocks) else type(node).__name__}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt) and not is_text(node) and not isinstance(node, ast.Pass)
+    ]
+
+
+Blocks = (
+    ast.FunctionDef
+    | ast.AsyncFunctionDef
+    | ast.ClassDef
+    | ast.If
+    | ast.For
+    | ast.While
+    | ast.With
+    | ast.Try
+    | ast.Match
+)
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def heads(source: str) -> Iterator[str]:
+    """Of blocks what is not in them: names, arguments, decorators, conditions."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, Blocks):
+            for field, value in ast.iter_fields(node):
+                if field not in ("body", "orelse", "finalbody", "handlers", "cases"):
+                    values = value if isinstance(value, list) else [value]
+                    yield f"{field} {[ast.dump(one) if isinstance(one, ast.AST) else one for one in values]}"
+
+
+@pytest.mark.parametrize("path", SOURCES)
+def test_all_that_travels_stays_the_same_program_on_the_same_lines(path: str) -> None:
+    before, after = SOURCES[path], stripped(SOURCES[path])
+    assert statements(after) == statements(before)
+    assert list(heads(after)) == list(heads(before))
+    assert after.count("\n") == before.count("\n")
+
+
+def test_comments_and_texts_are_gone() -> None:
+    source = '''"""About
+it."""
+
+# why
+NAME = "# kept"  # gone
+"""About
+NAME."""
+
+
+class Empty(Exception):
+    """Only a text."""
+
+
+class Twice:
+    """One."""
+
+    """Two."""
+
+
+def function(x):
+    """About."""  # gone, too
+    # and this
+    return f"{x} # kept" + """
+  kept%s
+"""  # gone
+'''
+    spaces = "   "  # at the end of a line of a text
+    assert (
+        stripped(source.replace("%s", spaces))
+        == '''
+
+
+
+NAME = "# kept"
+
+
+
+
+class Empty(Exception):
+    pass
+
+
+class Twice:
+    pass
+
+
+
+
+def function(x):
+
+
+    return f"{x} # kept" + """
+  kept%s
+"""
+'''.replace("%s", spaces)
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    ['f"{print(1)}"\n', '"a".strip()\n', '"a"; b = 1\n', 'x = ("a",\n  "b")\n', '"a" "b"\n', "if x:\n    'a'; y = 1\n"],
+)
+def test_a_text_that_is_part_of_something_stays(source: str) -> None:
+    assert stripped(source) == source
+
+
+def test_what_is_no_line_to_python_is_none_here() -> None:
+    source = 'a = "\x0c\u2028" # x\nb = 1 # ü\n'
+    assert stripped(source) == 'a = "\x0c\u2028"\nb = 1\n'

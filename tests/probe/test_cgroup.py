@@ -1,0 +1,70 @@
+"""Control groups as they are found in the field: which limits count for us."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from probe.cgroup_trees import TREES, plant
+
+from seatrial.probe.cgroup import read_cgroup
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("tree", "limit", "left", "cores"),
+    [
+        ("docker v1", 4 * GIB, 3 * GIB, 1.5),
+        ("docker v2", 2 * GIB, 3 * GIB // 2, 2.0),
+        ("docker without options v2", None, None, None),
+        ("systemd slice v2", 4 * GIB, GIB, 3.5),
+        ("kubernetes v1", GIB, 3 * GIB // 4, 0.5),
+        ("kubernetes v2", 16 * GIB, 15 * GIB, 4.0),
+        ("hybrid", 12 * GIB, 4 * GIB, None),
+        ("slurm v1", 32 * GIB, 30 * GIB, None),
+        ("slurm v2", 64 * GIB, 60 * GIB, None),
+        ("odd", GIB, 0, None),
+    ],
+)
+def test_the_tightest_limit_of_all_groups_above_counts(
+    tmp_path: Path, tree: str, limit: int | None, left: int | None, cores: float | None
+) -> None:
+    found = read_cgroup(plant(tmp_path, TREES[tree]))
+    assert found is not None
+    assert (found.memory_limit_bytes, found.memory_left_bytes, found.quota_cores) == (limit, left, cores)
+
+
+@pytest.mark.parametrize("text", [None, "", "nothing that we know\n"])
+def test_no_control_groups_are_not_known(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        plant(tmp_path, {"proc/self/cgroup": text})
+    assert read_cgroup(tmp_path) is None
+
+
+def test_a_group_that_is_mounted_nowhere_has_no_limits(tmp_path: Path) -> None:
+    found = read_cgroup(plant(tmp_path, {"proc/self/cgroup": "3:memory:/a\n0::/b\n"}))
+    assert found is not None
+    assert (found.path, found.memory_limit_bytes, found.quota_cores) == ("/a", None, None)
+
+
+def test_a_path_that_is_mounted_under_another_group_is_read_relative_to_it(tmp_path: Path) -> None:
+    mount = "30 25 0:26 /a /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+    tree = {"proc/self/cgroup": "0::/a/b\n", "proc/self/mountinfo": mount, "sys/fs/cgroup/b/memory.max": "5\n"}
+    found = read_cgroup(plant(tmp_path, {**tree, "sys/fs/cgroup/memory.max": "7\n", "sys/fs/cgroup/b/cpu.max": "x\n"}))
+    assert found is not None
+    assert (found.memory_limit_bytes, found.memory_left_bytes, found.quota_cores) == (5, 5, None)
+
+
+def test_where_a_hierarchy_is_mounted_twice_the_one_that_shows_more_counts(tmp_path: Path) -> None:
+    mounts = "1 0 0:26 /x /run/own rw - cgroup2 c rw\n2 0 0:26 / /sys/fs/cgroup rw - cgroup2 c rw\n"
+    tree = {"proc/self/cgroup": "0::/x/y\n", "proc/self/mountinfo": mounts}
+    tree |= {"run/own/y/memory.max": "9\n", "sys/fs/cgroup/x/y/memory.max": "9\n", "sys/fs/cgroup/memory.max": "3\n"}
+    found = read_cgroup(plant(tmp_path, tree))
+    assert found is not None
+    assert found.memory_limit_bytes == 3
+
+
+def test_this_process_is_in_some_group() -> None:
+    found = read_cgroup()
+    assert found is None or found.path.startswith("/")

@@ -1,0 +1,125 @@
+"""Facts of a host, from recorded files; what is missing is not known, and nothing raises."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+from probe.cgroup_trees import TREES, plant
+
+from seatrial.probe import host
+
+_NVIDIA = {
+    "closed": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\nGCC:  gcc 12",
+    "open": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder@U16)\nGCC",
+}
+
+
+def test_shared_memory_is_what_the_file_system_says(tmp_path: Path) -> None:
+    assert host.shared_memory(tmp_path) is None
+    (tmp_path / "dev" / "shm").mkdir(parents=True)
+    found = host.shared_memory(tmp_path)
+    seen = os.statvfs(tmp_path)
+    assert found is not None
+    assert found.size_bytes == seen.f_blocks * seen.f_frsize
+    assert 0 < found.free_bytes <= found.size_bytes
+
+
+def test_memory_by_meminfo(tmp_path: Path) -> None:
+    text = "MemTotal:       24684084 kB\nMemFree: 9 kB\nMemAvailable:   24294800 kB\nHugePages_Total:       0\n"
+    found = host.memory(plant(tmp_path, {"proc/meminfo": text}))
+    assert found == host.Memory(total_bytes=24684084 * 1024, available_bytes=24294800 * 1024)
+
+
+@pytest.mark.parametrize("text", ["", "MemTotal: 5 kB\n", "MemTotal:\nMemAvailable: 3 kB\n", "MemTotal: x kB\n"])
+def test_memory_that_is_not_told_is_not_known(tmp_path: Path, text: str) -> None:
+    assert host.memory(plant(tmp_path, {"proc/meminfo": text})) is None
+    assert host.memory(tmp_path / "nowhere") is None
+
+
+def test_limits_are_those_of_this_process() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert host.limit("nofile") == host.Limit(soft=soft, hard=hard)
+    locked = host.limit("memlock")
+    assert (locked.soft is None) == (resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == resource.RLIM_INFINITY)
+
+
+@pytest.mark.parametrize(("kind", "version"), [("closed", "535.129.03"), ("open", "570.86.15")])
+def test_the_driver_of_nvidia(tmp_path: Path, kind: str, version: str) -> None:
+    plant(tmp_path, {"proc/driver/nvidia/version": _NVIDIA[kind], "sys/module/amdgpu/version": "6.10.5\n"})
+    assert host.driver_version("nvidia", tmp_path) == version
+    assert host.driver_version("amd", tmp_path) == "6.10.5"
+    assert host.driver_version("cpu", tmp_path) is None
+
+
+def test_a_driver_that_is_not_there_is_not_known(tmp_path: Path) -> None:
+    assert host.driver_version("nvidia", tmp_path) is None
+    assert host.driver_version("amd", tmp_path) is None
+    assert host.driver_version("nvidia", plant(tmp_path, {"proc/driver/nvidia/version": "something else\n"})) is None
+
+
+def test_boot_and_rdma_devices(tmp_path: Path) -> None:
+    assert (host.boot_id(tmp_path), host.rdma_devices(tmp_path)) == (None, ())
+    plant(tmp_path, {"proc/sys/kernel/random/boot_id": "f9b1\n", "sys/class/infiniband/mlx5_1/x": ""})
+    plant(tmp_path, {"sys/class/infiniband/mlx5_0/x": ""})
+    assert (host.boot_id(tmp_path), host.rdma_devices(tmp_path)) == ("f9b1", ("mlx5_0", "mlx5_1"))
+
+
+def test_processes_of_one_machine_share_its_identity(tmp_path: Path) -> None:
+    assert host.machine_identity() == host.machine_identity()
+    assert host.network_identity(tmp_path) is None
+    tree = {"proc/sys/kernel/random/boot_id": "f9b1\n", "proc/self/ns/net": ""}
+    (without_shm, other) = (plant(tmp_path / name, tree) for name in ("a", "b"))
+    assert str(host.network_identity(without_shm)).startswith("f9b1 ")
+    assert host.network_identity(without_shm) != host.network_identity(other)
+    assert str(host.machine_identity(without_shm)).endswith(" 0")
+
+
+@pytest.mark.parametrize(
+    ("status", "any_memory"),
+    [
+        ("CapEff:\t0000000000004000\n", True),
+        ("CapInh:\t0000000000004000\nCapEff:\t00000000a80425fb\n", False),  # root of a container with Docker's defaults
+        ("CapEff:\n", False),
+        ("", False),
+    ],
+)
+def test_who_may_lock_any_memory_has_no_limit(tmp_path: Path, status: str, any_memory: bool) -> None:
+    assert host.can_lock_any_memory(plant(tmp_path, {"proc/self/status": status})) == any_memory
+    assert not host.can_lock_any_memory(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("tree", "found"),
+    [
+        ("docker v1", "docker"),
+        ("docker v2", "none"),  # nothing in it but /.dockerenv says so
+        ("kubernetes v1", "kubernetes"),
+        ("kubernetes v2", "kubernetes"),
+        ("slurm v1", "slurm"),
+        ("slurm v2", "slurm"),
+        ("systemd slice v2", "none"),
+        ("hybrid", "none"),
+    ],
+)
+def test_the_environment_by_the_control_group(tmp_path: Path, tree: str, found: str) -> None:
+    assert host.environment({}, plant(tmp_path, TREES[tree])) == found
+
+
+@pytest.mark.parametrize(
+    ("environ", "files", "found"),
+    [
+        ({}, (), "none"),
+        ({"SLURM_JOB_ID": "1"}, (), "slurm"),
+        ({"SLURM_JOB_ID": "1"}, (".dockerenv",), "docker"),
+        ({}, ("run/.containerenv",), "podman"),
+        ({}, ("run/.containerenv", ".dockerenv"), "podman"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, (".dockerenv",), "kubernetes"),
+    ],
+)
+def test_the_environment_by_what_it_leaves(
+    tmp_path: Path, environ: dict[str, str], files: tuple[str, ...], found: str
+) -> None:
+    assert host.environment(environ, plant(tmp_path, dict.fromkeys(files, ""))) == found

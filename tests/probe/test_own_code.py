@@ -1,0 +1,54 @@
+"""How a process that we start finds our code, and nothing from the folder where the user stands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from seatrial.probe import own_code
+from seatrial.probe.own_code import environ_for, module_argv
+
+
+def test_an_installed_package_leaves_the_path_alone() -> None:
+    assert own_code.BUNDLE is None
+    assert environ_for({"PYTHONPATH": "/a"}) == {"PYTHONSAFEPATH": "1"}
+    assert own_code.typed() == "seatrial"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({}, "/x.pyz"), ({"PYTHONPATH": ""}, "/x.pyz"), ({"PYTHONPATH": "/a:/b"}, "/x.pyz:/a:/b")],
+)
+def test_the_file_that_travels_comes_first_in_the_path(before: dict[str, str], after: str) -> None:
+    told = environ_for(before, "/x.pyz")
+    assert told == {"PYTHONSAFEPATH": "1", "PYTHONPATH": after}
+    assert "PYTHONPATH" not in environ_for({**before, **told}, "/x.pyz"), "once is enough"
+
+
+def test_our_own_interpreter_is_called_as_anybody_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module_argv(sys.executable, "json.tool") == (sys.executable, "-m", "json.tool")
+    monkeypatch.setattr(sys, "version_info", (3, 10, 0))
+    assert module_argv(sys.executable, "json.tool")[1] == "-c"
+
+
+@pytest.mark.parametrize("safe_path", ["", "1"])
+def test_a_python_without_safe_path_does_not_look_into_the_working_folder(tmp_path: Path, safe_path: str) -> None:
+    """An empty PYTHONSAFEPATH is how Python 3.10 behaves, which does not know it."""
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "__init__.py").write_text("raise SystemExit('the wrong one')")
+    (tmp_path / "runpy.py").write_text("raise SystemExit('the wrong one')")
+    argv = module_argv("another python", "json.tool")[1:]
+    done = subprocess.run(
+        [sys.executable, *argv, "--compact"],
+        cwd=tmp_path,
+        env={"PYTHONSAFEPATH": safe_path},
+        input='{"a": 1}',
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, '{"a":1}\n', "")

@@ -1,0 +1,216 @@
+"""What distributed training is often got wrong in: each test says what the wrong way gives.
+
+Others of the kind: gradients of uneven shares and non-finite losses in test_trainer.py, orders of epochs in
+test_sampling.py, checkpoints by rank 0 only in test_resume.py, threads in worker/test_device.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DistributedSampler
+from training.rank_processes import groups_of, run_ranks
+from training.training_doubles import RecordingWatch, UntouchableStore, build_normed_dropout_net
+
+from seatrial.training import trainer
+from seatrial.training.batches import Batches
+from seatrial.training.buffers import averaged, gather_buffers
+from seatrial.training.precision import LossScale
+from seatrial.training.recipe import Recipe
+
+CPU = torch.device("cpu")
+UNTRAINED = Recipe(workload="digits", model="convnet", max_steps=0, global_batch_size=64, lr=0.1, seed=2)
+NORMED = Recipe(workload="digits", model="convnet", epochs=1, global_batch_size=250, lr=0.02, augment="crop-flip")
+POISONED = Recipe(workload="digits", model="toy", max_steps=3, global_batch_size=64, lr=0.1)
+
+
+def _rank(rank: int, sizes: tuple[int, ...]) -> dict[str, Any]:
+    groups = groups_of(*sizes)
+    world = groups[max(sizes)]
+    told: dict[str, Any] = {"untrained": {}, "tested": []}
+    test = Batches.test
+
+    def recording(self: Batches, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        told["tested"] += indices.tolist()
+        return test(self, indices)
+
+    for size, group in groups.items():
+        with pytest.MonkeyPatch.context() as patch:
+            if group is world:
+                patch.setattr(Batches, "test", recording)
+            outcome = trainer.train(UNTRAINED, device=CPU, group=group, phase=lambda label: None)
+        told["untrained"][size] = (outcome.num_correct, outcome.num_evaluated)
+    if len(sizes) > 3:
+        return told
+    told |= _statistics(world) | _poisoned_parameters(world) | _overflow(world)
+    watch = RecordingWatch()
+    trainer.train(
+        replace(UNTRAINED, max_steps=None, epochs=3),
+        device=CPU,
+        group=world,
+        phase=lambda label: None,
+        watch=watch,
+        target_accuracy=0.1,
+    )
+    told["watch"] = watch
+    return told
+
+
+def _statistics(world: dist.ProcessGroup) -> dict[str, Any]:
+    """BatchNorm, of 3 ranks: the running statistics while training, in evaluation, and at the end."""
+    nets: list[nn.Module] = []
+    seen: dict[str, torch.Tensor] = {}
+
+    class Peeking(RecordingWatch):
+        def on_step(self, step: int, loss: float, lr: float) -> None:
+            super().on_step(step, loss, lr)
+            seen["live"] = gather_buffers(nets[0], world)
+
+    def build_and_keep(*arguments: Any) -> nn.Module:
+        nets.append(build_normed_dropout_net(*arguments))
+        return nets[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "build_model", build_and_keep)
+        outcome = trainer.train(NORMED, device=CPU, group=world, phase=lambda label: None, watch=Peeking())
+    workload = NORMED.data()
+    data = workload.load()
+    with torch.inference_mode():
+        scores = nets[0].eval()((data.test_images.float() - workload.mean) / workload.std)
+    counts = (outcome.num_correct, int((scores.argmax(dim=1) == data.test_labels).sum()))
+    with torch.no_grad():
+        mean = nets[0].get_buffer("norm.running_mean").fill_(float(world.rank()))
+        with averaged(nets[0], world):
+            within = float(mean[0])
+    after = float(mean[0])
+    return {"live": seen["live"], "digest": outcome.digest, "counts": counts, "within": within, "after": after}
+
+
+def _poisoned_parameters(world: dist.ProcessGroup) -> dict[str, Any]:
+    """A gradient that overflows under a finite loss: the parameters are spoilt, and no loss has shown it yet."""
+
+    class SpoilingOptimizer(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            if world.rank() == 1:
+                self.param_groups[0]["params"][0].data.view(-1)[0] = math.nan
+
+    store: Any = _EmptyStore() if world.rank() == 0 else UntouchableStore()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "make_optimizer", lambda recipe, parameters, device: SpoilingOptimizer(parameters))
+        outcome = trainer.train(
+            replace(POISONED, max_steps=1), device=CPU, group=world, phase=lambda label: None, store=store
+        )
+    return {"spoilt": outcome.nonfinite}
+
+
+class _EmptyStore(UntouchableStore):
+    def newest(self) -> None:
+        return None
+
+
+def _overflow(world: dist.ProcessGroup) -> dict[str, Any]:
+    """fp16: one rank alone holds a gradient that overflowed, as it may be where gradients are sharded."""
+    scale = LossScale(replace(POISONED, amp="fp16"))
+    parameter = nn.Parameter(torch.ones(2))
+    before = scale.factor
+    parameter.grad = torch.full((2,), math.inf if world.rank() == 2 else 1.0)
+    skipped = not scale.unscale([parameter], world)
+    halved = scale.factor / before
+    parameter.grad = torch.full((2,), scale.factor)
+    applied = scale.unscale([parameter], world)
+    return {"overflow": (skipped, halved, applied, parameter.grad.tolist())}
+
+
+@functools.cache
+def _seen() -> list[dict[str, Any]]:
+    return run_ranks(3, _rank, (1, 2, 3))
+
+
+def _hold_counts(ranks: list[dict[str, Any]]) -> None:
+    counts = {told for rank in ranks for told in rank["untrained"].values()}
+    assert len(counts) == 1
+    ((num_correct, num_evaluated),) = counts
+    assert num_evaluated == 360
+    assert isinstance(num_correct, int)
+    assert isinstance(num_evaluated, int)
+
+
+def test_the_accuracy_does_not_depend_on_the_number_of_ranks() -> None:
+    _hold_counts(_seen())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_nor_on_7_ranks_which_do_not_divide_the_test_part() -> None:
+    ranks = run_ranks(7, _rank, (1, 2, 3, 7))
+    _hold_counts(ranks)
+    # The wrong way: torch's sampler fills up until all have the same number, and counts 4 samples twice.
+    digits: Any = range(360)
+    samplers: list[Any] = [DistributedSampler(digits, num_replicas=7, rank=rank, shuffle=False) for rank in range(7)]
+    assert sum(map(len, samplers)) == 364
+    assert sorted(index for rank in ranks for index in rank["tested"]) == list(range(360))
+
+
+def test_all_ranks_evaluate_each_a_part_of_its_own() -> None:
+    # The wrong way: rank 0 evaluates alone, while the others wait in the next collective until it times out.
+    parts = [rank["tested"] for rank in _seen()]
+    assert [len(part) for part in parts] == [120, 120, 120]
+    assert sorted(index for part in parts for index in part) == list(range(360))
+
+
+def test_running_statistics_are_each_ranks_own_while_training_and_one_at_the_end() -> None:
+    ranks = _seen()
+    # The wrong way: with these rows each rank would evaluate a model of its own.
+    live = ranks[0]["live"]
+    assert not torch.equal(live[0], live[1])
+    assert len({rank["digest"] for rank in ranks}) == 1
+
+
+def test_what_is_counted_is_the_accuracy_of_the_model_that_all_ranks_end_with() -> None:
+    for rank in _seen():
+        assert rank["counts"][0] == rank["counts"][1]
+
+
+def test_evaluating_uses_the_average_and_gives_each_rank_its_own_back() -> None:
+    for number, rank in enumerate(_seen()):
+        assert rank["within"] == 1.0  # of 0, 1 and 2
+        assert rank["after"] == number
+
+
+def test_parameters_that_are_not_finite_are_never_saved_and_the_rank_is_named() -> None:
+    # The wrong way: the newest checkpoint is useless, and every restart begins from it.
+    for rank in _seen():
+        assert rank["spoilt"].what == "parameters"
+        assert rank["spoilt"].group_ranks == (1,)
+
+
+def test_a_gradient_that_overflows_on_one_rank_is_left_out_on_all() -> None:
+    # The wrong way: rank 2 leaves the step out, the others apply it, and the replicas are parted for good.
+    for rank in _seen():
+        assert rank["overflow"] == (True, 0.5, True, [1.0, 1.0])
+
+
+def test_what_is_told_of_an_epoch_is_that_of_all_ranks() -> None:
+    # The wrong way: each rank prints the loss of its own share, and rank 0's is taken for all.
+    watches = [rank["watch"] for rank in _seen()]
+    (told,) = watches[0].epochs
+    assert all(watch.epochs == [told] for watch in watches)
+    assert (told.num_samples, told.num_evaluated, told.step) == (1437, 360, 23)
+    assert len(told.rank_times) == 3
+    assert all(times.compute_s > 0 for times in told.rank_times)
+    assert told.samples_per_s == pytest.approx(1437 / told.seconds)
+
+
+def test_training_ends_with_the_first_epoch_that_reaches_the_target() -> None:
+    for rank in _seen():
+        (told,) = rank["watch"].epochs
+        assert told.accuracy >= 0.1
+        assert rank["watch"].steps == list(range(23))
+        assert rank["watch"].starts[0].num_steps == 69

@@ -1,0 +1,304 @@
+"""Checkpoints on disk: only whole ones are loaded, nothing in them runs, and trouble is one sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from seatrial.errors import RequestError, SeatrialError
+from seatrial.training.checkpoint import CheckpointStore
+
+STATE: dict[str, Any] = {
+    "model": {"weight": torch.arange(6.0).reshape(2, 3), "seen": torch.tensor(7), "none": torch.zeros(0)},
+    "optimizer": {"weight": {"momentum": torch.full((2, 3), -0.0)}, "betas": (0.9, 0.999), "foreach": None},
+    "step": 2**70,
+    "nested": [[1, True, float("inf")], {3: "three"}],
+}
+
+
+def _assert_equal(left: Any, right: Any) -> None:
+    assert type(left) is type(right)
+    if isinstance(left, torch.Tensor):
+        assert left.dtype == right.dtype
+        assert torch.equal(left.view(torch.uint8), right.view(torch.uint8)) if left.dim() else torch.equal(left, right)
+    elif isinstance(left, dict):
+        assert left.keys() == right.keys()
+        for key in left:
+            _assert_equal(left[key], right[key])
+    elif isinstance(left, list | tuple):
+        for one, other in zip(left, right, strict=True):
+            _assert_equal(one, other)
+    else:
+        assert left == right
+
+
+@pytest.fixture
+def notes() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def store(tmp_path: Path, notes: list[str]) -> Iterator[CheckpointStore]:
+    with CheckpointStore(tmp_path / "kept", note=notes.append, lock_wait_s=0) as opened:
+        yield opened
+
+
+def _files(store: CheckpointStore) -> list[str]:
+    return sorted(path.name for path in store.folder.iterdir() if path.name != "lock")
+
+
+def _plant(store: CheckpointStore, step: int, content: bytes) -> Path:
+    """A file whose name is right for what is in it."""
+    path = store.folder / f"step-{step:012d}.{hashlib.sha256(content).hexdigest()}.pt"
+    path.write_bytes(content)
+    return path
+
+
+def _saved_by_torch(content: Any, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer, **options)
+    return buffer.getvalue()
+
+
+def test_an_empty_folder_has_no_newest(store: CheckpointStore) -> None:
+    assert store.newest() is None
+
+
+def test_what_was_saved_comes_back_to_the_bit(store: CheckpointStore, notes: list[str]) -> None:
+    path = store.save(3, STATE)
+    found = store.newest()
+    assert found is not None
+    assert found[0] == 3
+    _assert_equal(found[1], STATE)
+    _assert_equal(store.load(path), (3, STATE))
+    assert notes == []
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.bool], ids=str)
+def test_every_kind_of_number_comes_back(store: CheckpointStore, dtype: torch.dtype) -> None:
+    values = torch.tensor([0, 1, 1]).to(dtype)
+    assert torch.equal(store.load(store.save(1, {"values": values}))[1]["values"], values)
+
+
+def test_a_view_is_saved_without_what_it_is_a_view_of(store: CheckpointStore) -> None:
+    whole = torch.arange(1_000_000)
+    path = store.save(1, {"part": whole[5:7], "parameter": torch.nn.Parameter(torch.ones(2))})
+    assert path.stat().st_size < 10_000
+    state = store.load(path)[1]
+    assert state["part"].tolist() == [5, 6]
+    assert type(state["parameter"]) is torch.Tensor
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        ({"model": {"path": Path("x")}}, r"state\['model'\]\['path'\]"),
+        ({"list": [1, {2}]}, r"state\['list'\]\[1\]"),
+        ({"sparse": torch.eye(2).to_sparse()}, r"state\['sparse'\]"),
+        ({"empty": torch.zeros(2, device="meta")}, r"state\['empty'\]"),
+        ({"keys": {1.5: 0}}, r"state\['keys'\]"),
+        ({"model": torch.nn.Linear(1, 1)}, r"state\['model'\]"),
+    ],
+    ids=["path", "set", "sparse", "meta", "key", "module"],
+)
+def test_what_is_neither_tensor_nor_primitive_is_refused_by_its_key(
+    store: CheckpointStore, value: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(TypeError, match=key):
+        store.save(1, value)
+    assert store.newest() is None
+
+
+def test_the_newest_are_kept_and_the_older_ones_go(store: CheckpointStore) -> None:
+    for step in (1, 2, 3, 10):
+        store.save(step, STATE)
+    assert [name[:17] for name in _files(store)] == ["step-000000000003", "step-000000000010"]
+
+
+def test_fewer_than_two_cannot_be_kept(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="must be 2 or more"):
+        CheckpointStore(tmp_path, keep=1)
+
+
+def test_damaged_ones_do_not_count_among_those_that_are_kept(tmp_path: Path, notes: list[str]) -> None:
+    with CheckpointStore(tmp_path) as first:
+        first.save(1, STATE)
+        first.save(2, STATE).write_bytes(b"")
+    with CheckpointStore(tmp_path, note=notes.append) as second:
+        second.save(3, STATE)
+        assert [name[14:17] for name in _files(second)] == ["001", "002", "003"]
+        second.save(4, STATE)
+        assert [name[14:17] for name in _files(second)] == ["003", "004"]
+
+
+def test_what_was_just_saved_stays_though_others_have_higher_steps(store: CheckpointStore) -> None:
+    for step in (10, 20, 5):
+        path = store.save(step, STATE)
+    assert path.exists()
+    assert len(_files(store)) == 3
+
+
+def test_the_same_state_saved_twice_is_one_file_and_mends_a_damaged_one(store: CheckpointStore) -> None:
+    path = store.save(1, STATE)
+    assert store.save(1, STATE) == path
+    path.write_bytes(b"damaged")
+    assert store.save(1, STATE) == path
+    assert store.newest() is not None
+    assert len(_files(store)) == 1
+
+
+def test_of_two_with_the_same_step_the_later_one_wins(store: CheckpointStore) -> None:
+    first = store.save(1, {"which": "first"})
+    store.save(1, {"which": "second"})
+    os.utime(first, (1, 1))
+    assert store.newest() == (1, {"which": "second"})
+
+
+@pytest.mark.parametrize("position", [0, 100, -1])
+def test_one_flipped_bit_is_noticed_and_the_one_before_is_taken(
+    store: CheckpointStore, notes: list[str], position: int
+) -> None:
+    store.save(1, {"which": "former"})
+    path = store.save(2, STATE)
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+    assert store.newest() == (1, {"which": "former"})
+    [note] = notes
+    assert str(path) in note
+    assert "is damaged" in note
+    assert "skipped" in note
+    with pytest.raises(SeatrialError, match="is damaged"):
+        store.load(path)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 500])
+def test_a_half_written_one_is_never_loaded(store: CheckpointStore, notes: list[str], size_bytes: int) -> None:
+    store.save(1, {"which": "former"})
+    path = store.save(2, STATE)
+    os.truncate(path, size_bytes)
+    assert store.newest() == (1, {"which": "former"})
+    assert f"its {size_bytes} bytes" in notes[0]
+
+
+def test_where_all_are_damaged_a_person_decides(store: CheckpointStore, notes: list[str]) -> None:
+    os.truncate(store.save(1, STATE), 10)
+    with pytest.raises(SeatrialError, match="none of its 1 checkpoints can be loaded"):
+        store.newest()
+    assert len(notes) == 1
+
+
+class _Hostile:
+    def __init__(self, folder: Path) -> None:
+        self.command = f"touch {folder}/was-here"
+
+    def __reduce__(self) -> Any:
+        return os.system, (self.command,)
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "old"])
+def test_a_hostile_pickle_is_refused_by_name_and_not_run(
+    store: CheckpointStore, notes: list[str], tmp_path: Path, zipped: bool
+) -> None:
+    store.save(1, {"which": "former"})
+    content = {"format": 1, "step": 2, "state": {"model": _Hostile(tmp_path)}}
+    path = _plant(store, 2, _saved_by_torch(content, _use_new_zipfile_serialization=zipped))
+    assert store.newest() == (1, {"which": "former"})
+    assert str(path) in notes[0]
+    assert ("system" if zipped else "not a zip file") in notes[0]
+    with pytest.raises(SeatrialError, match="is refused"):
+        store.load(path)
+    assert not (tmp_path / "was-here").exists()
+
+
+def test_a_bare_pickle_is_refused(store: CheckpointStore, tmp_path: Path) -> None:
+    store.save(1, STATE)
+    path = _plant(store, 2, pickle.dumps(_Hostile(tmp_path)))
+    with pytest.raises(SeatrialError, match="is refused"):
+        store.load(path)
+    assert not (tmp_path / "was-here").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({"model": 1}, "not a checkpoint of ours"),
+        ([1], "not a checkpoint of ours"),
+        ({"format": 2, "step": 1, "state": {}}, "has format 2"),
+        ({"format": 1, "step": 7, "state": {}}, "holds step 7, and its name says 1"),
+        ({"format": 1, "step": 1, "state": 3}, "is refused"),
+    ],
+    ids=["foreign", "list", "later", "other-step", "no-state"],
+)
+def test_what_another_program_saved_is_refused(store: CheckpointStore, content: Any, told: str) -> None:
+    store.save(1, STATE)
+    with pytest.raises(SeatrialError, match=told):
+        store.load(_plant(store, 1, _saved_by_torch(content)))
+
+
+def test_a_zip_file_of_another_kind_is_refused(store: CheckpointStore) -> None:
+    store.save(1, STATE)
+    with pytest.raises(SeatrialError, match="torch cannot read it"):
+        store.load(_plant(store, 1, b"PK\x03\x04" + bytes(100)))
+
+
+def test_other_names_and_missing_files_are_wrong_requests(store: CheckpointStore, tmp_path: Path) -> None:
+    path = store.save(1, STATE)
+    with pytest.raises(RequestError, match="has not the name of a checkpoint"):
+        store.load(shutil.copy(path, tmp_path / "best.pt"))
+    path.unlink()
+    with pytest.raises(RequestError, match="there is no checkpoint"):
+        store.load(path)
+
+
+def test_what_dead_writers_left_is_removed_and_other_files_are_not(tmp_path: Path) -> None:
+    (tmp_path / ".writing-0123").write_bytes(b"half")
+    (tmp_path / "notes.txt").write_text("mine")
+    with CheckpointStore(tmp_path) as opened:
+        assert opened.newest() is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "notes.txt"]
+
+
+def test_a_second_job_is_refused_and_told_who_is_there(store: CheckpointStore, notes: list[str]) -> None:
+    store.save(1, STATE)
+    half = store.folder / ".writing-0123"
+    half.write_bytes(b"of the first job")
+    second = CheckpointStore(store.folder, lock_wait_s=0.05)
+    for use in (second.newest, lambda: second.save(2, STATE)):
+        with pytest.raises(RequestError, match=rf"process {os.getpid()} on {socket.gethostname()}"):
+            use()
+    assert half.exists()
+    store.close()
+    assert second.newest() is not None
+    second.close()
+
+
+def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from seatrial.training.folder_lock import lock_folder\n"
+        "print(lock_folder(Path(sys.argv[1]), wait_s=0), flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip().isdigit()
+        store = CheckpointStore(tmp_path, lock_wait_s=0)
+        with pytest.raises(RequestError, match=f"process {process.pid} on "):
+            store.newest()
+        process.kill()
+        process.wait()
+        assert f'"pid": {process.pid}' in (tmp_path / "lock").read_text()
+        assert store.newest() is None
+        store.close()

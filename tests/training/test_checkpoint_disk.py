@@ -1,0 +1,131 @@
+"""Disks that are full, read-only, gone or wrong: one sentence, and the former checkpoints are as they were."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from seatrial.errors import RequestError, SeatrialError
+from seatrial.training.checkpoint import CheckpointStore
+
+STATE = {"weight": torch.arange(6.0)}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[CheckpointStore]:
+    with CheckpointStore(tmp_path / "kept") as opened:
+        yield opened
+
+
+def _files(store: CheckpointStore) -> list[str]:
+    return sorted(path.name for path in store.folder.iterdir() if path.name != "lock")
+
+
+def test_a_write_that_fails_leaves_the_former_ones_and_nothing_else(store: CheckpointStore) -> None:
+    store.save(1, STATE)
+    before = _files(store)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(SeatrialError, match=r"step 2 was not saved in .*: File too large; the former ones"):
+            store.save(2, {"large": torch.zeros(1_000_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert _files(store) == before
+    assert store.newest() is not None
+
+
+def test_a_folder_that_is_none_is_a_wrong_request(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nothing")):
+        with pytest.raises(RequestError, match="checkpoints cannot be kept in"):
+            CheckpointStore(folder).newest()
+
+
+def test_a_folder_that_vanished_is_one_sentence(store: CheckpointStore) -> None:
+    store.save(1, STATE)
+    shutil.rmtree(store.folder)
+    with pytest.raises(SeatrialError, match=r"step 2 was not saved in .*: No such file or directory"):
+        store.save(2, STATE)
+
+
+def test_the_disk_is_asked_before_the_name_is_given_and_before_older_ones_go(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a loss of power needs and no kill can show: the order of calls."""
+    for step in (1, 2):
+        store.save(step, STATE)
+    calls: list[str] = []
+
+    def recorded(name: str) -> Any:
+        whole = getattr(os, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            target = os.readlink(f"/proc/self/fd/{arguments[0]}") if name == "fsync" else str(arguments[0])
+            of_file = ".writing-" in target or ".pt" in target
+            calls.append(f"{name} {'file' if of_file else 'folder'}")
+            return whole(*arguments, **options)
+
+        return call
+
+    for name in ("fsync", "rename", "unlink"):
+        monkeypatch.setattr(os, name, recorded(name))
+    store.save(3, STATE)
+    # The first unlink is of the temporary name, in case that a save has failed.
+    assert calls == ["fsync file", "rename file", "fsync folder", "unlink file", "unlink file"]
+
+
+def test_content_that_reads_back_otherwise_is_not_kept(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.save(1, STATE)
+    before = _files(store)
+    fsync = os.fsync
+
+    def damaging(descriptor: int) -> None:
+        """A disk that changes one byte."""
+        os.pwrite(descriptor, b"\xff", 200)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", damaging)
+    with pytest.raises(SeatrialError, match=r"read back from .* with other content"):
+        store.save(2, STATE)
+    assert _files(store) == before
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=True)
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.root
+def test_a_full_disk_is_one_sentence_and_the_training_goes_on_from_the_former_one(small_disk: Path) -> None:
+    with CheckpointStore(small_disk) as opened:
+        opened.save(1, {"values": torch.ones(50_000)})
+        with pytest.raises(SeatrialError, match=r"step 2 was not saved in .*: No space left on device"):
+            opened.save(2, {"values": torch.ones(500_000)})
+        assert not list(small_disk.glob(".writing-*"))
+        found = opened.newest()
+        assert found is not None
+        assert found[0] == 1
+        opened.save(3, {"values": torch.ones(50_000)})
+
+
+@pytest.mark.root
+def test_a_read_only_folder_is_told_before_anything_is_trained(small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(RequestError, match=r"checkpoints cannot be kept in .*: Read-only file system"):
+        CheckpointStore(small_disk).newest()

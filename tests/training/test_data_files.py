@@ -1,0 +1,346 @@
+"""Data sets in files: read as they were written, and never read when anything about them is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import struct
+import tarfile
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from training import small_files
+
+from seatrial.errors import RequestError
+from seatrial.training.data import Augmentation, cifar, files, find_workload, idx
+from seatrial.training.data.digits import read_digits
+from seatrial.training.data.manifest import DATASETS
+
+IMAGES = small_files.idx_bytes(torch.arange(2 * 3 * 4).view(2, 3, 4))
+LABELS = small_files.idx_bytes(torch.tensor([3, 1, 4]))
+CIFAR_MEMBERS = small_files.cifar_members(10, 2)
+RECORD_BYTES = 3_073
+
+
+def pack(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)
+
+
+def file_of(folder: Path, content: bytes, name: str = "file") -> Path:
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_idx_files_are_read_as_they_were_written(tmp_path: Path, packed: bool) -> None:
+    form = pack if packed else bytes
+    images = idx.read_images(file_of(tmp_path, form(IMAGES), "images"))
+    assert images.dtype == torch.uint8
+    assert torch.equal(images, torch.arange(24, dtype=torch.uint8).view(2, 1, 3, 4))
+    labels = idx.read_labels(file_of(tmp_path, form(LABELS), "labels"), 10)
+    assert labels.dtype == torch.int64
+    assert labels.tolist() == [3, 1, 4]
+    assert idx.read_sizes(tmp_path / "images", 3) == (2, 3, 4)
+
+
+def header(*sizes: int) -> bytes:
+    return struct.pack(f">BBBB{len(sizes)}I", 0, 0, 8, len(sizes), *sizes)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "at byte 0: it is empty"),
+        (IMAGES[:3], "at byte 0: the IDX header would end at byte 4, and it has 3"),
+        (IMAGES[:9], "the IDX header would end at byte 16, and it has 9"),
+        (
+            b"<!DOCTYPE html>",
+            "at byte 0: it begins with 3c21444f, expected 00000803 (IDX, unsigned bytes, 3 dimensions)",
+        ),
+        (LABELS, "it begins with 00000801, expected 00000803"),
+        (b"\0\0\x0d\x03" + IMAGES[4:], "it begins with 00000d03"),
+        (IMAGES[:-1], "at byte 4: its header promises a file of 40 bytes, and it has 39"),
+        (IMAGES + b"x", "at byte 4: its header promises a file of 40 bytes, and it has 41"),
+        (header(2**32 - 1, 2**32 - 1, 2**32 - 1), "expected from 1 to 1073741824"),
+        (header(0, 28, 28), "its header promises 0 x 28 x 28 bytes, expected from 1"),
+        (pack(IMAGES[:-1]), "at byte 39 of what is unpacked from it: it ends within the images, which has 24"),
+        (pack(IMAGES + b"x"), "at byte 40 of what is unpacked from it: there is more after"),
+        (pack(IMAGES)[:-9], "it is cut short: its gzip stream does not end"),
+        (pack(IMAGES)[:-8] + bytes(8), "it cannot be read (CRC check failed"),
+        (pack(IMAGES)[:10] + b"\xff" * 30, "it cannot be read (Error -3"),
+        (pack(b""), "it ends within the IDX header"),
+        (pack(header(2**20, 2**9, 1) + bytes(100)), "it ends within the images, which has 536870912 bytes"),
+    ],
+    ids=range(17),
+)
+def test_a_damaged_idx_file_is_named_with_offset_and_what_was_found(tmp_path: Path, content: bytes, words: str) -> None:
+    path = file_of(tmp_path, content)
+    with pytest.raises(RequestError) as caught:
+        idx.read_images(path)
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_header_that_promises_much_costs_no_memory(tmp_path: Path) -> None:
+    path = file_of(tmp_path, pack(header(2**19, 2**5, 2**5) + bytes(1_000)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(RequestError, match="it ends within the images, which has 536870912 bytes"):
+            idx.read_images(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_label_too_high_is_named_with_its_offset(tmp_path: Path) -> None:
+    path = file_of(tmp_path, small_files.idx_bytes(torch.tensor([9, 0, 10])))
+    with pytest.raises(RequestError, match="at byte 10: label 10, expected 0 to 9"):
+        idx.read_labels(path, 10)
+
+
+@pytest.mark.parametrize("kind", ["absent", "folder"])
+def test_what_is_no_file_is_told_so(tmp_path: Path, kind: str) -> None:
+    path = tmp_path if kind == "folder" else tmp_path / "absent"
+    with pytest.raises(RequestError, match="Is a directory" if kind == "folder" else "No such file"):
+        idx.read_images(path)
+
+
+@given(cut=st.integers(0, 200), at=st.integers(0, 199), byte=st.integers(0, 255), packed=st.booleans())
+def test_no_damage_of_an_idx_file_is_more_than_one_sentence(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, at: int, byte: int, packed: bool
+) -> None:
+    content = bytearray(pack(IMAGES) if packed else IMAGES)[: len(IMAGES) + 40 - cut]
+    if at < len(content):
+        content[at] = byte
+    path = file_of(tmp_path_factory.getbasetemp(), bytes(content), "fuzzed")
+    with contextlib.suppress(RequestError):
+        assert idx.read_images(path).numel() == 24
+
+
+def written_cifar(folder: Path, members: dict[str, bytes], form: str) -> Path:
+    if form == "archive":
+        return file_of(folder, small_files.archive(members), small_files.CIFAR_ARCHIVE)
+    for name, content in members.items():
+        file_of(folder, content, name)
+    return folder
+
+
+@pytest.mark.parametrize("form", ["archive", "folder"])
+def test_cifar_is_read_as_it_was_written(tmp_path: Path, form: str) -> None:
+    path = written_cifar(tmp_path, CIFAR_MEMBERS, form)
+    train_images, train_labels, test_images, test_labels = cifar.read_images(path)
+    assert cifar.read_sizes(path) == (len(train_images), len(test_images)) == (10, 2)
+    assert train_images.shape[1:] == cifar.SHAPE
+    assert (train_images.dtype, train_labels.dtype) == (torch.uint8, torch.int64)
+    digits, labels = read_digits()
+    assert torch.equal(train_labels, labels[:10])
+    assert torch.equal(test_labels, labels[1437:1439])
+    assert torch.equal(train_images[3, 0, ::4, ::4], digits[3, 0] * 15)
+    assert torch.equal(train_images[9, 2], 255 - train_images[9, 0])
+    assert torch.equal(test_images[1, 1], test_images[1, 0] // 2)
+
+
+@pytest.mark.parametrize("form", ["archive", "folder"])
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        (
+            "data_batch_2.bin",
+            lambda content: content[:-1],
+            "data_batch_2.bin has 6145 bytes, expected a multiple of 3073",
+        ),
+        ("test_batch.bin", lambda content: b"", "empty|has 0 bytes"),
+        (
+            "data_batch_5.bin",
+            lambda content: content[:RECORD_BYTES] + b"\x0a" + content[RECORD_BYTES + 1 :],
+            "at byte 3073 of data_batch_5.bin: label 10, expected 0 to 9",
+        ),
+    ],
+)
+def test_a_damaged_cifar_file_is_named(
+    tmp_path: Path, form: str, name: str, change: Callable[[bytes], bytes], words: str
+) -> None:
+    path = written_cifar(tmp_path, {**CIFAR_MEMBERS, name: change(CIFAR_MEMBERS[name])}, form)
+    with pytest.raises(RequestError, match=words) as caught:
+        cifar.read_images(path)
+    assert str(path) in str(caught.value)
+
+
+def test_an_archive_cut_anywhere_is_one_sentence(tmp_path: Path) -> None:
+    content = small_files.archive(CIFAR_MEMBERS)
+    for size_bytes in range(1, len(content), len(content) // 40):
+        path = file_of(tmp_path, content[:size_bytes])
+        for read in (cifar.read_images, cifar.read_sizes):
+            with pytest.raises(RequestError, match=f"{path}.*byte"):
+                read(path)
+
+
+def test_an_archive_with_a_wrong_checksum_is_refused(tmp_path: Path) -> None:
+    content = small_files.archive(CIFAR_MEMBERS)
+    path = file_of(tmp_path, content[:-8] + bytes(4) + content[-4:])
+    with pytest.raises(RequestError, match="CRC check failed"):
+        cifar.read_images(path)
+
+
+def tar_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as file:
+        for member, content in members:
+            file.addfile(member, io.BytesIO(content))
+    return pack(packed.getvalue())
+
+
+def test_an_archive_that_lacks_or_repeats_or_links_is_refused(tmp_path: Path) -> None:
+    lacking = {name: content for name, content in CIFAR_MEMBERS.items() if name != "data_batch_4.bin"}
+    with pytest.raises(RequestError, match=r"does not hold data_batch_4\.bin"):
+        cifar.read_images(written_cifar(tmp_path, lacking, "archive"))
+    member = tarfile.TarInfo("../../test_batch.bin")
+    member.size = RECORD_BYTES
+    link = tarfile.TarInfo("x/data_batch_1.bin")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    twice = tar_of((member, bytes(RECORD_BYTES)), (member, bytes(RECORD_BYTES)))
+    for content in (twice, tar_of((link, b""))):
+        with pytest.raises(RequestError, match="is there twice or is no regular file"):
+            cifar.read_images(file_of(tmp_path, content))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [small_files.CIFAR_ARCHIVE, "file"], "nothing extracted"
+
+
+def test_an_archive_that_promises_gigabytes_is_refused(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin")
+    member.size = RECORD_BYTES * 2**30
+    content = pack(member.tobuf() + bytes(5_000))
+    with pytest.raises(RequestError, match="at most 1073741824"):
+        cifar.read_images(file_of(tmp_path, content))
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+@pytest.mark.parametrize("layout", ["fetched", "unpacked", "torchvision"])
+def test_every_known_layout_is_found(tmp_path: Path, name: str, layout: str) -> None:
+    place = small_files.write_mnist(tmp_path, 20, 10, name=name)
+    if layout == "torchvision":
+        raw = tmp_path / {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}[name] / "raw"
+        raw.parent.mkdir()
+        place = place.rename(raw)
+    if layout != "fetched":
+        for path in place.iterdir():
+            path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+            path.unlink()
+    assert [path.parent for path in files.require(name, tmp_path)] == [place] * 4
+    workload = find_workload(name, num_samples=1, data_dir=tmp_path)
+    assert (workload.num_train, workload.num_test, workload.shape) == (20, 10, (1, 28, 28))
+    data = workload.load()
+    assert data.train_images.shape == (20, 1, 28, 28)
+    assert torch.equal(data.test_labels, read_digits()[1][1437:1447])
+
+
+@pytest.mark.parametrize("layout", ["cifar10/cifar-10-binary.tar.gz", "cifar-10-binary.tar.gz", "cifar-10-batches-bin"])
+def test_cifar_is_found_in_every_layout(tmp_path: Path, layout: str) -> None:
+    path = tmp_path / layout
+    path.parent.mkdir(exist_ok=True)
+    if layout.endswith("-bin"):
+        path.mkdir()
+        written_cifar(path, CIFAR_MEMBERS, "folder")
+    else:
+        path.write_bytes(small_files.archive(CIFAR_MEMBERS))
+    assert files.require("cifar10", tmp_path) == (path,)
+    workload = find_workload("cifar10", num_samples=1, data_dir=tmp_path)
+    assert (workload.num_train, workload.num_test, workload.shape) == (10, 2, (3, 32, 32))
+    assert len(workload.load().train_labels) == 10
+
+
+def test_what_is_not_there_is_one_sentence_with_the_ways_out(tmp_path: Path) -> None:
+    for name in DATASETS:
+        with pytest.raises(RequestError) as caught:
+            find_workload(name, num_samples=1, data_dir=tmp_path / "my data").load()
+        text = str(caught.value)
+        assert f"{name} is not in {tmp_path}/my data on " in text
+        assert f"`seatrial data fetch {name} --data '{tmp_path}/my data'`" in text
+        assert "--data or SEATRIAL_DATA" in text
+        assert "synthetic-" in text
+    assert list(tmp_path.iterdir()) == [], "nothing was fetched"
+
+
+def test_a_controller_without_the_files_knows_the_published_sizes(tmp_path: Path) -> None:
+    sizes = {name: find_workload(name, num_samples=1, data_dir=tmp_path) for name in DATASETS}
+    assert {name: (found.num_train, found.num_test) for name, found in sizes.items()} == {
+        "mnist": (60_000, 10_000),
+        "fashion-mnist": (60_000, 10_000),
+        "cifar10": (50_000, 10_000),
+    }
+
+
+def test_an_incomplete_set_says_what_is_missing(tmp_path: Path) -> None:
+    (small_files.write_mnist(tmp_path, 20, 10) / "t10k-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(RequestError, match=r"mnist lacks t10k-labels-idx1-ubyte\.gz\)"):
+        files.require("mnist", tmp_path)
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    with pytest.raises(
+        RequestError, match="cifar-10-batches-py is the version for Python, a pickle, which is not read"
+    ):
+        files.require("cifar10", tmp_path)
+
+
+def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    place = small_files.write_mnist(tmp_path, 20, 10)
+    (place / "t10k-labels-idx1-ubyte.gz").write_bytes(LABELS)
+    with pytest.raises(
+        RequestError, match="do not belong together: 20 images with 20 labels to train, 10 with 3 to test"
+    ):
+        find_workload("mnist", num_samples=1, data_dir=tmp_path)
+
+
+def test_files_that_change_before_they_are_read_are_refused(tmp_path: Path) -> None:
+    workload = find_workload("mnist", num_samples=1, data_dir=tmp_path)
+    small_files.write_mnist(tmp_path, 20, 10)
+    with pytest.raises(RequestError, match="are not the published ones, or were changed meanwhile"):
+        workload.load()
+
+
+def test_small_sets_can_be_learned_and_are_normalised(tmp_path: Path) -> None:
+    small_files.write_mnist(tmp_path, 1_000, 200)
+    workload = find_workload("mnist", num_samples=1, data_dir=tmp_path)
+    data = workload.load()
+    train, test = (images.float().flatten(1) for images in (data.train_images, data.test_images))
+    nearest = data.train_labels[torch.cdist(test, train).argmin(dim=1)]
+    assert float((nearest == data.test_labels).float().mean()) > 0.9
+    assert 0 < workload.mean < workload.std < 255
+
+
+def test_digits_keep_what_the_stored_references_were_trained_with() -> None:
+    workload = find_workload("digits", num_samples=1)
+    assert (workload.mean, workload.std, workload.augmentation) == (4.88, 6.01, Augmentation())
+
+
+def test_what_is_usual_for_each_set_is_its_augmentation(tmp_path: Path) -> None:
+    names = ("digits", "synthetic-1x8x8", "mnist", "fashion-mnist", "cifar10")
+    found = [find_workload(name, num_samples=1, data_dir=tmp_path).augmentation for name in names]
+    none = Augmentation()
+    assert found == [none, none, none, Augmentation(flip=True), Augmentation(crop_padding=4, flip=True)]
+
+
+@pytest.mark.parametrize(
+    ("environ", "folder"),
+    [
+        ({"SEATRIAL_DATA": "/shared", "XDG_CACHE_HOME": "/cache", "HOME": "/home/me"}, "/shared"),
+        ({"SEATRIAL_DATA": "", "XDG_CACHE_HOME": "/cache", "HOME": "/home/me"}, "/cache/seatrial/data"),
+        ({"XDG_CACHE_HOME": "relative", "HOME": "/home/me"}, "/home/me/.cache/seatrial/data"),
+    ],
+)
+def test_the_default_folder_comes_from_the_environment(environ: dict[str, str], folder: str) -> None:
+    assert files.default_folder(environ) == Path(folder)
+
+
+def test_the_default_folder_needs_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As for a user that nobody knows, which containers on OpenShift have.
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    folder = files.default_folder({})
+    assert folder.is_absolute()
+    assert folder.parts[-2:] == (f"seatrial-{os.getuid()}", "data")

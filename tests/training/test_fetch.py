@@ -1,0 +1,338 @@
+"""Fetching data sets from servers that fail in every way."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from email.message import Message
+from pathlib import Path
+
+import pytest
+from training.failing_server import FailingServer
+
+from seatrial.errors import RequestError, SeatrialError
+from seatrial.training.data.fetch import Patience, fetch, mirror_url
+from seatrial.training.data.manifest import DATASETS, DataSet, Download
+from seatrial.training.data.transfer import RefusedTransferError, _Redirects
+
+CONTENT = bytes(range(256)) * 1_000
+SHORT_CONTENT = b"labels"
+PATIENT = Patience(idle_s=20.0, total_s=40.0, lock_s=40.0, rounds=2, pause_s=0.01)
+HASTY = Patience(idle_s=0.3, total_s=40.0, lock_s=0.1, rounds=1, pause_s=0.01)
+
+
+@pytest.fixture
+def server() -> Iterator[FailingServer]:
+    with FailingServer(files={"images.gz": CONTENT, "labels.gz": SHORT_CONTENT}) as server:
+        yield server
+
+
+@dataclass
+class Fetched:
+    """A folder, and what was told while a data set was fetched into it."""
+
+    folder: Path
+    lines: list[str] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+    def __call__(
+        self, *mirrors: str, patience: Patience = PATIENT, files: dict[str, bytes] | None = None
+    ) -> list[Path]:
+        dataset = published({"images.gz": CONTENT} if files is None else files, mirrors)
+        return fetch(
+            dataset,
+            self.folder,
+            tell=self.lines.append,
+            on_bytes=lambda _, size_bytes: self.sizes.append(size_bytes),
+            patience=patience,
+        )
+
+    def there(self) -> dict[str, bytes]:
+        """All that was left in the folder but locks."""
+        place = self.folder / "set"
+        return {path.name: path.read_bytes() for path in place.iterdir() if path.suffix != ".lock"}
+
+
+@pytest.fixture
+def fetched(tmp_path: Path) -> Fetched:
+    return Fetched(tmp_path / "data")
+
+
+def published(files: dict[str, bytes], mirrors: tuple[str, ...]) -> DataSet:
+    downloads = (
+        Download(name=name, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+        for name, content in files.items()
+    )
+    return DataSet(name="set", downloads=tuple(downloads), mirrors=mirrors)
+
+
+def test_all_files_come_whole_and_a_second_call_asks_nobody(server: FailingServer, fetched: Fetched) -> None:
+    paths = fetched(server.url, files=server.files)
+    assert fetched.there() == server.files
+    assert [path.read_bytes() for path in paths] == [CONTENT, SHORT_CONTENT]
+    assert fetched.sizes[0] == 0
+    assert max(fetched.sizes) == len(CONTENT)
+    assert fetched(server.url, files=server.files) == paths
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "fault", ["status 404", "status 503", "short-unsaid", "nonsense", "long", "long-said", "other"]
+)
+def test_what_one_mirror_fails_to_give_the_next_one_gives(server: FailingServer, fetched: Fetched, fault: str) -> None:
+    server.faults = [fault]
+    fetched(f"{server.url}first/", f"{server.url}second/")
+    assert fetched.there() == {"images.gz": CONTENT}
+    assert [path for path, _ in server.requests] == ["/first/images.gz", "/second/images.gz"]
+
+
+@pytest.mark.parametrize("fault", ["status 503", "status 429", "short", "nonsense"])
+def test_what_may_be_over_is_tried_again(server: FailingServer, fetched: Fetched, fault: str) -> None:
+    server.faults = [fault]
+    fetched(server.url)
+    assert fetched.there() == {"images.gz": CONTENT}
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("status 404", "answers with HTTP 404"),
+        ("long", "sends more than the 256000 bytes that the file has"),
+        ("long-said", "offers 256004 bytes where 256000 are expected"),
+        ("redirect ftp://127.0.0.1/x", "redirects from http to ftp, which is not followed"),
+        ("redirect file:///etc/hosts", "answers with HTTP 302"),
+    ],
+)
+def test_what_is_refused_is_not_tried_again(server: FailingServer, fetched: Fetched, fault: str, words: str) -> None:
+    server.faults = [fault] * 9
+    with pytest.raises(SeatrialError, match=words):
+        fetched(server.url)
+    assert len(server.requests) == 1
+    assert fetched.there() == {}
+
+
+def test_a_broken_download_goes_on_where_it_stopped(server: FailingServer, fetched: Fetched) -> None:
+    server.faults = ["short", "status 404"]
+    with pytest.raises(SeatrialError, match="HTTP 404"):
+        fetched(server.url)
+    assert fetched.there() == {"images.gz.part": CONTENT[: len(CONTENT) // 2]}
+    fetched(server.url)
+    assert fetched.there() == {"images.gz": CONTENT}
+    assert server.requests[-1][1] == f"bytes={len(CONTENT) // 2}-"
+
+
+def test_a_download_that_breaks_ends_well_as_long_as_each_try_gains(server: FailingServer, fetched: Fetched) -> None:
+    server.faults = ["bit"] * 9
+    fetched(server.url, patience=Patience(idle_s=20.0, rounds=1, pause_s=0.01))
+    assert fetched.there() == {"images.gz": CONTENT}
+    assert [asked for _, asked in server.requests] == [None, *(f"bytes={n * 50_000}-" for n in range(1, 6))]
+
+
+def test_tries_that_gain_nothing_come_to_an_end(server: FailingServer, fetched: Fetched) -> None:
+    server.faults = ["short"] * 9
+    with pytest.raises(SeatrialError, match="the connection ended at byte 128000 of 256000"):
+        fetched(server.url)
+    assert len(server.requests) == 1 + PATIENT.rounds
+
+
+def test_a_server_that_knows_no_ranges_begins_again(server: FailingServer, fetched: Fetched) -> None:
+    server.faults = ["short", "no-range"]
+    fetched(server.url)
+    assert fetched.there() == {"images.gz": CONTENT}
+    assert server.requests[1][1] is not None
+
+
+@pytest.mark.parametrize("told", ["bytes 0-255999/256000", "bytes 128000-255999/9999", "bytes */256000", "nothing"])
+def test_a_range_that_was_not_asked_for_is_refused(server: FailingServer, fetched: Fetched, told: str) -> None:
+    server.faults = ["short", f"range {told}"]
+    words = re.escape(f"was asked for bytes 128000 to 255999 and offers {told}")
+    with pytest.raises(SeatrialError, match=words):
+        fetched(server.url)
+    assert fetched.there() == {"images.gz.part": CONTENT[: len(CONTENT) // 2]}
+
+
+@pytest.mark.parametrize("size_bytes", [1_000, len(CONTENT), len(CONTENT) + 5])
+def test_a_part_of_another_file_is_noticed_and_begun_again(
+    server: FailingServer, fetched: Fetched, size_bytes: int
+) -> None:
+    place = fetched.folder / "set"
+    place.mkdir(parents=True)
+    (place / "images.gz.part").write_bytes(b"x" * size_bytes)
+    fetched(server.url)
+    assert fetched.there() == {"images.gz": CONTENT}
+    assert server.requests[-1][1] is None
+    assert any("it is begun again" in line for line in fetched.lines)
+
+
+def test_a_wrong_checksum_everywhere_keeps_nothing_and_names_both(server: FailingServer, fetched: Fetched) -> None:
+    expected, other = (hashlib.sha256(content).hexdigest() for content in (CONTENT, bytes(x ^ 1 for x in CONTENT)))
+    server.faults = ["other"] * 2
+    with pytest.raises(SeatrialError, match=f"its SHA-256 is {other}, expected {expected}") as caught:
+        fetched(f"{server.url}first/", f"{server.url}second/")
+    assert "/first/ has another file" in str(caught.value)
+    assert "/second/ has another file" in str(caught.value)
+    assert fetched.there() == {}
+
+
+def test_a_damaged_file_is_replaced_only_when_there_is_a_right_one(server: FailingServer, fetched: Fetched) -> None:
+    place = fetched.folder / "set"
+    place.mkdir(parents=True)
+    (place / "images.gz").write_bytes(b"damaged")
+    server.faults = ["status 404"]
+    with pytest.raises(SeatrialError):
+        fetched(server.url)
+    assert fetched.there() == {"images.gz": b"damaged"}
+    fetched(server.url)
+    assert fetched.there() == {"images.gz": CONTENT}
+    assert any("it has 7 bytes, expected 256000; it is fetched again" in line for line in fetched.lines)
+
+
+@pytest.mark.parametrize("fault", ["silent", "slow-head", "stalled"])
+def test_no_silence_is_waited_for_for_ever(server: FailingServer, fetched: Fetched, fault: str) -> None:
+    server.faults = [fault] * 9
+    with pytest.raises(SeatrialError, match=r"sent nothing for 0\.3 s|gave no complete answer within 0\.6 s"):
+        fetched(server.url, patience=HASTY)
+
+
+def test_a_trickle_ends_with_the_time_for_all(server: FailingServer, fetched: Fetched) -> None:
+    server.faults = ["slow-body"] * 9
+    with pytest.raises(SeatrialError, match=r"the time that a fetch may take is over|gave no complete answer"):
+        fetched(server.url, patience=Patience(idle_s=20.0, total_s=0.3, rounds=1))
+    assert "images.gz" not in fetched.there()
+
+
+def test_a_redirect_is_followed_to_another_server(server: FailingServer, fetched: Fetched) -> None:
+    with FailingServer(files=server.files) as other:
+        server.faults = [f"redirect {other.url}moved/images.gz", "short"]
+        fetched(server.url)
+    assert fetched.there() == {"images.gz": CONTENT}
+    assert other.requests == [("/moved/images.gz", None)]
+
+
+@pytest.mark.parametrize("there", ["http://host/x", "ftp://host/x", "file:///x", "data:,x"])
+def test_a_redirect_never_steps_down_from_https(there: str) -> None:
+    request = urllib.request.Request("https://host/x")
+    with pytest.raises(RefusedTransferError, match="which is not followed"):
+        _Redirects().redirect_request(request, io.BytesIO(), 302, "Found", Message(), there)
+
+
+def test_the_proxy_of_the_environment_is_asked(
+    server: FailingServer, fetched: Fetched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", server.url)
+    fetched("http://mirror.invalid/sets/")
+    assert server.requests == [("http://mirror.invalid/sets/images.gz", None)]
+
+
+def test_nobody_reachable_is_one_sentence_with_ways_out(fetched: Fetched) -> None:
+    with pytest.raises(SeatrialError, match=r"images\.gz could not be fetched: http://127\.0\.0\.1:1/ .*--mirror URL"):
+        fetched("http://127.0.0.1:1/")
+
+
+_ONE_OF_MANY = """
+import sys
+from pathlib import Path
+from seatrial.training.data.fetch import fetch
+from seatrial.training.data.manifest import DataSet, Download
+url, folder, size_bytes, sha256 = sys.argv[1:]
+download = Download(name="images.gz", size_bytes=int(size_bytes), sha256=sha256)
+dataset = DataSet(name="set", downloads=(download,), mirrors=(url,))
+sys.stdin.read()  # until all are ready
+fetch(dataset, Path(folder), tell=print, on_bytes=lambda download, size_bytes: None)
+assert "torch" not in sys.modules
+"""
+
+
+def test_eight_processes_with_nothing_there_cause_one_fetch(server: FailingServer, fetched: Fetched) -> None:
+    server.faults = ["short"]
+    arguments = [server.url, str(fetched.folder), str(len(CONTENT)), hashlib.sha256(CONTENT).hexdigest()]
+    command = [sys.executable, "-c", _ONE_OF_MANY, *arguments]
+    many = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for _ in range(8)
+    ]
+    for process in many:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.stdin = None
+    told = [process.communicate(timeout=50)[0] for process in many]
+    assert [process.returncode for process in many] == [0] * 8, told
+    assert fetched.there() == {"images.gz": CONTENT}
+    assert server.requests == [("/images.gz", None), ("/images.gz", f"bytes={len(CONTENT) // 2}-")]
+
+
+def test_a_lock_that_is_held_is_told_and_not_waited_for_for_ever(server: FailingServer, fetched: Fetched) -> None:
+    place = fetched.folder / "set"
+    place.mkdir(parents=True)
+    with (place / ".images.gz.lock").open("w") as lock:
+        lock.write("process 7 on node3")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(SeatrialError, match=r"process 7 on node3 has held the lock .*images\.gz\.lock"):
+            fetched(server.url, patience=HASTY)
+    assert "process 7 on node3 is fetching it" in fetched.lines[0]
+    assert server.requests == []
+    fetched(server.url)
+
+
+def test_a_folder_that_cannot_be_written_is_named(server: FailingServer, fetched: Fetched) -> None:
+    fetched.folder.write_text("a file in its place")
+    with pytest.raises(SeatrialError, match=rf"cannot be kept in {fetched.folder}/set \(.*--data"):
+        fetched(server.url)
+
+
+def test_a_full_disk_is_told_before_anything_is_asked_for(server: FailingServer, fetched: Fetched) -> None:
+    download = Download(name="images.gz", size_bytes=2**60, sha256="0" * 64)
+    dataset = DataSet(name="set", downloads=(download,), mirrors=(server.url,))
+    with pytest.raises(SeatrialError, match=f"needs {2**60} bytes more and .* left"):
+        fetch(dataset, fetched.folder, tell=fetched.lines.append, on_bytes=lambda *_: None)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "mirror",
+        "ftp://host/",
+        "file:///data",
+        "https://",
+        "https://host/?key=1",
+        "http://[/",
+        "http://h/a b",
+        "http://h\n/",
+    ],
+)
+def test_a_mirror_that_is_no_plain_url_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="--mirror"):
+        mirror_url(text)
+
+
+def test_a_password_in_a_mirror_is_refused_and_not_repeated() -> None:
+    with pytest.raises(RequestError) as caught:
+        mirror_url("https://me:hunter2@host/data")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_mirror_may_end_with_or_without_a_slash() -> None:
+    assert mirror_url("http://host/data") == mirror_url("http://host/data/") == "http://host/data/"
+
+
+def test_what_is_published_is_pinned_and_comes_over_https() -> None:
+    assert sorted(DATASETS) == ["cifar10", "fashion-mnist", "mnist"]
+    for dataset in DATASETS.values():
+        assert all(mirror.startswith("https://") and mirror_url(mirror) == mirror for mirror in dataset.mirrors)
+        assert len(dataset.mirrors) >= 2
+        for download in dataset.downloads:
+            assert len(bytes.fromhex(download.sha256)) == 32
+            assert 4_000 < download.size_bytes < 2**28
+            assert os.path.basename(download.name) == download.name

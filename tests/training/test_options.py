@@ -1,0 +1,156 @@
+"""Settings of how it is computed, in one process: each trains, and gives what it should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from training.small_files import write_cifar10, write_mnist
+from training.training_doubles import RecordingWatch, build_normed_dropout_net
+
+from seatrial.errors import RequestError
+from seatrial.training import trainer
+from seatrial.training.data import find_workload
+from seatrial.training.defaults import make_recipe
+from seatrial.training.outcome import Outcome
+from seatrial.training.profile import StepProfile
+from seatrial.training.recipe import Recipe
+from seatrial.training.strategies.dp import build
+
+CPU = torch.device("cpu")
+SHORT = Recipe(workload="digits", model="convnet", max_steps=60, global_batch_size=64, lr=0.1)
+
+
+@pytest.fixture
+def alone() -> Iterator[dist.ProcessGroup]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    group = dist.group.WORLD
+    assert group is not None
+    yield group
+    dist.destroy_process_group()
+    torch.set_num_threads(threads)
+
+
+def _train(recipe: Recipe, group: dist.ProcessGroup, **options: Any) -> Outcome:
+    return trainer.train(recipe, device=CPU, group=group, phase=lambda label: None, **options)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"amp": "bf16"},
+        {"amp": "fp16"},
+        {"channels_last": True},
+        {"optimizer": "adam", "lr": 0.003},
+        {"optimizer": "adamw", "lr": 0.003},
+        {"strategy": "dp"},
+        {"momentum": 0.0, "lr": 1.0},
+    ],
+    ids=str,
+)
+def test_each_setting_learns(alone: dist.ProcessGroup, change: dict[str, Any]) -> None:
+    outcome = _train(replace(SHORT, **change), alone)
+    assert outcome.losses[-1] < outcome.losses[0] / 2
+    assert outcome.accuracy > 0.75
+
+
+def test_the_smaller_type_is_really_computed_in(alone: dist.ProcessGroup) -> None:
+    plain, bf16, fp16 = (_train(replace(SHORT, max_steps=3, amp=amp), alone) for amp in ("off", "bf16", "fp16"))
+    assert len({plain.digest, bf16.digest, fp16.digest}) == 3
+    assert plain.losses == pytest.approx(fp16.losses, rel=1e-2)
+    assert all(parameter.dtype == torch.float32 for parameter in bf16.model.parameters())
+
+
+def test_channels_last_is_really_laid_out_so_and_rounds_alike(alone: dist.ProcessGroup) -> None:
+    plain, last = (_train(replace(SHORT, max_steps=3, channels_last=value), alone) for value in (False, True))
+    assert last.losses == pytest.approx(plain.losses, abs=1e-5)
+    assert any(
+        parameter.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last)
+        for parameter in last.model.parameters()
+        if parameter.shape[1:2] != (1,)
+    )
+
+
+def test_dp_is_what_ddp_is_in_one_process(alone: dist.ProcessGroup) -> None:
+    first, second = (_train(replace(SHORT, max_steps=4, strategy=name), alone) for name in ("ddp", "dp"))
+    assert first.digest == second.digest
+
+
+@pytest.mark.parametrize("length", [{"max_steps": 0}, {"max_steps": None, "epochs": 0}], ids=str)
+def test_no_steps_evaluate_the_untrained_model(alone: dist.ProcessGroup, length: dict[str, Any]) -> None:
+    outcome = _train(replace(SHORT, **length), alone, watch=RecordingWatch())
+    assert outcome.losses == ()
+    assert outcome.times == ()
+    assert outcome.num_evaluated == 360
+    assert outcome.accuracy < 0.3
+    assert outcome.samples_per_s is None
+
+
+def test_max_steps_that_end_within_an_epoch_are_told_as_a_part_of_it(alone: dist.ProcessGroup) -> None:
+    watch = RecordingWatch()
+    outcome = _train(replace(SHORT, max_steps=25), alone, watch=watch)
+    assert [(told.epoch, told.step, told.num_samples) for told in watch.epochs] == [(0, 23, 1437), (1, 25, 128)]
+    assert watch.epochs[-1].num_correct == outcome.num_correct
+    assert watch.epochs[-1].loss == pytest.approx(sum(outcome.losses[23:]) / 2)
+
+
+def test_evaluating_on_the_way_changes_nothing(alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "build_model", build_normed_dropout_net)
+    recipe = replace(SHORT, max_steps=30)
+    assert _train(recipe, alone).digest == _train(recipe, alone, watch=RecordingWatch()).digest
+
+
+@pytest.mark.parametrize(("name", "model"), [("mnist", "mlp"), ("fashion-mnist", "convnet"), ("cifar10", "convnet")])
+def test_files_in_the_published_formats_are_learned(
+    alone: dist.ProcessGroup, tmp_path: Path, name: str, model: str
+) -> None:
+    if name == "cifar10":
+        write_cifar10(tmp_path, 500, 100)
+    else:
+        write_mnist(tmp_path, 500, 100, name=name)
+    recipe = make_recipe(name, model=model, max_steps=80, global_batch_size=50)
+    outcome = _train(recipe, alone, data_dir=tmp_path)
+    assert find_workload(name, num_samples=1, data_dir=tmp_path).num_test == outcome.num_evaluated == 100
+    # Digits are no longer digits when they are mirrored, so less is asked of them.
+    assert outcome.accuracy > (0.8 if recipe.augment == "none" else 0.3)
+
+
+def test_dp_in_several_processes_is_refused(alone: dist.ProcessGroup) -> None:
+    class TwoRanks:
+        def size(self) -> int:
+            return 2
+
+    two: Any = TwoRanks()
+    with pytest.raises(RequestError, match="there are 2 ranks; start one, or use ddp"):
+        build(torch.nn.Linear(1, 1), SHORT, device=CPU, group=two, clock=two)
+
+
+def test_a_profile_holds_the_steps_of_the_middle(alone: dist.ProcessGroup, tmp_path: Path) -> None:
+    profile = StepProfile(tmp_path / "new" / "trace.json", CPU)
+
+    class Profiling(RecordingWatch):
+        def on_step(self, step: int, loss: float, lr: float) -> None:
+            super().on_step(step, loss, lr)
+            profile.step()
+
+    _train(replace(SHORT, max_steps=16), alone, watch=Profiling())
+    profile.stop()
+    text = (tmp_path / "new" / "trace.json").read_text()
+    assert "convolution" in text
+    assert "ProfilerStep#5" in text
+    assert "ProfilerStep#14" in text
+    assert "ProfilerStep#16" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_compiled_it_learns_the_same(alone: dist.ProcessGroup) -> None:
+    plain, compiled = (_train(replace(SHORT, max_steps=3, compile=value), alone) for value in (False, True))
+    assert compiled.losses == pytest.approx(plain.losses, abs=1e-4)

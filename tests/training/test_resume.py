@@ -1,0 +1,233 @@
+"""Stopped and taken up again: every bit as if nothing had happened, or a sentence that says why not."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from training.rank_processes import groups_of, run_ranks
+from training.training_doubles import FullDiskStore, RecordingWatch, UntouchableStore, build_normed_dropout_net
+
+from seatrial.errors import RequestError, SeatrialError
+from seatrial.training import trainer
+from seatrial.training.batches import Batches
+from seatrial.training.checkpoint import CheckpointStore
+from seatrial.training.outcome import Outcome
+from seatrial.training.recipe import Recipe
+from seatrial.training.resume import Position, compare
+
+CPU = torch.device("cpu")
+# 15 steps an epoch, of which the last one has 37 samples; 20 steps end within the second epoch.
+SGD = Recipe(workload="digits", model="convnet", max_steps=20, global_batch_size=100, lr=0.05, seed=5, augment="flip")
+# Of 2 samples a batch, one in three ranks has none: BatchNorm must do without, and so must the resumed one.
+TINY = Recipe(workload="synthetic-1x8x8", model="convnet", max_steps=9, global_batch_size=4, lr=0.01, num_samples=30)
+ADAM = replace(SGD, optimizer="adam", lr=0.003, schedule="cosine")
+STOPPED = 7
+"""In the middle of the first epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    whole: Outcome
+    stopped: Outcome
+    resumed: Outcome
+    watch: RecordingWatch
+    whole_watch: RecordingWatch
+
+
+def _store(folder: str, group: dist.ProcessGroup) -> Any:
+    return CheckpointStore(folder) if group.rank() == 0 else UntouchableStore()
+
+
+def _train(recipe: Recipe, group: dist.ProcessGroup, folder: str | None, stop_at: int | None, **options: Any) -> Any:
+    watch = RecordingWatch(stop_at)
+    store = _store(folder, group) if folder else None
+    try:
+        outcome = trainer.train(
+            recipe, device=CPU, group=group, phase=lambda label: None, store=store, watch=watch, **options
+        )
+    finally:
+        if isinstance(store, CheckpointStore):
+            store.close()
+    return outcome, watch
+
+
+def _interrupted(recipe: Recipe, group: dist.ProcessGroup, folder: str) -> _Seen:
+    whole, whole_watch = _train(recipe, group, None, None)
+    # Only the last rank is asked to stop; all have to.
+    stopped, _ = _train(recipe, group, folder, STOPPED if group.rank() == group.size() - 1 else None, save_every=1)
+    resumed, watch = _train(recipe, group, folder, None)
+    return _Seen(whole, stopped, resumed, watch, whole_watch)
+
+
+def _rank(rank: int, folder: str, sizes: tuple[int, ...]) -> dict[tuple[str, int], _Seen]:
+    seen = {}
+    kinds = {"sgd": SGD, "adam": ADAM, "tiny": TINY, "tiny adam": replace(TINY, optimizer="adamw")}
+    for name, recipe in kinds.items():
+        for size, group in groups_of(*sizes).items():
+            with pytest.MonkeyPatch.context() as patch:
+                if name != "sgd":
+                    patch.setattr(trainer, "build_model", build_normed_dropout_net)
+                seen[name, size] = _interrupted(recipe, group, f"{folder}/{name}-{size}")
+    return seen
+
+
+def _rank_of_3(rank: int, folder: str) -> tuple[dict[tuple[str, int], _Seen], dict[str, Any]]:
+    return _rank(rank, folder, (3,)), _other_world(rank, f"{folder}/other")
+
+
+@functools.cache
+def _seen_on_3_ranks() -> list[tuple[dict[tuple[str, int], _Seen], dict[str, Any]]]:
+    with tempfile.TemporaryDirectory() as folder:
+        return run_ranks(3, _rank_of_3, folder)
+
+
+def _cases(ranks: list[dict[tuple[str, int], _Seen]]) -> list[tuple[_Seen, ...]]:
+    return [tuple(rank[key] for rank in ranks if key in rank) for key in ranks[0]]
+
+
+def _cases_on_3_ranks() -> list[tuple[_Seen, ...]]:
+    return _cases([seen for seen, _ in _seen_on_3_ranks()])
+
+
+def _hold(case: tuple[_Seen, ...]) -> None:
+    for seen in case:
+        assert seen.stopped.interrupted
+        assert seen.stopped.step == STOPPED == seen.resumed.first_step
+        assert seen.resumed.notes == ()
+        assert seen.resumed.digest == seen.whole.digest
+        assert seen.stopped.losses + seen.resumed.losses == seen.whole.losses
+        assert seen.resumed.num_correct == seen.whole.num_correct
+        # The epoch in which it was stopped is told whole.
+        assert [(told.epoch, told.loss, told.num_correct) for told in seen.watch.epochs] == [
+            (told.epoch, told.loss, told.num_correct) for told in seen.whole_watch.epochs
+        ]
+    assert len({seen.resumed.digest for seen in case}) == 1
+    assert len({seen.whole.digest for seen in case}) == 1
+
+
+def test_a_training_stopped_within_an_epoch_ends_with_the_same_bits_on_3_ranks() -> None:
+    # Without a first backward before loading, DDP adds up in another order from 3 ranks on: see docs/training.md.
+    for case in _cases_on_3_ranks():
+        _hold(case)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("sizes", [(1, 2), (4,)], ids=str)
+def test_a_training_stopped_within_an_epoch_ends_with_the_same_bits_on_1_2_and_4_ranks(sizes: tuple[int, ...]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        cases = _cases(run_ranks(max(sizes), _rank, folder, sizes))
+    assert len(cases) == 4 * len(sizes)
+    for case in cases:
+        _hold(case)
+
+
+def test_only_rank_0_writes_and_knows_where() -> None:
+    for case in _cases_on_3_ranks():
+        assert case[0].stopped.checkpoint is not None
+        assert all(seen.stopped.checkpoint is None for seen in case[1:])
+
+
+def _other_world(rank: int, folder: str) -> dict[str, Any]:
+    drawn: list[tuple[int, list[int]]] = []
+    whole = Batches.train
+
+    def recording(self: Batches, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        drawn.append((epoch, indices.tolist()))
+        return whole(self, indices, epoch)
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Batches, "train", recording)
+    groups = groups_of(2, 3)
+    recipe = replace(SGD, epochs=2, max_steps=None)
+    if 2 in groups:
+        _train(recipe, groups[2], folder, STOPPED)
+    dist.barrier()
+    before = list(drawn)
+    drawn.clear()
+    resumed, _ = _train(recipe, groups[3], folder, None)
+    told = {"before": before, "after": list(drawn[1:]), "notes": resumed.notes, "digest": resumed.digest}
+    # Then all that has to be refused, on all ranks alike.
+    refusals = {
+        "model": replace(recipe, model="mlp"),
+        "seed": replace(recipe, seed=6),
+        "fewer": replace(recipe, epochs=1),
+    }
+    for name, other in refusals.items():
+        with pytest.raises(RequestError) as refused:
+            _train(other, groups[3], folder, None)
+        told[name] = str(refused.value)
+    with pytest.raises(SeatrialError) as refused_never:
+        _train(recipe, groups[3], folder, None, resume="never")
+    told["never"] = str(refused_never.value)
+    store: Any = FullDiskStore() if rank == 0 else UntouchableStore()
+    with pytest.raises((SeatrialError, OSError)) as full:
+        trainer.train(TINY, device=CPU, group=groups[3], phase=lambda label: None, store=store)
+    told["full disk"] = str(full.value)
+    longer, _ = _train(replace(recipe, epochs=3, lr=0.01), groups[3], folder, None)
+    told["longer"] = (longer.first_step, longer.step, longer.notes)
+    return told
+
+
+def _told() -> list[dict[str, Any]]:
+    return [told for _, told in _seen_on_3_ranks()]
+
+
+def test_another_number_of_ranks_goes_on_where_the_samples_ended() -> None:
+    told = _told()
+    # Wrong would be to begin the epoch anew, or to count steps of another share: samples twice, others never.
+    for epoch in (0, 1):
+        drawn = [
+            index
+            for rank in told
+            for seen_epoch, indices in [*rank["before"], *rank["after"]]
+            if seen_epoch == epoch
+            for index in indices
+        ]
+        assert sorted(drawn) == list(range(1437))
+    for rank in told:
+        assert rank["notes"] == (
+            "2 ranks trained before and 3 do now: each sample still comes once an epoch, but sums over ranks round "
+            "differently.",
+        )
+    assert len({rank["digest"] for rank in told}) == 1
+
+
+def test_a_checkpoint_of_another_training_is_refused_by_the_field_that_differs() -> None:
+    told = _told()
+    assert "model was 'convnet' and is now 'mlp'" in told[0]["model"]
+    assert "seed was 5 and is now 6" in told[0]["seed"]
+    assert "beyond the 15 steps" in told[0]["fewer"]
+    # Rank 0 alone looks into the store; the others are told that it failed and do not wait for ever.
+    assert "resume is never" in told[0]["never"]
+    assert {rank["never"] for rank in told[1:]} == {"rank 0 could not read a checkpoint; its own message says why."}
+
+
+def test_a_full_disk_under_rank_0_ends_all_ranks() -> None:
+    told = _told()
+    assert "No space left" in told[0]["full disk"]
+    assert {rank["full disk"] for rank in told[1:]} == {"rank 0 could not save a checkpoint; its own message says why."}
+
+
+def test_more_epochs_and_another_lr_are_allowed_and_told() -> None:
+    for rank in _told():
+        assert rank["longer"] == (30, 45, ("epochs was 2 and is now 3.", "lr was 0.05 and is now 0.01."))
+
+
+def test_a_state_of_another_format_is_refused() -> None:
+    with pytest.raises(RequestError, match="format 7"):
+        compare({"format": 7}, SGD, 20, 1, CPU)
+
+
+def test_a_position_counts_samples_of_its_epoch() -> None:
+    position = Position()
+    position.advance(3, 1.5)
+    position.begin_epoch()
+    position.advance(2, 1.0)
+    assert (position.step, position.samples_seen, position.epoch_samples, position.epoch_loss_sum) == (2, 5, 2, 1.0)

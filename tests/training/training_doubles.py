@@ -1,0 +1,88 @@
+"""Stand-ins for what surrounds the trainer, and a net with everything that makes resuming hard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seatrial.training.watch import EpochStats, Start
+
+__all__ = ["FullDiskStore", "NormedDropoutNet", "RecordingWatch", "UntouchableStore", "build_normed_dropout_net"]
+
+
+class RecordingWatch:
+    """Notes what it is told; asks to stop after so many steps if it is given a number (2 or more)."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.starts: list[Start] = []
+        self.steps: list[int] = []
+        self.epochs: list[EpochStats] = []
+        self._stop_at = stop_at
+
+    def on_start(self, start: Start) -> None:
+        self.starts.append(start)
+
+    def on_step(self, step: int, loss: float, lr: float) -> None:
+        self.steps.append(step)
+
+    def on_epoch(self, stats: EpochStats) -> None:
+        self.epochs.append(stats)
+
+    def should_stop(self) -> bool:
+        return self._stop_at is not None and self.steps[-1:] == [self._stop_at - 2]
+
+
+class UntouchableStore:
+    """Raises whatever is asked of it: for ranks that must not write."""
+
+    def save(self, step: int, state: Mapping[str, Any]) -> Path:
+        raise AssertionError("a rank other than 0 wrote a checkpoint")
+
+    def newest(self) -> tuple[int, Mapping[str, Any]] | None:
+        raise AssertionError("a rank other than 0 looked for a checkpoint")
+
+    def load(self, path: Path) -> tuple[int, Mapping[str, Any]]:
+        raise AssertionError("a rank other than 0 read a checkpoint")
+
+
+class FullDiskStore:
+    """Nothing can be written to it."""
+
+    def save(self, step: int, state: Mapping[str, Any]) -> Path:
+        raise OSError(28, "No space left on device")
+
+    def newest(self) -> tuple[int, Mapping[str, Any]] | None:
+        return None
+
+    def load(self, path: Path) -> tuple[int, Mapping[str, Any]]:
+        raise OSError(2, "No such file")
+
+
+class NormedDropoutNet(nn.Module):
+    """BatchNorm and dropout: running statistics and random numbers. Two buckets in DDP, so their layout can change."""
+
+    def __init__(self, shape: tuple[int, int, int], num_classes: int) -> None:
+        super().__init__()
+        channels, height, width = shape
+        self.conv = nn.Conv2d(channels, 32, 3, padding=1)
+        self.norm = nn.BatchNorm2d(32)
+        self.hidden = nn.Linear(32 * height * width, 160)
+        self.hidden_norm = nn.BatchNorm1d(160)
+        self.dropout = nn.Dropout(0.3)
+        self.classifier = nn.Linear(160, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = torch.relu(self.norm(self.conv(images))).flatten(1)
+        hidden = torch.relu(self.hidden_norm(self.hidden(features)))
+        scores: Tensor = self.classifier(self.dropout(hidden))
+        return scores
+
+
+def build_normed_dropout_net(name: str, shape: tuple[int, int, int], num_classes: int, seed: int) -> nn.Module:
+    """In place of ``build_model``."""
+    torch.manual_seed(seed)
+    return NormedDropoutNet(shape, num_classes)
