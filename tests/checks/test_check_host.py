@@ -159,6 +159,7 @@ def cores(masks: list[str], quota: float | None = None) -> Any:
     [
         (["0", "0"], None, "1 core in the affinity masks"),
         (["0-7", "0-7"], 1.5, "1.5 cores by the CPU quota of the control group"),
+        (["0", "0"], 8.0, "1 core in the affinity masks"),
         (["0", "1"], None, None),
         (["0-1", "0-1"], 2.0, None),
         (["3", "3-4"], 8.0, None),

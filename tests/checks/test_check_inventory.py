@@ -43,8 +43,12 @@ def test_two_ranks_on_one_device_are_both_named(identity: str) -> None:
     assert identity in finding.measured
 
 
-def test_equal_pci_addresses_of_two_machines_are_two_devices() -> None:
-    assert judge(2, 8, lambda node, local_rank, told: told.update(device_id=f"0000:{local_rank:02x}:00")) == ()
+@pytest.mark.parametrize("boot", ["boot", None])
+def test_equal_pci_addresses_of_two_machines_are_two_devices(boot: str | None) -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told |= {"device_id": f"0000:{local_rank:02x}:00", "boot_id": boot and f"{boot}{node}"}
+
+    assert judge(2, 8, bend) == ()
 
 
 def test_parts_of_one_device_are_told_apart_by_their_number() -> None:
@@ -211,6 +215,24 @@ def test_memory_is_compared_inside_of_one_model() -> None:
 
     (finding,) = judge(5, 1, bend)
     assert finding.what == "nodes n3 and n4 differ from the rest in device model"
+
+
+def test_memory_goes_by_the_votes_of_machines_too() -> None:
+    """One node with 8 ranks against two with one each, which are a little different from each other."""
+
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told["memory_bytes"] = (80_000, 96_000, 96_500)[node] * 10**6
+
+    (finding,) = judge(3, 8, bend, dead={rank_of(node, at) for node in (1, 2) for at in range(1, 8)})
+    assert finding.culprit.nodes == ("n0",)
+
+
+def test_the_cpu_of_a_cpu_trial_is_named_once() -> None:
+    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+        told |= {"device": "a CPU", "cpu": "a CPU"} if node else {"device": "another", "cpu": "another"}
+
+    (finding,) = judge(3, 2, bend, device_type="cpu")
+    assert finding.what == "node n0 differs from the rest in device model"
 
 
 def test_a_tie_in_memory_names_nobody() -> None:

@@ -102,6 +102,18 @@ def test_a_python_without_torch_is_told(pyz: Path, tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_python_that_has_torch_and_nothing_of_ours_will_do(pyz: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], timeout=50, check=True)
+    python = str(tmp_path / "bare" / "bin" / "python")
+    (tmp_path / "stub" / "torch").mkdir(parents=True)
+    (tmp_path / "stub" / "torch" / "__init__.py").touch()
+    (tmp_path / "stub" / "torch" / "version.py").write_text("__version__ = '2.4.0a0+abc'\n")
+    request = ["run", "smoke", "--device", "cpu", "--python", python, "--dry-run"]
+    done = typed(pyz, *request, cwd=tmp_path, environ={"PYTHONPATH": str(tmp_path / "stub")})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert python in shlex.split(done.stdout)
+
+
 def test_a_torch_that_is_too_old_is_told(pyz: Path, tmp_path: Path) -> None:
     (tmp_path / "old" / "torch").mkdir(parents=True)
     (tmp_path / "old" / "torch" / "__init__.py").touch()

@@ -56,6 +56,14 @@ def test_a_path_that_is_mounted_under_another_group_is_read_relative_to_it(tmp_p
     assert (found.memory_limit_bytes, found.memory_left_bytes, found.quota_cores) == (5, 5, None)
 
 
+def test_a_group_that_is_not_to_be_seen_is_that_of_the_mount(tmp_path: Path) -> None:
+    mount = "30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+    tree = {"proc/self/cgroup": "0::/a/b\n", "proc/self/mountinfo": mount, "sys/fs/cgroup/memory.max": "7\n"}
+    found = read_cgroup(plant(tmp_path, tree))
+    assert found is not None
+    assert found.memory_limit_bytes == 7
+
+
 def test_where_a_hierarchy_is_mounted_twice_the_one_that_shows_more_counts(tmp_path: Path) -> None:
     mounts = "1 0 0:26 /x /run/own rw - cgroup2 c rw\n2 0 0:26 / /sys/fs/cgroup rw - cgroup2 c rw\n"
     tree = {"proc/self/cgroup": "0::/x/y\n", "proc/self/mountinfo": mounts}

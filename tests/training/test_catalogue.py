@@ -19,6 +19,7 @@ from torch.utils.data import DistributedSampler
 from training.rank_processes import groups_of, run_ranks
 from training.training_doubles import RecordingWatch, UntouchableStore, build_normed_dropout_net
 
+from seatrial.errors import SeatrialError
 from seatrial.training import trainer
 from seatrial.training.batches import Batches
 from seatrial.training.buffers import averaged, gather_buffers
@@ -125,7 +126,16 @@ def _overflow(world: dist.ProcessGroup) -> dict[str, Any]:
     halved = scale.factor / before
     parameter.grad = torch.full((2,), scale.factor)
     applied = scale.unscale([parameter], world)
-    return {"overflow": (skipped, halved, applied, parameter.grad.tolist())}
+    told = (skipped, halved, applied, parameter.grad.tolist())
+
+    def overflow_for_ever() -> None:
+        for _ in range(40):
+            parameter.grad = torch.full((2,), math.nan if world.rank() == 0 else 1.0)
+            scale.unscale([parameter], world)
+
+    with pytest.raises(SeatrialError) as ended:
+        overflow_for_ever()
+    return {"overflow": told, "ended": str(ended.value)}
 
 
 @functools.cache
@@ -195,6 +205,12 @@ def test_a_gradient_that_overflows_on_one_rank_is_left_out_on_all() -> None:
     # The wrong way: rank 2 leaves the step out, the others apply it, and the replicas are parted for good.
     for rank in _seen():
         assert rank["overflow"] == (True, 0.5, True, [1.0, 1.0])
+
+
+def test_gradients_that_never_fit_end_the_training_on_all_ranks() -> None:
+    # The wrong way: every step is left out, and the training goes on to its end without learning anything.
+    for rank in _seen():
+        assert "use bf16" in rank["ended"]
 
 
 def test_what_is_told_of_an_epoch_is_that_of_all_ranks() -> None:

@@ -17,11 +17,14 @@ import torch.multiprocessing as mp
 from torch.nn.functional import cross_entropy
 
 from seatrial.training.checkpoint import CheckpointStore
+from seatrial.training.clock import StepClock
 from seatrial.training.digest import digest, digest_state
 from seatrial.training.models import build_model
 from seatrial.training.outcome import Outcome
 from seatrial.training.recipe import Recipe
 from seatrial.training.sampling import epoch_order
+from seatrial.training.strategies import find_strategy
+from seatrial.training.strategies.parts import local
 from seatrial.training.trainer import train
 from seatrial.training.watch import EpochStats, Start
 
@@ -53,6 +56,8 @@ NORMS: dict[str, Recipe] = {
     for strategy in ("ddp", "fsdp")
 }
 RUNS = FEW | MORE
+NUDGED = {"pipeline": "classifier.bias", "tensor": "classifier.bias"}
+"""Strategy -> a parameter of which there are copies: one a pipeline, one a rank of tp."""
 NAMES = [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in RUNS]
 
 
@@ -95,6 +100,8 @@ class _Seen:
     """Names of the last checkpoint, uninterrupted and resumed."""
     crossed: dict[str, Any]
     """The last state of what went on from the checkpoint of the run before."""
+    astray: list[dict[str, str]]
+    """By rank: strategy -> digest when a copy went astray."""
 
 
 def _run(recipe: Recipe, folder: Path, *, stop_after: int = -1) -> Outcome:
@@ -124,8 +131,21 @@ def _rank(rank: int, port: int, folder: Path, recipes: dict[str, Recipe]) -> Non
         )
     for name, recipe in recipes.items():
         _run(recipe, folder / _before(name, recipes) / "stopped")
-    torch.save(ran, folder / f"{rank}.pt")
+    astray = {strategy: _digest_after_a_nudge(strategy, name) for strategy, name in NUDGED.items()}
+    torch.save((ran, astray), folder / f"{rank}.pt")
     dist.destroy_process_group()
+
+
+def _digest_after_a_nudge(strategy: str, name: str) -> str:
+    """Of a model that is as new but for one value on rank 3."""
+    group = dist.group.WORLD
+    assert group is not None
+    recipe = replace(RECIPE, strategy=strategy)
+    model = build_model(recipe.model, recipe.data().shape, 10, recipe.seed)
+    built = find_strategy(strategy)(model, recipe, device=CPU, group=group, clock=StepClock(CPU))
+    if group.rank() == 3:
+        local(dict(built.named_parameters())[name])[0] += 1e-3
+    return built.digest()
 
 
 def _before(name: str, recipes: dict[str, Recipe]) -> str:
@@ -146,10 +166,11 @@ def _all_runs(which: str) -> dict[str, _Seen]:
         folder = Path(text)
         mp.spawn(_rank, args=(store.port, folder, recipes), nprocs=WORLD_SIZE)  # type: ignore[no-untyped-call]
         # Written by the lines above, so trusted.
-        ran = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(WORLD_SIZE)]
+        told = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(WORLD_SIZE)]
         return {
             name: _Seen(
-                ran=[of_rank[name] for of_rank in ran],
+                ran=[ran[name] for ran, _ in told],
+                astray=[astray for _, astray in told],
                 whole=_last(folder / name / "straight"),
                 files=(_last_name(folder / name / "straight"), _last_name(folder / name / "resumed")),
                 crossed=_last(folder / _before(name, recipes) / "stopped"),
@@ -256,6 +277,15 @@ def test_one_strategy_goes_on_from_the_checkpoint_of_another(seen: _Seen, run: s
     for name, kept in theirs.items():
         assert kept.keys() == ({"step", "exp_avg", "exp_avg_sq"} if "adam" in run else {"momentum_buffer"})
         _assert_close(dict(sorted(ours[name].items())), dict(sorted(kept.items())))
+
+
+def test_a_copy_that_went_astray_shows_in_the_digests_of_those_that_hold_it() -> None:
+    astray = next(iter(_all_runs("few").values())).astray
+    pipeline = [of_rank["pipeline"] for of_rank in astray]
+    assert pipeline[0] == pipeline[1] != pipeline[2] == pipeline[3]
+    # Ranks 1 and 3 hold the second copy, sharded over the two.
+    tensor = [of_rank["tensor"] for of_rank in astray]
+    assert tensor[0] == tensor[2] == pipeline[0] != tensor[1] == tensor[3]
 
 
 @pytest.mark.slow

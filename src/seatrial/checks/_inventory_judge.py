@@ -122,9 +122,8 @@ def _shared(evidence: Evidence, told: Told, fleet: Sequence[Machine]) -> Iterato
     for rank, facts in sorted(told.items()):
         identity = facts.get("device_id")
         if isinstance(identity, str) and identity:
-            # A UUID is one in the world; a PCI address is one of its machine.
-            is_pci = identity.count(":") == 2
-            holders[facts.get("boot_id") if is_pci else "", identity].append(rank)
+            # A PCI address is one of its machine, whose containers have its boot in common.
+            holders[facts.get("boot_id") or evidence.ranks[rank].node, identity].append(rank)
     for (_, identity), ranks in holders.items():
         # Parts of one device (MIG, compute partitions) may share its id: then one list of devices shows them apart.
         places = {(told[rank].get("visibility"), told[rank].get("index")) for rank in ranks}

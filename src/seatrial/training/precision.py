@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from seatrial.errors import SeatrialError
 from seatrial.training.recipe import Recipe
 
 __all__ = ["LossScale", "autocast", "local"]
@@ -34,6 +35,7 @@ class LossScale:
     """
 
     _GOOD_STEPS = 2_000
+    _LOWEST = 2.0**-14
 
     def __init__(self, recipe: Recipe) -> None:
         self._is_on = recipe.amp == "fp16"
@@ -41,7 +43,10 @@ class LossScale:
         self._good_steps = 0
 
     def unscale(self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> bool:
-        """Bring the gradients back to their size. False, on all ranks alike, when the step is to be left out."""
+        """Bring the gradients back to their size. False, on all ranks alike, when the step is to be left out.
+
+        Raises SeatrialError, on all ranks alike, when gradients overflow whatever the factor.
+        """
         if not self._is_on:
             return True
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -52,6 +57,12 @@ class LossScale:
         if int(bad.item()):
             self.factor /= 2
             self._good_steps = 0
+            if self.factor < self._LOWEST:
+                # Or else every step is left out from here on, and nobody is told.
+                raise SeatrialError(
+                    f"gradients overflow in fp16 also where the loss is scaled by {2 * self.factor:g}: nothing would "
+                    "be learned any more; use bf16, or a lower learning rate."
+                )
             return False
         for gradient in gradients:
             gradient.mul_(1 / self.factor)

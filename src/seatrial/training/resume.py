@@ -193,6 +193,8 @@ def compare(
     made_by = _made_by(device)
     if state["made_by"] != made_by:
         notes.append(f"it was saved by {state['made_by']} and goes on with {made_by}, which may round differently.")
+    if device.type == "cuda" and not torch.are_deterministic_algorithms_enabled():
+        notes.append("kernels of a GPU may add up in another order from run to run, and round differently.")
     return tuple(notes)
 
 

@@ -58,7 +58,8 @@ def find_fully_shard(recipe: Recipe, device: torch.device) -> Callable[..., Any]
     except ImportError:  # torch 2.4 and 2.5
         if device.type == "cpu":
             raise RequestError(
-                f"strategy {name} on CPUs needs torch 2.6 or newer, and this is {torch.__version__}; use ddp."
+                f"strategy {name} on CPUs does not work with torch {torch.__version__}, and was verified with 2.13; "
+                "use ddp, or a newer torch."
             ) from None
         from torch.distributed._composable.fsdp import fully_shard
     found: Callable[..., Any] = fully_shard
@@ -79,7 +80,7 @@ class Sharded:
         data_size: int,
         counts_loss: bool = True,
     ) -> None:
-        self.model: Any = model
+        self.model = model
         self._named = list(model.named_parameters())
         self.data_rank, self.data_size = data_rank, data_size
         self._parts, self._device, self._clock = parts, device, clock
@@ -102,7 +103,6 @@ class Sharded:
         # In inference mode torch would choose another way to multiply what is cut, with more communication.
         with torch.inference_mode(False), torch.no_grad():
             scores: Tensor = self.model(images).clone()  # waits, where the scores are still on their way
-        self.model.reshard()  # else the outermost module keeps what it has gathered until a backward
         return scores if self._counts else None
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
