@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
 from seatrial.errors import RequestError
 from seatrial.worker.mpi_library import device_aware, end_mpi, load_mpi
+
+if TYPE_CHECKING:
+    from seatrial.worker.mpi_group import MpiGroup
 
 __all__ = ["BACKEND", "end", "register", "transport"]
 
@@ -19,19 +27,20 @@ BACKEND = "mpi" if dist.is_available() and dist.is_mpi_available() else "seatria
 
 torch refuses the plain name ``mpi`` when it was built without.
 """
+_LONGEST_ADDRESS = 300
 _created: Counter[tuple[int, ...]] = Counter()
+_groups: list[MpiGroup] = []
 
 
 def register() -> str:
     """Make the backend and the ``mpi://`` rendezvous known to torch, once; returns ``BACKEND``."""
-    if not hasattr(dist.Backend, BACKEND.upper()):
-        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
+    if BACKEND == "mpi" or hasattr(dist.Backend, BACKEND.upper()):
+        return BACKEND
     from torch.distributed.rendezvous import register_rendezvous_handler
 
-    try:
-        register_rendezvous_handler("mpi", _rendezvous)
-    except RuntimeError:  # it is known already
-        pass
+    dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
+    register_rendezvous_handler("mpi", _rendezvous)
+    atexit.register(_at_exit, os.getpid())
     return BACKEND
 
 
@@ -43,61 +52,75 @@ def transport(device_type: str = "cpu") -> str:
 
 
 def end() -> None:
-    """Finalize MPI, on the clean path, after the groups were destroyed. The launcher waits for it."""
-    end_mpi()
+    """Finalize MPI on the clean path, when all ranks come here: their launcher waits for it."""
+    if all([group.close() for group in _groups]):
+        _groups.clear()
+        end_mpi()
+
+
+def _at_exit(pid: int) -> None:
+    # An exception ended this rank: it leaves without MPI_Finalize, so that the launcher ends the ranks that wait for it.
+    # A child that was forked off has nothing to say in this.
+    if os.getpid() == pid and getattr(sys, "last_type", None) is None:
+        end()
 
 
 def _takes_device() -> bool:
-    import torch
-
     return torch.cuda.is_available() and device_aware("rocm" if getattr(torch.version, "hip", None) else "cuda")
 
 
-def _create(opts: Any, backend_options: Any) -> Any:
+def _create(opts: Any, backend_options: Any) -> MpiGroup:
     """What torch calls for the world and for each new group, on its members."""
     from seatrial.worker.mpi_group import MpiGroup
+    from seatrial.worker.mpi_lane import WATCHDOG
 
-    MPI = load_mpi()  # noqa: N806
-    world = MPI.COMM_WORLD
+    world = load_mpi().COMM_WORLD
     members = tuple(opts.global_ranks_in_group) or tuple(range(opts.group_size))
-    expected = members[opts.group_rank]
-    if world.rank != expected or world.size < opts.group_size:
+    rank, size = members[opts.group_rank], opts.group_size
+    if world.rank != rank or (world.size != size if not opts.global_ranks_in_group else world.size < size):
         raise RequestError(
-            f"torch says that this is rank {expected} of {opts.group_size}, MPI says rank {world.rank} of {world.size};"
-            " start the script with mpirun and let both count alike (RANK and WORLD_SIZE from the MPI launcher, or"
-            " init_method='mpi://')."
+            f"torch says that this is rank {rank} of {size}, MPI says rank {world.rank} of {world.size}; start the"
+            " script with mpirun and let both count alike (RANK and WORLD_SIZE as the MPI launcher has them, or"
+            ' init_method="mpi://").'
         )
     # Groups of the same members that are made one after the other must not be mistaken for one another.
     _created[members] += 1
     tag = zlib.crc32(repr((members, _created[members])).encode()) % 30_000
-    comm = world.Create_group(world.group.Incl(members), tag)
-    return MpiGroup(comm, opts.store, opts.timeout.total_seconds(), takes_device=_takes_device())
+    timeout_s = opts.timeout.total_seconds()
+    key = WATCHDOG.enter("group creation", timeout_s)
+    try:
+        comm = world.Create_group(world.group.Incl(members), tag)
+        group = MpiGroup(comm, opts.store, timeout_s, takes_device=_takes_device())
+    finally:
+        WATCHDOG.leave(key)
+    _groups.append(group)
+    return group
 
 
 def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
     """``init_method="mpi://"``: MPI itself says who is where; the store stands on rank 0."""
     import socket
-    from datetime import timedelta
 
-    world = load_mpi().COMM_WORLD
+    MPI = load_mpi()  # noqa: N806
+    world = MPI.COMM_WORLD
+    # On one machine the name that it gives itself need not be known.
+    local = world.Split_type(MPI.COMM_TYPE_SHARED)
     timeout = options.get("timeout") or timedelta(minutes=5)
-    store = address = None
+    store = None
+    text = ""
     if world.rank == 0:
         store = dist.TCPStore("0.0.0.0", 0, world.size, True, timeout, wait_for_workers=False)
-        address = (socket.gethostname(), store.port)
-    host, port = _told(world, address)
+        text = f"{'127.0.0.1' if local.size == world.size else socket.gethostname()} {store.port}"
+    host, port = _told(world, text)
     if store is None:
         store = dist.TCPStore(host, port, world.size, False, timeout)
     yield store, world.rank, world.size
-    raise RuntimeError("an mpi:// rendezvous cannot be repeated")
+    raise RuntimeError("an mpi:// rendezvous cannot be repeated; destroy the process group and form it anew")
 
 
-def _told(world: Any, address: tuple[str, int] | None) -> tuple[str, int]:
+def _told(world: Any, text: str) -> tuple[str, int]:
     """Rank 0's address on all ranks, as text: nothing is pickled."""
-    line = bytearray(b"\0" * 300)
-    if address is not None:
-        text = f"{address[0]} {address[1]}".encode()
-        line[: len(text)] = text
-    world.Bcast([line, 300, load_mpi().BYTE], root=0)
+    line = bytearray(text.encode().ljust(_LONGEST_ADDRESS, b"\0"))
+    world.Bcast([line, _LONGEST_ADDRESS, load_mpi().BYTE], root=0)
     host, port = bytes(line).rstrip(b"\0").decode().split()
     return host, int(port)

@@ -5,7 +5,7 @@ The one module of ours that imports mpi4py. Everything else asks ``load_mpi``.
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import ctypes
 import os
 import sys
@@ -17,13 +17,14 @@ from typing import Any
 
 from seatrial.errors import RequestError
 
-__all__ = ["device_aware", "end_mpi", "library_of_launcher", "load_mpi"]
+__all__ = ["device_aware", "end_mpi", "is_mpi_error", "library_of_launcher", "load_mpi"]
 
 _LAUNCHERS = ("mpirun", "mpiexec", "prte", "orte", "orted", "hydra")
 """How the names of the processes begin that start ranks: Open MPI 4 and 5, MPICH and Intel's hydra."""
 _FILES = ("libmpi.so.40", "libmpi.so.12", "libmpi.so")
 """As Open MPI, MPICH with Intel MPI, and others call it."""
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_loaded: list[Any] = []
 _MPIX = {"cuda": "MPIX_Query_cuda_support", "rocm": "MPIX_Query_rocm_support"}
 
 
@@ -33,8 +34,30 @@ def load_mpi() -> Any:
     Raises RequestError, one sentence, when mpi4py or an MPI library is missing, or when the library is not the one of
     the launcher, so that each rank believes to be alone.
     """
-    if "mpi4py.MPI" in sys.modules:
-        return sys.modules["mpi4py.MPI"]
+    if _loaded:
+        return _loaded[0]
+    if "mpi4py.MPI" not in sys.modules:
+        _prepare()
+    try:
+        with warnings.catch_warnings():
+            # Another MPI than the launcher's is an error here, below, and not only suspicious.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise RequestError(
+            f"mpi4py finds no MPI library it can use ({reason}); install seatrial[mpi], or name the library in"
+            " MPI4PY_LIBMPI."
+        ) from error
+    if not MPI.Is_initialized():
+        MPI.Init_thread()
+    _see_that_it_is_the_launchers(MPI)
+    _loaded.append(MPI)
+    return MPI
+
+
+def _prepare() -> None:
+    """Before mpi4py initialises MPI: which library, and that it is ours to finalize."""
     try:
         import mpi4py
     except ImportError as error:
@@ -44,22 +67,8 @@ def load_mpi() -> Any:
     library = library_of_launcher()
     if library is not None and not {"MPI4PY_LIBMPI", "MPI4PY_MPIABI"} & os.environ.keys():
         os.environ["MPI4PY_LIBMPI"] = str(library)
-    # We finalize ourselves: after an exception MPI_Finalize would wait for ranks that wait for us.
+    # After an exception MPI_Finalize would wait for ranks that wait for us.
     mpi4py.rc.finalize = False
-    try:
-        with warnings.catch_warnings():
-            # Another MPI than the launcher's is an error here, below, and not only suspicious.
-            warnings.simplefilter("ignore", RuntimeWarning)
-            from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise RequestError(
-            f"mpi4py finds no MPI library it can use ({reason}); install seatrial[mpi], or name the library in"
-            " MPI4PY_LIBMPI."
-        ) from error
-    atexit.register(_at_exit, MPI)
-    _see_that_it_is_the_launchers(MPI)
-    return MPI
 
 
 def _see_that_it_is_the_launchers(MPI: ModuleType) -> None:  # noqa: N803 (mpi4py's own name)
@@ -114,13 +123,11 @@ def device_aware(vendor: str) -> bool:
     """
     MPI = load_mpi()  # noqa: N806
     kinds = ""
-    try:
+    with contextlib.suppress(NotImplementedError, MPI.Exception):
         kinds = MPI.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds") or ""
-    except (NotImplementedError, MPI.Exception):
-        pass
     if any(kind.split(":")[0].strip() == vendor for kind in kinds.split(",")):
         return True
-    if os.environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1":
+    if os.environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1" and "CRAY" in MPI.Get_library_version():
         return True
     path = _loaded_library()
     if path is None:
@@ -137,14 +144,23 @@ def _loaded_library(maps: Path = Path("/proc/self/maps")) -> str | None:
     return next((line.split()[-1] for line in lines if "/libmpi.so" in line), None)
 
 
-def _at_exit(MPI: ModuleType) -> None:  # noqa: N803
-    # An exception ended this rank: leave without MPI_Finalize, so that the launcher ends the ranks that wait for it.
-    if getattr(sys, "last_type", None) is None:
-        end_mpi()
+def is_mpi_error(error: BaseException) -> bool:
+    """Whether MPI itself complained."""
+    return bool(_loaded) and isinstance(error, _loaded[0].Exception)
 
 
 def end_mpi() -> None:
-    """Finalize MPI if it was initialised here: on the clean path only, all ranks come here."""
-    MPI = sys.modules.get("mpi4py.MPI")  # noqa: N806
-    if MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized():
-        MPI.Finalize()
+    """Finalize MPI if it was initialised in this process. It waits for all ranks, so only where all of them come."""
+    if _loaded:
+        if not _loaded[0].Is_finalized():
+            _loaded[0].Finalize()
+        return
+    # A torch that was built with MPI finalizes it in an exit handler, which a rank of ours does not come to.
+    path = _loaded_library()
+    if path is None:
+        return
+    library, begun, ended = ctypes.CDLL(path), ctypes.c_int(0), ctypes.c_int(0)
+    library.MPI_Initialized(ctypes.byref(begun))
+    library.MPI_Finalized(ctypes.byref(ended))
+    if begun.value and not ended.value:
+        library.MPI_Finalize()

@@ -7,6 +7,7 @@ What is only moved, not reduced, travels as bytes, whatever its type.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +16,21 @@ from torch import Tensor
 
 from seatrial.worker.mpi_library import load_mpi
 
-__all__ = ["average", "moved", "reduced", "reduction"]
+__all__ = [
+    "HALVES",
+    "MOST_COUNTED",
+    "average",
+    "counted",
+    "moved",
+    "moved_shares",
+    "reduced",
+    "reduced_shares",
+    "reduction",
+]
+
+MOST_COUNTED = 2**31 - 1
+"""Counts have 32 bits before MPI 4.0."""
+_BLOCK_BYTES = 2**26
 
 Op = dist.ReduceOp
 _MPI_NAMES = {
@@ -31,7 +46,8 @@ _MPI_NAMES = {
 for _name in ("uint16", "uint32", "uint64"):  # torch 2.3 brought them
     if hasattr(torch, _name):
         _MPI_NAMES[getattr(torch, _name)] = f"{_name.upper()}_T"
-_HALVES = (torch.float16, torch.bfloat16)
+HALVES = (torch.float16, torch.bfloat16)
+"""Reduced by functions of ours, which read the memory themselves: on the host only."""
 _OPS = {Op.SUM: "SUM", Op.AVG: "SUM", Op.PRODUCT: "PROD", Op.MIN: "MIN", Op.MAX: "MAX"}
 _BITS = {Op.BAND: "BAND", Op.BOR: "BOR", Op.BXOR: "BXOR"}
 _BOOLS = {Op.SUM: "LOR", Op.MAX: "LOR", Op.PRODUCT: "LAND", Op.MIN: "LAND", Op.BAND: "LAND", Op.BOR: "LOR"}
@@ -41,12 +57,42 @@ _HALF_OPS = {"SUM": torch.add, "PROD": torch.mul, "MIN": torch.minimum, "MAX": t
 
 def moved(tensor: Tensor) -> list[Any]:
     """A contiguous host or device tensor as MPI buffer, to be moved: elements of its size without meaning."""
-    return [_memory(tensor), tensor.numel(), _element(tensor.element_size())]
+    return [_memory(tensor), *_extent(tensor.numel(), tensor.element_size())]
+
+
+def moved_shares(whole: Tensor, share: Tensor) -> list[Any]:
+    """As ``moved``, for a tensor with a share for each rank; MPI counts one of them."""
+    return [_memory(whole), *_extent(share.numel(), share.element_size())]
+
+
+def counted(tensor: Tensor, counts: Sequence[int], starts: Sequence[int]) -> list[Any]:
+    """As ``moved``, with as many elements for each rank as ``counts`` says, which begin at ``starts``."""
+    _see_that_it_counts(tensor.numel(), "moves")
+    return [_memory(tensor), (counts, starts), _element(tensor.element_size())]
 
 
 def reduced(tensor: Tensor) -> list[Any]:
     """A contiguous tensor as MPI buffer, to be reduced. Raises NotImplementedError for a type without reductions."""
-    return [_memory(tensor), tensor.numel(), _type(tensor.dtype)]
+    return reduced_shares(tensor, tensor)
+
+
+def reduced_shares(whole: Tensor, share: Tensor) -> list[Any]:
+    """As ``reduced``, for a tensor with a share for each rank; MPI counts one of them."""
+    _see_that_it_counts(share.numel(), "reduces")
+    return [_memory(whole), share.numel(), _type(whole.dtype)]
+
+
+def _see_that_it_counts(number: int, what: str) -> None:
+    if number > MOST_COUNTED and not _counts_far():
+        raise NotImplementedError(
+            f"the MPI backend {what} at most {MOST_COUNTED} elements in this call with an MPI older than 4.0, and here"
+            f" are {number}; do it in parts."
+        )
+
+
+@functools.cache
+def _counts_far() -> bool:
+    return bool(load_mpi().Get_version() >= (4, 0))
 
 
 def _memory(tensor: Tensor) -> Any:
@@ -54,15 +100,30 @@ def _memory(tensor: Tensor) -> Any:
     return load_mpi().buffer.fromaddress(tensor.data_ptr() if size_bytes else 0, size_bytes)
 
 
+def _extent(number: int, element_size: int) -> tuple[int, Any]:
+    """Count and MPI type of so many elements."""
+    if number <= MOST_COUNTED:
+        return number, _element(element_size)
+    return 1, _whole(number * element_size)
+
+
 @functools.cache
 def _element(size_bytes: int) -> Any:
-    # Counts are 32 bits in many an MPI: counting elements instead of bytes reaches 8 or 16 GiB.
     return load_mpi().BYTE.Create_contiguous(size_bytes).Commit()
 
 
 @functools.cache
+def _whole(size_bytes: int) -> Any:
+    """One element of that size, for more than a count of 32 bits can say."""
+    MPI = load_mpi()  # noqa: N806
+    blocks, rest = divmod(size_bytes, _BLOCK_BYTES)
+    block = _element(_BLOCK_BYTES)
+    return MPI.Datatype.Create_struct([blocks, rest], [0, blocks * _BLOCK_BYTES], [block, MPI.BYTE]).Commit()
+
+
+@functools.cache
 def _type(dtype: torch.dtype) -> Any:
-    if dtype in _HALVES:
+    if dtype in HALVES:
         return _element(2)
     if dtype not in _MPI_NAMES:
         raise NotImplementedError(f"the MPI backend reduces no {dtype}; convert it first.")
@@ -86,7 +147,7 @@ def _reduction(kind: Any, dtype: torch.dtype) -> Any:
     _type(dtype)
     if name is None:
         raise NotImplementedError(f"the MPI backend has no {kind.name} of {dtype}.")
-    if dtype in _HALVES:
+    if dtype in HALVES:
         return _half_op(name, dtype)
     return getattr(load_mpi(), name)
 
@@ -104,6 +165,8 @@ def _half_op(name: str, dtype: torch.dtype) -> Any:
     return load_mpi().Op.Create(apply, commute=True)
 
 
-def average(op: Any) -> bool:
-    """Whether the sum is still to be divided by the number of ranks."""
-    return bool(op == Op.AVG)
+def average(op: Any, host: Tensor, size: int) -> None:
+    """Divide a sum over ``size`` ranks where the average was asked for. Integers are cut, as NCCL does."""
+    if op == Op.AVG:
+        with torch.inference_mode():
+            host.div_(size, rounding_mode=None if host.is_floating_point() else "trunc")
