@@ -122,6 +122,8 @@ def _config(job: Job) -> Config:
         deadline_s=float(job.plan.deadline_s.value),
         worker={"device": job.device, "backend": job.backend, "env": dict(job.env), "planted": list(job.planted)},
         suspects=lambda check, events: suspects(job.plan, check, events),
+        # MPI does not start again in processes whose ranks have died, nor with some of them left out.
+        **({"most_generations": 1} if job.backend == "mpi" else {}),
     )
 
 

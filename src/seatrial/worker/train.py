@@ -114,6 +114,7 @@ def _train(spec: TrainSpec, place: Place, report: Report, stopped_by: list[int])
     from seatrial.training.checkpoint import CheckpointStore
     from seatrial.training.trainer import train
     from seatrial.worker.device import open_device
+    from seatrial.worker.groups import close_world
 
     report.enter("start-up/open device")
     device = open_device(spec.device, _local_device(spec, place), _threads(place.local_world_size))
@@ -147,7 +148,7 @@ def _train(spec: TrainSpec, place: Place, report: Report, stopped_by: list[int])
     told = _result(spec, place, report, outcome, _digests(outcome.digest, place, device))
     code = _code(told)
     report.enter("end")
-    dist.destroy_process_group()
+    close_world()
     report.result(code, told)
     return code
 
@@ -183,6 +184,8 @@ def _local_device(spec: TrainSpec, place: Place) -> int:
 def _meet(spec: TrainSpec, place: Place, backend: str, device: Any) -> None:
     import torch.distributed as dist
 
+    from seatrial.worker.groups import torch_backend
+
     options: dict[str, Any] = {}
     if spec.init != "env://":
         options = {"rank": place.rank, "world_size": place.world_size}
@@ -190,7 +193,7 @@ def _meet(spec: TrainSpec, place: Place, backend: str, device: Any) -> None:
         # Without it a barrier guesses the device, and may guess another rank's.
         options["device_id"] = device.torch
     try:
-        dist.init_process_group(backend, init_method=spec.init, timeout=timedelta(seconds=spec.timeout_s), **options)
+        dist.init_process_group(torch_backend(backend), init_method=spec.init, timeout=timedelta(seconds=spec.timeout_s), **options)
     except (RuntimeError, ValueError, OSError) as error:
         where = spec.init
         if where == "env://":
