@@ -26,7 +26,7 @@ from seatrial.verdict.wire import Decoder, encode
 _NODES, _LIAR = 3, 1
 _RUN = "simulated"
 _NEXT = 777
-"""A number that is replaced by the one that is due."""
+"""A number that stands for the one that is due."""
 _MOST_MESSAGE_BYTES = 1 << 19
 """What a conductor may be made to say by a few lines of somebody else."""
 
@@ -74,6 +74,8 @@ class _Fleet(SimulatedFleet):
             return
         if message.get("seq") == _NEXT:
             self._number(message)
+        if message.get("step") == _NEXT:
+            message["step"] = self.machine._number
         before = len(self.told.refused)
         self.say(_LIAR, message)
         refused = self.told.refused[before:]
@@ -99,7 +101,7 @@ class _Fleet(SimulatedFleet):
 
 def _shapes(rng: random.Random) -> dict[str, Any]:
     """A message that an agent may send, about itself, its rank, or somebody else."""
-    generation, step = rng.choice([0, 0, 0, 1]), rng.randrange(7)
+    generation, step = rng.choice([0, 0, 0, 1]), rng.choice([_NEXT, _NEXT, 0, 3])
     rank = rng.choice([_LIAR, _LIAR, 0, 2, 7])
     src = rng.choice(
         [f"rank{rank}.{generation}", f"node{rank}", f"node{_LIAR}", f"rank{_LIAR}.{generation}", "conductor"]
@@ -121,7 +123,7 @@ def _shapes(rng: random.Random) -> dict[str, Any]:
         {"kind": "killed", "gen": generation},
         {**where, "kind": "done", "seconds": 0.1, "share": {}},
         {**where, "kind": "done", "seconds": 0.1, "share": {"store": {"host": "evil", "port": 1}}},
-        {**where, "kind": "done", "seconds": 0.1, "share": {"x" * rng.choice([1, 1_000]): "y" * rng.choice([1, 400_000])}},
+        {**where, "kind": "done", "seconds": 0.1, "share": {"x" * rng.choice([1, 1_000]): "y" * rng.choice([1, 700_000])}},
         {**where, "kind": "figures", "figures": [{**place, "value": 1.0, "unit": "1"}]},
         {**where, "kind": "facts", "facts": [{**place, "value": "00"}]},
         {
@@ -133,7 +135,7 @@ def _shapes(rng: random.Random) -> dict[str, Any]:
             "stack": "",
             "phase": rng.choice(["collectives/meet", "x" * 900_000]),
         },
-        {**where, "kind": "exit", "code": rng.choice([0, 1, -9, -11, -6]), "ours": rng.random() < 0.5, "phase": "p", "last_lines": []},
+        {**where, "kind": "exit", "code": rng.choice([0, 1, -9, -11, -6]), "ours": rng.random() < 0.5, "phase": "p" * rng.choice([1, 900_000]), "last_lines": []},
         {**where, "kind": "stack", "state": "T", "wchan": "", "text": 'File "x", line 1 in y\n' * rng.choice([1, 20_000])},
         {**where, "kind": "left", "pid": 1, "state": "D"},
         {**event, "kind": "node", "node": rank, "hostname": "n0", "address": "", "pid": 1, "cores": 1},

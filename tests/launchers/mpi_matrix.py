@@ -116,12 +116,12 @@ def staged(group: Any, gloo: Any) -> None:
     from seatrial.worker.mpi_group import MpiGroup
 
     direct = MpiGroup._direct
-    MpiGroup._direct = lambda self, tensor, reduced=False: False  # type: ignore[method-assign]
+    setattr(MpiGroup, "_direct", lambda self, tensor, reduced=False: False)  # noqa: B010
     try:
         for part in (movements, points, groups):
             part(group, gloo)
     finally:
-        MpiGroup._direct = direct  # type: ignore[method-assign]
+        setattr(MpiGroup, "_direct", direct)  # noqa: B010
 
 
 def sequences(group: Any, gloo: Any) -> None:

@@ -38,12 +38,12 @@ def points(group: Any, gloo: Any) -> None:
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     same("batch", into, torch.full((3,), float(left)))
-    raises("timed out", lambda: dist.irecv(into, left, group, tag=99).wait(timedelta(seconds=0.2)))
+    raises("timed out", lambda: received(into, left, 99).wait(timedelta(seconds=0.2)))
     # Buffers that only the request knows, futures of what nobody waits for, and a message without values.
     for number in range(20):
         dist.isend(torch.full((50_000,), float(number)), right, group, tag=200 + number)
     into = torch.zeros(50_000)
-    futures = [dist.irecv(torch.zeros(50_000), left, group, tag=200 + number).get_future() for number in range(10)]
+    futures = [received(torch.zeros(50_000), left, 200 + number).get_future() for number in range(10)]
     for number in range(19, 9, -1):
         dist.recv(into, left, group, tag=200 + number)
         same("dropped isend", into, torch.full_like(into, float(number)))
@@ -89,7 +89,7 @@ def refusals(group: Any, gloo: Any) -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     one = torch.ones(2)
     raises("BAND", lambda: dist.all_reduce(one, Op.BAND))
-    raises("PREMUL_SUM", lambda: dist.all_reduce(one, dist._make_nccl_premul_sum(2.0)))  # type: ignore[attr-defined]
+    raises("PREMUL_SUM", lambda: dist.all_reduce(one, dist._make_nccl_premul_sum(2.0)))
     raises("complex64", lambda: dist.reduce_scatter_tensor(one[:1] * 1j, torch.ones(size) * 1j))
     raises("sparse", lambda: dist.all_reduce(torch.eye(2).to_sparse()))
     raises("monitored_barrier", dist.monitored_barrier)
@@ -132,6 +132,10 @@ def views(group: Any, gloo: Any) -> None:
     future = dist.all_reduce(torch.ones(4), async_op=True).get_future()
     later = dist.all_reduce(second, async_op=True).get_future()
     same("future behind", future.then(lambda _: later.wait()[0].clone()).wait(), torch.full((4,), float(size)))
+
+
+def received(into: Tensor, source: int, tag: int) -> Any:
+    return dist.irecv(into, source, tag=tag)
 
 
 def nested(tensor: Tensor) -> Tensor:

@@ -290,9 +290,14 @@ def test_a_copy_that_went_astray_shows_in_the_digests_of_those_that_hold_it() ->
 
 @pytest.mark.slow
 def test_batch_norm_is_sharded_as_it_is_replicated() -> None:
-    """Each rank normalises by its own share in both, so there is no one process to compare with."""
+    """Each rank normalises by its own share in both, so there is no one process to compare with.
+
+    The second loss comes after one step. Later ones say nothing: with four samples a share each step makes a difference
+    in the last bits some hundred times larger.
+    """
     seen = _all_runs("norms")
     for each in seen.values():
         _assert_resumed(each)
-    for name, value in seen["ddp"].whole["model"].items():
-        torch.testing.assert_close(seen["fsdp"].whole["model"][name], value, rtol=0, atol=1e-5)
+    sharded, replicated = (seen[strategy].ran[0].losses for strategy in ("fsdp", "ddp"))
+    assert sharded[:2] == pytest.approx(replicated[:2], abs=1e-5)
+    assert abs(replicated[1] - replicated[0]) > 1e-3

@@ -106,6 +106,7 @@ def _oracle(recipe: Recipe) -> tuple[list[torch.Tensor], list[float]]:
 
 @pytest.mark.parametrize("name", ["uneven", "empty"])
 def test_any_number_of_ranks_trains_as_one_full_batch_does(seen: list[_Seen], name: str) -> None:
+    # The wrong way: the mean of the means of uneven shares weighs the samples of a small share more.
     expected, losses = _oracle(UNEVEN if name == "uneven" else EMPTY)
     for rank in seen:
         outcome: Outcome = getattr(rank, name)

@@ -54,12 +54,14 @@ def job_of(request: Request, identity: Identity, meeting: Meeting | None) -> Job
         raise RequestError(f"--on {request.target}: no such target; there is {', '.join(TARGETS)}.")
     place.see_that_mpi_started(request.backend, identity, "run", least=2)
     python = request.python or sys.executable
+    # Ranks that a launcher started have an agent each; else each node has one, which starts its ranks.
+    is_rank = meeting is not None and identity.level == "rank"
     here = place.choose(
         device=request.device,
         backend=request.backend,
-        nproc_per_node=request.nproc_per_node if meeting is None else identity.local_world_size,
+        nproc_per_node=identity.local_world_size if is_rank else _ranks_of_a_node(request, identity),
         python=python,
-        alone=meeting is None or identity.local_world_size == identity.world_size,
+        alone=meeting is None or (is_rank and identity.local_world_size == identity.world_size),
     )
     planted = tuple(filter(None, os.environ.get("SEATRIAL_PLANT", "").split(";")))
     for fault in planted:
@@ -69,7 +71,7 @@ def job_of(request: Request, identity: Identity, meeting: Meeting | None) -> Job
         plan=_plan(request),
         target=request.target,
         nodes=meeting.agents if meeting else 1,
-        nproc_per_node=1 if identity.level == "rank" and meeting else identity.nproc_per_node or here.nproc_per_node,
+        nproc_per_node=1 if is_rank else here.nproc_per_node,
         device=here.device,
         backend=here.backend,
         python=python,
@@ -78,6 +80,17 @@ def job_of(request: Request, identity: Identity, meeting: Meeting | None) -> Job
     )
     _see_that_it_trains(job)
     return job
+
+
+def _ranks_of_a_node(request: Request, identity: Identity) -> int | None:
+    """As the option or the environment says; None where neither does. Raises RequestError where they disagree."""
+    asked, told = request.nproc_per_node, identity.nproc_per_node
+    if asked is not None and told is not None and asked != told:
+        raise RequestError(
+            f"--nproc-per-node {asked}, but {identity.launcher} says {told} processes a node; leave the option out, or"
+            " change what the launcher is told."
+        )
+    return told if asked is None else asked
 
 
 def _see_that_it_trains(job: Job) -> None:

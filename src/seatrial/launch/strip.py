@@ -1,13 +1,14 @@
-"""Python source without comments and docstrings, on the same lines.
+"""Python source without comments, docstrings and the types of functions, on the same lines.
 
-By tokens, not by ``ast.unparse``: what that writes differs from Python to Python.
+By places in the text, not by ``ast.unparse``: what that writes differs from Python to Python.
 """
 
 from __future__ import annotations
 
+import ast
 import io
 import tokenize
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from tokenize import TokenInfo
 
 __all__ = ["stripped"]
@@ -18,8 +19,10 @@ _BLANK = (tokenize.COMMENT, tokenize.NL)
 def stripped(source: str) -> str:
     """The source with blank lines for comments and for statements that are only a text.
 
-    Where such a statement is all that a block has, ``pass`` takes its place.
+    Where such a statement is all that a block has, ``pass`` takes its place. Types of arguments and results go where
+    nobody reads them while the program runs: in modules that postpone annotations.
     """
+    source = _untyped(source)
     # Not splitlines, which ends a line at a form feed, too.
     lines = list(io.StringIO(source))
     tokens = list(tokenize.generate_tokens(iter(lines).__next__))
@@ -27,6 +30,49 @@ def stripped(source: str) -> str:
     for token, text in reversed(_cuts(tokens)):
         _cut(lines, token, text)
     return "".join(lines)
+
+
+def _untyped(source: str) -> str:
+    tree = ast.parse(source)
+    if not any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body):
+        return source
+    text = source.encode()
+    starts = [0]
+    for line in io.BytesIO(text):
+        starts.append(starts[-1] + len(line))
+    for begin, end in sorted(_types(tree, text, starts), reverse=True):
+        text = text[:begin] + b"\n" * text.count(b"\n", begin, end) + text[end:]
+    return text.decode()
+
+
+def _types(tree: ast.Module, text: bytes, starts: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Where in the text the types of functions stand, from the colon or the arrow on."""
+
+    def cut(begin: int, annotation: ast.expr) -> Iterator[tuple[int, int]]:
+        # A bracket around a type is none of the type's: then it stays.
+        if b"(" not in text[begin : _begin(annotation, starts)]:
+            yield begin, _end(annotation, starts)
+
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        told = node.args
+        for argument in (*told.posonlyargs, *told.args, *told.kwonlyargs, told.vararg, told.kwarg):
+            if argument is not None and argument.annotation is not None:
+                yield from cut(_begin(argument, starts) + len(argument.arg.encode()), argument.annotation)
+        # On several lines it is its own brackets that keep them together.
+        if node.returns is not None and node.returns.lineno == node.returns.end_lineno:
+            yield from cut(text.rindex(b"->", 0, _begin(node.returns, starts)), node.returns)
+
+
+def _begin(node: ast.expr | ast.arg, starts: Sequence[int]) -> int:
+    return starts[node.lineno - 1] + node.col_offset
+
+
+def _end(node: ast.expr, starts: Sequence[int]) -> int:
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    return starts[node.end_lineno - 1] + node.end_col_offset
 
 
 def _cuts(tokens: Sequence[TokenInfo]) -> list[tuple[TokenInfo, str]]:

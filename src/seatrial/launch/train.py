@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -88,7 +89,9 @@ def _end(events: list[dict[str, Any]], folder: Path) -> int:
         restarts = outcome["restarts"]
         if restarts:
             lines = [*lines, f"restarts: {restarts}"]
-        print("\n".join(printable(str(line)) for line in lines), flush=True)
+        # Whether somebody reads it or not, the exit code stays that of the training.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            print("\n".join(printable(str(line)) for line in lines), flush=True)
     if outcome["how"] == "refused":
         raise RequestError(printable(outcome["text"]))
     if outcome["how"] == "absent":
@@ -100,9 +103,7 @@ def _end(events: list[dict[str, Any]], folder: Path) -> int:
         return 1
     if outcome["how"] == "interrupted":
         if not lines:
-            tell(
-                f"seatrial: {outcome['text']} before there was anything to save; the files of the run are in {folder}."
-            )
+            tell(f"seatrial: {outcome['text']} before the ranks had a result; all output is in {folder}.")
         return _INTERRUPTED
     code = int(outcome["code"])
     return code if code in (0, 2, _INTERRUPTED) else 1

@@ -15,6 +15,7 @@ from seatrial.launch import joined, place
 from seatrial.launch.job import ProgramJob
 from seatrial.launch.place import Place
 from seatrial.launch.targets import TARGETS
+from seatrial.probe import own_code
 from seatrial.probe.identity import Identity
 from seatrial.training.defaults import DEFAULT_MODELS, make_recipe
 from seatrial.training.recipe import Recipe
@@ -44,11 +45,12 @@ class TrainRequest:
 
     def argv(self) -> tuple[str, ...]:
         """What every rank executes."""
-        return (self.python, "-m", _PROGRAM, self.spec.to_json())
+        return (*own_code.module_argv(self.python, _PROGRAM), self.spec.to_json())
 
     def dry_run(self) -> list[str]:
         """What would be executed, a line each."""
-        ranks = shlex.join(["env", *(f"{name}={value}" for name, value in self.env.items()), *self.argv()])
+        beside = {**self.env, **(own_code.environ_for(os.environ) if self.job is None else {})}
+        ranks = shlex.join(["env", *(f"{name}={value}" for name, value in beside.items()), *self.argv()])
         if self.job is None:
             return [ranks]
         commands = TARGETS[self.job.target](self.job, control="127.0.0.1:PORT", token="TOKEN", keep="reports/RUN-ID")
@@ -65,9 +67,7 @@ class TrainRequest:
     def execute(self) -> None:
         """Become that process; does not return. For a request without a job."""
         argv = self.argv()
-        environ = {**os.environ, **self.env}
-        # A torch.py or random.py in the folder where the user stands must not be imported instead of the real one.
-        environ["PYTHONSAFEPATH"] = "1"
+        environ = {**os.environ, **self.env, **own_code.environ_for(os.environ)}
         sys.stdout.flush()
         os.execve(argv[0], argv, environ)
 

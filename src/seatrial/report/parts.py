@@ -8,7 +8,7 @@ from types import ModuleType
 
 __all__ = ["OPTIONAL", "optional"]
 
-OPTIONAL = ("bar", "charts", "html", "junit", "live")
+OPTIONAL = ("charts", "html", "junit", "live")
 
 
 def optional(name: str) -> ModuleType | None:

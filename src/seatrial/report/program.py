@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 import time
@@ -35,8 +36,10 @@ class ProgramDisplay:
         self._told_at = 0.0
         self._left_out = 0
         self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(_MOST_WAITING)
-        bar = optional("bar") if errors is not None and errors.isatty() else None
-        self._bar = bar.Bar(errors) if bar is not None else None
+        self._bar: Any = None
+        if errors is not None and errors.isatty() and "NO_COLOR" not in os.environ:
+            live = optional("live")
+            self._bar = live.Bar(errors) if live else None
         self._thread = threading.Thread(target=self._write_all, name="display", daemon=True)
         self._thread.start()
 
@@ -57,7 +60,7 @@ class ProgramDisplay:
             words, share = progress_words(message), message["step"] / max(message["num_steps"], 1)
             if self._bar is not None:
                 bar = self._bar
-                self._put(lambda: bar.update(words, share))
+                self._put(lambda: bar.show(printable(words), share))
             elif time.monotonic() - self._told_at >= _PLAIN_S:
                 self._told_at = time.monotonic()
                 self._say(words)
@@ -67,7 +70,7 @@ class ProgramDisplay:
         self._put_anyway(None)
         self._thread.join(_CLOSE_S)
         if self._bar is not None:
-            self._bar.stop()
+            self._bar.close()
 
     def _show(self, rank: int, lines: list[str], left_out: int) -> None:
         head = f"[rank {rank}] " if self._prefix else ""

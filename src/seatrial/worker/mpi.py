@@ -39,7 +39,7 @@ def register() -> str:
     from torch.distributed.rendezvous import register_rendezvous_handler
 
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
-    register_rendezvous_handler("mpi", _rendezvous)
+    register_rendezvous_handler("mpi", _rendezvous)  # type: ignore[no-untyped-call]
     atexit.register(_at_exit, os.getpid())
     return BACKEND
 

@@ -27,7 +27,11 @@ _MOST_IN_FLIGHT = 16
 Tensors = Sequence[Tensor]
 
 
-class MpiGroup(dist.ProcessGroup):
+# Names and types of its methods differ from one torch to the next, so they are not held against those of one.
+_ProcessGroup: Any = dist.ProcessGroup
+
+
+class MpiGroup(_ProcessGroup):  # type: ignore[misc]
     """One group, with a communicator for collectives and one for messages between two ranks.
 
     ``takes_device``: MPI takes addresses of device memory; else device tensors go through pinned host memory.

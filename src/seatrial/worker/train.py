@@ -17,7 +17,6 @@ import sys
 import traceback
 import warnings
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,6 +24,7 @@ from typing import Any
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.cpu import usable_cores
 from seatrial.worker.digests import difference
+from seatrial.worker.meet import form_world
 from seatrial.worker.train_report import Report
 from seatrial.worker.train_spec import TrainSpec
 
@@ -182,18 +182,15 @@ def _local_device(spec: TrainSpec, place: Place) -> int:
 
 
 def _meet(spec: TrainSpec, place: Place, backend: str, device: Any) -> None:
-    import torch.distributed as dist
-
-    from seatrial.worker.groups import torch_backend
-
-    options: dict[str, Any] = {}
-    if spec.init != "env://":
-        options = {"rank": place.rank, "world_size": place.world_size}
-    if backend == "nccl":
-        # Without it a barrier guesses the device, and may guess another rank's.
-        options["device_id"] = device.torch
     try:
-        dist.init_process_group(torch_backend(backend), init_method=spec.init, timeout=timedelta(seconds=spec.timeout_s), **options)
+        form_world(
+            spec.init,
+            rank=place.rank,
+            world_size=place.world_size,
+            backend=backend,
+            device=device,
+            timeout_s=spec.timeout_s,
+        )
     except (RuntimeError, ValueError, OSError) as error:
         where = spec.init
         if where == "env://":

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from seatrial.errors import RequestError
 from seatrial.training.clock import StepClock, timed_mean
 from seatrial.training.digest import digest
 from seatrial.training.recipe import Recipe
@@ -37,7 +38,14 @@ def build(
         **options,
     )
     wrapped.register_comm_hook(None, timed_mean(clock, group))
-    return Replica(model, torch.compile(wrapped) if recipe.compile else wrapped, group)
+    return Replica(model, _compiled(wrapped) if recipe.compile else wrapped, group)
+
+
+def _compiled(wrapped: nn.Module) -> Any:
+    try:
+        return torch.compile(wrapped)
+    except RuntimeError as error:  # a Python that is newer than this torch knows
+        raise RequestError(f"torch {torch.__version__} cannot compile here ({error}); leave compile off.") from error
 
 
 class Replica:

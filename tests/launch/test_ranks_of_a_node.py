@@ -1,0 +1,75 @@
+"""How many ranks each node gets, and which way they talk, by who started the processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import RequestError
+from seatrial.launch.job import Job
+from seatrial.launch.joined import Meeting
+from seatrial.launch.request import Request, job_of
+from seatrial.probe.identity import Identity
+
+NODE = {"launcher": "pytorchjob", "level": "node", "node_rank": 0, "nnodes": 2, "master_addr": "m", "master_port": 1}
+
+
+def job(identity: Identity, agents: int | None, nproc_per_node: int | None = None) -> Job:
+    request = Request(
+        plan="smoke",
+        only=(),
+        skip=(),
+        validation_only=False,
+        workload=None,
+        model=None,
+        epochs=None,
+        batch_size=None,
+        deadline=None,
+        out=Path("reports"),
+        as_json=False,
+        target="local",
+        nproc_per_node=nproc_per_node,
+        device="cpu",
+        backend="auto",
+        python=None,
+        dry_run=True,
+    )
+    meeting = None
+    if agents is not None:
+        where = {"host": "m", "ports": (1,), "token": "t", "protected": True, "launcher": identity.launcher}
+        meeting = Meeting(**where, number=0, agents=agents)  # type: ignore[arg-type]
+    return job_of(request, identity, meeting)
+
+
+def node(nproc_per_node: int | None) -> Identity:
+    return Identity(**NODE, nproc_per_node=nproc_per_node)  # type: ignore[arg-type]
+
+
+def rank(local_world_size: int) -> Identity:
+    return Identity(launcher="torchrun", level="rank", rank=0, world_size=4, local_world_size=local_world_size)
+
+
+def test_the_option_counts_where_the_environment_of_a_node_says_nothing() -> None:
+    found = job(node(None), agents=2, nproc_per_node=1)
+    assert (found.nodes, found.nproc_per_node) == (2, 1)
+
+
+def test_the_environment_of_a_node_says_how_many_ranks_it_starts() -> None:
+    assert job(node(3), agents=2).nproc_per_node == 3
+    assert job(node(3), agents=2, nproc_per_node=3).nproc_per_node == 3
+
+
+def test_option_and_environment_that_disagree_are_both_printed() -> None:
+    with pytest.raises(RequestError, match=r"--nproc-per-node 4, but pytorchjob says 3 processes a node"):
+        job(node(3), agents=2, nproc_per_node=4)
+
+
+def test_ranks_of_several_nodes_are_not_bound_to_loopback() -> None:
+    assert "GLOO_SOCKET_IFNAME" not in job(node(None), agents=2).env
+    assert "GLOO_SOCKET_IFNAME" not in job(rank(2), agents=4).env
+
+
+def test_ranks_of_one_machine_talk_over_loopback() -> None:
+    assert job(rank(4), agents=4).env["GLOO_SOCKET_IFNAME"] == "lo"
+    assert job(Identity(launcher="none", level="none"), agents=None).env["GLOO_SOCKET_IFNAME"] == "lo"
