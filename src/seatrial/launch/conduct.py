@@ -25,6 +25,7 @@ from seatrial.conductor.steps import of_plan
 from seatrial.launch.job import Command, Job, Processes, ProgramJob
 from seatrial.launch.joined import Meeting
 from seatrial.launch.targets import TARGETS
+from seatrial.probe.process import launcher_fds
 from seatrial.verdict.events import SCHEMA, Source
 
 __all__ = ["Agents", "caught_signals", "conduct", "conduct_program"]
@@ -148,6 +149,7 @@ class Agents:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
+                    pass_fds=launcher_fds(os.environ),
                     # A terminal's Ctrl-C and Ctrl-Z are for the controller alone.
                     start_new_session=True,
                 )

@@ -53,13 +53,14 @@ def transport(device_type: str = "cpu") -> str:
 
 def end() -> None:
     """Finalize MPI on the clean path, when all ranks come here: their launcher waits for it."""
-    if all([group.close() for group in _groups]):
-        _groups.clear()
+    well = [group.close() for group in _groups]
+    _groups.clear()
+    if all(well):
         end_mpi()
 
 
 def _at_exit(pid: int) -> None:
-    # An exception ended this rank: it leaves without MPI_Finalize, so that the launcher ends the ranks that wait for it.
+    # An exception ended this rank: it leaves without MPI_Finalize, and the launcher ends the ranks that wait for it.
     # A child that was forked off has nothing to say in this.
     if os.getpid() == pid and getattr(sys, "last_type", None) is None:
         end()

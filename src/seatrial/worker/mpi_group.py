@@ -369,7 +369,7 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
     def _settle_device(self, tensors: Tensors) -> None:
         """MPI knows no streams: what was queued before must have come to its end."""
         if self._takes_device and tensors and tensors[0].is_cuda:
-            torch.cuda.current_stream(tensors[0].device).synchronize()  # type: ignore[no-untyped-call]
+            torch.cuda.current_stream(tensors[0].device).synchronize()
 
 
 def _counts(which: str, tensor: Tensor, splits: Sequence[int], size: int) -> list[int]:

@@ -1,13 +1,13 @@
 """The order of collectives.
 
 MPI wants the collectives of a communicator in the same order on all ranks, whatever thread calls them, never two at a
-time, and never a blocking one against a non-blocking one. So each group has one lane: every collective is a blocking call;
-one that the caller waits for anyway runs in the caller's thread if nothing is before it, every other one in the lane's own
-thread, one after the other. What is chosen on one rank does not matter to the others, and the order is that in which the
-caller asked. Groups have communicators of their own, so their lanes need not wait for one another.
+time, and never a blocking one against a non-blocking one. So each group has one lane: every collective is a blocking
+call; one that the caller waits for anyway runs in the caller's thread if nothing is before it, every other one in the
+lane's own thread, one after the other. What is chosen on one rank does not matter to the others, and the order is that
+in which the caller asked. Groups have communicators of their own, so their lanes need not wait for one another.
 
-After an error or a timeout nobody knows which collective the other ranks are in, and the next one could take their values
-for its own: the lane then refuses all that follows.
+After an error or a timeout nobody knows which collective the other ranks are in, and the next one could take their
+values for its own: the lane then refuses all that follows.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from seatrial.errors import RequestError
 
-__all__ = ["device_aware", "end_mpi", "is_mpi_error", "library_of_launcher", "load_mpi"]
+__all__ = ["device_aware", "end_mpi", "is_mpi_error", "leave", "library_of_launcher", "load_mpi"]
 
 _LAUNCHERS = ("mpirun", "mpiexec", "prte", "orte", "orted", "hydra")
 """How the names of the processes begin that start ranks: Open MPI 4 and 5, MPICH and Intel's hydra."""
@@ -164,3 +164,15 @@ def end_mpi() -> None:
     library.MPI_Finalized(ctypes.byref(ended))
     if begun.value and not ended.value:
         library.MPI_Finalize()
+
+
+def leave(code: int) -> NoReturn:
+    """End this process now, past the exit handlers of Python: threads of a backend must not hold it up, or crash it.
+
+    MPICH says good-bye to its launcher in an exit handler of C, and the launcher kills all ranks of whoever does not.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if "PMI_FD" in os.environ and _loaded and _loaded[0].Is_finalized():
+        ctypes.CDLL(None).exit(code)
+    os._exit(code)

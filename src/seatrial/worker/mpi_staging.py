@@ -1,7 +1,7 @@
 """Between torch tensors and memory that MPI can take: contiguous, on the host unless MPI takes device addresses.
 
-What stands here runs in the caller's thread (``host_of``) and in the thread of a lane (``bring_back``), where autograd and
-inference mode are not as the caller has set them: so nothing here is recorded.
+What stands here runs in the caller's thread (``host_of``) and in the thread of a lane (``bring_back``), where autograd
+and inference mode are not as the caller has set them: so nothing here is recorded.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def bring_back(tensor: Tensor, host: Tensor) -> None:
         tensor.copy_(host.view(tensor.shape))
     if tensor.is_cuda:
         # This thread has a stream of its own; the caller's must find the values there.
-        torch.cuda.current_stream(tensor.device).synchronize()  # type: ignore[no-untyped-call]
+        torch.cuda.current_stream(tensor.device).synchronize()
 
 
 def deal(flat: Tensor, parts: Sequence[Tensor]) -> None:
     """The elements of a flat tensor, to the parts one after the other."""
-    for part, elements_of_part in zip(parts, flat.split(elements(parts)), strict=True):
+    for part, elements_of_part in zip(parts, flat.split(elements(parts)), strict=True):  # type: ignore[no-untyped-call]
         bring_back(part, elements_of_part)
 
 

@@ -52,7 +52,7 @@ _OPS = {Op.SUM: "SUM", Op.AVG: "SUM", Op.PRODUCT: "PROD", Op.MIN: "MIN", Op.MAX:
 _BITS = {Op.BAND: "BAND", Op.BOR: "BOR", Op.BXOR: "BXOR"}
 _BOOLS = {Op.SUM: "LOR", Op.MAX: "LOR", Op.PRODUCT: "LAND", Op.MIN: "LAND", Op.BAND: "LAND", Op.BOR: "LOR"}
 _BOOLS[Op.BXOR] = "LXOR"
-_HALF_OPS = {"SUM": torch.add, "PROD": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
+_HALF_OPS: dict[str, Any] = {"SUM": torch.add, "PROD": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
 
 
 def moved(tensor: Tensor) -> list[Any]:

@@ -46,7 +46,7 @@ def _seconds(timeout: Any, default_s: float) -> float:
     return named_s if named_s > 0 else default_s
 
 
-class LaneWork(Work):  # type: ignore[misc]
+class LaneWork(Work):
     """A collective of a lane (worker/mpi_lane.py)."""
 
     def __init__(
@@ -124,7 +124,7 @@ class LaneWork(Work):  # type: ignore[misc]
         with self._lock:
             first = self._future is None
             if first:
-                self._future = torch.futures.Future()  # type: ignore[var-annotated]
+                self._future = torch.futures.Future()
             done = self._done.is_set()
         if first and done:
             self._complete()
@@ -134,7 +134,7 @@ class LaneWork(Work):  # type: ignore[misc]
         _fulfil(self._future, self._result, self._error)
 
 
-class RequestWork(Work):  # type: ignore[misc]
+class RequestWork(Work):
     """Sends or receives, each an MPI request; tensors and buffers stay alive with it."""
 
     def __init__(
@@ -228,7 +228,7 @@ class RequestWork(Work):  # type: ignore[misc]
         with self._lock:
             first = self._future is None
             if first:
-                self._future = torch.futures.Future()  # type: ignore[var-annotated]
+                self._future = torch.futures.Future()
         if first and self._threads:
             in_background(self._complete)
         elif first:

@@ -25,10 +25,11 @@ from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.cpu import usable_cores
 from seatrial.worker.digests import difference
 from seatrial.worker.meet import form_world
+from seatrial.worker.mpi_library import leave
 from seatrial.worker.train_report import Report
 from seatrial.worker.train_spec import TrainSpec
 
-__all__ = ["INTERRUPTED", "Place", "hush_numpy", "leave", "main", "run_rank"]
+__all__ = ["INTERRUPTED", "Place", "hush_numpy", "main", "run_rank"]
 
 INTERRUPTED = 130
 
@@ -73,13 +74,6 @@ def main() -> None:
         print(f"Error: {error}", file=sys.stderr)
         code = error.exit_code
     leave(code)
-
-
-def leave(code: int) -> None:
-    """End now: threads of a backend must not hold up, or crash, a rank that has said all it had to say."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def run_rank(spec: TrainSpec, place: Place) -> int:
