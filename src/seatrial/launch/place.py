@@ -9,12 +9,14 @@ from pathlib import Path
 from seatrial.errors import RequestError
 from seatrial.probe.accelerators import count_accelerators
 from seatrial.probe.cpu import usable_cores
+from seatrial.probe.identity import Identity
 from seatrial.probe.torch_install import TorchInstall, find_torch
 
-__all__ = ["Place", "choose"]
+__all__ = ["Place", "choose", "see_that_mpi_started"]
 
 _CPU_PROCESSES = 2
 _MOST_CPU_PROCESSES = 512
+_MPI_LAUNCHERS = ("openmpi", "hydra", "slurm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,26 @@ def choose(
         # One machine only: the address that its own name resolves to may be anything, loopback always answers.
         env["GLOO_SOCKET_IFNAME"] = sorted(loopback)[0]
     return Place(device=decided, backend=backend, nproc_per_node=wanted, because=because, env=env)
+
+
+def see_that_mpi_started(backend: str, identity: Identity, command: str, *, least: int) -> None:
+    """Raises RequestError for ``--backend mpi`` where MPI's launcher has not started at least so many ranks.
+
+    ``command``: the word after ``seatrial``.
+    """
+    if backend != "mpi":
+        return
+    typed = f"mpirun -np 2 seatrial {command} ... --backend mpi"
+    if identity.level != "rank" or identity.launcher not in _MPI_LAUNCHERS:
+        who = "nobody" if identity.level == "none" else identity.launcher
+        raise RequestError(
+            f"--backend mpi: MPI's own launcher must start the ranks, and {who} has started this one; type {typed}."
+        )
+    if identity.world_size is not None and identity.world_size < least:
+        raise RequestError(
+            f"--backend mpi: {identity.launcher} has started {identity.world_size} process, and at least {least} are"
+            f" needed here; type {typed}."
+        )
 
 
 def _device(device: str, torch: TorchInstall, sysfs: Path) -> tuple[str, int, str]:

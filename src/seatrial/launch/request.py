@@ -52,6 +52,7 @@ def job_of(request: Request, identity: Identity, meeting: Meeting | None) -> Job
     """The job, still without the name of its run. Raises RequestError for what cannot be done here."""
     if request.target not in TARGETS:
         raise RequestError(f"--on {request.target}: no such target; there is {', '.join(TARGETS)}.")
+    place.see_that_mpi_started(request.backend, identity, "run", least=2)
     python = request.python or sys.executable
     # Ranks that a launcher started have an agent each; else each node has one, which starts its ranks.
     is_rank = meeting is not None and identity.level == "rank"

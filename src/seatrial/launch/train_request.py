@@ -77,6 +77,7 @@ def resolve(values: Mapping[str, Any], identity: Identity, environ: Mapping[str,
     is_rank = identity.level == "rank" and (joined.is_one_of_many(identity) or identity.launcher in _REAL_LAUNCHERS)
     is_node = identity.level == "node" and joined.is_one_of_many(identity)
     _refuse_here(values, identity, is_rank=is_rank, is_node=is_node)
+    place.see_that_mpi_started(values["backend"], identity, "train", least=1)
     if is_rank:
         return _as_rank(values, identity, environ, debug)
     if values["spawn"] or is_node:
