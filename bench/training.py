@@ -1,6 +1,6 @@
 """How fast the reference training is, against loops that others would write; 2 processes on the CPU, MNIST's shapes.
 
-    python bench/training.py [ROUNDS [MODEL...]]     about 12 minutes with what it does by itself: 15 rounds of mlp and convnet
+    python bench/training.py [ROUNDS [MODEL...]]     15 rounds of mlp and convnet; about 12 minutes
 
 Compared are seatrial's trainer, a hand-written loop over DistributedDataParallel, Hugging Face accelerate, Lightning
 Fabric, and the loop of many examples: a DataLoader that transforms sample by sample (training_contenders.py). All train
