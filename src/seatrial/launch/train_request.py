@@ -294,7 +294,7 @@ def _recipe(values: Mapping[str, Any], world_size: int) -> Recipe:
     if values["batch_size"] is not None:
         batch = values["batch_size"] * world_size
     epochs = values["epochs"] if values["epochs"] is not None else values["total_epochs"]
-    names = ["model", "max_steps", "optimizer", "lr", "schedule", "seed", "amp", "augment"]
+    names: list[str] = ["model", "max_steps", "optimizer", "lr", "schedule", "seed", "amp", "augment"]
     names += ["strategy", "model_parallel_size", "num_microbatches"]
     recipe = make_recipe(
         values["workload"],
