@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,8 @@ def see_that_mpi_started(backend: str, identity: Identity, command: str, *, leas
     """
     if backend != "mpi":
         return
+    if importlib.util.find_spec("seatrial.mpi") is None:
+        raise RequestError("--backend mpi: the file that travels is built without it; install seatrial[mpi] here.")
     typed = f"mpirun -np 2 seatrial {command} ... --backend mpi"
     if identity.level != "rank" or identity.launcher not in _MPI_LAUNCHERS:
         who = "nobody" if identity.level == "none" else identity.launcher
