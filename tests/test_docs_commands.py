@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from pathlib import Path
@@ -10,11 +11,15 @@ import click
 import pytest
 
 from seatrial.cli import cli
+from seatrial.errors import SeatrialError
+from seatrial.launch import place
 from seatrial.launch.options import SUBCOMMANDS
 from seatrial.launch.train_request import resolve
 from seatrial.probe.identity import identify
+from seatrial.probe.torch_install import find_torch
 
 DOCS = Path(__file__).parents[1] / "docs"
+_find_torch = functools.cache(find_torch)
 _ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
 
@@ -49,9 +54,15 @@ def refusal(line: str) -> str | None:
         if context.command.name == "train":
             values = {option.name: False if option.flag else option.default for option in SUBCOMMANDS["train"].options}
             resolve({**values, **context.params, "device": "cpu"}, identify(environ), environ, debug=False)
-    except Exception as error:
+    except (AssertionError, SeatrialError, click.ClickException) as error:
         return f"{line}: {error}"
     return None
+
+
+@pytest.fixture(autouse=True)
+def _ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each training looks for torch by starting its Python: the same one for all lines, so one answer will do."""
+    monkeypatch.setattr(place, "find_torch", _find_torch)
 
 
 @pytest.mark.parametrize("page", ["coming-from.md", "training.md"])
