@@ -1,7 +1,7 @@
 """What distributed training is often got wrong in: each test says what the wrong way gives.
 
 Others of the kind: gradients of uneven shares and non-finite losses in test_trainer.py, orders of epochs in
-test_sampling.py, checkpoints by rank 0 only in test_resume.py, threads in worker/test_device.py.
+test_sampling.py, checkpoints by rank 0 only in test_resume.py, threads in worker/test_train_rank.py.
 """
 
 from __future__ import annotations
