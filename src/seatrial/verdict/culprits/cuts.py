@@ -12,6 +12,7 @@ __all__ = ["Cut", "find_cuts", "name_cuts"]
 
 _SHARE = 0.9
 """Of the transfers across a cut so many are slow: a few may have been lucky."""
+_MOST_BLOCKS = 8
 _CONFIRMED = 2
 """So many pairs without a common member are slow across it on a quiet fabric."""
 
@@ -56,9 +57,19 @@ def find_cuts(sides: Sides, topology: Topology) -> tuple[Cut, ...]:
     blocks = [(name, frozenset(inside)) for name, inside in _by_name(topology.switch, members).items()]
     if not blocks:
         blocks = [("", block) for block in _components(sides, open_cells, members)]
-    for index, (near_name, near) in enumerate(blocks):
-        for far_name, far in blocks[index + 1 :]:
-            cuts += _cut(sides, open_cells, near, far, (near_name, far_name))
+        if len(blocks) > _MOST_BLOCKS:
+            # Too little was measured yet to see who reaches whom.
+            return tuple(cuts)
+    blocks = [(name, block) for name, block in blocks if len(block) > 1]
+    home = {member: index for index, (_, block) in enumerate(blocks) for member in block}
+    touched = {
+        (min(home[cell.source], home[cell.target]), max(home[cell.source], home[cell.target]))
+        for cell in open_cells
+        if cell.source in home and cell.target in home and home[cell.source] != home[cell.target]
+    }
+    for index, other in sorted(touched):
+        (near_name, near), (far_name, far) = blocks[index], blocks[other]
+        cuts += _cut(sides, open_cells, near, far, (near_name, far_name))
     return tuple(cuts)
 
 
@@ -152,8 +163,11 @@ def _components(sides: Sides, slow: Iterable[Cell], members: Sequence[int]) -> l
             member = todo.pop()
             reached.add(member)
             left.discard(member)
-            reach = near[member].union(*(group for group in groups if member in group))
-            new = (reach & left) - apart.get(member, set())
+            reach = near[member] & left
+            for group in groups:
+                if member in group:
+                    reach |= left & group
+            new = reach - apart.get(member, set())
             left -= new
             todo += new
         blocks.append(frozenset(reached))

@@ -75,7 +75,7 @@ def gather(observations: Observations, topology: Topology, limits: Limits, *, la
                 raise ValueError(f"{each.source} and {each.target} are no pair of the topology's members")
             figures.setdefault((each.source, each.target), []).append(each)
     # Only the quietest occasion counts, and of that the median: what failed has the rate 0.
-    rates: dict[tuple[int, int], tuple[float, int, str, int]] = {}
+    rates: dict[tuple[int, int], tuple[float, int, str]] = {}
     for key, many in figures.items():
         at_once = min(each.at_once for each in many)
         best = [each for each in many if each.at_once == at_once]
@@ -83,10 +83,11 @@ def gather(observations: Observations, topology: Topology, limits: Limits, *, la
         failed = (
             "" if rate > 0 else next((each.failed for each in best if each.failed), "no positive rate was measured")
         )
-        rates[key] = (rate, at_once, failed, best[0].repeats)
-    quiet = typical(rate for rate, at_once, _, _ in rates.values() if at_once == 1)
+        rates[key] = (rate, at_once, failed)
+    quiet = typical(rate for rate, at_once, _ in rates.values() if at_once == 1)
     medians = [] if latency else [group.gbps for group in observations.groups if group.gbps]
-    busy = typical(rate for rate, at_once, _, _ in rates.values() if at_once > 1) or typical(medians)
+    crowd = _crowd(observations.pairs, latency)
+    busy = typical(rate for rate, _ in crowd) or typical(medians)
     reference = quiet if busy is None or (quiet is not None and quiet > 1.05 * busy) else busy
     limit = 1 - limits.effect
     if limits.gbps is not None and not latency and reference and limits.gbps <= reference:
@@ -101,7 +102,7 @@ def gather(observations: Observations, topology: Topology, limits: Limits, *, la
             at_once=at_once,
             failed=failed,
         )
-        for (source, target), (rate, at_once, failed, _) in rates.items()
+        for (source, target), (rate, at_once, failed) in rates.items()
     }
     return Rates(
         cells=cells,
@@ -109,7 +110,7 @@ def gather(observations: Observations, topology: Topology, limits: Limits, *, la
         reference=reference,
         busy_reference=busy,
         limit=limit,
-        sigma=_sigma([(rate, repeats) for rate, at_once, _, repeats in rates.values() if at_once > 1], busy),
+        sigma=_sigma(crowd, busy),
     )
 
 
@@ -117,6 +118,20 @@ def _all_pairs(observations: Observations) -> Iterable[PairResult]:
     yield from observations.pairs
     for group in observations.groups:
         yield from group.slow
+
+
+def _crowd(results: Iterable[PairResult], latency: bool) -> list[tuple[float, int]]:
+    """Rate and repeats of the pairs measured while others were at work, of each the quietest such occasion.
+
+    What was found in a group is not among them: it lists the slow ones only.
+    """
+    least: dict[tuple[int, int], PairResult] = {}
+    for each in results:
+        if each.at_once > 1 and not each.failed and (each.latency_s is not None) == latency:
+            key = (each.source, each.target)
+            if key not in least or each.at_once <= least[key].at_once:
+                least[key] = each
+    return [(_rate(each), each.repeats) for each in least.values()]
 
 
 def _rate(result: PairResult) -> float:

@@ -31,6 +31,8 @@ _THINNER = 8
 """Where pairs slow one another down, so many times fewer are at work at once the next time."""
 _MOST_TURNS = 16
 """Of a step of a group's exchange: it has many steps."""
+_NEIGHBOURS = 3
+"""With so many of the other bad members each is measured."""
 _NO_LIMITS = Limits()
 Pair = tuple[int, int]
 
@@ -44,6 +46,7 @@ class _Scene:
     order: tuple[int, ...]
     """The members, shuffled by the seed, those of one switch together."""
     group_size: int
+    dead: frozenset[int]
 
     @property
     def quiet_pairs(self) -> set[frozenset[int]]:
@@ -83,13 +86,15 @@ def next_round(
         return None
     rates = gather(observations, topology, limits)
     broken = {member for each in judge_alone(observations.alone, topology) for member in each.members}
+    sides = weigh(rates, broken)
     scene = _Scene(
         observations=observations,
         topology=topology,
         rates=rates,
-        sides=weigh(rates, broken),
+        sides=sides,
         order=_shuffled(topology, seed),
         group_size=group_size,
+        dead=frozenset(member for member in topology.members if sides.dead(member)),
     )
     for step in (_first_pairs, _suspects, _thinner_pairs, _thinner_groups, _in_groups, trace_groups):
         found = step(scene)
@@ -163,7 +168,7 @@ def _suspects(scene: _Scene) -> Round | None:
 
     One after the other on a quiet fabric; where they are too many for that, fewer at once than before.
     """
-    wanted = _wanted(scene)
+    wanted = _wanted(scene) or _among_the_bad(scene)
     quiet = scene.quiet_pairs
     asked = len(quiet)
     controls = [pair for pair in _controls(scene) if frozenset(pair) not in quiet]
@@ -240,12 +245,38 @@ def _separate(scene: _Scene, side: Side) -> list[Pair]:
     sides, member = scene.sides, side[0]
     if sides.state(side) == "contested":
         clean = [cell for cell in sides.cells[side] if not sides.rates.slow(cell) and not cell.quiet]
-        return [(cell.source, cell.target) for cell in clean[:PARTNERS]]
+        return [(cell.source, cell.target) for cell in clean[:PARTNERS]] or _unlisted(scene, side)
     missing = PARTNERS - len(sides.accusing(side))
     tried = {end for pair in scene.quiet_pairs if member in pair for end in pair}
     pairs = [(member, other) for other in scene.partners(member, tried)[: max(missing, 0)]]
     # Nobody is known to be good: the pair itself, once more.
     return pairs or [(cell.source, cell.target) for cell in sides.cells.get(side, ()) if not cell.quiet][:PARTNERS]
+
+
+def _unlisted(scene: _Scene, side: Side) -> list[Pair]:
+    """With whom it was not slow within a group."""
+    found: list[Pair] = []
+    quiet = scene.quiet_pairs
+    for group in scene.rates.groups:
+        if side[0] in group.members and group.gbps is not None:
+            told = {
+                each.target if side[1] == "send" else each.source
+                for each in group.slow
+                if side in sides_of(each.source, each.target)
+            }
+            found += [(side[0], other) for other in group.members if other != side[0] and other not in told]
+    return [pair for pair in found if frozenset(pair) not in quiet][:PARTNERS]
+
+
+def _among_the_bad(scene: _Scene) -> list[Pair]:
+    """Bad members with one another: those that are clean there are behind something that all of them share."""
+    if len(scene.order) <= ALL_PAIRS:
+        return []
+    bad = [member for member in scene.order if scene.sides.bad(member) and member not in scene.sides.broken]
+    known = {frozenset(key) for key in scene.rates.cells}
+    steps = range(1, min(_NEIGHBOURS, len(bad) - 1) + 1)
+    pairs = [(member, bad[(index + step) % len(bad)]) for index, member in enumerate(bad) for step in steps]
+    return [pair for pair in {frozenset(pair): pair for pair in pairs}.values() if frozenset(pair) not in known]
 
 
 def _elsewhere(scene: _Scene, cell: Cell) -> list[Pair]:
@@ -285,20 +316,20 @@ def _thinner_pairs(scene: _Scene) -> Round | None:
         cells = [scene.rates.cells[pair] for pair in pairs if pair in scene.rates.cells]
         again = tuple((c.source, c.target) for c in cells if c.at_once > 1 and not scene.sides.explained(c))
         if again:
-            at_once = -(-max(cell.at_once for cell in cells) // _THINNER)
+            at_once = -(-max(scene.rates.cells[pair].at_once for pair in again) // _THINNER)
             turns = -(-len(again) // at_once)
             return Round(purpose="cover", pairs=again, turns=turns, repeats=_COVER_REPEATS)
     return None
 
 
 def _in_groups(scene: _Scene) -> Round | None:
-    """All other links of a large fleet: groups without those who are named already."""
+    """All other links of a large fleet: groups without the dead. Who is slow stays in, for all to see with whom."""
     if len(scene.order) <= ALL_PAIRS or len(set(scene.topology.rail.values())) > 1:
         return None
     tried = [(set(group.members), group.gbps is not None) for group in scene.observations.groups]
     dead = [pair for pair in scene.rates.cells.values() if pair.quiet and pair.failed]
     for groups in cover_groups(scene.order, scene.group_size):
-        left = [tuple(member for member in group if not scene.sides.bad(member)) for group in groups]
+        left = [tuple(member for member in group if member not in scene.dead) for group in groups]
         # With a dead link inside a group fails for sure: one end of it at a time.
         apart = [_without_dead_links(group, dead) for group in left]
         for turn in range(max(map(len, apart), default=0)):
@@ -347,7 +378,7 @@ def _thinner_groups(scene: _Scene) -> Round | None:
             least[key] = group
     again = []
     for group in least.values():
-        members = tuple(member for member in group.members if not scene.sides.bad(member))
+        members = tuple(member for member in group.members if member not in scene.dead)
         at_once = -(-(len(members) // 2) // _MOST_TURNS)
         smaller = any(set(members) <= key and least[key].at_once < group.at_once for key in least)
         if scene.rates.group_contended(group) and 2 * at_once <= group.at_once and not smaller:

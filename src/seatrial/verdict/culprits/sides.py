@@ -39,6 +39,13 @@ class Sides:
     def bad(self, member: int) -> bool:
         return member in self.broken or any(self.state(side) == "bad" for side in both_sides(member))
 
+    def dead(self, member: int) -> bool:
+        """Bad, and nothing at all came through on a quiet fabric: a group with it would only fail."""
+        if member in self.broken:
+            return True
+        bad = [side for side in both_sides(member) if self.state(side) == "bad"]
+        return any(cell.failed for side in bad for cell in self.accusing(side))
+
     def cleared(self, member: int) -> bool:
         return all(self.state(side) == "good" for side in both_sides(member))
 
@@ -107,7 +114,7 @@ def weigh(rates: Rates, broken: Iterable[int] = ()) -> Sides:
 
 
 def _clear_in_groups(rates: Rates) -> set[Side]:
-    """Sides of whose exchanges within a group less than half were slow."""
+    """Sides of whose exchanges within a group a tenth or more were not slow: behind a slow switch all others are."""
     found: set[Side] = set()
     for group in rates.groups:
         if group.gbps is None or rates.reference is None or group.gbps * group.told_below < 0.8 * rates.reference:
@@ -116,9 +123,9 @@ def _clear_in_groups(rates: Rates) -> set[Side]:
         for each in group.slow:
             for side in sides_of(each.source, each.target):
                 told[side] = told.get(side, 0) + 1
-        half = (len(group.members) - 1) / 2
+        most = 0.9 * (len(group.members) - 1)
         for member in group.members:
-            found.update(side for side in both_sides(member) if told.get(side, 0) < half)
+            found.update(side for side in both_sides(member) if told.get(side, 0) < most)
     return found
 
 
