@@ -91,7 +91,9 @@ def rounds_seed(fleet: Fleet) -> int:
 
 def draw(rng: random.Random, *, num_members: int | None = None, bursts: bool = False) -> Fleet:
     """Any fleet: 2 to 4,096 members, none to five culprits, 3 to 5 % noise, switches known or not."""
-    size = num_members or round(math.exp(rng.uniform(math.log(2), math.log(4096))))
+    # Large ones take seconds each: one in a hundred.
+    least, most_members = (512, 4096) if rng.random() < 0.01 else (2, 512)
+    size = num_members or round(math.exp(rng.uniform(math.log(least), math.log(most_members))))
     topology = make_topology(size, rng.choice([per for per in (2, 4, 8, 16, 32) if per >= min(8, size // 2)]))
     most = 1 if size < 5 else min(5, (size - 1) // 3 + 1)
     number = 0 if rng.random() < 0.3 else rng.randint(1, most)

@@ -234,7 +234,8 @@ def _wanted(scene: _Scene) -> list[Pair]:
             continue
         pair = (cell.source, cell.target)
         if not cell.quiet:
-            wanted[frozenset(pair)] = pair
+            if not any(sides.at_limit(side) for side in sides_of(*pair)):
+                wanted[frozenset(pair)] = pair
         elif link_fault(sides, cell) is not False:
             wanted.update((frozenset(other), other) for other in _elsewhere(scene, cell))
     return [pair for key, pair in wanted.items() if key not in quiet]

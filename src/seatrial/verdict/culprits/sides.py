@@ -12,11 +12,13 @@ from typing import Literal
 
 from seatrial.verdict.culprits.rates import Rates
 from seatrial.verdict.culprits.records import Cell
+from seatrial.verdict.statistics import median
 
 __all__ = ["PARTNERS", "Side", "Sides", "State", "both_sides", "other_side", "sides_of", "weigh"]
 
 PARTNERS = 2
 """With so many known-good partners a suspect is slow on a quiet fabric before it is named: one may be a bad link."""
+_MANY = 4
 Side = tuple[int, Literal["send", "receive"]]
 State = Literal["good", "bad", "suspect", "contested", "unknown"]
 """``good``: has a clean transfer. ``bad``: none, and slow with good partners on a quiet fabric. ``suspect``: none, and
@@ -73,16 +75,25 @@ class Sides:
             if cell.quiet and self.rates.slow(cell) and self.state(other_side(cell, side)) == "good"
         )
 
-    def best(self, side: Side, *, besides: Cell) -> Cell | None:
-        """The fastest transfer of a side with another good partner; on a quiet fabric where there is one."""
+    def elsewhere(self, side: Side, *, besides: Cell) -> float | None:
+        """What a side reaches with other good partners, on a quiet fabric where that was measured; a ratio.
+
+        The best of a few. Of four and more the median: a member at the limit itself has links above it and below.
+        """
         others = [
             cell
             for cell in self.cells.get(side, ())
             if {cell.source, cell.target} != {besides.source, besides.target}
             and self.state(other_side(cell, side)) in ("good", "contested")
         ]
-        quiet = [cell for cell in others if cell.quiet]
-        return max(quiet or others, key=lambda cell: cell.ratio, default=None)
+        ratios = [cell.ratio for cell in others if cell.quiet] or [cell.ratio for cell in others]
+        if not ratios:
+            return None
+        return median(ratios) if len(ratios) >= _MANY else max(ratios)
+
+    def at_limit(self, side: Side) -> bool:
+        """Measured with so many on a quiet fabric, some slow and some not, that more would tell nothing new."""
+        return sum(1 for cell in self.cells.get(side, ()) if cell.quiet) >= 2 * _MANY
 
 
 def other_side(cell: Cell, side: Side) -> Side:

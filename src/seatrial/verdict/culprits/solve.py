@@ -148,10 +148,10 @@ def link_fault(sides: Sides, cell: Cell) -> bool | None:
     None: the ends have no good transfer elsewhere to hold it against.
     """
     sender, receiver = sides_of(cell.source, cell.target)
-    best_sent, best_received = sides.best(sender, besides=cell), sides.best(receiver, besides=cell)
-    if best_sent is None or best_received is None or sides.states_of(cell) != ("good", "good"):
+    sent, received = sides.elsewhere(sender, besides=cell), sides.elsewhere(receiver, besides=cell)
+    if sent is None or received is None or sides.states_of(cell) != ("good", "good"):
         return None
-    return cell.ratio < sides.rates.limit * min(1.0, best_sent.ratio, best_received.ratio)
+    return cell.ratio < sides.rates.limit * min(1.0, sent, received)
 
 
 def _links(sides: Sides, cuts: Sequence[Cut], topology: Topology) -> tuple[list[Named], tuple[Cell, ...]]:
