@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from seatrial.verdict.culprits.cuts import find_cuts
 from seatrial.verdict.culprits.others import judge_alone
@@ -377,20 +377,22 @@ def _thinner_groups(scene: _Scene) -> Round | None:
         key = frozenset(group.members)
         if group.gbps is not None and (key not in least or group.at_once < least[key].at_once):
             least[key] = group
-    again = []
+    again: list[tuple[tuple[int, ...], int]] = []
     for group in least.values():
         members = tuple(member for member in group.members if member not in scene.dead)
         at_once = -(-(len(members) // 2) // _MOST_TURNS)
         smaller = any(set(members) <= key and least[key].at_once < group.at_once for key in least)
-        if scene.rates.group_contended(group) and 2 * at_once <= group.at_once and not smaller:
-            again.append(members)
+        if scene.sides.contended(group) and 2 * at_once <= group.at_once and not smaller:
+            again.append((members, group.at_once))
     disjoint: list[tuple[int, ...]] = []
-    for members in sorted(again):
+    for members, _ in sorted(again):
         if all(set(members).isdisjoint(other) for other in disjoint):
             disjoint.append(members)
     found = Round(purpose="cover", groups=tuple(disjoint), turns=_MOST_TURNS, repeats=_repeats(scene.rates))
-    most = max((group.at_once for group in scene.rates.groups), default=0)
-    return found if disjoint and 2 * found.at_once <= most else None
+    useful = tuple(
+        sorted(members for members, at_once in again if members in disjoint and 2 * found.at_once <= at_once)
+    )
+    return replace(found, groups=useful) if useful else None
 
 
 def _repeats(rates: Rates) -> int:

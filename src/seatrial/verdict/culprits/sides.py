@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from seatrial.verdict.culprits.rates import Rates
-from seatrial.verdict.culprits.records import Cell
+from seatrial.verdict.culprits.rates import CONTENDED, Rates
+from seatrial.verdict.culprits.records import Cell, GroupResult
 from seatrial.verdict.statistics import median
 
 __all__ = ["PARTNERS", "Side", "Sides", "State", "both_sides", "other_side", "sides_of", "weigh"]
@@ -74,6 +74,14 @@ class Sides:
             for cell in self.cells.get(side, ())
             if cell.quiet and self.rates.slow(cell) and self.state(other_side(cell, side)) == "good"
         )
+
+    def contended(self, group: GroupResult) -> bool:
+        """So much in a group is slow that its exchanges slowed one another down: that hides what is slower."""
+        if group.gbps is None or self.rates.reference is None:
+            return False
+        most = max(0.02 * len(group.members) * (len(group.members) - 1), 8)
+        told = sum(1 for each in group.slow if "bad" not in map(self.state, sides_of(each.source, each.target)))
+        return group.gbps < CONTENDED * self.rates.reference or told > most
 
     def elsewhere(self, side: Side, *, besides: Cell) -> float | None:
         """What a side reaches with other good partners, on a quiet fabric where that was measured; a ratio.

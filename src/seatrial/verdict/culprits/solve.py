@@ -225,10 +225,10 @@ def _groups(rates: Rates, sides: Sides) -> tuple[list[Named], list[str]]:
     found: list[Named] = []
     remains: list[str] = []
     for group in rates.groups:
-        if group.gbps is not None or any(sides.bad(member) for member in group.members):
+        if group.gbps is not None or any(sides.dead(member) for member in group.members):
             continue
         members = set(group.members)
-        if any(key[0] in members and key[1] in members for key, c in rates.cells.items() if c.quiet and rates.slow(c)):
+        if any(key[0] in members and key[1] in members for key, c in rates.cells.items() if c.quiet and c.failed):
             continue
         reason = group.failed or "no figure was measured"
         if _all_clean(group, rates):

@@ -28,10 +28,10 @@ def trace(groups: Sequence[GroupResult], rates: Rates, sides: Sides, *, repeats:
     pairs: list[tuple[int, int]] = []
     tried: list[Members] = []
     for group in groups:
-        if passed[frozenset(group.members)] or any(sides.bad(member) for member in group.members):
+        if passed[frozenset(group.members)] or any(sides.dead(member) for member in group.members):
             continue
         inside = set(group.members)
-        if any(a in inside and b in inside for (a, b), cell in rates.cells.items() if cell.quiet and rates.slow(cell)):
+        if any(a in inside and b in inside for (a, b), cell in rates.cells.items() if cell.quiet and cell.failed):
             continue
         for wish in _inside(tuple(sorted(group.members)), passed):
             if isinstance(wish, frozenset):
