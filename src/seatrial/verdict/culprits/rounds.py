@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from seatrial.verdict.culprits.cuts import find_cuts
@@ -328,25 +328,33 @@ def _in_groups(scene: _Scene) -> Round | None:
     if len(scene.order) <= ALL_PAIRS or len(set(scene.topology.rail.values())) > 1:
         return None
     tried = [(set(group.members), group.gbps is not None) for group in scene.observations.groups]
-    dead = [pair for pair in scene.rates.cells.values() if pair.quiet and pair.failed]
-    for groups in cover_groups(scene.order, scene.group_size):
-        left = [tuple(member for member in group if member not in scene.dead) for group in groups]
-        # With a dead link inside a group fails for sure: one end of it at a time.
-        apart = [_without_dead_links(group, dead) for group in left]
-        for turn in range(max(map(len, apart), default=0)):
-            missing = tuple(
-                parts[turn]
-                for parts in apart
-                if turn < len(parts) and len(parts[turn]) > 1 and not _was_tried(parts[turn], tried)
-            )
-            if missing:
-                return Round(purpose="cover", groups=missing, repeats=_repeats(scene.rates))
-    ends = sorted({end for cell in dead for end in (cell.source, cell.target) if not scene.sides.bad(end)})
+    for groups in _planned_groups(scene):
+        missing = tuple(group for group in groups if len(group) > 1 and not _was_tried(group, tried))
+        if missing:
+            return Round(purpose="cover", groups=missing, repeats=_repeats(scene.rates))
+    ends = sorted(
+        {end for cell in _dead_links(scene) for end in (cell.source, cell.target) if not scene.sides.bad(end)}
+    )
     known = {frozenset(key) for key in scene.rates.cells}
     pairs = [pair for pairs in circle(ends) for pair in pairs if frozenset(pair) not in known] if ends else []
     if pairs:
         return Round(purpose="cover", pairs=tuple(pairs), turns=len(pairs), repeats=_QUIET_REPEATS)
     return None
+
+
+def _dead_links(scene: _Scene) -> list[Cell]:
+    return [cell for cell in scene.rates.cells.values() if cell.quiet and cell.failed]
+
+
+def _planned_groups(scene: _Scene) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Rounds of groups that together hold every two members that are not dead."""
+    dead = _dead_links(scene)
+    for groups in cover_groups(scene.order, scene.group_size):
+        left = [tuple(member for member in group if member not in scene.dead) for group in groups]
+        # With a dead link inside a group fails for sure: one end of it at a time.
+        apart = [_without_dead_links(group, dead) for group in left]
+        for turn in range(max(map(len, apart), default=0)):
+            yield tuple(parts[turn] for parts in apart if turn < len(parts))
 
 
 def _was_tried(members: Sequence[int], tried: Sequence[tuple[set[int], bool]]) -> bool:
@@ -377,13 +385,13 @@ def _thinner_groups(scene: _Scene) -> Round | None:
         key = frozenset(group.members)
         if group.gbps is not None and (key not in least or group.at_once < least[key].at_once):
             least[key] = group
-    again: list[tuple[tuple[int, ...], int]] = []
-    for group in least.values():
-        members = tuple(member for member in group.members if member not in scene.dead)
-        at_once = -(-(len(members) // 2) // _MOST_TURNS)
-        smaller = any(set(members) <= key and least[key].at_once < group.at_once for key in least)
-        if scene.sides.contended(group) and 2 * at_once <= group.at_once and not smaller:
-            again.append((members, group.at_once))
+    # Groups that only trace a failure need not be quiet.
+    planned = {frozenset(group) for groups in _planned_groups(scene) for group in groups} if least else set()
+    again = [
+        (group.members, group.at_once)
+        for key, group in least.items()
+        if key in planned and scene.sides.contended(group)
+    ]
     disjoint: list[tuple[int, ...]] = []
     for members, _ in sorted(again):
         if all(set(members).isdisjoint(other) for other in disjoint):

@@ -73,10 +73,8 @@ def _inside(members: Members, passed: dict[frozenset[int], bool]) -> Iterator[fr
 
 def _between(blocks: Sequence[Block], passed: dict[frozenset[int], bool]) -> Iterator[frozenset[int] | tuple[int, int]]:
     """The fault lies between the two parts of one of the blocks, all of which are clean within and to one another."""
-    if all(len(near) <= 1 and len(far) <= 1 for near, far in blocks):
-        for near, far in blocks:
-            if near and far:
-                yield near[0], far[0]
+    if all(len(near) <= 2 and len(far) <= 2 for near, far in blocks):
+        yield from ((a, b) for near, far in blocks for a in near for b in far)
         return
     split = [(_halve(near), _halve(far)) for near, far in blocks]
     sets = [frozenset(m for near, far in split for m in near[side] + far[side]) for side in (0, 1)]
