@@ -17,9 +17,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from culprits_fleet import Fault, Fleet
+from culprits_fleet import GBPS, Fault, Fleet
 from harness import write_result
-from seatrial.verdict.culprits import Diagnosis, Named, Observations, Topology, next_round, solve
+
+from seatrial.verdict.culprits import Diagnosis, Limits, Named, Observations, Topology, next_round, solve
 
 SEED = 7
 MADS = (0.03, 0.04, 0.05)
@@ -68,25 +69,23 @@ def _is(named: Named, fault: Fault, topology: Topology) -> bool:
 def play(fleet: Fleet, *, watch: bool = False) -> Played:
     """Ask and measure until the solver has nothing more to ask. ``watch``: note when the last culprit was named."""
     seen = Observations()
+    # Two alone have no peers: they are held against a baseline.
+    limits = Limits(gbps=0.9 * GBPS, origin="baseline") if len(fleet.topology.members) == 2 else Limits()
     rounds = turns = 0
     history: list[set[tuple[str, tuple[int, ...]]]] = []
-    while (asked := next_round(seen, fleet.known, seed=rounds_seed(fleet))) is not None:
+    while (asked := next_round(seen, fleet.known, limits, seed=len(fleet.topology.members))) is not None:
         pairs, groups = fleet.measure(asked)
         seen = replace(seen, pairs=seen.pairs + tuple(pairs), groups=seen.groups + tuple(groups))
         rounds += 1
         turns += asked.turns * max((len(group) - 1 for group in asked.groups), default=1)
         if watch:
-            history.append({(named.kind, named.members) for named in solve(seen, fleet.known).culprits})
+            history.append({(named.kind, named.members) for named in solve(seen, fleet.known, limits).culprits})
         if rounds > MOST_ROUNDS:
             raise RuntimeError(f"no end after {rounds} rounds: {fleet.faults}, {len(fleet.topology.members)} members")
-    diagnosis = solve(seen, fleet.known)
+    diagnosis = solve(seen, fleet.known, limits)
     final = {(named.kind, named.members) for named in diagnosis.culprits}
     to_name = next((index + 1 for index, names in enumerate(history) if final <= names), rounds)
     return Played(fleet=fleet, diagnosis=diagnosis, rounds=rounds, turns=turns, rounds_to_name=to_name)
-
-
-def rounds_seed(fleet: Fleet) -> int:
-    return len(fleet.topology.members)
 
 
 def draw(rng: random.Random, *, num_members: int | None = None, bursts: bool = False) -> Fleet:
@@ -211,17 +210,17 @@ def quality(
 
 
 def _tell(index: int, played: Played, what: str) -> None:
-    fleet = played.fleet
+    fleet, diagnosis = played.fleet, played.diagnosis
+    size, known = len(fleet.topology.members), bool(fleet.known.switch)
     print(
-        f"{what} fleet {index}: {len(fleet.topology.members)} members, mad {fleet.mad}, uplink {fleet.uplink}, "
-        f"known {bool(fleet.known.switch)}, hints {fleet.hints}; planted "
-        f"{[(f.kind, f.members if f.kind != 'switch' else f.members[:1], f.direction, round(f.factor, 2)) for f in fleet.faults]}; named "
-        f"{[(n.kind, n.members[:4], n.direction, round(n.ratio or 0, 3)) for n in played.diagnosis.culprits]}; open "
-        f"{played.diagnosis.remains} {[(c.source, c.target, round(c.ratio, 3), c.at_once) for c in played.diagnosis.unconfirmed[:4]]}"
-        f" rounds {played.rounds}",
-        file=sys.stderr,
-        flush=True,
+        f"{what} fleet {index}: {size} members, mad {fleet.mad}, uplink {fleet.uplink}, known {known}", file=sys.stderr
     )
+    for fault in fleet.faults:
+        print("  planted", fault.kind, fault.members[:2], fault.direction, round(fault.factor, 2), file=sys.stderr)
+    for each in diagnosis.culprits:
+        print("  named", each.kind, each.members[:4], each.direction, each.ratio, file=sys.stderr)
+    open_ends = [(cell.source, cell.target, round(cell.ratio, 3), cell.at_once) for cell in diagnosis.unconfirmed[:4]]
+    print("  open", diagnosis.remains, open_ends, "rounds", played.rounds, file=sys.stderr, flush=True)
 
 
 def rounds_table(sizes: Iterable[int], repeats: int) -> list[dict[str, Any]]:

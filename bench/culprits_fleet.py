@@ -1,6 +1,6 @@
 """Simulated fleets for ``bench/culprits.py``: members on switches with shared uplinks, noise, and planted faults.
 
-A transfer reaches the least of what its sender, its receiver, its link and its share of the uplinks allow (1 is healthy),
+A transfer reaches the least of what its sender, receiver, link and its share of the uplinks allow (1 is healthy),
 divided by the noise of its time: log-normal with a given MAD, and 30 % longer in 1 % of the transfers. A figure is the
 median over the repeats that the solver asked for.
 """
@@ -11,7 +11,7 @@ import bisect
 import math
 import random
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 
 from seatrial.verdict.culprits import GroupResult, PairResult, Round, Topology
 
@@ -235,6 +235,6 @@ class _Table:
         return self._values[index - 1] + part * (self._values[index] - self._values[index - 1])
 
 
-@lru_cache(maxsize=None)
+@cache
 def _table(mad: float) -> _Table:
     return _Table(mad)

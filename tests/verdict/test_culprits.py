@@ -154,7 +154,7 @@ def test_two_alone_and_equally_slow_have_no_peer_to_compare_with() -> None:
     with_limit = SimulatedFabric(topology=fleet(2), links=fabric.links).trial(
         Limits(gbps=15.0, origin="baseline b.json")
     )
-    assert only(with_limit).kind == "fabric"
+    assert (only(with_limit).kind, only(with_limit).inseparable) == ("link", (0, 1))
     assert "10 GB/s of 15 (baseline b.json)" in only(with_limit).why
 
 

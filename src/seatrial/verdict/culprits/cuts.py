@@ -6,15 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from seatrial.verdict.culprits.records import Cell, Named, Topology
-from seatrial.verdict.culprits.sides import Sides
+from seatrial.verdict.culprits.sides import PARTNERS, Sides
 
 __all__ = ["Cut", "find_cuts", "name_cuts"]
 
 _SHARE = 0.9
 """Of the transfers across a cut so many are slow: a few may have been lucky."""
 _MOST_BLOCKS = 8
-_CONFIRMED = 2
-"""So many pairs without a common member are slow across it on a quiet fabric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +23,20 @@ class Cut:
     far: frozenset[int]
     near_name: str = ""
     far_name: str = ""
+    """Empty with a name on the near side: all other members."""
     cells: tuple[Cell, ...]
     """The slow ones across, the slowest first."""
 
     def holds(self, cell: Cell) -> bool:
         one_way = cell.source in self.near and cell.target in self.far
         return one_way or (cell.target in self.near and cell.source in self.far)
+
+    @property
+    def sure(self) -> bool:
+        """Confirmed by enough pairs, and slowed down alike."""
+        ratios = [cell.ratio for cell in self.confirmed]
+        enough = min(PARTNERS + 1, len(self.near), len(self.far) if self.near != self.far else len(self.near) // 2)
+        return len(ratios) >= enough and max(ratios) <= 1.25 * min(ratios) + 0.05
 
     @property
     def confirmed(self) -> tuple[Cell, ...]:
@@ -46,7 +52,7 @@ class Cut:
 
 def find_cuts(sides: Sides, topology: Topology) -> tuple[Cut, ...]:
     """Where the slow cells that nobody explains fill all that lies between two sets of at least two members."""
-    open_cells = [cell for cell in sides.open_cells() if "contested" not in sides.states_of(cell)]
+    open_cells = [cell for cell in sides.open_cells if "contested" not in sides.states_of(cell)]
     if len(open_cells) < 4:
         return ()
     members = [member for member in topology.members if not sides.bad(member)]
@@ -67,37 +73,39 @@ def find_cuts(sides: Sides, topology: Topology) -> tuple[Cut, ...]:
         for cell in open_cells
         if cell.source in home and cell.target in home and home[cell.source] != home[cell.target]
     }
+    whole: set[int] = set()
+    if topology.switch and len(blocks) > 2:
+        for index in sorted({index for pair in touched for index in pair}):
+            name, near = blocks[index]
+            found = _cut(sides, open_cells, near, frozenset(home) - near, (name, ""))
+            whole |= {index} if found else set()
+            cuts += found
     for index, other in sorted(touched):
-        (near_name, near), (far_name, far) = blocks[index], blocks[other]
-        cuts += _cut(sides, open_cells, near, far, (near_name, far_name))
+        if whole.isdisjoint((index, other)):
+            (near_name, near), (far_name, far) = blocks[index], blocks[other]
+            cuts += _cut(sides, open_cells, near, far, (near_name, far_name))
     return tuple(cuts)
 
 
 def name_cuts(cuts: Iterable[Cut], topology: Topology) -> tuple[Named, ...]:
     """Name what the confirmed cuts have in common: a rail, one switch towards all others, or what lies between two."""
-    confirmed = [cut for cut in cuts if len(cut.confirmed) >= _CONFIRMED]
+    confirmed = [cut for cut in cuts if cut.sure]
     found = [
         _named("rail", cut.near, cut.near_name, [cut], "all its pairs are slow, other rails are not")
         for cut in confirmed
         if cut.near == cut.far
     ]
     between = [cut for cut in confirmed if cut.near != cut.far]
-    switches = sorted(set(topology.switch.values()))
-    whole: set[str] = set()
-    for switch in switches:
-        own = [cut for cut in between if switch in (cut.near_name, cut.far_name)]
-        if len(switches) > 2 and len(own) >= len(switches) - 1 and len(own) > 1:
-            whole.add(switch)
-            inside = own[0].near if own[0].near_name == switch else own[0].far
-            found.append(_named("switch", inside, switch, own, "slow towards every other switch, not within itself"))
     for cut in between:
-        if whole.isdisjoint((cut.near_name, cut.far_name)):
-            small, large = sorted((cut.near, cut.far), key=len)
-            members = small if len(small) < len(large) else small | large
-            name = f"{cut.near_name}–{cut.far_name}" if cut.near_name else ""
+        if cut.near_name and not cut.far_name:
             found.append(
-                _named("switch", members, name, [cut], "everything between two halves is slow, nothing within")
+                _named("switch", cut.near, cut.near_name, [cut], "slow towards every other switch, not within itself")
             )
+            continue
+        small, large = sorted((cut.near, cut.far), key=len)
+        members = small if len(small) < len(large) and not cut.near_name else small | large
+        name = f"{cut.near_name}–{cut.far_name}" if cut.near_name else ""
+        found.append(_named("switch", members, name, [cut], "everything between two halves is slow, nothing within"))
     return tuple(found)
 
 
@@ -128,20 +136,28 @@ def _cut(
         return []
     shell = Cut(near=near, far=far, near_name=names[0], far_name=names[1], cells=())
     inside = tuple(cell for cell in slow if shell.holds(cell))
-    pairs = {frozenset((cell.source, cell.target)) for cell in inside}
     measured = {key for key, cell in sides.rates.cells.items() if shell.holds(cell)}
     for group in sides.rates.groups:
         if group.gbps is not None:
             here, there = near & set(group.members), far & set(group.members)
             measured |= {key for a in here for b in there if a != b for key in ((a, b), (b, a))}
-    # One direction alone may be slow: half of the transfers are then.
-    one_way = {(a in near, b in near) for a, b in measured} if near != far else set()
-    directions = 2 if len(one_way) == 2 else 1
-    enough = _SHARE * len(measured) / directions
-    most = min(3, len(near) * len(far) if near != far else len(near) * (len(near) - 1) // 2)
-    if len(pairs) < most or len(inside) < enough:
+    pairs = min(3, len(near) * len(far) if near != far else len(near) * (len(near) - 1) // 2)
+    kept: list[Cell] = []
+    # One direction alone may be slow. On a quiet fabric nothing that crosses it is clean.
+    for start, end in {(near, far), (far, near)}:
+        across = [cell for cell in inside if cell.source in start and cell.target in end]
+        crossed = [key for key in measured if key[0] in start and key[1] in end]
+        refuted = any(
+            cell.quiet and not sides.rates.slow(cell)
+            for cell in (sides.rates.cells.get(key) for key in crossed)
+            if cell is not None
+        )
+        if not refuted and len(across) >= _SHARE * len(crossed):
+            kept += across
+    if len({frozenset((cell.source, cell.target)) for cell in kept}) < pairs:
         return []
-    return [Cut(near=near, far=far, near_name=names[0], far_name=names[1], cells=inside)]
+    kept.sort(key=lambda cell: (cell.ratio, cell.source, cell.target))
+    return [Cut(near=near, far=far, near_name=names[0], far_name=names[1], cells=tuple(kept))]
 
 
 def _components(sides: Sides, slow: Iterable[Cell], members: Sequence[int]) -> list[frozenset[int]]:

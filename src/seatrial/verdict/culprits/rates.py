@@ -31,6 +31,8 @@ class Rates:
     """What the pairs reached that were measured many at once; None without such."""
     limit: float
     """As a ratio: what is below is slow."""
+    goal: float | None
+    """The limit that was given for all, in the unit of the rates."""
     sigma: float
     """Of one transfer, as a share of the reference."""
 
@@ -103,6 +105,7 @@ def gather(observations: Observations, topology: Topology, limits: Limits, *, la
         reference=reference,
         busy_reference=busy,
         limit=limit,
+        goal=None if latency else limits.gbps,
         sigma=_sigma(crowd, busy),
     )
 

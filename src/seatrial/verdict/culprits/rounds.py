@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from seatrial.verdict.culprits.cover import (
+    ALL_PAIRS,
+    Pair,
+    circle,
+    cover_groups,
+    cover_pairs,
+    shuffled,
+    without_dead_links,
+)
 from seatrial.verdict.culprits.cuts import find_cuts
 from seatrial.verdict.culprits.others import judge_alone
 from seatrial.verdict.culprits.rates import Rates, gather
@@ -16,10 +25,8 @@ from seatrial.verdict.culprits.sides import PARTNERS, Side, Sides, sides_of, wei
 from seatrial.verdict.culprits.solve import link_fault
 from seatrial.verdict.culprits.trace import trace
 
-__all__ = ["ALL_PAIRS", "circle", "cover_groups", "next_round"]
+__all__ = ["next_round"]
 
-ALL_PAIRS = 16
-"""Up to so many members every pair is measured by itself; above, in groups."""
 GROUP_SIZE = 512
 _COVER_REPEATS = 9
 _QUIET_REPEATS = 15
@@ -34,7 +41,6 @@ _MOST_TURNS = 16
 _NEIGHBOURS = 3
 """With so many of the other bad members each is measured."""
 _NO_LIMITS = Limits()
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +51,7 @@ class _Scene:
     sides: Sides
     order: tuple[int, ...]
     """The members, shuffled by the seed, those of one switch together."""
+    first_pairs: tuple[tuple[Pair, ...], ...]
     group_size: int
     dead: frozenset[int]
 
@@ -56,7 +63,7 @@ class _Scene:
         """Known-good partners: spotless ones first, those of its own switch before, then by the seeded order."""
         mine = self.topology.switch.get(member)
         apart = {member, *tried}
-        spotted = {end for cell in self.sides.open_cells() for end in (cell.source, cell.target)}
+        spotted = {end for cell in self.sides.open_cells for end in (cell.source, cell.target)}
         rail = self.topology.rail.get(member)
         good = [
             other
@@ -84,50 +91,29 @@ def next_round(
     """
     if len(topology.members) < 2:
         return None
-    rates = gather(observations, topology, limits)
     broken = {member for each in judge_alone(observations.alone, topology) for member in each.members}
+    order = shuffled(topology, seed)
+    plan = cover_pairs(topology, [member for member in order if member not in broken])
+    first = _first_pairs(plan, observations)
+    if first is not None:
+        return first
+    rates = gather(observations, topology, limits)
     sides = weigh(rates, broken)
     scene = _Scene(
         observations=observations,
         topology=topology,
         rates=rates,
         sides=sides,
-        order=_shuffled(topology, seed),
+        order=order,
+        first_pairs=plan,
         group_size=group_size,
         dead=frozenset(member for member in topology.members if sides.dead(member)),
     )
-    for step in (_first_pairs, _suspects, _thinner_pairs, _thinner_groups, _in_groups, trace_groups):
+    for step in (_once_more, _suspects, _thinner_pairs, _thinner_groups, _in_groups, trace_groups):
         found = step(scene)
         if found is not None:
             return found
     return None
-
-
-def circle(members: Sequence[int]) -> tuple[tuple[Pair, ...], ...]:
-    """All pairs in rounds of disjoint pairs: one stays, the others move round a circle (n-1 rounds, n if n is odd)."""
-    ring: list[int | None] = [*members] if len(members) % 2 == 0 else [*members, None]
-    half = len(ring) // 2
-    rounds = []
-    for _ in range(len(ring) - 1):
-        pairs = zip(ring[:half], reversed(ring[half:]), strict=True)
-        rounds.append(tuple((a, b) for a, b in pairs if a is not None and b is not None))
-        ring = [ring[0], ring[-1], *ring[1:-1]]
-    return tuple(rounds)
-
-
-def cover_groups(members: Sequence[int], group_size: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Rounds of disjoint groups that together hold every two members: blocks of half a group, all pairs of blocks."""
-    if len(members) <= group_size:
-        return ((tuple(members),),)
-    num_blocks = math.ceil(len(members) / (group_size // 2))
-    num_blocks += num_blocks % 2
-    size, more = divmod(len(members), num_blocks)
-    blocks, start = [], 0
-    for index in range(num_blocks):
-        end = start + size + (index < more)
-        blocks.append(tuple(members[start:end]))
-        start = end
-    return tuple(tuple(blocks[a] + blocks[b] for a, b in pairs) for pairs in circle(range(num_blocks)))
 
 
 def trace_groups(scene: _Scene) -> Round | None:
@@ -135,32 +121,28 @@ def trace_groups(scene: _Scene) -> Round | None:
     return trace(scene.observations.groups, scene.rates, scene.sides, repeats=_repeats(scene.rates))
 
 
-def _first_pairs(scene: _Scene) -> Round | None:
+def _first_pairs(plan: Sequence[tuple[Pair, ...]], observations: Observations) -> Round | None:
     """Every pair of a small fleet, round by round; of a large one each member with one other."""
-    known = {frozenset(key) for key in scene.rates.cells}
-    for pairs in _cover_pairs(scene):
+    known = {frozenset((each.source, each.target)) for each in observations.pairs}
+    for pairs in plan:
         missing = tuple(pair for pair in pairs if frozenset(pair) not in known)
         if missing:
-            return Round(purpose="cover", pairs=missing, repeats=_COVER_REPEATS)
+            return Round(purpose="cover", pairs=missing, repeats=_COVER_REPEATS if len(missing) > 1 else _QUIET_REPEATS)
     return None
 
 
-def _cover_pairs(scene: _Scene) -> tuple[tuple[Pair, ...], ...]:
-    rails: dict[str | None, list[int]] = {}
-    for member in scene.order:
-        if member not in scene.sides.broken:
-            rails.setdefault(scene.topology.rail.get(member), []).append(member)
-    if len(scene.order) <= ALL_PAIRS or len(rails) > 1:
-        by_rail = [circle(members) for _, members in sorted(rails.items(), key=lambda item: item[0] or "")]
-        longest = max(map(len, by_rail), default=0)
-        return tuple(
-            tuple(pair for rail in by_rail for pair in rail[index : index + 1] for pair in pair)
-            for index in range(longest)
-        )
-    order = [member for member in scene.order if member not in scene.sides.broken]
-    pairs = [(order[index], order[index + 1]) for index in range(0, len(order) - 1, 2)]
-    # The odd one out goes with the first, in a round of its own.
-    return (tuple(pairs), ((order[-1], order[0]),)) if len(order) % 2 else (tuple(pairs),)
+def _once_more(scene: _Scene) -> Round | None:
+    """Up to three members leave one pair at a time from the start: what was slow is measured a second time."""
+    times = Counter(frozenset((each.source, each.target)) for each in scene.observations.pairs)
+    slow = {
+        (min(c.source, c.target), max(c.source, c.target)) for c in scene.rates.cells.values() if c.ratio < 1 - 0.05
+    }
+    if scene.rates.reference and scene.rates.goal and scene.rates.reference < 1.05 * scene.rates.goal:
+        slow = {(min(key), max(key)) for key in scene.rates.cells}
+    pairs = tuple(sorted(pair for pair in slow if times[frozenset(pair)] <= 2))
+    if len(scene.order) > 3 or not pairs:
+        return None
+    return Round(purpose="repeat", pairs=pairs, turns=len(pairs), repeats=_MOST_REPEATS)
 
 
 def _suspects(scene: _Scene) -> Round | None:
@@ -192,7 +174,7 @@ def _controls(scene: _Scene) -> list[Pair]:
     """
     if len(scene.order) < 4:
         return []
-    spotted = {end for cell in scene.sides.open_cells() for end in (cell.source, cell.target)}
+    spotted = {end for cell in scene.sides.open_cells for end in (cell.source, cell.target)}
     good = [member for member in scene.order if scene.sides.cleared(member) and member not in spotted]
     if len(good) < 2:
         good = [member for member in scene.order if scene.sides.cleared(member)]
@@ -223,13 +205,13 @@ def _wanted(scene: _Scene) -> list[Pair]:
         for cell in cells[: PARTNERS + 1 - len(cut.confirmed)]:
             wanted[frozenset((cell.source, cell.target))] = (cell.source, cell.target)
     waiting: set[Side] = set()
-    for cell in sides.open_cells():
+    for cell in sides.open_cells:
         for side in sides_of(cell.source, cell.target):
             if sides.state(side) in ("suspect", "contested") and side not in waiting:
                 pairs = _separate(scene, side)
                 waiting.update({side} if pairs else ())
                 wanted.update((frozenset(pair), pair) for pair in pairs)
-    for cell in sides.open_cells():
+    for cell in sides.open_cells:
         if waiting.intersection(sides_of(cell.source, cell.target)) or any(cut.holds(cell) for cut in cuts):
             continue
         pair = (cell.source, cell.target)
@@ -313,7 +295,7 @@ def _thinner_pairs(scene: _Scene) -> Round | None:
     """The first pairs again with fewer at once, where they hid one another's faults."""
     if not scene.rates.contended:
         return None
-    for pairs in _cover_pairs(scene):
+    for pairs in scene.first_pairs:
         cells = [scene.rates.cells[pair] for pair in pairs if pair in scene.rates.cells]
         again = tuple((c.source, c.target) for c in cells if c.at_once > 1 and not scene.sides.explained(c))
         if again:
@@ -352,7 +334,7 @@ def _planned_groups(scene: _Scene) -> Iterator[tuple[tuple[int, ...], ...]]:
     for groups in cover_groups(scene.order, scene.group_size):
         left = [tuple(member for member in group if member not in scene.dead) for group in groups]
         # With a dead link inside a group fails for sure: one end of it at a time.
-        apart = [_without_dead_links(group, dead) for group in left]
+        apart = [without_dead_links(group, dead) for group in left]
         for turn in range(max(map(len, apart), default=0)):
             yield tuple(parts[turn] for parts in apart if turn < len(parts))
 
@@ -361,21 +343,6 @@ def _was_tried(members: Sequence[int], tried: Sequence[tuple[set[int], bool]]) -
     """Within a group that passed, or by themselves."""
     wanted = set(members)
     return any(wanted <= done if passed else wanted == done for done, passed in tried)
-
-
-def _without_dead_links(members: tuple[int, ...], dead: Sequence[Cell]) -> list[tuple[int, ...]]:
-    """The group as it is, or twice: without one end of each dead link, then without the other ends."""
-    inside = set(members)
-    ends: set[int] = set()
-    one: set[int] = set()
-    for cell in dead:
-        if cell.source in inside and cell.target in inside:
-            ends |= {cell.source, cell.target}
-            if one.isdisjoint((cell.source, cell.target)):
-                one.add(min(cell.source, cell.target))
-    if not ends:
-        return [members]
-    return [tuple(m for m in members if m not in part) for part in (one, ends - one)]
 
 
 def _thinner_groups(scene: _Scene) -> Round | None:
@@ -407,9 +374,3 @@ def _repeats(rates: Rates) -> int:
     """So many transfers a figure that a healthy one misses the limit at 4 sigma: of 31,000 one."""
     wanted = (4 * 1.2533 * rates.sigma / max(1 - rates.limit, 0.02)) ** 2
     return min(_MOST_REPEATS, max(5, math.ceil(wanted) | 1))
-
-
-def _shuffled(topology: Topology, seed: int) -> tuple[int, ...]:
-    order = sorted(topology.members)
-    random.Random(seed).shuffle(order)
-    return tuple(sorted(order, key=lambda member: topology.switch.get(member, "")))

@@ -7,7 +7,7 @@ sender and a receiver, and a slow one accuses three.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from seatrial.verdict.culprits.rates import CONTENDED, Rates
@@ -34,6 +34,8 @@ class Sides:
     rates: Rates
     broken: frozenset[int]
     """Members that failed by themselves: what is slow with them needs no other explanation."""
+    open_cells: tuple[Cell, ...] = ()
+    """Slow and not explained, the slowest first."""
 
     def state(self, side: Side) -> State:
         return self.states.get(side, "unknown")
@@ -61,11 +63,6 @@ class Sides:
         """Of its sender and of its receiver."""
         sender, receiver = sides_of(cell.source, cell.target)
         return self.state(sender), self.state(receiver)
-
-    def open_cells(self) -> tuple[Cell, ...]:
-        """Slow and not explained, the slowest first."""
-        found = [cell for cell in self.rates.cells.values() if self.rates.slow(cell) and not self.explained(cell)]
-        return tuple(sorted(found, key=lambda cell: (cell.ratio, cell.source, cell.target)))
 
     def accusing(self, side: Side) -> tuple[Cell, ...]:
         """Slow on a quiet fabric with partners that are good on their side, one a partner."""
@@ -100,8 +97,9 @@ class Sides:
         return median(ratios) if len(ratios) >= _MANY else max(ratios)
 
     def at_limit(self, side: Side) -> bool:
-        """Measured with so many on a quiet fabric, some slow and some not, that more would tell nothing new."""
-        return sum(1 for cell in self.cells.get(side, ()) if cell.quiet) >= 2 * _MANY
+        """Good, and yet slow with so many on a quiet fabric that more of them would tell nothing new."""
+        many = [cell for cell in self.cells.get(side, ()) if cell.quiet and self.rates.slow(cell)]
+        return sum(1 for cell in many if not self.explained(cell)) >= _MANY
 
 
 def other_side(cell: Cell, side: Side) -> Side:
@@ -129,7 +127,10 @@ def weigh(rates: Rates, broken: Iterable[int] = ()) -> Sides:
             states[side] = "bad" if len(accusers) >= PARTNERS else "suspect"
         elif len(accusers) >= PARTNERS and not any(cell.quiet and not rates.slow(cell) for cell in many):
             states[side] = "contested"
-    return Sides(states=states, cells=frozen, rates=rates, broken=apart)
+    sides = Sides(states=states, cells=frozen, rates=rates, broken=apart)
+    slow = [cell for cell in rates.cells.values() if rates.slow(cell) and not sides.explained(cell)]
+    slow.sort(key=lambda cell: (cell.ratio, cell.source, cell.target))
+    return replace(sides, open_cells=tuple(slow))
 
 
 def _clear_in_groups(rates: Rates) -> set[Side]:

@@ -23,6 +23,7 @@ from seatrial.verdict.culprits.sides import PARTNERS, Sides, both_sides, sides_o
 __all__ = ["link_fault", "solve", "uncovered"]
 
 _NO_LIMITS = Limits()
+_MOST_LINKS = 8
 
 
 def solve(observations: Observations, topology: Topology, limits: Limits = _NO_LIMITS) -> Diagnosis:
@@ -64,6 +65,8 @@ def _solve_rates(
     named_cuts = tuple(cut for cut in cuts if any(cell in each.evidence for each in shared for cell in cut.cells))
     members = _members(sides, topology)
     links, unconfirmed = _links(sides, named_cuts, topology)
+    if len(links) > _MOST_LINKS:
+        links = [_many(links)]
     culprits = [*_together(members, topology), *shared, *links, *_whole(rates, limits, latency)]
     traced, remains = _groups(rates, sides)
     if len(members) > len(topology.members) / 2:
@@ -159,7 +162,7 @@ def _links(sides: Sides, cuts: Sequence[Cut], topology: Topology) -> tuple[list[
     clear: dict[tuple[int, int], list[Cell]] = {}
     blurred: dict[tuple[int, int], list[Cell]] = {}
     unconfirmed = []
-    for cell in sides.open_cells():
+    for cell in sides.open_cells:
         if any(cut.holds(cell) for cut in cuts):
             continue
         pair = (min(cell.source, cell.target), max(cell.source, cell.target))
@@ -177,6 +180,18 @@ def _links(sides: Sides, cuts: Sequence[Cut], topology: Topology) -> tuple[list[
         }
         found.append(_link(pair, cells, tuple(sorted(suspects))))
     return found, tuple(unconfirmed)
+
+
+def _many(links: Sequence[Named]) -> Named:
+    """More bad links than cables go bad: something that they share, without a shape that tells what."""
+    return Named(
+        kind="fabric",
+        members=tuple(sorted({end for each in links for end in each.members})),
+        confidence="likely",
+        why=f"{len(links)} links between good ends are slow, in no pattern of a switch or rail",
+        ratio=min(each.ratio or 0.0 for each in links),
+        evidence=tuple(each.evidence[0] for each in links),
+    )
 
 
 def _link(pair: tuple[int, int], cells: Sequence[Cell], inseparable: tuple[int, ...]) -> Named:
@@ -217,7 +232,11 @@ def _whole(rates: Rates, limits: Limits, latency: bool) -> list[Named]:
         return []
     why = f"even healthy pairs reach {rates.reference:.3g} GB/s of {limits.gbps:.3g} ({limits.origin or 'limit'})"
     members = tuple(sorted({member for key in rates.cells for member in key}))
-    return [Named(kind="fabric", members=members, why=why, ratio=rates.reference / limits.gbps)]
+    ratio = rates.reference / limits.gbps
+    if len(members) == 2:
+        why = f"{why}, and nobody else is there"
+        return [Named(kind="link", members=members, confidence="likely", why=why, ratio=ratio, inseparable=members)]
+    return [Named(kind="fabric", members=members, why=why, ratio=ratio)]
 
 
 def _groups(rates: Rates, sides: Sides) -> tuple[list[Named], list[str]]:
