@@ -31,6 +31,10 @@ MARKS: dict[str, tuple[str, Callable[[], bool]]] = {
     "root": ("needs root", lambda: os.geteuid() == 0),
     "hosts": ("needs root and ip, to make hosts from network namespaces", lambda: os.geteuid() == 0 and _has("ip")),
     "mpi": ("needs mpirun, named by SEATRIAL_TEST_MPIRUNS", lambda: bool(os.environ.get("SEATRIAL_TEST_MPIRUNS"))),
+    "mpi4py": (
+        "needs mpirun as above, and mpi4py and NumPy in the folder that SEATRIAL_TEST_MPI4PY names",
+        lambda: all(os.environ.get(f"SEATRIAL_TEST_{name}") for name in ("MPIRUNS", "MPI4PY")),
+    ),
     "slurm": ("needs slurmctld and slurmd", lambda: _has("slurmctld", "slurmd")),
     "podman": ("needs podman", lambda: _has("podman")),
     "browser": ("needs chromium", lambda: _has("chromium")),

@@ -251,30 +251,10 @@ def _fulfil(future: Any, result: list[Tensor], error: BaseException | None) -> N
         future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 
-class _Helpers:
-    """Threads for what may wait. A task never waits for the thread of another one: where none is idle, one is added."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._tasks: deque[Callable[[], None]] = deque()
-        self._ready = threading.Semaphore(0)
-        self._idle = 0
-
-    def run(self, task: Callable[[], None]) -> None:
-        with self._lock:
-            self._tasks.append(task)
-            if self._idle:
-                self._idle -= 1
-            else:
-                threading.Thread(target=self._serve, name="seatrial MPI future", daemon=True).start()
-        self._ready.release()
-
-    def _serve(self) -> None:
-        while True:
-            self._ready.acquire()
-            self._tasks.popleft()()
-            with self._lock:
-                self._idle += 1
-
-
-in_background = _Helpers().run
+def in_background(task: Callable[[], None]) -> None:
+    """Run it in a thread of its own: it may wait for another such task."""
+    thread = threading.Thread(target=task, name="seatrial MPI future", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter ends, or the system has no more threads
+        task()
