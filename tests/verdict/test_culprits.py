@@ -40,7 +40,7 @@ def only(diagnosis: Diagnosis) -> Named:
 @pytest.mark.parametrize("size", [2, *SIZES])
 def test_nothing_wrong_names_nobody(size: int) -> None:
     diagnosis = SimulatedFabric(topology=fleet(size)).trial(Limits(gbps=HEALTHY_GBPS * 0.9, origin="user"))
-    assert diagnosis.culprits == diagnosis.unconfirmed == diagnosis.remains == ()
+    assert not (diagnosis.culprits or diagnosis.unconfirmed or diagnosis.remains)
     assert diagnosis.unjudged == ""
 
 
@@ -142,7 +142,7 @@ def test_two_alone_are_separated_by_what_each_reached_alone() -> None:
     seen = Observations(
         pairs=pairs, alone=(Alone(member=0, passed=True), Alone(member=1, passed=False, detail="copies"))
     )
-    one = only(solve(seen, fleet(2), Limits(gbps=10.0, origin="baseline")).culprits and solve(seen, fleet(2)))
+    one = only(solve(seen, fleet(2)))
     assert (one.kind, one.members, one.details) == ("node", (1,), ("copies",))
 
 
@@ -163,7 +163,8 @@ def test_everything_slow_alike_is_the_fabric_where_a_limit_says_so(size: int) ->
     slow = dict.fromkeys(range(size), 0.5)
     assert SimulatedFabric(topology=fleet(size), sends=slow).trial().culprits == ()
     one = only(SimulatedFabric(topology=fleet(size), sends=slow).trial(Limits(gbps=18.0, origin="attainable")))
-    assert (one.kind, one.ratio) == ("fabric", pytest.approx(10 / 18))
+    assert one.kind == "fabric"
+    assert one.ratio == pytest.approx(10 / 18)
 
 
 @pytest.mark.parametrize("size", [17, 32])
@@ -180,7 +181,7 @@ def test_shared_uplinks_make_no_culprits() -> None:
         topology = fleet(size, switch={m: labels[m] for m in range(size)})
         fabric = SimulatedFabric(topology=topology, uplink=2.0)
         diagnosis = fabric.trial()
-        assert diagnosis.culprits == diagnosis.unconfirmed == ()
+        assert not (diagnosis.culprits or diagnosis.unconfirmed)
 
 
 def test_shared_uplinks_hide_no_culprit() -> None:
