@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from seatrial.verdict.culprits.records import Cell, GroupResult, Limits, Observations, PairResult, Topology
 from seatrial.verdict.statistics import median
 
-__all__ = ["CONTENDED", "Rates", "gather", "typical"]
+__all__ = ["Rates", "gather", "typical"]
 
 _MAD_TO_SIGMA = 1.4826
 _MEDIAN_WIDTH = 1.2533
 """The median of n normal values has the standard deviation sigma * sqrt(pi / 2) / sqrt(n)."""
 _DEFAULT_SIGMA = 0.05
-CONTENDED = 0.92
+_CONTENDED = 0.92
 """Where pairs reach less than this of what they reach on a quiet fabric, they shared something."""
 
 
@@ -44,7 +44,7 @@ class Rates:
         """Those measured at once were slowed down by one another: their figures hide what is slower."""
         if self.reference is None or self.busy_reference is None:
             return False
-        return self.busy_reference < CONTENDED * self.reference
+        return self.busy_reference < _CONTENDED * self.reference
 
 
 def typical(values: Iterable[float]) -> float | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from seatrial.verdict.culprits.rates import CONTENDED, Rates
+from seatrial.verdict.culprits.rates import Rates
 from seatrial.verdict.culprits.records import Cell, GroupResult
 from seatrial.verdict.statistics import median
 
@@ -19,6 +19,8 @@ __all__ = ["PARTNERS", "Side", "Sides", "State", "both_sides", "other_side", "si
 PARTNERS = 2
 """With so many known-good partners a suspect is slow on a quiet fabric before it is named: one may be a bad link."""
 _MANY = 4
+CONTENDED_GROUP = 0.97
+"""Where the median of a group's exchanges is below this, they slowed one another down: it is a median of many."""
 Side = tuple[int, Literal["send", "receive"]]
 State = Literal["good", "bad", "suspect", "contested", "unknown"]
 """``good``: has a clean transfer. ``bad``: none, and slow with good partners on a quiet fabric. ``suspect``: none, and
@@ -78,7 +80,7 @@ class Sides:
             return False
         most = max(0.02 * len(group.members) * (len(group.members) - 1), 8)
         told = sum(1 for each in group.slow if "bad" not in map(self.state, sides_of(each.source, each.target)))
-        return group.gbps < CONTENDED * self.rates.reference or told > most
+        return group.gbps < CONTENDED_GROUP * self.rates.reference or told > most
 
     def elsewhere(self, side: Side, *, besides: Cell) -> float | None:
         """What a side reaches with other good partners, on a quiet fabric where that was measured; a ratio.
@@ -137,7 +139,10 @@ def _clear_in_groups(rates: Rates) -> set[Side]:
     """Sides of whose exchanges within a group a tenth or more were not slow: behind a slow switch all others are."""
     found: set[Side] = set()
     for group in rates.groups:
-        if group.gbps is None or rates.reference is None or group.gbps * group.told_below < 0.8 * rates.reference:
+        if group.gbps is None or rates.reference is None:
+            continue
+        # Where all were slowed down, what is not listed may still be slow.
+        if group.gbps * group.told_below < CONTENDED_GROUP * rates.limit * rates.reference:
             continue
         told: dict[Side, int] = {}
         for each in group.slow:

@@ -66,7 +66,7 @@ def _solve_rates(
     members = _members(sides, topology)
     links, unconfirmed = _links(sides, named_cuts, topology)
     if len(links) > _MOST_LINKS:
-        links = [_many(links)]
+        links = [_many(links, topology)]
     culprits = [*_together(members, topology), *shared, *links, *_whole(rates, limits, latency)]
     traced, remains = _groups(rates, sides)
     if len(members) > len(topology.members) / 2:
@@ -182,8 +182,18 @@ def _links(sides: Sides, cuts: Sequence[Cut], topology: Topology) -> tuple[list[
     return found, tuple(unconfirmed)
 
 
-def _many(links: Sequence[Named]) -> Named:
-    """More bad links than cables go bad: something that they share, without a shape that tells what."""
+def _many(links: Sequence[Named], topology: Topology) -> Named:
+    """More bad links than cables go bad: the end that they share, or something without a shape that tells what."""
+    shared = set(links[0].members).intersection(*(each.members for each in links))
+    if shared:
+        return Named(
+            kind=topology.kind,
+            members=tuple(shared),
+            confidence="likely",
+            why=f"{len(links)} of its links are slow, and others of them are not",
+            ratio=min(each.ratio or 0.0 for each in links),
+            evidence=tuple(each.evidence[0] for each in links),
+        )
     return Named(
         kind="fabric",
         members=tuple(sorted({end for each in links for end in each.members})),
