@@ -76,7 +76,7 @@ def _strike_in_a_process(kind: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize(("kind", "code"), [("kill", -signal.SIGKILL), ("exit", 0)])
+@pytest.mark.parametrize(("kind", "code"), [("kill", -signal.SIGKILL), ("term", -signal.SIGTERM), ("exit", 0)])
 def test_a_rank_that_goes(kind: str, code: int) -> None:
     process = _strike_in_a_process(kind)
     assert process.communicate(timeout=30)[0] == ""
@@ -99,6 +99,6 @@ def test_what_is_raised_is_told_for_what_it_stands_for(kind: str, cause: str) ->
 
 
 def test_each_kind_does_something() -> None:
-    done = {"kill", "exit", "stop", "raise", "device", "memory"}
+    done = {"kill", "term", "exit", "stop", "raise", "device", "memory"}
     # These wait for an hour, or need an agent: tests of the agent and of whole trials plant them.
     assert set(KINDS) - done == {"hang", "agent-kill", "agent-stop"}
