@@ -165,7 +165,7 @@ def test_two_healthy_ranks_at_the_sizes_of_quick(tmp_path: Path) -> None:
             assert figures["busbw", operation, size].value == pytest.approx(algbw * busbw_factor(operation, 2))
 
 
-@pytest.mark.parametrize(("world_size", "bad"), [(2, 1), (3, 0)])
+@pytest.mark.parametrize(("world_size", "bad"), [(2, 1), pytest.param(3, 0, marks=pytest.mark.slow)])
 def test_a_wrong_contribution_is_traced_to_its_rank(tmp_path: Path, world_size: int, bad: int) -> None:
     told = run_world(tmp_path, world_size, {"cpu_sizes": [8, 4096], "repeats": 2, "rounds": 2}, "contribution", bad)
     (finding,) = CHECK.judge(evidence_of(told), SMALL).findings

@@ -243,6 +243,8 @@ def test_words_of_another_launcher_are_named() -> None:
         ({"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "MASTER_ADDR": "a"}, []),
         ({"PET_NODE_RANK": "1", "PET_NNODES": "2", "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, []),
         ({"JOB_COMPLETION_INDEX": "1", "MASTER_ADDR": "a"}, []),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "RANK": "5", "WORLD_SIZE": "2"}, ["RANK"]),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "RANK": "1", "WORLD_SIZE": "2"}, []),
     ],
 )
 def test_what_a_launcher_has_set_is_no_leftover(environ: dict[str, str], left: list[str]) -> None:

@@ -82,6 +82,19 @@ def test_a_node_with_fewer_devices_than_the_others_is_named(nodes: int) -> None:
     assert judge(nodes, 4, bend, params=Params(allow_mixed=("devices",))) == ()
 
 
+def test_one_larger_node_does_not_put_the_blame_on_all_others() -> None:
+    (finding,) = judge(5, 4, lambda node, rank, told: told.update(visible=16 if node == 3 else 8))
+    assert finding.what == "node n3 shows 16 devices where 8 are expected"
+    assert "ask for nodes of one kind" in finding.action
+    assert finding.limit is not None
+    assert finding.limit.origin == "fleet, majority of the nodes"
+
+
+def test_a_wrong_expectation_is_corrected_in_the_plan() -> None:
+    (finding,) = judge(1, 8, params=Params(devices_per_node=16))
+    assert finding.action.endswith("or correct inventory.devices_per_node in the plan.")
+
+
 def test_devices_that_each_process_sees_alone_count_together() -> None:
     def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
         told |= {"visible": 1, "index": 0}

@@ -13,6 +13,7 @@ from checks.test_check_memory import MIB, fleet
 from seatrial.checks import _patterns, memory
 from seatrial.checks._memory_judge import COPIES
 from seatrial.checks.memory import CHECK, Params
+from seatrial.probe import host
 
 SMALL = Params(cpu_copy_bytes=MIB, cpu_bytes=9 * MIB, seconds=0.001, rounds=2)
 
@@ -134,12 +135,12 @@ def test_a_copy_that_finds_no_memory_is_told_and_the_patterns_are_tested(monkeyp
 
 
 def test_no_more_is_taken_than_a_share_of_what_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "memory_available", lambda: 100 * MIB)
+    monkeypatch.setattr(host, "memory_available", lambda: 100 * MIB)
     context = LoneContext(check="memory", local_world_size=2)
     memory.measure(context, replace(SMALL, rounds=1, cpu_bytes=512 * MIB))
     (figure,) = [figure for figure in context.figures if figure.name == "tested_bytes"]
     assert figure.value == (25 - 16) * MIB, "half of it, for two ranks, less what comparing needs"
-    monkeypatch.setattr(memory, "memory_available", lambda: None)
+    monkeypatch.setattr(host, "memory_available", lambda: None)
     context = LoneContext(check="memory")
     memory.measure(context, replace(SMALL, rounds=1))
     assert [entry.name for entry in context.facts] == ["no_room", "tested"]

@@ -189,6 +189,14 @@ def test_two_nodes_that_see_themselves_only_are_not_separable() -> None:
     assert (finding.severity, finding.culprit.kind, finding.culprit.nodes) == ("fail", "none", ("n0", "n1"))
 
 
+def test_nodes_decide_who_sees_the_wrong_folder_and_not_ranks() -> None:
+    views = {rank: [[0, 3]] for rank in range(4)} | {4: [[4, 5]], 5: [[4, 5]]}
+    (finding,) = grave(CHECK.judge(fleet([[1.0] * 4, [1.0], [1.0]], views=views), replace(NAMED, shared="yes")))
+    assert finding.culprit.nodes == ("n0",)
+    (finding,) = grave(CHECK.judge(fleet([[1.0] * 4, [1.0] * 2], views=views), replace(NAMED, shared="yes")))
+    assert finding.culprit.kind == "none"
+
+
 def test_a_folder_that_was_to_be_the_nodes_own_is_not_shared() -> None:
     own = {0: [[0, 1]], 1: [[0, 1]], 2: [[2, 3]], 3: [[2, 3]]}
     params = replace(NAMED, shared="no")

@@ -123,6 +123,14 @@ def test_a_dry_run_prints_the_command_and_nothing_else(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_of_a_rank_prints_the_agent_that_it_becomes(tmp_path: Path) -> None:
+    place = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "MASTER_ADDR": "m"}
+    place |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    done = _seatrial("run", "smoke", "--device", "cpu", "--dry-run", cwd=tmp_path, environ=place)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {"SEATRIAL_NODE_RANK=3", "SEATRIAL_LOCAL_RANK=1", "SEATRIAL_KEEP="} <= set(shlex.split(done.stdout))
+
+
 def test_the_help_loads_no_command_and_nothing_heavy(tmp_path: Path) -> None:
     code = "import sys; from seatrial.cli import main\ntry: main()\nfinally: print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(

@@ -29,7 +29,7 @@ COUNTED: Counter[str] = Counter()
 """Target -> inputs that it was really given, counted as each one was."""
 LONGEST_SENTENCE = 500
 _CPU_S = 20.0
-"""CPU time that one input may cost, a hundred times what the dearest one needs; what else the machine does is not in it."""
+"""CPU time that one input may cost, a hundred times what the dearest one needs; what else runs here is not in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ Event = dict[str, Any]
 
 
 def may_pass(messages: list[Event]) -> bool:
-    """Whether everything essential was said, and nothing that forbids a PASS. Messages are as the wire delivers them."""
+    """Whether all that is essential was said, and nothing that forbids a PASS. Messages are as the wire gives them."""
     runs = [event for event in messages if event.get("kind") == "run" and event.get("src") == "conductor"]
     if not runs or any(event != runs[0] for event in runs):
         return False

@@ -28,55 +28,51 @@ from seatrial.verdict.wire import Decoder
 
 _WHOLE: dict[str, Trial] = {name: conclude(make().events, load=fake_load).trial for name, make in SCENES.items()}
 _VALIDATOR = jsonschema.Draft202012Validator(schema())
-_TAGS = set(
-    [
-        "html",
-        "head",
-        "meta",
-        "title",
-        "style",
-        "body",
-        "h1",
-        "h2",
-        "h3",
-        "p",
-        "strong",
-        "ul",
-        "li",
-        "pre",
-        "table",
-        "tr",
-        "th",
-        "td",
-        "div",
-        "span",
-        "svg",
-        "text",
-        "polyline",
-    ]
-)
-_ATTRIBUTES = set(
-    [
-        "lang",
-        "charset",
-        "name",
-        "content",
-        "http-equiv",
-        "class",
-        "viewbox",
-        "width",
-        "height",
-        "role",
-        "aria-label",
-        "x",
-        "y",
-        "text-anchor",
-        "points",
-        "stroke-dasharray",
-        "opacity",
-        "style",
-    ]
-)
+_TAGS = {
+    "html",
+    "head",
+    "meta",
+    "title",
+    "style",
+    "body",
+    "h1",
+    "h2",
+    "h3",
+    "p",
+    "strong",
+    "ul",
+    "li",
+    "pre",
+    "table",
+    "tr",
+    "th",
+    "td",
+    "div",
+    "span",
+    "svg",
+    "text",
+    "polyline",
+}
+_ATTRIBUTES = {
+    "lang",
+    "charset",
+    "name",
+    "content",
+    "http-equiv",
+    "class",
+    "viewbox",
+    "width",
+    "height",
+    "role",
+    "aria-label",
+    "x",
+    "y",
+    "text-anchor",
+    "points",
+    "stroke-dasharray",
+    "opacity",
+    "style",
+}
 
 
 class _Page(HTMLParser):
@@ -173,7 +169,7 @@ def test_some_damaged_streams_make_reports_that_harm_nobody() -> None:
 @pytest.mark.fuzz
 @pytest.mark.timeout(300)
 def test_many_damaged_streams_are_judged_and_never_too_well() -> None:
-    explore(STREAMS, 10_000)
+    explore(STREAMS, 12_000)
 
 
 @pytest.mark.fuzz

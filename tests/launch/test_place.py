@@ -47,9 +47,21 @@ class _StandInHost:
         folder.mkdir(parents=True)
         (folder / "simd_count").write_text("1216\n")
 
-    def choose(self, device: str = "auto", backend: str = "auto", nproc_per_node: int | None = None) -> Place:
+    def choose(
+        self,
+        device: str = "auto",
+        backend: str = "auto",
+        nproc_per_node: int | None = None,
+        *,
+        started: bool = False,
+    ) -> Place:
         return choose(
-            device=device, backend=backend, nproc_per_node=nproc_per_node, python=self.python, sysfs=self.sysfs
+            device=device,
+            backend=backend,
+            nproc_per_node=nproc_per_node,
+            python=self.python,
+            started=started,
+            sysfs=self.sysfs,
         )
 
 
@@ -66,6 +78,19 @@ def test_without_accelerators_two_processes_on_the_cpu(host: _StandInHost) -> No
         host.has(torch, gpus=0)
         place = host.choose()
         assert (place.device, place.nproc_per_node, place.env) == ("cpu", 2, {"GLOO_SOCKET_IFNAME": "lo"})
+
+
+def test_a_launcher_may_show_each_process_one_device_of_its_own(
+    host: _StandInHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.has(CUDA, gpus=8)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert host.choose(nproc_per_node=8, started=True).device == "cuda"
+    with pytest.raises(RequestError, match="this machine shows 1 accelerators"):
+        host.choose(nproc_per_node=8)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4")
+    with pytest.raises(RequestError, match="this machine shows 2 accelerators"):
+        host.choose(nproc_per_node=8, started=True)
 
 
 def test_one_process_per_accelerator(host: _StandInHost, monkeypatch: pytest.MonkeyPatch) -> None:

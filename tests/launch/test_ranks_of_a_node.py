@@ -63,6 +63,9 @@ def test_the_environment_of_a_node_says_how_many_ranks_it_starts() -> None:
 def test_option_and_environment_that_disagree_are_both_printed() -> None:
     with pytest.raises(RequestError, match=r"--nproc-per-node 4, but pytorchjob says 3 processes a node"):
         job(node(3), agents=2, nproc_per_node=4)
+    with pytest.raises(RequestError, match=r"--nproc-per-node 3, but torchrun says 2 processes a node"):
+        job(rank(2), agents=4, nproc_per_node=3)
+    assert job(rank(2), agents=4, nproc_per_node=2).nproc_per_node == 1
 
 
 def test_ranks_of_several_nodes_are_not_bound_to_loopback() -> None:

@@ -39,6 +39,28 @@ def test_memory_that_is_not_told_is_not_known(tmp_path: Path, text: str) -> None
     assert host.memory(tmp_path / "nowhere") is None
 
 
+@pytest.mark.parametrize(
+    ("tree", "kib", "left"),
+    [
+        ("docker v2", 32 << 20, 3 << 29),
+        ("docker v2", 1 << 20, 1 << 30),
+        ("slurm v1", 64 << 20, 30 << 30),
+        ("odd", 32 << 20, 0),
+        ("docker without options v2", 32 << 20, 32 << 30),
+    ],
+)
+def test_a_control_group_may_leave_less_memory_than_the_host_has(
+    tmp_path: Path, tree: str, kib: int, left: int
+) -> None:
+    meminfo = f"MemTotal: {64 << 20} kB\nMemAvailable: {kib} kB\n"
+    assert host.memory_available(plant(tmp_path, {**TREES[tree], "proc/meminfo": meminfo})) == left
+
+
+def test_memory_of_a_host_that_tells_nothing_is_not_known(tmp_path: Path) -> None:
+    assert host.memory_available(tmp_path) is None
+    assert host.memory_available(plant(tmp_path, TREES["docker v2"])) == 3 << 29
+
+
 def test_limits_are_those_of_this_process() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert host.limit("nofile") == host.Limit(soft=soft, hard=hard)

@@ -83,7 +83,7 @@ def test_an_event_of_the_wrong_shape_is_passed_over(event: dict[str, Any]) -> No
         {"kind": "step", "step": 0, "check": "compute", "stage": "measure", "ranks": [0], "timeout_s": 10**400},
     ],
 )
-def test_an_event_with_wrong_values_is_passed_over(event: dict[str, Any]) -> None:
+def test_fields_of_the_wrong_shape_are_passed_over(event: dict[str, Any]) -> None:
     stream = io.StringIO()
     Progress(stream)(event)
     assert stream.getvalue() == ""

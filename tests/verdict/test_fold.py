@@ -179,6 +179,15 @@ def test_what_was_lost_is_named(lost: Any, words: str) -> None:
     assert any(words in what for what in trial.missing), trial.missing
 
 
+def test_a_rank_with_an_agent_of_its_own_is_called_by_the_local_rank_that_it_told() -> None:
+    """Under torchrun, mpirun or srun the conductor knows of every rank as the first one of its agent."""
+    events = healthy(4, nodes=2).events
+    for event in events:
+        if event["kind"] == "generation":
+            event["ranks"] = [[rank, rank, 0] for rank, _, _ in event["ranks"]]
+    assert [seen.local_rank for seen in fold(events).ranks.values()] == [0, 1, 0, 1]
+
+
 def test_fewer_ranks_than_asked_for_are_lost() -> None:
     stream = healthy()
     stream.events[0]["job"]["world_size"] = 4

@@ -76,7 +76,7 @@ class RankProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=tuple(passed.values()),
+            pass_fds=(*passed.values(), *process.launcher_fds(environ)),
             env={
                 **environ,
                 **{f"SEATRIAL_{name}_FD": str(fd) for name, fd in passed.items()},

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from seatrial.agent.clock import ClockOffset
 from seatrial.agent.program import Relay, environ_of, free_port
 from seatrial.agent.rank import RankProcess
+from seatrial.probe.process import leave_launcher
 from seatrial.verdict.events import Source
 from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder, encode
 
@@ -59,6 +60,7 @@ class Agent:
         self._relays: dict[int, Relay] = {}
         """Of the ranks whose output is to be shown."""
         self._program = False
+        self._mpi = False
         self._signals_told = 0
         self._decoder = Decoder()
         self._clock = ClockOffset()
@@ -77,6 +79,8 @@ class Agent:
             text = f"the agent of node {self._node_rank} failed: {type(error).__name__}: {error}"
             self._event("note", severity="error", text=text)
         self._end_ranks(stacks=())
+        if self._mpi:
+            leave_launcher(os.environ)
         self._event("end", told=bool(stopped_by))
         self._close()
         return 0 if self._over else 3
@@ -199,6 +203,7 @@ class Agent:
         environ.setdefault("OMP_NUM_THREADS", str(threads))
         program = message.get("program")
         self._program = program is not None
+        self._mpi = message.get("backend") == "mpi"
         for rank, place in message["places"]:
             local_rank = place if self._local_rank is None else self._local_rank
             log = self._open_log(rank, message["gen"])

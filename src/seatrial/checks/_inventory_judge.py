@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -144,19 +144,29 @@ def _shared(evidence: Evidence, told: Told, fleet: Sequence[Machine]) -> Iterato
 
 
 def _counts(evidence: Evidence, params: Params, told: Told, fleet: Sequence[Machine]) -> Iterator[Finding]:
-    """Devices of each node against what the user expects, or against the node that shows most.
+    """Devices of each node against what the user expects, or what more than half of the nodes show.
 
-    A node with fewer devices than processes shows it by ranks that share one.
+    Without such a majority against the node that shows most: devices get lost, none come by themselves. A node with
+    fewer devices than processes shows it by ranks that share one.
     """
     shown = [(machine, _devices(machine, told)) for machine in fleet if any(rank in told for rank in machine.ranks)]
-    expected, origin = max((count for _, count in shown), default=0), "fleet, the node that shows most"
     if params.devices_per_node is not None:
         expected, origin = params.devices_per_node, "user inventory.devices_per_node"
-    elif "devices" in params.allow_mixed:
+    elif "devices" in params.allow_mixed or not shown:
         return
+    else:
+        ((usual, votes),) = Counter(count for _, count in shown).most_common(1)
+        if 2 * votes > len(shown):
+            expected, origin = usual, "fleet, majority of the nodes"
+        else:
+            expected, origin = max(count for _, count in shown), "fleet, the node that shows most"
     for machine, count in shown:
         if count != expected:
             found = culprit(evidence, machine.ranks, fleet)
+            look = "look for a device that fell off the bus (the driver's log, the PCI bus), for what the container"
+            look += " or job was given"
+            if count > expected:
+                look = "ask for nodes of one kind, and look for what hides devices on the other nodes"
             yield Finding(
                 severity="fail",
                 check="inventory",
@@ -165,9 +175,14 @@ def _counts(evidence: Evidence, params: Params, told: Told, fleet: Sequence[Mach
                 measured=_devices_of(count),
                 limit=Limit(value=expected, unit="devices", origin=origin),
                 evidence=tuple(_seen(rank, told[rank]) for rank in machine.ranks[:_LINES] if rank in told),
-                action="look for a device that fell off the bus (the driver's log, the PCI bus), for what the container"
-                ' or job was given, or allow it with allow_mixed = ["devices"].',
+                action=f"{look}, or {_allowing(params)}.",
             )
+
+
+def _allowing(params: Params) -> str:
+    if params.devices_per_node is not None:
+        return "correct inventory.devices_per_node in the plan"
+    return 'allow it with allow_mixed = ["devices"]'
 
 
 def _devices(machine: Machine, told: Told) -> int:

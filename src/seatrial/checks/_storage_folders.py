@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from fractions import Fraction
 from typing import TYPE_CHECKING, TypeAlias
 
 from seatrial.verdict.evidence import Evidence
@@ -167,7 +168,7 @@ def _everybodys(evidence: Evidence, path: str, worst: Judged, nodes: Collection[
 
 
 def _judge_sharing(evidence: Evidence, params: Params) -> Ruling:
-    """Who sees whose token. More than half of the ranks, if they see one another alike, are right; the rest is named.
+    """Who sees whose token. More than half of the nodes, if they see one another alike, are right; the rest is named.
 
     A rank that could leave no token is told of by itself, and missed by nobody here.
     """
@@ -188,15 +189,21 @@ def _judge_sharing(evidence: Evidence, params: Params) -> Ruling:
         return Ruling(findings=(_info(words, 'set shared = "yes" or "no" under [storage] to have it judged.'),))
     if params.shared == "any" or whole:
         return Ruling()
-    view, ranks = max(groups.items(), key=lambda item: len(item[1]))
+    # Each node has one vote, which its ranks share: a node with more ranks is not more often right.
+    crowds = Counter(nodes.values())
+
+    def votes(ranks: Iterable[int]) -> Fraction:
+        return sum((Fraction(1, crowds[nodes[rank]]) for rank in ranks), start=Fraction())
+
+    view, ranks = max(groups.items(), key=lambda item: votes(item[1]))
     path = next((fact.value["path"] for fact in evidence.facts if fact.name == "folder"), "the folder")
     together = [rank for rank in ranks if _holds(view, rank)]
-    if 2 * len(together) > len(views):
+    if 2 * votes(together) > len(crowds):
         odd = {nodes[rank] for rank in views if rank not in together}
-        what = f"not on {_names(odd)}, but on the others, {path} is the folder that most ranks see"
+        what = f"not on {_names(odd)}, but on the others, {path} is the folder that most nodes see"
         culprit = node_culprit(evidence, odd)
     else:
-        what = f"the ranks do not see one folder at {path}, and no group of them is the larger half"
+        what = f"the ranks do not see one folder at {path}, and no group of them is more than half of the nodes"
         culprit = Culprit(
             kind="none", name="which of them is right is not separable", nodes=tuple(sorted(set(nodes.values())))
         )

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["CHECK", "Params"]
 
 _LEFTOVERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
+_WITHOUT_RANK = ("openmpi", "hydra", "slurm", "indexed-job")
+"""Launchers that set none of these."""
 _MOST_NAMES = 16
 _GB = 1e9
 
@@ -78,11 +80,9 @@ def measure(context: Context, params: Params) -> None:
     files, locked = host.limit("nofile").soft, host.limit("memlock").soft
     if shm is not None:
         context.figure("shm_free", shm.free_bytes / _GB, "GB", "high")
-    left = [memory.available_bytes] if memory else []
-    if group and group.memory_left_bytes is not None:
-        left.append(group.memory_left_bytes)
-    if left:
-        context.figure("memory_available", min(left) / _GB, "GB", "high")
+    available_bytes = host.memory_available()
+    if available_bytes is not None:
+        context.figure("memory_available", available_bytes / _GB, "GB", "high")
     if files is not None:
         context.figure("open_files", files, "1", "high")
     if context.clock is not None:
@@ -172,6 +172,10 @@ def _leftovers(environ: Mapping[str, str], rank: int, world_size: int) -> list[s
         return left
     if found.launcher == "none" or (found.launcher == "env" and (found.rank, found.world_size) != (rank, world_size)):
         return left
+    if found.launcher in _WITHOUT_RANK:
+        # Their ranks are told the master by hand, and a wrapper may say who they are in torch's words.
+        ours = {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
+        return [name for name in left if name in ours and environ[name] != ours[name]]
     return []
 
 

@@ -24,7 +24,7 @@ class Params:
     """What must be there. A property that is left at None is compared among the nodes only."""
 
     devices_per_node: int | None = None
-    """None: one for each process on the node, and as many as on the other nodes."""
+    """None: as many as on most nodes."""
     device: str | None = None
     """The model, as the driver names it: ``NVIDIA H200``."""
     memory_gib: float | None = None
@@ -100,7 +100,7 @@ def _nccl_version() -> str | None:
 def limits(params: Params) -> tuple[Held, ...]:
     """What must be, and what must be alike."""
     rows = [Held(what="device of a rank", limit="no other rank's", origin="one process a device")]
-    count, origin = "as many as on any other", "fleet, the node that shows most"
+    count, origin = "as many as on most nodes", "fleet, majority of the nodes, else the node that shows most"
     if params.devices_per_node is not None:
         count, origin = f"exactly {params.devices_per_node}", "user inventory.devices_per_node"
     elif "devices" in params.allow_mixed:

@@ -19,7 +19,7 @@ from seatrial.checks._memory_judge import COPIES, DATASHEET_SHARE, judge, suspec
 from seatrial.checks._patterns import PATTERNS
 from seatrial.checks.base import STARVED, TELL_EVERY_S, Check, Held, held_by_user
 from seatrial.plan.specs import highest_memory_peak
-from seatrial.probe.memory_available import memory_available
+from seatrial.probe import host
 from seatrial.verdict.statistics import fleet_rules, median
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ def _tell_taken(context: Context, taken: _patterns.Taken, wanted_bytes: int, fre
 
 def _tell_refused(context: Context, what: str, refused_bytes: int, taken_bytes: int, reason: str) -> None:
     # Asked again: what others have taken meanwhile is no fault. Pinned memory is the host's.
-    free_bytes = _free_bytes(context) if "host" not in what else memory_available() or 0
+    free_bytes = _free_bytes(context) if "host" not in what else host.memory_available() or 0
     told = {"what": what, "refused_bytes": refused_bytes, "taken_bytes": taken_bytes, "free_bytes": free_bytes}
     context.fact("refused", {**told, "reason": reason})
 
@@ -303,7 +303,7 @@ def _free_bytes(context: Context) -> int:
     """What the driver, or the host, says is free now."""
     if context.device.type == "cpu":
         # A host that does not say how much is free has little to spare, as far as we know.
-        return memory_available() or 0
+        return host.memory_available() or 0
     import torch
 
     # What earlier steps have freed and torch still holds counts as used otherwise.
@@ -318,7 +318,7 @@ def _room_bytes(context: Context) -> int:
 
 def _host_room_bytes(context: Context) -> int:
     """What this rank may take on its host, which it shares with other ranks."""
-    return int((memory_available() or 0) * _OF_HOST / context.local_world_size)
+    return int((host.memory_available() or 0) * _OF_HOST / context.local_world_size)
 
 
 def _give_back(device_type: str) -> None:

@@ -13,6 +13,7 @@ from seatrial.errors import RequestError
 from seatrial.launch.ending import end_with, no_such_command, without_debug
 from seatrial.launch.options import SUBCOMMANDS
 from seatrial.report import streams
+from seatrial.report.text import printable
 
 __all__ = ["cli", "main"]
 
@@ -70,7 +71,7 @@ def _call(arguments: list[str]) -> Any:
     except click.Abort:
         raise KeyboardInterrupt from None
     except click.ClickException as error:
-        words = io.StringIO()
+        words, told = io.StringIO(), error.format_message()
         error.show(words)
-        streams.tell(words.getvalue().rstrip("\n"))
+        streams.tell(words.getvalue().rstrip("\n").replace(told, printable(told)))
         return RequestError.exit_code

@@ -25,6 +25,7 @@ from seatrial.conductor.steps import of_plan
 from seatrial.launch.job import Command, Job, Processes, ProgramJob
 from seatrial.launch.joined import Meeting
 from seatrial.launch.targets import TARGETS
+from seatrial.probe.process import launcher_fds
 from seatrial.verdict.events import SCHEMA, Source
 
 __all__ = ["Agents", "caught_signals", "conduct", "conduct_program"]
@@ -122,6 +123,8 @@ def _config(job: Job) -> Config:
         deadline_s=float(job.plan.deadline_s.value),
         worker={"device": job.device, "backend": job.backend, "env": dict(job.env), "planted": list(job.planted)},
         suspects=lambda check, events: suspects(job.plan, check, events),
+        # MPI does not start again in processes whose ranks have died, nor with some of them left out.
+        **({"most_generations": 1} if job.backend == "mpi" else {}),
     )
 
 
@@ -146,6 +149,7 @@ class Agents:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
+                    pass_fds=launcher_fds(os.environ),
                     # A terminal's Ctrl-C and Ctrl-Z are for the controller alone.
                     start_new_session=True,
                 )

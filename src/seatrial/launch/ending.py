@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from seatrial.errors import SeatrialError
 from seatrial.report import streams
+from seatrial.report.text import printable
 
 __all__ = ["end_with", "no_such_command", "without_debug"]
 
@@ -35,7 +36,8 @@ def end_with(command: Callable[[], Any], *, debug: bool) -> NoReturn:
         streams.tell("seatrial: stopped.")
         code = 130
     except SeatrialError as error:
-        streams.tell(traceback.format_exc() if debug else f"Error: {error}")
+        # What was typed, or stands in a file, may be anything: one line, and nothing that a terminal obeys.
+        streams.tell(traceback.format_exc() if debug else f"Error: {printable(str(error))}")
         code = error.exit_code
     except SystemExit as error:
         # What parses arguments ends so after its help, and when a reader has seen enough.
@@ -46,7 +48,7 @@ def end_with(command: Callable[[], Any], *, debug: bool) -> NoReturn:
         streams.tell(
             traceback.format_exc()
             if debug
-            else f"Error: a mistake inside seatrial ({type(error).__name__}: {error});"
+            else f"Error: a mistake inside seatrial ({type(error).__name__}: {printable(str(error))});"
             " run it again with --debug to see where, and report that."
         )
         code = SeatrialError.exit_code

@@ -17,16 +17,16 @@ import stat
 import tempfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 from seatrial.errors import RequestError
 from seatrial.launch import local
-from seatrial.launch.job import Job
+from seatrial.launch.job import Command, Job
 from seatrial.probe.identity import Identity
 
-__all__ = ["Meeting", "agent_environ", "become_agent", "is_one_of_many", "meet"]
+__all__ = ["Meeting", "agent_command", "agent_environ", "become_agent", "is_one_of_many", "meet"]
 
 _FIRST_PORT = 20_000
 _PORTS = 12_000
@@ -68,11 +68,16 @@ def agent_environ(identity: Identity) -> dict[str, str]:
     return {name: str(value) for name, value in told.items() if value is not None}
 
 
+def agent_command(job: Job, meeting: Meeting, *, token: str) -> Command:
+    """The agent that this process becomes, when it is not the one that conducts."""
+    (command,) = local.render(job, control=meeting.control, token=token, keep="")
+    return replace(command, env={**command.env, "SEATRIAL_NODE_RANK": str(meeting.number)}, node_rank=meeting.number)
+
+
 def become_agent(job: Job, meeting: Meeting) -> NoReturn:
     """This process is the agent from here on; it does not return."""
-    (command,) = local.render(job, control=meeting.control, token=meeting.token, keep="")
-    environ = {**os.environ, **command.env, "SEATRIAL_NODE_RANK": str(meeting.number)}
-    os.execve(command.argv[0], command.argv, environ)
+    command = agent_command(job, meeting, token=meeting.token)
+    os.execve(command.argv[0], command.argv, {**os.environ, **command.env})
 
 
 def meet(identity: Identity, environ: Mapping[str, str]) -> Meeting:

@@ -65,8 +65,8 @@ WHERE = (
     Option(
         flags=("--backend",),
         name="backend",
-        help="What moves the data; auto: the device's own.",
-        type=("auto", "nccl", "gloo"),
+        help="What moves the data; auto: the device's own; mpi: under mpirun.",
+        type=("auto", "nccl", "gloo", "mpi"),
         default="auto",
     ),
     Option(flags=("--python",), name="python", help="The interpreter of the ranks; default: this one.", metavar="PATH"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 from seatrial.errors import RequestError
 from seatrial.probe.accelerators import count_accelerators
 from seatrial.probe.cpu import usable_cores
+from seatrial.probe.identity import Identity
 from seatrial.probe.torch_install import TorchInstall, find_torch
 
-__all__ = ["Place", "choose"]
+__all__ = ["Place", "choose", "see_that_mpi_started"]
 
 _CPU_PROCESSES = 2
 _MOST_CPU_PROCESSES = 512
+_MPI_LAUNCHERS = ("openmpi", "hydra", "slurm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +38,13 @@ def choose(
     nproc_per_node: int | None,
     python: str,
     alone: bool = True,
+    started: bool = False,
     sysfs: Path = Path("/sys"),
 ) -> Place:
     """Decide for this machine: one process per accelerator, else two CPU processes. Raises RequestError.
 
-    ``alone``: all ranks are on this machine.
+    ``alone``: all ranks are on this machine. ``started``: a launcher has started the processes, and may show each of
+    them a device of its own (``srun --gpus-per-task=1``).
     """
     if nproc_per_node is not None and nproc_per_node < 1:
         raise RequestError(f"--nproc-per-node {nproc_per_node}: at least one process is needed.")
@@ -56,7 +61,7 @@ def choose(
             )
     else:
         wanted = nproc_per_node or count
-        if wanted > count:
+        if wanted > count and not (started and count == 1):
             raise RequestError(
                 f"--nproc-per-node {wanted}: this machine shows {count} accelerators ({because});"
                 " ask for fewer processes, or for --device cpu."
@@ -67,6 +72,28 @@ def choose(
         # One machine only: the address that its own name resolves to may be anything, loopback always answers.
         env["GLOO_SOCKET_IFNAME"] = sorted(loopback)[0]
     return Place(device=decided, backend=backend, nproc_per_node=wanted, because=because, env=env)
+
+
+def see_that_mpi_started(backend: str, identity: Identity, command: str, *, least: int) -> None:
+    """Raises RequestError for ``--backend mpi`` where MPI's launcher has not started at least so many ranks.
+
+    ``command``: the word after ``seatrial``.
+    """
+    if backend != "mpi":
+        return
+    if importlib.util.find_spec("seatrial.mpi") is None:
+        raise RequestError("--backend mpi: the file that travels is built without it; install seatrial[mpi] here.")
+    typed = f"mpirun -np 2 seatrial {command} ... --backend mpi"
+    if identity.level != "rank" or identity.launcher not in _MPI_LAUNCHERS:
+        who = "nobody" if identity.level == "none" else identity.launcher
+        raise RequestError(
+            f"--backend mpi: MPI's own launcher must start the ranks, and {who} has started this one; type {typed}."
+        )
+    if identity.world_size is not None and identity.world_size < least:
+        raise RequestError(
+            f"--backend mpi: {identity.launcher} has started {identity.world_size} process, and at least {least} are"
+            f" needed here; type {typed}."
+        )
 
 
 def _device(device: str, torch: TorchInstall, sysfs: Path) -> tuple[str, int, str]:

@@ -52,15 +52,17 @@ def job_of(request: Request, identity: Identity, meeting: Meeting | None) -> Job
     """The job, still without the name of its run. Raises RequestError for what cannot be done here."""
     if request.target not in TARGETS:
         raise RequestError(f"--on {request.target}: no such target; there is {', '.join(TARGETS)}.")
+    place.see_that_mpi_started(request.backend, identity, "run", least=2)
     python = request.python or sys.executable
     # Ranks that a launcher started have an agent each; else each node has one, which starts its ranks.
     is_rank = meeting is not None and identity.level == "rank"
     here = place.choose(
         device=request.device,
         backend=request.backend,
-        nproc_per_node=identity.local_world_size if is_rank else _ranks_of_a_node(request, identity),
+        nproc_per_node=_ranks_of_a_node(request, identity, is_rank=is_rank),
         python=python,
         alone=meeting is None or (is_rank and identity.local_world_size == identity.world_size),
+        started=is_rank,
     )
     planted = tuple(filter(None, os.environ.get("SEATRIAL_PLANT", "").split(";")))
     for fault in planted:
@@ -81,9 +83,9 @@ def job_of(request: Request, identity: Identity, meeting: Meeting | None) -> Job
     return job
 
 
-def _ranks_of_a_node(request: Request, identity: Identity) -> int | None:
+def _ranks_of_a_node(request: Request, identity: Identity, *, is_rank: bool) -> int | None:
     """As the option or the environment says; None where neither does. Raises RequestError where they disagree."""
-    asked, told = request.nproc_per_node, identity.nproc_per_node
+    asked, told = request.nproc_per_node, identity.local_world_size if is_rank else identity.nproc_per_node
     if asked is not None and told is not None and asked != told:
         raise RequestError(
             f"--nproc-per-node {asked}, but {identity.launcher} says {told} processes a node; leave the option out, or"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from seatrial.launch import joined, place
 from seatrial.launch.job import ProgramJob
 from seatrial.launch.options import TRAIN, WHERE
 from seatrial.launch.place import Place
+from seatrial.launch.shell import pasted
 from seatrial.launch.targets import TARGETS
 from seatrial.probe import own_code
 from seatrial.probe.identity import Identity
@@ -52,14 +52,11 @@ class TrainRequest:
     def dry_run(self) -> list[str]:
         """What would be executed, a line each."""
         beside = {**self.env, **(own_code.environ_for(os.environ) if self.job is None else {})}
-        ranks = shlex.join(["env", *(f"{name}={value}" for name, value in beside.items()), *self.argv()])
+        ranks = pasted(beside, self.argv())
         if self.job is None:
             return [ranks]
         commands = TARGETS[self.job.target](self.job, control="127.0.0.1:PORT", token="TOKEN", keep="reports/RUN-ID")
-        agents = [
-            shlex.join(["env", *(f"{name}={value}" for name, value in command.env.items()), *command.argv])
-            for command in commands
-        ]
+        agents = [pasted(command.env, command.argv) for command in commands]
         return [
             *agents,
             f"# each of the {self.job.world_size} ranks, started by its agent, with RANK and so on set:",
@@ -80,6 +77,7 @@ def resolve(values: Mapping[str, Any], identity: Identity, environ: Mapping[str,
     is_rank = identity.level == "rank" and (joined.is_one_of_many(identity) or identity.launcher in _REAL_LAUNCHERS)
     is_node = identity.level == "node" and joined.is_one_of_many(identity)
     _refuse_here(values, identity, is_rank=is_rank, is_node=is_node)
+    place.see_that_mpi_started(values["backend"], identity, "train", least=1)
     if is_rank:
         return _as_rank(values, identity, environ, debug)
     if values["spawn"] or is_node:
@@ -165,7 +163,7 @@ def _as_rank(values: Mapping[str, Any], identity: Identity, environ: Mapping[str
     assert identity.rank is not None and identity.world_size is not None
     local_world_size = identity.local_world_size
     alone = local_world_size == identity.world_size
-    here = _place(values, local_world_size, alone=alone)
+    here = _place(values, local_world_size, alone=alone, started=True)
     told: dict[str, Any] = {
         "RANK": identity.rank,
         "WORLD_SIZE": identity.world_size,
@@ -246,7 +244,7 @@ def _as_controller(values: Mapping[str, Any], environ: Mapping[str, str], debug:
 # What is common to them
 
 
-def _place(values: Mapping[str, Any], nproc_per_node: int | None, *, alone: bool) -> Place:
+def _place(values: Mapping[str, Any], nproc_per_node: int | None, *, alone: bool, started: bool = False) -> Place:
     if values["strategy"] == "dp":
         if nproc_per_node not in (None, 1):
             raise RequestError(
@@ -259,6 +257,7 @@ def _place(values: Mapping[str, Any], nproc_per_node: int | None, *, alone: bool
         nproc_per_node=nproc_per_node,
         python=values["python"] or sys.executable,
         alone=alone,
+        started=started,
     )
 
 
@@ -295,7 +294,7 @@ def _recipe(values: Mapping[str, Any], world_size: int) -> Recipe:
     if values["batch_size"] is not None:
         batch = values["batch_size"] * world_size
     epochs = values["epochs"] if values["epochs"] is not None else values["total_epochs"]
-    names = ["model", "max_steps", "optimizer", "lr", "schedule", "seed", "amp", "augment"]
+    names: list[str] = ["model", "max_steps", "optimizer", "lr", "schedule", "seed", "amp", "augment"]
     names += ["strategy", "model_parallel_size", "num_microbatches"]
     recipe = make_recipe(
         values["workload"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shlex
 import sys
 import traceback
 from collections.abc import Mapping
@@ -16,12 +15,13 @@ from seatrial.conductor.conclude import conclude
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.launch import joined
 from seatrial.launch.conduct import caught_signals, conduct
-from seatrial.launch.job import Job
+from seatrial.launch.job import Command, Job
 from seatrial.launch.joined import Meeting
 from seatrial.launch.record import Recorder, new_folder
 from seatrial.launch.request import Request, job_of
+from seatrial.launch.shell import pasted
 from seatrial.launch.targets import TARGETS
-from seatrial.probe.identity import identify
+from seatrial.probe.identity import Identity, identify
 from seatrial.report.interim import Interim
 from seatrial.report.progress import Progress
 from seatrial.report.show import show, wrong_request
@@ -41,7 +41,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     # All processes of a job read the same request, so a wrong one ends them all alike.
     job = job_of(request, identity, meeting)
     if request.dry_run:
-        print("\n".join(_dry_run(job, request.out, meeting)), flush=True)
+        print("\n".join(_dry_run(job, request.out, identity, meeting)), flush=True)
         return 0
     if meeting is not None:
         os.environ.update(joined.agent_environ(identity))
@@ -50,13 +50,14 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     return hold(job, request.out, meeting, as_json=request.as_json, debug=debug)
 
 
-def _dry_run(job: Job, out: Path, meeting: Meeting | None) -> list[str]:
-    control = meeting.control if meeting else "127.0.0.1:PORT"
-    commands = TARGETS[job.target](job, control=control, token="TOKEN", keep=str(out / "RUN-ID"))
-    return [
-        shlex.join(["env", *(f"{name}={value}" for name, value in command.env.items()), *command.argv])
-        for command in commands
-    ]
+def _dry_run(job: Job, out: Path, identity: Identity, meeting: Meeting | None) -> list[str]:
+    if meeting is not None and meeting.number > 0:
+        commands: tuple[Command, ...] = (joined.agent_command(job, meeting, token="TOKEN"),)
+    else:
+        control = meeting.control if meeting else "127.0.0.1:PORT"
+        commands = TARGETS[job.target](job, control=control, token="TOKEN", keep=str(out / "RUN-ID"))
+    place = joined.agent_environ(identity) if meeting else {}
+    return [pasted({**place, **command.env}, command.argv) for command in commands]
 
 
 def hold(job: Job, out: Path, meeting: Meeting | None, *, as_json: bool, debug: bool) -> int:

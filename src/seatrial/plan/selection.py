@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from seatrial.errors import RequestError
-from seatrial.plan.values import did_you_mean
+from seatrial.plan.values import did_you_mean, shortened
 
 __all__ = ["in_order", "select", "world_without_bootstrap"]
 
@@ -66,7 +66,8 @@ def _names(option: str, entries: Sequence[str], scopes: Mapping[str, str]) -> tu
     for name in names:
         if name not in scopes:
             hint = did_you_mean(name, tuple(scopes))
-            raise RequestError(f"{option} {','.join(entries)}: {name!r} is no check{hint}.")
+            typed = shortened(",".join(entries))
+            raise RequestError(f"{option} {typed}: {shortened(repr(name))} is no check{hint}.")
     return names
 
 

@@ -21,7 +21,8 @@ DEFAULT_LEVEL = "quick"
 _MAX_BYTES = 1 << 20
 """A plan has some hundred lines; what is larger was named by mistake."""
 _MOST_DOTS = 100
-"""In one line. The TOML reader takes time by the square of the parts of a dotted key; ours have two."""
+"""In one line. The TOML reader takes time by the square of the parts of a dotted key, and nests as deep; ours have
+two."""
 
 
 def is_level(name: str) -> bool:

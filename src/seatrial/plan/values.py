@@ -94,8 +94,7 @@ def shown(value: Any) -> str:
     kind = next((word for known, word in _KINDS if isinstance(value, known)), type(value).__name__)
     try:
         text = repr(value)
-    except (ValueError, RecursionError):
-        # Python refuses to write integers of more than 4,300 digits in decimal; a dotted key nests as deep as it is long.
+    except ValueError:  # Python refuses to write integers of more than 4,300 digits in decimal.
         return kind
     return f"{text if len(text) <= _SHOWN else text[:_SHOWN] + '...'} ({kind})"
 

@@ -25,6 +25,7 @@ __all__ = [
     "limit",
     "machine_identity",
     "memory",
+    "memory_available",
     "network_identity",
     "rdma_devices",
     "shared_memory",
@@ -84,6 +85,16 @@ def memory(root: Path = Path("/")) -> Memory | None:
     if len(found) < 2:
         return None
     return Memory(total_bytes=found["MemTotal"], available_bytes=found["MemAvailable"])
+
+
+def memory_available(root: Path = Path("/")) -> int | None:
+    """Bytes that this process may still take: the kernel's estimate, or less where a control group leaves less.
+
+    The page cache of files counts as free in both: it is given back. None: not known.
+    """
+    whole, group = memory(root), read_cgroup(root)
+    left = (whole.available_bytes if whole else None, group.memory_left_bytes if group else None)
+    return min((value for value in left if value is not None), default=None)
 
 
 def limit(name: Literal["memlock", "nofile"]) -> Limit:

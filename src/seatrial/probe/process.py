@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["ProcessSeen", "look", "wchan"]
+__all__ = ["ProcessSeen", "launcher_fds", "leave_launcher", "look", "wchan"]
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -37,3 +39,24 @@ def wchan(pid: int) -> str:
             return file.read().strip("0\n ")
     except OSError:
         return ""
+
+
+def launcher_fds(environ: Mapping[str, str]) -> tuple[int, ...]:
+    """Descriptors by which MPI in a rank of ours speaks with its launcher (hydra of MPICH and Intel MPI)."""
+    try:
+        fd = int(environ["PMI_FD"])
+        os.fstat(fd)
+    except (KeyError, ValueError, OSError, OverflowError):
+        return ()
+    return (fd,)
+
+
+def leave_launcher(environ: Mapping[str, str]) -> None:
+    """Tell hydra that the rank which we started is through with MPI, however it ended.
+
+    Without that word hydra kills all ranks of the job, and who reports with them. It is a line of PMI-1, in
+    which MPICH's ranks speak with hydra; where the rank has said it already, nobody listens any more.
+    """
+    for fd in launcher_fds(environ):
+        with contextlib.suppress(OSError):
+            os.write(fd, b"cmd=finalize\n")

@@ -164,9 +164,10 @@ def _trial(run: str, reader: Reader, missing: tuple[str, ...]) -> Trial:
     hostnames = {node: seen.hostname for node, seen in reader.nodes.items()}
     started = {rank: event for (generation, rank), event in sorted(reader.came.items()) if generation == 0}
     placed = {rank: (event["node_rank"], event["local_rank"]) for rank, event in started.items()}
+    # Of an agent for each rank the conductor knows no local rank; a rank that came has told its own.
     ranks = {
-        rank: _rank(started.get(rank, {}), rank, node, local_rank, hostnames.get(node, ""))
-        for rank, (node, local_rank) in sorted({**placed, **reader.generations.get(0, {})}.items())
+        rank: _rank(started.get(rank, {}), rank, node, placed.get(rank, (node, place))[1], hostnames.get(node, ""))
+        for rank, (node, place) in sorted({**placed, **reader.generations.get(0, {})}.items())
     }
     device_type, backend = _used(reader)
     interrupted, order = reader.interrupted or (None, None)

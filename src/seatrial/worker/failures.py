@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from seatrial.errors import RequestError
+from seatrial.worker.mpi_library import is_mpi_error
 
 __all__ = ["cause_of"]
 
@@ -26,7 +27,7 @@ def cause_of(error: BaseException) -> str:
     out_of_memory = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
     if isinstance(error, (MemoryError, out_of_memory)):
         return "memory"
-    if isinstance(error, getattr(dist, "DistError", ())):
+    if isinstance(error, getattr(dist, "DistError", ())) or is_mpi_error(error):
         return "fabric"
     if not isinstance(error, (RuntimeError, OSError)) or isinstance(error, (NotImplementedError, RecursionError)):
         return "own"

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from seatrial.worker.context import Context
 
-__all__ = ["barrier", "close_world", "form_world", "open_store"]
+__all__ = ["barrier", "close_world", "form_world", "open_store", "torch_backend"]
+
+
+def torch_backend(backend: str) -> str:
+    """The name that torch knows a backend by. Ours for MPI is registered by it."""
+    if backend != "mpi":
+        return backend
+    from seatrial.worker import mpi
+
+    return mpi.register()
 
 
 def open_store(context: Context, timeout: timedelta) -> None:
@@ -28,11 +38,11 @@ def form_world(context: Context, timeout: timedelta) -> None:
     if context.store is None:
         context.store = dist.TCPStore(where["host"], where["port"], None, False, timeout)
     options: dict[str, Any] = {}
-    if context.device.type == "cuda":
+    if context.device.type == "cuda" and context.backend != "mpi":
         # Without it a barrier guesses the device, and may guess another rank's.
         options["device_id"] = context.device.torch
     dist.init_process_group(
-        context.backend,
+        torch_backend(context.backend),
         store=dist.PrefixStore("world", context.store),
         rank=context.group_rank,
         world_size=context.world_size,
@@ -56,3 +66,6 @@ def close_world() -> None:
 
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
+    if "seatrial.worker.mpi" in sys.modules:
+        # A rank ends past all exit handlers, and a launcher of MPI takes it for dead that has not finalized.
+        sys.modules["seatrial.worker.mpi"].end()

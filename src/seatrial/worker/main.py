@@ -20,6 +20,7 @@ from seatrial.probe.phase import PhaseWriter
 from seatrial.verdict.events import Source
 from seatrial.verdict.wire import Decoder, encode
 from seatrial.worker.failures import cause_of
+from seatrial.worker.mpi_library import leave
 
 __all__ = ["main"]
 
@@ -58,9 +59,8 @@ def main() -> None:
             emit("end")
             break
         step.run_step(me, registry.load(command["check"]), command)
-    sys.stdout.flush()
     # Not sys.exit: threads of a backend must not hold up, or crash, a rank that has said all it had to say.
-    os._exit(0)
+    leave(0)
 
 
 def _open_rank(start: dict[str, Any], phases: PhaseWriter, emit: Any) -> Any:

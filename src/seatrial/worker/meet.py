@@ -23,6 +23,8 @@ def form_world(init: str, *, rank: int, world_size: int, backend: str, device: A
     """
     import torch.distributed as dist
 
+    from seatrial.worker.groups import torch_backend
+
     timeout = timedelta(seconds=timeout_s)
     options: dict[str, Any] = {}
     if backend == "nccl":
@@ -38,7 +40,7 @@ def form_world(init: str, *, rank: int, world_size: int, backend: str, device: A
         options["init_method"] = init
     if init != "env://" or "store" in options:
         options |= {"rank": rank, "world_size": world_size}
-    dist.init_process_group(backend, timeout=timeout, **options)
+    dist.init_process_group(torch_backend(backend), timeout=timeout, **options)
 
 
 def fresh_prefix(store: dist.Store, rank: int, world_size: int, timeout_s: float) -> str:

@@ -25,10 +25,11 @@ from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.cpu import usable_cores
 from seatrial.worker.digests import difference
 from seatrial.worker.meet import form_world
+from seatrial.worker.mpi_library import leave
 from seatrial.worker.train_report import Report
 from seatrial.worker.train_spec import TrainSpec
 
-__all__ = ["INTERRUPTED", "Place", "hush_numpy", "leave", "main", "run_rank"]
+__all__ = ["INTERRUPTED", "Place", "hush_numpy", "main", "run_rank"]
 
 INTERRUPTED = 130
 
@@ -75,13 +76,6 @@ def main() -> None:
     leave(code)
 
 
-def leave(code: int) -> None:
-    """End now: threads of a backend must not hold up, or crash, a rank that has said all it had to say."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 def run_rank(spec: TrainSpec, place: Place) -> int:
     """Train as this rank; returns the exit code. Every failure is told, none is raised."""
     # A rank that has not met the others yet has nothing to save, and ends at once.
@@ -114,6 +108,7 @@ def _train(spec: TrainSpec, place: Place, report: Report, stopped_by: list[int])
     from seatrial.training.checkpoint import CheckpointStore
     from seatrial.training.trainer import train
     from seatrial.worker.device import open_device
+    from seatrial.worker.groups import close_world
 
     report.enter("start-up/open device")
     device = open_device(spec.device, _local_device(spec, place), _threads(place.local_world_size))
@@ -150,7 +145,7 @@ def _train(spec: TrainSpec, place: Place, report: Report, stopped_by: list[int])
     told = _result(spec, place, report, outcome, written, _digests(outcome.digest, place, device))
     code = _code(told)
     report.enter("end")
-    dist.destroy_process_group()
+    close_world()
     report.result(code, told)
     return code
 

@@ -37,7 +37,7 @@ def build(
         gradient_as_bucket_view=True,
         **options,
     )
-    wrapped.register_comm_hook(None, timed_mean(clock, group))
+    timed_mean(wrapped, clock)
     return Replica(model, _compiled(wrapped) if recipe.compile else wrapped, group)
 
 

@@ -169,7 +169,7 @@ class _Pipelined:
             gradient_as_bucket_view=True,
             **options,
         )
-        wrapped.register_comm_hook(None, timed_mean(clock, data_group))
+        timed_mean(wrapped, clock)
         self._wrapped = wrapped
         self._schedule: Schedule1F1B | None = None
         self._loss_sum = torch.zeros((), device=device)

@@ -1,0 +1,286 @@
+"""How well the culprit solver names culprits, and in how many rounds.
+
+    nice python bench/culprits.py [NUM_FLEETS]
+
+Simulated fleets (``culprits_fleet.py``) answer the rounds that the solver asks for; its diagnosis is held against what
+was planted. Writes ``results/culprits.json``.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from culprits_fleet import GBPS, Fault, Fleet
+from harness import write_result
+
+from seatrial.verdict.culprits import Diagnosis, Limits, Named, Observations, Topology, next_round, solve
+
+SEED = 7
+MADS = (0.03, 0.04, 0.05)
+LOSSES = (0.10, 0.15, 0.20, 0.30, 0.50, 0.80, 1.00)
+"""Shares of the healthy rate that a culprit loses; 1: it is dead."""
+COUNTED = 0.20
+"""From this loss on a culprit that is not named counts as missed."""
+MOST_ROUNDS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    fleet: Fleet
+    diagnosis: Diagnosis
+    rounds: int
+    turns: int
+    """Pair exchanges one after the other."""
+    rounds_to_name: int
+    """After how many rounds all that is named in the end was named."""
+
+    def right(self, named: Named) -> Fault | None:
+        return next((fault for fault in self.fleet.faults if _is(named, fault, self.fleet.topology)), None)
+
+    @property
+    def wrong(self) -> list[Named]:
+        return [named for named in self.diagnosis.culprits if self.right(named) is None]
+
+    @property
+    def found(self) -> list[Fault]:
+        return [fault for named in self.diagnosis.culprits if (fault := self.right(named)) is not None]
+
+
+def _is(named: Named, fault: Fault, topology: Topology) -> bool:
+    if named.inseparable and named.kind == "link":
+        return set(fault.members) <= set(named.members) and (
+            fault.kind == "link" or fault.members[0] in named.inseparable
+        )
+    if named.kind == "switch" and fault.kind == "switch":
+        rest = set(topology.members) - set(fault.members)
+        # Of two switches nobody can tell whose uplink it is.
+        two = len(set(topology.switch.values())) == 2
+        return set(named.members) == set(fault.members) or (two and set(named.members) in (rest, set(topology.members)))
+    return named.kind == fault.kind and named.members == fault.members
+
+
+def play(fleet: Fleet, *, watch: bool = False) -> Played:
+    """Ask and measure until the solver has nothing more to ask. ``watch``: note when the last culprit was named."""
+    seen = Observations()
+    # Two alone have no peers: they are held against a baseline.
+    limits = Limits(gbps=0.9 * GBPS, origin="baseline") if len(fleet.topology.members) == 2 else Limits()
+    rounds = turns = 0
+    history: list[set[tuple[str, tuple[int, ...]]]] = []
+    while (asked := next_round(seen, fleet.known, limits, seed=len(fleet.topology.members))) is not None:
+        pairs, groups = fleet.measure(asked)
+        seen = replace(seen, pairs=seen.pairs + tuple(pairs), groups=seen.groups + tuple(groups))
+        rounds += 1
+        turns += asked.turns * max((len(group) - 1 for group in asked.groups), default=1)
+        if watch:
+            history.append({(named.kind, named.members) for named in solve(seen, fleet.known, limits).culprits})
+        if rounds > MOST_ROUNDS:
+            raise RuntimeError(f"no end after {rounds} rounds: {fleet.faults}, {len(fleet.topology.members)} members")
+    diagnosis = solve(seen, fleet.known, limits)
+    final = {(named.kind, named.members) for named in diagnosis.culprits}
+    to_name = next((index + 1 for index, names in enumerate(history) if final <= names), rounds)
+    return Played(fleet=fleet, diagnosis=diagnosis, rounds=rounds, turns=turns, rounds_to_name=to_name)
+
+
+def draw(rng: random.Random, *, num_members: int | None = None, bursts: bool = False) -> Fleet:
+    """Any fleet: 2 to 4,096 members, none to five culprits, 3 to 5 % noise, switches known or not."""
+    # Large ones take seconds each: one in a hundred.
+    least, most_members = (512, 4096) if rng.random() < 0.01 else (2, 512)
+    size = num_members or round(math.exp(rng.uniform(math.log(least), math.log(most_members))))
+    topology = make_topology(size, rng.choice([per for per in (2, 4, 8, 16, 32) if per >= min(8, size // 2)]))
+    most = 1 if size < 5 else min(5, (size - 1) // 3 + 1)
+    number = 0 if rng.random() < 0.3 else rng.randint(1, most)
+    return make(
+        topology,
+        rng,
+        faults=_faults(topology, number, rng),
+        mad=rng.choice(MADS),
+        oversubscribed=rng.choice((1, 1, 2, 4)),
+        bursts=bursts,
+    )
+
+
+def make_topology(size: int, per_switch: int) -> Topology:
+    return Topology(
+        members=tuple(range(size)), switch={member: f"s{member // per_switch:04d}" for member in range(size)}
+    )
+
+
+def make(
+    topology: Topology,
+    rng: random.Random,
+    *,
+    faults: Sequence[Fault],
+    mad: float = 0.03,
+    oversubscribed: int = 1,
+    known: bool | None = None,
+    hints: bool | None = None,
+    bursts: bool = False,
+) -> Fleet:
+    per_switch = Counter(topology.switch.values()).most_common(1)[0][1]
+    is_known = rng.random() < 0.5 if known is None else known
+    return Fleet(
+        topology=topology,
+        known=topology if is_known else Topology(members=topology.members),
+        faults=tuple(faults),
+        mad=mad,
+        uplink=max(1.0, per_switch / oversubscribed),
+        hints=rng.random() < 0.5 if hints is None else hints,
+        rng=rng,
+        bursts=bursts,
+    )
+
+
+def _faults(topology: Topology, number: int, rng: random.Random) -> list[Fault]:
+    """Nodes, links between good nodes without a common end, or now and then the uplink of one switch alone."""
+    switches = Counter(topology.switch.values())
+    full = [name for name, count in switches.items() if count >= 2]
+    if number == 1 and len(switches) > 1 and len(full) == len(switches) and rng.random() < 0.15:
+        name = rng.choice(full)
+        members = tuple(member for member in topology.members if topology.switch[member] == name)
+        return [Fault(kind="switch", members=members, factor=1 - rng.choice(LOSSES[2:6]))]
+    free = list(topology.members)
+    rng.shuffle(free)
+    faults = []
+    for _ in range(number):
+        direction = rng.choice(("both", "both", "both", "send", "receive"))
+        factor = 1 - rng.choice(LOSSES)
+        if rng.random() < 0.6 or len(free) < 4:
+            faults.append(Fault(kind="node", members=(free.pop(),), direction=direction, factor=factor))
+        else:
+            ends = tuple(sorted((free.pop(), free.pop())))
+            faults.append(Fault(kind="link", members=ends, direction=direction, factor=factor))
+    return faults
+
+
+def quality(
+    num_fleets: int, *, seed: int = SEED, num_members: int | None = None, bursts: bool = False
+) -> dict[str, Any]:
+    count: Counter[str] = Counter()
+    by_loss: dict[float, Counter[str]] = {loss: Counter() for loss in LOSSES}
+    for index in range(num_fleets):
+        fleet = draw(random.Random(f"{seed} {index}"), num_members=num_members, bursts=bursts)
+        played = play(fleet)
+        found = played.found
+        sick = bool(fleet.faults)
+        count["fleets"] += 1
+        count["fleets with culprits" if sick else "healthy fleets"] += 1
+        if played.wrong:
+            count["fleets with somebody wrongly named" if sick else "false alarms"] += 1
+            _tell(index, played, "WRONG")
+        open_ends = played.diagnosis.remains or played.diagnosis.unconfirmed
+        if open_ends:
+            count["sick fleets with open ends" if sick else "healthy fleets not passed"] += 1
+        for fault in fleet.faults:
+            loss = min(LOSSES, key=lambda each: abs(each - (1 - fault.factor)))
+            by_loss[loss]["planted"] += 1
+            by_loss[loss]["named"] += fault in found
+            count["culprits"] += 1
+            if loss >= COUNTED:
+                count["culprits to be found"] += 1
+                if fault not in found:
+                    count["missed"] += 1
+                    count["missed without any open end"] += not open_ends
+                    _tell(index, played, "MISSED")
+        for named in played.diagnosis.culprits:
+            fault = played.right(named)
+            count["unsharp"] += bool(named.inseparable)
+            if (
+                fault is not None
+                and fault.kind != "switch"
+                and named.direction != fault.direction
+                and 1 - fault.factor >= COUNTED
+            ):
+                count["direction wrong"] += 1
+        if index % 500 == 499:
+            print(index + 1, dict(count), file=sys.stderr, flush=True)
+    return {
+        **dict(sorted(count.items())),
+        "wrong_share": count["fleets with somebody wrongly named"] / max(1, count["fleets with culprits"]),
+        "missed_share": count["missed"] / max(1, count["culprits to be found"]),
+        "false_alarm_share": count["false alarms"] / max(1, count["healthy fleets"]),
+        "named_by_loss": {f"{loss:.0%}": dict(each) for loss, each in by_loss.items()},
+    }
+
+
+def _tell(index: int, played: Played, what: str) -> None:
+    fleet, diagnosis = played.fleet, played.diagnosis
+    size, known = len(fleet.topology.members), bool(fleet.known.switch)
+    print(
+        f"{what} fleet {index}: {size} members, mad {fleet.mad}, uplink {fleet.uplink}, known {known}", file=sys.stderr
+    )
+    for fault in fleet.faults:
+        print("  planted", fault.kind, fault.members[:2], fault.direction, round(fault.factor, 2), file=sys.stderr)
+    for each in diagnosis.culprits:
+        print("  named", each.kind, each.members[:4], each.direction, each.ratio, file=sys.stderr)
+    open_ends = [(cell.source, cell.target, round(cell.ratio, 3), cell.at_once) for cell in diagnosis.unconfirmed[:4]]
+    print("  open", diagnosis.remains, open_ends, "rounds", played.rounds, file=sys.stderr, flush=True)
+
+
+def rounds_table(sizes: Iterable[int], repeats: int) -> list[dict[str, Any]]:
+    """Rounds and exchanges for fleets with nothing wrong, five bad nodes, and one bad link."""
+    rows = []
+    for size in sizes:
+        topology = make_topology(size, 16)
+        cases = {
+            "healthy": [],
+            "5 bad nodes": [("node", 1, 0.7)] * 5,
+            "5 dead nodes": [("node", 1, 0.0)] * 5,
+            "1 slow link": [("link", 2, 0.7)],
+            "1 dead link": [("link", 2, 0.0)],
+        }
+        for case, kinds in cases.items():
+            if size < 16 and len(kinds) == 5:
+                continue
+            played = []
+            for index in range(repeats if size <= 1024 else max(2, repeats // 10)):
+                rng = random.Random(f"{case} {size} {index}")
+                free = rng.sample(topology.members, 10) if size >= 10 else list(topology.members)
+                faults = []
+                for kind, ends, factor in kinds:
+                    members = tuple(sorted(free.pop() for _ in range(ends)))
+                    faults.append(Fault(kind=kind, members=members, factor=factor))
+                # The hard case: nothing is known of the switches, and a failed group says nothing.
+                fleet = make(topology, rng, faults=faults, known=False, hints=False)
+                played.append(play(fleet, watch=bool(kinds) and size <= 1024))
+            rounds = sorted(each.rounds for each in played)
+            rows.append(
+                {
+                    "members": size,
+                    "case": case,
+                    "fleets": len(played),
+                    "right": sum(not each.wrong and len(set(each.found)) == len(each.fleet.faults) for each in played),
+                    "rounds_median": rounds[len(rounds) // 2],
+                    "rounds_most": rounds[-1],
+                    "rounds_to_name_most": max(each.rounds_to_name for each in played),
+                    "exchanges_median": sorted(each.turns for each in played)[len(played) // 2],
+                    "2_log2_members": round(2 * math.log2(size), 1),
+                }
+            )
+            print(rows[-1], file=sys.stderr, flush=True)
+    return rows
+
+
+def main() -> None:
+    num_fleets = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    started = time.monotonic()
+    figures = {
+        "seed": SEED,
+        "quality": quality(num_fleets),
+        "bursts": quality(num_fleets // 20, num_members=12, bursts=True),
+        "rounds": rounds_table(
+            (2, 3, 4, 8, 16, 17, 32, 64, 128, 232, 512, 1024, 4096), 100 if num_fleets >= 10_000 else 10
+        ),
+    }
+    figures["seconds"] = round(time.monotonic() - started)
+    print(write_result("culprits", f"python bench/culprits.py {num_fleets}", figures))
+
+
+if __name__ == "__main__":
+    main()

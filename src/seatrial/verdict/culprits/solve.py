@@ -1,0 +1,299 @@
+"""From observations to culprits. Pure: the same observations in any order give the same diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from seatrial.verdict.culprits.cuts import Cut, find_cuts, name_cuts
+from seatrial.verdict.culprits.others import judge_alone, judge_digests, judge_phases
+from seatrial.verdict.culprits.rates import Rates, gather
+from seatrial.verdict.culprits.records import (
+    Cell,
+    Diagnosis,
+    Direction,
+    GroupResult,
+    Limits,
+    Named,
+    Observations,
+    Topology,
+)
+from seatrial.verdict.culprits.sides import PARTNERS, Sides, both_sides, sides_of, weigh
+
+__all__ = ["link_fault", "solve", "uncovered"]
+
+_NO_LIMITS = Limits()
+_MOST_LINKS = 8
+
+
+def solve(observations: Observations, topology: Topology, limits: Limits = _NO_LIMITS) -> Diagnosis:
+    """Name who is at fault, and say what could not be told.
+
+    Bandwidths and latencies are judged apart, each against its own reference. Raises ValueError for a result of a
+    member that the topology does not have.
+    """
+    alone = judge_alone(observations.alone, topology)
+    broken = {member for each in alone for member in each.members}
+    bits, bits_remain = judge_digests(observations.digests, topology)
+    hung, hung_remain = judge_phases(observations.phases, topology)
+    diagnosis = _solve_rates(observations, topology, limits, broken, latency=False)
+    if any(each.latency_s is not None for each in observations.pairs):
+        late = _solve_rates(observations, topology, limits, broken, latency=True)
+        known = {(each.kind, each.members) for each in diagnosis.culprits}
+        diagnosis = replace(
+            diagnosis,
+            culprits=diagnosis.culprits + tuple(c for c in late.culprits if (c.kind, c.members) not in known),
+            unconfirmed=diagnosis.unconfirmed + late.unconfirmed,
+            remains=diagnosis.remains + tuple(text for text in late.remains if text not in diagnosis.remains),
+        )
+    return replace(
+        diagnosis,
+        culprits=(*alone, *bits, *hung, *diagnosis.culprits),
+        remains=(*bits_remain, *hung_remain, *diagnosis.remains),
+    )
+
+
+def _solve_rates(
+    observations: Observations, topology: Topology, limits: Limits, broken: Iterable[int], *, latency: bool
+) -> Diagnosis:
+    rates = gather(observations, topology, limits, latency=latency)
+    if not rates.cells and not rates.groups:
+        return Diagnosis()
+    sides = weigh(rates, broken)
+    cuts = find_cuts(sides, topology)
+    shared = name_cuts(cuts, topology)
+    named_cuts = tuple(cut for cut in cuts if any(cell in each.evidence for each in shared for cell in cut.cells))
+    members = _members(sides, topology)
+    links, unconfirmed = _links(sides, named_cuts, topology)
+    if len(links) > _MOST_LINKS:
+        links = [_many(links)]
+    culprits = [*_together(members, topology), *shared, *links, *_whole(rates, limits, latency)]
+    traced, remains = _groups(rates, sides)
+    if len(members) > len(topology.members) / 2:
+        share = f"{len(members)} of {len(topology.members)}"
+        what = f"{share} are slower than the rest: two kinds of members, or a common cause"
+        culprits = [Named(kind="fabric", members=topology.members, why=what), *shared]
+    if rates.contended:
+        remains.append("the pairs slowed one another down: what is slower than they were together was not seen")
+    if not latency:
+        gaps = uncovered(observations, topology, {each for culprit in members for each in culprit.members})
+        if gaps:
+            remains.append(gaps)
+    unjudged = ""
+    if limits.gbps is None:
+        unjudged = "no limit was given: what is slow for all alike is not seen; there is no other peer to compare with"
+    return Diagnosis(
+        culprits=(*culprits, *traced),
+        unconfirmed=unconfirmed,
+        remains=tuple(remains),
+        reference=rates.reference,
+        origin=f"what healthy pairs reach, {len(rates.cells)} transfers" if rates.cells else "median of the groups",
+        limit=None if rates.reference is None else rates.limit * rates.reference,
+        unjudged=unjudged,
+    )
+
+
+def _members(sides: Sides, topology: Topology) -> list[Named]:
+    """Bad sides, as members. Who failed alone was named for that."""
+    found = []
+    for member in topology.members:
+        bad = [side for side in both_sides(member) if sides.state(side) == "bad"]
+        if not bad or member in sides.broken:
+            continue
+        # The other direction of a dead member may have been tried with one partner only: it is no better.
+        is_both = all(sides.state(side) in ("bad", "suspect") for side in both_sides(member))
+        direction: Direction = "both" if is_both else bad[0][1]
+        cells = [cell for side in both_sides(member) for cell in sides.accusing(side)]
+        cells.sort(key=lambda cell: (cell.ratio, cell.source, cell.target))
+        partners = {end for cell in cells for end in (cell.source, cell.target)} - {member}
+        found.append(
+            Named(
+                kind=topology.kind,
+                members=(member,),
+                direction=direction,
+                why=f"slow with {len(partners)} known-good partners, one at a time",
+                ratio=cells[0].ratio,
+                evidence=tuple(cells),
+            )
+        )
+    return found
+
+
+def _together(members: Sequence[Named], topology: Topology) -> list[Named]:
+    """All members of one switch or rail, at least three: what they share is at fault, or each of them."""
+    named = {each.members[0]: each for each in members}
+    found: list[Named] = []
+    for kind, labels in (("switch", topology.switch), ("rail", topology.rail)):
+        for name in sorted(set(labels.values())):
+            inside = tuple(sorted(member for member in topology.members if labels.get(member) == name))
+            if 3 <= len(inside) < len(topology.members) and all(member in named for member in inside):
+                cells = tuple(cell for member in inside for cell in named[member].evidence[:1])
+                found.append(
+                    Named(
+                        kind="switch" if kind == "switch" else "rail",
+                        members=inside,
+                        name=name,
+                        confidence="likely",
+                        why="all its members are slow, and those of others are not",
+                        ratio=min(cell.ratio for cell in cells),
+                        evidence=cells,
+                        inseparable=inside,
+                    )
+                )
+                for member in inside:
+                    del named[member]
+    return [*named.values(), *found]
+
+
+def link_fault(sides: Sides, cell: Cell) -> bool | None:
+    """Whether a slow cell on a quiet fabric is the link's own fault: both ends are good, and clearly better elsewhere.
+
+    None: the ends have no good transfer elsewhere to hold it against.
+    """
+    sender, receiver = sides_of(cell.source, cell.target)
+    sent, received = sides.elsewhere(sender, besides=cell), sides.elsewhere(receiver, besides=cell)
+    if sent is None or received is None or sides.states_of(cell) != ("good", "good"):
+        return None
+    return cell.ratio < sides.rates.limit * min(1.0, sent, received)
+
+
+def _links(sides: Sides, cuts: Sequence[Cut], topology: Topology) -> tuple[list[Named], tuple[Cell, ...]]:
+    """What no bad member and no cut explains: links between good ends, what is not separable, what is open."""
+    clear: dict[tuple[int, int], list[Cell]] = {}
+    blurred: dict[tuple[int, int], list[Cell]] = {}
+    unconfirmed = []
+    for cell in sides.open_cells:
+        if any(cut.holds(cell) for cut in cuts):
+            continue
+        pair = (min(cell.source, cell.target), max(cell.source, cell.target))
+        fault = link_fault(sides, cell) if cell.quiet else None
+        if fault:
+            clear.setdefault(pair, []).append(cell)
+        elif cell.quiet and fault is None and not _could_tell(sides, cell, topology):
+            blurred.setdefault(pair, []).append(cell)
+        else:
+            unconfirmed.append(cell)
+    found = [_link(pair, cells, ()) for pair, cells in sorted(clear.items())]
+    for pair, cells in sorted(blurred.items()):
+        suspects = {
+            side[0] for cell in cells for side in sides_of(cell.source, cell.target) if sides.state(side) != "good"
+        }
+        found.append(_link(pair, cells, tuple(sorted(suspects))))
+    return found, tuple(unconfirmed)
+
+
+def _many(links: Sequence[Named]) -> Named:
+    """More bad links than cables go bad: something that they share, without a shape that tells what."""
+    return Named(
+        kind="fabric",
+        members=tuple(sorted({end for each in links for end in each.members})),
+        confidence="likely",
+        why=f"{len(links)} links between good ends are slow, in no pattern of a switch or rail",
+        ratio=min(each.ratio or 0.0 for each in links),
+        evidence=tuple(each.evidence[0] for each in links),
+    )
+
+
+def _link(pair: tuple[int, int], cells: Sequence[Cell], inseparable: tuple[int, ...]) -> Named:
+    ways = {cell.source == pair[0] for cell in cells}
+    why = (
+        "slow, while both ends are good with others"
+        if not inseparable
+        else "slow, and its ends have no other good peer"
+    )
+    return Named(
+        kind="link",
+        members=pair,
+        direction="both" if len(ways) == 2 else "send" if ways == {True} else "receive",
+        confidence="likely" if inseparable else "confirmed",
+        why=why,
+        ratio=min(cell.ratio for cell in cells),
+        evidence=tuple(cells),
+        inseparable=inseparable,
+    )
+
+
+def _could_tell(sides: Sides, cell: Cell, topology: Topology) -> bool:
+    """Whether another measurement could separate the link from its ends: there are good members left to ask."""
+    ends = {cell.source, cell.target}
+    asked = {frozenset((each.source, each.target)) for each in sides.rates.cells.values() if each.quiet}
+    for side in sides_of(cell.source, cell.target):
+        if sides.state(side) == "good" or len(sides.accusing(side)) >= PARTNERS:
+            continue
+        for other in topology.members:
+            if other not in ends and sides.cleared(other) and frozenset((side[0], other)) not in asked:
+                return True
+    return False
+
+
+def _whole(rates: Rates, limits: Limits, latency: bool) -> list[Named]:
+    """Everything is slow alike: only a limit from outside can tell."""
+    if latency or limits.gbps is None or rates.reference is None or rates.reference >= limits.gbps:
+        return []
+    why = f"even healthy pairs reach {rates.reference:.3g} GB/s of {limits.gbps:.3g} ({limits.origin or 'limit'})"
+    members = tuple(sorted({member for key in rates.cells for member in key}))
+    ratio = rates.reference / limits.gbps
+    if len(members) == 2:
+        why = f"{why}, and nobody else is there"
+        return [Named(kind="link", members=members, confidence="likely", why=why, ratio=ratio, inseparable=members)]
+    return [Named(kind="fabric", members=members, why=why, ratio=ratio)]
+
+
+def _groups(rates: Rates, sides: Sides) -> tuple[list[Named], list[str]]:
+    """Failed groups: explained by who was named, or by nobody although every pair in them is clean, or not yet."""
+    found: list[Named] = []
+    remains: list[str] = []
+    for group in rates.groups:
+        if group.gbps is not None or any(sides.dead(member) for member in group.members):
+            continue
+        members = set(group.members)
+        if any(key[0] in members and key[1] in members for key, c in rates.cells.items() if c.quiet and c.failed):
+            continue
+        reason = group.failed or "no figure was measured"
+        if _all_clean(group, rates):
+            why = f"the group failed ({reason}) although every pair in it is clean: it takes many at once to show"
+            found.append(Named(kind="fabric", members=tuple(sorted(members)), confidence="likely", why=why))
+        else:
+            remains.append(f"a group of {len(members)} failed ({reason}), and not every pair in it was measured since")
+    return found, remains
+
+
+def _all_clean(group: GroupResult, rates: Rates) -> bool:
+    clean = dict.fromkeys(group.members, 0)
+    bit = {member: 1 << index for index, member in enumerate(group.members)}
+    for other in rates.groups:
+        if other.gbps is not None:
+            inside = sum(bit[member] for member in other.members if member in bit)
+            for member in other.members:
+                if member in bit:
+                    clean[member] |= inside
+    for (source, target), cell in rates.cells.items():
+        if source in bit and target in bit and not rates.slow(cell):
+            clean[source] |= bit[target]
+            clean[target] |= bit[source]
+    everybody = sum(bit.values())
+    return all(clean[member] | bit[member] == everybody for member in group.members)
+
+
+def uncovered(observations: Observations, topology: Topology, named: Iterable[int]) -> str:
+    """How many pairs of members were in no measurement, in words; empty when none. Those named do not count."""
+    apart = set(named)
+    members = [member for member in topology.members if member not in apart]
+    rails = topology.rail
+    bit = {member: 1 << index for index, member in enumerate(members)}
+    seen = dict(bit)
+    for pair in observations.pairs:
+        if pair.source in bit and pair.target in bit:
+            seen[pair.source] |= bit[pair.target]
+            seen[pair.target] |= bit[pair.source]
+    for group in observations.groups:
+        if group.gbps is not None:
+            inside = sum(bit[member] for member in group.members if member in bit)
+            for member in group.members:
+                if member in bit:
+                    seen[member] |= inside
+    all_of: dict[str | None, int] = {}
+    for member in members:
+        all_of[rails.get(member)] = all_of.get(rails.get(member), 0) | bit[member]
+    missing = sum((all_of[rails.get(member)] & ~seen[member]).bit_count() for member in members) // 2
+    return f"{missing} pairs were not measured" if missing else ""

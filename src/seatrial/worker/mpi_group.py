@@ -1,0 +1,385 @@
+"""A torch process group over MPI: every operation that torch asks of a backend, by its own name.
+
+torch renamed some operations over the years; both names are there. What is missing here, torch refuses by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from seatrial.worker import mpi_staging as staging
+from seatrial.worker import mpi_types as types
+from seatrial.worker.mpi_lane import Lane
+from seatrial.worker.mpi_library import load_mpi
+from seatrial.worker.mpi_work import LaneWork, RequestWork, settle
+
+__all__ = ["MpiGroup"]
+
+_MEET_FROM_BYTES = 4 << 20
+"""Before a larger reduction the ranks meet without spinning: whoever still computes needs the core more."""
+_END_S = 5.0
+_MOST_IN_FLIGHT = 16
+Tensors = Sequence[Tensor]
+
+
+# Names and types of its methods differ from one torch to the next, so they are not held against those of one.
+_ProcessGroup: Any = dist.ProcessGroup
+
+
+class MpiGroup(_ProcessGroup):  # type: ignore[misc]
+    """One group, with a communicator for collectives and one for messages between two ranks.
+
+    ``takes_device``: MPI takes addresses of device memory; else device tensors go through pinned host memory.
+    """
+
+    def __init__(self, comm: Any, store: Any, timeout_s: float, *, takes_device: bool) -> None:
+        super().__init__(comm.rank, comm.size)
+        self._mpi = load_mpi()
+        self._comm = comm
+        self._messages = comm.Dup()
+        self._store = store
+        self._timeout_s = timeout_s
+        self._takes_device = takes_device
+        self._threads = self._mpi.Query_thread() == self._mpi.THREAD_MULTIPLE
+        self._lane = Lane(threads=self._threads)
+        self._flying: set[RequestWork] = set()
+        self._name = ""
+        self._desc = ""
+
+    # What torch asks of the group itself
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return "seatrial_mpi"
+
+    name = getBackendName
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._name = name
+
+    _set_group_name = setGroupName
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._name
+
+    def setGroupDesc(self, desc: str) -> None:  # noqa: N802
+        self._desc = desc
+
+    _set_group_desc = setGroupDesc
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._desc
+
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device(name) for name in ("cpu", "cuda") if name == "cpu" or torch.cuda.is_available()]
+
+    def _get_backend(self, device: Any) -> MpiGroup:
+        return self
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    supports_splitting = supports_coalescing = False
+
+    def _start_coalescing(self, device: Any) -> None:
+        raise NotImplementedError("the MPI backend does not collect operations; call them one after the other.")
+
+    def set_timeout(self, timeout: Any) -> None:
+        self._timeout_s = timeout.total_seconds()
+
+    def shutdown(self) -> None:
+        """Called when the group is destroyed, after a failure as well: it does not wait long."""
+        self.close(_END_S)
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Let what is in flight end, and take nothing more; whether all has ended well (default: the group's timeout).
+
+        The communicators go with MPI itself: to free them is a collective of its own.
+        """
+        well = self._lane.close(self._timeout_s if timeout_s is None else timeout_s)
+        flying = list(self._flying)
+        settle(lambda: all(work.is_completed() for work in flying), _END_S)
+        for work in flying:
+            work.abandon()
+        self._flying.clear()
+        return well
+
+    # Collectives
+
+    def allreduce(self, tensors: Tensors, opts: Any) -> LaneWork:
+        return self.allreduce_coalesced(tensors, opts)
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> LaneWork:
+        op = opts.reduceOp
+        staged = [(tensor, self._host(tensor, reduced=True)) for tensor in tensors]
+        ready = [(types.reduced(host), types.reduction(op, host.dtype), host.nbytes) for _, host in staged]
+
+        def run() -> None:
+            for buffer, mpi_op, size_bytes in ready:
+                self._meet(size_bytes)
+                self._comm.Allreduce(self._mpi.IN_PLACE, buffer, mpi_op)
+            for tensor, host in staged:
+                types.average(op, host, self.size())
+                staging.bring_back(tensor, host)
+
+        return self._collective("all_reduce", opts, run, tensors)
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> LaneWork:
+        (tensor,) = tensors
+        root = opts.rootRank
+        host = self._host(tensor)
+        buffer = types.moved(host)
+
+        def run() -> None:
+            self._comm.Bcast(buffer, root=root)
+            staging.bring_back(tensor, host)
+
+        return self._collective("broadcast", opts, run, tensors)
+
+    def reduce(self, tensors: Tensors, opts: Any) -> LaneWork:
+        (tensor,) = tensors
+        root, op = opts.rootRank, opts.reduceOp
+        host = self._host(tensor, reduced=True)
+        buffer, mpi_op = types.reduced(host), types.reduction(op, host.dtype)
+
+        def run() -> None:
+            self._meet(host.nbytes)
+            if self.rank() != root:
+                self._comm.Reduce(buffer, None, mpi_op, root=root)
+                return
+            self._comm.Reduce(self._mpi.IN_PLACE, buffer, mpi_op, root=root)
+            types.average(op, host, self.size())
+            staging.bring_back(tensor, host)
+
+        return self._collective("reduce", opts, run, tensors)
+
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> LaneWork:
+        (parts,), (tensor,) = outputs, inputs
+        staging.check_alike("all_gather", [tensor, *parts])
+        host = self._host(tensor)
+        flat = host.new_empty(len(parts) * host.numel())
+        source, target = types.moved(host), types.moved_shares(flat, host)
+
+        def run() -> None:
+            self._comm.Allgather(source, target)
+            staging.deal(flat, parts)
+
+        return self._collective("all_gather", opts, run, parts, keep=[host])
+
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> LaneWork:
+        works = [self.allgather([[row[i] for row in outputs]], [tensor], opts) for i, tensor in enumerate(inputs)]
+        return works[-1]  # they end in their order
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> LaneWork:
+        return self.all_gather_single_coalesced([output], [tensor], opts)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> LaneWork:
+        staged = []
+        for output, tensor in zip(outputs, inputs, strict=True):
+            staging.check_fits("all_gather_into_tensor", output, tensor, self.size())
+            staged.append((output, self._host(output, filled=False), self._host(staging.apart(tensor, output))))
+        ready = [(types.moved(source), types.moved_shares(target, source)) for _, target, source in staged]
+
+        def run() -> None:
+            for source, target in ready:
+                self._comm.Allgather(source, target)
+            for output, host, _ in staged:
+                staging.bring_back(output, host)
+
+        return self._collective("all_gather_into_tensor", opts, run, outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> LaneWork:
+        (tensor,) = inputs
+        root = opts.rootRank
+        parts = list(outputs[0]) if self.rank() == root else []
+        staging.check_alike("gather", [tensor, *parts])
+        host = self._host(tensor)
+        flat = host.new_empty(len(parts) * host.numel())
+        source, target = types.moved(host), types.moved_shares(flat, host) if self.rank() == root else None
+
+        def run() -> None:
+            self._comm.Gather(source, target, root=root)
+            staging.deal(flat, parts)
+
+        return self._collective("gather", opts, run, parts, keep=[host])
+
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> LaneWork:
+        (output,) = outputs
+        root = opts.rootRank
+        parts = list(inputs[0]) if self.rank() == root else []
+        staging.check_alike("scatter", [output, *parts])
+        host = self._host(output, filled=False)
+        flat = staging.joined(parts, direct=self._direct(output)) if parts else None
+        source, target = None if flat is None else types.moved_shares(flat, host), types.moved(host)
+
+        def run() -> None:
+            self._comm.Scatter(source, target, root=root)
+            staging.bring_back(output, host)
+
+        return self._collective("scatter", opts, run, outputs, keep=[flat])
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> LaneWork:
+        (output,), (parts,) = outputs, inputs
+        staging.check_alike("reduce_scatter", [output, *parts])
+        return self.reduce_scatter_single_coalesced([output], [staging.joined(parts, direct=True)], opts)
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> LaneWork:
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> LaneWork:
+        op = opts.reduceOp
+        staged = []
+        for output, tensor in zip(outputs, inputs, strict=True):
+            staging.check_fits("reduce_scatter_tensor", tensor, output, self.size())
+            source = self._host(staging.apart(tensor, output), reduced=True)
+            staged.append((output, self._host(output, filled=False, reduced=True), source))
+        ready = [
+            (types.reduced_shares(source, host), types.reduced(host), types.reduction(op, host.dtype), source.nbytes)
+            for _, host, source in staged
+        ]
+
+        def run() -> None:
+            for source, target, mpi_op, size_bytes in ready:
+                self._meet(size_bytes)
+                self._comm.Reduce_scatter_block(source, target, mpi_op)
+            for output, host, _ in staged:
+                types.average(op, host, self.size())
+                staging.bring_back(output, host)
+
+        return self._collective("reduce_scatter_tensor", opts, run, outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any) -> LaneWork:
+        direct = self._direct(outputs[0])
+        received, sent = staging.elements(outputs), staging.elements(inputs)
+        source = staging.joined(inputs, direct=direct)
+        target = source.new_empty(sum(received))
+        into = types.counted(target, received, staging.starts(received))
+        out = types.counted(source, sent, staging.starts(sent))
+
+        def run() -> None:
+            self._comm.Alltoallv(out, into)
+            staging.deal(target, outputs)
+
+        return self._collective("all_to_all", opts, run, outputs, keep=[source])
+
+    def all_to_all_single(
+        self, output: Tensor, tensor: Tensor, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any
+    ) -> LaneWork:
+        host, source = self._host(output, filled=False), self._host(staging.apart(tensor, output))
+        received = _counts("output", output, output_splits, self.size())
+        sent = _counts("input", tensor, input_splits, self.size())
+        into = types.counted(host, received, staging.starts(received))
+        out = types.counted(source, sent, staging.starts(sent))
+
+        def run() -> None:
+            self._comm.Alltoallv(out, into)
+            staging.bring_back(output, host)
+
+        return self._collective("all_to_all_single", opts, run, [output], keep=[source])
+
+    alltoall_base = all_to_all_single
+
+    def barrier(self, opts: Any) -> LaneWork:
+        return self._collective("barrier", opts, self._comm.Barrier, [])
+
+    # Messages between two ranks
+
+    def send(self, tensors: Tensors, destination: int, tag: int = 0) -> RequestWork:
+        hosts = [self._host(tensor) for tensor in tensors]
+        self._settle_device(tensors)
+        requests = [self._messages.Isend(types.moved(host), dest=destination, tag=tag) for host in hosts]
+        return self._message("send", requests, hosts, tensors, lambda: None)
+
+    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> RequestWork:
+        staged = [(tensor, self._host(tensor, filled=False)) for tensor in tensors]
+        self._settle_device(tensors)
+        requests = [self._messages.Irecv(types.moved(host), source=source, tag=tag) for _, host in staged]
+
+        def finish() -> None:
+            for tensor, host in staged:
+                staging.bring_back(tensor, host)
+
+        return self._message("recv", requests, [host for _, host in staged], tensors, finish)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> RequestWork:
+        return self.recv(tensors, self._mpi.ANY_SOURCE, tag)
+
+    def _message(
+        self, name: str, requests: list[Any], hosts: list[Tensor], tensors: Tensors, finish: Callable[[], None]
+    ) -> RequestWork:
+        work = RequestWork(
+            name,
+            requests,
+            keep=hosts,
+            result=tensors,
+            finish=finish,
+            timeout_s=self._timeout_s,
+            status=self._mpi.Status(),
+            threads=self._threads,
+            settled=self._flying.discard,
+        )
+        # A caller may drop a work that it never waits for; the buffers must outlive the request.
+        self._flying.add(work)
+        if len(self._flying) > _MOST_IN_FLIGHT:
+            for flying in list(self._flying):
+                flying.is_completed()
+        return work
+
+    # Parts
+
+    def _collective(
+        self, name: str, opts: Any, run: Callable[[], None], result: Tensors, keep: Sequence[Any] = ()
+    ) -> LaneWork:
+        """``keep``: what MPI knows by its address only, and ``run`` does not hold."""
+        named_s = opts.timeout.total_seconds()
+        self._settle_device([*result, *(each for each in keep if each is not None)])
+        work = LaneWork(name, run, result, named_s if named_s > 0 else self._timeout_s, keep)
+        return self._lane.submit(work, asynchronous=getattr(opts, "asyncOp", True))
+
+    def _meet(self, size_bytes: int) -> None:
+        if size_bytes >= _MEET_FROM_BYTES:
+            request = self._comm.Ibarrier()
+            if not settle(request.Test, self._timeout_s):
+                raise dist.DistBackendError(f"MPI: timed out waiting {self._timeout_s:g} s for all ranks to come")
+
+    def _direct(self, tensor: Tensor, *, reduced: bool = False) -> bool:
+        """Whether MPI takes the address of this tensor."""
+        on_host = tensor.device.type == "cpu"
+        return on_host or (self._takes_device and not (reduced and tensor.dtype in types.HALVES))
+
+    def _host(self, tensor: Tensor, *, filled: bool = True, reduced: bool = False) -> Tensor:
+        return staging.host_of(tensor, direct=self._direct(tensor, reduced=reduced), filled=filled)
+
+    def _settle_device(self, tensors: Tensors) -> None:
+        """MPI knows no streams: what was queued before must have come to its end."""
+        if self._takes_device and tensors and tensors[0].is_cuda:
+            torch.cuda.current_stream(tensors[0].device).synchronize()
+
+
+def _counts(which: str, tensor: Tensor, splits: Sequence[int], size: int) -> list[int]:
+    """Elements for each rank; torch gives rows, or nothing where all get the same."""
+    rows = tensor.shape[0] if tensor.dim() else 1
+    if not splits:
+        if rows % size:
+            raise ValueError(f"all_to_all_single: the {which} has {rows} rows, which {size} ranks do not divide.")
+        splits = [rows // size] * size
+    if len(splits) != size or sum(splits) != rows:
+        raise ValueError(f"all_to_all_single: {which} splits {list(splits)} do not fit {rows} rows on {size} ranks.")
+    row = tensor.numel() // rows if rows else 0
+    return [count * row for count in splits]

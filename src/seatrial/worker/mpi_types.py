@@ -1,0 +1,172 @@
+"""torch tensors as MPI sees them: addresses, types, reductions.
+
+MPI has no type for bfloat16 and float16; they travel as two bytes and are reduced by functions of ours that call torch.
+What is only moved, not reduced, travels as bytes, whatever its type.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from seatrial.worker.mpi_library import load_mpi
+
+__all__ = [
+    "HALVES",
+    "MOST_COUNTED",
+    "average",
+    "counted",
+    "moved",
+    "moved_shares",
+    "reduced",
+    "reduced_shares",
+    "reduction",
+]
+
+MOST_COUNTED = 2**31 - 1
+"""Counts have 32 bits before MPI 4.0."""
+_BLOCK_BYTES = 2**26
+
+Op = dist.ReduceOp
+_MPI_NAMES = {
+    torch.float64: "DOUBLE",
+    torch.float32: "FLOAT",
+    torch.int8: "INT8_T",
+    torch.int16: "INT16_T",
+    torch.int32: "INT32_T",
+    torch.int64: "INT64_T",
+    torch.uint8: "UINT8_T",
+    torch.bool: "C_BOOL",
+}
+for _name in ("uint16", "uint32", "uint64"):  # torch 2.3 brought them
+    if hasattr(torch, _name):
+        _MPI_NAMES[getattr(torch, _name)] = f"{_name.upper()}_T"
+HALVES = (torch.float16, torch.bfloat16)
+"""Reduced by functions of ours, which read the memory themselves: on the host only."""
+_OPS = {Op.SUM: "SUM", Op.AVG: "SUM", Op.PRODUCT: "PROD", Op.MIN: "MIN", Op.MAX: "MAX"}
+_BITS = {Op.BAND: "BAND", Op.BOR: "BOR", Op.BXOR: "BXOR"}
+_BOOLS = {Op.SUM: "LOR", Op.MAX: "LOR", Op.PRODUCT: "LAND", Op.MIN: "LAND", Op.BAND: "LAND", Op.BOR: "LOR"}
+_BOOLS[Op.BXOR] = "LXOR"
+_HALF_OPS: dict[str, Any] = {"SUM": torch.add, "PROD": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
+
+
+def moved(tensor: Tensor) -> list[Any]:
+    """A contiguous host or device tensor as MPI buffer, to be moved: elements of its size without meaning."""
+    return [_memory(tensor), *_extent(tensor.numel(), tensor.element_size())]
+
+
+def moved_shares(whole: Tensor, share: Tensor) -> list[Any]:
+    """As ``moved``, for a tensor with a share for each rank; MPI counts one of them."""
+    return [_memory(whole), *_extent(share.numel(), share.element_size())]
+
+
+def counted(tensor: Tensor, counts: Sequence[int], starts: Sequence[int]) -> list[Any]:
+    """As ``moved``, with as many elements for each rank as ``counts`` says, which begin at ``starts``."""
+    _see_that_it_counts(tensor.numel(), "moves")
+    return [_memory(tensor), (counts, starts), _element(tensor.element_size())]
+
+
+def reduced(tensor: Tensor) -> list[Any]:
+    """A contiguous tensor as MPI buffer, to be reduced. Raises NotImplementedError for a type without reductions."""
+    return reduced_shares(tensor, tensor)
+
+
+def reduced_shares(whole: Tensor, share: Tensor) -> list[Any]:
+    """As ``reduced``, for a tensor with a share for each rank; MPI counts one of them."""
+    _see_that_it_counts(share.numel(), "reduces")
+    return [_memory(whole), share.numel(), _type(whole.dtype)]
+
+
+def _see_that_it_counts(number: int, what: str) -> None:
+    if number > MOST_COUNTED and not _counts_far():
+        raise NotImplementedError(
+            f"the MPI backend {what} at most {MOST_COUNTED} elements in this call with an MPI older than 4.0, and here"
+            f" are {number}; do it in parts."
+        )
+
+
+@functools.cache
+def _counts_far() -> bool:
+    return bool(load_mpi().Get_version() >= (4, 0))
+
+
+def _memory(tensor: Tensor) -> Any:
+    size_bytes = tensor.numel() * tensor.element_size()
+    return load_mpi().buffer.fromaddress(tensor.data_ptr() if size_bytes else 0, size_bytes)
+
+
+def _extent(number: int, element_size: int) -> tuple[int, Any]:
+    """Count and MPI type of so many elements."""
+    if number <= MOST_COUNTED:
+        return number, _element(element_size)
+    return 1, _whole(number * element_size)
+
+
+@functools.cache
+def _element(size_bytes: int) -> Any:
+    return load_mpi().BYTE.Create_contiguous(size_bytes).Commit()
+
+
+@functools.cache
+def _whole(size_bytes: int) -> Any:
+    """One element of that size, for more than a count of 32 bits can say."""
+    MPI = load_mpi()  # noqa: N806
+    blocks, rest = divmod(size_bytes, _BLOCK_BYTES)
+    block = _element(_BLOCK_BYTES)
+    return MPI.Datatype.Create_struct([blocks, rest], [0, blocks * _BLOCK_BYTES], [block, MPI.BYTE]).Commit()
+
+
+@functools.cache
+def _type(dtype: torch.dtype) -> Any:
+    if dtype in HALVES:
+        return _element(2)
+    if dtype not in _MPI_NAMES:
+        raise NotImplementedError(f"the MPI backend reduces no {dtype}; convert it first.")
+    return getattr(load_mpi(), _MPI_NAMES[dtype])
+
+
+def reduction(op: Any, dtype: torch.dtype) -> Any:
+    """The ``MPI.Op`` of a torch reduction. Raises NotImplementedError for what MPI cannot do, by name."""
+    kind = op if isinstance(op, Op.RedOpType) else op.op
+    return _reduction(kind, dtype)
+
+
+@functools.cache
+def _reduction(kind: Any, dtype: torch.dtype) -> Any:
+    if dtype == torch.bool:
+        name = _BOOLS.get(kind)
+    elif kind in _BITS:
+        name = None if dtype.is_floating_point else _BITS[kind]
+    else:
+        name = _OPS.get(kind)
+    _type(dtype)
+    if name is None:
+        raise NotImplementedError(f"the MPI backend has no {kind.name} of {dtype}.")
+    if dtype in HALVES:
+        return _half_op(name, dtype)
+    return getattr(load_mpi(), name)
+
+
+def _half_op(name: str, dtype: torch.dtype) -> Any:
+    combine = _HALF_OPS[name]
+
+    def apply(source: Any, target: Any, datatype: Any) -> None:
+        if len(target):
+            right = torch.frombuffer(target, dtype=dtype)
+            # MPI hands the source out read-only; a writable view of the same memory spares a copy and a warning.
+            left = torch.frombuffer(load_mpi().buffer.fromaddress(source.address, len(source)), dtype=dtype)
+            combine(left, right, out=right)
+
+    return load_mpi().Op.Create(apply, commute=True)
+
+
+def average(op: Any, host: Tensor, size: int) -> None:
+    """Divide a sum over ``size`` ranks where the average was asked for. Integers are cut, as NCCL does."""
+    if op == Op.AVG:
+        with torch.inference_mode():
+            host.div_(size, rounding_mode=None if host.is_floating_point() else "trunc")

@@ -1,0 +1,280 @@
+"""Operations in flight: what a caller waits for, asks whether it is done, or takes a future of."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import Work
+
+__all__ = ["LaneWork", "RequestWork", "in_background", "settle", "timed_out"]
+
+_SPIN_S = 50e-6
+"""So long a request is asked without pause: small messages take less."""
+_LONGEST_SLEEP_S = 1e-3
+
+
+def settle(test: Callable[[], bool], timeout_s: float) -> bool:
+    """Ask until it is true or the time is over: without pause at first, then with pauses up to a millisecond."""
+    began = time.monotonic()
+    sleep_s = 20e-6
+    while not test():
+        waited_s = time.monotonic() - began
+        if waited_s > timeout_s:
+            return False
+        if waited_s > _SPIN_S:
+            time.sleep(sleep_s)
+            sleep_s = min(sleep_s * 1.5, _LONGEST_SLEEP_S)
+    return True
+
+
+def timed_out(name: str, timeout_s: float) -> Exception:
+    """What is raised when a wait is over."""
+    return dist.DistBackendError(f"MPI {name} timed out waiting {timeout_s:g} s for the other ranks of its group")
+
+
+def _seconds(timeout: Any, default_s: float) -> float:
+    """torch passes a timedelta; zero means that the caller named none."""
+    named_s = timeout.total_seconds() if isinstance(timeout, timedelta) else 0.0
+    return named_s if named_s > 0 else default_s
+
+
+class LaneWork(Work):
+    """A collective of a lane (worker/mpi_lane.py)."""
+
+    def __init__(
+        self,
+        name: str,
+        operation: Callable[[], None],
+        result: Sequence[Tensor],
+        timeout_s: float,
+        keep: Sequence[Any] = (),
+    ) -> None:
+        """``keep``: what MPI knows by its address only, and ``operation`` does not hold."""
+        super().__init__()
+        self.name = name
+        self.timeout_s = timeout_s
+        self._operation: Callable[[], None] | None = operation
+        self._keep = keep
+        self._result = list(result)
+        self._error: BaseException | None = None
+        self._future: Any = None
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+
+    def execute(self) -> BaseException | None:
+        """Run the operation in this thread and tell who waits; returns what it raised."""
+        error: BaseException | None = None
+        assert self._operation is not None
+        try:
+            self._operation()
+        except BaseException as raised:
+            error = raised
+        self._finish(error)
+        return error
+
+    def refuse(self, error: Exception) -> None:
+        """It is not run at all."""
+        self._finish(error)
+
+    def _finish(self, error: BaseException | None) -> None:
+        self._error = error
+        self._operation, self._keep = None, ()
+        with self._lock:
+            self._done.set()
+            asked = self._future is not None
+        if asked:
+            # Not here: a callback may wait for a collective that is behind this one.
+            in_background(self._complete)
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Until it is done. Raises what the operation raised, or DistBackendError when the time is over."""
+        timeout_s = _seconds(timeout, self.timeout_s)
+        if not self._done.wait(timeout_s):
+            raise timed_out(self.name, timeout_s)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._done.is_set()
+
+    def is_success(self) -> bool:
+        return self._done.is_set() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def result(self) -> list[Tensor]:
+        self.wait()
+        return self._result
+
+    def get_future(self) -> Any:
+        """A torch future of the result tensors."""
+        with self._lock:
+            first = self._future is None
+            if first:
+                self._future = torch.futures.Future()
+            done = self._done.is_set()
+        if first and done:
+            self._complete()
+        return self._future
+
+    def _complete(self) -> None:
+        _fulfil(self._future, self._result, self._error)
+
+
+class RequestWork(Work):
+    """Sends or receives, each an MPI request; tensors and buffers stay alive with it."""
+
+    def __init__(
+        self,
+        name: str,
+        requests: Sequence[Any],
+        *,
+        keep: Sequence[Any],
+        result: Sequence[Tensor],
+        finish: Callable[[], None],
+        timeout_s: float,
+        status: Any,
+        threads: bool,
+        settled: Callable[[RequestWork], None],
+    ) -> None:
+        """``finish`` runs once when all requests are done: it brings back what was received.
+
+        ``status``: an ``MPI.Status``. ``threads``: another thread may ask for it as well. ``settled`` is told once that
+        nothing is in flight any more.
+        """
+        super().__init__()
+        self.name = name
+        self._requests = deque(requests)
+        self._keep: Sequence[Any] = keep
+        self._result = list(result)
+        self._finish: Callable[[], None] = finish
+        self._timeout_s = timeout_s
+        self._status = status
+        self._threads = threads
+        self._settled = settled
+        self._future: Any = None
+        self._lock = threading.Lock()
+        self._done = False
+        self._error: Exception | None = None
+
+    def _test(self) -> bool:
+        with self._lock:
+            if self._done:
+                return True
+            try:
+                while self._requests:
+                    if not self._requests[0].Test(self._status):
+                        return False
+                    self._requests.popleft()
+                self._finish()
+            except Exception as error:
+                self._error = error
+            self._done, self._keep = True, ()
+        self._settled(self)
+        return True
+
+    def abandon(self) -> None:
+        """MPI is not to be asked about it any more."""
+        with self._lock:
+            if not self._done:
+                self._done, self._error = True, RuntimeError(f"MPI {self.name}: its group was destroyed")
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Until it is done. Raises what MPI raised, or DistBackendError when the time is over."""
+        timeout_s = _seconds(timeout, self._timeout_s)
+        if not settle(self._test, timeout_s):
+            raise timed_out(self.name, timeout_s)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._test()
+
+    def is_success(self) -> bool:
+        return self._test() and self._error is None
+
+    def exception(self) -> Exception | None:
+        return self._error
+
+    def source_rank(self) -> int:
+        """The rank in its group that sent what was received."""
+        return int(self._status.Get_source())
+
+    _source_rank = source_rank
+
+    def result(self) -> list[Tensor]:
+        self.wait()
+        return self._result
+
+    def get_future(self) -> Any:
+        """A torch future of the tensors; somebody must wait for it, since MPI tells nobody."""
+        with self._lock:
+            first = self._future is None
+            if first:
+                self._future = torch.futures.Future()
+        if first and self._threads:
+            in_background(self._complete)
+        elif first:
+            self._complete()
+        return self._future
+
+    def _complete(self) -> None:
+        error: Exception | None = None
+        try:
+            self.wait()
+        except Exception as raised:
+            error = raised
+        _fulfil(self._future, self._result, error)
+
+
+def _fulfil(future: Any, result: list[Tensor], error: BaseException | None) -> None:
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+
+class _Helpers:
+    """Threads for what may wait. A task never waits for the thread of another one: where none is idle, one is added."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._ready = threading.Semaphore(0)
+        self._idle = 0
+
+    def run(self, task: Callable[[], None]) -> None:
+        with self._lock:
+            self._tasks.append(task)
+            if self._idle:
+                self._idle -= 1
+            else:
+                threading.Thread(target=self._serve, name="seatrial MPI future", daemon=True).start()
+        self._ready.release()
+
+    def _serve(self) -> None:
+        while True:
+            self._ready.acquire()
+            self._tasks.popleft()()
+            with self._lock:
+                self._idle += 1
+
+
+in_background = _Helpers().run

@@ -1,0 +1,168 @@
+"""What the fuzz has found, each as small as it could be made."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from event_streams import Stream, fake_load, healthy
+from fuzz.harness import assert_sentence
+from fuzz.test_fuzz_arguments import nothing_is_started, typed
+
+from seatrial.checks import registry
+from seatrial.cli import main
+from seatrial.conductor.conclude import conclude
+from seatrial.errors import RequestError
+from seatrial.launch.joined import meet
+from seatrial.plan.reader import read_plan
+from seatrial.probe.identity import identify
+from seatrial.report.progress import Progress
+from seatrial.verdict.trial import Trial
+
+_CHECKS = {name: registry.load(name) for name in registry.names()}
+
+
+def _refused(folder: Path, text: str, name: str = "p.toml") -> str:
+    path = folder / name
+    path.write_text(text)
+    with pytest.raises(RequestError) as refused:
+        read_plan(
+            str(path),
+            schemas={name: check.params for name, check in _CHECKS.items()},
+            scopes={name: check.scope for name, check in _CHECKS.items()},
+        )
+    told = str(refused.value)
+    assert_sentence(told.replace(str(folder), ""))
+    return told
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            'level = "quick"\nbootstrap.timeout_s = 0',
+            "bootstrap.timeout_s is 0.0 (a number), expected seconds above 0",
+        ),
+        ("level." + "a." * 90 + "a = 1", "level is {'a': {'a':"),
+        ("x = 1\n" + "a." * 400_000 + "a = 1", "line 2 has more than 100 dots"),
+        (f'level = "quick"\ncompute.cpu_dtypes = ["{"9" * 5_000}"]', "cpu_dtypes is ['999"),
+        (f'level = "quick"\n[{"x" * 5_000}]\n[{"x" * 5_000}]', "is not valid TOML"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_plan_files(tmp_path: Path, text: str, words: str) -> None:
+    assert words in _refused(tmp_path, text)
+
+
+def test_a_comment_may_have_any_number_of_dots(tmp_path: Path) -> None:
+    assert "level is 'x'" in _refused(tmp_path, f"  # {'.' * 500}\nlevel = 'x'")
+
+
+def test_a_plan_s_name_is_told_on_one_line(tmp_path: Path) -> None:
+    assert r"a\nb\x1b[2J.toml" in _refused(tmp_path, "x = 1", "a\nb\x1b[2J.toml")
+
+
+_SRUN = {
+    "SLURM_STEP_ID": "0",
+    "SLURM_JOB_ID": "7",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_STEP_NUM_TASKS": "2",
+}
+
+
+@pytest.mark.parametrize("nodelist", [" ", "\0", "n[", "n[]", "n[0-3", "a b", "[a]", "n" * 300, "\x1b[2J"])
+def test_a_list_of_nodes_without_a_first_host_is_refused(nodelist: str) -> None:
+    environ = {**_SRUN, "SLURM_STEP_NODELIST": nodelist}
+    with pytest.raises(RequestError) as refused:
+        meet(identify(environ), environ)
+    assert_sentence(str(refused.value))
+
+
+def test_the_first_host_may_have_numbers_in_several_places() -> None:
+    environ = {**_SRUN, "SLURM_STEP_NODELIST": "r[1-2]n[07,9],m"}
+    assert meet(identify(environ), environ).host == "r1n07"
+
+
+def test_an_environment_need_not_be_utf_8() -> None:
+    environ = {**_SRUN, "SLURM_JOB_ID": "\udcff", "SLURM_STEP_NODELIST": "n", "SEATRIAL_TOKEN": "\udcfe"}
+    other = {**environ, "SEATRIAL_TOKEN": "\udcfd"}
+    assert meet(identify(environ), environ).token != meet(identify(other), other).token
+
+
+def _trial(stream: Stream) -> Trial:
+    conclusion = conclude(stream.events, load=fake_load)
+    assert conclusion.verdict.status != "PASS"
+    return conclusion.trial
+
+
+def _before_the_end(src: str, kind: str, **payload: Any) -> Stream:
+    """A healthy trial in which a source says one thing more, rightly numbered."""
+    stream = healthy()
+    end = next(event for event in stream.events if (event["src"], event["kind"]) == (src, "end"))
+    stream.events.remove(end)
+    stream.events.append({**end, **payload, "kind": kind})
+    stream.events.append({**end, "seq": end["seq"] + 1})
+    return stream
+
+
+@pytest.mark.parametrize(
+    ("stream", "words"),
+    [
+        (lambda: _before_the_end("node0", "note", severity="error"), "note: text"),
+        (lambda: _before_the_end("rank1.0", "end"), "spoke after its end"),
+        (lambda: _before_the_end("rank1.0", "rank", gen=0, node_rank=0, local_rank=1, device="another"), "told twice"),
+        (lambda: _before_the_end("node0", "node", node=0, hostname="another"), "told twice"),
+    ],
+)
+def test_what_a_source_says_beside_the_rest_is_no_pass(stream: Any, words: str) -> None:
+    assert words in " ".join(_trial(stream()).missing)
+
+
+def test_a_generation_that_the_conductor_never_told_of_is_no_pass() -> None:
+    stream = healthy()
+    stream.say("rank1.1", "done", gen=1, step=0, rank=1, seconds=0.1, share={})
+    assert "the ranks of generation 1" in " ".join(_trial(stream).missing)
+
+
+def test_a_rank_that_is_not_in_its_generation_blames_nobody() -> None:
+    stream = healthy()
+    place = {"gen": 0, "step": 2, "rank": 7}
+    stream.say("rank7.0", "error", **place, cause="device", type="E", message="m", stack="", phase="p")
+    stream.say("rank7.0", "end")
+    assert _trial(stream).errors == ()
+
+
+def test_a_node_that_tells_how_a_rank_of_another_node_ended_blames_nobody() -> None:
+    stream = healthy(2, nodes=2)
+    stream.events = [event for event in stream.events if (event["src"], event["kind"]) != ("node0", "exit")]
+    at = next(number for number, event in enumerate(stream.events) if (event["src"], event["kind"]) == ("node1", "end"))
+    lie = {"kind": "exit", "gen": 0, "rank": 0, "code": -9, "ours": False, "phase": "p", "last_lines": []}
+    stream.events[at] = {**stream.events[at], **lie}
+    conclusion = conclude(stream.events, load=fake_load)
+    assert conclusion.verdict.status == "INCONCLUSIVE"
+    assert not [finding for finding in conclusion.findings if finding.severity == "fail"]
+
+
+def test_a_trouble_that_is_none_is_not_shown() -> None:
+    stream = io.StringIO()
+    Progress(stream)({"kind": "trouble", "seen": ["x"]})
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("option", ["--on", "--only", "--skip", "--python", "--nonsense"])
+def test_what_was_typed_is_told_on_one_line(tmp_path: Path, option: str) -> None:
+    with nothing_is_started(tmp_path):
+        code, out, err = typed(main, ["run", "--dry-run", option, "a\x1b[2J\nb"])
+    assert (code, out) == (2, "")
+    assert "\x1b" not in err
+    assert_sentence(err.rstrip("\n").split("\n")[-1])
+
+
+def test_a_dry_run_shows_control_characters_as_a_shell_reads_them(tmp_path: Path) -> None:
+    with nothing_is_started(tmp_path):
+        code, out, _ = typed(main, ["run", "--dry-run", "smoke", "--device", "cpu", "--out", "it's \x1b é"])
+    assert code == 0
+    assert r"$'SEATRIAL_KEEP=it\x27s \x1b \xc3\xa9/RUN-ID'" in out

@@ -1,0 +1,131 @@
+"""Properties of the culprit solver: on any observations, and on any fabric with a minority of faults."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from verdict.simulated_fabric import SimulatedFabric
+
+from seatrial.verdict.culprits import Diagnosis, Observations, PairResult, Topology, next_round, solve
+from seatrial.verdict.culprits.cover import circle, cover_groups
+
+RATES = st.sampled_from([20.0, 20.0, 20.0, 19.0, 17.0, 10.0, 0.0])
+
+
+@st.composite
+def observations(draw: st.DrawFn) -> tuple[int, Observations]:
+    """Any results of any pairs of up to six members, quiet or not, some pairs never measured."""
+    size = draw(st.integers(2, 6))
+    pairs = []
+    for a in range(size):
+        for b in range(size):
+            if a != b and draw(st.integers(0, 5)):
+                rate = draw(RATES)
+                at_once = draw(st.sampled_from([1, 1, 3]))
+                pairs.append(
+                    PairResult(source=a, target=b, gbps=rate, at_once=at_once)
+                    if rate
+                    else PairResult(source=a, target=b, failed="reset", at_once=at_once)
+                )
+    return size, Observations(pairs=tuple(pairs))
+
+
+def names(diagnosis: Diagnosis, relabel: dict[int, int] | None = None) -> set[tuple[Any, ...]]:
+    """Who was named, under other numbers. The ends of a link are in ascending order, so its direction may turn."""
+    found = set()
+    for each in diagnosis.culprits:
+        members = tuple((relabel or {}).get(member, member) for member in each.members)
+        direction: str = each.direction
+        if each.kind == "link" and members[0] > members[1] and direction != "both":
+            direction = "receive" if direction == "send" else "send"
+        found.add((each.kind, tuple(sorted(members)), direction, each.confidence))
+    return found
+
+
+@given(observations(), st.data())
+def test_other_numbers_name_the_same_members(case: tuple[int, Observations], data: st.DataObject) -> None:
+    size, seen = case
+    order = data.draw(st.permutations(range(size)))
+    new = dict(zip(range(size), order, strict=True))
+    moved = tuple(
+        PairResult(source=new[p.source], target=new[p.target], gbps=p.gbps, failed=p.failed, at_once=p.at_once)
+        for p in seen.pairs
+    )
+    topology = Topology(members=tuple(range(size)))
+    assert names(solve(Observations(pairs=moved), topology)) == names(solve(seen, topology), new)
+
+
+@given(observations(), st.data())
+def test_the_order_of_observations_means_nothing(case: tuple[int, Observations], data: st.DataObject) -> None:
+    size, seen = case
+    topology = Topology(members=tuple(range(size)))
+    mixed = Observations(pairs=tuple(data.draw(st.permutations(seen.pairs))))
+    assert solve(mixed, topology) == solve(seen, topology)
+    assert next_round(mixed, topology) == next_round(seen, topology)
+
+
+@given(observations())
+def test_no_member_is_named_that_was_clean_with_a_member_that_is_clean_everywhere_else(
+    case: tuple[int, Observations],
+) -> None:
+    size, seen = case
+    diagnosis = solve(seen, Topology(members=tuple(range(size))))
+    assert diagnosis.limit is None or diagnosis.limit > 0
+    rates = {(p.source, p.target): p.gbps or 0.0 for p in seen.pairs}
+    limit = diagnosis.limit or 0.0
+    for each in diagnosis.culprits:
+        if each.kind != "node":
+            continue
+        (member,) = each.members
+        for other in set(range(size)) - {member}:
+            if {(member, other), (other, member)} <= rates.keys():
+                both = min(rates[member, other], rates[other, member]) >= limit
+                elsewhere = [rate for key, rate in rates.items() if other in key and member not in key]
+                assert not (both and elsewhere and min(elsewhere) >= limit)
+
+
+@given(observations())
+def test_what_is_slow_is_named_explained_or_told_as_open(case: tuple[int, Observations]) -> None:
+    size, seen = case
+    diagnosis = solve(seen, Topology(members=tuple(range(size))))
+    slow = [p for p in seen.pairs if diagnosis.limit is not None and (p.gbps or 0.0) < diagnosis.limit]
+    touched = {member for each in diagnosis.culprits for member in each.members}
+    touched |= {end for cell in diagnosis.unconfirmed for end in (cell.source, cell.target)}
+    assert all({p.source, p.target} & touched for p in slow)
+
+
+@settings(max_examples=15)
+@given(st.integers(5, 18), st.integers(1, 4), st.data())
+def test_good_members_more_change_nothing(size: int, more: int, data: st.DataObject) -> None:
+    free = data.draw(st.permutations(range(size)))
+    bad = dict.fromkeys(free[: (size - 1) // 4], data.draw(st.sampled_from([0.0, 0.4, 0.8])))
+    link = tuple(sorted(free[-2:]))
+    links = {(link[0], link[1]): data.draw(st.sampled_from([0.0, 0.5, 1.0]))}
+    planted = {("node", (member,), "both", "confirmed") for member in bad}
+    planted |= {("link", link, "send", "confirmed") for left in links.values() if left < 1}
+    for members in (size, size + more):
+        topology = Topology(members=tuple(range(members)))
+        fabric = SimulatedFabric(topology=topology, sends=bad, receives=bad, links=links)
+        assert names(fabric.trial()) == planted
+
+
+@given(st.integers(2, 40))
+def test_the_circle_holds_every_pair_once_in_rounds_of_disjoint_pairs(size: int) -> None:
+    rounds = circle(range(size))
+    assert len(rounds) == (size - 1 if size % 2 == 0 else size)
+    assert all(len({end for pair in pairs for end in pair}) == 2 * len(pairs) for pairs in rounds)
+    met = [frozenset(pair) for pairs in rounds for pair in pairs]
+    assert len(met) == len(set(met)) == size * (size - 1) // 2
+
+
+@given(st.integers(2, 80), st.integers(4, 40))
+def test_the_groups_hold_every_two_members_and_are_disjoint(size: int, group_size: int) -> None:
+    rounds = cover_groups(range(size), group_size)
+    for groups in rounds:
+        assert sum(map(len, groups)) == len({member for group in groups for member in group})
+        assert all(len(group) <= group_size for group in groups)
+    met = {frozenset(pair) for groups in rounds for group in groups for pair in combinations(group, 2)}
+    assert len(met) == size * (size - 1) // 2
