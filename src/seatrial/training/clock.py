@@ -127,6 +127,6 @@ def timed_mean(wrapped: DistributedDataParallel, clock: StepClock) -> None:
     That hook divides by the number of ranks before it sums, and is C++: a hook in Python costs a tenth of a small
     step. Backward ends at the layer that comes first, so its parameters tell when the gradients are there.
     """
-    wrapped._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    wrapped._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[no-untyped-call]
     for parameter in [one for one in wrapped.parameters() if one.requires_grad][:2]:
-        parameter.register_hook(lambda gradient: clock.mark("ready"))
+        parameter.register_hook(lambda gradient: clock.mark("ready"))  # type: ignore[no-untyped-call]
