@@ -33,7 +33,9 @@ def main(how: str) -> None:
     for _ in range(20):
         dist.all_reduce(torch.ones(1000), async_op=True)
     dist.isend(torch.ones(100_000), (rank + 1) % 2)
-    dist.irecv(torch.ones(100_000), (rank + 1) % 2).get_future()
+    dropped = dist.irecv(torch.ones(100_000), (rank + 1) % 2)
+    assert dropped is not None
+    dropped.get_future()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads, from Python 3.12 on
         if os.fork() == 0:

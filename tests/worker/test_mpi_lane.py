@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def test_collectives_run_in_the_order_in_which_they_were_asked_for(lane: Lane) -
     ran: list[int] = []
     gate = threading.Event()
     works = [lane.submit(collective(gate.wait), asynchronous=True)]
-    works += [lane.submit(collective(lambda n=n: ran.append(n)), asynchronous=n % 3 > 0) for n in range(20)]
+    works += [lane.submit(collective(partial(ran.append, n)), asynchronous=n % 3 > 0) for n in range(20)]
     assert ran == []
     gate.set()
     for work in reversed(works):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from seatrial.errors import RequestError
 from seatrial.worker import mpi_library
 from seatrial.worker.mpi_library import device_aware, library_of_launcher
 
@@ -104,7 +105,7 @@ def test_device_memory_is_given_only_to_an_mpi_that_says_it_takes_it(
 def test_another_mpi_than_that_of_the_launcher_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     with pytest.raises(
-        mpi_library.RequestError,
+        RequestError,
         match=r"OMPI_COMM_WORLD_SIZE=4, but MPICH Version: 5 knows 1 rank: it is another MPI than the one that started",
     ):
         mpi_library._see_that_it_is_the_launchers(MpiDouble(kinds=None, version="MPICH Version: 5\nDate", size=1))  # type: ignore[arg-type]
