@@ -124,7 +124,8 @@ def typical(steps: Sequence[StepTimes]) -> StepTimes:
 def timed_mean(wrapped: DistributedDataParallel, clock: StepClock) -> None:
     """Have gradients averaged by torch's own hook, and note when the last local gradient was ready.
 
-    That hook divides by the number of ranks before it sums, and is C++. Backward ends at the layer that comes first, so its parameters tell when the gradients are there.
+    That hook divides by the number of ranks before it sums, and is C++. Backward ends at the layer that comes first, so
+    its parameters tell when the gradients are there.
     """
     wrapped._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[no-untyped-call]
     for parameter in [one for one in wrapped.parameters() if one.requires_grad][:2]:
