@@ -61,6 +61,7 @@ def test_a_trial_from_a_read_only_link_among_traps(pyz: Path, tmp_path: Path) ->
     assert (tmp_path / "again" / folder.name / "report.html").read_text().count("PASS")
 
 
+@pytest.mark.slow
 def test_a_planted_fault_is_named(pyz: Path, tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "SEATRIAL_PLANT": "kill@bootstrap:1"}
     done = held(pyz, "smoke", "--only", "bootstrap", "--json", cwd=tmp_path, environ=environ)
@@ -75,6 +76,7 @@ def test_the_ranks_run_from_it_and_not_from_an_installation(pyz: Path, tmp_path:
     assert f'File "{pyz}/seatrial/worker/step.py", line ' in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_eight_ranks_read_it_at_once(pyz: Path, tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"]}

@@ -14,7 +14,7 @@ from live.trials import SCHEMA
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 TRIAL = ["run", "smoke", "--json"]
-SOURCES = ["installed", "pyz"]
+SOURCES = ["installed", pytest.param("pyz", marks=pytest.mark.slow)]
 
 
 def free_port() -> str:
@@ -55,7 +55,7 @@ def test_under_torchrun_rank_0_conducts(tmp_path: Path, command: list[str]) -> N
     ("backend", "command"),
     [
         ("static", "installed"),
-        ("static", "pyz"),
+        pytest.param("static", "pyz", marks=pytest.mark.slow),
         ("c10d", "installed"),
         pytest.param("c10d", "pyz", marks=pytest.mark.slow),
     ],

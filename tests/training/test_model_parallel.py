@@ -29,7 +29,7 @@ from seatrial.training.trainer import train
 from seatrial.training.watch import EpochStats, Start
 
 # All runs of a kind are made by the first test that asks for one.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 CPU = torch.device("cpu")
 WORLD_SIZE = 4
