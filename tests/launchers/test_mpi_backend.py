@@ -64,6 +64,15 @@ def test_tensors_that_mpi_cannot_take_travel_as_copies(mpirun: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@first_mpi
+def test_the_script_of_the_docs_runs(tmp_path: Path, mpirun: str) -> None:
+    page = (HERE.parents[1] / "docs" / "mpi.md").read_text()
+    (tmp_path / "train.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    done = under(mpirun, 2, str(tmp_path / "train.py"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.startswith("loss 0.")
+
+
 @each_mpi
 def test_a_script_that_is_through_ends_well_whatever_it_left(mpirun: str) -> None:
     done = under(mpirun, 2, str(HERE / "mpi_endings.py"), "forgotten")
