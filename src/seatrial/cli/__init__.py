@@ -75,9 +75,10 @@ def main() -> None:
     try:
         code = cli.main(args=arguments, prog_name="seatrial", standalone_mode=False)
     except click.ClickException as error:
-        words, told = io.StringIO(), error.format_message()
+        words = io.StringIO()
         error.show(words)
-        streams.tell(words.getvalue().rstrip("\n").replace(told, printable(told)))
+        usage = words.getvalue().partition("Error: ")[0]
+        streams.tell(f"{usage}Error: {printable(error.format_message())}")
         code = RequestError.exit_code
     except (click.Abort, KeyboardInterrupt):
         streams.tell("seatrial: stopped.")
