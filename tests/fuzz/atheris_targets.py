@@ -63,12 +63,14 @@ def main() -> None:
         if COUNTED.total() % 1_000 == 0:
             print(f"{COUNTED.total()} inputs", flush=True)
 
+    # One of the targets changes the folder.
+    more = [word if word.startswith("-") else str(Path(word).resolve()) for word in sys.argv[2:]]
     tempfile.tempdir = str(_FOLDER)
     with contextlib.ExitStack() as stack:
         if sys.argv[1] == "arguments":
             stack.enter_context(test_fuzz_arguments.nothing_is_started(_FOLDER))
         # Short inputs, with which it would begin, are too short to be any value at all.
-        atheris.Setup([sys.argv[0], "-len_control=0", *sys.argv[2:]], one)
+        atheris.Setup([sys.argv[0], "-len_control=0", *more], one)
         atheris.Fuzz()
 
 

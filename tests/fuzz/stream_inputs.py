@@ -32,7 +32,8 @@ def damaged(scenes: dict[str, list[Event]] | None = None, *, forge: bool = True)
 
 @st.composite
 def _damaged(draw: st.DrawFn, scenes: dict[str, list[Event]], forge: bool) -> Damaged:
-    scene = draw(st.sampled_from(sorted(scenes)))
+    # Most scenes are no PASS to begin with, and what must not become one is the sound one with something wrong.
+    scene = draw(st.sampled_from([name for name in sorted(scenes) if name == "healthy"] * len(scenes) + sorted(scenes)))
     events = scenes[scene]
     lines = [line_of(event) for event in events]
     forged = False
@@ -60,10 +61,10 @@ def _damaged(draw: st.DrawFn, scenes: dict[str, list[Event]], forge: bool) -> Da
             lines[at] = draw(st.sampled_from([b"0: ", b"\x1b[31m", b"@seatrial1 ", b"\0", b"\xff"])) + lines[at]
         else:
             forged = True
-            event = copy.deepcopy(draw(st.sampled_from(events)))
-            line = _forged(draw, event)
-            if draw(st.booleans()):
-                lines[events.index(event) if event in events and len(lines) == len(events) else at] = line
+            number = draw(st.integers(0, len(events) - 1))
+            line = _forged(draw, copy.deepcopy(events[number]))
+            if len(lines) == len(events) and draw(st.integers(0, 3)):
+                lines[number] = line
             else:
                 lines.insert(at, line)
     return Damaged(scene=scene, lines=b"".join(lines), forged=forged)
@@ -79,7 +80,7 @@ def _flip(draw: st.DrawFn, line: bytes) -> bytes:
 
 def _forged(draw: st.DrawFn, event: Event) -> bytes:
     """The event with some of its fields, at any depth, as nobody expects them; its checksum is right."""
-    for _ in range(draw(st.integers(1, 3))):
+    for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3]))):
         place: Any = event
         while True:
             inner = [

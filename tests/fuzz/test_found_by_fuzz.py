@@ -152,7 +152,7 @@ def test_a_trouble_that_is_none_is_not_shown() -> None:
     assert stream.getvalue() == ""
 
 
-@pytest.mark.parametrize("option", ["--on", "--only", "--skip", "--python", "--nonsense"])
+@pytest.mark.parametrize("option", ["--on", "--only", "--skip", "--python", "--epochs", "--a\x1b[1m\n"])
 def test_what_was_typed_is_told_on_one_line(tmp_path: Path, option: str) -> None:
     with nothing_is_started(tmp_path):
         code, out, err = typed(main, ["run", "--dry-run", option, "a\x1b[2J\nb"])

@@ -44,7 +44,9 @@ _CHECKS = st.sampled_from(
 _TEXTS = st.one_of(
     # No argument of a process has a NUL byte.
     st.text(max_size=8).map(lambda text: text.replace("\0", "")),
-    st.sampled_from(["\x1b[2J", "a\nb", "\udcff", "'; rm -rf x", "$(x)", "-", "--", "-h5", "=", "a" * 300, "<b>"]),
+    st.sampled_from(
+        ["\x1b[2J", "a\nb", "\x1b[1m\n", "\udcff", "'; rm -rf x", "$(x)", "-", "--", "-h5", "=", "a" * 300, "<b>"]
+    ),
 )
 _OPTIONS: dict[str, st.SearchStrategy[str]] = {
     "--only": _CHECKS | _TEXTS,

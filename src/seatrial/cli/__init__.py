@@ -71,7 +71,8 @@ def _call(arguments: list[str]) -> Any:
     except click.Abort:
         raise KeyboardInterrupt from None
     except click.ClickException as error:
-        words, told = io.StringIO(), error.format_message()
+        words = io.StringIO()
         error.show(words)
-        streams.tell(words.getvalue().rstrip("\n").replace(told, printable(told)))
+        usage = words.getvalue().partition("Error: ")[0]
+        streams.tell(f"{usage}Error: {printable(error.format_message())}")
         return RequestError.exit_code
