@@ -90,9 +90,10 @@ def play(fleet: Fleet, *, watch: bool = False) -> Played:
 
 def draw(rng: random.Random, *, num_members: int | None = None, bursts: bool = False) -> Fleet:
     """Any fleet: 2 to 4,096 members, none to five culprits, 3 to 5 % noise, switches known or not."""
-    # Large ones take seconds each: one in a hundred.
-    least, most_members = (512, 4096) if rng.random() < 0.01 else (2, 512)
-    size = num_members or round(math.exp(rng.uniform(math.log(least), math.log(most_members))))
+    # Large ones take seconds each: 60 in 1,000 have more than 64 members, four more than 512.
+    place = rng.random()
+    least, largest = (512, 4096) if place < 0.004 else (64, 512) if place < 0.06 else (2, 64)
+    size = num_members or round(math.exp(rng.uniform(math.log(least), math.log(largest))))
     topology = make_topology(size, rng.choice([per for per in (2, 4, 8, 16, 32) if per >= min(8, size // 2)]))
     most = 1 if size < 5 else min(5, (size - 1) // 3 + 1)
     number = 0 if rng.random() < 0.3 else rng.randint(1, most)
@@ -130,7 +131,7 @@ def make(
         known=topology if is_known else Topology(members=topology.members),
         faults=tuple(faults),
         mad=mad,
-        uplink=max(1.0, per_switch / oversubscribed),
+        uplink=math.inf if oversubscribed == 1 else max(1.0, per_switch / oversubscribed),
         hints=rng.random() < 0.5 if hints is None else hints,
         rng=rng,
         bursts=bursts,

@@ -40,7 +40,7 @@ def only(diagnosis: Diagnosis) -> Named:
 @pytest.mark.parametrize("size", [2, *SIZES])
 def test_nothing_wrong_names_nobody(size: int) -> None:
     diagnosis = SimulatedFabric(topology=fleet(size)).trial(Limits(gbps=HEALTHY_GBPS * 0.9, origin="user"))
-    assert (diagnosis.culprits, diagnosis.unconfirmed, diagnosis.remains) == ((), (), ())
+    assert not any((diagnosis.culprits, diagnosis.unconfirmed, diagnosis.remains))
     assert diagnosis.unjudged == ""
 
 
@@ -181,7 +181,7 @@ def test_shared_uplinks_make_no_culprits() -> None:
         topology = fleet(size, switch={m: labels[m] for m in range(size)})
         fabric = SimulatedFabric(topology=topology, uplink=2.0)
         diagnosis = fabric.trial()
-        assert (diagnosis.culprits, diagnosis.unconfirmed) == ((), ())
+        assert not any((diagnosis.culprits, diagnosis.unconfirmed))
 
 
 def test_shared_uplinks_hide_no_culprit() -> None:

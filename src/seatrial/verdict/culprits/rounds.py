@@ -109,7 +109,7 @@ def next_round(
         group_size=group_size,
         dead=frozenset(member for member in topology.members if sides.dead(member)),
     )
-    for step in (_once_more, _suspects, _thinner_pairs, _thinner_groups, _in_groups, trace_groups):
+    for step in (_once_more, trace_groups, _suspects, _thinner_pairs, _thinner_groups, _in_groups):
         found = step(scene)
         if found is not None:
             return found
@@ -218,6 +218,9 @@ def _wanted(scene: _Scene) -> list[Pair]:
         if not cell.quiet:
             if not any(sides.at_limit(side) for side in sides_of(*pair)):
                 wanted[frozenset(pair)] = pair
+                if cell.failed:
+                    # It will hardly come back: what its ends reach elsewhere is needed too.
+                    wanted.update((frozenset(other), other) for other in _elsewhere(scene, cell))
         elif link_fault(sides, cell) is not False:
             wanted.update((frozenset(other), other) for other in _elsewhere(scene, cell))
     return [pair for key, pair in wanted.items() if key not in quiet]

@@ -27,13 +27,13 @@ def trace(groups: Sequence[GroupResult], rates: Rates, sides: Sides, *, repeats:
         passed[frozenset(group.members)] = passed[frozenset(group.members)] or group.gbps is not None
     pairs: list[tuple[int, int]] = []
     tried: list[Members] = []
-    for group in groups:
-        if passed[frozenset(group.members)] or any(sides.dead(member) for member in group.members):
+    failed = [group for group in groups if not passed[frozenset(group.members)]]
+    inside = [frozenset(group.members) for group in failed if not _is_explained(group, rates, sides)]
+    for members in inside:
+        # What is part of another group that is being traced was split off from it.
+        if any(members < other for other in inside):
             continue
-        inside = set(group.members)
-        if any(a in inside and b in inside for (a, b), cell in rates.cells.items() if cell.quiet and cell.failed):
-            continue
-        for wish in _inside(tuple(sorted(group.members)), passed):
+        for wish in _inside(tuple(sorted(members)), passed):
             if isinstance(wish, frozenset):
                 tried.append(tuple(sorted(wish)))
             elif wish not in rates.cells:
@@ -49,6 +49,13 @@ def trace(groups: Sequence[GroupResult], rates: Rates, sides: Sides, *, repeats:
         if all(set(pair).isdisjoint(other) for other in disjoint):
             disjoint.append(pair)
     return Round(purpose="trace", pairs=tuple(disjoint), repeats=repeats) if disjoint else None
+
+
+def _is_explained(group: GroupResult, rates: Rates, sides: Sides) -> bool:
+    """By a dead member, or by a dead link: one that was repeated on a quiet fabric, or is to be."""
+    inside = set(group.members)
+    dead = (key for key, cell in rates.cells.items() if cell.failed)
+    return any(map(sides.dead, group.members)) or any(a in inside and b in inside for a, b in dead)
 
 
 def _inside(members: Members, passed: dict[frozenset[int], bool]) -> Iterator[frozenset[int] | tuple[int, int]]:
