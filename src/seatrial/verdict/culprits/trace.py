@@ -39,9 +39,9 @@ def trace(groups: Sequence[GroupResult], rates: Rates, sides: Sides, *, repeats:
             elif wish not in rates.cells:
                 pairs.append(wish)
     chosen: list[Members] = []
-    for members in dict.fromkeys(tried):
-        if all(set(members).isdisjoint(other) for other in chosen):
-            chosen.append(members)
+    for candidate in dict.fromkeys(tried):
+        if all(set(candidate).isdisjoint(other) for other in chosen):
+            chosen.append(candidate)
     if chosen:
         return Round(purpose="trace", groups=tuple(chosen), repeats=repeats)
     disjoint: list[tuple[int, int]] = []
