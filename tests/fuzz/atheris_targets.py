@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import atheris  # type: ignore[import-not-found, unused-ignore]  # optional
+import atheris  # type: ignore[import-not-found, import-untyped, unused-ignore]  # optional
 from hypothesis import given, settings
 
 with atheris.instrument_imports(include=["seatrial"]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -92,10 +91,9 @@ ENVIRONMENTS = Target(name="environments", inputs=_environments(), check=_check)
 
 
 @pytest.fixture(autouse=True)
-def _own_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The secret of this machine is made in a folder of the test's own."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return
 
 
 def test_some_environments_end_in_a_place_or_in_a_sentence() -> None:
