@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import os
 import signal
 from dataclasses import replace
 from typing import Any
@@ -40,7 +41,9 @@ pytestmark = pytest.mark.timeout(150)  # the first test waits for all that the r
 
 
 def on_3_ranks(rank: int, folder: str) -> dict[str, Any]:
-    return _rank(rank, (1, 2, 3)) | _drift(rank, folder)
+    forks: list[int] = []
+    os.register_at_fork(before=lambda: forks.append(rank))
+    return {**_rank(rank, (1, 2, 3)), **_drift(rank, folder), "forks": forks}
 
 
 @pytest.fixture
@@ -270,3 +273,8 @@ def test_a_replica_that_went_astray_is_exit_code_1_and_named(ranks: list[dict[st
     assert [rank["drift"][0] for rank in ranks] == [1, 1, 1]
     assert "rank 1 holds other parameters than the 2 others" in ranks[0]["drift"][1]
     assert "digests of all ranks equal" not in ranks[0]["drift"][1]
+
+
+def test_nothing_is_forked_after_the_group_was_formed(ranks: list[dict[str, Any]]) -> None:
+    # The wrong way: a DataLoader with workers forks a process that holds the group's connections, and may hang.
+    assert [rank["forks"] for rank in ranks] == [[], [], []]
