@@ -73,7 +73,7 @@ def _takes_device() -> bool:
 def _create(opts: Any, backend_options: Any) -> MpiGroup:
     """What torch calls for the world and for each new group, on its members."""
     from seatrial.worker.mpi_group import MpiGroup
-    from seatrial.worker.mpi_lane import WATCHDOG
+    from seatrial.worker.mpi_lane import Watchdog
 
     world = load_mpi().COMM_WORLD
     members = tuple(opts.global_ranks_in_group) or tuple(range(opts.group_size))
@@ -88,12 +88,13 @@ def _create(opts: Any, backend_options: Any) -> MpiGroup:
     _created[members] += 1
     tag = zlib.crc32(repr((members, _created[members])).encode()) % 30_000
     timeout_s = opts.timeout.total_seconds()
-    key = WATCHDOG.enter("group creation", timeout_s)
+    watchdog = Watchdog()
+    watchdog.enter("group creation", timeout_s)
     try:
         comm = world.Create_group(world.group.Incl(members), tag)
         group = MpiGroup(comm, opts.store, timeout_s, takes_device=_takes_device())
     finally:
-        WATCHDOG.leave(key)
+        watchdog.leave()
     _groups.append(group)
     return group
 
