@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from seatrial.errors import RequestError
 from seatrial.worker.mpi_library import device_aware, end_mpi, load_mpi
@@ -39,6 +40,10 @@ def register() -> str:
     from torch.distributed.rendezvous import register_rendezvous_handler
 
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
+    # torch 2.15 attaches its flight recorder to every group that is not named here, and looks for a group's name where
+    # groups written in Python have none.
+    recorded: set[str] = getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+    recorded.add(BACKEND)
     register_rendezvous_handler("mpi", _rendezvous)  # type: ignore[no-untyped-call]
     atexit.register(_at_exit, os.getpid())
     return BACKEND

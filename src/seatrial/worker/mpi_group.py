@@ -27,7 +27,6 @@ _END_S = 5.0
 _MOST_IN_FLIGHT = 16
 Tensors = Sequence[Tensor]
 
-
 # Names and types of its methods differ from one torch to the next, so they are not held against those of one.
 _ProcessGroup: Any = dist.ProcessGroup
 
@@ -52,8 +51,7 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
         self._lane = Lane(threads=self._threads)
         self._finished = FinishedWork()
         self._flying: set[RequestWork] = set()
-        self._name = ""
-        self._desc = ""
+        self._name = self._desc = ""
 
     # What torch asks of the group itself
 
@@ -95,6 +93,9 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
 
     def _start_coalescing(self, device: Any) -> None:
         raise NotImplementedError("the MPI backend does not collect operations; call them one after the other.")
+
+    def monitored_barrier(self, *arguments: Any, **named: Any) -> None:
+        raise NotImplementedError("the MPI backend has no monitored_barrier; Gloo has.")
 
     def set_timeout(self, timeout: Any) -> None:
         self._timeout_s = timeout.total_seconds()
