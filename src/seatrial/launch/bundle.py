@@ -73,6 +73,7 @@ _LEFT_OUT = (
     "cli",
     "__main__.py",
     "py.typed",
+    "kubernetes",
     "launch/bundle.py",
     "launch/strip.py",
     # It needs mpi4py, which an image that has it can have beside an installation.
