@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-
 from kubernetes.workloads import CASES, case
+
 from seatrial.kubernetes.manifest import to_yaml
 
 _FOLDER = Path(__file__).parent / "golden"

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
 from kubernetes.schemas import problems
 from kubernetes.workloads import CASES, case, templates, workload_object
 

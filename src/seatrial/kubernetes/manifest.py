@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -13,6 +13,7 @@ import yaml
 from seatrial.kubernetes import job, jobset, mpijob, pytorchjob, trainjob
 from seatrial.kubernetes.objects import code_map, network_policy, token_secret
 from seatrial.kubernetes.openshift import custom_scc
+from seatrial.kubernetes.pod import COMPONENT
 from seatrial.kubernetes.workload import Object, Patch, Workload
 
 __all__ = ["KINDS", "Kind", "manifest", "to_yaml"]
@@ -26,6 +27,8 @@ class Kind:
     """The objects of this kind; the workload itself is the last one."""
     longest_name: Callable[[Workload], str]
     """Of what the cluster makes of the run's name."""
+    files: Callable[[Workload], Mapping[str, bytes]] = lambda workload: {}
+    """What its pods need beside the file that travels."""
     takes_host_ports: bool = False
     """Its pods name a port, so in the network of the host no two fit on one node."""
 
@@ -34,15 +37,19 @@ KINDS: Mapping[str, Kind] = {
     "job": Kind(render=job.render, longest_name=job.longest_name),
     "jobset": Kind(render=jobset.render, longest_name=jobset.longest_name),
     "pytorchjob": Kind(render=pytorchjob.render, longest_name=pytorchjob.longest_name, takes_host_ports=True),
-    "trainjob": Kind(render=trainjob.render, longest_name=trainjob.longest_name, takes_host_ports=True),
-    "mpijob": Kind(render=mpijob.render, longest_name=mpijob.longest_name, takes_host_ports=True),
+    "trainjob": Kind(
+        render=trainjob.render, longest_name=trainjob.longest_name, files=trainjob.files, takes_host_ports=True
+    ),
+    "mpijob": Kind(render=mpijob.render, longest_name=mpijob.longest_name, files=mpijob.files, takes_host_ports=True),
 }
 """By the word after ``--on``. A new kind is one new file and its line here."""
 
 
 def manifest(kind: str, workload: Workload) -> list[Object]:
     """All objects in the order in which they are to be made; the workload is the last one."""
-    own = KINDS[kind].render(workload)
+    kept = KINDS[kind]
+    workload = replace(workload, files={**workload.files, **kept.files(workload)})
+    own = kept.render(workload)
     return [
         *custom_scc(workload),
         token_secret(workload),
@@ -53,11 +60,11 @@ def manifest(kind: str, workload: Workload) -> list[Object]:
 
 
 def _patched(thing: Object, patch: Patch, *, is_workload: bool) -> Object:
-    # Templates may be shared between replicas.
     made = copy.deepcopy(thing)
     for template in _templates(made):
-        container = template["spec"]["containers"][0]
-        template["spec"]["containers"][0] = _merged(container, patch.container)
+        if template["metadata"]["labels"][COMPONENT] == "node":
+            container = template["spec"]["containers"][0]
+            template["spec"]["containers"][0] = _merged(container, patch.container)
         template.update(_merged(template, patch.pod))
     return _merged(made, patch.workload) if is_workload else made
 

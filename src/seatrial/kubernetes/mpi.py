@@ -7,6 +7,8 @@ operators give all pods one key pair, so host keys are known beforehand, and che
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from seatrial.kubernetes.pod import env_names, pod_template, seatrial_argv
 from seatrial.kubernetes.workload import CODE, SCRATCH, Object, Workload
 
@@ -56,7 +58,7 @@ exec /usr/sbin/sshd -D -e -f {CODE}/sshd_config -o "SetEnv=PATH=$PATH LD_LIBRARY
 """
 
 
-def mpi_files() -> dict[str, bytes]:
+def mpi_files() -> Mapping[str, bytes]:
     """What the pods need beside the file that travels."""
     return {"ssh_config": _SSH_CONFIG.encode(), "sshd_config": _SSHD_CONFIG.encode()}
 

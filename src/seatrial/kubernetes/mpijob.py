@@ -5,14 +5,21 @@
 
 from __future__ import annotations
 
-from seatrial.kubernetes.mpi import SSH, launcher_template, worker_template
+from collections.abc import Mapping
+
+from seatrial.kubernetes.mpi import SSH, launcher_template, mpi_files, worker_template
 from seatrial.kubernetes.objects import metadata
 from seatrial.kubernetes.workload import Object, Workload
 
-__all__ = ["longest_name", "render"]
+__all__ = ["files", "longest_name", "render"]
 
 _CONTAINER = "mpi"
 _IMPLEMENTATIONS = {"openmpi": "OpenMPI", "mpich": "MPICH", "intel": "Intel"}
+
+
+def files(workload: Workload) -> Mapping[str, bytes]:
+    """What launcher and workers need to reach one another."""
+    return mpi_files()
 
 
 def longest_name(workload: Workload) -> str:

@@ -22,17 +22,12 @@ def longest_name(workload: Workload) -> str:
 
 def render(workload: Workload) -> list[Object]:
     """The PyTorchJob; the operator makes a Service for each pod."""
-    template = node_template(workload, container="pytorch", number="RANK")
-    if workload.host_network:
-        # The operator's own port, 23456, would be taken on the host by each run alike.
-        ports = [{"name": _PORT, "containerPort": workload.master_port}]
-        template["spec"]["containers"][0]["ports"] = ports
     replicas = {"Master": 1} | ({"Worker": workload.nodes - 1} if workload.nodes > 1 else {})
     spec: Object = {
         # The schema has a string; left out, the operator says `auto`, which counts the CPUs of the host.
         "nprocPerNode": str(workload.nproc_per_node),
         "pytorchReplicaSpecs": {
-            name: {"replicas": count, "restartPolicy": "Never", "template": template}
+            name: {"replicas": count, "restartPolicy": "Never", "template": _template(workload)}
             for name, count in replicas.items()
         },
         "runPolicy": {
@@ -43,3 +38,12 @@ def render(workload: Workload) -> list[Object]:
         },
     }
     return [{"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": metadata(workload), "spec": spec}]
+
+
+def _template(workload: Workload) -> Object:
+    template = node_template(workload, container="pytorch", number="RANK")
+    if workload.host_network:
+        # The operator's own port, 23456, would be taken on the host by each run alike.
+        ports = [{"name": _PORT, "containerPort": workload.master_port}]
+        template["spec"]["containers"][0]["ports"] = ports
+    return template

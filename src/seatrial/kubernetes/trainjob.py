@@ -7,16 +7,23 @@ field for the token of the API, the network of the host and probes, and they hav
 
 from __future__ import annotations
 
-from seatrial.kubernetes.mpi import SSH, launcher_template, worker_template
+from collections.abc import Mapping
+
+from seatrial.kubernetes.mpi import SSH, launcher_template, mpi_files, worker_template
 from seatrial.kubernetes.nodes import node_template
 from seatrial.kubernetes.objects import metadata
 from seatrial.kubernetes.workload import Object, Workload
 
-__all__ = ["longest_name", "render"]
+__all__ = ["files", "longest_name", "render"]
 
 _API = "trainer.kubeflow.org/v1alpha1"
 _NODE = "node"
 _TRAINER = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+
+
+def files(workload: Workload) -> Mapping[str, bytes]:
+    """What launcher and nodes need to reach one another, if MPI starts the ranks."""
+    return mpi_files() if workload.runtime == "mpi" else {}
 
 
 def longest_name(workload: Workload) -> str:
