@@ -26,9 +26,9 @@ from seatrial.probe.cpu import usable_cores
 from seatrial.verdict.handshake import proof, proves
 from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder, encode
 
-__all__ = ["main"]
+__all__ = ["join_timeout_s", "main"]
 
-_JOIN_TIMEOUT_S = 60.0
+_JOIN_TIMEOUT_S = 60
 _ANSWER_TIMEOUT_S = 10.0
 
 
@@ -57,6 +57,17 @@ def _allow_files() -> None:
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def join_timeout_s() -> float:
+    """How long those wait for one another that a launcher starts one by one; pods may have to pull an image first.
+
+    Raises RequestError for a SEATRIAL_JOIN_TIMEOUT_S that is no such time.
+    """
+    told = os.environ.get("SEATRIAL_JOIN_TIMEOUT_S", str(_JOIN_TIMEOUT_S))
+    if not told.isascii() or not told.isdecimal() or not 1 <= int(told[:9]) <= 86_400:
+        raise RequestError(f"SEATRIAL_JOIN_TIMEOUT_S={told[:40]!a}: a whole number from 1 to 86400 is expected.")
+    return int(told)
 
 
 def _join() -> Agent:
@@ -97,7 +108,7 @@ def _meet(addresses: list[tuple[str, int]], token: str, node_rank: int) -> tuple
     """
     # With one address the controller started us, so it is there, if perhaps busy with strangers; with several we may be
     # the first to come.
-    until = time.monotonic() + (_JOIN_TIMEOUT_S if len(addresses) > 1 else _ANSWER_TIMEOUT_S)
+    until = time.monotonic() + (join_timeout_s() if len(addresses) > 1 else _ANSWER_TIMEOUT_S)
     why: object = "nobody answered"
     while True:
         refused = 0

@@ -18,6 +18,7 @@ __all__ = [
     "gpu_resource",
     "group_ids",
     "is_dns_name",
+    "object_name",
     "parse_patch",
     "quantity_bytes",
     "rdma",

@@ -19,6 +19,8 @@ class Command:
     """What its environment has beside ours."""
     nodes: tuple[int, ...]
     """The nodes whose agents it starts: they are lost when it ends."""
+    feed: bytes = b""
+    """What it reads from its standard input."""
 
 
 def shown(commands: Sequence[Command]) -> list[str]:

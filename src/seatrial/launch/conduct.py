@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from seatrial import __version__
+from seatrial.agent.main import join_timeout_s
 from seatrial.checks import registry
 from seatrial.conductor.conclude import suspects
 from seatrial.conductor.machine import Machine
@@ -28,6 +29,8 @@ from seatrial.verdict.events import SCHEMA, Source
 
 __all__ = ["caught_signals", "conduct", "conduct_program", "would_start"]
 
+_JOIN_S = 60.0
+"""In which all are there that are started at once."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -138,12 +141,15 @@ def _tell_left(left: Sequence[tuple[int, str]], source: Source, keep: Callable[[
 
 
 def _config(job: Job) -> Config:
+    wait_s = join_timeout_s()
     return Config(
         run=job.run,
         nodes=job.nodes,
         nproc_per_node=job.nproc_per_node,
         steps=of_plan(job.plan, registry.load),
-        deadline_s=float(job.plan.deadline_s.value),
+        # Pods come one by one; the deadline is for what they do when all have come.
+        deadline_s=float(job.plan.deadline_s.value) + (wait_s if wait_s > _JOIN_S else 0.0),
+        join_timeout_s=wait_s,
         worker={"device": job.device, "backend": job.backend, "env": dict(job.env), "planted": list(job.planted)},
         suspects=lambda check, events: suspects(job.plan, check, events),
         # MPI does not start again in processes whose ranks have died, nor with some of them left out.

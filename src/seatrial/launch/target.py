@@ -123,5 +123,7 @@ class Target:
     address: Callable[[Processes], str] = _loopback
     """Of this machine, as the agents are told it; anything but 127.0.0.1, and we listen on all our addresses."""
     driver: Callable[[Processes], Driver] = _agents
+    calls_again: bool = False
+    """Its ranks are started by the same command typed again where they are (``Where.typed``), not by agents of ours."""
     carry_out: CarryOut | None = None
     """Takes the place of ``address`` and ``driver``, and of the conductor in this process."""

@@ -60,8 +60,11 @@ class TrainRequest:
         ranks = pasted(beside, self.argv())
         if self.job is None:
             return [ranks]
+        started = would_start(self.job, self.out)
+        if TARGETS[self.job.target].calls_again:
+            return started
         return [
-            *would_start(self.job, self.out),
+            *started,
             f"# each of the {self.job.world_size} ranks, started by its agent, with RANK and so on set:",
             ranks,
         ]
@@ -139,6 +142,8 @@ def _refuse_here(values: Mapping[str, Any], where: Where, identity: Identity, *,
         )
     alone = not (values["spawn"] or is_rank or is_node)
     wrong: tuple[str, ...] = ("nnodes", "node_rank", "init") if alone else ("max_restarts", "output", "out")
+    if alone and TARGETS[where.target].calls_again:
+        wrong = ("nnodes", "node_rank")
     if is_rank:
         wrong = (*wrong, "nnodes", "node_rank", "nproc_per_node", "grace")
     who = "without --spawn" if alone else "with --spawn" if values["spawn"] else f"under {identity.launcher}"
