@@ -14,10 +14,16 @@ from seatrial.launch.job import Processes
 from seatrial.launch.local import TARGETS, render
 from seatrial.launch.option import Option
 from seatrial.launch.target import Placement, Target, Where
+from seatrial.launch.targets import TARGETS as ALL_TARGETS
 from seatrial.launch.where import where_of
 
 (LOCAL,) = TARGETS
 VALUES: dict[str, Any] = {
+    **{
+        option.name: () if option.multiple else False if option.flag else option.default
+        for target in ALL_TARGETS.values()
+        for option in target.options
+    },
     "target": "local",
     "nodes": None,
     "nproc_per_node": None,

@@ -16,7 +16,7 @@ from seatrial.kubernetes.openshift import custom_scc
 from seatrial.kubernetes.pod import COMPONENT
 from seatrial.kubernetes.workload import Object, Patch, Workload
 
-__all__ = ["KINDS", "Kind", "manifest", "to_yaml"]
+__all__ = ["KINDS", "Kind", "manifest", "merged", "to_yaml"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +64,9 @@ def _patched(thing: Object, patch: Patch, *, is_workload: bool) -> Object:
     for template in _templates(made):
         if template["metadata"]["labels"][COMPONENT] == "node":
             container = template["spec"]["containers"][0]
-            template["spec"]["containers"][0] = _merged(container, patch.container)
-        template.update(_merged(template, patch.pod))
-    return _merged(made, patch.workload) if is_workload else made
+            template["spec"]["containers"][0] = merged(container, patch.container)
+        template.update(merged(template, patch.pod))
+    return merged(made, patch.workload) if is_workload else made
 
 
 def _templates(node: Any) -> Iterator[Object]:
@@ -81,7 +81,7 @@ def _templates(node: Any) -> Iterator[Object]:
             yield from _templates(part)
 
 
-def _merged(target: Any, patch: Any) -> Any:
+def merged(target: Any, patch: Any) -> Any:
     """As RFC 7386 says: mappings are merged, null takes a key out, everything else is replaced."""
     if not isinstance(patch, Mapping):
         return patch
@@ -90,7 +90,7 @@ def _merged(target: Any, patch: Any) -> Any:
         if value is None:
             made.pop(key, None)
         else:
-            made[key] = _merged(made.get(key), value)
+            made[key] = merged(made.get(key), value)
     return made
 
 
