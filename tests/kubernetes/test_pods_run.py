@@ -1,4 +1,4 @@
-"""The command of each pod, with what the operators add, really run on this machine: two pods of two ranks.
+"""The command of each pod, with what the operators add, really run on this machine: two pods, of two ranks mostly.
 
 No cluster, no images and no names of pods: `localhost` stands in for the name of the first pod.
 """
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 _SECRET = uuid.uuid4().hex
 
 
-def _containers(kind: str, arguments: tuple[str, ...]) -> list[Object]:
+def _containers(kind: str, arguments: tuple[str, ...], nproc_per_node: int) -> list[Object]:
     """Of the two pods."""
     name = f"t{uuid.uuid4().hex[:12]}"
     objects = manifest(
@@ -31,7 +31,7 @@ def _containers(kind: str, arguments: tuple[str, ...]) -> list[Object]:
             run=name,
             gpu_resource=None,
             gpus_per_node=0,
-            nproc_per_node=2,
+            nproc_per_node=nproc_per_node,
             arguments=arguments,
             token=_SECRET,
             deadline_s=60.0,
@@ -45,10 +45,12 @@ def _containers(kind: str, arguments: tuple[str, ...]) -> list[Object]:
 class Pods:
     """Two pods: processes of this machine."""
 
-    def __init__(self, kind: str, arguments: tuple[str, ...], folder: Path, pyz: Path, without: str = "") -> None:
+    def __init__(
+        self, kind: str, arguments: tuple[str, ...], folder: Path, pyz: Path, *, without: str = "", ranks: int = 2
+    ) -> None:
         self.processes = []
-        for number, container in enumerate(_containers(kind, arguments)):
-            added = INJECTED[kind](number, 2, 2)
+        for number, container in enumerate(_containers(kind, arguments, ranks)):
+            added = INJECTED[kind](number, 2, ranks)
             if number == 1:
                 added.pop(without, None)
             command, environ = started(container, added, _SECRET)
@@ -133,5 +135,5 @@ def test_a_training_meets_wherever_it_is_told_to(init: str, tmp_path: Path, pyz:
         "--",
         "digits",
     )
-    (first, output), (second, other) = Pods("pytorchjob", typed, tmp_path, pyz).ends()
+    (first, output), (second, other) = Pods("pytorchjob", typed, tmp_path, pyz, ranks=1).ends()
     assert (first, second) == (0, 0), output + other

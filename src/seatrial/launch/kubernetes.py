@@ -82,7 +82,7 @@ def _workload(where: Where) -> Workload:
     gpus = told["gpus_per_node"] or 0
     nproc_per_node = where.nproc_per_node
     if nproc_per_node is None:
-        nproc_per_node = gpus if resource else _CPU_PROCESSES
+        nproc_per_node = max(gpus, 1) if resource else _CPU_PROCESSES
     under_mpi = where.target == "mpijob" or told.get("runtime") == "mpi"
     if where.backend == "mpi" and not (under_mpi and told["image_has_seatrial"]):
         raise RequestError(
