@@ -40,8 +40,8 @@ EXAMPLES = {
     "mpijob": "run quick --on mpijob --nodes 2 --gpus-per-node 2 --shm-size 8Gi",
     "mpijob-openshift-custom-scc": "run quick --on mpijob --nodes 2 --gpus-per-node 2 --openshift custom-scc"
     " --namespace kubeflow-testing",
-    "rdma": "run standard --on job --nodes 4 --gpus-per-node 8 --rdma rdma/hca_shared_devices_a=8 --cpu 64 --memory 512Gi"
-    " --shm-size 64Gi --spread required --toleration reserved=trials:NoSchedule",
+    "rdma": "run standard --on job --nodes 4 --gpus-per-node 8 --rdma rdma/hca_shared_devices_a=8 --cpu 64"
+    " --memory 512Gi --shm-size 64Gi --spread required --toleration reserved=trials:NoSchedule",
 }
 """Name of the file -> what is typed after ``seatrial``, but for what all of them have."""
 
