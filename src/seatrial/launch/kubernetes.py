@@ -19,7 +19,7 @@ from seatrial.kubernetes import parse
 from seatrial.kubernetes.check import see_that_it_can_be
 from seatrial.kubernetes.manifest import manifest, to_yaml
 from seatrial.kubernetes.workload import CODE, JOIN_TIMEOUT_S, Claim, Patch, Toleration, Workload
-from seatrial.launch.command import Command
+from seatrial.launch.command import Command, Feed
 from seatrial.launch.job import Job, Processes
 from seatrial.launch.kubernetes_options import COMMON, MPI, RUNTIME
 from seatrial.launch.target import Placement, Target, Where
@@ -61,12 +61,12 @@ def _render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Com
         deadline_s = float(job.plan.deadline_s.value)
         env |= {"SEATRIAL_PLANT": ";".join(job.planted)} if job.planted else {}
     text = to_yaml(manifest(job.target, replace(workload, env=env, deadline_s=deadline_s)))
-    return (Command(argv=_APPLY, env={}, nodes=tuple(range(job.nodes)), feed=text.encode()),)
+    return (Command(argv=_APPLY, env={}, nodes=tuple(range(job.nodes)), feed=Feed(lines=(), content=text.encode())),)
 
 
 def _shown(commands: Sequence[Command]) -> list[str]:
     """What is applied, and nothing else."""
-    return [command.feed.decode().rstrip("\n") for command in commands]
+    return [command.feed.content.decode().rstrip("\n") for command in commands if command.feed]
 
 
 def _workload(where: Where) -> Workload:
