@@ -59,7 +59,7 @@ def test_no_kind_takes_it(kind: str, changes: dict[str, Any], words: str) -> Non
         ("job", {"max_restarts": 1}, "use --on jobset"),
         ("pytorchjob", {"max_restarts": 1}, "use --on jobset"),
         ("trainjob", {"ttl_s": 60}, "--ttl"),
-        ("trainjob", {"mpi": "intel"}, "use --on mpijob"),
+        ("trainjob", {"mpirun": "/opt/mpi/bin/mpirun"}, "add --runtime mpi"),
         ("mpijob", {"openshift": "arbitrary-uid"}, "/etc/passwd"),
         ("trainjob", {"openshift": "arbitrary-uid", "runtime": "mpi"}, "/etc/passwd"),
     ],

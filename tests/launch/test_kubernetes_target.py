@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from test_docs_commands import runnable
 
 from seatrial.errors import RequestError
 from seatrial.launch import kubernetes
@@ -153,3 +154,11 @@ def test_amd_is_rocm() -> None:
 def test_it_is_refused(typed: str, words: str) -> None:
     with pytest.raises(RequestError, match=words):
         printed(typed)
+
+
+@pytest.mark.parametrize(("page", "least"), [("kubernetes.md", 7), ("openshift.md", 2)])
+def test_every_command_of_a_page_prints_manifests(page: str, least: int) -> None:
+    lines = runnable(page)
+    assert len(lines) >= least
+    for line in lines:
+        assert printed(line.removeprefix("seatrial "))[-1]["spec"]

@@ -84,8 +84,8 @@ def _kind(kind: str, workload: Workload) -> None:
         )
     if workload.ttl_s is not None and kind == "trainjob":
         raise RequestError("--ttl: a TrainJob has no such field; delete it by its name, or use another target.")
-    if kind == "trainjob" and workload.mpi != "openmpi":
-        raise RequestError(f"--mpi {workload.mpi}: a TrainJob knows Open MPI only; use --on mpijob.")
+    if workload.mpirun != "mpirun" and not under_mpi:
+        raise RequestError(f"--mpirun {workload.mpirun[:80]!a}: MPI does not start these ranks; add --runtime mpi.")
     if under_mpi and workload.openshift == "arbitrary-uid":
         raise RequestError(
             "--openshift arbitrary-uid: ssh, by which mpirun starts the ranks, refuses a user who is not in /etc/passwd"

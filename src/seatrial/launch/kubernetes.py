@@ -21,7 +21,7 @@ from seatrial.kubernetes.manifest import manifest, to_yaml
 from seatrial.kubernetes.workload import CODE, JOIN_TIMEOUT_S, Claim, Patch, Toleration, Workload
 from seatrial.launch.command import Command, Feed
 from seatrial.launch.job import Job, Processes
-from seatrial.launch.kubernetes_options import COMMON, MPI, RUNTIME
+from seatrial.launch.kubernetes_options import COMMON, MPI, MPIRUN, RUNTIME
 from seatrial.launch.target import Placement, Target, Where
 from seatrial.plan.source import is_level, read_file
 
@@ -206,6 +206,6 @@ TARGETS = (
     _target("job", "a Job of Kubernetes, nothing installed"),
     _target("jobset", "a JobSet"),
     _target("pytorchjob", "a PyTorchJob of Kubeflow's training-operator"),
-    _target("trainjob", "a TrainJob of Kubeflow Trainer", RUNTIME, *MPI),
-    _target("mpijob", "an MPIJob of Kubeflow's mpi-operator", *MPI),
+    _target("trainjob", "a TrainJob of Kubeflow Trainer", RUNTIME, MPIRUN),
+    _target("mpijob", "an MPIJob of Kubeflow's mpi-operator", MPI, MPIRUN),
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from seatrial.launch.option import NODES, Option
 
-__all__ = ["COMMON", "MPI", "RUNTIME"]
+__all__ = ["COMMON", "MPI", "MPIRUN", "RUNTIME"]
 
 
 def _text(flag: str, text: str, *, metavar: str, default: str | None = None, name: str | None = None) -> Option:
@@ -81,19 +81,13 @@ COMMON = (
 RUNTIME = Option(
     flags=("--runtime",), name="runtime", help="Who starts the ranks.", type=("torch", "mpi"), default="torch"
 )
-MPI = (
-    Option(
-        flags=("--mpi",),
-        name="mpi",
-        help="The MPI in the image.",
-        type=("openmpi", "mpich", "intel"),
-        default="openmpi",
-    ),
-    Option(
-        flags=("--mpirun",),
-        name="mpirun",
-        help="Which mpirun; default: that of PATH.",
-        default="mpirun",
-        metavar="PATH",
-    ),
+MPI = Option(
+    flags=("--mpi",),
+    name="mpi",
+    help="The MPI in the image.",
+    type=("openmpi", "mpich", "intel"),
+    default="openmpi",
+)
+MPIRUN = Option(
+    flags=("--mpirun",), name="mpirun", help="Which mpirun; default: that of PATH.", default="mpirun", metavar="PATH"
 )
