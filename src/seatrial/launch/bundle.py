@@ -137,7 +137,7 @@ def kept_bundle() -> bytes:
         digest.update(f"{inside} {len(content)}\n".encode() + content)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seatrial"
     file = folder / f"{digest.hexdigest()}.pyz"
-    with contextlib.suppress(OSError), file.open("rb") as kept:
+    with contextlib.suppress(OSError), open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as kept:
         seen = os.fstat(kept.fileno())
         if seen.st_uid == os.getuid() and stat.S_ISREG(seen.st_mode) and not seen.st_mode & 0o022:
             return kept.read()
