@@ -43,7 +43,7 @@ def _variables(workload: Workload) -> list[Object]:
         "TORCHINDUCTOR_CACHE_DIR": f"{HOME}/.cache/torchinductor",
         "TRITON_CACHE_DIR": f"{HOME}/.cache/triton",
         "PYTHONUNBUFFERED": "1",
-        "SEATRIAL_JOIN_TIMEOUT_S": str(JOIN_TIMEOUT_S),
+        **({"SEATRIAL_JOIN_TIMEOUT_S": str(JOIN_TIMEOUT_S)} if workload.nodes > 1 else {}),
     }
     return [{"name": name, "value": escaped(value)} for name, value in {**caches, **workload.env}.items()]
 

@@ -170,7 +170,7 @@ def _arguments(where: Where, claims: Sequence[Claim], nodes: int) -> tuple[tuple
         files["plan.json"] = json.dumps(read_file(placed[1]), separators=(",", ":")).encode()
         placed[1] = f"{CODE}/plan.json"
     if command == "train":
-        if not any(word.startswith("--timeout=") for word in named):
+        if nodes > 1 and not any(word.startswith("--timeout=") for word in named):
             # The pods do not come at the same time.
             named.append(f"--timeout={JOIN_TIMEOUT_S}")
         _see_that_all_meet(named, claims, nodes)
