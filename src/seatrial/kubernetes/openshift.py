@@ -34,7 +34,7 @@ def custom_scc(workload: Workload) -> list[Object]:
         "allowPrivilegeEscalation": False,
         "allowPrivilegedContainer": False,
         "fsGroup": own,
-        "readOnlyRootFilesystem": True,
+        "readOnlyRootFilesystem": False,
         "requiredDropCapabilities": ["ALL"],
         "runAsUser": {"type": "MustRunAs", "uid": UID},
         "seLinuxContext": {"type": "MustRunAs"},

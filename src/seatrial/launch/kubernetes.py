@@ -146,6 +146,8 @@ def _device(where: Where, resource: str | None) -> str:
     if where.device not in ("auto", found):
         asked = f"--gpu-resource {resource or 'none'}"
         raise RequestError(f"--device {where.device}: {asked} means {found}; leave one out.")
+    if where.backend == "nccl" and found == "cpu":
+        raise RequestError("--backend nccl: NCCL moves data between GPUs only; leave it out, or say --backend gloo.")
     return found
 
 
