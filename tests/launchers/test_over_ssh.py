@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts import Host, Hosts
+from hosts import SSH_PORT, Host, Hosts
+
+import seatrial
 
 pytestmark = pytest.mark.hosts
 
@@ -159,6 +162,26 @@ def test_a_changed_host_key_is_refused(hosts: Callable[[int], Hosts]) -> None:
     (made[0].home / ".ssh" / "id_ed25519").chmod(0o644)
     done = run(made, "run", "smoke", "--on", "ssh", "--hosts", "node0", "--python", str(made.python))
     assert "Error: node0: ssh does not use a private key that others can read; chmod 600 it" in done.stderr
+
+
+@pytest.mark.slow
+def test_sixty_four_hosts_start_at_once(hosts: Callable[[int], Hosts]) -> None:
+    made = hosts(2)
+    names = [f"node{100 + number}" for number in range(64)]
+    known = made[0].home / ".ssh" / "known_hosts"
+    key = known.read_text().splitlines()[1].partition(" ")[2]
+    known.write_text("".join(f"[{name}]:{SSH_PORT} {key}\n" for name in names))
+    with open(made[0].etc / "hosts", "a") as file:
+        file.write(f"{made[1].address} {' '.join(names)}\n")
+    python = made.folder / "stub"
+    source = Path(seatrial.__file__).parents[1]
+    python.write_text(f"#!/bin/sh\nPYTHONPATH={source} exec {made.python} {made.folder}/ssh_agent_stub.py\n")
+    python.chmod(0o755)
+    for name in ("gather.py", "ssh_agent_stub.py"):
+        shutil.copy(Path(__file__).parent / name, made.folder)
+    words = [f"{made.folder}/gather.py", str(made[0].home), str(python), ",".join(names)]
+    done = made[0].run("env", f"PYTHONPATH={source}", str(made.python), *words, timeout_s=55)
+    assert done.stdout.startswith("64 agents came and ended"), done.stderr
 
 
 @pytest.mark.slow
