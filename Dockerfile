@@ -3,7 +3,7 @@
 #   docker build -t seatrial .
 #   docker run --rm --gpus all --ipc=host -v "$PWD/reports:/reports" seatrial
 #   docker run --rm --gpus all --ipc=host -v "$PWD/reports:/reports" seatrial run --validation-only
-#   docker run --rm --gpus all --ipc=host -v "$PWD/reports:/reports" seatrial train cifar10 --data /reports/data
+#   docker run --rm --gpus all --ipc=host -v "$PWD/reports:/reports" seatrial train digits
 #
 # deploy/images/Dockerfile has the images for clusters, and says what BASE_IMAGE and TORCH may be.
 ARG BASE_IMAGE=nvcr.io/nvidia/pytorch:25.01-py3
