@@ -15,8 +15,8 @@ from agent.stub_conductor import StubConductor
 from seatrial.agent.program import Relay, free_port
 from seatrial.probe.process import look
 
-_PROGRAM: dict[str, Any] = {"watched": False, "shown": [0, 1], "world_size": 4, "group_rank": 1}
-_PROGRAM |= {"master_addr": "10.0.0.1", "master_port": 5000}
+_PROGRAM: dict[str, Any] = {"watched": False, "shown": [0, 1], "world_size": 4, "group_rank": 1, "nnodes": 2}
+_PROGRAM |= {"master_addr": "10.0.0.1", "master_port": 5000, "args": [], "spawns": 0}
 
 
 @pytest.fixture

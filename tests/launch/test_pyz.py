@@ -131,7 +131,7 @@ def test_a_dry_run_shows_how_the_agent_finds_the_file(pyz: Path, tmp_path: Path)
     assert (done.returncode, done.stderr) == (0, "")
     words = shlex.split(done.stdout)
     assert f"PYTHONPATH={tmp_path / 'link'}:/mine" in words
-    assert "PYTHONSAFEPATH=1" in words
+    assert "PYTHONSAFEPATH=seatrial" in words
     assert words[-3:] == [sys.executable, "-m", "seatrial.agent.main"]
 
 

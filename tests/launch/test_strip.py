@@ -14,13 +14,25 @@ SOURCES = {str(path): content.decode() for path, content in package_files().item
 
 
 def statements(source: str) -> list[str]:
-    """The program: what stands in which line, without texts that do nothing and what takes their place."""
+    """The program: what stands in which line, without what does nothing and what takes its place."""
     tree = ast.parse(source, feature_version=(3, 10))
+    fields = {id(field) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for field in node.body}
     return [
-        f"{node.lineno}: {ast.dump(node) if not isinstance(node, Blocks) else type(node).__name__}"
+        f"{node.lineno}: {ast.dump(untyped(node, fields)) if not isinstance(node, Blocks) else type(node).__name__}"
         for node in ast.walk(tree)
-        if isinstance(node, ast.stmt) and not is_text(node) and not isinstance(node, ast.Pass)
+        if isinstance(node, ast.stmt) and not is_text(node) and not isinstance(node, ast.Pass) and not is_list(node)
     ]
+
+
+def untyped(node: ast.stmt, fields: set[int]) -> ast.stmt:
+    """A variable that is given a value and a type, without the type; a field of a class as it is."""
+    if isinstance(node, ast.AnnAssign) and node.value is not None and id(node) not in fields:
+        return ast.Assign(targets=[node.target], value=node.value)
+    return node
+
+
+def is_list(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets) == "__all__"  # type: ignore[arg-type]
 
 
 Blocks = (
@@ -139,12 +151,25 @@ def test_what_is_no_line_to_python_is_none_here() -> None:
 
 def test_types_go_where_annotations_are_postponed() -> None:
     """A module that does not postpone them may show them to somebody, as a hook of DistributedDataParallel does."""
-    source = """def go(here: "a: b->c" = 1, *more: int, **rest: dict[
+    source = """__all__ = ["go",
+  "kept"]
+PORTS: dict[int, str] = {}
+
+class Kept:
+    field: int = 3
+    other: str
+
+def go(here: "a: b->c" = 1, *more: int, **rest: dict[
     str, int
 ]) -> list[
     int
 ]:  # why
     told: int = here
+    self.it: list[int] = []
+    long: dict[
+        str, int
+    ] = {}
+    later: int
     return told
 
 def kept(here: (int)) -> (
@@ -156,12 +181,25 @@ def kept(here: (int)) -> (
     assert stripped(source).count(": int") == source.count(": int")
     assert stripped(postponed).split("\n") == [
         "from __future__ import annotations",
+        "",
+        "",
+        "PORTS = {}",
+        "",
+        "class Kept:",
+        "    field: int = 3",
+        "    other: str",
+        "",
         "def go(here = 1, *more, **rest",
         "",
         ") -> list[",
         "    int",
         "]:",
-        "    told: int = here",
+        "    told = here",
+        "    self.it = []",
+        "    long: dict[",
+        "        str, int",
+        "    ] = {}",
+        "    later: int",
         "    return told",
         "",
         "def kept(here: (int)) -> (",

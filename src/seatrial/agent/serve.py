@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from seatrial.agent.clock import ClockOffset
-from seatrial.agent.program import Relay, environ_of, free_port
+from seatrial.agent.program import Relay, args_of, environ_of, free_port
 from seatrial.agent.rank import RankProcess
 from seatrial.probe.process import leave_launcher
 from seatrial.verdict.events import Source
@@ -198,10 +198,11 @@ class Agent:
 
     def _start(self, message: dict[str, Any]) -> None:
         local_world_size = self._local_world_size or max(1, len(message["places"]))
-        threads = max(1, self._cores // local_world_size)
+        program = message.get("program")
+        spawns = program["spawns"] if program else 0
+        threads = max(1, self._cores // (spawns or local_world_size))
         environ = {**os.environ, **message["env"]}
         environ.setdefault("OMP_NUM_THREADS", str(threads))
-        program = message.get("program")
         self._program = program is not None
         self._mpi = message.get("backend") == "mpi"
         for rank, place in message["places"]:
@@ -223,8 +224,8 @@ class Agent:
                 process = RankProcess({**start, **worker, "threads": threads}, environ, log)
             else:
                 own = environ_of(environ, message, rank=rank, local_rank=local_rank, local_world_size=local_world_size)
-                argv, watched = program["argv"], program["watched"]
-                process = RankProcess(start, own, log, argv=argv, watched=watched)
+                argv = [*program["argv"], *args_of(program["args"], own, spawns)]
+                process = RankProcess(start, own, log, argv=argv, watched=program["watched"])
                 if rank in program["shown"]:
                     self._relays[rank] = Relay(partial(self._show, process))
             self._ranks[rank] = process

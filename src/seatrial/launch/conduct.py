@@ -61,6 +61,7 @@ def conduct_program(
     keep: Callable[[dict[str, Any]], None],
     hear: Callable[[dict[str, Any]], None],
     caught: list[int],
+    meeting: Meeting | None = None,
 ) -> int:
     """The same for a program; ``hear`` gets the output of the ranks that is to be shown, and their progress."""
     config = ProgramConfig(
@@ -68,13 +69,15 @@ def conduct_program(
         nodes=job.nodes,
         nproc_per_node=job.nproc_per_node,
         argv=job.argv,
+        args=job.args,
+        spawns=job.spawns,
         env=job.env,
         watched=job.watched,
         output=job.output,
         max_restarts=job.max_restarts,
         stop_grace_s=job.stop_grace_s,
     )
-    return _conduct(job, Program(config, time.monotonic()), {}, folder, keep, caught, hear=hear)
+    return _conduct(job, Program(config, time.monotonic()), {}, folder, keep, caught, hear=hear, meeting=meeting)
 
 
 def _conduct(

@@ -64,6 +64,10 @@ class ProgramJob(Processes):
     """One program on one target: every rank executes the same arguments, with its place in the environment."""
 
     argv: tuple[str, ...]
+    args: tuple[str, ...] = ()
+    """What follows, with ``{rank}`` and so on for the place of each rank."""
+    spawns: int = 0
+    """So many processes each of the ranks starts itself."""
     watched: bool
     """It tells phases and results as ``worker.train`` does."""
     output: Output
@@ -74,7 +78,7 @@ class ProgramJob(Processes):
 
     def to_json(self) -> dict[str, Any]:
         """JSON for the ``run`` event."""
-        return {**Processes.to_json(self), "argv": list(self.argv), "max_restarts": self.max_restarts}
+        return {**Processes.to_json(self), "argv": [*self.argv, *self.args], "max_restarts": self.max_restarts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

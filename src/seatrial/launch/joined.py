@@ -23,10 +23,26 @@ from typing import NoReturn
 
 from seatrial.errors import RequestError
 from seatrial.launch import local
-from seatrial.launch.job import Command, Job
+from seatrial.launch.job import Command, Processes
 from seatrial.probe.identity import Identity
 
-__all__ = ["Meeting", "agent_command", "agent_environ", "become_agent", "is_one_of_many", "meet"]
+__all__ = [
+    "UNPROTECTED",
+    "Meeting",
+    "agent_command",
+    "agent_environ",
+    "become_agent",
+    "is_one_of_many",
+    "is_rank",
+    "meet",
+    "rank_environ",
+]
+
+UNPROTECTED = (
+    "seatrial: anybody on these machines could join this job; set SEATRIAL_TOKEN to a secret in all processes."
+)
+_REAL_LAUNCHERS = ("torchrun", "openmpi", "hydra")
+"""They set their words for a single rank too; those of others may be left over in a shell."""
 
 _FIRST_PORT = 20_000
 _PORTS = 12_000
@@ -62,19 +78,41 @@ def is_one_of_many(identity: Identity) -> bool:
     return identity.level == "node" and identity.nnodes != 1
 
 
+def is_rank(identity: Identity) -> bool:
+    """Whether this process is to become a rank of a program."""
+    return identity.level == "rank" and (is_one_of_many(identity) or identity.launcher in _REAL_LAUNCHERS)
+
+
+def rank_environ(identity: Identity, environ: Mapping[str, str]) -> dict[str, str]:
+    """What such a rank lacks for torch's ``env://``; what the launcher has said itself stays as it is.
+
+    Raises RequestError when the environment does not say enough.
+    """
+    meeting = meet(identity, environ)
+    told = {
+        "RANK": identity.rank,
+        "WORLD_SIZE": identity.world_size,
+        "LOCAL_RANK": identity.local_rank,
+        "LOCAL_WORLD_SIZE": identity.local_world_size,
+        "MASTER_ADDR": identity.master_addr or meeting.host,
+        "MASTER_PORT": identity.master_port or meeting.ports[0],
+    }
+    return {name: str(value) for name, value in told.items() if value is not None and environ.get(name) != str(value)}
+
+
 def agent_environ(identity: Identity) -> dict[str, str]:
     """What the agent of one rank must know that a conductor cannot: its place among the ranks of its machine."""
     told = {"SEATRIAL_LOCAL_RANK": identity.local_rank, "SEATRIAL_LOCAL_WORLD_SIZE": identity.local_world_size}
     return {name: str(value) for name, value in told.items() if value is not None}
 
 
-def agent_command(job: Job, meeting: Meeting, *, token: str) -> Command:
+def agent_command(job: Processes, meeting: Meeting, *, token: str) -> Command:
     """The agent that this process becomes, when it is not the one that conducts."""
     (command,) = local.render(job, control=meeting.control, token=token, keep="")
     return replace(command, env={**command.env, "SEATRIAL_NODE_RANK": str(meeting.number)}, node_rank=meeting.number)
 
 
-def become_agent(job: Job, meeting: Meeting) -> NoReturn:
+def become_agent(job: Processes, meeting: Meeting) -> NoReturn:
     """This process is the agent from here on; it does not return."""
     command = agent_command(job, meeting, token=meeting.token)
     os.execve(command.argv[0], command.argv, {**os.environ, **command.env})

@@ -1,4 +1,4 @@
-"""Python source without comments, docstrings and the types of functions, on the same lines.
+"""Python source without comments, docstrings, ``__all__`` and the types of functions and variables, on the same lines.
 
 By places in the text, not by ``ast.unparse``: what that writes differs from Python to Python.
 """
@@ -19,8 +19,9 @@ _BLANK = (tokenize.COMMENT, tokenize.NL)
 def stripped(source: str) -> str:
     """The source with blank lines for comments and for statements that are only a text.
 
-    Where such a statement is all that a block has, ``pass`` takes its place. Types of arguments and results go where
-    nobody reads them while the program runs: in modules that postpone annotations.
+    Where such a statement is all that a block has, ``pass`` takes its place. Types go where nobody reads them while the
+    program runs: in modules that postpone annotations, and not in classes, where they make the fields of dataclasses.
+    ``__all__`` is for readers, and for an ``import *``, which nothing of ours does.
     """
     source = _untyped(source)
     # Not splitlines, which ends a line at a form feed, too.
@@ -46,14 +47,21 @@ def _untyped(source: str) -> str:
 
 
 def _types(tree: ast.Module, text: bytes, starts: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where in the text the types of functions stand, from the colon or the arrow on."""
+    """Where in the text types stand, from the colon or the arrow on, and the whole of ``__all__``."""
 
     def cut(begin: int, annotation: ast.expr) -> Iterator[tuple[int, int]]:
         # A bracket around a type is none of the type's: then it stays.
         if b"(" not in text[begin : _begin(annotation, starts)]:
             yield begin, _end(annotation, starts)
 
+    fields = {id(field) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for field in node.body}
     for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
+            yield _begin(node, starts), _end(node, starts)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None and id(node) not in fields:
+            # Over several lines it is its own brackets that keep them together.
+            one_line = node.lineno == node.annotation.end_lineno
+            yield from cut(_end(node.target, starts), node.annotation) if one_line else ()
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         told = node.args
@@ -65,11 +73,11 @@ def _types(tree: ast.Module, text: bytes, starts: Sequence[int]) -> Iterator[tup
             yield from cut(text.rindex(b"->", 0, _begin(node.returns, starts)), node.returns)
 
 
-def _begin(node: ast.expr | ast.arg, starts: Sequence[int]) -> int:
+def _begin(node: ast.expr | ast.arg | ast.stmt, starts: Sequence[int]) -> int:
     return starts[node.lineno - 1] + node.col_offset
 
 
-def _end(node: ast.expr, starts: Sequence[int]) -> int:
+def _end(node: ast.expr | ast.stmt, starts: Sequence[int]) -> int:
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
     return starts[node.end_lineno - 1] + node.end_col_offset

@@ -13,8 +13,9 @@ from typing import Any
 from seatrial.errors import RequestError
 from seatrial.launch import joined, place
 from seatrial.launch.job import ProgramJob
-from seatrial.launch.options import TRAIN, WHERE
+from seatrial.launch.options import PROGRAM, TRAIN, WHERE
 from seatrial.launch.place import Place
+from seatrial.launch.program import dry_run, flag, processes, refuse_decided, refuse_numbers
 from seatrial.launch.shell import pasted
 from seatrial.launch.targets import TARGETS
 from seatrial.probe import own_code
@@ -28,8 +29,6 @@ __all__ = ["TrainRequest", "resolve"]
 
 _PROGRAM = "seatrial.worker.train"
 _FOLDER = "checkpoints"
-_REAL_LAUNCHERS = ("torchrun", "openmpi", "hydra")
-"""They set their words for a single rank too; those of others may be left over in a shell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +50,9 @@ class TrainRequest:
 
     def dry_run(self) -> list[str]:
         """What would be executed, a line each."""
-        beside = {**self.env, **(own_code.environ_for(os.environ) if self.job is None else {})}
-        ranks = pasted(beside, self.argv())
-        if self.job is None:
-            return [ranks]
-        commands = TARGETS[self.job.target](self.job, control="127.0.0.1:PORT", token="TOKEN", keep="reports/RUN-ID")
-        agents = [pasted(command.env, command.argv) for command in commands]
-        return [
-            *agents,
-            f"# each of the {self.job.world_size} ranks, started by its agent, with RANK and so on set:",
-            ranks,
-        ]
+        if self.job is not None:
+            return dry_run(self.job)
+        return [pasted({**self.env, **own_code.environ_for(os.environ)}, self.argv())]
 
     def execute(self) -> None:
         """Become that process; does not return. For a request without a job."""
@@ -74,7 +65,7 @@ class TrainRequest:
 def resolve(values: Mapping[str, Any], identity: Identity, environ: Mapping[str, str], *, debug: bool) -> TrainRequest:
     """Raises RequestError for a wrong request. ``values`` by the names of the options of ``seatrial train``."""
     _refuse_contradictions(values)
-    is_rank = identity.level == "rank" and (joined.is_one_of_many(identity) or identity.launcher in _REAL_LAUNCHERS)
+    is_rank = joined.is_rank(identity)
     is_node = identity.level == "node" and joined.is_one_of_many(identity)
     _refuse_here(values, identity, is_rank=is_rank, is_node=is_node)
     place.see_that_mpi_started(values["backend"], identity, "train", least=1)
@@ -98,19 +89,15 @@ def _refuse_contradictions(values: Mapping[str, Any]) -> None:
         ("batch_size", "global_batch_size"),
     ):
         if one in given and other in given:
-            raise RequestError(f"{_flag(one)} and {_flag(other)} say the same thing twice; give one of them.")
-    for name, low in (("nnodes", 1), ("nproc_per_node", 1), ("max_restarts", 0), ("save_every", 0), ("save_after", 0)):
-        if values[name] is not None and values[name] < low:
-            raise RequestError(f"{_flag(name)} {values[name]}: it must be {low} or more.")
+            raise RequestError(f"{flag(one)} and {flag(other)} say the same thing twice; give one of them.")
+    refuse_numbers(values, {"nnodes": 1, "save_every": 0, "save_after": 0})
     for name, strategies in (("model_parallel_size", ("pipeline", "tensor")), ("num_microbatches", ("pipeline",))):
         if name in given and values["strategy"] not in strategies:
             chosen = values["strategy"] or "ddp"
             raise RequestError(
-                f"{_flag(name)} {values[name]}: strategy {chosen} has no use for it; add --strategy"
+                f"{flag(name)} {values[name]}: strategy {chosen} has no use for it; add --strategy"
                 f" {' or '.join(strategies)}, or leave it out."
             )
-    if not 0 <= values["grace"] < 1e7:
-        raise RequestError(f"--grace {values['grace']:g}: a number of seconds from 0 is expected.")
     target = values["target_accuracy"]
     if target is not None and not 0 < target <= 1:
         raise RequestError(f"--target-accuracy {target:g}: a share above 0 and up to 1 is expected, such as 0.95.")
@@ -119,11 +106,6 @@ def _refuse_contradictions(values: Mapping[str, Any]) -> None:
     init = values["init"]
     if init not in (None, "env", "env://") and not re.fullmatch(r"tcp://\S+:\d{1,5}|file:///\S.*", init):
         raise RequestError(f"--init {init}: env, tcp://HOST:PORT or file:///PATH is expected.")
-
-
-def _flag(name: str) -> str:
-    named = {"total_epochs": "TOTAL_EPOCHS", "save_after": "SAVE_EVERY", "target": "--on"}
-    return named.get(name) or f"--{name.replace('_', '-')}"
 
 
 def _refuse_here(values: Mapping[str, Any], identity: Identity, *, is_rank: bool, is_node: bool) -> None:
@@ -147,35 +129,22 @@ def _refuse_here(values: Mapping[str, Any], identity: Identity, *, is_rank: bool
         "output": "no agents are there to hold back the output of ranks",
         "out": "no agents are there to keep the files of a run",
         "grace": f"the time to save is up to {identity.launcher}",
+        "": "add --spawn" if alone else "the launcher has decided that; leave it out",
     }
-    default = {option.name: option.default for option in TRAIN + WHERE}
-    for name in wrong:
-        if values[name] is not None and values[name] != default[name]:
-            told = why.get(name, "add --spawn" if alone else "the launcher has decided that; leave it out")
-            raise RequestError(f"{_flag(name)} {values[name]} {who}: {told}.")
+    refuse_decided(values, (*TRAIN, *PROGRAM, *WHERE), wrong, who, why)
 
 
 # The three ways in which ranks come to life
 
 
 def _as_rank(values: Mapping[str, Any], identity: Identity, environ: Mapping[str, str], debug: bool) -> TrainRequest:
-    meeting = joined.meet(identity, environ)
-    assert identity.rank is not None and identity.world_size is not None
+    env = joined.rank_environ(identity, environ)
+    assert identity.world_size is not None
     local_world_size = identity.local_world_size
     alone = local_world_size == identity.world_size
     here = _place(values, local_world_size, alone=alone, started=True)
-    told: dict[str, Any] = {
-        "RANK": identity.rank,
-        "WORLD_SIZE": identity.world_size,
-        "LOCAL_RANK": identity.local_rank,
-        "LOCAL_WORLD_SIZE": local_world_size,
-        "MASTER_ADDR": identity.master_addr or meeting.host,
-        "MASTER_PORT": identity.master_port or meeting.ports[0],
-    }
-    # What the launcher has said itself stays as it is.
-    env = {name: str(value) for name, value in told.items() if value is not None and environ.get(name) != str(value)}
     spec = _spec(values, identity.world_size, here, environ, debug)
-    where = f"{_processes(identity.world_size)} as {identity.launcher} started them"
+    where = f"{processes(identity.world_size)} as {identity.launcher} started them"
     return _request(spec, None, values, {**here.env, **env}, where, speaks=identity.rank == 0)
 
 
@@ -209,10 +178,10 @@ def _as_spawn(
         nnodes=nnodes, node_rank=node_rank, nproc_per_node=here.nproc_per_node, stop_grace_s=values["grace"]
     )
     if nnodes == 1:
-        where = f"{_processes(world_size)} on this machine, without agents"
+        where = f"{processes(world_size)} on this machine, without agents"
     else:
         mine = f"{here.nproc_per_node} of them here as node {node_rank} of {nnodes}"
-        where = f"{_processes(world_size)}, {mine}, meeting at {spec.init}"
+        where = f"{processes(world_size)}, {mine}, meeting at {spec.init}"
     return _request(replace(spec, spawn=spawned), None, values, env, where, speaks=True)
 
 
@@ -222,7 +191,7 @@ def _as_controller(values: Mapping[str, Any], environ: Mapping[str, str], debug:
         raise RequestError(f"--on {target}: no such target; there is {', '.join(TARGETS)}.")
     here = _place(values, values["nproc_per_node"], alone=True)
     spec = _spec(values, here.nproc_per_node, here, environ, debug)
-    request = _request(spec, None, values, here.env, f"{_processes(here.nproc_per_node)} on this machine", speaks=True)
+    request = _request(spec, None, values, here.env, f"{processes(here.nproc_per_node)} on this machine", speaks=True)
     job = ProgramJob(
         run="",
         target=target,
@@ -332,10 +301,6 @@ def _request(
         summary=f"seatrial train {recipe.workload}: {what}, {strategy}; {where}",
         speaks=speaks,
     )
-
-
-def _processes(count: int) -> str:
-    return "1 process" if count == 1 else f"{count} processes"
 
 
 def _free_port() -> int:

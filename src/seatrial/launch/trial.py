@@ -16,7 +16,7 @@ from seatrial.errors import RequestError, SeatrialError
 from seatrial.launch import joined
 from seatrial.launch.conduct import caught_signals, conduct
 from seatrial.launch.job import Command, Job
-from seatrial.launch.joined import Meeting
+from seatrial.launch.joined import UNPROTECTED, Meeting
 from seatrial.launch.record import Recorder, new_folder
 from seatrial.launch.request import Request, job_of
 from seatrial.launch.shell import pasted
@@ -70,10 +70,7 @@ def hold(job: Job, out: Path, meeting: Meeting | None, *, as_json: bool, debug: 
     job = dataclasses.replace(job, run=run_id)
     tell(_summary(job, meeting))
     if meeting is not None and not meeting.protected:
-        tell(
-            "seatrial: anybody on these machines could join this trial;"
-            " set SEATRIAL_TOKEN to a secret in all processes."
-        )
+        tell(UNPROTECTED)
     recorder = Recorder(run_id, folder)
     progress = Progress(sys.stderr)
     interim = Interim(out)
