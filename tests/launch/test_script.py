@@ -17,6 +17,8 @@ from seatrial.launch.options import SUBCOMMANDS, own_words
 from seatrial.launch.program import dry_run
 from seatrial.launch.pyz import parse
 from seatrial.launch.script import job_of, rank_of, run
+from seatrial.launch.target import Where
+from seatrial.launch.where import where_of
 from seatrial.probe.identity import Identity, identify
 from seatrial.probe.torch_install import find_torch
 
@@ -38,11 +40,16 @@ def typed(*words: str) -> dict[str, Any]:
 
 
 def job(*words: str, environ: dict[str, str] | None = None) -> ProgramJob:
-    return job_of(typed(*words), NOBODY, None, environ or {})
+    return job_of(typed(*words), where(typed(*words)), NOBODY, None, environ or {})[0]
+
+
+def where(values: dict[str, Any]) -> Where:
+    return where_of({**values, "backend": "auto"})
 
 
 def rank(environ: dict[str, str], *words: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    return rank_of(parse("x.pyz", "launch", list(words)), identify(environ), environ)
+    values = parse("x.pyz", "launch", list(words))
+    return rank_of(values, where(values), identify(environ), environ)
 
 
 def test_what_follows_the_script_is_its_own() -> None:
@@ -61,17 +68,19 @@ def test_a_module_and_a_local_rank() -> None:
 
 def test_once_a_node_means_one_process_that_is_told_of_the_others() -> None:
     asked = job("--per-node", "--nproc-per-node", "4", "train.py")
-    assert (asked.nproc_per_node, asked.spawns, asked.world_size) == (1, 4, 1)
-    assert job("train.py").spawns == 0
+    assert (asked.nproc_per_node, asked.per_node, asked.world_size) == (4, True, 4)
+    assert "# the one process of each of 1 nodes, started by its agent" in dry_run(asked, Path("reports"))[1]
 
 
 def test_what_the_user_has_set_is_kept() -> None:
     assert job("train.py").env == {"GLOO_SOCKET_IFNAME": "lo"}
     assert job("train.py", environ={"GLOO_SOCKET_IFNAME": "eth7"}).env == {}
+    told = job("--env", "GLOO_SOCKET_IFNAME=eth8", "train.py", environ={"GLOO_SOCKET_IFNAME": "eth7"}).env
+    assert told == {"GLOO_SOCKET_IFNAME": "eth8"}
 
 
 def test_a_dry_run_prints_what_runs() -> None:
-    *_, last = dry_run(job("train.py", "a b", "{rank}"))
+    *_, last = dry_run(job("train.py", "a b", "{rank}"), Path("reports"))
     assert last == f"env GLOO_SOCKET_IFNAME=lo {sys.executable} train.py 'a b' '{{rank}}'"
 
 
@@ -123,11 +132,11 @@ def test_a_wrong_request_is_refused_in_one_sentence(
 
 @pytest.mark.parametrize(
     "words",
-    [["--per-node"], ["--nproc-per-node", "2"], ["--on", "ssh"], ["--max-restarts", "1"], ["--out", "x"]],
+    [["--per-node"], ["--nproc-per-node", "2"], ["--nodes", "2"], ["--max-restarts", "1"], ["--out", "x"]],
     ids=" ".join,
 )
 def test_what_the_launcher_has_decided_is_refused(words: list[str]) -> None:
-    with pytest.raises(RequestError, match=rf"^{' '.join(words)} under torchrun: torchrun has started"):
+    with pytest.raises(RequestError, match=rf"^{words[0]}.* under torchrun: "):
         rank(TORCHRUN, *words, "train.py")
 
 

@@ -111,7 +111,7 @@ def function(x):
 
 
 
-NAME = "# kept"
+NAME="# kept"
 
 
 
@@ -129,7 +129,7 @@ class Twice:
 def function(x):
 
 
-    return f"{x} # kept" + """
+    return f"{x} # kept"+"""
   kept%s
 """
 '''.replace("%s", spaces)
@@ -138,7 +138,7 @@ def function(x):
 
 @pytest.mark.parametrize(
     "source",
-    ['f"{print(1)}"\n', '"a".strip()\n', '"a"; b = 1\n', 'x = ("a",\n  "b")\n', '"a" "b"\n', "if x:\n    'a'; y = 1\n"],
+    ['f"{print(1)}"\n', '"a".strip()\n', '"a";b=1\n', 'x=("a",\n"b")\n', '"a" "b"\n', "if x:\n    'a';y=1\n"],
 )
 def test_a_text_that_is_part_of_something_stays(source: str) -> None:
     assert stripped(source) == source
@@ -146,7 +146,29 @@ def test_a_text_that_is_part_of_something_stays(source: str) -> None:
 
 def test_what_is_no_line_to_python_is_none_here() -> None:
     source = 'a = "\x0c\u2028" # x\nb = 1 # ü\n'
-    assert stripped(source) == 'a = "\x0c\u2028"\nb = 1\n'
+    assert stripped(source) == 'a="\x0c\u2028"\nb=1\n'
+
+
+def test_spaces_go_where_they_part_nothing() -> None:
+    source = """if not -x in (a,
+        # why
+        "b c",  f'{a  +  b!r:>{n + 1}}  {{') and 1:
+    y = -1 if not [3] else f"{x = }" + f'''
+    {  d["e"] } ''' + \\
+        "f"
+    return {** k, 'l' : m [1 : -1]}
+"""
+    assert (
+        stripped(source)
+        == """if not-x in(a,
+
+"b c",f'{a  +  b!r:>{n + 1}}  {{')and 1:
+    y=-1 if not[3]else f"{x = }"+f'''
+    {  d["e"] } '''+ \\
+        "f"
+    return{**k,'l':m[1:-1]}
+"""
+    )
 
 
 def test_types_go_where_annotations_are_postponed() -> None:
@@ -178,32 +200,32 @@ def kept(here: (int)) -> (
     return here
 """
     postponed = "from __future__ import annotations\n" + source
-    assert stripped(source).count(": int") == source.count(": int")
+    assert stripped(source).count(":int") == source.count(": int")
     assert stripped(postponed).split("\n") == [
         "from __future__ import annotations",
         "",
         "",
-        "PORTS = {}",
+        "PORTS={}",
         "",
         "class Kept:",
-        "    field: int = 3",
-        "    other: str",
+        "    field:int=3",
+        "    other:str",
         "",
-        "def go(here = 1, *more, **rest",
+        "def go(here=1,*more,**rest",
         "",
-        ") -> list[",
-        "    int",
+        ")->list[",
+        "int",
         "]:",
-        "    told = here",
-        "    self.it = []",
-        "    long: dict[",
-        "        str, int",
-        "    ] = {}",
-        "    later: int",
+        "    told=here",
+        "    self.it=[]",
+        "    long:dict[",
+        "str,int",
+        "]={}",
+        "    later:int",
         "    return told",
         "",
-        "def kept(here: (int)) -> (",
-        "    int",
+        "def kept(here:(int))->(",
+        "int",
         "):",
         "    return here",
         "",

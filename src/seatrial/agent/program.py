@@ -23,7 +23,15 @@ _PLACES = {
 }
 """What ``{rank}`` and so on in the arguments of a script stand for: variables of its environment."""
 _PLACE = re.compile(rf"\{{(\{{)?({'|'.join(_PLACES)})\}}(?(1)\}})")
-_OURS = ("SEATRIAL_CONTROL", "SEATRIAL_NODE_RANK", "SEATRIAL_LOCAL_RANK", "SEATRIAL_LOCAL_WORLD_SIZE")
+_OURS = (
+    "SEATRIAL_CONTROL",
+    "SEATRIAL_NODE_RANK",
+    "SEATRIAL_NODES_HERE",
+    "SEATRIAL_LOCAL_RANK",
+    "SEATRIAL_LOCAL_WORLD_SIZE",
+    "SEATRIAL_GROUP_RANK",
+    "SEATRIAL_GROUP_WORLD_SIZE",
+)
 """They say who the agent is; in a program's environment they would say it of the program."""
 _BURST_BYTES = 64 << 10
 _BYTES_PER_S = 16 << 10
@@ -46,8 +54,9 @@ def environ_of(
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(program["world_size"]),
         "LOCAL_WORLD_SIZE": str(local_world_size),
-        "GROUP_RANK": str(program["group_rank"]),
-        "GROUP_WORLD_SIZE": str(program["nnodes"]),
+        # Where each rank has an agent of its own, the conductor does not know which of them share a machine.
+        "GROUP_RANK": environ.get("SEATRIAL_GROUP_RANK", str(program["group_rank"])),
+        "GROUP_WORLD_SIZE": environ.get("SEATRIAL_GROUP_WORLD_SIZE", str(program["nnodes"])),
         "MASTER_ADDR": program["master_addr"],
         "MASTER_PORT": str(program["master_port"]),
     }

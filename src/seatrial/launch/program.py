@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.launch.conduct import caught_signals, conduct_program
+from seatrial.launch.command import pasted
+from seatrial.launch.conduct import caught_signals, conduct_program, would_start
 from seatrial.launch.job import ProgramJob
 from seatrial.launch.joined import UNPROTECTED, Meeting
-from seatrial.launch.options import Option
+from seatrial.launch.option import Option, is_given
 from seatrial.launch.record import Recorder, new_folder
-from seatrial.launch.shell import pasted
-from seatrial.launch.targets import TARGETS
 from seatrial.report.program import ProgramDisplay
 from seatrial.report.streams import tell
 from seatrial.report.text import printable
@@ -38,7 +37,7 @@ def refuse_numbers(values: Mapping[str, Any], least: Mapping[str, int]) -> None:
 
 def flag(name: str) -> str:
     """An option as it is typed."""
-    named = {"total_epochs": "TOTAL_EPOCHS", "save_after": "SAVE_EVERY", "target": "--on"}
+    named = {"total_epochs": "TOTAL_EPOCHS", "save_after": "SAVE_EVERY"}
     return named.get(name) or f"--{name.replace('_', '-')}"
 
 
@@ -49,9 +48,9 @@ def refuse_decided(
 
     ``who``: in which case, such as "under torchrun"; ``why``: by the option's name, or by nothing.
     """
-    default = {option.name: option.default if not option.flag else False for option in options}
+    known = {option.name: option for option in options}
     for name in names:
-        if values[name] is not None and values[name] != default[name]:
+        if is_given(known[name], values[name]):
             given = flag(name) if values[name] is True else f"{flag(name)} {values[name]}"
             raise RequestError(f"{given} {who}: {why.get(name) or why['']}.")
 
@@ -61,13 +60,12 @@ def processes(number: int) -> str:
     return "1 process" if number == 1 else f"{number} processes"
 
 
-def dry_run(job: ProgramJob) -> list[str]:
+def dry_run(job: ProgramJob, out: Path) -> list[str]:
     """What would be executed, a line each."""
-    commands = TARGETS[job.target](job, control="127.0.0.1:PORT", token="TOKEN", keep="reports/RUN-ID")
-    agents = [pasted(command.env, command.argv) for command in commands]
+    started = f"the one process of each of {job.nodes} nodes" if job.per_node else f"each of the {job.world_size} ranks"
     return [
-        *agents,
-        f"# each of the {job.world_size} ranks, started by its agent, with RANK and so on set:",
+        *would_start(job, out),
+        f"# {started}, started by its agent, with RANK and so on set:",
         pasted(job.env, (*job.argv, *job.args)),
     ]
 

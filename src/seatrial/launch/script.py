@@ -10,18 +10,24 @@ from typing import Any
 
 from seatrial.agent.program import args_of
 from seatrial.errors import RequestError
-from seatrial.launch import joined, place
+from seatrial.launch import joined
+from seatrial.launch.command import pasted
 from seatrial.launch.job import ProgramJob
 from seatrial.launch.joined import Meeting
+from seatrial.launch.option import retyped
 from seatrial.launch.options import LAUNCH, PROGRAM, WHERE
 from seatrial.launch.program import dry_run, hold, processes, refuse_decided, refuse_numbers
-from seatrial.launch.shell import pasted
+from seatrial.launch.target import Where
 from seatrial.launch.targets import TARGETS
+from seatrial.launch.where import place_of_job, where_of
 from seatrial.probe.cpu import usable_cores
 from seatrial.probe.identity import Identity, identify
 from seatrial.report.streams import tell
 
 __all__ = ["job_of", "rank_of", "run"]
+
+_AGENTS_OF_RANKS = ("mpirun",)
+"""Targets whose agents have one rank each, so that MPI's own words in a rank are true."""
 
 
 def run(options: Mapping[str, Any], *, debug: bool) -> int:
@@ -29,68 +35,65 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     identity = identify(os.environ)
     if identity.note:
         tell(f"seatrial: {identity.note}")
-    _refuse(options)
+    where = _where(options)
     if joined.is_rank(identity):
-        return _become(options, identity)
+        return _become(options, where, identity)
     meeting = joined.meet(identity, os.environ) if joined.is_one_of_many(identity) else None
-    job = job_of(options, identity, meeting, os.environ)
-    if options["dry_run"]:
-        print("\n".join(dry_run(job)), flush=True)
+    job, words = job_of(options, where, identity, meeting, os.environ)
+    if where.dry_run:
+        print("\n".join(dry_run(job, options["out"])), flush=True)
         return 0
     if meeting is not None and meeting.number > 0:
         joined.become_agent(job, meeting)
-    where = f"on this machine ({job.device})" if meeting is None else f"on {meeting.agents} nodes ({job.device})"
-    tell(f"seatrial launch {options['script'][0]}: {processes(job.world_size)} {where}; until all have ended")
+    started = f"1 process on each of {job.nodes} nodes" if job.per_node else processes(job.world_size)
+    tell(f"seatrial launch {options['script'][0]}: {started} {words} ({job.device}), until all have ended")
     return hold(job, options["out"], debug=debug, meeting=meeting)
 
 
 def job_of(
-    options: Mapping[str, Any], identity: Identity, meeting: Meeting | None, environ: Mapping[str, str]
-) -> ProgramJob:
-    """The job, still without the name of its run. Raises RequestError for what cannot be done here."""
-    target = options["target"]
-    if target not in TARGETS:
-        raise RequestError(f"--on {target}: no such target; there is {', '.join(TARGETS)}.")
-    python = options["python"] or sys.executable
-    here = place.choose(
-        device=options["device"],
-        backend="auto",
-        nproc_per_node=options["nproc_per_node"] or identity.nproc_per_node,
-        python=python,
-        alone=meeting is None,
-    )
-    once = options["per_node"]
-    return ProgramJob(
-        run="",
-        target=target,
-        nodes=meeting.agents if meeting else 1,
-        nproc_per_node=1 if once else here.nproc_per_node,
-        device=here.device,
-        backend=here.backend,
-        python=python,
+    options: Mapping[str, Any], where: Where, identity: Identity, meeting: Meeting | None, environ: Mapping[str, str]
+) -> tuple[ProgramJob, str]:
+    """The job, still without the name of its run, and in words where it runs.
+
+    Raises RequestError for what cannot be done here.
+    """
+    if options["per_node"] and where.target in _AGENTS_OF_RANKS:
+        raise RequestError(
+            f"--per-node with --on {where.target}: it starts as many processes as its hosts have slots; give each host"
+            " one slot, and tell the script itself how many it is to start."
+        )
+    placement = TARGETS[where.target].resolve(where) if meeting is None else joined.placement(where, identity, meeting)
+    told = place_of_job(where, placement)
+    if where.target == "local":
         # What the user has set for the script is better known than what we guess.
-        env={name: value for name, value in here.env.items() if name not in environ},
+        told["env"] = {name: told["env"][name] for name in told["env"] if name in where.env or name not in environ}
+    job = ProgramJob(
+        run="",
         argv=_argv(options),
         args=_args(options),
-        spawns=here.nproc_per_node if once else 0,
+        per_node=options["per_node"],
         watched=False,
         output=options["output"],
         max_restarts=options["max_restarts"],
         stop_grace_s=options["grace"],
+        **told,
     )
+    return job, placement.words
 
 
 def rank_of(
-    options: Mapping[str, Any], identity: Identity, environ: Mapping[str, str]
+    options: Mapping[str, Any], where: Where, identity: Identity, environ: Mapping[str, str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """What the environment of a rank that a launcher has started lacks, and what that process is to become.
 
     Raises RequestError for what the launcher has decided, or does not tell.
     """
-    wrong = ("target", "nproc_per_node", "device", "per_node", "max_restarts", "output", "grace", "out")
+    who = f"under {identity.launcher}"
+    joined.refuse_elsewhere(where, who)
+    wrong = ("nproc_per_node", "device", "per_node", "max_restarts", "output", "grace", "out")
     why = {"": f"{identity.launcher} has started this process already, and decides that; leave it out"}
-    refuse_decided(options, (*LAUNCH, *PROGRAM, *WHERE), wrong, f"under {identity.launcher}", why)
-    env = joined.rank_environ(identity, environ)
+    refuse_decided(options, (*LAUNCH, *PROGRAM, *WHERE), wrong, who, why)
+    env = {**joined.rank_environ(identity, environ), **where.env}
     local_world_size = identity.local_world_size
     alone = local_world_size == identity.world_size
     told = {
@@ -99,7 +102,8 @@ def rank_of(
         "OMP_NUM_THREADS": max(1, usable_cores() // (local_world_size or 1)),
         "PYTHONUNBUFFERED": 1,
     }
-    env |= {name: str(value) for name, value in told.items() if value is not None and name not in environ}
+    known = {**environ, **env}
+    env |= {name: str(value) for name, value in told.items() if value is not None and name not in known}
     try:
         args = args_of(_args(options), {**environ, **env}, 0)
     except KeyError as error:
@@ -110,9 +114,9 @@ def rank_of(
     return env, (*_argv(options), *args)
 
 
-def _become(options: Mapping[str, Any], identity: Identity) -> int:
-    env, argv = rank_of(options, identity, os.environ)
-    if options["dry_run"]:
+def _become(options: Mapping[str, Any], where: Where, identity: Identity) -> int:
+    env, argv = rank_of(options, where, identity, os.environ)
+    if where.dry_run:
         print(pasted(env, argv), flush=True)
         return 0
     if identity.rank == 0 and identity.world_size is not None:
@@ -125,7 +129,8 @@ def _become(options: Mapping[str, Any], identity: Identity) -> int:
         raise RequestError(f"--python {argv[0]}: it cannot be started ({error.strerror}).") from error
 
 
-def _refuse(options: Mapping[str, Any]) -> None:
+def _where(options: Mapping[str, Any]) -> Where:
+    """Raises RequestError for what is wrong wherever it is typed."""
     if not options["script"]:
         raise RequestError("name what to launch: seatrial launch SCRIPT [ARGS]...")
     script = options["script"][0]
@@ -134,9 +139,12 @@ def _refuse(options: Mapping[str, Any]) -> None:
         raise RequestError(
             "--pass-local-rank with --per-node: the one process of a node has no local rank; choose one."
         )
+    own = (*LAUNCH, *PROGRAM)
+    where = where_of({**options, "backend": "auto"}, ("launch", *retyped(own, options)))
     # Other machines may have it where this one has none.
-    if options["target"] == "local" and not options["module"] and not Path(script).exists():
+    if where.target == "local" and not options["module"] and not Path(script).exists():
         raise RequestError(f"{script}: there is no such script here; name it as it is seen from this folder.")
+    return where
 
 
 def _argv(options: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,4 +1,5 @@
-"""Python source without comments, docstrings, ``__all__`` and the types of functions and variables, on the same lines.
+"""Python source without what nothing needs that runs it: comments, docstrings, ``__all__``, types of functions and
+variables, spaces. On the same lines.
 
 By places in the text, not by ``ast.unparse``: what that writes differs from Python to Python.
 """
@@ -9,11 +10,13 @@ import ast
 import io
 import tokenize
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from tokenize import TokenInfo
 
 __all__ = ["stripped"]
 
 _BLANK = (tokenize.COMMENT, tokenize.NL)
+_FSTRING_START, _FSTRING_END = (getattr(tokenize, f"FSTRING_{name}", -1) for name in ("START", "END"))
 
 
 def stripped(source: str) -> str:
@@ -30,6 +33,28 @@ def stripped(source: str) -> str:
     # From the end, so that what stands before stays where it is.
     for token, text in reversed(_cuts(tokens)):
         _cut(lines, token, text)
+    return _dense("".join(lines))
+
+
+def _dense(source: str) -> str:
+    """Without the spaces beside operators, and without indentation within brackets."""
+    lines = list(io.StringIO(source))
+    tokens = list(tokenize.generate_tokens(iter(lines).__next__))
+    # From Python 3.12 on what an f-string calculates is told in tokens, too; it stays as it is everywhere.
+    inside, depth = 0, 0
+    gaps = []
+    for before, after in pairwise(tokens):
+        inside += (before.type == _FSTRING_START) - (before.type == _FSTRING_END)
+        if not inside and before.type == tokenize.OP:
+            depth += (before.string in "([{") - (before.string in ")]}")
+        line, end = after.start
+        if not inside and before.end[0] == line and tokenize.OP in (before.type, after.type):
+            gaps.append((line, before.end[1], end))
+        elif not inside and depth and before.type == tokenize.NL and after.type != tokenize.NL:
+            gaps.append((line, 0, end))
+    for line, start, end in reversed(gaps):
+        text = lines[line - 1]
+        lines[line - 1] = text[:start] + text[start:end].strip(" ") + text[end:]
     return "".join(lines)
 
 
