@@ -108,7 +108,7 @@ def _conduct(
             commands = target.render(job, control=control, token=token, keep=str(folder))
         else:
             commands = (agent_command(job, meeting.number, control=control, token=token, keep=str(folder)),)
-        driver.start(commands, folder, caught)
+        driver.start(commands, folder, caught, server.adopt)
         # Only now: whatever the driver had to wait for counts for nobody.
         server.serve(conductor(time.monotonic()), job.nodes, source, _between(driver, caught))
     finally:
