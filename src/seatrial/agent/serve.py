@@ -229,8 +229,10 @@ class Agent:
             else:
                 own = environ_of(environ, message, rank=rank, local_rank=local_rank, local_world_size=local_world_size)
                 argv = [*program["argv"], *args_of(program["args"], own, spawns)]
-                process = RankProcess(start, own, log, argv=argv, watched=program["watched"])
-                if rank in program["shown"]:
+                cwd = program["cwd"] if os.access(program["cwd"], os.X_OK) else None
+                process = RankProcess(start, own, log, argv=argv, watched=program["watched"], cwd=cwd)
+                # Where no file can be kept, the controller keeps what it is told.
+                if rank in program["shown"] or not self._keep:
                     self._relays[rank] = Relay(partial(self._show, process))
             self._ranks[rank] = process
             self._selector.register(process.event_fd, selectors.EVENT_READ, lambda p=process: self._forward(p))
@@ -240,7 +242,7 @@ class Agent:
 
     def _show(self, process: RankProcess, lines: list[str], left_out: int) -> None:
         what = {"gen": process.generation, "rank": process.rank, "lines": lines, "left_out": left_out}
-        self._send({"kind": "output", **what})
+        self._send({"kind": "output", **what, "kept": bool(self._keep)})
 
     def _open_log(self, rank: int, generation: int) -> BinaryIO | None:
         if not self._keep:

@@ -37,6 +37,8 @@ class ProgramConfig:
     """What follows ``argv``, with ``{rank}`` and so on for the place of each rank."""
     spawns: int = 0
     """So many processes each of the ranks starts itself (``--per-node``)."""
+    cwd: str = ""
+    """Where it is started on each node that has this folder."""
     output: Literal["all", "rank0", "none"] = "rank0"
     max_restarts: int = 0
     stop_grace_s: float = 30.0
@@ -57,6 +59,7 @@ class ProgramConfig:
             "args": list(self.args),
             "spawns": self.spawns,
             "nnodes": self.nodes,
+            "cwd": self.cwd,
             "watched": self.watched,
             "shown": {"all": list(range(self.world_size)), "rank0": [0], "none": []}[self.output],
             "world_size": self.world_size,

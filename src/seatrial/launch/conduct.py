@@ -69,6 +69,7 @@ def conduct_program(
         output=job.output,
         max_restarts=job.max_restarts,
         stop_grace_s=job.stop_grace_s,
+        cwd=job.cwd,
     )
     return _conduct(job, lambda now: Program(config, now), {}, folder, keep, caught, hear=hear, meeting=meeting)
 

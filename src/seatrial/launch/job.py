@@ -80,6 +80,8 @@ class ProgramJob(Processes):
     max_restarts: int
     stop_grace_s: float
     """Between SIGTERM and SIGKILL when it is stopped."""
+    cwd: str
+    """Where it is started on each node that has this folder."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON for the ``run`` event."""

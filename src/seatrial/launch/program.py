@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,7 +66,7 @@ def dry_run(job: ProgramJob, out: Path) -> list[str]:
     started = f"the one process of each of {job.nodes} nodes" if job.per_node else f"each of the {job.world_size} ranks"
     return [
         *would_start(job, out),
-        f"# {started}, started by its agent, with RANK and so on set:",
+        f"# {started}, started by its agent, in {shlex.quote(job.cwd)} where there is one, with RANK and so on set:",
         pasted(job.env, (*job.argv, *job.args)),
     ]
 
@@ -85,9 +86,16 @@ def hold(job: ProgramJob, out: Path, *, debug: bool, meeting: Meeting | None = N
         recorder(event)
         display.keep(event)
 
+    def hear(message: dict[str, Any]) -> None:
+        is_output = message.get("kind") == "output"
+        if is_output and not message["kept"]:
+            _keep_output(message, folder)
+        if not is_output or job.output == "all" or (job.output == "rank0" and message["rank"] == 0):
+            display.hear(message)
+
     with caught_signals() as caught:
         try:
-            conduct_program(job, folder, keep, display.hear, caught, meeting)
+            conduct_program(job, folder, keep, hear, caught, meeting)
         except Exception as error:
             problem = error
             if debug:
@@ -105,6 +113,15 @@ def hold(job: ProgramJob, out: Path, *, debug: bool, meeting: Meeting | None = N
             )
         )
     return _end(recorder.events, folder)
+
+
+def _keep_output(message: Mapping[str, Any], folder: Path) -> None:
+    """What a rank said whose agent can keep no files here. A full disk must not disturb the program."""
+    lines = [str(line) for line in message["lines"]]
+    lines += [f"({message['left_out']} lines came too fast and are left out)"] if message["left_out"] else []
+    path = folder / f"rank{int(message['rank'])}.gen{int(message['gen'])}.log"
+    with contextlib.suppress(OSError), open(path, "a", encoding="utf-8", errors="replace") as file:
+        file.write("\n".join([*lines, ""]))
 
 
 def _end(events: list[dict[str, Any]], folder: Path) -> int:

@@ -69,13 +69,14 @@ def job_of(
         told["env"] = {name: told["env"][name] for name in told["env"] if name in where.env or name not in environ}
     job = ProgramJob(
         run="",
-        argv=_argv(options),
+        argv=_argv(options, placement.python),
         args=_args(options),
         per_node=options["per_node"],
         watched=False,
         output=options["output"],
         max_restarts=options["max_restarts"],
         stop_grace_s=options["grace"],
+        cwd=os.getcwd(),
         **told,
     )
     return job, placement.words
@@ -111,7 +112,7 @@ def rank_of(
             f"{identity.launcher} does not tell the {error.args[0]} of this process, which an argument of the script"
             " asks for; set it in the environment, or leave it out."
         ) from error
-    return env, (*_argv(options), *args)
+    return env, (*_argv(options, where.python or sys.executable), *args)
 
 
 def _become(options: Mapping[str, Any], where: Where, identity: Identity) -> int:
@@ -147,9 +148,8 @@ def _where(options: Mapping[str, Any]) -> Where:
     return where
 
 
-def _argv(options: Mapping[str, Any]) -> tuple[str, ...]:
-    named = ("-m",) if options["module"] else ()
-    return (options["python"] or sys.executable, *named, options["script"][0])
+def _argv(options: Mapping[str, Any], python: str) -> tuple[str, ...]:
+    return (python, *(("-m",) if options["module"] else ()), options["script"][0])
 
 
 def _args(options: Mapping[str, Any]) -> tuple[str, ...]:

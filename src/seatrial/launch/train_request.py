@@ -199,7 +199,7 @@ def _as_controller(values: Mapping[str, Any], where: Where, environ: Mapping[str
     placement = TARGETS[where.target].resolve(where)
     spec = _spec(values, placement.nodes * placement.nproc_per_node, placement, environ, debug)
     what = f"{processes(placement.nodes * placement.nproc_per_node)} {placement.words}"
-    request = _request(spec, None, values, placement.env, what, speaks=True)
+    request = replace(_request(spec, None, values, placement.env, what, speaks=True), python=placement.python)
     job = ProgramJob(
         run="",
         **place_of_job(where, placement),
@@ -208,6 +208,7 @@ def _as_controller(values: Mapping[str, Any], where: Where, environ: Mapping[str
         output=values["output"],
         max_restarts=values["max_restarts"] or 0,
         stop_grace_s=values["grace"],
+        cwd=os.getcwd(),
     )
     return replace(request, job=job)
 
