@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -153,6 +154,25 @@ def test_the_one_process_of_a_pod_starts_the_ranks_of_its_node(tmp_path: Path) -
     assert (first.exit_code, second.exit_code) == (0, 0), first.errors + second.errors
     assert sorted(first.output.splitlines()) == [f"[rank {n}] {n} {n % 2} 4 {n // 2}" for n in range(4)]
     assert second.output == ""
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = re.findall(r"^```sh\n# runs here\n(.*?)^```", (DOCS / "launching.md").read_text(), re.MULTILINE | re.DOTALL)
+SHOWS = """import os, sys
+print(*sys.argv[1:], os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", "".join(PAGE).splitlines())
+def test_the_examples_of_the_page(tmp_path: Path, line: str) -> None:
+    (tmp_path / "package").mkdir()
+    for name in ("train.py", "package/train.py"):
+        (tmp_path / name).write_text(SHOWS)
+    ended = Training(tmp_path, *shlex.split(line)[1:]).ended()
+    assert ended.exit_code == 0, ended.errors
+    assert "{" not in ended.output
+    assert "--epochs 3" in ended.output or "2 0 of 1" in ended.output or "0 of 2" in ended.output
 
 
 def ended_alike(ended: Ended, folder: Path, digest: str) -> None:
