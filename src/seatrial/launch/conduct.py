@@ -94,6 +94,8 @@ def _conduct(
 ) -> int:
     source = Source(job.run, "conductor")
     keep(source.event("run", version=__version__, schema=SCHEMA, created=time.time(), **told, job=job.to_json()))
+    for words in job.absent:
+        keep(source.event("note", severity="warn", text=f"left out: {words}"))
     target = TARGETS[job.target]
     if target.carry_out is not None and meeting is None:
         return target.carry_out(job, folder, keep, hear, caught)

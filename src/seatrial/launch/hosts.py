@@ -8,8 +8,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.errors import RequestError
+from seatrial.launch.option import Option
 
-__all__ = ["Host", "Node", "hosts_of", "nodes_on", "processes_of_each"]
+__all__ = ["HOSTFILE", "HOSTS", "MIN_HOSTS", "Host", "Node", "hosts_of", "nodes_on", "processes_of_each"]
+
+HOSTS = Option(
+    flags=("--hosts",),
+    name="hosts",
+    help="The hosts, each with its processes if not all have the same: a,b:4.",
+    metavar="HOST[:M],..",
+)
+HOSTFILE = Option(
+    flags=("--hostfile",),
+    name="hostfile",
+    help="A file with a host a line: HOST, HOST slots=M, HOST:M.",
+    type=Path,
+    metavar="FILE",
+)
+MIN_HOSTS = Option(
+    flags=("--min-hosts",),
+    name="min_hosts",
+    help="Go on without the hosts that do not come while K have; a PASS is then partial.",
+    type=int,
+    metavar="K",
+)
 
 _MOST_BYTES = 1 << 20
 _MOST_NODES = 8192

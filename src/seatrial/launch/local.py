@@ -16,7 +16,7 @@ from seatrial.probe import own_code
 
 __all__ = ["TARGETS", "VISIBLE", "render"]
 
-VISIBLE = {"cuda": "CUDAVISIBLE_DEVICES", "rocm": "HIPVISIBLE_DEVICES"}
+VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}
 
 
 def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Command, ...]:

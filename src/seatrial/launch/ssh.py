@@ -16,10 +16,10 @@ from functools import cache
 from seatrial.errors import RequestError
 from seatrial.launch.agents import Agents
 from seatrial.launch.command import Command, Feed, pasted, quoted
-from seatrial.launch.hosts import Host, Node, hosts_of, nodes_on, processes_of_each
+from seatrial.launch.hosts import HOSTFILE, HOSTS, MIN_HOSTS, Host, Node, hosts_of, nodes_on, processes_of_each
 from seatrial.launch.job import Processes
 from seatrial.launch.local import VISIBLE
-from seatrial.launch.option import HOSTFILE, HOSTS, MIN_HOSTS, NODES, Option
+from seatrial.launch.option import NODES, Option
 from seatrial.launch.target import Placement, Target, Where
 
 __all__ = ["CONNECT_S", "SSH_PORT", "TARGETS", "feed_of", "ssh_argv"]

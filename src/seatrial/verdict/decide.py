@@ -123,5 +123,6 @@ def _partial(trial: Trial, checks: Mapping[str, CheckStatus], rulings: Mapping[s
     partial += [what for name in checks if name in rulings for what in rulings[name].unjudged]
     absent = trial.job.get("absent")
     if isinstance(absent, list) and absent:
-        partial.append(f"{len(absent)} of the hosts absent ({'; '.join(map(str, absent[:2]))})")
+        names = ", ".join(str(words).partition(":")[0] for words in absent[:4])
+        partial.append(f"{len(absent)} of the hosts absent: {names}")
     return (*partial, *(("1 rank",) if trial.world_size() == 1 else ()))
