@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "deploy" / "images"
 SCRIPTS = ROOT / "tests" / "launch" / "scripts"
 PORT = "2233"
+OWN_NETWORKS = 'mount -t tmpfs tmpfs /etc/containers/networks && exec "$@"'
+"""podman keeps a lock there, and /etc of these hosts is read-only."""
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,7 @@ def image() -> str:
     ]
     done = subprocess.run([*build, "-t", name, str(IMAGES)], capture_output=True, text=True, timeout=160, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+    run(["podman", "network", "ls"])  # makes the folder of OWN_NETWORKS
     return name
 
 
@@ -58,7 +60,7 @@ def started() -> Iterator[Callable[[Host, str, str], str]]:
             command = ["podman", "run", "-d", "--init", "--name", name, "--network", "host", "--ipc", "host", *here]
             stack.callback(subprocess.run, ["podman", "rm", "-f", "-t", "0", name], capture_output=True, check=False)
             told = {**host.environ, **{n: os.environ[n] for n in ("CONTAINERS_CONF",) if n in os.environ}}
-            podman = ["env", *(f"{name}={value}" for name, value in told.items())]
+            podman = ["env", *(f"{name}={value}" for name, value in told.items()), "sh", "-c", OWN_NETWORKS, "sh"]
             arguments = ["--port", PORT, "--listen", host.address, key]
             run(host.argv(*podman, *command, image, *arguments, root=True))
             return until_told(host.argv(*podman, "podman", "logs", name, root=True))
@@ -113,17 +115,3 @@ def test_containers_on_two_hosts_train_together(
     assert made[0].run(*ask).stdout.splitlines() == ["10001", "two words", "/run/.containerenv", "node1"]
     stranger = ["ssh", "-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={made[0].home}/none", *ask[3:]]
     assert "Host key verification failed" in made[0].run(*stranger).stderr
-
-
-def test_what_is_wrong_is_one_sentence() -> None:
-    assert shutil.which("sshd", path="/usr/sbin"), "the mark asks for it"
-    program = [sys.executable, str(IMAGES / "sshd.py")]
-    for words, told in (
-        (["--port", "22", "ssh-ed25519 A"], "--port 22: from 1024"),
-        (["a-password"], "'a-password' is no public key"),
-        (["ssh-ed25519 A"], "do not run it as root"),
-    ):
-        done = subprocess.run([*program, *words], capture_output=True, text=True, timeout=20, check=False)
-        assert done.returncode != 0
-        assert told in done.stderr.splitlines()[-1]
-        assert "Traceback" not in done.stderr

@@ -179,7 +179,7 @@ LAUNCH = (
     Option(
         flags=("--per-node",),
         name="per_node",
-        help="Start the script once a node, as it starts the M processes itself.",
+        help="Start the script once a node: it starts the M processes of its node itself.",
         flag=True,
     ),
 )
