@@ -157,7 +157,7 @@ def test_the_one_process_of_a_pod_starts_the_ranks_of_its_node(tmp_path: Path) -
 
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = re.findall(r"^```sh\n# runs here\n(.*?)^```", (DOCS / "launching.md").read_text(), re.MULTILINE | re.DOTALL)
+PAGE = re.findall(r"^```sh\n# runs beside train.py\n(.*?)^```", (DOCS / "launching.md").read_text(), re.MULTILINE | re.DOTALL)
 SHOWS = """import os, sys
 print(*sys.argv[1:], os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
 """
@@ -165,7 +165,7 @@ print(*sys.argv[1:], os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", "".join(PAGE).splitlines())
-def test_the_examples_of_the_page(tmp_path: Path, line: str) -> None:
+def test_an_example_of_the_page(tmp_path: Path, line: str) -> None:
     (tmp_path / "package").mkdir()
     for name in ("train.py", "package/train.py"):
         (tmp_path / name).write_text(SHOWS)
