@@ -13,8 +13,9 @@ import yaml
 from test_docs_commands import runnable
 
 from seatrial.errors import RequestError
-from seatrial.launch import kubernetes
+from seatrial.launch import kubernetes, script
 from seatrial.launch.conduct import would_start
+from seatrial.launch.program import dry_run
 from seatrial.launch.pyz import parse
 from seatrial.launch.request import job_of, request_of
 from seatrial.launch.train_request import resolve
@@ -36,6 +37,8 @@ def printed(typed: str) -> list[dict[str, Any]]:
     values = parse("seatrial", command, words)
     if command == "run":
         lines = would_start(job_of(request_of(values), _NOBODY, None)[0], values["out"])
+    elif command == "launch":
+        lines = dry_run(script.job_of(values, script._where(values), _NOBODY, None, {})[0], values["out"])
     else:
         lines = resolve(values, _NOBODY, {}, debug=False).dry_run()
     return list(yaml.safe_load_all("\n".join(lines)))
@@ -101,6 +104,14 @@ def test_a_training_is_told_how_long_pods_may_take() -> None:
         *("train", "--device=cuda", "--nproc-per-node=2", "--seed=2", "--timeout=900", "--", "digits", "3", "1"),
     ]
     assert "activeDeadlineSeconds" not in spec
+
+
+def test_a_script_of_the_image_is_launched() -> None:
+    objects = printed(f"launch --on job --nodes 2 --gpus-per-node 1 --max-restarts 2 {_IMAGE} train.py --out x --lr 1")
+    assert words_of(objects) == [
+        *("launch", "--device=cuda", "--nproc-per-node=1", "--max-restarts=2"),
+        *("--", "train.py", "--out", "x", "--lr", "1"),
+    ]
 
 
 def test_restarts_are_for_the_set_not_for_the_pods() -> None:

@@ -52,6 +52,23 @@ def test_both_read_the_same(words: list[str]) -> None:
 @pytest.mark.parametrize(
     "words",
     [
+        [],
+        ["train.py"],
+        ["--per-node", "--nproc-per-node=3", "train.py", "--per-node", "-h", "--nonsense", "-m5", "-"],
+        ["-m", "train", "-m", "--", "x"],
+        ["--output", "all", "--", "--train", "--", "-x"],
+        ["--grace", "-1", "--", "train.py"],
+    ],
+    ids=" ".join,
+)
+def test_both_leave_to_a_script_what_follows_it(words: list[str]) -> None:
+    told, clicked = parse("x.pyz", "launch", words), by_click("launch", words)
+    assert repr(told) == repr({name: clicked[name] for name in told})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
         ["--nonsense"],
         ["--epochs", "two"],
         ["--epochs"],

@@ -21,7 +21,14 @@ def command(name: str, told: Subcommand) -> click.Command:
         code: int = importlib.import_module(told.module).run(options, debug=_is_debug())
         return code
 
-    return _Grouped(told, name, callback=call, help=told.text, params=[_parameter(option) for option in told.options])
+    return _Grouped(
+        told,
+        name,
+        callback=call,
+        help=told.text,
+        params=[_parameter(option) for option in told.options],
+        context_settings={"allow_interspersed_args": not any(option.rest for option in told.options)},
+    )
 
 
 class _Grouped(click.Command):
@@ -52,6 +59,8 @@ def _parameter(option: Option) -> click.Parameter:
         kind = click.Choice(option.type)
     elif option.type is Path:
         kind = click.Path(path_type=Path)
+    if option.rest:
+        return click.Argument([option.name], type=click.UNPROCESSED, nargs=-1, metavar=option.metavar)
     if not option.flags:
         return click.Argument([option.name], type=kind, required=False, default=option.default, metavar=option.metavar)
     names = [*option.flags, option.name]

@@ -7,7 +7,7 @@
         ├── packed.py           from here on its modules come from the next
         └── packed.bin          all rooms but cli, and of report only what needs no other package
 
-Comments, docstrings and the types of functions become blanks: the numbers of lines in a traceback stay those of the
+Comments, docstrings, types and ``__all__`` become blanks: the numbers of lines in a traceback stay those of the
 source. TOML becomes JSON, which Python 3.10 can read. Compressed by bz2, which packs our code tighter than zlib and
 lzma do, and of which there is one implementation: zlib's bytes are not the same everywhere. To read what is in it:
 ``unzip -p seatrial.pyz seatrial/packed.bin | bunzip2 2>/dev/null | less``.

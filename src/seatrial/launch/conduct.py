@@ -57,20 +57,25 @@ def conduct_program(
     keep: Callable[[dict[str, Any]], None],
     hear: Callable[[dict[str, Any]], None],
     caught: list[int],
+    meeting: Meeting | None = None,
 ) -> int:
     """The same for a program; ``hear`` gets the output of the ranks that is to be shown, and their progress."""
     config = ProgramConfig(
         run=job.run,
         nodes=job.nodes,
-        nproc_per_node=job.nproc_per_node,
+        nproc_per_node=1 if job.per_node else job.nproc_per_node,
         argv=job.argv,
+        args=job.args,
+        spawns=job.nproc_per_node if job.per_node else 0,
         env=job.env,
         watched=job.watched,
         output=job.output,
         max_restarts=job.max_restarts,
         stop_grace_s=job.stop_grace_s,
+        cwd=job.cwd,
+        join_timeout_s=join_timeout_s(),
     )
-    return _conduct(job, lambda now: Program(config, now), {}, folder, keep, caught, hear=hear)
+    return _conduct(job, lambda now: Program(config, now), {}, folder, keep, caught, hear=hear, meeting=meeting)
 
 
 def would_start(job: Processes, out: Path) -> list[str]:

@@ -69,6 +69,10 @@ class ProgramJob(Processes):
     """One program on one target: every rank executes the same arguments, with its place in the environment."""
 
     argv: tuple[str, ...]
+    args: tuple[str, ...] = ()
+    """What follows, with ``{rank}`` and so on for the place of each rank."""
+    per_node: bool = False
+    """Started once a node, as it starts the processes of its node itself."""
     watched: bool
     """It tells phases and results as ``worker.train`` does."""
     output: Output
@@ -76,7 +80,9 @@ class ProgramJob(Processes):
     max_restarts: int
     stop_grace_s: float
     """Between SIGTERM and SIGKILL when it is stopped."""
+    cwd: str
+    """Where it is started on each node that has this folder."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON for the ``run`` event."""
-        return {**Processes.to_json(self), "argv": list(self.argv), "max_restarts": self.max_restarts}
+        return {**Processes.to_json(self), "argv": [*self.argv, *self.args], "max_restarts": self.max_restarts}

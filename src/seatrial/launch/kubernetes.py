@@ -30,7 +30,7 @@ __all__ = ["TARGETS"]
 _APPLY = ("kubectl", "apply", "-f", "-")
 _CPU_PROCESSES = 2
 _DEVICES = {"nvidia.com": "cuda", "amd.com": "rocm"}
-_HERE = ("--out", "--output", "--max-restarts")
+_HERE = {"train": ("--out", "--output", "--max-restarts")}
 """What is for the machine where it is typed, not for the pods."""
 
 
@@ -165,8 +165,9 @@ def _arguments(where: Where, claims: Sequence[Claim], nodes: int) -> tuple[tuple
     command, *words = where.typed
     cut = words.index("--") if "--" in words else len(words)
     named, placed = words[:cut], words[cut:]
-    restarts = [word.partition("=")[2] for word in named if word.startswith("--max-restarts=")]
-    named = [word for word in named if word.partition("=")[0] not in _HERE]
+    # The first pod of a `launch` has agents in all pods and starts ranks again itself; those of `train` have none.
+    restarts = [word.partition("=")[2] for word in named if command == "train" and word.startswith("--max-restarts=")]
+    named = [word for word in named if word.partition("=")[0] not in _HERE.get(command, ("--out",))]
     files: dict[str, bytes] = {}
     if command == "run" and placed and not is_level(placed[1]):
         files["plan.json"] = json.dumps(read_file(placed[1]), separators=(",", ":")).encode()

@@ -26,6 +26,8 @@ class Option:
     """It takes no value; True when it is given, else False."""
     multiple: bool = False
     """It may be given several times; the value is a tuple."""
+    rest: bool = False
+    """It takes all words from its place on, whatever they look like; the value is a tuple."""
 
 
 NODES = Option(flags=("--nodes",), name="nodes", help="How many nodes.", type=int, metavar="N")
@@ -46,7 +48,7 @@ def retyped(options: Iterable[Option], values: Mapping[str, Any]) -> tuple[str, 
     for option in options:
         value = values[option.name]
         if not option.flags:
-            placed += [] if value is None else [str(value)]
+            placed += value if option.rest else [] if value is None else [str(value)]
         elif is_given(option, value):
             each = value if option.multiple else (value,)
             named += [option.flags[0]] if option.flag else [f"{option.flags[0]}={one}" for one in each]

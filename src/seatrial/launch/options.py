@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from seatrial.launch.targets import TARGETS
 from seatrial.plan.source import DEFAULT_LEVEL
 from seatrial.training.recipe import CHOICES
 
-__all__ = ["RUN", "SUBCOMMANDS", "TRAIN", "WHERE", "Subcommand"]
+__all__ = ["LAUNCH", "PROGRAM", "RUN", "SUBCOMMANDS", "TRAIN", "WHERE", "Subcommand", "own_words"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,8 @@ class Subcommand:
     """Some paragraphs for its own help."""
     own: tuple[Option, ...]
     """Beside those that say where it runs."""
+    where: tuple[Option, ...] = ()
+    """That part of ``WHERE`` which it takes; empty: all."""
     module: str
     """It has ``run(options, *, debug)``, which takes a mapping from the options' names to their values, and returns the
     exit code."""
@@ -31,7 +33,7 @@ class Subcommand:
     @property
     def groups(self) -> Mapping[str, tuple[Option, ...]]:
         """All its options, as its help shows them: heading -> options."""
-        return {"Options": self.own, "Where it runs": WHERE, **_of_targets()}
+        return {"Options": self.own, "Where it runs": self.where or WHERE, **_of_targets()}
 
     @property
     def options(self) -> tuple[Option, ...]:
@@ -131,6 +133,58 @@ RUN = (
 )
 """``seatrial run``, beside WHERE."""
 
+PROGRAM = (
+    Option(
+        flags=("--max-restarts",),
+        name="max_restarts",
+        help="So often all processes start again when one dies; default: 0.",
+        type=int,
+        default=0,
+        metavar="N",
+    ),
+    Option(
+        flags=("--grace",),
+        name="grace",
+        help="From SIGTERM to SIGKILL when it is stopped: time to save.",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+    ),
+    Option(
+        flags=("--output",),
+        name="output",
+        help="Whose output is shown, line by line; all of it is in the files of the run.",
+        type=("rank0", "all", "none"),
+        default="rank0",
+    ),
+    Option(flags=("--out",), name="out", help="Where the files of the run go.", type=Path, default=Path("reports")),
+)
+"""What ``train`` and ``launch`` have in common, beside WHERE."""
+
+LAUNCH = (
+    Option(
+        flags=(),
+        name="script",
+        help="The script, and all that it gets: what follows SCRIPT is its own.",
+        metavar="SCRIPT [ARGS]...",
+        rest=True,
+    ),
+    Option(flags=("-m",), name="module", help="SCRIPT is the name of a module, as for python -m.", flag=True),
+    Option(
+        flags=("--pass-local-rank",),
+        name="pass_local_rank",
+        help="Give the script --local_rank=N before its own arguments, as torch.distributed.launch did.",
+        flag=True,
+    ),
+    Option(
+        flags=("--per-node",),
+        name="per_node",
+        help="Start the script once a node: it starts the M processes of its node itself.",
+        flag=True,
+    ),
+)
+"""``seatrial launch``, beside PROGRAM and WHERE."""
+
 TRAIN = (
     Option(flags=(), name="workload", help="What: digits, mnist, fashion-mnist, cifar10, synthetic-1x8x8."),
     Option(flags=(), name="total_epochs", help="Epochs.", type=int),
@@ -212,29 +266,6 @@ TRAIN = (
     ),
     Option(flags=("--profile",), name="profile", help="Write a trace of some steps to this file.", metavar="PATH"),
     Option(
-        flags=("--max-restarts",),
-        name="max_restarts",
-        help="So often all processes start again when one dies; default: 0.",
-        type=int,
-        default=0,
-        metavar="N",
-    ),
-    Option(
-        flags=("--grace",),
-        name="grace",
-        help="From SIGTERM to SIGKILL when it is stopped: time to save.",
-        type=float,
-        default=30.0,
-        metavar="SECONDS",
-    ),
-    Option(
-        flags=("--output",),
-        name="output",
-        help="Whose output is shown, line by line; all of it is in the files of the run.",
-        type=("rank0", "all", "none"),
-        default="rank0",
-    ),
-    Option(
         flags=("--spawn",), name="spawn", help="Start the processes of this node right here, without agents.", flag=True
     ),
     Option(flags=("--nnodes",), name="nnodes", help="With --spawn: how many nodes.", type=int, metavar="N"),
@@ -253,9 +284,8 @@ TRAIN = (
         type=float,
         metavar="SECONDS",
     ),
-    Option(flags=("--out",), name="out", help="Where the files of the run go.", type=Path, default=Path("reports")),
 )
-"""``seatrial train``, beside WHERE."""
+"""``seatrial train``, beside PROGRAM and WHERE."""
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
     "run": Subcommand(
@@ -276,8 +306,39 @@ In a shell it starts one process per accelerator, else two, on this machine. Typ
 process is the rank. With --spawn it starts the processes of one node, and the others are typed by hand on theirs.
 Exit code: 0 trained, 1 no good result or a process died, 2 the request is wrong, 130 stopped.
 """,
-        own=TRAIN,
+        own=(*TRAIN, *PROGRAM),
         module="seatrial.launch.train",
+    ),
+    "launch": Subcommand(
+        help="any PyTorch script, unmodified",
+        text="""Start SCRIPT with ARGS in every process of the job, each with its own RANK, LOCAL_RANK and so on.
+
+In ARGS, {rank}, {local_rank}, {node_rank}, {nnodes}, {nproc_per_node}, {master_addr} and {master_port} are replaced;
+{{rank}} becomes {rank}. In a shell it starts one process per accelerator, else two, on this machine. Typed under
+torchrun, mpirun or srun, this process becomes SCRIPT. Exit code: 0 all ended well, 1 a process failed, 2 the request
+is wrong, 3 it could not be started, 130 stopped.
+""",
+        own=(*LAUNCH, *PROGRAM),
+        # The script chooses its backend itself.
+        where=tuple(option for option in WHERE if option.name != "backend"),
+        module="seatrial.launch.script",
     ),
 }
 """All that the file that travels can do."""
+
+
+def own_words(arguments: Sequence[str]) -> int:
+    """How many of the words are ours: what follows the script that is to be launched belongs to the script."""
+    takes_value: set[str] | None = None
+    at = 0
+    while at < len(arguments):
+        word = arguments[at]
+        if takes_value is not None and (word == "--" or not word.startswith("-")):
+            return at
+        if takes_value is None and not word.startswith("-"):
+            told = SUBCOMMANDS.get(word)
+            if told is None or not any(option.rest for option in told.options):
+                break
+            takes_value = {flag for option in told.options if not option.flag for flag in option.flags}
+        at += 2 if takes_value and word in takes_value else 1
+    return len(arguments)

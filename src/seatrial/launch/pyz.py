@@ -105,11 +105,15 @@ def _add(parser: argparse._ArgumentGroup, option: Option) -> None:
         told["type"] = option.type
     if option.metavar is not None:
         told["metavar"] = option.metavar
-    if not option.flags:
+    if option.rest:
+        parser.add_argument(option.name, nargs=argparse.REMAINDER, **told)
+    elif not option.flags:
         parser.add_argument(option.name, nargs="?", **told)
     else:
         parser.add_argument(*option.flags, dest=option.name, action="append" if option.multiple else "store", **told)
 
 
 def _value(option: Option, value: Any) -> Any:
-    return tuple(value or ()) if option.multiple else value
+    if option.rest and value[:1] == ["--"]:
+        value = value[1:]
+    return tuple(value or ()) if option.multiple or option.rest else value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from seatrial.launch.job import Job
 from seatrial.launch.joined import Meeting
 from seatrial.launch.option import retyped
 from seatrial.launch.options import RUN
-from seatrial.launch.target import Placement, Where
+from seatrial.launch.target import Where
 from seatrial.launch.targets import TARGETS
 from seatrial.launch.where import place_of_job, where_of
 from seatrial.plan.model import Plan, Setting
@@ -62,49 +61,13 @@ def job_of(request: Request, identity: Identity, meeting: Meeting | None) -> tup
     """
     where = request.where
     place.see_that_mpi_started(where.backend, identity, "run", least=2)
-    placement = TARGETS[where.target].resolve(where) if meeting is None else _joined(where, identity, meeting)
+    placement = TARGETS[where.target].resolve(where) if meeting is None else joined.placement(where, identity, meeting)
     planted = tuple(filter(None, os.environ.get("SEATRIAL_PLANT", "").split(";")))
     for fault in planted:
         parse_fault(fault)
     job = Job(run="", plan=_plan(request), planted=planted, **place_of_job(where, placement))
     _see_that_it_trains(job)
     return job, placement.words
-
-
-def _joined(where: Where, identity: Identity, meeting: Meeting) -> Placement:
-    """As a launcher has started us."""
-    joined.refuse_elsewhere(where, f"under {identity.launcher}")
-    # Ranks that a launcher started have an agent each; else each node has one, which starts its ranks.
-    is_rank = identity.level == "rank"
-    python = where.python or sys.executable
-    here = place.choose(
-        device=where.device,
-        backend=where.backend,
-        nproc_per_node=_ranks_of_a_node(where, identity, is_rank=is_rank),
-        python=python,
-        alone=is_rank and identity.local_world_size == identity.world_size,
-        started=is_rank,
-    )
-    return Placement(
-        nodes=meeting.agents,
-        nproc_per_node=1 if is_rank else here.nproc_per_node,
-        device=here.device,
-        backend=here.backend,
-        python=python,
-        env=here.env,
-        words=f"as {meeting.launcher} started them",
-    )
-
-
-def _ranks_of_a_node(where: Where, identity: Identity, *, is_rank: bool) -> int | None:
-    """As the option or the environment says; None where neither does. Raises RequestError where they disagree."""
-    asked, told = where.nproc_per_node, identity.local_world_size if is_rank else identity.nproc_per_node
-    if asked is not None and told is not None and asked != told:
-        raise RequestError(
-            f"--nproc-per-node {asked}, but {identity.launcher} says {told} processes a node; leave the option out, or"
-            " change what the launcher is told."
-        )
-    return told if asked is None else asked
 
 
 def _see_that_it_trains(job: Job) -> None:

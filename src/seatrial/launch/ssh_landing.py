@@ -51,8 +51,9 @@ def land(stream: BinaryIO) -> int:
         why = error.strerror or error
         sys.exit(f"seatrial cannot be written to {os.path.dirname(folder)} ({why}); free space there, or set TMPDIR")
     try:
-        before = os.environ.get("PYTHONPATH")
-        environ = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, [path, before]))}
+        # As probe/own_code.py sets them, and takes them out again for a program that is none of ours.
+        safe, before = os.environ.get("PYTHONSAFEPATH") or "seatrial", os.environ.get("PYTHONPATH")
+        environ = {**os.environ, "PYTHONSAFEPATH": safe, "PYTHONPATH": os.pathsep.join(filter(None, [path, before]))}
         environ.update(told["env"])
         if "ask" in told:
             argv = [sys.executable, "-c", told["ask"]]

@@ -13,11 +13,11 @@ from typing import Any
 from seatrial.errors import RequestError
 from seatrial.launch import joined, place
 from seatrial.launch.command import pasted
-from seatrial.launch.conduct import would_start
 from seatrial.launch.job import ProgramJob
 from seatrial.launch.option import retyped
-from seatrial.launch.options import TRAIN, WHERE
+from seatrial.launch.options import PROGRAM, TRAIN, WHERE
 from seatrial.launch.place import Place
+from seatrial.launch.program import dry_run, flag, processes, refuse_decided, refuse_numbers
 from seatrial.launch.target import Placement, Where
 from seatrial.launch.targets import TARGETS
 from seatrial.launch.where import place_of_job, where_of
@@ -32,8 +32,6 @@ __all__ = ["TrainRequest", "resolve"]
 
 _PROGRAM = "seatrial.worker.train"
 _FOLDER = "checkpoints"
-_REAL_LAUNCHERS = ("torchrun", "openmpi", "hydra")
-"""They set their words for a single rank too; those of others may be left over in a shell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +54,9 @@ class TrainRequest:
 
     def dry_run(self) -> list[str]:
         """What would be executed, a line each."""
-        beside = {**self.env, **(own_code.environ_for(os.environ) if self.job is None else {})}
-        ranks = pasted(beside, self.argv())
-        if self.job is None:
-            return [ranks]
-        started = would_start(self.job, self.out)
-        if TARGETS[self.job.target].calls_again:
-            return started
-        return [
-            *started,
-            f"# each of the {self.job.world_size} ranks, started by its agent, with RANK and so on set:",
-            ranks,
-        ]
+        if self.job is not None:
+            return dry_run(self.job, self.out)
+        return [pasted({**self.env, **own_code.environ_for(os.environ)}, self.argv())]
 
     def execute(self) -> None:
         """Become that process; does not return. For a request without a job."""
@@ -80,9 +69,9 @@ class TrainRequest:
 def resolve(values: Mapping[str, Any], identity: Identity, environ: Mapping[str, str], *, debug: bool) -> TrainRequest:
     """Raises RequestError for a wrong request. ``values`` by the names of the options of ``seatrial train``."""
     _refuse_contradictions(values)
-    is_rank = identity.level == "rank" and (joined.is_one_of_many(identity) or identity.launcher in _REAL_LAUNCHERS)
+    is_rank = joined.is_rank(identity)
     is_node = identity.level == "node" and joined.is_one_of_many(identity)
-    where = where_of(values, ("train", *retyped(TRAIN, values)))
+    where = where_of(values, ("train", *retyped((*TRAIN, *PROGRAM), values)))
     _refuse_here(values, where, identity, is_rank=is_rank, is_node=is_node)
     place.see_that_mpi_started(values["backend"], identity, "train", least=1)
     if is_rank:
@@ -105,19 +94,15 @@ def _refuse_contradictions(values: Mapping[str, Any]) -> None:
         ("batch_size", "global_batch_size"),
     ):
         if one in given and other in given:
-            raise RequestError(f"{_flag(one)} and {_flag(other)} say the same thing twice; give one of them.")
-    for name, low in (("nnodes", 1), ("nproc_per_node", 1), ("max_restarts", 0), ("save_every", 0), ("save_after", 0)):
-        if values[name] is not None and values[name] < low:
-            raise RequestError(f"{_flag(name)} {values[name]}: it must be {low} or more.")
+            raise RequestError(f"{flag(one)} and {flag(other)} say the same thing twice; give one of them.")
+    refuse_numbers(values, {"nnodes": 1, "save_every": 0, "save_after": 0})
     for name, strategies in (("model_parallel_size", ("pipeline", "tensor")), ("num_microbatches", ("pipeline",))):
         if name in given and values["strategy"] not in strategies:
             chosen = values["strategy"] or "ddp"
             raise RequestError(
-                f"{_flag(name)} {values[name]}: strategy {chosen} has no use for it; add --strategy"
+                f"{flag(name)} {values[name]}: strategy {chosen} has no use for it; add --strategy"
                 f" {' or '.join(strategies)}, or leave it out."
             )
-    if not 0 <= values["grace"] < 1e7:
-        raise RequestError(f"--grace {values['grace']:g}: a number of seconds from 0 is expected.")
     target = values["target_accuracy"]
     if target is not None and not 0 < target <= 1:
         raise RequestError(f"--target-accuracy {target:g}: a share above 0 and up to 1 is expected, such as 0.95.")
@@ -126,11 +111,6 @@ def _refuse_contradictions(values: Mapping[str, Any]) -> None:
     init = values["init"]
     if init not in (None, "env", "env://") and not re.fullmatch(r"tcp://\S+:\d{1,5}|file:///\S.*", init):
         raise RequestError(f"--init {init}: env, tcp://HOST:PORT or file:///PATH is expected.")
-
-
-def _flag(name: str) -> str:
-    named = {"total_epochs": "TOTAL_EPOCHS", "save_after": "SAVE_EVERY"}
-    return named.get(name) or f"--{name.replace('_', '-')}"
 
 
 def _refuse_here(values: Mapping[str, Any], where: Where, identity: Identity, *, is_rank: bool, is_node: bool) -> None:
@@ -157,12 +137,9 @@ def _refuse_here(values: Mapping[str, Any], where: Where, identity: Identity, *,
         "output": "no agents are there to hold back the output of ranks",
         "out": "no agents are there to keep the files of a run",
         "grace": f"the time to save is up to {identity.launcher}",
+        "": "add --spawn" if alone else "the launcher has decided that; leave it out",
     }
-    default = {option.name: option.default for option in TRAIN + WHERE}
-    for name in wrong:
-        if values[name] is not None and values[name] != default[name]:
-            told = why.get(name, "add --spawn" if alone else "the launcher has decided that; leave it out")
-            raise RequestError(f"{_flag(name)} {values[name]} {who}: {told}.")
+    refuse_decided(values, (*TRAIN, *PROGRAM, *WHERE), wrong, who, why)
 
 
 # The three ways in which ranks come to life
@@ -171,23 +148,13 @@ def _refuse_here(values: Mapping[str, Any], where: Where, identity: Identity, *,
 def _as_rank(
     values: Mapping[str, Any], where: Where, identity: Identity, environ: Mapping[str, str], debug: bool
 ) -> TrainRequest:
-    meeting = joined.meet(identity, environ)
-    assert identity.rank is not None and identity.world_size is not None
+    env = joined.rank_environ(identity, environ)
+    assert identity.world_size is not None
     local_world_size = identity.local_world_size
     alone = local_world_size == identity.world_size
     here = _place(values, local_world_size, alone=alone, started=True)
-    told: dict[str, Any] = {
-        "RANK": identity.rank,
-        "WORLD_SIZE": identity.world_size,
-        "LOCAL_RANK": identity.local_rank,
-        "LOCAL_WORLD_SIZE": local_world_size,
-        "MASTER_ADDR": identity.master_addr or meeting.host,
-        "MASTER_PORT": identity.master_port or meeting.ports[0],
-    }
-    # What the launcher has said itself stays as it is.
-    env = {name: str(value) for name, value in told.items() if value is not None and environ.get(name) != str(value)}
     spec = _spec(values, identity.world_size, here, environ, debug)
-    what = f"{_processes(identity.world_size)} as {identity.launcher} started them"
+    what = f"{processes(identity.world_size)} as {identity.launcher} started them"
     return _request(spec, None, values, {**here.env, **where.env, **env}, what, speaks=identity.rank == 0)
 
 
@@ -221,10 +188,10 @@ def _as_spawn(
         nnodes=nnodes, node_rank=node_rank, nproc_per_node=here.nproc_per_node, stop_grace_s=values["grace"]
     )
     if nnodes == 1:
-        what = f"{_processes(world_size)} on this machine, without agents"
+        what = f"{processes(world_size)} on this machine, without agents"
     else:
         mine = f"{here.nproc_per_node} of them here as node {node_rank} of {nnodes}"
-        what = f"{_processes(world_size)}, {mine}, meeting at {spec.init}"
+        what = f"{processes(world_size)}, {mine}, meeting at {spec.init}"
     return _request(replace(spec, spawn=spawned), None, values, env, what, speaks=True)
 
 
@@ -233,8 +200,8 @@ def _as_controller(values: Mapping[str, Any], where: Where, environ: Mapping[str
         where = replace(where, nproc_per_node=_of_dp(where.nproc_per_node))
     placement = TARGETS[where.target].resolve(where)
     spec = _spec(values, placement.nodes * placement.nproc_per_node, placement, environ, debug)
-    what = f"{_processes(placement.nodes * placement.nproc_per_node)} {placement.words}"
-    request = _request(spec, None, values, placement.env, what, speaks=True)
+    what = f"{processes(placement.nodes * placement.nproc_per_node)} {placement.words}"
+    request = replace(_request(spec, None, values, placement.env, what, speaks=True), python=placement.python)
     job = ProgramJob(
         run="",
         **place_of_job(where, placement),
@@ -243,6 +210,7 @@ def _as_controller(values: Mapping[str, Any], where: Where, environ: Mapping[str
         output=values["output"],
         max_restarts=values["max_restarts"] or 0,
         stop_grace_s=values["grace"],
+        cwd=os.getcwd(),
     )
     return replace(request, job=job)
 
@@ -343,10 +311,6 @@ def _request(
         out=values["out"],
         speaks=speaks,
     )
-
-
-def _processes(count: int) -> str:
-    return "1 process" if count == 1 else f"{count} processes"
 
 
 def _free_port() -> int:

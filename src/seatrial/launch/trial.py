@@ -17,7 +17,7 @@ from seatrial.launch import joined
 from seatrial.launch.command import pasted
 from seatrial.launch.conduct import caught_signals, conduct, would_start
 from seatrial.launch.job import Job
-from seatrial.launch.joined import Meeting
+from seatrial.launch.joined import UNPROTECTED, Meeting
 from seatrial.launch.record import Recorder, new_folder
 from seatrial.launch.request import job_of, request_of
 from seatrial.probe.identity import Identity, identify
@@ -67,10 +67,7 @@ def hold(job: Job, out: Path, meeting: Meeting | None, *, where: str, as_json: b
     job = replace(job, run=run_id)
     tell(_summary(job, where))
     if meeting is not None and not meeting.protected:
-        tell(
-            "seatrial: anybody on these machines could join this trial;"
-            " set SEATRIAL_TOKEN to a secret in all processes."
-        )
+        tell(UNPROTECTED)
     recorder = Recorder(run_id, folder)
     progress = Progress(sys.stderr)
     interim = Interim(out)
