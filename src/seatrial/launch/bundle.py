@@ -75,6 +75,7 @@ _LEFT_OUT = (
     "py.typed",
     "launch/bundle.py",
     "launch/strip.py",
+    *("launch/mpi_launchers.py", "launch/slurm_words.py"),  # who starts agents elsewhere has an installation
     # It needs mpi4py, which an image that has it can have beside an installation.
     *("mpi.py", "worker/mpi.py", "worker/mpi_group.py", "worker/mpi_lane.py", "worker/mpi_staging.py"),
     *("worker/mpi_types.py", "worker/mpi_work.py"),
