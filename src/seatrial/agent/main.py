@@ -1,7 +1,8 @@
 """The process of one node: ``python -m seatrial.agent.main``.
 
 It learns everything from its environment: SEATRIAL_CONTROL (host:port of the conductor, or several ports to try),
-SEATRIAL_TOKEN, SEATRIAL_NODE_RANK; optionally SEATRIAL_KEEP, a folder where it leaves its events and the output of its
+SEATRIAL_TOKEN, SEATRIAL_NODE_RANK (a number, or the name of the variable that holds it, such as SLURM_NODEID);
+optionally SEATRIAL_NODES_HERE, where several nodes share a machine and its cores, SEATRIAL_KEEP, a folder where it leaves its events and the output of its
 ranks, and SEATRIAL_LOCAL_RANK with SEATRIAL_LOCAL_WORLD_SIZE, when it is the agent of one rank among several on its
 machine.
 """
@@ -64,7 +65,9 @@ def _join() -> Agent:
         host = host.strip("[]")
         # The token must not be inherited by the ranks, which run whatever torch loads.
         token = os.environ.pop("SEATRIAL_TOKEN")
-        node_rank = int(os.environ["SEATRIAL_NODE_RANK"])
+        told = os.environ["SEATRIAL_NODE_RANK"]
+        node_rank = int(os.environ.get(told, told))
+        cores = max(1, usable_cores() // int(os.environ.get("SEATRIAL_NODES_HERE", 1)))
         local_rank, local_world_size = (
             int(os.environ[name]) if name in os.environ else None
             for name in ("SEATRIAL_LOCAL_RANK", "SEATRIAL_LOCAL_WORLD_SIZE")
@@ -74,7 +77,6 @@ def _join() -> Agent:
         raise RequestError(
             f"the environment of an agent is not complete: {error}; it is started by seatrial."
         ) from error
-    cores = usable_cores()
     connection, received = _meet(addresses, token, node_rank)
     return Agent(
         connection=connection,

@@ -9,7 +9,13 @@ from typing import Any
 
 __all__ = ["Relay", "environ_of", "free_port"]
 
-_OURS = ("SEATRIAL_CONTROL", "SEATRIAL_NODE_RANK", "SEATRIAL_LOCAL_RANK", "SEATRIAL_LOCAL_WORLD_SIZE")
+_OURS = (
+    "SEATRIAL_CONTROL",
+    "SEATRIAL_NODE_RANK",
+    "SEATRIAL_NODES_HERE",
+    "SEATRIAL_LOCAL_RANK",
+    "SEATRIAL_LOCAL_WORLD_SIZE",
+)
 """They say who the agent is; in a program's environment they would say it of the program."""
 _BURST_BYTES = 64 << 10
 _BYTES_PER_S = 16 << 10

@@ -23,10 +23,14 @@ from typing import NoReturn
 
 from seatrial.errors import RequestError
 from seatrial.launch import local
-from seatrial.launch.job import Command, Job
+from seatrial.launch.command import Command
+from seatrial.launch.job import Processes
+from seatrial.launch.option import is_given
+from seatrial.launch.target import Where
+from seatrial.launch.targets import TARGETS
 from seatrial.probe.identity import Identity
 
-__all__ = ["Meeting", "agent_command", "agent_environ", "become_agent", "is_one_of_many", "meet"]
+__all__ = ["Meeting", "agent_command", "agent_environ", "become_agent", "is_one_of_many", "meet", "refuse_elsewhere"]
 
 _FIRST_PORT = 20_000
 _PORTS = 12_000
@@ -62,21 +66,29 @@ def is_one_of_many(identity: Identity) -> bool:
     return identity.level == "node" and identity.nnodes != 1
 
 
+def refuse_elsewhere(where: Where, who: str) -> None:
+    """Raises RequestError for options that say where ranks are to be started, where ``who`` has started them."""
+    told = [option.flags[0] for option in TARGETS[where.target].options if is_given(option, where.own[option.name])]
+    if where.target != "local" or told:
+        words = " ".join([*([f"--on {where.target}"] if where.target != "local" else []), *told])
+        raise RequestError(f"{words} {who}: where the ranks run is decided; leave that out.")
+
+
 def agent_environ(identity: Identity) -> dict[str, str]:
     """What the agent of one rank must know that a conductor cannot: its place among the ranks of its machine."""
     told = {"SEATRIAL_LOCAL_RANK": identity.local_rank, "SEATRIAL_LOCAL_WORLD_SIZE": identity.local_world_size}
     return {name: str(value) for name, value in told.items() if value is not None}
 
 
-def agent_command(job: Job, meeting: Meeting, *, token: str) -> Command:
-    """The agent that this process becomes, when it is not the one that conducts."""
-    (command,) = local.render(job, control=meeting.control, token=token, keep="")
-    return replace(command, env={**command.env, "SEATRIAL_NODE_RANK": str(meeting.number)}, node_rank=meeting.number)
+def agent_command(job: Processes, number: int, *, control: str, token: str, keep: str = "") -> Command:
+    """The agent of one of the processes that a launcher started."""
+    (command,) = local.render(replace(job, nodes=1), control=control, token=token, keep=keep)
+    return replace(command, env={**command.env, "SEATRIAL_NODE_RANK": str(number)}, nodes=(number,))
 
 
-def become_agent(job: Job, meeting: Meeting) -> NoReturn:
+def become_agent(job: Processes, meeting: Meeting) -> NoReturn:
     """This process is the agent from here on; it does not return."""
-    command = agent_command(job, meeting, token=meeting.token)
+    command = agent_command(job, meeting.number, control=meeting.control, token=meeting.token)
     os.execve(command.argv[0], command.argv, {**os.environ, **command.env})
 
 

@@ -5,31 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from seatrial.launch.option import Option
+from seatrial.launch.targets import TARGETS
 from seatrial.plan.source import DEFAULT_LEVEL
 from seatrial.training.recipe import CHOICES
 
-__all__ = ["RUN", "SUBCOMMANDS", "TRAIN", "WHERE", "Option", "Subcommand"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One option of a command, or one argument without a name."""
-
-    flags: tuple[str, ...]
-    """``--epochs``; empty: an argument that is told by its place, and may be left out."""
-    name: str
-    """The key of its value in what the command is called with."""
-    help: str
-    type: type | tuple[str, ...] = str
-    """``str``, ``int``, ``float``, ``Path``, or the words to choose from."""
-    default: Any = None
-    metavar: str | None = None
-    flag: bool = False
-    """It takes no value; True when it is given, else False."""
-    multiple: bool = False
-    """It may be given several times; the value is a tuple."""
+__all__ = ["RUN", "SUBCOMMANDS", "TRAIN", "WHERE", "Subcommand"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,18 +22,42 @@ class Subcommand:
     """A line for the list of commands."""
     text: str
     """Some paragraphs for its own help."""
-    options: tuple[Option, ...]
+    own: tuple[Option, ...]
+    """Beside those that say where it runs."""
     module: str
     """It has ``run(options, *, debug)``, which takes a mapping from the options' names to their values, and returns the
     exit code."""
 
+    @property
+    def groups(self) -> Mapping[str, tuple[Option, ...]]:
+        """All its options, as its help shows them: heading -> options."""
+        return {"Options": self.own, "Where it runs": WHERE, **_of_targets()}
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """All of them, each once."""
+        return tuple(option for group in self.groups.values() for option in group)
+
+
+def _of_targets() -> Mapping[str, tuple[Option, ...]]:
+    """Each option once, with those that the same targets take."""
+    takers: dict[Option, list[str]] = {}
+    for target in TARGETS.values():
+        for option in target.options:
+            takers.setdefault(option, []).append(target.name)
+    groups: dict[str, tuple[Option, ...]] = {}
+    for option, names in takers.items():
+        heading = f"With --on {', '.join(names)}"
+        groups[heading] = (*groups.get(heading, ()), option)
+    return groups
+
 
 WHERE = (
-    Option(flags=("--on",), name="target", help="Where: local.", default="local", metavar="TARGET"),
+    Option(flags=("--on",), name="target", help=f"Where: {', '.join(TARGETS)}.", default="local", metavar="TARGET"),
     Option(
         flags=("--nproc-per-node",),
         name="nproc_per_node",
-        help="Processes; default: one per accelerator, else 2.",
+        help="Processes of a node; default: one per accelerator, else 2.",
         type=int,
         metavar="M",
     ),
@@ -70,9 +76,16 @@ WHERE = (
         default="auto",
     ),
     Option(flags=("--python",), name="python", help="The interpreter of the ranks; default: this one.", metavar="PATH"),
+    Option(
+        flags=("--env",),
+        name="env",
+        help="Put this into the environment of the ranks.",
+        metavar="NAME=VALUE",
+        multiple=True,
+    ),
     Option(flags=("--dry-run",), name="dry_run", help="Print what would be executed, and nothing else.", flag=True),
 )
-"""Where it runs: the same for all commands that start ranks."""
+"""Where it runs: the same for all commands that start ranks, and for all targets, which add their own."""
 
 RUN = (
     Option(
@@ -252,7 +265,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 PLAN is a file (TOML, or JSON named *.json) or a level: smoke (seconds), quick (under a minute; the default), standard
 (minutes), burn-in (hours). Exit code: 0 PASS, 1 FAIL, 2 the request is wrong, 3 INCONCLUSIVE, 130 stopped.
 """,
-        options=(*RUN, *WHERE),
+        own=RUN,
         module="seatrial.launch.trial",
     ),
     "train": Subcommand(
@@ -263,7 +276,7 @@ In a shell it starts one process per accelerator, else two, on this machine. Typ
 process is the rank. With --spawn it starts the processes of one node, and the others are typed by hand on theirs.
 Exit code: 0 trained, 1 no good result or a process died, 2 the request is wrong, 130 stopped.
 """,
-        options=(*TRAIN, *WHERE),
+        own=TRAIN,
         module="seatrial.launch.train",
     ),
 }

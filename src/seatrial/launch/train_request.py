@@ -12,11 +12,15 @@ from typing import Any
 
 from seatrial.errors import RequestError
 from seatrial.launch import joined, place
+from seatrial.launch.command import pasted
+from seatrial.launch.conduct import would_start
 from seatrial.launch.job import ProgramJob
+from seatrial.launch.option import retyped
 from seatrial.launch.options import TRAIN, WHERE
 from seatrial.launch.place import Place
-from seatrial.launch.shell import pasted
+from seatrial.launch.target import Placement, Where
 from seatrial.launch.targets import TARGETS
+from seatrial.launch.where import place_of_job, where_of
 from seatrial.probe import own_code
 from seatrial.probe.identity import Identity
 from seatrial.training.defaults import DEFAULT_MODELS, make_recipe
@@ -42,6 +46,7 @@ class TrainRequest:
     env: Mapping[str, str]
     """What the ranks get beside our own environment."""
     summary: str
+    out: Path
     speaks: bool
     """Of the processes that were started together, the one that tells what will run."""
 
@@ -55,10 +60,8 @@ class TrainRequest:
         ranks = pasted(beside, self.argv())
         if self.job is None:
             return [ranks]
-        commands = TARGETS[self.job.target](self.job, control="127.0.0.1:PORT", token="TOKEN", keep="reports/RUN-ID")
-        agents = [pasted(command.env, command.argv) for command in commands]
         return [
-            *agents,
+            *would_start(self.job, self.out),
             f"# each of the {self.job.world_size} ranks, started by its agent, with RANK and so on set:",
             ranks,
         ]
@@ -76,13 +79,14 @@ def resolve(values: Mapping[str, Any], identity: Identity, environ: Mapping[str,
     _refuse_contradictions(values)
     is_rank = identity.level == "rank" and (joined.is_one_of_many(identity) or identity.launcher in _REAL_LAUNCHERS)
     is_node = identity.level == "node" and joined.is_one_of_many(identity)
-    _refuse_here(values, identity, is_rank=is_rank, is_node=is_node)
+    where = where_of(values, ("train", *retyped(TRAIN, values)))
+    _refuse_here(values, where, identity, is_rank=is_rank, is_node=is_node)
     place.see_that_mpi_started(values["backend"], identity, "train", least=1)
     if is_rank:
-        return _as_rank(values, identity, environ, debug)
+        return _as_rank(values, where, identity, environ, debug)
     if values["spawn"] or is_node:
-        return _as_spawn(values, identity if is_node else None, environ, debug)
-    return _as_controller(values, environ, debug)
+        return _as_spawn(values, where, identity if is_node else None, environ, debug)
+    return _as_controller(values, where, environ, debug)
 
 
 def _refuse_contradictions(values: Mapping[str, Any]) -> None:
@@ -122,11 +126,11 @@ def _refuse_contradictions(values: Mapping[str, Any]) -> None:
 
 
 def _flag(name: str) -> str:
-    named = {"total_epochs": "TOTAL_EPOCHS", "save_after": "SAVE_EVERY", "target": "--on"}
+    named = {"total_epochs": "TOTAL_EPOCHS", "save_after": "SAVE_EVERY"}
     return named.get(name) or f"--{name.replace('_', '-')}"
 
 
-def _refuse_here(values: Mapping[str, Any], identity: Identity, *, is_rank: bool, is_node: bool) -> None:
+def _refuse_here(values: Mapping[str, Any], where: Where, identity: Identity, *, is_rank: bool, is_node: bool) -> None:
     """What does not go together with how the ranks are started."""
     if values["spawn"] and is_rank:
         raise RequestError(
@@ -134,12 +138,13 @@ def _refuse_here(values: Mapping[str, Any], identity: Identity, *, is_rank: bool
             " leave one of the two out."
         )
     alone = not (values["spawn"] or is_rank or is_node)
-    wrong = ("nnodes", "node_rank", "init") if alone else ("target", "max_restarts", "output", "out")
+    wrong: tuple[str, ...] = ("nnodes", "node_rank", "init") if alone else ("max_restarts", "output", "out")
     if is_rank:
         wrong = (*wrong, "nnodes", "node_rank", "nproc_per_node", "grace")
     who = "without --spawn" if alone else "with --spawn" if values["spawn"] else f"under {identity.launcher}"
+    if not alone:
+        joined.refuse_elsewhere(where, who)
     why = {
-        "target": "the ranks are started here; leave --on out",
         "max_restarts": "nobody is there to start the ranks again"
         if values["spawn"]
         else f"the launcher starts ranks again, not they themselves; tell {identity.launcher}",
@@ -158,7 +163,9 @@ def _refuse_here(values: Mapping[str, Any], identity: Identity, *, is_rank: bool
 # The three ways in which ranks come to life
 
 
-def _as_rank(values: Mapping[str, Any], identity: Identity, environ: Mapping[str, str], debug: bool) -> TrainRequest:
+def _as_rank(
+    values: Mapping[str, Any], where: Where, identity: Identity, environ: Mapping[str, str], debug: bool
+) -> TrainRequest:
     meeting = joined.meet(identity, environ)
     assert identity.rank is not None and identity.world_size is not None
     local_world_size = identity.local_world_size
@@ -175,12 +182,12 @@ def _as_rank(values: Mapping[str, Any], identity: Identity, environ: Mapping[str
     # What the launcher has said itself stays as it is.
     env = {name: str(value) for name, value in told.items() if value is not None and environ.get(name) != str(value)}
     spec = _spec(values, identity.world_size, here, environ, debug)
-    where = f"{_processes(identity.world_size)} as {identity.launcher} started them"
-    return _request(spec, None, values, {**here.env, **env}, where, speaks=identity.rank == 0)
+    what = f"{_processes(identity.world_size)} as {identity.launcher} started them"
+    return _request(spec, None, values, {**here.env, **where.env, **env}, what, speaks=identity.rank == 0)
 
 
 def _as_spawn(
-    values: Mapping[str, Any], identity: Identity | None, environ: Mapping[str, str], debug: bool
+    values: Mapping[str, Any], where: Where, identity: Identity | None, environ: Mapping[str, str], debug: bool
 ) -> TrainRequest:
     known = identity or Identity(launcher="none", level="none")
     nnodes = values["nnodes"] or known.nnodes or 1
@@ -195,7 +202,7 @@ def _as_spawn(
         raise RequestError(f"--node-rank {node_rank}: it must be from 0 to {nnodes - 1}, as there are {nnodes} nodes.")
     here = _place(values, values["nproc_per_node"] or known.nproc_per_node, alone=nnodes == 1)
     init = values["init"] or "env"
-    env = dict(here.env)
+    env = {**here.env, **where.env}
     if init == "env" and not (environ.get("MASTER_ADDR") and environ.get("MASTER_PORT")):
         if nnodes > 1:
             raise RequestError(
@@ -209,29 +216,23 @@ def _as_spawn(
         nnodes=nnodes, node_rank=node_rank, nproc_per_node=here.nproc_per_node, stop_grace_s=values["grace"]
     )
     if nnodes == 1:
-        where = f"{_processes(world_size)} on this machine, without agents"
+        what = f"{_processes(world_size)} on this machine, without agents"
     else:
         mine = f"{here.nproc_per_node} of them here as node {node_rank} of {nnodes}"
-        where = f"{_processes(world_size)}, {mine}, meeting at {spec.init}"
-    return _request(replace(spec, spawn=spawned), None, values, env, where, speaks=True)
+        what = f"{_processes(world_size)}, {mine}, meeting at {spec.init}"
+    return _request(replace(spec, spawn=spawned), None, values, env, what, speaks=True)
 
 
-def _as_controller(values: Mapping[str, Any], environ: Mapping[str, str], debug: bool) -> TrainRequest:
-    target = values["target"]
-    if target not in TARGETS:
-        raise RequestError(f"--on {target}: no such target; there is {', '.join(TARGETS)}.")
-    here = _place(values, values["nproc_per_node"], alone=True)
-    spec = _spec(values, here.nproc_per_node, here, environ, debug)
-    request = _request(spec, None, values, here.env, f"{_processes(here.nproc_per_node)} on this machine", speaks=True)
+def _as_controller(values: Mapping[str, Any], where: Where, environ: Mapping[str, str], debug: bool) -> TrainRequest:
+    if values["strategy"] == "dp":
+        where = replace(where, nproc_per_node=_of_dp(where.nproc_per_node))
+    placement = TARGETS[where.target].resolve(where)
+    spec = _spec(values, placement.nodes * placement.nproc_per_node, placement, environ, debug)
+    what = f"{_processes(placement.nodes * placement.nproc_per_node)} {placement.words}"
+    request = _request(spec, None, values, placement.env, what, speaks=True)
     job = ProgramJob(
         run="",
-        target=target,
-        nodes=1,
-        nproc_per_node=here.nproc_per_node,
-        device=here.device,
-        backend=here.backend,
-        python=request.python,
-        env=here.env,
+        **place_of_job(where, placement),
         argv=request.argv(),
         watched=True,
         output=values["output"],
@@ -246,11 +247,7 @@ def _as_controller(values: Mapping[str, Any], environ: Mapping[str, str], debug:
 
 def _place(values: Mapping[str, Any], nproc_per_node: int | None, *, alone: bool, started: bool = False) -> Place:
     if values["strategy"] == "dp":
-        if nproc_per_node not in (None, 1):
-            raise RequestError(
-                f"--strategy dp: one process drives all devices, so --nproc-per-node {nproc_per_node} is too many."
-            )
-        nproc_per_node = 1
+        nproc_per_node = _of_dp(nproc_per_node)
     return place.choose(
         device=values["device"],
         backend=values["backend"],
@@ -261,8 +258,16 @@ def _place(values: Mapping[str, Any], nproc_per_node: int | None, *, alone: bool
     )
 
 
+def _of_dp(nproc_per_node: int | None) -> int:
+    if nproc_per_node not in (None, 1):
+        raise RequestError(
+            f"--strategy dp: one process drives all devices, so --nproc-per-node {nproc_per_node} is too many."
+        )
+    return 1
+
+
 def _spec(
-    values: Mapping[str, Any], world_size: int, here: Place, environ: Mapping[str, str], debug: bool
+    values: Mapping[str, Any], world_size: int, here: Place | Placement, environ: Mapping[str, str], debug: bool
 ) -> TrainSpec:
     init = values["init"] or "env"
     save_every = values["save_after"] if values["save_after"] is not None else values["save_every"]
@@ -330,6 +335,7 @@ def _request(
         python=values["python"] or sys.executable,
         env=env,
         summary=f"seatrial train {recipe.workload}: {what}, {strategy}; {where}",
+        out=values["out"],
         speaks=speaks,
     )
 

@@ -1,12 +1,29 @@
-"""A command as a person may paste it into a shell."""
+"""A process to start, and the line that a person may paste into a shell to start it by hand."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-__all__ = ["pasted"]
+__all__ = ["Command", "pasted", "shown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One process to start."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    """What its environment has beside ours."""
+    nodes: tuple[int, ...]
+    """The nodes whose agents it starts: they are lost when it ends."""
+
+
+def shown(commands: Sequence[Command]) -> list[str]:
+    """A line each."""
+    return [pasted(command.env, command.argv) for command in commands]
 
 
 def pasted(environ: Mapping[str, str], argv: Iterable[str]) -> str:
