@@ -32,21 +32,21 @@ def test_files_of_all_launchers_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a;touch x", "-oProxyCommand=x", "a b", "a:0", "a:99999", "a:", "a:-1", "a$(id)", "\x1b[2Ja", "a slots=x", "a" * 300],
+    ["a;touch x", "-oProxyCommand=x", "a b", "a:99999", "a:", "a:-1", "a$(id)", "\x1b[2Ja", "a slots=x", "a" * 999],
 )  # fmt: skip
 def test_what_is_no_host_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
     file = tmp_path / "hosts"
     file.write_text(f"node0\n\n{text}\n")
     with pytest.raises(RequestError, match=r"hosts, line 3: [^\x1b]*(is no host|slots)"):
         hosts_of(None, file)
-    with pytest.raises(RequestError, match="^--hosts: "):
+    with pytest.raises(RequestError, match=r"^--hosts: "):
         hosts_of(text, None)
 
 
 def test_a_host_twice_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("node0\nnode1\nnode0 slots=2\n")
-    with pytest.raises(RequestError, match="line 3: node0 stands in .*line 1 already"):
+    with pytest.raises(RequestError, match=r"line 3: node0 stands in .*line 1 already"):
         hosts_of(None, file)
 
 

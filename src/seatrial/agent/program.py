@@ -15,6 +15,7 @@ _OURS = (
     "SEATRIAL_NODES_HERE",
     "SEATRIAL_LOCAL_RANK",
     "SEATRIAL_LOCAL_WORLD_SIZE",
+    "SEATRIAL_GROUP_RANK",
 )
 """They say who the agent is; in a program's environment they would say it of the program."""
 _BURST_BYTES = 64 << 10
@@ -36,7 +37,8 @@ def environ_of(
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(program["world_size"]),
         "LOCAL_WORLD_SIZE": str(local_world_size),
-        "GROUP_RANK": str(program["group_rank"]),
+        # Of an agent for each rank the conductor does not know which of them share a machine.
+        "GROUP_RANK": environ.get("SEATRIAL_GROUP_RANK", str(program["group_rank"])),
         "MASTER_ADDR": program["master_addr"],
         "MASTER_PORT": str(program["master_port"]),
     }

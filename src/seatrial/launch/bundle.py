@@ -75,7 +75,9 @@ _LEFT_OUT = (
     "py.typed",
     "launch/bundle.py",
     "launch/strip.py",
-    *("launch/mpi_launchers.py", "launch/slurm_words.py"),  # who starts agents elsewhere has an installation
+    # Who has agents started elsewhere has an installation.
+    *(f"launch/{name}.py" for name in ("mpirun", "mpi_launchers", "launchers", "launcher_words", "hosts", "unseen")),
+    *(f"launch/{name}.py" for name in ("slurm", "slurm_driver", "slurm_words")),
     # It needs mpi4py, which an image that has it can have beside an installation.
     *("mpi.py", "worker/mpi.py", "worker/mpi_group.py", "worker/mpi_lane.py", "worker/mpi_staging.py"),
     *("worker/mpi_types.py", "worker/mpi_work.py"),

@@ -34,7 +34,9 @@ def hosts_of(typed: str | None, file: Path | None) -> tuple[Host, ...]:
     seen: dict[str, str] = {}
     for origin, host in told:
         if host.name in seen:
-            raise RequestError(f"{origin}: {host.name} stands in {seen[host.name]} already; give it all its slots there.")
+            raise RequestError(
+                f"{origin}: {host.name} stands in {seen[host.name]} already; give it all its slots there."
+            )
         seen[host.name] = origin
     if not told and (typed, file) != (None, None):
         raise RequestError(f"{'--hosts' if file is None else f'--hostfile {file}'}: there is no host in it.")

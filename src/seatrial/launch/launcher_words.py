@@ -10,28 +10,33 @@ from seatrial.launch.slurm_words import complaint
 __all__ = ["reason"]
 
 _SHARED = "put --out on a file system that all hosts share at the same path"
+_PYTHON = "a host has no {what}; name a Python that all hosts have with --python"
+_PATH = "name an mpirun with --mpirun that all hosts have at the same path"
 _SIGNS: Sequence[tuple[str, str]] = (
     # Of our own agents: the innermost, and in words already.
-    (r"seatrial agent: (?P<what>.+?)\.?$", "{what}"),
-    (r"(?P<what>the launcher has .+)", "{what}; see that it heeds the hosts it is given"),
-    (r".*Error while finding module specification for 'seatrial\.|.*No module named '?seatrial", f"a host does not see our code; {_SHARED}"),
-    (r".*can't open file '(?P<what>[^']+)'", f"a host has no {{what}}; {_SHARED}"),
+    (r"seatrial agent: (.+?)\.?$", "{what}"),
+    (r"(the launcher has .+)", "{what}; see that it heeds the hosts it is given"),
+    (r".*Error while finding module specification for '(seatrial)\.", f"a host does not see our code; {_SHARED}"),
+    (r".*No module named '?(seatrial)", f"a host does not see our code; {_SHARED}"),
     # ssh, by which all of them reach other hosts.
-    (r"ssh: (?P<what>.+)", "ssh: {what}"),
-    (r"(?P<what>Host key verification failed)", "ssh: {what}; log in to each host by hand once and look at its key"),
-    (r"(?P<what>.*Permission denied \(.+\))", "ssh: {what}; each host must let us in without a password"),
-    (r"(?P<what>.*WARNING: UNPROTECTED PRIVATE KEY FILE)", "ssh: a key can be read by others; chmod 600 it"),
+    (r"ssh: (.+)", "ssh: {what}"),
+    (r"(Host key verification failed)", "ssh: {what}; log in to each host by hand once and look at its key"),
+    (r".*(UNPROTECTED PRIVATE KEY FILE)", "ssh: others can read the private key; take their rights away (chmod 600)"),
+    (r"(.*Permission denied \(.+\))", "ssh: {what}; each host must let us in without a password"),
     # Open MPI's boxes of text, 4 and 5.
-    (r"There are not enough slots available", "there are fewer slots than ranks; ask for fewer, or give the hosts more"),
-    (r"A hostfile was provided that contains multiple definitions", "two names of the hosts are the same machine; name it once"),
-    (r"Executable: (?P<what>.+)", "a host has no {what}; name a Python that all hosts have with --python"),
-    (r"(?P<what>.*(?:orted|prted): (?:command )?not found)", "{what}; name an mpirun with --mpirun that all hosts have at the same path"),
+    (r"There are (not enough slots) available", "there are {what} for so many ranks; ask for fewer"),
+    (r"(A hostfile was provided that contains multiple)", "two names among the hosts are one machine; name it once"),
+    (r"Executable: (.+)", _PYTHON),
+    (r"(.*(?:orted|prted): (?:command )?not found)", f"{{what}}; {_PATH}"),
     # hydra
-    (r".*execvp error on file (?P<what>\S+)", "a host has no {what}; name a Python that all hosts have with --python"),
-    (r".*Unable to run bstrap_proxy on (?P<what>[^ :]+)", "{what} could not be reached; see that ssh {what} works without a password"),
-    (r".*(?:hydra_pmi_proxy|hydra_bstrap_proxy): (?:command )?(?:not found|No such file)", "a host does not have this MPI at the same path"),
-)  # fmt: skip
-"""What stands in a line -> the sentence; the first that fits any line counts."""
+    (r".*execvp error on file (\S+)", _PYTHON),
+    (
+        r".*Unable to run bstrap_proxy on ([^ :]+)",
+        "{what} cannot be reached; see that ssh lets us in without a password",
+    ),
+    (r".*(hydra_\w+_proxy): (?:command )?(?:not found|No such file)", f"a host has no {{what}}; {_PATH}"),
+)
+"""What stands in a line -> the sentence, with what stood in the parentheses; the first that fits any line counts."""
 
 
 def reason(output: str) -> str:
@@ -41,5 +46,5 @@ def reason(output: str) -> str:
         for line in lines:
             match = re.match(sign, line)
             if match:
-                return words.format(**match.groupdict())
+                return words.format(what=match[1])
     return complaint(output)

@@ -4,28 +4,61 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from seatrial.errors import RequestError
 from seatrial.launch.agents import Agents
-from seatrial.launch.command import Command
+from seatrial.launch.bundle import write_bundle
+from seatrial.launch.command import Command, pasted, shown
 from seatrial.launch.launcher_words import reason
-from seatrial.launch.unseen import write_code
 
-__all__ = ["FileCommand", "Launcher"]
+__all__ = ["FileCommand", "Launcher", "prepare", "shown_with_files"]
 
 _TERMINATED_S = 3.0
+_READ_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCommand(Command):
-    """A command that reads files which are written for it."""
+    """A command that reads files which are written for it first."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     """Path -> text."""
+    code: str | None = None
+    """Where it needs the file that travels."""
+
+
+def prepare(command: Command) -> None:
+    """Write what it reads. Raises RequestError when that cannot be done."""
+    if not isinstance(command, FileCommand):
+        return
+    for path, text in command.files.items():
+        try:
+            Path(path).write_text(text)
+        except OSError as error:
+            raise RequestError(
+                f"{path}: it cannot be written ({error.strerror}); name another place with --out."
+            ) from error
+    if command.code is not None:
+        write_bundle(Path(command.code))
+
+
+def shown_with_files(commands: Sequence[Command]) -> list[str]:
+    """The lines of ``--dry-run``: what is written, then each command."""
+    lines = []
+    for command in commands:
+        if isinstance(command, FileCommand):
+            for path, text in command.files.items():
+                lines.append(f"{pasted({}, ('printf', '%s', text))} > {shlex.quote(path)}")
+            if command.code is not None:
+                lines.append(pasted({}, ("seatrial", "bundle", command.code)))
+        lines += shown([command])
+    return lines
 
 
 class Launcher(Agents):
@@ -33,11 +66,8 @@ class Launcher(Agents):
 
     def start(self, commands: Sequence[Command], folder: Path, caught: Sequence[int] = ()) -> None:
         """Write what they read, then start them. Raises RequestError when the folder cannot be written to."""
-        write_code(folder)
         for command in commands:
-            if isinstance(command, FileCommand):
-                for path, text in command.files.items():
-                    Path(path).write_text(text)
+            prepare(command)
         super().start(commands, folder, caught)
 
     def news(self) -> tuple[int, str] | None:
@@ -46,7 +76,7 @@ class Launcher(Agents):
         if found is None:
             return None
         node, words = found
-        why = reason(self.printed(node))
+        why = reason(_tail(self._logs[node]))
         return node, f"its launcher ended before it did: {why}" if why else words
 
     def kill(self) -> None:
@@ -65,3 +95,12 @@ class Launcher(Agents):
 
     def _running(self) -> set[int]:
         return {process.pid for process in self.processes.values() if process.poll() is None}
+
+
+def _tail(log: Path) -> str:
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, log.stat().st_size - _READ_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

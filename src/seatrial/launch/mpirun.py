@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.launch import place
-from seatrial.launch.command import Command, shown
+from seatrial.launch.command import Command
 from seatrial.launch.hosts import Host, hosts_of
 from seatrial.launch.job import Processes
-from seatrial.launch.launchers import FileCommand, Launcher
+from seatrial.launch.launchers import FileCommand, Launcher, shown_with_files
 from seatrial.launch.mpi_launchers import MpiLauncher, argv_of, environ_of, hostfile_of, recognise
 from seatrial.launch.option import HOSTFILE, HOSTS, Option
 from seatrial.launch.target import Driver, Placement, Target, Where
@@ -30,9 +30,7 @@ _THIS_MACHINE = "localhost"
 _MPIRUN = Option(
     flags=("--mpirun",), name="mpirun", help="Which mpirun; default: that of PATH.", default="mpirun", metavar="PATH"
 )
-_MORE = Option(
-    flags=("--mpi-arg",), name="mpi_arg", help="Another word for mpirun.", metavar="WORD", multiple=True
-)
+_MORE = Option(flags=("--mpi-arg",), name="mpi_arg", help="Another word for mpirun.", metavar="WORD", multiple=True)
 
 _WHO = {
     "openmpi": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
@@ -105,7 +103,9 @@ def _resolve(where: Where) -> Placement:
 def _find(told: str) -> MpiLauncher:
     path = shutil.which(told)
     if path is None:
-        raise RequestError(f"--on mpirun: {told} is not to be found; name an mpirun with --mpirun, or put it into PATH.")
+        raise RequestError(
+            f"--on mpirun: {told} is not to be found; name an mpirun with --mpirun, or put it into PATH."
+        )
     # Its helpers on the other hosts are looked for beside it.
     path = os.path.abspath(path)
     try:
@@ -120,7 +120,9 @@ def _find(told: str) -> MpiLauncher:
             check=False,
         )
     except OSError as error:
-        raise RequestError(f"{path} cannot be started ({error.strerror}); name another mpirun with --mpirun.") from error
+        raise RequestError(
+            f"{path} cannot be started ({error.strerror}); name another mpirun with --mpirun."
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise SeatrialError(f"{path} --version has not answered within {_VERSION_S:.0f} s.") from error
     return recognise(path, done.stdout + done.stderr)
@@ -140,8 +142,10 @@ def _slots(host: Host, where: Where) -> int:
 def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Command, ...]:
     """One mpirun that starts the agents of all ranks."""
     mpi: _Mpirun = job.detail
-    environ = agent_environ(os.environ, control=control, token=token, keep=keep, installed=mpi.installed)
-    hostfile = os.path.join(environ["SEATRIAL_KEEP"], "hostfile")
+    folder = os.path.abspath(keep)
+    hostfile = os.path.join(folder, "hostfile")
+    code = None if mpi.installed else os.path.join(folder, "seatrial.pyz")
+    environ = agent_environ(os.environ, control=control, token=token, keep=folder, code=code)
     argv = argv_of(
         mpi.launcher,
         hostfile=hostfile,
@@ -158,6 +162,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
             env={**environ, **environ_of(mpi.launcher, os.environ)},
             nodes=tuple(range(job.nodes)),
             files={hostfile: hostfile_of(mpi.launcher, mpi.hosts)},
+            code=code,
         ),
     )
 
@@ -184,7 +189,7 @@ TARGETS = (
         options=(HOSTS, HOSTFILE, _MPIRUN, _MORE),
         resolve=_resolve,
         render=render,
-        shown=shown,
+        shown=shown_with_files,
         address=_address,
         driver=_driver,
     ),

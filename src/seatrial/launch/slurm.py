@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from seatrial.errors import RequestError
 from seatrial.launch.command import Command
 from seatrial.launch.job import Job, Processes
-from seatrial.launch.launchers import Launcher
+from seatrial.launch.launchers import FileCommand, Launcher, shown_with_files
 from seatrial.launch.option import NODES, Option
 from seatrial.launch.slurm_driver import Batch
 from seatrial.launch.target import Driver, Placement, Target, Where
@@ -74,7 +74,9 @@ def _resolve(where: Where) -> Placement:
     own = where.own
     allocation = os.environ.get("SLURM_JOB_ID") or None
     if where.backend == "mpi":
-        raise RequestError("--on slurm --backend mpi: MPI's launcher must start the ranks; type salloc, then --on mpirun.")
+        raise RequestError(
+            "--on slurm --backend mpi: MPI's launcher must start the ranks; type salloc, then --on mpirun."
+        )
     given = [option for option in _REQUESTED if own[option.name] is not None]
     for option in (*given, _CONTAINER):
         value = own[option.name]
@@ -139,13 +141,14 @@ def _processes(where: Where, device: str) -> int:
 def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Command, ...]:
     """One command that starts all agents: srun, or sbatch of a script that is this srun."""
     slurm: _Slurm = job.detail
-    environ = agent_environ(os.environ, control=control, token=token, keep=keep)
+    folder = os.path.abspath(keep)
+    code = os.path.join(folder, "seatrial.pyz")
+    environ = agent_environ(os.environ, control=control, token=token, keep=folder, code=code)
     environ["SEATRIAL_NODE_RANK"] = "SLURM_NODEID"
     # No task ends another, neither by its end nor by its node's: the agents tell what happened first.
     step = ["srun", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1", "--export=ALL"]
     step += ["--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--cpu-bind=none"]
     if slurm.container_image is not None:
-        folder = environ["SEATRIAL_KEEP"]
         step += [f"--container-image={slurm.container_image}", f"--container-mounts={folder}:{folder}"]
     agent = own_code.module_argv(job.python, "seatrial.agent.main")
     if slurm.allocation is not None:
@@ -155,9 +158,9 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
         argv = ["sbatch", "--parsable", "--job-name=seatrial", f"--nodes={job.nodes}", "--ntasks-per-node=1"]
         # Whole nodes: the jobs of others on them would be measured as slow devices of theirs.
         argv += ["--exclusive", "--mem=0", "--no-kill", "--no-requeue", "--export=ALL"]
-        argv += [f"--output={os.path.join(environ['SEATRIAL_KEEP'], 'slurm.log')}"]
+        argv += [f"--output={os.path.join(folder, 'slurm.log')}"]
         argv += [*_limit(job), *slurm.requested, *slurm.more, f"--wrap=exec {shlex.join([*step, *agent])}"]
-    return (Command(argv=tuple(argv), env=environ, nodes=tuple(range(job.nodes))),)
+    return (FileCommand(argv=tuple(argv), env=environ, nodes=tuple(range(job.nodes)), code=code),)
 
 
 def _limit(job: Processes) -> list[str]:
@@ -194,6 +197,7 @@ TARGETS = (
         options=(NODES, *_REQUESTED, _CONTAINER, _QUEUE, _MORE),
         resolve=_resolve,
         render=render,
+        shown=shown_with_files,
         address=_address,
         driver=_driver,
     ),

@@ -7,13 +7,13 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.launch.command import Command
+from seatrial.launch.launchers import prepare
 from seatrial.launch.slurm_words import ACCOUNTED, ASKED, JobState, complaint, ended_by, read_state, waits_for
-from seatrial.launch.unseen import write_code
 from seatrial.report.streams import tell
 
 __all__ = ["Batch"]
@@ -56,7 +56,7 @@ class Batch:
         """Submit, and wait until it runs. Raises RequestError for what Slurm refuses, SeatrialError for the rest."""
         (command,) = commands
         self._nodes, self._log = command.nodes, folder / "slurm.log"
-        write_code(folder)
+        prepare(command)
         self.number = _submit(command)
         self._say(f"seatrial: submitted as Slurm job {self.number}")
         self._wait_in_queue(caught)
@@ -69,8 +69,9 @@ class Batch:
             now = self._clock()
             if job is None:
                 if now - heard > _SILENT_S:
+                    number = self.number
                     raise SeatrialError(
-                        f"Slurm has said nothing of job {self.number} for {_SILENT_S:.0f} s; see squeue -j {self.number}."
+                        f"Slurm has said nothing of job {number} for {_SILENT_S:.0f} s; see squeue -j {number}."
                     )
             elif job.running:
                 self._say(f"seatrial: Slurm job {self.number} runs on {job.nodes}")
@@ -132,7 +133,7 @@ class Batch:
             job = self._look()
             if job is not None and not job.waiting and (not job.running or job.state == "COMPLETING"):
                 return True
-            if job is not None and job.waiting or self._clock() > until:
+            if (job is not None and job.waiting) or self._clock() > until:
                 return False
             time.sleep(0.5)
 
@@ -210,7 +211,7 @@ def _state_in(text: str) -> JobState | None:
 
 
 def _run(
-    argv: Sequence[str], *, timeout_s: float, env: "dict[str, str] | None" = None
+    argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         argv,

@@ -1,28 +1,23 @@
 """Nodes that cannot be looked at from here: their devices are told, and our code lies in a folder that they share.
 
 The file that travels is written into the folder of the run, which is private and must be on a file system that all
-nodes see. Neither mpirun nor srun hands files on in a way that all of them have; a shared folder is what MPI and Slurm
-are installed with, Python and torch of the ranks lie in one more often than not, and the agents leave their events there.
+nodes see. The launchers have no way of handing a file on that all of them know; a shared folder is what clusters with
+MPI or Slurm have, Python and torch of the ranks mostly lie in one, and the agents leave their events there.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.launch.bundle import write_bundle
 from seatrial.launch.target import Where
 from seatrial.probe import own_code
 from seatrial.probe.names import is_loopback
 from seatrial.probe.torch_install import find_torch
 
-__all__ = ["CODE", "agent_environ", "device_of", "own_address", "write_code"]
+__all__ = ["agent_environ", "device_of", "own_address"]
 
-CODE = "seatrial.pyz"
 _ANY_PORT = 9
 
 
@@ -44,18 +39,17 @@ def device_of(where: Where, python: str) -> str:
 
 
 def agent_environ(
-    environ: Mapping[str, str], *, control: str, token: str, keep: str, installed: bool = False
+    environ: Mapping[str, str], *, control: str, token: str, keep: str, code: str | None
 ) -> dict[str, str]:
     """What an agent must have in its environment to join, and to find our code.
 
-    It lies in the folder of the run, unless the nodes have it ``installed``.
+    ``code``: the file that travels; None: the nodes have an installation.
     """
-    folder = os.path.abspath(keep)
     return {
         "SEATRIAL_CONTROL": control,
         "SEATRIAL_TOKEN": token,
-        "SEATRIAL_KEEP": folder,
-        **(own_code.environ_for(environ) if installed else own_code.environ_for(environ, os.path.join(folder, CODE))),
+        "SEATRIAL_KEEP": keep,
+        **(own_code.environ_for(environ) if code is None else own_code.environ_for(environ, code)),
     }
 
 
@@ -82,17 +76,3 @@ def own_address(hosts: Iterable[str]) -> str | None:
                 return own
             loopback = loopback or own
     return loopback
-
-
-def write_code(folder: Path) -> None:
-    """Put the file that travels into the folder of the run. Raises RequestError when it cannot be written."""
-    path = folder / CODE
-    if own_code.BUNDLE is None:
-        write_bundle(path)
-        return
-    try:
-        shutil.copyfile(own_code.BUNDLE, path)
-    except OSError as error:
-        raise RequestError(
-            f"{path}: it cannot be written ({error.strerror}); name another folder with --out."
-        ) from error
