@@ -61,7 +61,7 @@ def test_hosts_and_number_are_always_told_and_what_the_user_adds_comes_last(kind
     )
     assert argv[0] == "/opt/bin/mpirun"
     assert argv[argv.index("-np") + 1] == "6"
-    assert argv[argv.index("--hostfile" if kind == "openmpi" else "-f") + 1] == "/run/hosts"
+    assert argv[argv.index("--hostfile" if kind == "openmpi" else "-machinefile") + 1] == "/run/hosts"
     assert argv[-2:] == ("--tag", "a b")
     assert ("-x" in argv) == (kind == "openmpi")
 

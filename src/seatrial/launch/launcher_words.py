@@ -7,17 +7,19 @@ from collections.abc import Sequence
 
 from seatrial.launch.slurm_words import complaint
 
-__all__ = ["reason"]
+__all__ = ["reason", "reason_of_agent"]
 
 _SHARED = "put --out on a file system that all hosts share at the same path"
 _PYTHON = "a host has no {what}; name a Python that all hosts have with --python"
 _PATH = "name an mpirun with --mpirun that all hosts have at the same path"
-_SIGNS: Sequence[tuple[str, str]] = (
-    # Of our own agents: the innermost, and in words already.
+_OWN: Sequence[tuple[str, str]] = (
     (r"seatrial agent: (.+?)\.?$", "{what}"),
     (r"(the launcher has .+)", "{what}; see that it heeds the hosts it is given"),
     (r".*Error while finding module specification for '(seatrial)\.", f"a host does not see our code; {_SHARED}"),
     (r".*No module named '?(seatrial)", f"a host does not see our code; {_SHARED}"),
+)
+"""What an agent says that cannot join, or the Python that cannot find it: whatever else there is, this comes first."""
+_SIGNS: Sequence[tuple[str, str]] = (
     # ssh, by which all of them reach other hosts.
     (r"ssh: (.+)", "ssh: {what}"),
     (r"(Host key verification failed)", "ssh: {what}; log in to each host by hand once and look at its key"),
@@ -40,11 +42,16 @@ _SIGNS: Sequence[tuple[str, str]] = (
 
 
 def reason(output: str) -> str:
-    """Empty when nothing in it is known."""
+    """Why a launcher ended; empty when nothing in it is known."""
+    return reason_of_agent(output) or _first(_SIGNS, output) or complaint(output)
+
+
+def reason_of_agent(output: str) -> str:
+    """Why an agent has not come, which its launcher may not care about; empty when none has complained."""
+    return _first(_OWN, output)
+
+
+def _first(signs: Sequence[tuple[str, str]], output: str) -> str:
     lines = [line.strip() for line in output.splitlines()]
-    for sign, words in _SIGNS:
-        for line in lines:
-            match = re.match(sign, line)
-            if match:
-                return words.format(what=match[1])
-    return complaint(output)
+    matches = ((re.match(sign, line), words) for sign, words in signs for line in lines)
+    return next((words.format(what=match[1]) for match, words in matches if match), "")

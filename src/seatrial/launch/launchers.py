@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,11 +15,12 @@ from seatrial.errors import RequestError
 from seatrial.launch.agents import Agents
 from seatrial.launch.bundle import write_bundle
 from seatrial.launch.command import Command, pasted, shown
-from seatrial.launch.launcher_words import reason
+from seatrial.launch.launcher_words import reason, reason_of_agent
 
 __all__ = ["FileCommand", "Launcher", "prepare", "shown_with_files"]
 
 _TERMINATED_S = 3.0
+_LOOK_S = 1.0
 _READ_BYTES = 64 << 10
 
 
@@ -64,20 +65,44 @@ def shown_with_files(commands: Sequence[Command]) -> list[str]:
 class Launcher(Agents):
     """Agents that a launcher starts for us. It is asked to end before it is killed: it has helpers on other hosts."""
 
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self._seen = False
+        self._look_at = 0.0
+
     def start(self, commands: Sequence[Command], folder: Path, caught: Sequence[int] = ()) -> None:
         """Write what they read, then start them. Raises RequestError when the folder cannot be written to."""
         for command in commands:
             prepare(command)
         super().start(commands, folder, caught)
 
-    def news(self) -> tuple[int, str] | None:
-        """The end of the launcher, with what it or an agent complained of."""
-        found = super().news()
-        if found is None:
-            return None
-        node, words = found
+    def news(self) -> tuple[int, str] | str | None:
+        """How a launcher ended, or why an agent has not come although the launcher goes on."""
+        if not self._seen:
+            found = self._look()
+            self._seen = found is not None
+            if found is not None:
+                return found
+        ended = super().news()
+        if ended is None or isinstance(ended, str):
+            return ended
+        node, words = ended
         why = reason(_tail(self._logs[node]))
-        return node, f"its launcher ended before it did: {why}" if why else words
+        return node, f"its launcher ended: {why}" if why else words
+
+    def _look(self) -> tuple[int, str] | str | None:
+        for process in self.processes.values():
+            code = process.poll()
+            if code is not None and code < 0:
+                # Whoever sent it, no node is at fault.
+                return f"{signal.Signals(-code).name}, which its launcher got"
+        if self._clock() >= self._look_at:
+            self._look_at = self._clock() + _LOOK_S
+            for log, node in {log: node for node, log in reversed(self._logs.items())}.items():
+                why = reason_of_agent(_tail(log))
+                if why:
+                    return node, why
+        return None
 
     def kill(self) -> None:
         """Ask first: a launcher that is killed at once leaves its helpers to find out by themselves."""

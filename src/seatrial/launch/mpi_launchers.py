@@ -87,7 +87,8 @@ def argv_of(
         if as_root:
             words += ["--allow-run-as-root"]
     else:
-        words = ["-f", hostfile, "-np", number]
+        # Not -f: Intel's reads the names of that file alone, and gives each host as many ranks as it has cores.
+        words = ["-machinefile", hostfile, "-np", number]
         # Intel's is told by a variable: its hydra takes the option for MPICH's sake and pins all the same.
         words += ["-bind-to", "none"] if launcher.kind == "mpich" else []
     return (launcher.path, *words, *more)
