@@ -13,19 +13,17 @@ from seatrial.launch import where as module
 from seatrial.launch.job import Processes
 from seatrial.launch.local import TARGETS, render
 from seatrial.launch.option import Option
+from seatrial.launch.options import SUBCOMMANDS
 from seatrial.launch.target import Placement, Target, Where
 from seatrial.launch.where import where_of
 
 (LOCAL,) = TARGETS
 VALUES: dict[str, Any] = {
-    "target": "local",
-    "nodes": None,
-    "nproc_per_node": None,
+    **{
+        option.name: False if option.flag else () if option.multiple else option.default
+        for option in SUBCOMMANDS["run"].options
+    },
     "device": "cpu",
-    "backend": "auto",
-    "python": None,
-    "env": (),
-    "dry_run": False,
 }
 
 
@@ -97,3 +95,11 @@ def test_nodes_that_share_a_machine_share_its_devices(monkeypatch: pytest.Monkey
     assert seen_by_nodes(processes(2, 2, "cpu")) == [None, None]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,5,3,1")
     assert seen_by_nodes(processes(2, 2, "cuda")) == ["7,5", "3,1"]
+
+
+def test_what_a_person_says_himself_stands_over_a_profile() -> None:
+    told = where_of({**VALUES, "comm_profile": "ib", "comm_debug": True, "env": ("NCCL_NET=mine", "X=1")}).env
+    assert told["NCCL_NET"] == "mine"
+    assert told["NCCL_IB_DISABLE"] == "0"
+    assert told["NCCL_DEBUG"] == "INFO"
+    assert told["X"] == "1"

@@ -26,6 +26,7 @@ __all__ = ["TARGETS", "render"]
 
 _VERSION_S = 30.0
 _THIS_MACHINE = "localhost"
+_LEAST_OF_MPI = 2
 
 _MPIRUN = Option(
     flags=("--mpirun",), name="mpirun", help="Which mpirun; default: that of PATH.", default="mpirun", metavar="PATH"
@@ -81,6 +82,8 @@ def _resolve(where: Where) -> Placement:
         device, env = here.device, here.env
         hosts = ((_THIS_MACHINE, here.nproc_per_node),)
     count = sum(slots for _, slots in hosts)
+    if where.backend == "mpi" and count < _LEAST_OF_MPI and where.typed[:1] == ("run",):
+        raise RequestError(f"--backend mpi: one rank has nobody to talk to; ask for {_LEAST_OF_MPI} or more.")
     there = "this machine" if not asked else f"{len(hosts)} host{'' if len(hosts) == 1 else 's'}"
     return Placement(
         nodes=count,
