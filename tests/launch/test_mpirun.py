@@ -143,10 +143,10 @@ def told_by_rank(stub: Path, tmp_path: Path) -> Any:
     return run
 
 
-@pytest.mark.parametrize(
-    ("rank", "local_rank", "local_world_size", "host"), [(0, 0, 3, 0), (2, 2, 3, 0), (3, 0, 1, 1)]
-)
-def test_a_rank_learns_its_place(told_by_rank: Any, rank: int, local_rank: int, local_world_size: int, host: int) -> None:
+@pytest.mark.parametrize(("rank", "local_rank", "local_world_size", "host"), [(0, 0, 3, 0), (2, 2, 3, 0), (3, 0, 1, 1)])
+def test_a_rank_learns_its_place(
+    told_by_rank: Any, rank: int, local_rank: int, local_world_size: int, host: int
+) -> None:
     done = told_by_rank({"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_RANK": str(local_rank)})
     assert done.stdout == (
         f"[] SEATRIAL_GROUP_RANK={host} SEATRIAL_LOCAL_RANK={local_rank}"

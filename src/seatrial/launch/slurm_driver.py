@@ -24,6 +24,7 @@ _QUEUE_LOOK_S = 2.0
 _RUN_LOOK_S = 5.0
 _SILENT_S = 120.0
 """A restart of slurmctld takes a minute and harms no job."""
+_END_LOOK_S = 0.5
 _END_S = 8.0
 _CANCEL_S = 10.0
 _NOBODY_ANSWERS = ("Unable to contact", "Socket timed out", "Connection refused", "configuration", "Zero Bytes")
@@ -50,7 +51,7 @@ class Batch:
         self._looking: subprocess.Popen[str] | None = None
         self._look_at = 0.0
         self._lost: list[tuple[int, str]] = []
-        self._stopped: str | None = None
+        self._over = False
 
     def start(self, commands: Sequence[Command], folder: Path, caught: Sequence[int]) -> None:
         """Submit, and wait until it runs. Raises RequestError for what Slurm refuses, SeatrialError for the rest."""
@@ -96,16 +97,14 @@ class Batch:
         """The end of the job, which is that of all agents that have not said how they ended."""
         if self._lost:
             return self._lost.pop(0)
-        job = self._look_again()
+        job = None if self._over else self._look_again()
         if job is None or job.waiting or job.running:
             return None
+        self._over = True
         words = f"Slurm job {self.number}: {ended_by(job)}"
         if job.state in _STOPPED:
-            self._stopped, stopped_before = words, self._stopped
-            return None if stopped_before else words
-        if self._stopped is None:
-            self._stopped = words
-            self._lost = [(node, words + self._complaint()) for node in self._nodes]
+            return words
+        self._lost = [(node, words + self._complaint()) for node in self._nodes]
         return None
 
     def kill(self) -> None:
@@ -118,7 +117,7 @@ class Batch:
         """Its agents were told to end; cancel it when it goes on."""
         if self._looking is not None:
             self._looking.kill()
-            self._looking.wait()
+            self._looking.communicate()
             self._looking = None
         if not self.number or (self._is_over(_END_S) if self._nodes else False):
             return []
@@ -135,7 +134,7 @@ class Batch:
                 return True
             if (job is not None and job.waiting) or self._clock() > until:
                 return False
-            time.sleep(0.5)
+            time.sleep(_END_LOOK_S)
 
     def _look(self) -> JobState | None:
         """None: nobody answers, or nobody knows it any more and no account is kept."""

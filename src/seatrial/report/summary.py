@@ -15,7 +15,16 @@ from seatrial.verdict.decide import COMMUNICATION, TRAINING
 from seatrial.verdict.figures import Figure
 from seatrial.verdict.findings import Finding
 
-__all__ = ["MainFigure", "comm_variables", "error_lines", "headline", "main_figures", "sentence", "status_word", "summary"]
+__all__ = [
+    "MainFigure",
+    "comm_variables",
+    "error_lines",
+    "headline",
+    "main_figures",
+    "sentence",
+    "status_word",
+    "summary",
+]
 
 _MOST_ERRORS = 10
 _WORDS = {
