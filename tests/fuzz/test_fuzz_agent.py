@@ -209,7 +209,9 @@ def _connected() -> tuple[socket.socket, socket.socket]:
 def _check_commands(lines: list[bytes]) -> None:
     ours, conductors = _connected()
     with conductors, _without_processes():
-        agent = Agent(connection=ours, received=b"".join([*lines, _STOP]), node_rank=0, cores=2, keep=None)
+        agent = Agent(
+            connection=ours, received=b"".join([*lines, _STOP]), address="127.0.0.1", node_rank=0, cores=2, keep=None
+        )
         for line in lines:
             count("control messages")
             del line

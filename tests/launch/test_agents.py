@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -14,10 +15,14 @@ def python(text: str, *nodes: int) -> Command:
     return Command(argv=(sys.executable, "-S", "-c", text), env={}, nodes=nodes)
 
 
+def never(connection: socket.socket, first: bytes) -> None:
+    raise AssertionError("nobody is to be adopted")
+
+
 def test_an_exit_is_told_once_and_after_the_last_words_had_time_to_come(tmp_path: Path) -> None:
     now = 100.0
     agents = Agents(clock=lambda: now)
-    agents.start([python("import sys; sys.stderr.write('why\\n\\n'); sys.exit(3)", 4)], tmp_path)
+    agents.start([python("import sys; sys.stderr.write('why\\n\\n'); sys.exit(3)", 4)], tmp_path, [], never)
     agents.processes[4].wait()
     assert agents.news() is None
     now += 1.9
@@ -30,7 +35,7 @@ def test_an_exit_is_told_once_and_after_the_last_words_had_time_to_come(tmp_path
 def test_a_process_that_stood_for_several_nodes_is_told_for_each(tmp_path: Path) -> None:
     now = 100.0
     agents = Agents(clock=lambda: now)
-    agents.start([python("", 0, 1), python("import time; time.sleep(50)", 2)], tmp_path)
+    agents.start([python("", 0, 1), python("import time; time.sleep(50)", 2)], tmp_path, [], never)
     agents.processes[0].wait()
     assert agents.news() is None
     now += 3.0

@@ -15,7 +15,7 @@ import pytest
 from seatrial.conductor.serve import Server
 from seatrial.errors import SeatrialError
 from seatrial.launch import conduct as module
-from seatrial.launch.agents import Agents
+from seatrial.launch.agents import Adopt, Agents
 from seatrial.launch.command import Command
 from seatrial.launch.conduct import caught_signals, conduct
 from seatrial.launch.job import Job
@@ -58,7 +58,7 @@ def a_job() -> Job:
 def test_an_agent_that_outlives_its_kill_is_named_and_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(agents: Agents, commands: tuple[Command, ...], folder: Path, caught: list[int]) -> None:
+    def start(agents: Agents, commands: tuple[Command, ...], folder: Path, *others: Any) -> None:
         agents.processes[0] = UnkillableProcessDouble()  # type: ignore[assignment]
 
     monkeypatch.setattr(Agents, "start", start)
@@ -77,7 +77,7 @@ def test_our_own_failure_closes_the_server_and_ends_the_agents(tmp_path: Path, m
         ended.append(agents)
         return []
 
-    def breaks(agents: Agents, commands: tuple[Command, ...], folder: Path, caught: list[int]) -> None:
+    def breaks(agents: Agents, commands: tuple[Command, ...], folder: Path, *others: Any) -> None:
         raise OSError("no more processes")
 
     monkeypatch.setattr(Agents, "start", breaks)
@@ -107,7 +107,7 @@ class DriverDouble:
 
     killed = 0
 
-    def start(self, commands: Sequence[Command], folder: Path, caught: Sequence[int]) -> None:
+    def start(self, commands: Sequence[Command], folder: Path, caught: Sequence[int], adopt: Adopt) -> None:
         return None
 
     def news(self) -> tuple[int, str]:

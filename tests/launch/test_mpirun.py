@@ -100,6 +100,8 @@ def test_a_dry_run_shows_what_is_written_and_what_is_started(stub: Path) -> None
         ({"hosts": "a"}, r"a: how many ranks it gets is not told; write a:M, or add --nproc-per-node M"),
         ({"hosts": "a:2", "nproc_per_node": 3}, "a has 2 slots, and --nproc-per-node asks for 3"),
         ({"hosts": "a;touch x"}, "is no host"),
+        ({"hosts": "me@a:2"}, "a: mpirun cannot be told a user or a port for each host; put them into ~/.ssh/config"),
+        ({"hosts": "a:2,b:1,a:1"}, "a is named twice"),
         ({"hosts": "a:2", "device": "auto"}, "cannot be looked at from here"),
         ({"hosts": "a:2", "backend": "nccl"}, "NCCL moves data between GPUs only"),
         ({"hosts": "a:1", "backend": "mpi"}, "one rank has nobody to talk to"),

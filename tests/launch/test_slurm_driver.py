@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -22,6 +23,10 @@ STUBS = {
     "sacct": ":",
     "scancel": 'echo "$@" >> "$STUB/cancelled"; [ -e "$STUB/deaf" ] || echo "CANCELLED|None|" > "$STUB/squeue.out"',
 }
+
+
+def no_feed(connection: socket.socket, sent: bytes) -> None:
+    raise NotImplementedError
 
 
 class StubSlurm:
@@ -65,7 +70,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StubSlurm:
 
 def test_it_waits_with_the_reason_in_words_and_says_each_once(slurm: StubSlurm, tmp_path: Path) -> None:
     batch = slurm.batch("PENDING|Priority|", "PENDING|Priority|", "PENDING|Resources|", "RUNNING|None|n[0-1]")
-    batch.start([COMMAND], tmp_path, [])
+    batch.start([COMMAND], tmp_path, [], no_feed)
     assert slurm.said == [
         "seatrial: submitted as Slurm job 12",
         "seatrial: Slurm job 12 waits: others are before it (Priority)",
@@ -87,7 +92,7 @@ def test_a_job_that_will_not_run_is_given_up_with_the_reason(
 ) -> None:
     batch = slurm.batch(*states)
     with pytest.raises(SeatrialError, match=why):
-        batch.start([COMMAND], tmp_path, [])
+        batch.start([COMMAND], tmp_path, [], no_feed)
     assert batch.end() == []
     assert (slurm.cancelled == "12\n") == states[-1].startswith("PENDING")
 
@@ -95,7 +100,7 @@ def test_a_job_that_will_not_run_is_given_up_with_the_reason(
 def test_it_does_not_wait_for_ever(slurm: StubSlurm, tmp_path: Path) -> None:
     batch = slurm.batch("PENDING|Resources|", queue_timeout_s=3.0)
     with pytest.raises(SeatrialError, match=r"has not started for [34] s \(--queue-timeout\): nodes are not free yet"):
-        batch.start([COMMAND], tmp_path, [])
+        batch.start([COMMAND], tmp_path, [], no_feed)
     assert batch.end() == []
     assert slurm.cancelled == "12\n"
 
@@ -105,13 +110,13 @@ def test_a_slurm_that_says_nothing_any_more_is_given_up(slurm: StubSlurm, tmp_pa
     (slurm.folder / "deaf").touch()
     slurm.step_s = 20.0
     with pytest.raises(SeatrialError, match="Slurm has said nothing of job 12 for 120 s"):
-        batch.start([COMMAND], tmp_path, [])
+        batch.start([COMMAND], tmp_path, [], no_feed)
     assert slurm.cancelled == ""
 
 
 def test_ctrl_c_in_the_queue_cancels_the_job(slurm: StubSlurm, tmp_path: Path) -> None:
     batch = slurm.batch("PENDING|Resources|")
-    batch.start([COMMAND], tmp_path, [2])
+    batch.start([COMMAND], tmp_path, [2], no_feed)
     assert batch.end() == []
     assert slurm.cancelled == "12\n"
 
@@ -138,7 +143,7 @@ def test_what_sbatch_says_is_told(
     (slurm.folder / "sbatch.err").write_text(said)
     batch = slurm.batch()
     with pytest.raises(error, match=why) as raised:
-        batch.start([COMMAND], tmp_path, [])
+        batch.start([COMMAND], tmp_path, [], no_feed)
     assert type(raised.value) is error
     assert batch.end() == []
     assert slurm.cancelled == ""
@@ -148,7 +153,7 @@ def test_without_slurm_it_says_where_to_type_it(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PATH", str(tmp_path))
     batch = Batch(queue_timeout_s=1.0)
     with pytest.raises(RequestError, match="sbatch is not to be found; type this on a host of the cluster"):
-        batch.start([COMMAND], tmp_path, [])
+        batch.start([COMMAND], tmp_path, [], no_feed)
     assert batch.end() == []
 
 
@@ -166,7 +171,7 @@ def news(batch: Batch, count: int) -> list[tuple[int, str] | str]:
 
 def test_a_job_that_slurm_stopped_is_told_once(slurm: StubSlurm, tmp_path: Path) -> None:
     batch = slurm.batch("RUNNING|None|n[0-1]", "RUNNING|None|n[0-1]", "TIMEOUT|TimeLimit|n[0-1]")
-    batch.start([COMMAND], tmp_path, [])
+    batch.start([COMMAND], tmp_path, [], no_feed)
     assert news(batch, 1) == ["Slurm job 12: its time is over; give it more with --time (TIMEOUT)"]
     assert [batch.news() for _ in range(50)] == [None] * 50
     assert batch.end() == []
@@ -174,7 +179,7 @@ def test_a_job_that_slurm_stopped_is_told_once(slurm: StubSlurm, tmp_path: Path)
 
 def test_the_end_of_the_job_is_that_of_all_agents(slurm: StubSlurm, tmp_path: Path) -> None:
     batch = slurm.batch("RUNNING|None|n[0-1]", "FAILED|NonZeroExitCode|n[0-1]")
-    batch.start([COMMAND], tmp_path, [])
+    batch.start([COMMAND], tmp_path, [], no_feed)
     (tmp_path / "slurm.log").write_text("srun: error: n1: task 1: Killed\n")
     words = "Slurm job 12: it failed (FAILED); n1: task 1: Killed"
     assert news(batch, 2) == [(0, words), (1, words)]
@@ -184,7 +189,7 @@ def test_the_end_of_the_job_is_that_of_all_agents(slurm: StubSlurm, tmp_path: Pa
 
 def test_a_job_that_goes_on_is_cancelled_at_the_end(slurm: StubSlurm, tmp_path: Path) -> None:
     batch = slurm.batch("RUNNING|None|n[0-1]")
-    batch.start([COMMAND], tmp_path, [])
+    batch.start([COMMAND], tmp_path, [], no_feed)
     assert batch.end() == []
     assert slurm.cancelled == "12\n"
 
@@ -192,6 +197,6 @@ def test_a_job_that_goes_on_is_cancelled_at_the_end(slurm: StubSlurm, tmp_path: 
 def test_a_job_that_cannot_be_cancelled_is_named(slurm: StubSlurm, tmp_path: Path) -> None:
     (slurm.folder / "deaf").touch()
     batch = slurm.batch("RUNNING|None|n[0-1]")
-    batch.start([COMMAND], tmp_path, [])
+    batch.start([COMMAND], tmp_path, [], no_feed)
     ((node, words),) = batch.end()
     assert (node, words) == (0, "Slurm job 12 may still be there, Slurm does not say; type scancel 12")

@@ -19,7 +19,10 @@ def statements(source: str) -> list[str]:
     return [
         f"{node.lineno}: {ast.dump(node) if not isinstance(node, Blocks) else type(node).__name__}"
         for node in ast.walk(tree)
-        if isinstance(node, ast.stmt) and not is_text(node) and not isinstance(node, ast.Pass)
+        if isinstance(node, ast.stmt)
+        and not is_text(node)
+        and not isinstance(node, ast.Pass)
+        and not is_list_of_names(node)
     ]
 
 
@@ -38,6 +41,10 @@ Blocks = (
 
 def is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def is_list_of_names(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__"
 
 
 def heads(source: str) -> Iterator[str]:
@@ -73,6 +80,9 @@ it."""
 NAME = "# kept"  # gone
 """About
 NAME."""
+__all__ = [
+    "NAME",
+]
 
 
 class Empty(Exception):
@@ -100,6 +110,9 @@ def function(x):
 
 
 NAME = "# kept"
+
+
+
 
 
 

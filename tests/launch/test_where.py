@@ -13,18 +13,12 @@ from seatrial.launch import where as module
 from seatrial.launch.job import Processes
 from seatrial.launch.local import TARGETS, render
 from seatrial.launch.option import Option
-from seatrial.launch.options import SUBCOMMANDS
+from seatrial.launch.pyz import parse
 from seatrial.launch.target import Placement, Target, Where
 from seatrial.launch.where import where_of
 
 (LOCAL,) = TARGETS
-VALUES: dict[str, Any] = {
-    **{
-        option.name: False if option.flag else () if option.multiple else option.default
-        for option in SUBCOMMANDS["run"].options
-    },
-    "device": "cpu",
-}
+VALUES: dict[str, Any] = {**parse("x.pyz", "run", []), "device": "cpu"}
 
 
 def processes(nodes: int, nproc_per_node: int, device: str) -> Processes:

@@ -38,19 +38,24 @@ class Agent:
         *,
         connection: socket.socket,
         received: bytes,
+        address: str,
         node_rank: int,
         cores: int,
         keep: str | None,
         local_rank: int | None = None,
         local_world_size: int | None = None,
     ) -> None:
-        """``received``: what the conductor has said so far. ``local_rank``: we are the agent of that one rank only."""
+        """``received``: what the conductor has said so far. ``address``: by which the other nodes reach this one.
+        ``local_rank``: we are the agent of that one rank only.
+        """
         self._received = received
+        self._address = address
         self._local_rank = local_rank
         self._local_world_size = local_world_size
         self._connection = connection
         self._connection.settimeout(_SEND_TIMEOUT_S)
-        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._node_rank = node_rank
         self._cores = cores
         self._keep = keep
@@ -160,8 +165,7 @@ class Agent:
             if self._clock.answer(message):
                 self._ask_time()
         elif kind == "port":
-            address = self._connection.getsockname()[0]
-            self._send({"kind": "port", "gen": message["gen"], "address": address, "port": free_port()})
+            self._send({"kind": "port", "gen": message["gen"], "address": self._address, "port": free_port()})
         elif kind == "start":
             self._start(message)
         elif kind == "step":
@@ -191,7 +195,7 @@ class Agent:
             "node",
             node=self._node_rank,
             hostname=platform.node(),
-            address=self._connection.getsockname()[0],
+            address=self._address,
             pid=os.getpid(),
             cores=self._cores,
         )
@@ -216,7 +220,7 @@ class Agent:
                 "local_world_size": local_world_size,
                 "node_rank": self._node_rank,
                 "node": platform.node(),
-                "address": self._connection.getsockname()[0],
+                "address": self._address,
             }
             if program is None:
                 worker = {name: message[name] for name in ("ranks", "device", "backend", "planted")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -12,38 +13,56 @@ from pathlib import Path
 from seatrial.launch.command import Command
 from seatrial.probe.process import launcher_fds
 
-__all__ = ["Agents"]
+__all__ = ["Adopt", "Agents"]
+
+Adopt = Callable[[socket.socket, bytes], None]
+"""Takes a connection at whose other end an agent will speak, once it was sent these bytes (``conductor/serve.py``)."""
 
 _AGENT_END_S = 8.0
 _KILLED_S = 2.0
 """A process in state D outlives SIGKILL; the report does not wait for it."""
 _LAST_WORDS_S = 2.0
 """What an agent said last may still be unread when its process is gone."""
-_LAST_LINE_BYTES = 2_000
+_SAID_BYTES = 4_000
+
+
+def _plain(node: int, code: int, said: str) -> str:
+    last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
+    return f"its agent ended with exit code {code}{last and f': {last}'}"
 
 
 class Agents:
     """A child process for each command: it is the agent of a node, or what starts the agents of several."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, words: Callable[[int, int, str], str] = _plain
+    ) -> None:
+        """``words``: how it is told that the process of a node ended, from node, exit code and what it said last."""
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         """By node; one process may stand for several."""
         self._clock = clock
+        self._words = words
         self._logs: dict[int, Path] = {}
         self._ended_at: dict[int, float] = {}
         self._told: set[int] = set()
 
-    def start(self, commands: Sequence[Command], folder: Path, caught: Sequence[int] = ()) -> None:
+    def start(self, commands: Sequence[Command], folder: Path, caught: Sequence[int], adopt: Adopt) -> None:
         """Start one process a command; its output goes to a file in the folder."""
         for command in commands:
             path = folder / f"node{command.nodes[0]}.log"
-            with open(path, "ab") as log:
+            with contextlib.ExitStack() as stack:
+                log = stack.enter_context(open(path, "ab"))
+                theirs: socket.socket | None = None
+                if command.feed is not None:
+                    ours, theirs = socket.socketpair()
+                    stack.enter_context(theirs)
+                    adopt(ours, command.feed.all())
                 process = subprocess.Popen(
                     command.argv,
                     env={**os.environ, **command.env},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL if theirs is None else theirs.fileno(),
+                    stdout=log if theirs is None else theirs.fileno(),
+                    stderr=log,
                     pass_fds=launcher_fds(os.environ),
                     # A terminal's Ctrl-C and Ctrl-Z are for the controller alone.
                     start_new_session=True,
@@ -59,8 +78,7 @@ class Agents:
                 continue
             if now - self._ended_at.setdefault(node, now) >= _LAST_WORDS_S:
                 self._told.add(node)
-                said = _last_line(self._logs[node])
-                return node, f"its agent ended with exit code {process.returncode}{said and f': {said}'}"
+                return node, self._words(node, process.returncode, _said_last(self._logs[node]))
         return None
 
     def kill(self) -> None:
@@ -86,11 +104,10 @@ class Agents:
                 process.wait(max(0.0, until - time.monotonic()))
 
 
-def _last_line(log: Path) -> str:
+def _said_last(log: Path) -> str:
     try:
         with open(log, "rb") as file:
-            file.seek(max(0, log.stat().st_size - _LAST_LINE_BYTES))
-            lines = file.read().decode(errors="replace").split("\n")
+            file.seek(max(0, log.stat().st_size - _SAID_BYTES))
+            return file.read().decode(errors="replace")
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")

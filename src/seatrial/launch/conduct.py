@@ -90,6 +90,8 @@ def _conduct(
 ) -> int:
     source = Source(job.run, "conductor")
     keep(source.event("run", version=__version__, schema=SCHEMA, created=time.time(), **told, job=job.to_json()))
+    for words in job.absent:
+        keep(source.event("note", severity="warn", text=f"left out: {words}"))
     target = TARGETS[job.target]
     if target.carry_out is not None and meeting is None:
         return target.carry_out(job, folder, keep, hear, caught)
@@ -105,7 +107,7 @@ def _conduct(
             commands = target.render(job, control=control, token=token, keep=str(folder))
         else:
             commands = (agent_command(job, meeting.number, control=control, token=token, keep=str(folder)),)
-        driver.start(commands, folder, caught)
+        driver.start(commands, folder, caught, server.adopt)
         # Only now: whatever the driver had to wait for counts for nobody.
         server.serve(conductor(time.monotonic()), job.nodes, source, _between(driver, caught))
     finally:

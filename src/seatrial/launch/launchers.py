@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.launch.agents import Agents
+from seatrial.launch.agents import Adopt, Agents
 from seatrial.launch.bundle import write_bundle
 from seatrial.launch.command import Command, pasted, shown
 from seatrial.launch.launcher_words import reason, reason_of_agent
@@ -66,15 +66,15 @@ class Launcher(Agents):
     """Agents that a launcher starts for us. It is asked to end before it is killed: it has helpers on other hosts."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock)
+        super().__init__(clock, _words)
         self._seen = False
         self._look_at = 0.0
 
-    def start(self, commands: Sequence[Command], folder: Path, caught: Sequence[int] = ()) -> None:
+    def start(self, commands: Sequence[Command], folder: Path, caught: Sequence[int], adopt: Adopt) -> None:
         """Write what they read, then start them. Raises RequestError when the folder cannot be written to."""
         for command in commands:
             prepare(command)
-        super().start(commands, folder, caught)
+        super().start(commands, folder, caught, adopt)
 
     def news(self) -> tuple[int, str] | str | None:
         """How a launcher ended, or why an agent has not come although the launcher goes on."""
@@ -83,12 +83,7 @@ class Launcher(Agents):
             self._seen = found is not None
             if found is not None:
                 return found
-        ended = super().news()
-        if ended is None or isinstance(ended, str):
-            return ended
-        node, words = ended
-        why = reason(_tail(self._logs[node]))
-        return node, f"its launcher ended: {why}" if why else words
+        return super().news()
 
     def _look(self) -> tuple[int, str] | str | None:
         for process in self.processes.values():
@@ -120,6 +115,11 @@ class Launcher(Agents):
 
     def _running(self) -> set[int]:
         return {process.pid for process in self.processes.values() if process.poll() is None}
+
+
+def _words(node: int, code: int, said: str) -> str:
+    why = reason(said) or f"exit code {code}"
+    return f"its launcher ended: {why}"
 
 
 def _tail(log: Path) -> str:

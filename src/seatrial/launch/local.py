@@ -14,9 +14,9 @@ from seatrial.launch.option import NODES
 from seatrial.launch.target import Placement, Target, Where
 from seatrial.probe import own_code
 
-__all__ = ["TARGETS", "render"]
+__all__ = ["TARGETS", "VISIBLE", "render"]
 
-_VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}
+VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}
 
 
 def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Command, ...]:
@@ -37,7 +37,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
 
 def _devices(job: Processes, node: int) -> Mapping[str, str]:
     """Which devices a node sees that shares this machine with others."""
-    name = _VISIBLE.get(job.device)
+    name = VISIBLE.get(job.device)
     if name is None or job.nodes == 1:
         return {}
     first, last = node * job.nproc_per_node, (node + 1) * job.nproc_per_node

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.launch import place
 from seatrial.launch.command import Command
-from seatrial.launch.hosts import Host, hosts_of
+from seatrial.launch.hosts import HOSTFILE, HOSTS, Host, hosts_of
 from seatrial.launch.job import Processes
 from seatrial.launch.launchers import FileCommand, Launcher, shown_with_files
 from seatrial.launch.mpi_launchers import MpiLauncher, argv_of, environ_of, hostfile_of, recognise
-from seatrial.launch.option import HOSTFILE, HOSTS, Option
+from seatrial.launch.option import Option
 from seatrial.launch.target import Driver, Placement, Target, Where
 from seatrial.launch.unseen import agent_environ, device_of, own_address
 
@@ -70,7 +70,7 @@ class _Mpirun:
 def _resolve(where: Where) -> Placement:
     python = where.python or sys.executable
     launcher = _find(where.own["mpirun"])
-    asked = hosts_of(where.own["hosts"], where.own["hostfile"])
+    asked = _hosts(where)
     if asked:
         device = device_of(where, python)
         hosts = tuple((host.name, _slots(host, where)) for host in asked)
@@ -101,6 +101,22 @@ def _resolve(where: Where) -> Placement:
             installed=not asked or where.backend == "mpi",
         ),
     )
+
+
+def _hosts(where: Where) -> tuple[Host, ...]:
+    """Those that were told; none: this machine."""
+    if where.own["hosts"] is None and where.own["hostfile"] is None:
+        return ()
+    found = hosts_of(where.own["hosts"], where.own["hostfile"])
+    names = [host.name for host in found]
+    for host in found:
+        if host.user is not None or host.port is not None:
+            raise RequestError(
+                f"{host.name}: mpirun cannot be told a user or a port for each host; put them into ~/.ssh/config."
+            )
+        if names.count(host.name) > 1:
+            raise RequestError(f"{host.name} is named twice; give it all its slots in one place.")
+    return found
 
 
 def _find(told: str) -> MpiLauncher:

@@ -1,13 +1,12 @@
-"""What an option is, as data; and those that several targets take."""
+"""What an option is, as data; and the one that most targets take."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-__all__ = ["HOSTFILE", "HOSTS", "MIN_HOSTS", "NODES", "Option", "is_given", "retyped"]
+__all__ = ["NODES", "Option", "is_given", "retyped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,26 +29,6 @@ class Option:
 
 
 NODES = Option(flags=("--nodes",), name="nodes", help="How many nodes.", type=int, metavar="N")
-HOSTS = Option(
-    flags=("--hosts",),
-    name="hosts",
-    help="The hosts, each with its processes if not all have the same: a,b:4.",
-    metavar="HOST[:M],..",
-)
-HOSTFILE = Option(
-    flags=("--hostfile",),
-    name="hostfile",
-    help="A file with a host a line: HOST, HOST slots=M, HOST:M.",
-    type=Path,
-    metavar="FILE",
-)
-MIN_HOSTS = Option(
-    flags=("--min-hosts",),
-    name="min_hosts",
-    help="Go on without the hosts that do not come while K have; a PASS is then partial.",
-    type=int,
-    metavar="K",
-)
 
 
 def is_given(option: Option, value: Any) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from seatrial.errors import RequestError, SeatrialError
+from seatrial.launch.agents import Adopt
 from seatrial.launch.command import Command
 from seatrial.launch.launchers import prepare
 from seatrial.launch.slurm_words import ACCOUNTED, ASKED, JobState, complaint, ended_by, read_state, waits_for
@@ -53,7 +54,7 @@ class Batch:
         self._lost: list[tuple[int, str]] = []
         self._over = False
 
-    def start(self, commands: Sequence[Command], folder: Path, caught: Sequence[int]) -> None:
+    def start(self, commands: Sequence[Command], folder: Path, caught: Sequence[int], adopt: Adopt) -> None:
         """Submit, and wait until it runs. Raises RequestError for what Slurm refuses, SeatrialError for the rest."""
         (command,) = commands
         self._nodes, self._log = command.nodes, folder / "slurm.log"

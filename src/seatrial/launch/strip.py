@@ -1,4 +1,4 @@
-"""Python source without comments, docstrings and the types of functions, on the same lines.
+"""Python source without comments, docstrings, lists of names and the types of functions, on the same lines.
 
 By places in the text, not by ``ast.unparse``: what that writes differs from Python to Python.
 """
@@ -20,7 +20,7 @@ def stripped(source: str) -> str:
     """The source with blank lines for comments and for statements that are only a text.
 
     Where such a statement is all that a block has, ``pass`` takes its place. Types of arguments and results go where
-    nobody reads them while the program runs: in modules that postpone annotations.
+    nobody reads them while the program runs: in modules that postpone annotations. Nor does anybody read ``__all__``.
     """
     source = _untyped(source)
     # Not splitlines, which ends a line at a form feed, too.
@@ -34,15 +34,20 @@ def stripped(source: str) -> str:
 
 def _untyped(source: str) -> str:
     tree = ast.parse(source)
-    if not any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body):
-        return source
+    postponed = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
     text = source.encode()
     starts = [0]
     for line in io.BytesIO(text):
         starts.append(starts[-1] + len(line))
-    for begin, end in sorted(_types(tree, text, starts), reverse=True):
+    cuts = [(_begin(node, starts), _end(node, starts)) for node in tree.body if _is_list_of_names(node)]
+    cuts += _types(tree, text, starts) if postponed else ()
+    for begin, end in sorted(cuts, reverse=True):
         text = text[:begin] + b"\n" * text.count(b"\n", begin, end) + text[end:]
     return text.decode()
+
+
+def _is_list_of_names(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]
 
 
 def _types(tree: ast.Module, text: bytes, starts: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -65,11 +70,11 @@ def _types(tree: ast.Module, text: bytes, starts: Sequence[int]) -> Iterator[tup
             yield from cut(text.rindex(b"->", 0, _begin(node.returns, starts)), node.returns)
 
 
-def _begin(node: ast.expr | ast.arg, starts: Sequence[int]) -> int:
+def _begin(node: ast.expr | ast.stmt | ast.arg, starts: Sequence[int]) -> int:
     return starts[node.lineno - 1] + node.col_offset
 
 
-def _end(node: ast.expr, starts: Sequence[int]) -> int:
+def _end(node: ast.expr | ast.stmt, starts: Sequence[int]) -> int:
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
     return starts[node.end_lineno - 1] + node.end_col_offset

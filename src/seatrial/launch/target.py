@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from seatrial.launch.agents import Agents
+from seatrial.launch.agents import Adopt, Agents
 from seatrial.launch.command import Command, shown
 from seatrial.launch.job import Processes
 from seatrial.launch.option import Option
@@ -63,11 +63,11 @@ class Render(Protocol):
 class Driver(Protocol):
     """From the commands to their end. ``agents.Agents``, which has a child process for each command, is one."""
 
-    def start(self, commands: Sequence[Command], folder: Path, caught: Sequence[int]) -> None:
+    def start(self, commands: Sequence[Command], folder: Path, caught: Sequence[int], adopt: Adopt) -> None:
         """Start them, or submit them and wait until they run; what they print goes to files in the folder.
 
-        What is waited for is told in words. Returns early when ``caught`` is no longer empty (a signal came). No
-        deadline of the trial runs yet. Raises SeatrialError when they will never run.
+        ``adopt``: for commands with a feed. What is waited for is told in words. Returns early when ``caught`` is no
+        longer empty (a signal came). No deadline of the trial runs yet. Raises SeatrialError when they will never run.
         """
 
     def news(self) -> tuple[int, str] | str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seatrial.errors import RequestError
-from seatrial.worker.mpi_library import is_mpi_error
+from seatrial.worker.mpi_end import is_mpi_error
 
 __all__ = ["cause_of"]
 
