@@ -6,12 +6,14 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hosts import hosts as hosts
@@ -96,6 +98,20 @@ def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("bundle") / "seatrial.pyz"
     write_bundle(file)
     return file
+
+
+@pytest.fixture(scope="session")
+def three_ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """What ``on_3_ranks(rank, folder)`` gave in real ranks, of each collected file that has one: file -> by rank.
+
+    One set of processes for all: starting them costs more than what they do.
+    """
+    from training.rank_processes import run_jobs
+
+    collected = {item.module.__name__ for item in request.session.items if isinstance(item, pytest.Function)}
+    names = sorted(name for name in collected if hasattr(sys.modules[name], "on_3_ranks"))
+    folder = tmp_path_factory.mktemp("ranks")
+    return run_jobs(3, {name: (sys.modules[name].on_3_ranks, (str(folder / name),)) for name in names})
 
 
 @pytest.fixture(autouse=True)

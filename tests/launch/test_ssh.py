@@ -14,45 +14,20 @@ from typing import Any
 
 import pytest
 from launch.ssh_double import write_ssh_double
+from launchers.gather import gathered, job_of, where
 
-from seatrial.conductor.records import Actions
-from seatrial.conductor.serve import Server
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.launch.command import Command
 from seatrial.launch.hosts import Host
-from seatrial.launch.job import Processes
 from seatrial.launch.ssh import TARGETS, ssh_argv
 from seatrial.launch.ssh_hosts import explained
 from seatrial.launch.target import Where
-from seatrial.verdict.events import Source
 
 (SSH,) = TARGETS
 
 
-def where(hosts: str, *, dry_run: bool = False, **own: Any) -> Where:
-    values = {"nodes": None, "hostfile": None, "min_hosts": None, "ssh_port": None, "hosts": hosts, **own}
-    shared: dict[str, Any] = {"device": "cpu", "backend": "auto", "python": sys.executable, "env": {}}
-    nproc_per_node = values.pop("nproc_per_node", None)
-    return Where(target="ssh", nproc_per_node=nproc_per_node, dry_run=dry_run, own=values, **shared)
-
-
-def job(told: Where) -> Processes:
-    place = SSH.resolve(told)
-    return Processes(
-        run="x",
-        target="ssh",
-        nodes=place.nodes,
-        nproc_per_node=place.nproc_per_node,
-        device=place.device,
-        backend=place.backend,
-        python=place.python,
-        env=place.env,
-        detail=place.detail,
-    )
-
-
 def commands(told: Where, token: str = "t") -> tuple[Command, ...]:
-    return SSH.render(job(told), control="", token=token, keep="")
+    return SSH.render(job_of(SSH, told), control="", token=token, keep="")
 
 
 @pytest.fixture
@@ -101,48 +76,9 @@ def test_a_dry_run_asks_no_host_where_all_is_said(monkeypatch: pytest.MonkeyPatc
     assert len(commands(where("a,b", dry_run=True, nproc_per_node=2))) == 2
 
 
-class GatherDouble:
-    """A machine that waits for its agents and then stops them."""
-
-    def __init__(self, nodes: int) -> None:
-        self.nodes = nodes
-        self.missing = set(range(nodes))
-        self.said: list[dict[str, Any]] = []
-
-    def joined(self, node: int, now: float) -> Actions:
-        self.missing.discard(node)
-        return Actions(send=[(node, {"kind": "welcome", "run": "x"}), (node, {"kind": "stop"})])
-
-    def message(self, node: int, message: dict[str, Any], now: float) -> Actions:
-        self.said.append(message)
-        ended = [said["src"] for said in self.said if said["kind"] == "end"]
-        return Actions(over=not self.missing and len(ended) == self.nodes)
-
-    def lost(self, node: int, detail: str, now: float) -> Actions:
-        self.said.append({"kind": "lost", "node": node, "detail": detail})
-        return Actions(over=True)
-
-    def interrupt(self, by: str, now: float) -> Actions:
-        raise AssertionError(by)
-
-    def tick(self, now: float) -> Actions:
-        return Actions()
-
-
-def conducted(told: Where, tmp_path: Path, python: str = sys.executable) -> list[dict[str, Any]]:
+def conducted(told: Where, tmp_path: Path) -> list[dict[str, Any]]:
     """What the agents say that were started so."""
-    found = job(told)
-    machine = GatherDouble(found.nodes)
-    server = Server("127.0.0.1", "t", lambda event: None)
-    driver = SSH.driver(found)
-    try:
-        started = SSH.render(found, control="", token="t", keep="")
-        driver.start(started, tmp_path, [], server.adopt)
-        server.serve(machine, found.nodes, Source("x", "conductor"), driver.news)
-    finally:
-        server.close()
-        assert driver.end() == []
-    return machine.said
+    return gathered(SSH, job_of(SSH, told), tmp_path)
 
 
 def test_agents_come_through_ssh_and_leave_nothing_behind(doubled: Path, tmp_path: Path) -> None:

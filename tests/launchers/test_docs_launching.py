@@ -1,0 +1,40 @@
+"""docs/launching.md: every example is executed as it stands there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hosts import Hosts
+
+PAGE = (Path(__file__).parents[2] / "docs" / "launching.md").read_text(encoding="utf-8")
+
+
+def blocks(mark: str) -> list[str]:
+    return re.findall(rf"^```sh\n# {mark}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_every_block_says_where_it_runs() -> None:
+    heads = re.findall(r"^```sh\n(.*)$", PAGE, re.MULTILINE)
+    assert {head for head in heads if not head.startswith("# runs")} == set()
+    assert len(blocks("runs on hosts")) >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", "".join(blocks("runs by itself")).splitlines())
+def test_an_example_for_this_machine(line: str, tmp_path: Path) -> None:
+    script = f'seatrial() {{ {sys.executable} -m seatrial "$@"; }}\n{line}\n'
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=55, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.hosts
+@pytest.mark.parametrize("block", blocks("runs on hosts"))
+def test_an_example_for_hosts(block: str, hosts: Callable[[int], Hosts]) -> None:
+    made = hosts(2)
+    done = made[0].run("bash", "-e", "-c", block)
+    assert done.returncode == 0, done.stderr
