@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +35,15 @@ def test_the_list_for_rocm_is_whole() -> None:
         f"OMPI_MCA_mpi_accelerator_rocm_memcpy{way}_limit": "0" for way in ("D2H", "H2D")
     }
     assert told["OMPI_MCA_pml"] == "ucx"
+
+
+def test_the_page_says_what_is_set() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "launching.md").read_text("utf-8")
+    for name, settings in PROFILES.items():
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        if name != "ucc-rocm":  # names that differ in one part stand in braces there
+            assert [
+                f"{variable}={value}" for variable, value in settings.items() if f"{variable}={value}" not in row
+            ] == []
+    for variable, value in DEBUG.items():
+        assert f"{variable}={value}" in page
