@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts import UID, Hosts, hosts
+from hosts import UID, Hosts
 from launchers.test_under_mpirun import MPIRUNS
 from live.trials import Trial, events_in, trial
-
-__all__ = ["hosts"]  # a fixture: pytest finds it here
 
 pytestmark = pytest.mark.mpi
 each_mpirun = pytest.mark.parametrize("mpirun", MPIRUNS, ids=lambda path: Path(path).parts[-3])
@@ -120,6 +118,16 @@ def test_who_kills_mpirun_has_stopped_the_trial(tmp_path: Path, mpirun: str) -> 
     assert ended.exit_code == 130
     assert ended.report["acceptance"]["interrupted_by"] == "SIGKILL, which its launcher got"
     assert not any(finding["severity"] == "fail" for finding in ended.report["findings"])
+
+
+@pytest.mark.mpi4py
+@each_mpirun
+def test_mpi_moves_the_data(tmp_path: Path, mpirun: str) -> None:
+    path = [os.environ["SEATRIAL_TEST_MPI4PY"], *filter(None, [os.environ.get("PYTHONPATH")])]
+    words = ("--mpirun", mpirun, "--backend", "mpi", "--nproc-per-node", "2", "--only", "collectives")
+    ended = trial(tmp_path, "smoke", *ON, *words, env={"PYTHONPATH": os.pathsep.join(path)})
+    assert ended.exit_code == 0, ended.errors
+    assert {event["backend"] for event in ended.events() if event["kind"] == "rank"} == {"mpi"}
 
 
 # On two hosts
