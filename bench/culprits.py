@@ -1,20 +1,23 @@
 """How well the culprit solver names culprits, and in how many rounds.
 
-    nice python bench/culprits.py [NUM_FLEETS]
+    nice python bench/culprits.py [NUM_FLEETS [FOLDER]]
 
 Simulated fleets (``culprits_fleet.py``) answer the rounds that the solver asks for; its diagnosis is held against what
-was planted. Writes ``results/culprits.json``.
+was planted. Writes ``results/culprits.json``. Each 500 fleets are kept in FOLDER; what is there is not played again.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from culprits_fleet import GBPS, Fault, Fleet
@@ -23,6 +26,7 @@ from harness import write_result
 from seatrial.verdict.culprits import Diagnosis, Limits, Named, Observations, Topology, next_round, solve
 
 SEED = 7
+PART = 500
 MADS = (0.03, 0.04, 0.05)
 LOSSES = (0.10, 0.15, 0.20, 0.30, 0.50, 0.80, 1.00)
 """Shares of the healthy rate that a culprit loses; 1: it is dead."""
@@ -161,13 +165,33 @@ def _faults(topology: Topology, number: int, rng: random.Random) -> list[Fault]:
     return faults
 
 
-def quality(
-    num_fleets: int, *, seed: int = SEED, num_members: int | None = None, bursts: bool = False
-) -> dict[str, Any]:
+def quality(num_fleets: int, folder: Path, *, num_members: int | None = None, bursts: bool = False) -> dict[str, Any]:
+    """Counts over fleets 0, 1, ...; played in parts, each of which is kept."""
     count: Counter[str] = Counter()
-    by_loss: dict[float, Counter[str]] = {loss: Counter() for loss in LOSSES}
-    for index in range(num_fleets):
-        fleet = draw(random.Random(f"{seed} {index}"), num_members=num_members, bursts=bursts)
+    for first in range(0, num_fleets, PART):
+        last = min(first + PART, num_fleets)
+        file = folder / f"{'bursts' if bursts else 'quality'}-{first}-{last}.json"
+        if not file.exists():
+            file.write_text(json.dumps(_part(range(first, last), num_members=num_members, bursts=bursts)))
+        count.update(json.loads(file.read_text()))
+        print(last, dict(count), file=sys.stderr, flush=True)
+    by_loss = {
+        f"{loss:.0%}": {"planted": count.pop(f"planted {loss:.0%}", 0), "named": count.pop(f"named {loss:.0%}", 0)}
+        for loss in LOSSES
+    }
+    return {
+        **dict(sorted(count.items())),
+        "wrong_share": count["fleets with somebody wrongly named"] / max(1, count["fleets with culprits"]),
+        "missed_share": count["missed"] / max(1, count["culprits to be found"]),
+        "false_alarm_share": count["false alarms"] / max(1, count["healthy fleets"]),
+        "named_by_loss": by_loss,
+    }
+
+
+def _part(indices: Iterable[int], *, num_members: int | None, bursts: bool) -> Counter[str]:
+    count: Counter[str] = Counter()
+    for index in indices:
+        fleet = draw(random.Random(f"{SEED} {index}"), num_members=num_members, bursts=bursts)
         played = play(fleet)
         found = played.found
         sick = bool(fleet.faults)
@@ -181,8 +205,8 @@ def quality(
             count["sick fleets with open ends" if sick else "healthy fleets not passed"] += 1
         for fault in fleet.faults:
             loss = min(LOSSES, key=lambda each: abs(each - (1 - fault.factor)))
-            by_loss[loss]["planted"] += 1
-            by_loss[loss]["named"] += fault in found
+            count[f"planted {loss:.0%}"] += 1
+            count[f"named {loss:.0%}"] += fault in found
             count["culprits"] += 1
             if loss >= COUNTED:
                 count["culprits to be found"] += 1
@@ -200,15 +224,7 @@ def quality(
                 and 1 - fault.factor >= COUNTED
             ):
                 count["direction wrong"] += 1
-        if index % 500 == 499:
-            print(index + 1, dict(count), file=sys.stderr, flush=True)
-    return {
-        **dict(sorted(count.items())),
-        "wrong_share": count["fleets with somebody wrongly named"] / max(1, count["fleets with culprits"]),
-        "missed_share": count["missed"] / max(1, count["culprits to be found"]),
-        "false_alarm_share": count["false alarms"] / max(1, count["healthy fleets"]),
-        "named_by_loss": {f"{loss:.0%}": dict(each) for loss, each in by_loss.items()},
-    }
+    return count
 
 
 def _tell(index: int, played: Played, what: str) -> None:
@@ -271,11 +287,13 @@ def rounds_table(sizes: Iterable[int], repeats: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     num_fleets = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    folder = Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp())
+    folder.mkdir(exist_ok=True)
     started = time.monotonic()
     figures = {
         "seed": SEED,
-        "quality": quality(num_fleets),
-        "bursts": quality(num_fleets // 20, num_members=12, bursts=True),
+        "quality": quality(num_fleets, folder),
+        "bursts": quality(num_fleets // 20, folder, num_members=12, bursts=True),
         "rounds": rounds_table(
             (2, 3, 4, 8, 16, 17, 32, 64, 128, 232, 512, 1024, 4096), 100 if num_fleets >= 10_000 else 10
         ),

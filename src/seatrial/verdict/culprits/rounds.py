@@ -185,12 +185,18 @@ def _wanted(scene: Scene) -> list[Pair]:
                 pairs = _separate(scene, side)
                 waiting.update({side} if pairs else ())
                 wanted.update((frozenset(pair), pair) for pair in pairs)
+    asked = Counter[Side]()
     for cell in sides.open_cells:
-        if waiting.intersection(sides_of(cell.source, cell.target)) or any(cut.holds(cell) for cut in cuts):
+        mine = sides_of(cell.source, cell.target)
+        if waiting.intersection(mine) or any(cut.holds(cell) for cut in cuts):
             continue
         pair = (cell.source, cell.target)
+        # A member at the limit itself has many such links: a few of them tell as much as all.
+        if any(asked[side] >= MANY for side in mine):
+            continue
         if not cell.quiet:
-            if not any(sides.at_limit(side) for side in sides_of(*pair)):
+            if not any(sides.at_limit(side) for side in mine):
+                asked.update(mine)
                 wanted[frozenset(pair)] = pair
                 if cell.failed:
                     # It will hardly come back: what its ends reach elsewhere is needed too.
@@ -198,8 +204,9 @@ def _wanted(scene: Scene) -> list[Pair]:
             continue
         fault = link_fault(sides, cell)
         if fault == "unclear" and cell.repeats < ENOUGH_REPEATS:
+            asked.update(mine)
             # What it is held against may have been luck as well.
-            sides_there = (sides.others(side, besides=cell) for side in sides_of(*pair))
+            sides_there = (sides.others(side, besides=cell) for side in mine)
             best = (max(others, key=lambda c: c.ratio) for others in sides_there)
             again.update((frozenset((c.source, c.target)), (c.source, c.target)) for c in (cell, *best))
         elif fault != "no":

@@ -30,7 +30,7 @@ _NO_LIMITS = Limits()
 _MOST_LINKS = 8
 _HUB = 3
 _SIGMAS = 3
-"""A link that is below the limit by less than so much of its noise is measured again."""
+"""A link that is nearer to the limit than so much of its noise is measured again."""
 ENOUGH_REPEATS = 45
 
 
@@ -164,11 +164,12 @@ def link_fault(sides: Sides, cell: Cell) -> Literal["yes", "no", "unclear", "unk
     if sent is None or received is None or sides.states_of(cell) != ("good", "good"):
         return "unknown"
     limit = sides.rates.limit * min(1.0, sent, received)
-    if cell.ratio >= limit:
-        return "no"
     # Measured often enough, it is what it is.
-    sigmas = 1 if cell.repeats >= ENOUGH_REPEATS else _SIGMAS
-    return "yes" if cell.failed or cell.ratio < limit - sigmas * sides.rates.spread(cell) else "unclear"
+    few = cell.repeats < ENOUGH_REPEATS
+    spread = sides.rates.spread(cell)
+    if cell.ratio >= limit + (_SIGMAS * spread if few else 0.0):
+        return "no"
+    return "yes" if cell.failed or cell.ratio < limit - (_SIGMAS if few else 1) * spread else "unclear"
 
 
 def _links(sides: Sides, cuts: Sequence[Cut], topology: Topology) -> tuple[list[Named], tuple[Cell, ...]]:
@@ -215,9 +216,10 @@ def _hubs(links: Sequence[Named], topology: Topology, named: Iterable[int]) -> l
             if end not in named
         ]
         left = [each for each in left if not set(hubs).intersection(each.members)]
-    if len(left) > _MOST_LINKS:
-        why = f"{len(left)} links between good ends are slow, in no pattern of a switch or rail"
-        left = [_common("fabric", tuple(sorted({end for each in left for end in each.members})), why, left)]
+    if max(len(left), len(found)) > _MOST_LINKS:
+        # So many do not go bad at once: it is something that they share, and nothing is known of what.
+        why = f"{len(links)} links between good ends are slow, in no pattern of a switch or rail"
+        return [_common("fabric", tuple(sorted({end for each in links for end in each.members})), why, links)]
     return [*found, *left]
 
 
