@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hosts import hosts as hosts
 from hypothesis import settings
 
 from seatrial.launch.bundle import write_bundle
@@ -29,7 +30,10 @@ def _has(*programs: str) -> bool:
 
 MARKS: dict[str, tuple[str, Callable[[], bool]]] = {
     "root": ("needs root", lambda: os.geteuid() == 0),
-    "hosts": ("needs root and ip, to make hosts from network namespaces", lambda: os.geteuid() == 0 and _has("ip")),
+    "hosts": (
+        "needs root, ip and sshd, to make hosts from network namespaces",
+        lambda: os.geteuid() == 0 and _has("ip", "sshd", "ssh"),
+    ),
     "mpi": ("needs mpirun, named by SEATRIAL_TEST_MPIRUNS", lambda: bool(os.environ.get("SEATRIAL_TEST_MPIRUNS"))),
     "mpi4py": (
         "needs mpirun as above, and mpi4py and NumPy in the folder that SEATRIAL_TEST_MPI4PY names",
