@@ -74,6 +74,9 @@ class SimulatedFleet:
         on_state: Mapping[State, Callable[[SimulatedFleet], None]] | None = None,
         at_s: Sequence[tuple[float, Callable[[SimulatedFleet], None]]] = (),
         suspects: Callable[[str, list[dict[str, Any]]], tuple[int, ...]] = lambda check, events: (),
+        next_round: Callable[[str, list[dict[str, Any]]], tuple[tuple[int, ...], Any] | None] = lambda check, events: (
+            None
+        ),
     ) -> None:
         """``complain``: ranks that meet in a step tell of a peer's death before its agent does. ``suspended``: the
         controller is stopped (from, for) so many seconds. ``echo``: the part of all messages that come twice.
@@ -88,6 +91,7 @@ class SimulatedFleet:
             deadline_s=deadline_s,
             worker={"device": "cpu", "backend": "gloo", "env": {}, "planted": []},
             suspects=suspects,
+            next_round=next_round,
         )
         self.machine = Machine(self.config, self.now)
         self._scopes = {step.check: step.scope for step in steps}

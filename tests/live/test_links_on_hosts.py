@@ -94,3 +94,35 @@ def test_a_host_at_100_mbit_among_others_at_1_gbit_is_named(four: Hosts) -> None
     _limit_at_switch(four[2], "100mbit")
     report = _trial(four)
     assert _named(report) == [("node", "node node2")]
+
+
+def test_one_direction_is_told(four: Hosts) -> None:
+    four[1].limit("100mbit")
+    report = _trial(four)
+    assert _named(report) == [("node", "node node1")]
+    (finding,) = (f for f in report["findings"] if f["severity"] == "fail")
+    assert finding["what"].startswith("node node1 (sending) reaches 0.01")
+
+
+def test_a_link_that_carries_nothing_between_two_good_hosts(four: Hosts) -> None:
+    four[1].firewall("-A", "INPUT", "-s", four[3].address, "-j", "DROP")
+    report = _trial(four)
+    assert _named(report) == [("link", "link node1–node3")]
+
+
+def test_a_link_whose_connections_are_reset(four: Hosts) -> None:
+    four[2].firewall("-A", "INPUT", "-p", "tcp", "-s", four[3].address, "-j", "REJECT", "--reject-with", "tcp-reset")
+    report = _trial(four)
+    assert _named(report) == [("link", "link node2–node3")]
+
+
+@pytest.mark.parametrize("share", ["0.05", "0.3"])
+def test_a_host_that_loses_packets_of_its_data(four: Hosts, share: str) -> None:
+    """Of those from the other hosts' ranks; what the conductor on the first host says comes through."""
+    for other in (1, 2):
+        rule = ["-s", four[other].address, "-m", "statistic", "--mode", "random", "--probability", share]
+        four[3].firewall("-A", "INPUT", *rule, "-j", "DROP")
+    rule = ["-p", "tcp", "-s", four[0].address, "-m", "statistic", "--mode", "random", "--probability", share]
+    four[3].firewall("-A", "INPUT", *rule, "-j", "DROP")
+    report = _trial(four)
+    assert _named(report) == [("node", "node node3")]
