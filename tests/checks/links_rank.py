@@ -12,10 +12,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import torch.distributed as dist  # noqa: E402
-from checks.lone_context import LoneContext  # noqa: E402
+import torch.distributed as dist
+from checks.lone_context import LoneContext
 
-from seatrial.checks.links import Params, measure  # noqa: E402
+from seatrial.checks.links import Params, measure
 
 rank, size, port = (int(word) for word in sys.argv[1:4])
 store = dist.TCPStore("127.0.0.1", port, None, rank == 0, timedelta(seconds=30), wait_for_workers=False)

@@ -16,6 +16,7 @@ from seatrial.verdict.findings import Finding, Ruling
 
 GBPS = 10.0
 DEAD = "timeout after 10 s"
+Slow = dict[tuple[int | None, int | None], float]
 
 
 @dataclass(kw_only=True)
@@ -92,7 +93,7 @@ def _figure(name: str, value: float, unit: str, rank: int, peer: int | None, sta
     return Figure(check="links", name=name, value=value, unit=unit, better="high", rank=rank, peer=peer, stage=stage)
 
 
-def _slow_node(rank: int, left: float) -> dict[tuple[int | None, int | None], float]:
+def _slow_node(rank: int, left: float) -> Slow:
     return {(rank, None): left, (None, rank): left}
 
 
@@ -142,21 +143,21 @@ def test_of_two_nodes_alone_the_ends_are_not_separable() -> None:
 
 
 def test_two_nodes_that_are_slow_alike_are_held_against_the_users_limit() -> None:
-    both = {(0, 1): 0.5, (1, 0): 0.5}
+    both: Slow = {(0, 1): 0.5, (1, 0): 0.5}
     assert SimulatedCluster(nodes=2, slow=both).trial().findings == ()
     finding = _only(SimulatedCluster(nodes=2, slow=both).trial(Params(min_gbps=8.0)))
     assert finding.limit is not None or "user links.min_gbps" in str(finding)
 
 
 def test_a_device_that_is_slow_within_its_node_is_named_there() -> None:
-    slow = {key: 0.5 for other in (4, 6, 7) for key in ((5, other), (other, 5))}
+    slow: Slow = {key: 0.5 for other in (4, 6, 7) for key in ((5, other), (other, 5))}
     finding = _only(SimulatedCluster(nodes=2, nproc_per_node=4, device_type="cuda", slow=slow).trial())
     assert finding.culprit.kind == "device"
     assert finding.culprit.name == "rank 5 (a device, local rank 1 on n1)"
 
 
 def test_each_rail_of_devices_is_compared_by_itself() -> None:
-    slow = {key: 0.6 for other in (1, 3, 7) for key in ((5, other), (other, 5))}
+    slow: Slow = {key: 0.6 for other in (1, 3, 7) for key in ((5, other), (other, 5))}
     finding = _only(SimulatedCluster(nodes=4, nproc_per_node=2, device_type="cuda", slow=slow).trial())
     assert finding.culprit.ranks == (5,)
 
@@ -171,7 +172,7 @@ def test_a_late_node_is_named_by_its_latency_and_noise_of_a_scheduler_is_not() -
 
 
 @pytest.mark.parametrize("slow", [{}, _slow_node(1, 0.2)])
-def test_a_search_that_was_cut_short_is_no_pass(slow: dict[tuple[int | None, int | None], float]) -> None:
+def test_a_search_that_was_cut_short_is_no_pass(slow: Slow) -> None:
     cluster = SimulatedCluster(nodes=6, slow=slow)
     full = cluster.trial()
     for most_rounds in range(len(cluster.rounds)):

@@ -30,7 +30,7 @@ def _measured(size: int, *parts: dict[str, Any]) -> list[tuple[list[dict[str, An
         for process in running:
             stack.callback(process.kill)
         told = [process.communicate(timeout=50)[0] for process in running]
-    return [tuple(json.loads(text.splitlines()[-1])) for text in told]  # type: ignore[misc]
+    return [tuple(json.loads(text.splitlines()[-1])) for text in told]
 
 
 def test_a_pair_and_a_group_on_two_fabrics() -> None:

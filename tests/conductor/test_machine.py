@@ -114,7 +114,7 @@ def test_a_rank_that_hangs_alone_is_late_at_the_deadline_of_its_step() -> None:
 
 
 def test_a_check_asks_for_rounds_as_long_as_it_has_something_to_ask() -> None:
-    wishes = {"compute": [((1, 4), {"parts": [1]}), ((0, 1, 2), {"parts": [2]})]}
+    wishes: dict[str, list[Any]] = {"compute": [((1, 4), {"parts": [1]}), ((0, 1, 2), {"parts": [2]})]}
     told = _run(next_round=lambda check, events: wishes[check].pop(0) if wishes.get(check) else None)
     steps = [(event["check"], event["stage"], event["ranks"]) for event in told.of("step")]
     assert steps[:4] == [
@@ -126,7 +126,7 @@ def test_a_check_asks_for_rounds_as_long_as_it_has_something_to_ask() -> None:
 
 
 def test_after_a_death_no_round_of_before_is_asked_again() -> None:
-    wishes = [((1, 4), {}), ((0, 1, 2), {})]
+    wishes: list[Any] = [((1, 4), {}), ((0, 1, 2), {})]
     told = _run(
         Planted(kind="dead", rank=4, at=1), next_round=lambda check, events: wishes.pop(0) if wishes else None, seed=1
     )

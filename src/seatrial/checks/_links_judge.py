@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from seatrial.verdict.culprits import (
@@ -90,10 +90,18 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             absent.append(f"the last rounds between {fabric.name}")
         rates = solve(seen.rates, fabric.topology, fabric.limits)
         late = solve(Observations(pairs=seen.latencies), fabric.topology, fabric.limits)
-        known = {named.members for named in rates.culprits}
+        accused = {member for named in rates.culprits if named.kind in ("node", "device") for member in named.members}
+        known = {named.members for named in rates.culprits} | {(member,) for member in accused}
         words = _Words(evidence=evidence, fabric=fabric, floor_s=FLOORS_S[evidence.device_type])
-        findings += [words.finding(named, rates, latency=False) for named in rates.culprits]
-        findings += [words.finding(named, late, latency=True) for named in late.culprits if named.members not in known]
+        told = [words.finding(named, rates, latency=False) for named in rates.culprits]
+        told += [words.finding(named, late, latency=True) for named in late.culprits if named.members not in known]
+        # A member that loses what it is sent spoils links both ways: it is at fault, and its links are told beside it.
+        findings += [
+            replace(each, severity="info")
+            if each.culprit.kind == "link" and accused.intersection(each.culprit.ranks)
+            else each
+            for each in told
+        ]
         cells = {frozenset((cell.source, cell.target)) for cell in (*rates.unconfirmed, *late.unconfirmed)}
         absent += [f"a clear answer on {words.pair(*sorted(pair))}" for pair in sorted(cells, key=sorted)]
         absent += [f"{fabric.name}: {text}" for text in (*rates.remains, *late.remains)]

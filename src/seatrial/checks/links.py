@@ -7,6 +7,7 @@ alone on a quiet fabric with partners known to be good.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ __all__ = ["CHECK", "Params"]
 
 _PINGS, _PING_BYTES = 20, 8
 _FEWEST = 3
+_SHARE = 0.5
+"""Of the time that a round has; the rest is for a last turn in which all pairs fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +39,8 @@ class Params:
     gpu_bytes: int = 268_435_456
     seconds: float = 1.0
     """One direction of one pair takes about so long at most; the number of its transfers shrinks to that, down to 3."""
-    pair_timeout_s: float = 10.0
-    """After so long without an answer a transfer, or the meeting of two ranks, has failed."""
+    pair_timeout_s: float = 5.0
+    """After so long without an answer a transfer has failed. Gloo tries about five times so long to meet a peer."""
     min_gbps: float | None = None
     """The user's own limit for pairs of nodes; None: what healthy pairs reach decides."""
     timeout_s: float = 240.0
@@ -108,6 +111,7 @@ class _Part:
         self._payload = torch.ones(size, dtype=torch.uint8, device=context.device.torch)
         self._word = torch.zeros(1, dtype=torch.int64, device=context.device.torch)
         self._name = f"links/{context.stage}/{asked['fabric']}"
+        self._late_at = time.monotonic() + _SHARE * context.timeout_s
 
     def run(self) -> None:
         """Turn by turn, each beginning when all have ended the one before."""
@@ -117,7 +121,8 @@ class _Part:
                 return
         turns = self._asked["turns"]
         for turn in range(turns):
-            self._wait_for_others_to_end(turn)
+            if not self._wait_for_others_to_end(turn):
+                return
             for a, b in self._asked["pairs"][turn::turns]:
                 if self._context.rank in (a, b):
                     self._run_pair(a, b)
@@ -145,7 +150,8 @@ class _Part:
             store.set(broken, "")
             self._context.fact("failed", {"reason": failed})
         for turn, pairs in enumerate(_exchanges(group, self._asked["turns"])):
-            self._wait_for_others_to_end(turn)
+            if not self._wait_for_others_to_end(turn):
+                break
             for a, b in pairs:
                 if self._context.rank not in (a, b) or store.check([broken]):
                     continue
@@ -232,15 +238,18 @@ class _Part:
                 dist.recv(self._word, source)
                 number = int(self._word.item())
 
-    def _wait_for_others_to_end(self, turn: int) -> None:
-        """All of this part of the round have come to this turn."""
+    def _wait_for_others_to_end(self, turn: int) -> bool:
+        """All of this part of the round have come to this turn; False when it is too late for another one.
+
+        What was not measured is asked for again in a round of its own.
+        """
         store = self._context.store
         assert store is not None  # joined in measure
         self._context.phase(f"{self._asked['fabric']} turn {turn}")
         name = f"{self._name}/turn {turn}"
         if store.add(name, 1) == self._num_members:
-            store.set(f"{name}/all", "")
-        store.wait([f"{name}/all"])
+            store.set(f"{name}/all", "late" if time.monotonic() > self._late_at else "go")
+        return bytes(store.get(f"{name}/all")) == b"go"
 
 
 def _exchanges(group: Sequence[int], turns: int) -> Iterator[list[tuple[int, int]]]:
@@ -250,7 +259,8 @@ def _exchanges(group: Sequence[int], turns: int) -> Iterator[list[tuple[int, int
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r"\[\S+:\d+\] ?", "", line)[:200]
 
 
 CHECK = Check(

@@ -60,14 +60,21 @@ def form(context: Context, name: str, ranks: Sequence[int], timeout: timedelta) 
     if context.device.type == "cuda" and context.backend != "mpi":
         # Without it a barrier guesses the device, and may guess another rank's.
         options["device_id"] = context.device.torch
-    dist.init_process_group(
-        torch_backend(context.backend),
-        store=dist.PrefixStore(name, join_store(context, timeout)),
-        rank=ranks.index(context.rank),
-        world_size=len(ranks),
-        timeout=timeout,
-        **options,
-    )
+    try:
+        dist.init_process_group(
+            torch_backend(context.backend),
+            store=dist.PrefixStore(name, join_store(context, timeout)),
+            rank=ranks.index(context.rank),
+            world_size=len(ranks),
+            timeout=timeout,
+            **options,
+        )
+    except RuntimeError:
+        # torch counts the attempt, and its count is in the names of the keys that two ranks meet by: the next partner,
+        # who has failed less often, would wait for another key. To end a group sets the count back.
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.destroy_process_group()
+        raise
 
 
 def barrier(context: Context) -> None:

@@ -19,6 +19,8 @@ __all__ = ["MANY", "PARTNERS", "Side", "Sides", "State", "alike", "both_sides", 
 PARTNERS = 2
 """With so many known-good partners a suspect is slow on a quiet fabric before it is named: one may be a bad link."""
 MANY = 4
+_NEARLY = 0.85
+"""Of the limit. A member that is further below may be unsteady: one that loses packets is not slow with all alike."""
 Side = tuple[int, Literal["send", "receive"]]
 State = Literal["good", "bad", "suspect", "contested", "unknown"]
 """``good``: has a clean transfer. ``bad``: none, and slow with good partners on a quiet fabric. ``suspect``: none, and
@@ -62,7 +64,7 @@ class Sides:
 
     def _least(self, side: Side) -> float:
         """What a bad side reaches with any good partner, unless the link is bad, too."""
-        return self.rates.limit * max((cell.ratio for cell in self.accusing(side)), default=0.0)
+        return _least(self.rates, self.accusing(side))
 
     def states_of(self, cell: Cell) -> tuple[State, State]:
         """Of its sender and of its receiver."""
@@ -112,10 +114,15 @@ class Sides:
 
 
 def alike(rates: Rates, cells: Iterable[Cell]) -> tuple[Cell, ...]:
-    """The slow ones of a side, without those that are far slower than its best: that is not the side's fault."""
+    """The slow ones of a side; where its best is nearly clean, without the far slower: those are not its fault."""
     slow = [cell for cell in cells if rates.slow(cell)]
-    least = rates.limit * max((cell.ratio for cell in slow), default=0.0)
+    least = _least(rates, slow)
     return tuple(cell for cell in slow if cell.ratio >= least)
+
+
+def _least(rates: Rates, slow: Iterable[Cell]) -> float:
+    best = max((cell.ratio for cell in slow), default=0.0)
+    return rates.limit * best if best >= _NEARLY * rates.limit else 0.0
 
 
 def other_side(cell: Cell, side: Side) -> Side:
