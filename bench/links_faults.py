@@ -19,12 +19,12 @@ _TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(_TESTS), str(_TESTS / "live")]
 
 from hosts import made_hosts  # noqa: E402
-from test_links_on_hosts import FAULTS, at_one_gbit, named, run_trial  # noqa: E402
+from test_links_on_hosts import FAULTS, at_one_gbit, hosts_of, named, run_trial  # noqa: E402
 
 
 def _row(fault: str) -> dict[str, Any]:
     plant, expected = FAULTS[fault]
-    with made_hosts(4) as hosts:
+    with made_hosts(hosts_of(fault)) as hosts:
         plant(at_one_gbit(hosts))
         started = time.monotonic()
         report = run_trial(hosts)

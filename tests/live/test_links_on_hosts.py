@@ -76,9 +76,9 @@ def at_one_gbit(hosts: Hosts) -> Hosts:
 
 
 def _lose(hosts: Hosts) -> None:
-    for other in (0, 1, 2):
+    for other in (0, 1):
         rule = ["-s", hosts[other].address, "-m", "statistic", "--mode", "random", "--probability", "0.3"]
-        hosts[3].firewall("-A", "INPUT", *rule, "-j", "DROP")
+        hosts[2].firewall("-A", "INPUT", *rule, "-j", "DROP")
 
 
 FAULTS: dict[str, tuple[Callable[[Hosts], object], list[tuple[str, str]]]] = {
@@ -95,9 +95,14 @@ FAULTS: dict[str, tuple[Callable[[Hosts], object], list[tuple[str, str]]]] = {
         ),
         [("link", "link node2–node3")],
     ),
-    "node3 loses 30 % of what it is sent": (_lose, [("node", "node node3")]),
+    "node2 of three loses 30 % of what it is sent": (_lose, [("node", "node node2")]),
 }
 """What is planted -> how, and who is to be named."""
+
+
+def hosts_of(fault: str) -> int:
+    """On how many hosts: where meeting a lossy one takes ten seconds, three are enough."""
+    return 3 if "of three" in fault else 4
 
 
 def named(report: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -107,7 +112,7 @@ def named(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_who_is_at_fault_is_named_and_nobody_else(hosts: Callable[[int], Hosts], fault: str) -> None:
-    made = at_one_gbit(hosts(4))
+    made = at_one_gbit(hosts(hosts_of(fault)))
     plant, expected = FAULTS[fault]
     plant(made)
     report = run_trial(made)
