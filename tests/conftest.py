@@ -6,12 +6,14 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hosts import hosts as hosts
@@ -98,42 +100,62 @@ def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture(scope="session")
+def three_ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """What ``on_3_ranks(rank, folder)`` gave in real ranks, of each collected file that has one: file -> by rank.
+
+    One set of processes for all: starting them costs more than what they do.
+    """
+    from training.rank_processes import run_jobs
+
+    collected = {item.module.__name__ for item in request.session.items if isinstance(item, pytest.Function)}
+    names = sorted(name for name in collected if hasattr(sys.modules[name], "on_3_ranks"))
+    folder = tmp_path_factory.mktemp("ranks")
+    return run_jobs(3, {name: (sys.modules[name].on_3_ranks, (str(folder / name),)) for name in names})
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_running() -> Iterator[None]:
     """Fail a test that leaves processes or threads of its own behind, and end those processes."""
-    processes_before, threads_before = _processes(), set(threading.enumerate())
+    pids_before, threads_before = _pids(), set(threading.enumerate())
     yield
     give_up = time.monotonic() + 2
     while True:
-        processes = {key: text for key, text in _processes().items() if key not in processes_before}
+        # Looking at new ones only makes it cheap enough for thousands of tests.
+        processes = {pid: text for pid in _pids() - pids_before if (text := _ours(pid))}
         threads = [thread for thread in threading.enumerate() if thread not in threads_before]
         if not (processes or threads):
             return
         if time.monotonic() > give_up:
             break
         time.sleep(0.02)
-    for pid, _ in processes:
+    for pid in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    named = [f"process {pid}: {text}" for (pid, _), text in processes.items()]
+    named = [f"process {pid}: {text}" for pid, text in processes.items()]
     pytest.fail("left running: " + "; ".join(named + [f"thread {thread.name}" for thread in threads]), pytrace=False)
 
 
-def _processes() -> dict[tuple[int, str], str]:
-    """Our children and all that bear this run's variable: (pid, start time) -> command. Empty where /proc is not."""
+def _pids() -> set[int]:
+    """All processes of this machine. Empty where /proc is not."""
+    with contextlib.suppress(OSError):
+        return {int(name) for name in os.listdir("/proc") if name.isdecimal()}
+    return set()
+
+
+def _ours(pid: int) -> str | None:
+    """The command of a process that runs still, if it is our child or bears this run's variable."""
     run = f"{RUN_VARIABLE}={os.environ[RUN_VARIABLE]}".encode()
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            # pid (command) state parent ... start time is field 22; the command may hold anything but the last ")".
-            fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-            if fields[0] in "ZX":
-                continue
-            if int(fields[1]) == os.getpid() or run in (folder / "environ").read_bytes().split(b"\0"):
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                # multiprocessing keeps this one for the life of the interpreter.
-                if "multiprocessing.resource_tracker" not in command:
-                    found[int(folder.name), fields[19]] = command
-        except (OSError, IndexError):  # It ended meanwhile, or belongs to somebody else.
-            continue
-    return found
+    folder = Path("/proc", str(pid))
+    try:
+        # pid (command) state parent ...; the command may hold anything but the last ")".
+        fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        if fields[0] in "ZX":
+            return None
+        if int(fields[1]) != os.getpid() and run not in (folder / "environ").read_bytes().split(b"\0"):
+            return None
+        command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except (OSError, IndexError):  # It ended meanwhile, or belongs to somebody else.
+        return None
+    # multiprocessing keeps this one for the life of the interpreter.
+    return None if "multiprocessing.resource_tracker" in command else command or "(no command)"

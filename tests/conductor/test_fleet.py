@@ -29,7 +29,7 @@ def _all_but_the_culprit() -> tuple[int, ...]:
     return tuple(rank for rank in range(RANKS) if rank != CULPRIT)
 
 
-@pytest.mark.parametrize("at", [START, 0, WORLD, 3, 4])
+@pytest.mark.parametrize("at", [3, *(pytest.param(at, marks=pytest.mark.slow) for at in (START, 0, WORLD, 4))])
 def test_a_death_among_thousands_at_every_step(at: int) -> None:
     told = _run("eight ranks a node", Planted(kind="dead", rank=CULPRIT, at=at), seed=at)
     assert told.seen("dead") == [("dead", CULPRIT)]
@@ -46,7 +46,7 @@ def test_thousands_complain_and_the_dead_one_alone_is_blamed() -> None:
     assert [(finding.severity, finding.culprit.ranks) for finding in blame(trial)] == [("fail", (CULPRIT,))]
 
 
-@pytest.mark.parametrize("kind", ["stopped", "absent"])
+@pytest.mark.parametrize("kind", [pytest.param("stopped", marks=pytest.mark.slow), "absent"])
 def test_one_that_thousands_wait_for(kind: str) -> None:
     told = _run("eight ranks a node", Planted(kind=kind, rank=CULPRIT, at=3))  # type: ignore[arg-type]
     assert told.seen() == [("frozen" if kind == "stopped" else "absent", CULPRIT)]
@@ -54,6 +54,7 @@ def test_one_that_thousands_wait_for(kind: str) -> None:
     assert told.generations[1:] == [_all_but_the_culprit()]
 
 
+@pytest.mark.slow
 def test_a_node_of_thousands_falls_silent() -> None:
     told = _run("one rank a node", Planted(kind="agent-silent", rank=CULPRIT, at=WORLD))
     assert told.seen() == [("silent", CULPRIT)]

@@ -54,6 +54,7 @@ def modules() -> list[str]:
     return sorted(names, key=lambda name: (name.startswith("seatrial.training"), name))
 
 
+@pytest.mark.slow
 def test_every_module_of_the_bundle_needs_torch_and_the_standard_library_only(pyz: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", IMPORT_ALL, str(pyz), *modules()]
     environ = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}

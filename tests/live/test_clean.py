@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from live.trials import SCHEMA, trial
 
 
@@ -30,12 +31,14 @@ def test_one_rank_is_a_partial_pass_that_says_so(tmp_path: Path) -> None:
     assert any("NOT CHECKED (1 rank)" in line for line in ended.report["acceptance"]["summary"])
 
 
+@pytest.mark.slow
 def test_what_was_taken_out_makes_it_partial(tmp_path: Path) -> None:
     ended = trial(tmp_path, "smoke", "--validation-only")
     assert ended.exit_code == 0, ended.report["findings"]
     assert ended.report["acceptance"]["partial"] == ["training not asked for"]
 
 
+@pytest.mark.slow
 def test_six_busy_processes_beside_it_raise_no_alarm(tmp_path: Path) -> None:
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(6)]
     try:

@@ -69,6 +69,7 @@ def test_a_planted_fault_is_named(pyz: Path, tmp_path: Path) -> None:
     assert [1] in [finding["culprit"]["ranks"] for finding in json.loads(done.stdout)["findings"]]
 
 
+@pytest.mark.slow
 def test_the_ranks_run_from_it_and_not_from_an_installation(pyz: Path, tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "SEATRIAL_PLANT": "raise@bootstrap:1"}
     done = held(pyz, "smoke", "--only", "bootstrap", cwd=tmp_path, environ=environ)
@@ -76,7 +77,6 @@ def test_the_ranks_run_from_it_and_not_from_an_installation(pyz: Path, tmp_path:
     assert f'File "{pyz}/seatrial/worker/step.py", line ' in done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_eight_ranks_read_it_at_once(pyz: Path, tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"]}

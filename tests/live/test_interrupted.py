@@ -10,13 +10,26 @@ from typing import Any
 import pytest
 from live.trials import Trial
 
+IN_EVERY_RUN = [("start", "SIGINT"), ("training", "SIGTERM")]
+
 
 def begins(check: str) -> Callable[[dict[str, Any]], bool]:
     return lambda event: event["kind"] == "step" and event["check"] == check
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-@pytest.mark.parametrize("check", ["start", "compute", "bootstrap", "collectives", "training"])
+@pytest.mark.parametrize(
+    ("check", "number"),
+    [
+        pytest.param(
+            check,
+            number,
+            marks=[] if (check, number.name) in IN_EVERY_RUN else pytest.mark.slow,
+            id=f"{check}-{number.name}",
+        )
+        for check in ("start", "compute", "bootstrap", "collectives", "training")
+        for number in (signal.SIGINT, signal.SIGTERM)
+    ],
+)
 def test_interrupted(tmp_path: Path, number: signal.Signals, check: str) -> None:
     # A rank that hangs holds the step, so that the signal surely falls into it.
     running = Trial(tmp_path, plant=[] if check == "start" else [f"hang@{check}:0"])

@@ -34,6 +34,7 @@ def test_memory_and_storage_alone_pass_and_leave_nothing(tmp_path: Path, folder:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_missing_fails_the_node(tmp_path: Path) -> None:
     ended = trial(tmp_path / "out", plan(tmp_path, tmp_path / "gone"), "--only", "storage")
     assert ended.exit_code == 1
@@ -42,6 +43,7 @@ def test_a_folder_that_is_missing_fails_the_node(tmp_path: Path) -> None:
     assert "cannot be written to: No such file or directory" in finding["what"]
 
 
+@pytest.mark.slow
 def test_a_rank_killed_while_it_writes_leaves_nothing(tmp_path: Path, folder: Path) -> None:
     ended = trial(tmp_path / "out", plan(tmp_path, folder), "--only", "storage", plant=["kill@storage/fsync:1"])
     assert ended.exit_code == 1

@@ -58,6 +58,7 @@ def test_without_restarts_the_dead_rank_is_named_and_the_exit_code_is_1(tmp_path
     assert "was killed by signal 9 (SIGKILL) in step 5 backward; all output is in" in last
 
 
+@pytest.mark.slow
 def test_sigterm_at_any_rank_saves_at_a_step_boundary_and_the_same_command_goes_on(
     tmp_path: Path, undisturbed: str
 ) -> None:
@@ -86,7 +87,8 @@ def test_ctrl_c_at_the_controller_saves_and_leaves_nothing(tmp_path: Path, numbe
     assert len(list((tmp_path / "checkpoints").glob("step-*.pt"))) == 1
 
 
-@pytest.mark.parametrize("disturbed", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["calm", "killed"])
+@pytest.mark.slow
+@pytest.mark.parametrize("disturbed", [False, True], ids=["calm", "killed"])
 def test_under_torchrun_each_process_is_a_rank_and_a_restart_ends_with_the_same_bits(
     tmp_path: Path, undisturbed: str, disturbed: bool
 ) -> None:

@@ -51,6 +51,7 @@ def test_under_torchrun_rank_0_conducts(tmp_path: Path, command: list[str]) -> N
     passed(tmp_path, [started(*TORCHRUN, "--nproc-per-node", "2", *command, *TRIAL, "--out", str(tmp_path))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "command"),
     [
@@ -75,6 +76,7 @@ def test_under_torchrun_on_two_nodes(tmp_path: Path, backend: str, command: list
     )
 
 
+@pytest.mark.slow
 def test_a_fault_under_torchrun_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEATRIAL_PLANT", "kill@collectives/all_reduce:1")
     launcher = started(*TORCHRUN, "--nproc-per-node", "2", "-m", "seatrial", *TRIAL, "--out", str(tmp_path))

@@ -21,9 +21,9 @@ def told_within_s(ended: Ended, kind: str, rank: int) -> float:
 @pytest.mark.parametrize(
     ("fault", "rank", "phase"),
     [
-        ("kill@compute:1", 1, "compute/"),
+        pytest.param("kill@compute:1", 1, "compute/", marks=pytest.mark.slow),
         ("kill@collectives/all_reduce:0", 0, "collectives/all_reduce"),
-        ("kill@training/step 5:1", 1, "training/step 5"),
+        pytest.param("kill@training/step 5:1", 1, "training/step 5", marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_rank_is_named_with_its_phase_within_five_seconds(
@@ -38,6 +38,7 @@ def test_a_killed_rank_is_named_with_its_phase_within_five_seconds(
     assert told_within_s(ended, "exit", rank) < 5
 
 
+@pytest.mark.slow
 def test_a_rank_that_exits_0_early_is_named(tmp_path: Path) -> None:
     ended = trial(tmp_path, plant=["exit@training/step 3:1"])
     (finding,) = ended.grave()
@@ -46,6 +47,7 @@ def test_a_rank_that_exits_0_early_is_named(tmp_path: Path) -> None:
     assert "code 0" in finding["what"]
 
 
+@pytest.mark.slow
 def test_an_exception_of_ours_is_no_fault_of_the_cluster(tmp_path: Path) -> None:
     ended = trial(tmp_path, plant=["raise@collectives:1"])
     (finding,) = ended.grave()
@@ -54,6 +56,7 @@ def test_an_exception_of_ours_is_no_fault_of_the_cluster(tmp_path: Path) -> None
     assert "KeyError" in str(finding)
 
 
+@pytest.mark.slow
 def test_a_device_error_fails_and_names_the_rank(tmp_path: Path) -> None:
     ended = trial(tmp_path, plant=["device@training/step 2:0"])
     (finding,) = ended.grave()
@@ -62,6 +65,7 @@ def test_a_device_error_fails_and_names_the_rank(tmp_path: Path) -> None:
     assert "CUDA error" in str(finding)
 
 
+@pytest.mark.slow
 def test_out_of_memory_under_a_real_limit_fails_and_names_the_rank(tmp_path: Path) -> None:
     ended = trial(tmp_path, plant=["memory@training:1"])
     (finding,) = ended.grave()
@@ -77,6 +81,7 @@ def test_a_killed_agent_takes_its_ranks_along_and_its_node_is_named(tmp_path: Pa
     assert finding["culprit"]["kind"] == "node"
 
 
+@pytest.mark.slow
 def test_the_rest_goes_on_without_the_dead_rank(tmp_path: Path) -> None:
     ended = trial(tmp_path, "smoke", "--nproc-per-node", "3", plant=["kill@collectives/all_reduce:1"])
     assert ended.exit_code == 1

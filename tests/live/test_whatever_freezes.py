@@ -7,6 +7,8 @@ import signal
 import pytest
 from live.trials import Ended, Trial, wait_until_none_left
 
+pytestmark = pytest.mark.slow
+
 STEP_TIMEOUT_S = 30
 
 FAULTS = {

@@ -11,17 +11,25 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-__all__ = ["groups_of", "run_ranks"]
+__all__ = ["groups_of", "run_jobs", "run_ranks"]
+
+Job = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function of module level, and what it is given besides the rank."""
 
 
 def run_ranks(world_size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """``function(rank, *arguments)`` in so many processes with one group; what each rank gave back, by rank."""
+    return run_jobs(world_size, {"": (function, arguments)})[""]
+
+
+def run_jobs(world_size: int, jobs: dict[str, Job]) -> dict[str, list[Any]]:
+    """Several such functions, one after the other in the same processes, each with a group of its own."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)
     with tempfile.TemporaryDirectory() as folder:
-        places = (world_size, store.port, folder, function, arguments)
-        mp.spawn(_main, args=places, nprocs=world_size)  # type: ignore[no-untyped-call]
+        mp.spawn(_main, args=(world_size, store.port, folder, jobs), nprocs=world_size)  # type: ignore[no-untyped-call]
         # Written by the lines below, so trusted.
-        return [torch.load(Path(folder, f"{rank}.pt"), weights_only=False) for rank in range(world_size)]
+        told = [torch.load(Path(folder, f"{rank}.pt"), weights_only=False) for rank in range(world_size)]
+    return {name: [rank[name] for rank in told] for name in jobs}
 
 
 def groups_of(*sizes: int) -> dict[int, dist.ProcessGroup]:
@@ -30,11 +38,13 @@ def groups_of(*sizes: int) -> dict[int, dist.ProcessGroup]:
     return {size: group for size, group in made.items() if dist.get_rank() < size}
 
 
-def _main(
-    rank: int, world_size: int, port: int, folder: str, function: Callable[..., Any], arguments: tuple[Any, ...]
-) -> None:
+def _main(rank: int, world_size: int, port: int, folder: str, jobs: dict[str, Job]) -> None:
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    torch.save(function(rank, *arguments), Path(folder, f"{rank}.pt"))
-    dist.destroy_process_group()
+    told = {}
+    for name, (function, arguments) in jobs.items():
+        dist.init_process_group("gloo", store=dist.PrefixStore(name, store), rank=rank, world_size=world_size)
+        told[name] = function(rank, *arguments)
+        if dist.is_initialized():  # the function may have closed it
+            dist.destroy_process_group()
+    torch.save(told, Path(folder, f"{rank}.pt"))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from seatrial.training.augment import _draw, augment
-from seatrial.training.data import Augmentation
 from seatrial.training.randomness import LOW_BITS, derive, mix, seed_step
+from seatrial.training.recipe import Augmentation
 
 CPU = torch.device("cpu")
 CIFAR = Augmentation(crop_padding=4, flip=True)

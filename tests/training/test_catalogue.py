@@ -6,8 +6,11 @@ test_sampling.py, checkpoints by rank 0 only in test_resume.py, threads in worke
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import io
 import math
+import os
+import signal
 from dataclasses import replace
 from typing import Any
 
@@ -25,11 +28,27 @@ from seatrial.training.batches import Batches
 from seatrial.training.buffers import averaged, gather_buffers
 from seatrial.training.precision import LossScale
 from seatrial.training.recipe import Recipe
+from seatrial.worker.train import Place, run_rank
+from seatrial.worker.train_spec import TrainSpec
 
 CPU = torch.device("cpu")
 UNTRAINED = Recipe(workload="digits", model="convnet", max_steps=0, global_batch_size=64, lr=0.1, seed=2)
 NORMED = Recipe(workload="digits", model="convnet", epochs=1, global_batch_size=250, lr=0.02, augment="crop-flip")
 POISONED = Recipe(workload="digits", model="toy", max_steps=3, global_batch_size=64, lr=0.1)
+
+
+pytestmark = pytest.mark.timeout(150)  # the first test waits for all that the ranks of four files do
+
+
+def on_3_ranks(rank: int, folder: str) -> dict[str, Any]:
+    forks: list[int] = []
+    os.register_at_fork(before=lambda: forks.append(rank))
+    return {**_rank(rank, (1, 2, 3)), **_drift(rank, folder), "forks": forks}
+
+
+@pytest.fixture
+def ranks(three_ranks: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return three_ranks[__name__]
 
 
 def _rank(rank: int, sizes: tuple[int, ...]) -> dict[str, Any]:
@@ -138,9 +157,27 @@ def _overflow(world: dist.ProcessGroup) -> dict[str, Any]:
     return {"overflow": told, "ended": str(ended.value)}
 
 
-@functools.cache
-def _seen() -> list[dict[str, Any]]:
-    return run_ranks(3, _rank, (1, 2, 3))
+def _drift(rank: int, folder: str) -> dict[str, Any]:
+    """The whole of a rank of ``seatrial train``: one parameter of rank 1 goes astray within a step, as memory does."""
+    dist.destroy_process_group()  # it forms one of its own
+
+    class DriftingOptimizer(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            super().step(closure)
+            if rank == 1:
+                with torch.no_grad():
+                    self.param_groups[0]["params"][0].view(-1)[0] += 1e-3
+
+    spec = TrainSpec(recipe=POISONED, device="cpu", init=f"file://{folder}.meet", timeout_s=60.0)
+    place = Place(rank=rank, world_size=3, local_rank=rank, local_world_size=3)
+    told = io.StringIO()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(told):
+        patch.setattr(trainer, "make_optimizer", lambda recipe, parameters, device: DriftingOptimizer(parameters, 0.1))
+        code = run_rank(spec, place)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    return {"drift": (code, told.getvalue())}
 
 
 def _hold_counts(ranks: list[dict[str, Any]]) -> None:
@@ -152,8 +189,8 @@ def _hold_counts(ranks: list[dict[str, Any]]) -> None:
     assert isinstance(num_evaluated, int)
 
 
-def test_the_accuracy_does_not_depend_on_the_number_of_ranks() -> None:
-    _hold_counts(_seen())
+def test_the_accuracy_does_not_depend_on_the_number_of_ranks(ranks: list[dict[str, Any]]) -> None:
+    _hold_counts(ranks)
 
 
 @pytest.mark.slow
@@ -168,54 +205,53 @@ def test_nor_on_7_ranks_which_do_not_divide_the_test_part() -> None:
     assert sorted(index for rank in ranks for index in rank["tested"]) == list(range(360))
 
 
-def test_all_ranks_evaluate_each_a_part_of_its_own() -> None:
+def test_all_ranks_evaluate_each_a_part_of_its_own(ranks: list[dict[str, Any]]) -> None:
     # The wrong way: rank 0 evaluates alone, while the others wait in the next collective until it times out.
-    parts = [rank["tested"] for rank in _seen()]
+    parts = [rank["tested"] for rank in ranks]
     assert [len(part) for part in parts] == [120, 120, 120]
     assert sorted(index for part in parts for index in part) == list(range(360))
 
 
-def test_running_statistics_are_each_ranks_own_while_training_and_one_at_the_end() -> None:
-    ranks = _seen()
+def test_running_statistics_are_each_ranks_own_while_training_and_one_at_the_end(ranks: list[dict[str, Any]]) -> None:
     # The wrong way: with these rows each rank would evaluate a model of its own.
     live = ranks[0]["live"]
     assert not torch.equal(live[0], live[1])
     assert len({rank["digest"] for rank in ranks}) == 1
 
 
-def test_what_is_counted_is_the_accuracy_of_the_model_that_all_ranks_end_with() -> None:
-    for rank in _seen():
+def test_what_is_counted_is_the_accuracy_of_the_model_that_all_ranks_end_with(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
         assert rank["counts"][0] == rank["counts"][1]
 
 
-def test_evaluating_uses_the_average_and_gives_each_rank_its_own_back() -> None:
-    for number, rank in enumerate(_seen()):
+def test_evaluating_uses_the_average_and_gives_each_rank_its_own_back(ranks: list[dict[str, Any]]) -> None:
+    for number, rank in enumerate(ranks):
         assert rank["within"] == 1.0  # of 0, 1 and 2
         assert rank["after"] == number
 
 
-def test_parameters_that_are_not_finite_are_never_saved_and_the_rank_is_named() -> None:
+def test_parameters_that_are_not_finite_are_never_saved_and_the_rank_is_named(ranks: list[dict[str, Any]]) -> None:
     # The wrong way: the newest checkpoint is useless, and every restart begins from it.
-    for rank in _seen():
+    for rank in ranks:
         assert rank["spoilt"].what == "parameters"
         assert rank["spoilt"].group_ranks == (1,)
 
 
-def test_a_gradient_that_overflows_on_one_rank_is_left_out_on_all() -> None:
+def test_a_gradient_that_overflows_on_one_rank_is_left_out_on_all(ranks: list[dict[str, Any]]) -> None:
     # The wrong way: rank 2 leaves the step out, the others apply it, and the replicas are parted for good.
-    for rank in _seen():
+    for rank in ranks:
         assert rank["overflow"] == (True, 0.5, True, [1.0, 1.0])
 
 
-def test_gradients_that_never_fit_end_the_training_on_all_ranks() -> None:
+def test_gradients_that_never_fit_end_the_training_on_all_ranks(ranks: list[dict[str, Any]]) -> None:
     # The wrong way: every step is left out, and the training goes on to its end without learning anything.
-    for rank in _seen():
+    for rank in ranks:
         assert "use bf16" in rank["ended"]
 
 
-def test_what_is_told_of_an_epoch_is_that_of_all_ranks() -> None:
+def test_what_is_told_of_an_epoch_is_that_of_all_ranks(ranks: list[dict[str, Any]]) -> None:
     # The wrong way: each rank prints the loss of its own share, and rank 0's is taken for all.
-    watches = [rank["watch"] for rank in _seen()]
+    watches = [rank["watch"] for rank in ranks]
     (told,) = watches[0].epochs
     assert all(watch.epochs == [told] for watch in watches)
     assert (told.num_samples, told.num_evaluated, told.step) == (1437, 360, 23)
@@ -224,9 +260,21 @@ def test_what_is_told_of_an_epoch_is_that_of_all_ranks() -> None:
     assert told.samples_per_s == pytest.approx(1437 / told.seconds)
 
 
-def test_training_ends_with_the_first_epoch_that_reaches_the_target() -> None:
-    for rank in _seen():
+def test_training_ends_with_the_first_epoch_that_reaches_the_target(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
         (told,) = rank["watch"].epochs
         assert told.accuracy >= 0.1
         assert rank["watch"].steps == list(range(23))
         assert rank["watch"].starts[0].num_steps == 69
+
+
+def test_a_replica_that_went_astray_is_exit_code_1_and_named(ranks: list[dict[str, Any]]) -> None:
+    # The wrong way: DistributedDataParallel trains on without a word, and rank 0's model is taken for all.
+    assert [rank["drift"][0] for rank in ranks] == [1, 1, 1]
+    assert "rank 1 holds other parameters than the 2 others" in ranks[0]["drift"][1]
+    assert "digests of all ranks equal" not in ranks[0]["drift"][1]
+
+
+def test_nothing_is_forked_after_the_group_was_formed(ranks: list[dict[str, Any]]) -> None:
+    # The wrong way: a DataLoader with workers forks a process that holds the group's connections, and may hang.
+    assert [rank["forks"] for rank in ranks] == [[], [], []]

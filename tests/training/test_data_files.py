@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from training import small_files
 
 from seatrial.errors import RequestError
-from seatrial.training.data import Augmentation, cifar, files, find_workload, idx
+from seatrial.training.data import cifar, files, find_workload, idx
 from seatrial.training.data.digits import read_digits
 from seatrial.training.data.manifest import DATASETS
 
@@ -316,14 +316,7 @@ def test_small_sets_can_be_learned_and_are_normalised(tmp_path: Path) -> None:
 
 def test_digits_keep_what_the_stored_references_were_trained_with() -> None:
     workload = find_workload("digits", num_samples=1)
-    assert (workload.mean, workload.std, workload.augmentation) == (4.88, 6.01, Augmentation())
-
-
-def test_what_is_usual_for_each_set_is_its_augmentation(tmp_path: Path) -> None:
-    names = ("digits", "synthetic-1x8x8", "mnist", "fashion-mnist", "cifar10")
-    found = [find_workload(name, num_samples=1, data_dir=tmp_path).augmentation for name in names]
-    none = Augmentation()
-    assert found == [none, none, none, Augmentation(flip=True), Augmentation(crop_padding=4, flip=True)]
+    assert (workload.mean, workload.std) == (4.88, 6.01)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -31,6 +30,9 @@ TINY = Recipe(workload="synthetic-1x8x8", model="convnet", max_steps=9, global_b
 ADAM = replace(SGD, optimizer="adam", lr=0.003, schedule="cosine")
 STOPPED = 7
 """In the middle of the first epoch."""
+
+pytestmark = pytest.mark.timeout(150)  # the first test waits for all that the ranks of four files do
+Told = tuple[dict[tuple[str, int], "_Seen"], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +81,23 @@ def _rank(rank: int, folder: str, sizes: tuple[int, ...]) -> dict[tuple[str, int
     return seen
 
 
-def _rank_of_3(rank: int, folder: str) -> tuple[dict[tuple[str, int], _Seen], dict[str, Any]]:
-    return _rank(rank, folder, (3,)), _other_world(rank, f"{folder}/other")
+def on_3_ranks(rank: int, folder: str) -> Told:
+    with pytest.MonkeyPatch.context() as patch:
+        return _rank(rank, folder, (3,)), _other_world(rank, f"{folder}/other", patch)
 
 
-@functools.cache
-def _seen_on_3_ranks() -> list[tuple[dict[tuple[str, int], _Seen], dict[str, Any]]]:
-    with tempfile.TemporaryDirectory() as folder:
-        return run_ranks(3, _rank_of_3, folder)
+@pytest.fixture
+def cases(three_ranks: dict[str, list[Told]]) -> list[tuple[_Seen, ...]]:
+    return _cases([seen for seen, _ in three_ranks[__name__]])
+
+
+@pytest.fixture
+def told(three_ranks: dict[str, list[Told]]) -> list[dict[str, Any]]:
+    return [told for _, told in three_ranks[__name__]]
 
 
 def _cases(ranks: list[dict[tuple[str, int], _Seen]]) -> list[tuple[_Seen, ...]]:
     return [tuple(rank[key] for rank in ranks if key in rank) for key in ranks[0]]
-
-
-def _cases_on_3_ranks() -> list[tuple[_Seen, ...]]:
-    return _cases([seen for seen, _ in _seen_on_3_ranks()])
 
 
 def _hold(case: tuple[_Seen, ...]) -> None:
@@ -113,9 +116,10 @@ def _hold(case: tuple[_Seen, ...]) -> None:
     assert len({seen.whole.digest for seen in case}) == 1
 
 
-def test_a_training_stopped_within_an_epoch_ends_with_the_same_bits_on_3_ranks() -> None:
+def test_a_training_stopped_within_an_epoch_ends_with_the_same_bits_on_3_ranks(cases: list[tuple[_Seen, ...]]) -> None:
     # Without a first backward before loading, DDP adds up in another order from 3 ranks on: see docs/training.md.
-    for case in _cases_on_3_ranks():
+    assert len(cases) == 4
+    for case in cases:
         _hold(case)
 
 
@@ -130,13 +134,13 @@ def test_a_training_stopped_within_an_epoch_ends_with_the_same_bits_on_1_2_and_4
         _hold(case)
 
 
-def test_only_rank_0_writes_and_knows_where() -> None:
-    for case in _cases_on_3_ranks():
+def test_only_rank_0_writes_and_knows_where(cases: list[tuple[_Seen, ...]]) -> None:
+    for case in cases:
         assert case[0].stopped.checkpoint is not None
         assert all(seen.stopped.checkpoint is None for seen in case[1:])
 
 
-def _other_world(rank: int, folder: str) -> dict[str, Any]:
+def _other_world(rank: int, folder: str, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     drawn: list[tuple[int, list[int]]] = []
     whole = Batches.train
 
@@ -144,7 +148,6 @@ def _other_world(rank: int, folder: str) -> dict[str, Any]:
         drawn.append((epoch, indices.tolist()))
         return whole(self, indices, epoch)
 
-    patch = pytest.MonkeyPatch()
     patch.setattr(Batches, "train", recording)
     groups = groups_of(2, 3)
     recipe = replace(SGD, epochs=2, max_steps=None)
@@ -177,12 +180,7 @@ def _other_world(rank: int, folder: str) -> dict[str, Any]:
     return told
 
 
-def _told() -> list[dict[str, Any]]:
-    return [told for _, told in _seen_on_3_ranks()]
-
-
-def test_another_number_of_ranks_goes_on_where_the_samples_ended() -> None:
-    told = _told()
+def test_another_number_of_ranks_goes_on_where_the_samples_ended(told: list[dict[str, Any]]) -> None:
     # Wrong would be to begin the epoch anew, or to count steps of another share: samples twice, others never.
     for epoch in (0, 1):
         drawn = [
@@ -201,8 +199,7 @@ def test_another_number_of_ranks_goes_on_where_the_samples_ended() -> None:
     assert len({rank["digest"] for rank in told}) == 1
 
 
-def test_a_checkpoint_of_another_training_is_refused_by_the_field_that_differs() -> None:
-    told = _told()
+def test_a_checkpoint_of_another_training_is_refused_by_the_field_that_differs(told: list[dict[str, Any]]) -> None:
     assert "model was 'convnet' and is now 'mlp'" in told[0]["model"]
     assert "seed was 5 and is now 6" in told[0]["seed"]
     assert "beyond the 15 steps" in told[0]["fewer"]
@@ -239,14 +236,13 @@ def test_never_and_a_path_hold_for_the_begin_of_a_training_and_not_for_its_resta
             find_state(store, str(begin), alone, CPU)
 
 
-def test_a_full_disk_under_rank_0_ends_all_ranks() -> None:
-    told = _told()
+def test_a_full_disk_under_rank_0_ends_all_ranks(told: list[dict[str, Any]]) -> None:
     assert "No space left" in told[0]["full disk"]
     assert {rank["full disk"] for rank in told[1:]} == {"rank 0 could not save a checkpoint; its own message says why."}
 
 
-def test_more_epochs_and_another_lr_are_allowed_and_told() -> None:
-    for rank in _told():
+def test_more_epochs_and_another_lr_are_allowed_and_told(told: list[dict[str, Any]]) -> None:
+    for rank in told:
         assert rank["longer"] == (30, 45, ("epochs was 2 and is now 3.", "lr was 0.05 and is now 0.01."))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+import ast
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
-from training.rank_processes import groups_of, run_ranks
+from training.rank_processes import groups_of
 
 from seatrial.training.alone import compute_alone
 from seatrial.training.batches import Batches
@@ -30,6 +31,8 @@ EMPTY = Recipe(
 LONG = Recipe(workload="digits", model="convnet", max_steps=60, global_batch_size=64, lr=0.1, num_samples=1, seed=1)
 POISONED_STEP = 3
 
+pytestmark = pytest.mark.timeout(150)  # the first test waits for all that the ranks of four files do
+
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
@@ -40,7 +43,7 @@ class _Seen:
     phases: dict[str, list[str]]
 
 
-def _rank(rank: int) -> dict[int, _Seen]:
+def on_3_ranks(rank: int, folder: str) -> dict[int, _Seen]:
     """In groups of the first 1, 2 and 3 ranks."""
     return {size: _trainings(group) for size, group in groups_of(1, 2, 3).items()}
 
@@ -70,13 +73,8 @@ def _poison_images_of_one_step(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=[1, 2, 3], ids=lambda size: f"{size}-ranks")
-def seen(request: pytest.FixtureRequest) -> list[_Seen]:
-    return [ranks[request.param] for ranks in _all_seen()[: request.param]]
-
-
-@functools.cache
-def _all_seen() -> list[dict[int, _Seen]]:
-    return run_ranks(3, _rank)
+def seen(request: pytest.FixtureRequest, three_ranks: dict[str, list[dict[int, _Seen]]]) -> list[_Seen]:
+    return [ranks[request.param] for ranks in three_ranks[__name__][: request.param]]
 
 
 def _oracle(recipe: Recipe) -> tuple[list[torch.Tensor], list[float]]:
@@ -169,6 +167,14 @@ def test_an_infinite_loss_on_one_rank_stops_all_and_names_it(seen: list[_Seen]) 
         assert len(rank.poisoned.losses) == POISONED_STEP
         # What was poisoned was never applied.
         assert all(parameter.isfinite().all() for parameter in rank.poisoned.model.parameters())
+
+
+def test_the_loop_stays_short_enough_to_be_read() -> None:
+    (function,) = ast.parse(inspect.getsource(train)).body
+    assert isinstance(function, ast.FunctionDef)
+    (loop,) = [part for part in function.body if isinstance(part, ast.For)]
+    assert loop.end_lineno is not None
+    assert loop.end_lineno - loop.lineno < 150
 
 
 def test_computing_alone_needs_no_group() -> None:

@@ -100,6 +100,17 @@ def test_synthetic_test_set_does_not_depend_on_the_number_of_training_samples() 
     assert torch.equal(small.test_images, large.test_images)
 
 
+def test_a_synthetic_set_has_10_classes_or_as_many_as_its_name_says() -> None:
+    plain, ten, five = (find_workload(f"synthetic-1x4x5{end}", num_samples=300) for end in ("", "-10", "-5"))
+    assert (plain.num_classes, ten.num_classes, five.num_classes) == (10, 10, 5)
+    assert set(five.load().train_labels.tolist()) == set(range(5))
+    assert torch.equal(plain.load().train_images, ten.load().train_images)
+    # What the stored references were trained on must stay: these bits are those of the first version.
+    assert (int(plain.load().train_images.long().sum()), int(plain.load().train_labels.sum())) == (769_312, 1_388)
+    toy = build_model("toy", find_workload("synthetic-10x1x1-5", num_samples=1).shape, 5, seed=1)
+    assert [tuple(layer.shape) for layer in toy.parameters()] == [(10, 10), (10,), (5, 10), (5,)]
+
+
 def test_synthetic_classes_can_be_told_apart_on_unseen_images() -> None:
     data = find_workload("synthetic-1x8x8", num_samples=4_000).load()
     train, test = (images.float().flatten(1) for images in (data.train_images, data.test_images))
@@ -110,7 +121,13 @@ def test_synthetic_classes_can_be_told_apart_on_unseen_images() -> None:
 
 @pytest.mark.parametrize(
     ("name", "nearest"),
-    [("digit", "digits"), ("synthetic-1x8", "synthetic-CxHxW"), ("synthetic-1x8x0", "synthetic-CxHxW")],
+    [
+        ("digit", "digits"),
+        ("synthetic-1x8", "synthetic-CxHxW-K"),
+        ("synthetic-1x8x0", "synthetic-CxHxW-K"),
+        ("synthetic-1x8x8-1", "synthetic-CxHxW-K"),  # one class cannot be learned
+        ("synthetic-1x8x8-1000", "synthetic-CxHxW-K"),
+    ],
 )
 def test_an_unknown_workload_is_refused_with_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(RequestError, match=f"did you mean '{nearest}'"):
@@ -118,9 +135,9 @@ def test_an_unknown_workload_is_refused_with_the_nearest(name: str, nearest: str
 
 
 def test_the_placeholder_itself_is_no_workload() -> None:
-    assert "synthetic-CxHxW" in WORKLOADS
+    assert "synthetic-CxHxW-K" in WORKLOADS
     with pytest.raises(RequestError, match="synthetic-1x8x8"):
-        find_workload("synthetic-CxHxW", num_samples=100)
+        find_workload("synthetic-CxHxW-K", num_samples=100)
 
 
 def test_an_unknown_model_is_refused_with_the_nearest() -> None:

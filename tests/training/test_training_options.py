@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from training.rank_processes import run_ranks
 from training.small_files import write_cifar10, write_mnist
 from training.training_doubles import RecordingWatch, build_normed_dropout_net
 
@@ -191,11 +192,16 @@ def _spoil(scale: LossScale, parameters: list[torch.nn.Parameter], group: dist.P
     return True
 
 
+def _compiled_losses(rank: int) -> dict[bool, tuple[float, ...]]:
+    group = dist.group.WORLD
+    assert group is not None
+    return {value: _train(replace(SHORT, max_steps=3, compile=value), group).losses for value in (False, True)}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-def test_compiled_it_learns_the_same(alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    # No helper processes that outlive the test.
+def test_compiled_it_learns_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No helper processes; the threads that compile outlive it, so it has a process of its own.
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    plain, compiled = (_train(replace(SHORT, max_steps=3, compile=value), alone) for value in (False, True))
-    assert compiled.losses == pytest.approx(plain.losses, abs=1e-4)
+    (losses,) = run_ranks(1, _compiled_losses)
+    assert losses[True] == pytest.approx(losses[False], abs=1e-4)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
+from seatrial.training.recipe import Recipe
 from seatrial.worker import train
+from seatrial.worker.train_spec import TrainSpec
 
 WELL: dict[str, Any] = {"nonfinite": None, "difference": "", "stopped": False, "missed": None}
 
@@ -53,3 +60,29 @@ def test_a_rank_has_its_share_of_the_cores_unless_the_user_says_otherwise(
 )
 def test_what_is_wrong_with_a_training_is_never_hidden_by_how_it_ended(changes: dict[str, Any], code: int) -> None:
     assert train._code({**WELL, **changes}) == code
+
+
+@pytest.fixture
+def one_rank() -> Iterator[train.Place]:
+    """A place for a whole rank in this process; what it changed is put back."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    threads = torch.get_num_threads()
+    yield train.Place(rank=0, world_size=1, local_rank=0, local_world_size=1)
+    torch.set_num_threads(threads)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("planted", "code"), [((), 0), (("raise@train/step 1 forward:0",), 1)], ids=["clean", "failed"]
+)
+def test_the_group_is_destroyed_on_the_clean_path_only(
+    one_rank: train.Place, tmp_path: Path, planted: tuple[str, ...], code: int
+) -> None:
+    # The wrong way: after a failure the rank waits, within destroy, for others that are stuck or gone.
+    recipe = Recipe(workload="digits", model="toy", max_steps=2, global_batch_size=64, lr=0.1)
+    spec = TrainSpec(recipe=recipe, device="cpu", init=f"file://{tmp_path}/meet", planted=planted)
+    assert train.run_rank(spec, one_rank) == code
+    assert dist.is_initialized() == (code != 0)

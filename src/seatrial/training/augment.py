@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seatrial.training.data import Augmentation
 from seatrial.training.randomness import LOW_BITS, derive, mix
+from seatrial.training.recipe import Augmentation
 
 __all__ = ["augment"]
 

@@ -46,14 +46,15 @@ class Batches:
         """Images, float of (n, channels, height, width), and labels, int64 of (n,), of training samples."""
         images, labels = self._train
         indices = indices.to(self.device)
-        picked = augment(images[indices], indices, self._augmentation, seed=self._recipe.seed, epoch=epoch)
-        return self._normalise(picked), labels[indices]
+        picked = images.index_select(0, indices)
+        picked = augment(picked, indices, self._augmentation, seed=self._recipe.seed, epoch=epoch)
+        return self._normalise(picked), labels.index_select(0, indices)
 
     def test(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """As ``train``, of test samples, as they are."""
         images, labels = self._test
-        return self._normalise(images[indices]), labels[indices]
+        return self._normalise(images.index_select(0, indices)), labels.index_select(0, indices)
 
     def _normalise(self, images: Tensor) -> Tensor:
-        floats = (images.float() - self.workload.mean) / self.workload.std
+        floats = images.float().sub_(self.workload.mean).div_(self.workload.std)
         return floats.contiguous(memory_format=self._format)

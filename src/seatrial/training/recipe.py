@@ -11,17 +11,28 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import RequestError
-from seatrial.training.data import Augmentation, Workload, find_workload
+from seatrial.training.data import Workload, find_workload
 from seatrial.training.models import find_model
 from seatrial.training.strategies import STRATEGIES
 
-__all__ = ["AUGMENTATIONS", "CHOICES", "MAX_DIGITS_RANKS", "Recipe", "fit_to_world"]
+__all__ = ["AUGMENTATIONS", "CHOICES", "MAX_DIGITS_RANKS", "Augmentation", "Recipe", "fit_to_world"]
 
 MAX_DIGITS_RANKS = 32
 """Above, a rank's share of a batch of digits would be too small to mean anything."""
 _WORLD_WORKLOAD = "synthetic-1x8x8"
 _WORLD_BATCH_SIZE = 16
 _WORLD_SAMPLES = 32_768
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Augmentation:
+    """How training images are varied; ``seatrial.training.augment`` does it."""
+
+    crop_padding: int = 0
+    """Black pixels put around an image before a part of its old size is cut out; 0: it is not moved."""
+    flip: bool = False
+    """Half of the images are mirrored, left to right."""
+
 
 AUGMENTATIONS = {
     "none": Augmentation(),

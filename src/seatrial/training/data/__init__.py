@@ -18,7 +18,7 @@ from seatrial.training.data.manifest import DATASETS
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["WORKLOADS", "Augmentation", "Data", "Workload", "find_workload"]
+__all__ = ["WORKLOADS", "Data", "Workload", "find_workload"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +29,6 @@ class Data:
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Augmentation:
-    """How training images are varied; ``seatrial.training.augment`` does it."""
-
-    crop_padding: int = 0
-    """Black pixels put around an image before a part of its old size is cut out; 0: it is not moved."""
-    flip: bool = False
-    """Half of the images are mirrored, left to right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +45,6 @@ class Workload:
     """Of all pixels of the training part, over all channels; with ``std`` it brings them to mean 0 and deviation 1."""
     std: float
     load: Callable[[], Data]
-    augmentation: Augmentation = Augmentation()
-    """What is usual for the set."""
 
     def size_bytes(self) -> int:
         """Of all images in memory, a byte a pixel."""
@@ -81,7 +69,7 @@ def find_workload(name: str, *, num_samples: int, data_dir: Path | None = None) 
     raise RequestError(f"unknown workload {name!r}; did you mean {nearest!r}? Known: {', '.join(WORKLOADS)}.")
 
 
-_SYNTHETIC = re.compile(r"synthetic-([1-9]\d{0,3})x([1-9]\d{0,3})x([1-9]\d{0,3})")
+_SYNTHETIC = re.compile(r"synthetic-([1-9]\d{0,3})x([1-9]\d{0,3})x([1-9]\d{0,3})(?:-([2-9]|[1-9]\d{1,2}))?")
 
 
 def _digits(name: str, num_samples: int, folder: Path) -> Workload:
@@ -108,15 +96,16 @@ def _synthetic(name: str, num_samples: int, folder: Path) -> Workload:
     match = _SYNTHETIC.fullmatch(name)
     if match is None:
         raise RequestError(
-            f"workload {name!r}: put channels, height and width in place of C, H and W, such as synthetic-1x8x8."
+            f"workload {name!r}: put channels, height, width and, from 2 to 999, the number of classes in place of the "
+            "letters, such as synthetic-1x8x8-5; without the last there are 10 classes."
         )
-    channels, height, width = (int(part) for part in match.groups())
+    channels, height, width, num_classes = (int(part) for part in match.groups(default="10"))
     shape = (channels, height, width)
     num_test = 1_000
 
     def load() -> Data:
-        train_images, train_labels = synthetic.make_images(shape, num_samples, seed=1)
-        test_images, test_labels = synthetic.make_images(shape, num_test, seed=2)
+        train_images, train_labels = synthetic.make_images(shape, num_samples, seed=1, num_classes=num_classes)
+        test_images, test_labels = synthetic.make_images(shape, num_test, seed=2, num_classes=num_classes)
         return Data(
             train_images=train_images, train_labels=train_labels, test_images=test_images, test_labels=test_labels
         )
@@ -124,7 +113,7 @@ def _synthetic(name: str, num_samples: int, folder: Path) -> Workload:
     return Workload(
         name=name,
         shape=shape,
-        num_classes=synthetic.NUM_CLASSES,
+        num_classes=num_classes,
         num_train=num_samples,
         num_test=num_test,
         mean=128.0,
@@ -168,7 +157,6 @@ def _mnist(name: str, num_samples: int, folder: Path) -> Workload:
         mean=mean * 255,
         std=std * 255,
         load=_held_to(name, folder, shape, num_train, num_test, load),
-        augmentation=Augmentation(flip=name == "fashion-mnist"),
     )
 
 
@@ -196,7 +184,6 @@ def _cifar10(name: str, num_samples: int, folder: Path) -> Workload:
         mean=0.4734 * 255,
         std=0.2516 * 255,
         load=_held_to(name, folder, cifar.SHAPE, num_train, num_test, load),
-        augmentation=Augmentation(crop_padding=4, flip=True),
     )
 
 
@@ -231,6 +218,7 @@ WORKLOADS: dict[str, Callable[[str, int, Path], Workload]] = {
     "mnist": _mnist,
     "fashion-mnist": _mnist,
     "cifar10": _cifar10,
-    "synthetic-CxHxW": _synthetic,
+    "synthetic-CxHxW-K": _synthetic,
 }
-"""Workloads by name; ``synthetic-CxHxW`` stands for one of any shape, such as ``synthetic-1x8x8``."""
+"""Workloads by name; the last stands for any shape and number of classes: ``synthetic-1x8x8-5``, and for 10 classes
+``synthetic-1x8x8`` as well."""

@@ -12,7 +12,7 @@ __all__ = ["Toy"]
 class Toy(nn.Module):
     """Two linear layers, 10 units between them, on the flattened image: the toy model of the DDP tutorials.
 
-    On ``synthetic-10x1x1`` 10-10-10 units and 220 parameters. Initial values as torch.nn.Linear draws them: uniform
+    On ``synthetic-10x1x1-5`` 10-10-5 units and 165 parameters. Initial values as torch.nn.Linear draws them: uniform
     within 1 / sqrt(inputs).
     """
 

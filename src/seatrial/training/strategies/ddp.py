@@ -55,19 +55,20 @@ class Replica:
         self.model = model
         self.data_rank, self.data_size = group.rank(), group.size()
         self._wrapped = wrapped
-        self._scaled_loss: Tensor | None = None
+        self._loss: tuple[Tensor, float] | None = None
 
     def forward(self, images: Tensor, labels: Tensor, scale: float) -> Tensor:
         # A sum and not a mean: shares may differ in size. The hook takes the mean over ranks of what each puts in.
         loss_sum = cross_entropy(self._wrapped(images).float(), labels, reduction="sum")
-        self._scaled_loss = loss_sum * scale
+        self._loss = (loss_sum, scale)
         return loss_sum.detach()
 
     def backward(self) -> None:
-        if self._scaled_loss is None:
+        if self._loss is None:
             raise RuntimeError("backward without forward")
-        self._scaled_loss.backward()  # type: ignore[no-untyped-call]
-        self._scaled_loss = None
+        loss_sum, scale = self._loss
+        loss_sum.backward(torch.full_like(loss_sum, scale))  # type: ignore[no-untyped-call]
+        self._loss = None
 
     def scores(self, images: Tensor) -> Tensor | None:
         # The model itself: what the wrapper adds is for gradients.
