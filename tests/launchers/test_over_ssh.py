@@ -99,14 +99,14 @@ def left_on(host: Host) -> list[str]:
 
 def await_nothing_on(host: Host, made: Hosts, timeout_s: float) -> None:
     until = time.monotonic() + timeout_s
-    while (left := left_on(host)) or folders():
-        assert time.monotonic() < until, (left, folders(), (made.folder / "said").read_text())
+    while (left := left_on(host)) or folders(made):
+        assert time.monotonic() < until, (left, folders(made), (made.folder / "said").read_text())
         time.sleep(0.2)
 
 
-def folders() -> list[str]:
+def folders(made: Hosts) -> list[str]:
     """The private folders of all hosts, which share a disk here."""
-    return [name for name in os.listdir("/tmp") if name.startswith("seatrial-") and len(name) == 17]
+    return os.listdir(made.folder / "tmp")
 
 
 def test_the_verdict_is_that_of_one_machine(hosts: Callable[[int], Hosts]) -> None:
@@ -115,7 +115,9 @@ def test_the_verdict_is_that_of_one_machine(hosts: Callable[[int], Hosts]) -> No
     assert report["acceptance"]["status"] == "PASS", report["findings"]
     assert (report["world_size"], report["job"]["nodes"], report["job"]["target"]) == (2, 2, "ssh")
     assert [left_on(host) for host in made] == [[], []]
-    assert folders() == []
+    assert folders(made) == []
+    (folder,) = (made[0].home / "reports").glob("2*")
+    assert sorted(path.name for path in folder.glob("rank*.log")) == ["rank0.gen0.log", "rank1.gen0.log"]
 
 
 def test_the_bits_are_those_of_one_machine(hosts: Callable[[int], Hosts], digest_here: Callable[[int], str]) -> None:

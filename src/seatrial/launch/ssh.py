@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -94,7 +95,7 @@ def _command(job: Processes, node_rank: int, reached: Sequence[Reached], token: 
     other = next((each.address for each in reached if each.address != own.address), None)
     if other is not None:
         env["SEATRIAL_PEER"] = other
-    told: dict[str, object] = {"env": env}
+    told: dict[str, object] = {"env": env, "folder": os.getcwd()}
     if own.node.here > 1 and job.device in VISIBLE:
         first = own.node.index * job.nproc_per_node
         told["devices"] = [VISIBLE[job.device], first, first + job.nproc_per_node]
