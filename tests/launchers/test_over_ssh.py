@@ -67,7 +67,7 @@ def digest_here(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], str
 
 @contextlib.contextmanager
 def running(made: Hosts, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """A command on the first host that is under way: two ranks somewhere have begun to train."""
+    """A command on the first host that is under way: two ranks somewhere are ready to train."""
     host = made[0]
     command = ["train", "digits", "--epochs", "10000", "--device", "cpu", "--python", str(made.python)]
     with open(made.folder / "said", "w+") as said:
@@ -76,7 +76,7 @@ def running(made: Hosts, *words: str) -> Iterator[subprocess.Popen[str]]:
         )
         try:
             until = time.monotonic() + 50
-            while "epoch 1/" not in (made.folder / "said").read_text():
+            while "rank 0 of 2" not in (made.folder / "said").read_text():
                 assert process.poll() is None, (made.folder / "said").read_text()
                 assert time.monotonic() < until, (made.folder / "said").read_text()
                 time.sleep(0.1)
@@ -106,7 +106,7 @@ def await_nothing_on(host: Host, made: Hosts, timeout_s: float) -> None:
 
 def folders(made: Hosts) -> list[str]:
     """The private folders of all hosts, which share a disk here."""
-    return os.listdir(made.folder / "tmp")
+    return [name for name in os.listdir(made.folder / "tmp") if name.startswith("seatrial-")]
 
 
 def test_the_verdict_is_that_of_one_machine(hosts: Callable[[int], Hosts]) -> None:

@@ -139,6 +139,12 @@ def _resolve(where: Where) -> Placement:
                 f" {node.host.name} {answer.nproc_per_node} for {answer.device} ({answer.because}); all nodes get the"
                 " same: say --device and --nproc-per-node, or leave hosts out."
             )
+        # A trial is there to find that out, and names who differs.
+        if answer.torch != first.torch and where.typed[:1] != ("run",):
+            raise RequestError(
+                f"{came[0].host.name} has torch {first.torch}, and {node.host.name} {answer.torch}; the ranks"
+                " of one job need the same: install it, or name a Python that has it with --python."
+            )
     count = len({node.host.at for node in came})
     nodes_words = "" if count == len(came) else f" as {len(came)} nodes"
     return Placement(
