@@ -82,6 +82,7 @@ def test_a_launcher_says_why(output: str, words: str) -> None:
             "a host does not see our code; put --out on a file system that all hosts share",
         ),
         ("ModuleNotFoundError: No module named 'seatrial'", "a host does not see our code; put --out"),
+        (NO_FILE_4, "a host has no /opt/none/python; name a Python"),
     ],
 )
 def test_what_an_agent_says_comes_before_what_its_launcher_says_of_it(output: str, words: str) -> None:
