@@ -17,7 +17,7 @@ _OWN: Sequence[tuple[str, str]] = (
     (r"(the launcher has .+)", "{what}; see that it heeds the hosts it is given"),
     (r".*Error while finding module specification for '(seatrial)\.", f"a host does not see our code; {_SHARED}"),
     (r".*No module named '?(seatrial)", f"a host does not see our code; {_SHARED}"),
-    (r"Executable: (.+)", _PYTHON),  # Open MPI, which may go on
+    (r"agent: (?:line )?1: (.+?): (?:not found|No such file|Permission denied)", _PYTHON),
 )
 """Why an agent has not come, although its launcher may go on: whatever else there is, this comes first."""
 _SIGNS: Sequence[tuple[str, str]] = (
