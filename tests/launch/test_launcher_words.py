@@ -12,17 +12,6 @@ slots that were requested by the application:
 
   ./agent
 """
-NO_FILE_4 = """--------------------------------------------------------------------------
-mpirun was unable to launch the specified application as it could not access
-or execute an executable:
-
-Executable: /opt/none/python
-Node: node1
-
-while attempting to start process rank 0.
---------------------------------------------------------------------------
-2 total processes failed to start
-"""
 INTEL = """[mpiexec@vm] Error: Unable to run bstrap_proxy on node9 (pid 12634, exit code 65280)
 [mpiexec@vm] Possible reasons:
 [mpiexec@vm] 1. Host is unavailable. Please check that all hosts are available.
@@ -48,7 +37,6 @@ runner@node1: Permission denied (publickey).
             "ssh: runner@node1: Permission denied (publickey); each host",
         ),
         (NO_SLOTS, "there are not enough slots for so many ranks"),
-        (NO_FILE_4, "a host has no /opt/none/python; name a Python that all hosts have with --python"),
         (INTEL, "node9 cannot be reached"),
         (
             "bash: line 1: /opt/m/orted: No such file\nbash: orted: command not found\n",
@@ -82,6 +70,8 @@ def test_a_launcher_says_why(output: str, words: str) -> None:
             "a host does not see our code; put --out on a file system that all hosts share",
         ),
         ("ModuleNotFoundError: No module named 'seatrial'", "a host does not see our code; put --out"),
+        ("agent: 1: /opt/none/python: not found\n", "a host has no /opt/none/python; name a Python"),
+        ("agent: line 1: /opt/python: No such file or directory\n", "a host has no /opt/python; name a Python"),
     ],
 )
 def test_what_an_agent_says_comes_before_what_its_launcher_says_of_it(output: str, words: str) -> None:

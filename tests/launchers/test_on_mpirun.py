@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -28,7 +29,7 @@ def begins(check: str) -> Callable[[dict[str, Any]], bool]:
     return lambda event: event["kind"] == "step" and event["check"] == check
 
 
-def parents_of_ranks(running: Trial) -> dict[int, int]:
+def agents(running: Trial) -> dict[int, int]:
     """Rank -> process id of its agent."""
     return {
         event["node"]: event["pid"]
@@ -89,15 +90,14 @@ def test_ctrl_c_ends_all(tmp_path: Path, mpirun: str) -> None:
 
 @each_mpirun
 def test_an_agent_that_dies_is_named_and_nobody_else(tmp_path: Path, mpirun: str) -> None:
-    running = Trial(tmp_path, "smoke", *ON, "--mpirun", mpirun, "--nproc-per-node", "3", plant=["hang@compute:0"])
+    running = Trial(tmp_path, "smoke", "--only", "compute", *ON, "--mpirun", mpirun, "--nproc-per-node", "3")
     running.until(begins("compute"))
-    os.kill(parents_of_ranks(running)[1], signal.SIGKILL)
+    os.kill(agents(running)[1], signal.SIGKILL)
     ended = running.ended()
     assert ended.exit_code == 1
     (finding,) = (finding for finding in ended.report["findings"] if finding["severity"] == "fail")
     assert "was lost" in finding["what"]
     assert not any(line.startswith("rank 1 ") for line in finding["evidence"])
-    assert any(line.startswith("rank 2 ") for line in finding["evidence"])
 
 
 @first_mpirun
@@ -143,13 +143,13 @@ def usable(made: Hosts, mpirun: str) -> str:
 class OnHosts(Trial):
     """A trial that is typed on the first host; its folder is one that all of them share."""
 
-    def __init__(self, made: Hosts, mpirun: str, *words: str):
+    def __init__(self, made: Hosts, mpirun: str, only: str, *words: str):
         self.out = made.folder / "shared"
         self.out.mkdir(mode=0o777)
         self.out.chmod(0o777)
-        typed = made.seatrial("run", "smoke", *ON, "--mpirun", usable(made, mpirun), "--json", "--out", str(self.out))
+        typed = made.seatrial("run", "smoke", "--only", only, *ON, "--mpirun", usable(made, mpirun), "--json")
         self.process = subprocess.Popen(
-            made[0].argv(*typed, "--python", str(made.python), *words),
+            made[0].argv(*typed, "--out", str(self.out), "--python", str(made.python), *words),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -164,7 +164,7 @@ def test_two_hosts(hosts: Callable[[int], Hosts], tmp_path: Path, mpirun: str) -
     made = hosts(2)
     hostfile = made.folder / "hostfile"
     hostfile.write_text("# two of them\nnode0 slots=1\nnode1 slots=1\n")
-    ended = OnHosts(made, mpirun, "--hostfile", str(hostfile)).ended()
+    ended = OnHosts(made, mpirun, "bootstrap", "--hostfile", str(hostfile)).ended()
     assert ended.exit_code == 0, ended.errors
     seen = {event["rank"]: event["hostname"] for event in ended.events() if event["kind"] == "rank"}
     assert seen == {0: "node0", 1: "node1"}
@@ -173,15 +173,16 @@ def test_two_hosts(hosts: Callable[[int], Hosts], tmp_path: Path, mpirun: str) -
 @pytest.mark.hosts
 @first_mpirun
 def test_a_host_that_is_cut_off_is_named(hosts: Callable[[int], Hosts], mpirun: str) -> None:
-    made = hosts(3)
-    running = OnHosts(made, mpirun, "--hosts", "node0:1,node1:1,node2:1")
+    made = hosts(2)
+    running = OnHosts(made, mpirun, "compute", "--hosts", "node0:1,node1:1")
     running.until(begins("compute"))
     made[1].pull_cable()
     cut_at = time.monotonic()
-    ended = running.ended()
+    # Not ended(): what runs on the host that is cut off ends after 30 s of silence, later than the report is there.
+    text, errors = running.process.communicate(timeout=50)
     assert time.monotonic() - cut_at < MOST_S
-    assert ended.exit_code == 1
-    named = [finding["what"] for finding in ended.report["findings"] if finding["severity"] == "fail"]
+    assert running.process.returncode == 1, errors
+    named = [finding["what"] for finding in json.loads(text)["findings"] if finding["severity"] == "fail"]
     assert len(named) == 1
     assert "node1" in named[0]
 
@@ -205,6 +206,6 @@ def test_a_host_that_cannot_be_started_on_is_told_in_a_sentence(
         words += ["--python", "/opt/none/python"]
     else:
         words = ["--hosts", "node0:1,node7:1"]
-    ended = OnHosts(made, mpirun, *words).ended()
+    ended = OnHosts(made, mpirun, "compute", *words).ended()
     assert ended.exit_code == 3
     assert any(expected in finding["what"] for finding in ended.grave()), ended.grave()

@@ -17,8 +17,9 @@ _OWN: Sequence[tuple[str, str]] = (
     (r"(the launcher has .+)", "{what}; see that it heeds the hosts it is given"),
     (r".*Error while finding module specification for '(seatrial)\.", f"a host does not see our code; {_SHARED}"),
     (r".*No module named '?(seatrial)", f"a host does not see our code; {_SHARED}"),
+    (r"agent: (?:line )?1: (.+?): (?:not found|No such file|Permission denied)", _PYTHON),
 )
-"""What an agent says that cannot join, or the Python that cannot find it: whatever else there is, this comes first."""
+"""Why an agent has not come, although its launcher may go on: whatever else there is, this comes first."""
 _SIGNS: Sequence[tuple[str, str]] = (
     # ssh, by which all of them reach other hosts.
     (r"ssh: (.+)", "ssh: {what}"),
@@ -28,7 +29,6 @@ _SIGNS: Sequence[tuple[str, str]] = (
     # Open MPI's boxes of text, 4 and 5.
     (r"There are (not enough slots) available", "there are {what} for so many ranks; ask for fewer"),
     (r"(A hostfile was provided that contains multiple)", "two names among the hosts are one machine; name it once"),
-    (r"Executable: (.+)", _PYTHON),
     (r"(.*(?:orted|prted): (?:command )?not found)", f"{{what}}; {_PATH}"),
     # hydra
     (r".*execvp error on file (\S+)", _PYTHON),

@@ -39,6 +39,9 @@ _WHO = {
     "intel": ("PMI_RANK", "MPI_LOCALRANKID"),
 }
 """The variables that tell a rank who it is: rank, local rank."""
+# MPICH kills all ranks when a signal ends what it started, and Open MPI that may recover from deaths does not say that
+# there is no such Python. A shell in between turns both into a line and an exit code.
+_IN_A_SHELL = ("/bin/sh", "-c", '"$@"; exit $?', "agent")
 # All ranks are started with the same words: how many each host has, in the order of ranks. Whether a rank was placed
 # where it should be is seen at once: an mpirun that does not heed its hosts starts all on one machine.
 _AGENT = (
@@ -47,7 +50,8 @@ _AGENT = (
     ' rank, told, slots = int(e[a[1]]), int(e[a[2]]), [int(n) for n in a[3].split(",")];'
     " node = next(n for n in range(len(slots)) if rank < sum(slots[: n + 1])); local = rank - sum(slots[:node]);"
     ' told == local or sys.exit(f"the launcher has made rank {rank} number {told} of its host, not number {local}");'
-    ' tell = {"NODE_RANK": rank, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": slots[node], "GROUP_RANK": node};'
+    ' tell = {"NODE_RANK": rank, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": slots[node], "GROUP_RANK": node,'
+    ' "GROUP_WORLD_SIZE": len(slots)};'
     ' e.update({f"SEATRIAL_{name}": str(value) for name, value in tell.items()}); del a[1:];'
     ' runpy.run_module("seatrial.agent.main", run_name="__main__", alter_sys=True)'
 )
@@ -174,7 +178,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
         more=mpi.more,
     )
     rank, local_rank = _WHO[mpi.launcher.kind]
-    agent = (job.python, "-c", _AGENT, rank, local_rank, ",".join(str(slots) for _, slots in mpi.hosts))
+    agent = (*_IN_A_SHELL, job.python, "-c", _AGENT, rank, local_rank, ",".join(str(slots) for _, slots in mpi.hosts))
     return (
         FileCommand(
             argv=(*argv, *agent),
