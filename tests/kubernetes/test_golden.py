@@ -12,7 +12,7 @@ import pytest
 import yaml
 from kubernetes.workloads import CASES, case
 
-from seatrial.kubernetes.manifest import to_yaml
+from seatrial.kubernetes.text import to_yaml
 
 _FOLDER = Path(__file__).parent / "golden"
 

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.kubernetes import manifest
-from seatrial.kubernetes.manifest import to_yaml
+from seatrial.kubernetes import text
+from seatrial.kubernetes.text import to_yaml
 
 _MISREAD = [
     "8",
@@ -58,6 +58,6 @@ def test_the_slow_writer_writes_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
-    Slow.yaml_representers = manifest._Dumper.yaml_representers
-    monkeypatch.setattr(manifest, "_Dumper", Slow)
+    Slow.yaml_representers = text._Dumper.yaml_representers
+    monkeypatch.setattr(text, "_Dumper", Slow)
     assert {name: to_yaml(case(name)) for name in CASES} == fast

@@ -17,6 +17,7 @@ from typing import Any
 from seatrial.errors import RequestError
 from seatrial.kubernetes import parse
 from seatrial.kubernetes.check import see_that_it_can_be
+from seatrial.kubernetes.manifest import manifest
 from seatrial.kubernetes.workload import CODE, JOIN_TIMEOUT_S, Claim, Patch, Toleration, Workload
 from seatrial.launch.command import Command, Feed
 from seatrial.launch.job import Job, Processes
@@ -60,7 +61,7 @@ def _render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Com
         deadline_s = float(job.plan.deadline_s.value)
         env |= {"SEATRIAL_PLANT": ";".join(job.planted)} if job.planted else {}
     # Here: no other target waits for it.
-    from seatrial.kubernetes.manifest import manifest, to_yaml
+    from seatrial.kubernetes.text import to_yaml
 
     text = to_yaml(manifest(job.target, replace(workload, env=env, deadline_s=deadline_s)))
     return (Command(argv=_APPLY, env={}, nodes=tuple(range(job.nodes)), feed=Feed(lines=(), content=text.encode())),)
