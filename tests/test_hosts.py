@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hosts import Hosts, _made
+from hosts import Hosts, made_hosts
 
 pytestmark = pytest.mark.hosts
 
@@ -43,7 +43,7 @@ def test_nothing_is_left_of_them_when_a_test_fails() -> None:
 
     def fails() -> None:
         nonlocal folder
-        with _made(1) as made:
+        with made_hosts(1) as made:
             folder = made.folder
             started.append(subprocess.Popen(made[0].argv("sleep", "50"), start_new_session=True))
             raise RuntimeError("a test that fails")

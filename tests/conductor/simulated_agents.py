@@ -74,6 +74,7 @@ class SimulatedFleet:
         on_state: Mapping[State, Callable[[SimulatedFleet], None]] | None = None,
         at_s: Sequence[tuple[float, Callable[[SimulatedFleet], None]]] = (),
         suspects: Callable[[str, list[dict[str, Any]]], tuple[int, ...]] = lambda check, events: (),
+        next_round: Callable[..., Any] = lambda check, events: None,
     ) -> None:
         """``complain``: ranks that meet in a step tell of a peer's death before its agent does. ``suspended``: the
         controller is stopped (from, for) so many seconds. ``echo``: the part of all messages that come twice.
@@ -88,16 +89,15 @@ class SimulatedFleet:
             deadline_s=deadline_s,
             worker={"device": "cpu", "backend": "gloo", "env": {}, "planted": []},
             suspects=suspects,
+            next_round=next_round,
         )
         self.machine = Machine(self.config, self.now)
         self._scopes = {step.check: step.scope for step in steps}
-        self._planted = planted
-        self._complain = complain
+        self._planted, self._complain = planted, complain
         self._absent_nodes = absent_nodes
         self._suspended = (_EPOCH_S + suspended[0], _EPOCH_S + suspended[0] + suspended[1])
-        self._echo = echo
         self._on_state = dict(on_state or {})
-        self._at_s = at_s
+        self._echo, self._at_s = echo, at_s
         self._random = random.Random(seed)
         self._source = Source("simulated", "conductor", self._clock)
         self._agents: dict[int, _Agent] = {}

@@ -113,6 +113,27 @@ def test_a_rank_that_hangs_alone_is_late_at_the_deadline_of_its_step() -> None:
     assert told.of("step_end")[1]["seconds"] == pytest.approx(STEPS[STORE].timeout_s, abs=0.5)
 
 
+def test_a_check_asks_for_rounds_as_long_as_it_has_something_to_ask() -> None:
+    wishes: dict[str, list[Any]] = {"compute": [((1, 4), {"parts": [1]}), ((0, 1, 2), {"parts": [2]})]}
+    told = _run(next_round=lambda check, events: wishes[check].pop(0) if wishes.get(check) else None)
+    steps = [(event["check"], event["stage"], event["ranks"]) for event in told.of("step")]
+    assert steps[:4] == [
+        ("compute", "measure", [0, 1, 2, 3, 4, 5]),
+        ("compute", "round 1", [1, 4]),
+        ("compute", "round 2", [0, 1, 2]),
+        (STEPS[1].check, STEPS[1].stage, [0]),
+    ]
+
+
+def test_after_a_death_no_round_of_before_is_asked_again() -> None:
+    wishes: list[Any] = [((1, 4), {}), ((0, 1, 2), {})]
+    told = _run(
+        Planted(kind="dead", rank=4, at=1), next_round=lambda check, events: wishes.pop(0) if wishes else None, seed=1
+    )
+    assert [stage for _, stage in told.steps(0)] == ["measure", "round 1"]
+    assert {stage for _, stage in told.steps(1)} == {step.stage for step in STEPS}
+
+
 def test_two_die_at_once_and_both_are_named() -> None:
     told = _run(Planted(kind="dead", rank=1, at=3), Planted(kind="dead", rank=4, at=3))
     assert sorted(told.seen("dead")) == [("dead", 1), ("dead", 4)]

@@ -58,7 +58,7 @@ def test_some_strangers_in_the_place_of_the_conductor_are_not_obeyed() -> None:
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_many_strangers_in_the_place_of_the_conductor_are_not_obeyed() -> None:
     explore(STRANGERS, 4_000)
 
@@ -232,6 +232,6 @@ def test_some_wrong_commands_end_an_agent_in_order() -> None:
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_many_wrong_commands_end_an_agent_in_order() -> None:
     explore(COMMANDS, 3_000)

@@ -89,3 +89,11 @@ def test_nodes_that_share_a_machine_share_its_devices(monkeypatch: pytest.Monkey
     assert seen_by_nodes(processes(2, 2, "cpu")) == [None, None]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,5,3,1")
     assert seen_by_nodes(processes(2, 2, "cuda")) == ["7,5", "3,1"]
+
+
+def test_what_a_person_says_himself_stands_over_a_profile() -> None:
+    told = where_of({**VALUES, "comm_profile": "ib", "comm_debug": True, "env": ("NCCL_NET=mine", "X=1")}).env
+    assert told["NCCL_NET"] == "mine"
+    assert told["NCCL_IB_DISABLE"] == "0"
+    assert told["NCCL_DEBUG"] == "INFO"
+    assert told["X"] == "1"

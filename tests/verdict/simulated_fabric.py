@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from seatrial.verdict.culprits import (
     Diagnosis,
@@ -79,8 +79,7 @@ class SimulatedFabric:
         seen = Observations()
         while len(self.rounds) < most_rounds and (asked := next_round(seen, self.topology, limits)) is not None:
             new = self.measure(asked)
-            seen = replace(seen, pairs=seen.pairs + new.pairs, groups=seen.groups + new.groups)
-        assert most_rounds < 200 or len(self.rounds) < most_rounds, "no end"
+            seen = seen.after(new.pairs, new.groups)
         return solve(seen, self.topology, limits)
 
 

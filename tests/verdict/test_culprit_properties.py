@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import combinations
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from verdict.simulated_fabric import SimulatedFabric
 
 from seatrial.verdict.culprits import Diagnosis, Observations, PairResult, Topology, next_round, solve
-from seatrial.verdict.culprits.cover import circle, cover_groups
+from seatrial.verdict.culprits.cover import circle, cover_groups, most_rounds
 
 RATES = st.sampled_from([20.0, 20.0, 20.0, 19.0, 17.0, 10.0, 0.0])
 
@@ -110,6 +111,35 @@ def test_good_members_more_change_nothing(size: int, more: int, data: st.DataObj
         topology = Topology(members=tuple(range(members)))
         fabric = SimulatedFabric(topology=topology, sends=bad, receives=bad, links=links)
         assert names(fabric.trial()) == planted
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 40), st.integers(0, 2**32), st.booleans())
+def test_it_ends_even_where_each_answer_contradicts_those_before(size: int, seed: int, hints: bool) -> None:
+    """The answers are drawn anew each time, so nothing is ever confirmed for long."""
+    rng = random.Random(seed)
+    topology = Topology(members=tuple(range(size)))
+    seen = Observations()
+    while (asked := next_round(seen, topology, seed=seed)) is not None:
+        assert seen.rounds < most_rounds(topology)
+        for turn in range(asked.turns):
+            ends = [end for pair in asked.pairs[turn :: asked.turns] for end in pair]
+            assert len(ends) == len(set(ends))
+        inside = [member for group in asked.groups for member in group]
+        assert len(inside) == len(set(inside))
+        assert bool(asked.pairs) != bool(asked.groups)
+        fabric = SimulatedFabric(
+            topology=topology,
+            sends={member: rng.choice([1.0, 1.0, 0.9, 0.5, 0.0]) for member in range(size)},
+            receives={member: rng.choice([1.0, 1.0, 1.0, 0.85, 0.3]) for member in range(size)},
+            links={(rng.randrange(size), rng.randrange(size)): 0.0 for _ in range(3)},
+            hints=hints,
+            fails_over=rng.choice([1, 5, 100]),
+        )
+        new = fabric.measure(asked)
+        seen = seen.after(new.pairs, new.groups)
+    diagnosis = solve(seen, topology)
+    assert seen.rounds < most_rounds(topology) or any("was ended" in text for text in diagnosis.remains)
 
 
 @given(st.integers(2, 40))

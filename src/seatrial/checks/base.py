@@ -82,3 +82,6 @@ class Check:
     stages: tuple[Stage, ...] = (Stage(),)
     suspects: Callable[[Evidence, Any], tuple[int, ...]] | None = None
     limits: Callable[[Any], tuple[Held, ...]] | None = None
+    next_round: Callable[[Evidence, Any], tuple[tuple[int, ...], dict[str, Any]] | None] | None = None
+    """After the last stage, and again after each round: which ranks measure next, and what they find in
+    ``given["round"]``; None when nothing more would change the ruling. Pure, and it ends by itself."""

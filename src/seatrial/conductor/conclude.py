@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from seatrial.checks.base import Check
 from seatrial.plan.model import Plan
@@ -16,9 +16,10 @@ from seatrial.verdict.findings import Culprit, Finding, Ruling
 from seatrial.verdict.fold import evidence_so_far, fold
 from seatrial.verdict.trial import Trial
 
-__all__ = ["Conclusion", "conclude", "suspects"]
+__all__ = ["Conclusion", "conclude", "next_round", "suspects"]
 
 Load = Callable[[str], Check]
+Wish = TypeVar("Wish")
 
 _NOBODY = Culprit(kind="none", name="nobody could be named")
 _RANKING = {"fail": 0, "error": 1, "warn": 2, "info": 3}
@@ -52,14 +53,25 @@ def conclude(messages: Iterable[Mapping[str, Any]], *, damaged: int = 0, load: L
 
 def suspects(plan: Plan, check: str, events: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
     """The ranks that a check wants measured again alone, from what came so far; none when it cannot say."""
-    found = _registered(check)
-    if found.suspects is None:
-        return ()
+    return _asked(plan, check, events, _registered(check).suspects) or ()
+
+
+def next_round(
+    plan: Plan, check: str, events: Iterable[Mapping[str, Any]]
+) -> tuple[tuple[int, ...], dict[str, Any]] | None:
+    """What a check wants measured next by which ranks, from what came so far; None when nothing, or it cannot say."""
+    return _asked(plan, check, events, _registered(check).next_round)
+
+
+def _asked(
+    plan: Plan, check: str, events: Iterable[Mapping[str, Any]], ask: Callable[[Evidence, Any], Wish] | None
+) -> Wish | None:
+    if ask is None:
+        return None
     try:
-        evidence = evidence_so_far(check, events)
-        return found.suspects(evidence, plan.params(check, found.params))
+        return ask(evidence_so_far(check, events), plan.params(check, _registered(check).params))
     except Exception:  # the same figures are judged at the end, and an error of the judge is told there
-        return ()
+        return None
 
 
 def _registered(name: str) -> Check:

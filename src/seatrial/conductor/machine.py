@@ -190,7 +190,8 @@ class Machine:
         what = {"gen": self._generation, "step": self._number, "check": step.check, "stage": step.stage}
         what["timeout_s"] = round(max(until - now, 0.0), 3)
         self._tell("step", **what, ranks=list(asked))
-        command = {"kind": "step", **what, "params": step.params, "given": self._given}
+        given = self._given if step.round is None else {**self._given, "round": step.round}
+        command = {"kind": "step", **what, "params": step.params, "given": given}
         for node, ranks in self._by_node(asked).items():
             self._send(node, {**command, "ranks": ranks})
 
@@ -241,11 +242,14 @@ class Machine:
             self._next(now)
 
     def _ask_again(self) -> None:
-        """Where the check doubts what it saw: the ranks in doubt once more, one alone at a time."""
+        """What a check wants to see next, or the ranks that it doubts once more, one alone at a time."""
         step = self._plan[self._at]
         if step.last_stage and step.stage != "repeat" and self._generation == 0:
-            doubted = self._config.suspects(step.check, [*self._known, *self._kept])[:_MOST_REPEATS]
-            self._plan[self._at + 1 : self._at + 1] = [step.repeated_by(rank) for rank in doubted]
+            events = [*self._known, *self._kept]
+            asked = self._config.next_round(step.check, events)
+            doubted = self._config.suspects(step.check, events)[:_MOST_REPEATS]
+            more = [step.next_round(*asked)] if asked else [step.repeated_by(rank) for rank in doubted]
+            self._plan[self._at + 1 : self._at + 1] = more
 
     # Trouble
 

@@ -37,6 +37,8 @@ class Config:
     """Device, backend, environment and planted faults, as agents hand them to ranks."""
     suspects: Callable[[str, list[dict[str, Any]]], tuple[int, ...]]
     """(check, its events) -> ranks to measure again, one after the other. Pure."""
+    next_round: Callable[[str, list[dict[str, Any]]], tuple[tuple[int, ...], Any] | None] = lambda check, events: None
+    """(check, its events) -> the ranks to measure next and what they are told; None: nothing is left to ask. Pure."""
     join_timeout_s: float = 60.0
     start_timeout_s: float = 180.0
     most_generations: int = 3

@@ -9,9 +9,10 @@ from typing import Any
 from seatrial.checks.base import Check, Scope
 from seatrial.plan.model import Plan
 
-__all__ = ["StepPlan", "next_generation", "of_plan", "ranges"]
+__all__ = ["ROUND", "StepPlan", "next_generation", "of_plan", "ranges"]
 
 _DEFAULT_TIMEOUT_S = 120.0
+ROUND = "round "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +27,17 @@ class StepPlan:
     timeout_s: float = _DEFAULT_TIMEOUT_S
     params: dict[str, Any] = field(default_factory=dict)
     ranks: tuple[int, ...] | None = None
+    round: Any = None
+    """What a check asked for after it had seen the results so far; JSON."""
 
     def repeated_by(self, rank: int) -> StepPlan:
         """The same check once more, by one rank while all others are idle."""
         return replace(self, scope="alone", stage="repeat", first_only=False, ranks=(rank,))
+
+    def next_round(self, ranks: tuple[int, ...], told: Any) -> StepPlan:
+        """The same check once more, by these ranks, as its results so far suggest."""
+        number = int(self.stage.removeprefix(ROUND)) + 1 if self.stage.startswith(ROUND) else 1
+        return replace(self, stage=f"{ROUND}{number}", first_only=False, ranks=ranks, round=told)
 
 
 def of_plan(plan: Plan, load: Callable[[str], Check]) -> tuple[StepPlan, ...]:
@@ -59,7 +67,7 @@ def next_generation(steps: Sequence[StepPlan], failed_at: int) -> tuple[StepPlan
     A world that is needed again is formed again.
     """
     first = next(number for number, step in enumerate(steps) if step.check == steps[failed_at].check)
-    rest = tuple(step for step in steps[first:] if step.stage != "repeat")
+    rest = tuple(step for step in steps[first:] if step.ranks is None)
     if any(step.scope == "world" for step in rest) and not any(step.scope == "bootstrap" for step in rest):
         rest = tuple(step for step in steps[:first] if step.scope == "bootstrap") + rest
     return rest

@@ -70,7 +70,7 @@ class Agents:
             self.processes |= dict.fromkeys(command.nodes, process)
             self._logs |= dict.fromkeys(command.nodes, path)
 
-    def news(self) -> tuple[int, str] | None:
+    def news(self) -> tuple[int, str] | str | None:
         """An agent that ended some time ago, with the last that was said."""
         now = self._clock()
         for node, process in self.processes.items():

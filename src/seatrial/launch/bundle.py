@@ -82,10 +82,11 @@ _LEFT_OUT = (
     "launch/strip.py",
     # Targets for which seatrial is installed where they are started from.
     *(f"launch/{name}.py" for name in ("hosts", "ssh", "ssh_hosts", "ssh_landing", "ssh_survey")),
+    *(f"launch/{name}.py" for name in ("mpirun", "mpi_launchers", "launchers", "launcher_words", "unseen")),
+    *(f"launch/{name}.py" for name in ("slurm", "slurm_driver", "slurm_words")),
     # It needs mpi4py, which an image that has it can have beside an installation.
     *("mpi.py", "worker/mpi.py", "worker/mpi_group.py", "worker/mpi_lane.py", "worker/mpi_library.py"),
     *("worker/mpi_staging.py", "worker/mpi_types.py", "worker/mpi_work.py"),
-    "verdict/culprits",  # no check asks it yet
     "training/data/fetch.py",
     "training/data/transfer.py",
     *(f"report/{name}.py" for name in OPTIONAL),

@@ -14,7 +14,7 @@ from typing import Any
 from seatrial import __version__
 from seatrial.agent.main import join_timeout_s
 from seatrial.checks import registry
-from seatrial.conductor.conclude import suspects
+from seatrial.conductor.conclude import next_round, suspects
 from seatrial.conductor.machine import Machine
 from seatrial.conductor.program import Program
 from seatrial.conductor.program_records import ProgramConfig
@@ -159,6 +159,7 @@ def _config(job: Job) -> Config:
         join_timeout_s=wait_s,
         worker={"device": job.device, "backend": job.backend, "env": dict(job.env), "planted": list(job.planted)},
         suspects=lambda check, events: suspects(job.plan, check, events),
+        next_round=lambda check, events: next_round(job.plan, check, events),
         # MPI does not start again in processes whose ranks have died, nor with some of them left out.
         **({"most_generations": 1} if job.backend == "mpi" else {}),
     )

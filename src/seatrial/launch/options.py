@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from seatrial.launch.comm import PROFILES
 from seatrial.launch.option import Option
 from seatrial.launch.targets import TARGETS
 from seatrial.plan.source import DEFAULT_LEVEL
@@ -84,6 +85,15 @@ WHERE = (
         help="Put this into the environment of the ranks.",
         metavar="NAME=VALUE",
         multiple=True,
+    ),
+    Option(
+        flags=("--comm-profile",),
+        name="comm_profile",
+        help="Settings of NCCL, MPI and what is below for this kind of network.",
+        type=tuple(PROFILES),
+    ),
+    Option(
+        flags=("--comm-debug",), name="comm_debug", help="Have NCCL and torch tell what they choose and why.", flag=True
     ),
     Option(flags=("--dry-run",), name="dry_run", help="Print what would be executed, and nothing else.", flag=True),
 )

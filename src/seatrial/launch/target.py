@@ -28,7 +28,7 @@ class Where:
     backend: str
     python: str | None
     env: Mapping[str, str]
-    """``--env``: what the ranks get besides."""
+    """What the ranks get besides: ``--comm-profile``, ``--comm-debug``, ``--env``."""
     dry_run: bool
     own: Mapping[str, Any]
     """The values of the options that the target lists itself, by their names."""

@@ -10,7 +10,7 @@ from seatrial.launch.target import Target
 
 __all__ = ["TARGETS"]
 
-_FILES = ("local", "ssh", "kubernetes")
+_FILES = ("local", "ssh", "mpirun", "slurm", "kubernetes")
 """In this folder, in the order in which people read of them. The file that travels is built without some of them."""
 
 TARGETS: Mapping[str, Target] = {

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seatrial.errors import RequestError
+from seatrial.launch.comm import comm_settings
 from seatrial.launch.option import is_given
 from seatrial.launch.target import Placement, Target, Where
 from seatrial.launch.targets import TARGETS
@@ -39,7 +40,11 @@ def where_of(values: Mapping[str, Any], typed: tuple[str, ...] = ()) -> Where:
         device=values["device"],
         backend=values["backend"],
         python=values["python"],
-        env=dict(map(_variable, values["env"])),
+        # What a person says himself stands.
+        env={
+            **comm_settings(values["comm_profile"], debug=values["comm_debug"]),
+            **dict(map(_variable, values["env"])),
+        },
         dry_run=values["dry_run"],
         own={option.name: values[option.name] for option in target.options},
         typed=typed,
@@ -64,7 +69,6 @@ def place_of_job(where: Where, placement: Placement) -> dict[str, Any]:
         "device": placement.device,
         "backend": placement.backend,
         "python": placement.python,
-        # What a person says himself stands.
         "env": {**placement.env, **where.env},
         "absent": placement.absent,
         "detail": placement.detail,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch.distributed as dist
+
     from seatrial.worker.context import Context
 
-__all__ = ["barrier", "close_world", "form_world", "open_store", "torch_backend"]
+__all__ = ["barrier", "close_world", "form", "form_world", "join_store", "open_store", "torch_backend"]
 
 
 def torch_backend(backend: str) -> str:
@@ -26,7 +29,8 @@ def open_store(context: Context, timeout: timedelta) -> None:
     import torch.distributed as dist
 
     # world_size stays None: nobody waits here, so a rank that never comes cannot hold up the one that opens.
-    context.store = dist.TCPStore(context.address, 0, None, True, timeout, wait_for_workers=False)
+    if context.store is None:
+        context.store = dist.TCPStore(context.address, 0, None, True, timeout, wait_for_workers=False)
     context.share("store", {"host": context.address, "port": context.store.port})
 
 
@@ -34,22 +38,43 @@ def form_world(context: Context, timeout: timedelta) -> None:
     """Meet at the store and form the world group of this generation."""
     import torch.distributed as dist
 
-    where = context.given["store"]
+    form(context, "world", context.ranks, timeout)
+    context.group = dist.group.WORLD
+
+
+def join_store(context: Context, timeout: timedelta) -> dist.TCPStore:
+    """The store that the first rank opened."""
+    import torch.distributed as dist
+
     if context.store is None:
+        where = context.given["store"]
         context.store = dist.TCPStore(where["host"], where["port"], None, False, timeout)
+    return context.store
+
+
+def form(context: Context, name: str, ranks: Sequence[int], timeout: timedelta) -> None:
+    """Meet those ranks at the store, under a name of their own, and make their group the default one of each."""
+    import torch.distributed as dist
+
     options: dict[str, Any] = {}
     if context.device.type == "cuda" and context.backend != "mpi":
         # Without it a barrier guesses the device, and may guess another rank's.
         options["device_id"] = context.device.torch
-    dist.init_process_group(
-        torch_backend(context.backend),
-        store=dist.PrefixStore("world", context.store),
-        rank=context.group_rank,
-        world_size=context.world_size,
-        timeout=timeout,
-        **options,
-    )
-    context.group = dist.group.WORLD
+    try:
+        dist.init_process_group(
+            torch_backend(context.backend),
+            store=dist.PrefixStore(name, join_store(context, timeout)),
+            rank=ranks.index(context.rank),
+            world_size=len(ranks),
+            timeout=timeout,
+            **options,
+        )
+    except RuntimeError:
+        # torch counts the attempt, and its count is in the names of the keys that two ranks meet by: the next partner,
+        # who has failed less often, would wait for another key. To end a group sets the count back.
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.destroy_process_group()
+        raise
 
 
 def barrier(context: Context) -> None:

@@ -8,10 +8,24 @@ from collections.abc import Sequence
 
 from seatrial.verdict.culprits.records import Cell, Topology
 
-__all__ = ["ALL_PAIRS", "Pair", "circle", "cover_groups", "cover_pairs", "shuffled", "without_dead_links"]
+__all__ = [
+    "ALL_PAIRS",
+    "GROUP_SIZE",
+    "ONE_BY_ONE",
+    "Pair",
+    "circle",
+    "cover_groups",
+    "cover_pairs",
+    "most_rounds",
+    "shuffled",
+    "without_dead_links",
+]
 
 ALL_PAIRS = 16
 """Up to so many members every pair is measured by itself; above, in groups."""
+GROUP_SIZE = 512
+ONE_BY_ONE = 5
+"""Up to so many members all pairs are measured one at a time: there are ten of them."""
 Pair = tuple[int, int]
 
 
@@ -58,6 +72,13 @@ def cover_pairs(topology: Topology, order: Sequence[int]) -> tuple[tuple[Pair, .
     pairs = tuple((order[index], order[index + 1]) for index in range(0, len(order) - 1, 2))
     # The odd one out goes with the first, in a round of its own.
     return (pairs, ((order[-1], order[0]),)) if len(order) % 2 else (pairs,)
+
+
+def most_rounds(topology: Topology) -> int:
+    """After so many rounds no more is asked for, whatever was answered: to cover all once, and to halve eight times."""
+    size = len(topology.members)
+    pairs = len(cover_pairs(topology, topology.members))
+    return pairs + len(cover_groups(topology.members, GROUP_SIZE)) + 8 * math.ceil(math.log2(max(size, 2))) + 8
 
 
 def without_dead_links(members: tuple[int, ...], dead: Sequence[Cell]) -> list[tuple[int, ...]]:

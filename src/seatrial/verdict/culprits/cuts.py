@@ -56,9 +56,10 @@ def find_cuts(sides: Sides, topology: Topology) -> tuple[Cut, ...]:
     if len(open_cells) < 4:
         return ()
     members = [member for member in topology.members if not sides.bad(member)]
+    seen = _look(sides)
     cuts: list[Cut] = []
     for rail, inside in _by_name(topology.rail, members).items():
-        cuts += _cut(sides, open_cells, frozenset(inside), frozenset(inside), (rail, rail))
+        cuts += _cut(seen, open_cells, frozenset(inside), frozenset(inside), (rail, rail))
     blocks: Sequence[tuple[str, frozenset[int]]]
     blocks = [(name, frozenset(inside)) for name, inside in _by_name(topology.switch, members).items()]
     if not blocks:
@@ -77,13 +78,13 @@ def find_cuts(sides: Sides, topology: Topology) -> tuple[Cut, ...]:
     if topology.switch and len(blocks) > 2:
         for index in sorted({index for pair in touched for index in pair}):
             name, near = blocks[index]
-            found = _cut(sides, open_cells, near, frozenset(home) - near, (name, ""))
+            found = _cut(seen, open_cells, near, frozenset(home) - near, (name, ""))
             whole |= {index} if found else set()
             cuts += found
     for index, other in sorted(touched):
         if whole.isdisjoint((index, other)):
             (near_name, near), (far_name, far) = blocks[index], blocks[other]
-            cuts += _cut(sides, open_cells, near, far, (near_name, far_name))
+            cuts += _cut(seen, open_cells, near, far, (near_name, far_name))
     return tuple(cuts)
 
 
@@ -129,30 +130,44 @@ def _by_name(labels: Mapping[int, str], members: Iterable[int]) -> dict[str, lis
     return {name: found[name] for name in sorted(found)}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    bit: dict[int, int]
+    sent: dict[int, int]
+    """Member -> the bits of those to whom its transfers were measured, in a group or as a pair."""
+    clean: tuple[tuple[int, int], ...]
+    """On a quiet fabric."""
+
+
+def _look(sides: Sides) -> _Seen:
+    groups = [group for group in sides.rates.groups if group.gbps is not None]
+    members = sorted({end for key in sides.rates.cells for end in key}.union(*(group.members for group in groups)))
+    bit = {member: 1 << index for index, member in enumerate(members)}
+    sent = dict.fromkeys(members, 0)
+    for group in groups:
+        inside = sum(bit[member] for member in group.members)
+        for member in group.members:
+            sent[member] |= inside & ~bit[member]
+    for source, target in sides.rates.cells:
+        sent[source] |= bit[target]
+    clean = (key for key, cell in sides.rates.cells.items() if cell.quiet and not sides.rates.slow(cell))
+    return _Seen(bit=bit, sent=sent, clean=tuple(clean))
+
+
 def _cut(
-    sides: Sides, slow: Iterable[Cell], near: frozenset[int], far: frozenset[int], names: tuple[str, str]
+    seen: _Seen, slow: Iterable[Cell], near: frozenset[int], far: frozenset[int], names: tuple[str, str]
 ) -> list[Cut]:
     if min(len(near), len(far)) < 2:
         return []
-    shell = Cut(near=near, far=far, near_name=names[0], far_name=names[1], cells=())
-    inside = tuple(cell for cell in slow if shell.holds(cell))
-    measured = {key for key, cell in sides.rates.cells.items() if shell.holds(cell)}
-    for group in sides.rates.groups:
-        if group.gbps is not None:
-            here, there = near & set(group.members), far & set(group.members)
-            measured |= {key for a in here for b in there if a != b for key in ((a, b), (b, a))}
     pairs = min(3, len(near) * len(far) if near != far else len(near) * (len(near) - 1) // 2)
     kept: list[Cell] = []
     # One direction alone may be slow. On a quiet fabric nothing that crosses it is clean.
     for start, end in {(near, far), (far, near)}:
-        across = [cell for cell in inside if cell.source in start and cell.target in end]
-        crossed = [key for key in measured if key[0] in start and key[1] in end]
-        refuted = any(
-            cell.quiet and not sides.rates.slow(cell)
-            for cell in (sides.rates.cells.get(key) for key in crossed)
-            if cell is not None
-        )
-        if not refuted and len(across) >= _SHARE * len(crossed):
+        across = [cell for cell in slow if cell.source in start and cell.target in end]
+        there = sum(seen.bit.get(member, 0) for member in end)
+        crossed = sum((seen.sent.get(member, 0) & there).bit_count() for member in start)
+        refuted = any(source in start and target in end for source, target in seen.clean)
+        if not refuted and len(across) >= _SHARE * crossed:
             kept += across
     if len({frozenset((cell.source, cell.target)) for cell in kept}) < pairs:
         return []

@@ -9,14 +9,18 @@ from dataclasses import dataclass, replace
 from seatrial.verdict.culprits.records import Cell, GroupResult, Limits, Observations, PairResult, Topology
 from seatrial.verdict.statistics import median
 
-__all__ = ["Rates", "gather", "typical"]
+__all__ = ["CONTENDED_GROUP", "MOST_REPEATS", "Rates", "clean_unless_listed", "gather", "typical"]
 
 _MAD_TO_SIGMA = 1.4826
 _MEDIAN_WIDTH = 1.2533
 """The median of n normal values has the standard deviation sigma * sqrt(pi / 2) / sqrt(n)."""
 _DEFAULT_SIGMA = 0.05
-_CONTENDED = 0.92
-"""Where pairs reach less than this of what they reach on a quiet fabric, they shared something."""
+MOST_REPEATS = 25
+CONTENDED_GROUP = 0.3
+"""Where the median of a group's exchanges lacks so much of the effect that counts, they slowed one another down: it is
+a median of many."""
+_CONTENDED = 0.8
+"""Where pairs lose so much of the effect that counts, against a quiet fabric, they shared something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,18 +37,30 @@ class Rates:
     """As a ratio: what is below is slow."""
     goal: float | None
     """The limit that was given for all, in the unit of the rates."""
+    effect: float
+    """``Limits.effect``."""
     sigma: float
     """Of one transfer, as a share of the reference."""
 
     def slow(self, cell: Cell) -> bool:
         return cell.ratio < self.limit
 
+    def spread(self, cell: Cell) -> float:
+        """One standard deviation of its ratio."""
+        return _MEDIAN_WIDTH * self.sigma / math.sqrt(cell.repeats)
+
+    @property
+    def repeats(self) -> int:
+        """So many transfers a figure that a healthy one misses the limit at 4 sigma: of 31,000 one."""
+        wanted = (4 * _MEDIAN_WIDTH * self.sigma / max(1 - self.limit, 0.02)) ** 2
+        return min(MOST_REPEATS, max(5, math.ceil(wanted) | 1))
+
     @property
     def contended(self) -> bool:
         """Those measured at once were slowed down by one another: their figures hide what is slower."""
         if self.reference is None or self.busy_reference is None:
             return False
-        return self.busy_reference < _CONTENDED * self.reference
+        return self.busy_reference < (1 - _CONTENDED * self.effect) * self.reference
 
 
 def typical(values: Iterable[float]) -> float | None:
@@ -70,7 +86,7 @@ def gather(observations: Observations, topology: Topology, limits: Limits, *, la
                 raise ValueError(f"{each.source} and {each.target} are no pair of the topology's members")
             figures.setdefault((each.source, each.target), []).append(each)
     # Only the quietest occasion counts, and of that the median: what failed has the rate 0.
-    rates: dict[tuple[int, int], tuple[float, int, str]] = {}
+    rates: dict[tuple[int, int], tuple[float, int, int, str]] = {}
     for key, many in figures.items():
         at_once = min(each.at_once for each in many)
         best = [each for each in many if each.at_once == at_once]
@@ -78,8 +94,8 @@ def gather(observations: Observations, topology: Topology, limits: Limits, *, la
         failed = (
             "" if rate > 0 else next((each.failed for each in best if each.failed), "no positive rate was measured")
         )
-        rates[key] = (rate, at_once, failed)
-    quiet = typical(rate for rate, at_once, _ in rates.values() if at_once == 1)
+        rates[key] = (rate, at_once, sum(each.repeats for each in best), failed)
+    quiet = typical(rate for rate, at_once, *_ in rates.values() if at_once == 1)
     medians = [] if latency else [group.gbps for group in observations.groups if group.gbps]
     crowd = _crowd(observations.pairs, latency)
     busy = typical(rate for rate, _ in crowd) or typical(medians)
@@ -95,10 +111,24 @@ def gather(observations: Observations, topology: Topology, limits: Limits, *, la
             ratio=rate / reference if reference else 0.0,
             rate=rate,
             at_once=at_once,
+            repeats=repeats,
             failed=failed,
         )
-        for (source, target), (rate, at_once, failed) in rates.items()
+        for (source, target), (rate, at_once, repeats, failed) in rates.items()
     }
+    if reference is not None and not latency:
+        clean_below = [
+            (set(group.members), {(each.source, each.target) for each in group.slow}, max(2, group.at_once))
+            for group in observations.groups
+            if clean_unless_listed(group, reference, limit, limits.effect)
+        ]
+        for key, cell in list(cells.items()):
+            # In a quieter group, and not among its slow ones: then it was clean there.
+            if any(
+                at_once < cell.at_once and inside.issuperset(key) and key not in listed
+                for inside, listed, at_once in clean_below
+            ):
+                del cells[key]
     return Rates(
         cells=cells,
         groups=() if latency else observations.groups,
@@ -106,8 +136,16 @@ def gather(observations: Observations, topology: Topology, limits: Limits, *, la
         busy_reference=busy,
         limit=limit,
         goal=None if latency else limits.gbps,
+        effect=limits.effect,
         sigma=_sigma(crowd, busy),
     )
+
+
+def clean_unless_listed(group: GroupResult, reference: float, limit: float, effect: float) -> bool:
+    """Whether all that a group does not list was clean: where all were slowed down, it may still be slow."""
+    if group.gbps is None:
+        return False
+    return group.gbps * group.told_below >= (1 - CONTENDED_GROUP * effect) * limit * reference
 
 
 def _all_pairs(observations: Observations) -> Iterable[PairResult]:

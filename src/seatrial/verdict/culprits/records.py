@@ -7,7 +7,7 @@ direction: from the member that sends to the one that receives.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Direction",
     "GroupResult",
     "Limits",
+    "MemberKind",
     "Named",
     "Observations",
     "PairResult",
@@ -133,6 +134,12 @@ class Observations:
     alone: tuple[Alone, ...] = ()
     digests: tuple[Digest, ...] = ()
     phases: tuple[Phase, ...] = ()
+    rounds: int = 0
+    """How many rounds were asked for and answered."""
+
+    def after(self, pairs: tuple[PairResult, ...], groups: tuple[GroupResult, ...] = ()) -> Observations:
+        """With the answer to one more round."""
+        return replace(self, pairs=self.pairs + pairs, groups=self.groups + groups, rounds=self.rounds + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +179,8 @@ class Cell:
     rate: float
     """In the unit of the quantity: GB/s, or 1/s for a latency."""
     at_once: int
+    repeats: int = 1
+    """Transfers on all those occasions."""
     failed: str = ""
 
     @property

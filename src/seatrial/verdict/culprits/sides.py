@@ -10,17 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from seatrial.verdict.culprits.rates import Rates
+from seatrial.verdict.culprits.rates import CONTENDED_GROUP, Rates, clean_unless_listed
 from seatrial.verdict.culprits.records import Cell, GroupResult
 from seatrial.verdict.statistics import median
 
-__all__ = ["PARTNERS", "Side", "Sides", "State", "both_sides", "other_side", "sides_of", "weigh"]
+__all__ = ["MANY", "PARTNERS", "Side", "Sides", "State", "alike", "both_sides", "other_side", "sides_of", "weigh"]
 
 PARTNERS = 2
 """With so many known-good partners a suspect is slow on a quiet fabric before it is named: one may be a bad link."""
-_MANY = 4
-CONTENDED_GROUP = 0.97
-"""Where the median of a group's exchanges is below this, they slowed one another down: it is a median of many."""
+MANY = 4
+_NEARLY = 0.85
+"""Of the limit. A member that is further below may be unsteady: one that loses packets is not slow with all alike."""
 Side = tuple[int, Literal["send", "receive"]]
 State = Literal["good", "bad", "suspect", "contested", "unknown"]
 """``good``: has a clean transfer. ``bad``: none, and slow with good partners on a quiet fabric. ``suspect``: none, and
@@ -56,10 +56,15 @@ class Sides:
         return all(self.state(side) == "good" for side in both_sides(member))
 
     def explained(self, cell: Cell) -> bool:
-        """Slow because of a member that is bad by other evidence."""
+        """Slow because of a member that is bad by other evidence, and not by far more than that."""
         if not self.broken.isdisjoint((cell.source, cell.target)):
             return True
-        return "bad" in self.states_of(cell)
+        bad = [side for side in sides_of(cell.source, cell.target) if self.state(side) == "bad"]
+        return any(not cell.quiet or cell.ratio >= self._least(side) for side in bad)
+
+    def _least(self, side: Side) -> float:
+        """What a bad side reaches with any good partner, unless the link is bad, too."""
+        return _least(self.rates, self.accusing(side))
 
     def states_of(self, cell: Cell) -> tuple[State, State]:
         """Of its sender and of its receiver."""
@@ -67,11 +72,10 @@ class Sides:
         return self.state(sender), self.state(receiver)
 
     def accusing(self, side: Side) -> tuple[Cell, ...]:
-        """Slow on a quiet fabric with partners that are good on their side, one a partner."""
-        return tuple(
-            cell
-            for cell in self.cells.get(side, ())
-            if cell.quiet and self.rates.slow(cell) and self.state(other_side(cell, side)) == "good"
+        """Slow on a quiet fabric with partners that are good on their side, one a partner, and all alike."""
+        return alike(
+            self.rates,
+            (c for c in self.cells.get(side, ()) if c.quiet and self.state(other_side(c, side)) == "good"),
         )
 
     def contended(self, group: GroupResult) -> bool:
@@ -80,28 +84,45 @@ class Sides:
             return False
         most = max(0.02 * len(group.members) * (len(group.members) - 1), 8)
         told = sum(1 for each in group.slow if "bad" not in map(self.state, sides_of(each.source, each.target)))
-        return group.gbps < CONTENDED_GROUP * self.rates.reference or told > most
+        return group.gbps < (1 - CONTENDED_GROUP * self.rates.effect) * self.rates.reference or told > most
 
-    def elsewhere(self, side: Side, *, besides: Cell) -> float | None:
-        """What a side reaches with other good partners, on a quiet fabric where that was measured; a ratio.
-
-        The best of a few. Of four and more the median: a member at the limit itself has links above it and below.
-        """
+    def others(self, side: Side, *, besides: Cell) -> list[Cell]:
+        """The transfers of a side with other good partners, on a quiet fabric where that was measured."""
         others = [
             cell
             for cell in self.cells.get(side, ())
             if {cell.source, cell.target} != {besides.source, besides.target}
             and self.state(other_side(cell, side)) in ("good", "contested")
         ]
-        ratios = [cell.ratio for cell in others if cell.quiet] or [cell.ratio for cell in others]
-        if not ratios:
+        return [cell for cell in others if cell.quiet] or others
+
+    def elsewhere(self, side: Side, *, besides: Cell) -> float | None:
+        """What a side reaches with other good partners; a ratio.
+
+        The best of a few. Of four and more the median: a member at the limit itself has links above it and below.
+        """
+        others = self.others(side, besides=besides)
+        ratios = [cell.ratio for cell in others]
+        if not ratios or (len(ratios) < MANY and others[0].quiet and max(ratios) < self.rates.limit):
             return None
-        return median(ratios) if len(ratios) >= _MANY else max(ratios)
+        return median(ratios) if len(ratios) >= MANY else max(ratios)
 
     def at_limit(self, side: Side) -> bool:
         """Good, and yet slow with so many on a quiet fabric that more of them would tell nothing new."""
         many = [cell for cell in self.cells.get(side, ()) if cell.quiet and self.rates.slow(cell)]
-        return sum(1 for cell in many if not self.explained(cell)) >= _MANY
+        return sum(1 for cell in many if not self.explained(cell)) >= MANY
+
+
+def alike(rates: Rates, cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """The slow ones of a side; where its best is nearly clean, without the far slower: those are not its fault."""
+    slow = [cell for cell in cells if rates.slow(cell)]
+    least = _least(rates, slow)
+    return tuple(cell for cell in slow if cell.ratio >= least)
+
+
+def _least(rates: Rates, slow: Iterable[Cell]) -> float:
+    best = max((cell.ratio for cell in slow), default=0.0)
+    return rates.limit * best if best >= _NEARLY * rates.limit else 0.0
 
 
 def other_side(cell: Cell, side: Side) -> Side:
@@ -120,11 +141,9 @@ def weigh(rates: Rates, broken: Iterable[int] = ()) -> Sides:
     apart = frozenset(broken)
     states: dict[Side, State] = dict.fromkeys(clear, "good")
     for side, many in frozen.items():
-        accusers = {
-            (cell.target if side[1] == "send" else cell.source)
-            for cell in many
-            if cell.quiet and rates.slow(cell) and other_side(cell, side) in clear
-        } - apart
+        quiet = [cell for cell in many if cell.quiet and other_side(cell, side) in clear]
+        quiet = [cell for cell in quiet if apart.isdisjoint((cell.source, cell.target))]
+        accusers = alike(rates, quiet)
         if side not in clear:
             states[side] = "bad" if len(accusers) >= PARTNERS else "suspect"
         elif len(accusers) >= PARTNERS and not any(cell.quiet and not rates.slow(cell) for cell in many):
@@ -139,10 +158,7 @@ def _clear_in_groups(rates: Rates) -> set[Side]:
     """Sides of whose exchanges within a group a tenth or more were not slow: behind a slow switch all others are."""
     found: set[Side] = set()
     for group in rates.groups:
-        if group.gbps is None or rates.reference is None:
-            continue
-        # Where all were slowed down, what is not listed may still be slow.
-        if group.gbps * group.told_below < CONTENDED_GROUP * rates.limit * rates.reference:
+        if rates.reference is None or not clean_unless_listed(group, rates.reference, rates.limit, rates.effect):
             continue
         told: dict[Side, int] = {}
         for each in group.slow:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Literal
 
+from seatrial.verdict.culprits.cover import most_rounds
 from seatrial.verdict.culprits.cuts import Cut, find_cuts, name_cuts
 from seatrial.verdict.culprits.others import judge_alone, judge_digests, judge_phases
 from seatrial.verdict.culprits.rates import Rates, gather
@@ -14,16 +17,21 @@ from seatrial.verdict.culprits.records import (
     Direction,
     GroupResult,
     Limits,
+    MemberKind,
     Named,
     Observations,
     Topology,
 )
 from seatrial.verdict.culprits.sides import PARTNERS, Sides, both_sides, sides_of, weigh
 
-__all__ = ["link_fault", "solve", "uncovered"]
+__all__ = ["ENOUGH_REPEATS", "link_fault", "solve", "uncovered"]
 
 _NO_LIMITS = Limits()
 _MOST_LINKS = 8
+_HUB = 3
+_SIGMAS = 3
+"""A link that is nearer to the limit than so much of its noise is measured again."""
+ENOUGH_REPEATS = 45
 
 
 def solve(observations: Observations, topology: Topology, limits: Limits = _NO_LIMITS) -> Diagnosis:
@@ -65,14 +73,15 @@ def _solve_rates(
     named_cuts = tuple(cut for cut in cuts if any(cell in each.evidence for each in shared for cell in cut.cells))
     members = _members(sides, topology)
     links, unconfirmed = _links(sides, named_cuts, topology)
-    if len(links) > _MOST_LINKS:
-        links = [_many(links, topology)]
+    links = _hubs(links, topology, {end for each in members for end in each.members})
     culprits = [*_together(members, topology), *shared, *links, *_whole(rates, limits, latency)]
     traced, remains = _groups(rates, sides)
     if len(members) > len(topology.members) / 2:
         share = f"{len(members)} of {len(topology.members)}"
         what = f"{share} are slower than the rest: two kinds of members, or a common cause"
         culprits = [Named(kind="fabric", members=topology.members, why=what), *shared]
+    if observations.rounds >= most_rounds(topology):
+        remains.append(f"the search was ended after {observations.rounds} rounds")
     if rates.contended:
         remains.append("the pairs slowed one another down: what is slower than they were together was not seen")
     if not latency:
@@ -145,16 +154,22 @@ def _together(members: Sequence[Named], topology: Topology) -> list[Named]:
     return [*named.values(), *found]
 
 
-def link_fault(sides: Sides, cell: Cell) -> bool | None:
+def link_fault(sides: Sides, cell: Cell) -> Literal["yes", "no", "unclear", "unknown"]:
     """Whether a slow cell on a quiet fabric is the link's own fault: both ends are good, and clearly better elsewhere.
 
-    None: the ends have no good transfer elsewhere to hold it against.
+    ``unclear``: by less than the noise allows. ``unknown``: the ends have nothing good elsewhere to hold it against.
     """
     sender, receiver = sides_of(cell.source, cell.target)
     sent, received = sides.elsewhere(sender, besides=cell), sides.elsewhere(receiver, besides=cell)
     if sent is None or received is None or sides.states_of(cell) != ("good", "good"):
-        return None
-    return cell.ratio < sides.rates.limit * min(1.0, sent, received)
+        return "unknown"
+    limit = sides.rates.limit * min(1.0, sent, received)
+    # Measured often enough, it is what it is.
+    few = cell.repeats < ENOUGH_REPEATS
+    spread = sides.rates.spread(cell)
+    if cell.ratio >= limit + (_SIGMAS * spread if few else 0.0):
+        return "no"
+    return "yes" if cell.failed or cell.ratio < limit - (_SIGMAS if few else 1) * spread else "unclear"
 
 
 def _links(sides: Sides, cuts: Sequence[Cut], topology: Topology) -> tuple[list[Named], tuple[Cell, ...]]:
@@ -166,10 +181,10 @@ def _links(sides: Sides, cuts: Sequence[Cut], topology: Topology) -> tuple[list[
         if any(cut.holds(cell) for cut in cuts):
             continue
         pair = (min(cell.source, cell.target), max(cell.source, cell.target))
-        fault = link_fault(sides, cell) if cell.quiet else None
-        if fault:
+        fault = link_fault(sides, cell) if cell.quiet else ""
+        if fault == "yes":
             clear.setdefault(pair, []).append(cell)
-        elif cell.quiet and fault is None and not _could_tell(sides, cell, topology):
+        elif fault == "unknown" and not _could_tell(sides, cell, topology):
             blurred.setdefault(pair, []).append(cell)
         else:
             unconfirmed.append(cell)
@@ -182,23 +197,38 @@ def _links(sides: Sides, cuts: Sequence[Cut], topology: Topology) -> tuple[list[
     return found, tuple(unconfirmed)
 
 
-def _many(links: Sequence[Named], topology: Topology) -> Named:
-    """More bad links than cables go bad: the end that they share, or something without a shape that tells what."""
-    shared = set(links[0].members).intersection(*(each.members for each in links))
-    if shared:
-        return Named(
-            kind=topology.kind,
-            members=tuple(shared),
-            confidence="likely",
-            why=f"{len(links)} of its links are slow, and others of them are not",
-            ratio=min(each.ratio or 0.0 for each in links),
-            evidence=tuple(each.evidence[0] for each in links),
-        )
+def _hubs(links: Sequence[Named], topology: Topology, named: Iterable[int]) -> list[Named]:
+    """Links without those of a member that has several slow ones: no two cables of one end go bad, it does.
+
+    Such a member was clean with somebody by luck, or is so at times. One that is named already needs no second name.
+    """
+    left, found = list(links), []
+    while left:
+        ends = Counter(end for each in left for end in each.members)
+        most = max(ends.values())
+        if most < _HUB:
+            break
+        hubs = sorted(end for end, number in ends.items() if number == most)
+        why = f"{most} of its links are slow, and others of them are not"
+        found += [
+            _common(topology.kind, (end,), why, [each for each in left if end in each.members])
+            for end in hubs
+            if end not in named
+        ]
+        left = [each for each in left if not set(hubs).intersection(each.members)]
+    if max(len(left), len(found)) > _MOST_LINKS:
+        # So many do not go bad at once: it is something that they share, and nothing is known of what.
+        why = f"{len(links)} links between good ends are slow, in no pattern of a switch or rail"
+        return [_common("fabric", tuple(sorted({end for each in links for end in each.members})), why, links)]
+    return [*found, *left]
+
+
+def _common(kind: MemberKind | Literal["fabric"], members: tuple[int, ...], why: str, links: Sequence[Named]) -> Named:
     return Named(
-        kind="fabric",
-        members=tuple(sorted({end for each in links for end in each.members})),
+        kind=kind,
+        members=members,
         confidence="likely",
-        why=f"{len(links)} links between good ends are slow, in no pattern of a switch or rail",
+        why=why,
         ratio=min(each.ratio or 0.0 for each in links),
         evidence=tuple(each.evidence[0] for each in links),
     )

@@ -1,0 +1,38 @@
+"""A process of its own for one rank of the links check: ``python links_rank.py RANK SIZE PORT ROUND PARAMS``.
+
+It answers one round and prints what it told as a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch.distributed as dist
+from checks.lone_context import LoneContext
+
+from seatrial.checks.links import Params, measure
+
+rank, size, port = (int(word) for word in sys.argv[1:4])
+store = dist.TCPStore("127.0.0.1", port, None, rank == 0, timedelta(seconds=30), wait_for_workers=False)
+context = LoneContext(
+    check="links",
+    rank=rank,
+    group_rank=rank,
+    world_size=size,
+    ranks=tuple(range(size)),
+    store=store,
+    stage="round 1",
+    given={"round": json.loads(sys.argv[4])},
+)
+measure(context, Params(**json.loads(sys.argv[5])))
+# The store lives in rank 0: it goes last.
+store.add("left", 1)
+if rank == 0:
+    while store.add("left", 0) < size:
+        pass
+print(json.dumps([[each.to_json() for each in told] for told in (context.figures, context.facts)]))

@@ -1,0 +1,200 @@
+"""The links check as a whole but for the wires: it asks, a simulated cluster answers as ranks do, it judges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from seatrial.checks.links import CHECK, Params
+from seatrial.verdict.culprits.cover import circle
+from seatrial.verdict.evidence import Evidence, RankSeen
+from seatrial.verdict.figures import Fact, Figure
+from seatrial.verdict.findings import Finding, Ruling
+
+GBPS = 10.0
+DEAD = "timeout after 10 s"
+Slow = dict[tuple[int | None, int | None], float]
+
+
+@dataclass(kw_only=True)
+class SimulatedCluster:
+    """Ranks that answer a round as ``links.measure`` does. No noise, no time."""
+
+    nodes: int
+    nproc_per_node: int = 1
+    device_type: str = "cpu"
+    slow: Mapping[tuple[int | None, int | None], float] = field(default_factory=dict)
+    """(source, target) -> what is left of the rate; None is anybody; 0: nothing comes through."""
+    late_us: Mapping[int, float] = field(default_factory=dict)
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+
+    def evidence(self) -> Evidence:
+        ranks = {
+            rank: RankSeen(
+                rank=rank,
+                node=f"n{rank // self.nproc_per_node}",
+                node_rank=rank // self.nproc_per_node,
+                local_rank=rank % self.nproc_per_node,
+                device="a device",
+                kind="",
+            )
+            for rank in range(self.nodes * self.nproc_per_node)
+        }
+        return Evidence(
+            ranks=ranks, asked=tuple(ranks), figures=(), facts=(), backend="gloo", device_type=self.device_type
+        )
+
+    def rate(self, source: int, target: int) -> float:
+        wild = ((source, target), (source, None), (None, target))
+        return GBPS * min((self.slow[key] for key in wild if key in self.slow), default=1.0)
+
+    def answer(self, evidence: Evidence, told: dict[str, Any]) -> Evidence:
+        self.rounds.append(told)
+        stage = f"round {len(self.rounds)}"
+        figures, facts = list[Figure](), list[Fact]()
+        for part in told["parts"]:
+            asked = {key: part[key] for key in ("fabric", "at_once", "repeats", "groups", "tell_below_gbps")}
+            first = min(rank for group in (part["groups"] or part["pairs"]) for rank in group)
+            facts.append(Fact(check="links", name="asked", value=asked, rank=first, stage=stage))
+            pairs = part["pairs"] or [pair for group in part["groups"] for some in circle(group) for pair in some]
+            dead = [pair for pair in pairs if not (self.rate(*pair) and self.rate(*pair[::-1]))]
+            for a, b in pairs:
+                if [a, b] in dead or (a, b) in dead:
+                    reason = {"reason": DEAD}
+                    facts.append(Fact(check="links", name="failed", value={"peer": b, **reason}, rank=a, stage=stage))
+                    facts.append(Fact(check="links", name="failed", value={"peer": a, **reason}, rank=b, stage=stage))
+                    continue
+                for source, target in ((a, b), (b, a)):
+                    rate = self.rate(source, target)
+                    if part["tell_below_gbps"] is None or rate < part["tell_below_gbps"]:
+                        figures.append(_figure("gbps", rate, "GB/s", source, target, stage))
+                if part["pairs"]:
+                    late = max(self.late_us.get(a, 0.0), self.late_us.get(b, 0.0))
+                    figures.append(_figure("latency_us", 50.0 + late, "us", a, b, stage))
+            if not dead:
+                for rank in (rank for group in part["groups"] for rank in group):
+                    figures.append(_figure("group_gbps", GBPS, "GB/s", rank, None, stage))
+        return replace(evidence, figures=evidence.figures + tuple(figures), facts=evidence.facts + tuple(facts))
+
+    def trial(self, params: Params | None = None, *, most_rounds: int = 60) -> Ruling:
+        params, evidence = params or Params(), self.evidence()
+        assert CHECK.next_round is not None
+        while len(self.rounds) < most_rounds and (asked := CHECK.next_round(evidence, params)) is not None:
+            ranks, told = asked
+            assert set(ranks) == {r for part in told["parts"] for g in (part["pairs"] or part["groups"]) for r in g}
+            evidence = self.answer(evidence, told)
+        return CHECK.judge(evidence, params)
+
+
+def _figure(name: str, value: float, unit: str, rank: int, peer: int | None, stage: str) -> Figure:
+    return Figure(check="links", name=name, value=value, unit=unit, better="high", rank=rank, peer=peer, stage=stage)
+
+
+def _slow_node(rank: int, left: float) -> Slow:
+    return {(rank, None): left, (None, rank): left}
+
+
+def _only(ruling: Ruling) -> Finding:
+    (finding,) = ruling.findings
+    assert finding.severity == "fail"
+    return finding
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 6, 20])
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_a_healthy_cluster_has_no_finding_and_lacks_nothing(nodes: int, device_type: str) -> None:
+    ruling = SimulatedCluster(nodes=nodes, nproc_per_node=2, device_type=device_type).trial()
+    assert (ruling.findings, ruling.absent) == ((), ())
+    assert ruling.judged
+    assert all(each.passed for each in ruling.judged)
+
+
+@pytest.mark.parametrize("nodes", [4, 6, 20])
+@pytest.mark.parametrize("left", [0.1, 0.0])
+def test_a_slow_or_dead_node_is_named_with_what_its_peers_reach(nodes: int, left: float) -> None:
+    finding = _only(SimulatedCluster(nodes=nodes, slow=_slow_node(2, left)).trial())
+    assert (finding.culprit.kind, finding.culprit.name, finding.culprit.ranks) == ("node", "node n2", (2,))
+    assert finding.limit is not None
+    assert finding.limit.origin.startswith("fleet")
+    assert finding.what == (
+        "node n2 reaches 1 GB/s, its peers 10 GB/s" if left else f"node n2 carries nothing ({DEAD})"
+    )
+
+
+def test_one_direction_is_told() -> None:
+    assert "node n1 (sending) reaches 2 GB/s" in _only(SimulatedCluster(nodes=5, slow={(1, None): 0.2}).trial()).what
+    link = _only(SimulatedCluster(nodes=5, slow={(3, 1): 0.2}).trial())
+    assert (link.culprit.kind, link.culprit.name) == ("link", "link n1–n3")
+    assert "(from n3 to n1)" in link.what
+
+
+@pytest.mark.parametrize("nodes", [4, 20])
+def test_a_dead_link_between_two_good_nodes(nodes: int) -> None:
+    finding = _only(SimulatedCluster(nodes=nodes, slow={(0, 3): 0.0, (3, 0): 0.0}).trial())
+    assert (finding.culprit.kind, finding.culprit.nodes) == ("link", ("n0", "n3"))
+
+
+def test_of_two_nodes_alone_the_ends_are_not_separable() -> None:
+    finding = _only(SimulatedCluster(nodes=2, slow={(0, 1): 0.0, (1, 0): 0.0}).trial())
+    assert finding.culprit.name == "link n0–n1, endpoints not separable"
+
+
+def test_two_nodes_that_are_slow_alike_are_held_against_the_users_limit() -> None:
+    both: Slow = {(0, 1): 0.5, (1, 0): 0.5}
+    assert SimulatedCluster(nodes=2, slow=both).trial().findings == ()
+    finding = _only(SimulatedCluster(nodes=2, slow=both).trial(Params(min_gbps=8.0)))
+    assert finding.limit is not None or "user links.min_gbps" in str(finding)
+
+
+def test_a_device_that_is_slow_within_its_node_is_named_there() -> None:
+    slow: Slow = {key: 0.5 for other in (4, 6, 7) for key in ((5, other), (other, 5))}
+    finding = _only(SimulatedCluster(nodes=2, nproc_per_node=4, device_type="cuda", slow=slow).trial())
+    assert finding.culprit.kind == "device"
+    assert finding.culprit.name == "rank 5 (a device, local rank 1 on n1)"
+
+
+def test_each_rail_of_devices_is_compared_by_itself() -> None:
+    slow: Slow = {key: 0.6 for other in (1, 3, 7) for key in ((5, other), (other, 5))}
+    finding = _only(SimulatedCluster(nodes=4, nproc_per_node=2, device_type="cuda", slow=slow).trial())
+    assert finding.culprit.ranks == (5,)
+
+
+def test_a_late_node_is_named_by_its_latency_and_noise_of_a_scheduler_is_not() -> None:
+    assert SimulatedCluster(nodes=4, late_us={2: 900.0}).trial().findings == ()
+    finding = _only(SimulatedCluster(nodes=4, late_us={2: 5000.0}).trial())
+    assert finding.culprit.name == "node n2"
+    assert finding.what == "node n2 has a latency of 5050 us, its peers 50 us"
+    assert finding.limit is not None
+    assert finding.limit.value == pytest.approx(1100.0)
+
+
+@pytest.mark.parametrize("slow", [{}, _slow_node(1, 0.2)])
+def test_a_search_that_was_cut_short_is_no_pass(slow: Slow) -> None:
+    cluster = SimulatedCluster(nodes=6, slow=slow)
+    full = cluster.trial()
+    for most_rounds in range(len(cluster.rounds)):
+        cut = SimulatedCluster(nodes=6, slow=slow).trial(most_rounds=most_rounds)
+        assert cut.absent
+        assert {f.culprit for f in cut.findings} <= {f.culprit for f in full.findings}
+
+
+@pytest.mark.parametrize("why", ["1 rank", "MPI has no group before the world"])
+def test_what_cannot_be_measured_is_said(why: str) -> None:
+    evidence = SimulatedCluster(nodes=2).evidence()
+    evidence = replace(evidence, facts=(Fact(check="links", name="not_checked", value=why, rank=0, stage="store"),))
+    assert CHECK.next_round is not None
+    assert CHECK.next_round(evidence, Params()) is None
+    ruling = CHECK.judge(evidence, Params())
+    assert (ruling.findings, ruling.absent) == ((), ())
+    assert bool(ruling.unjudged) == (why != "1 rank")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("cpu_bytes", 4), ("seconds", 0.0), ("pair_timeout_s", 500.0), ("min_gbps", -1.0)]
+)
+def test_values_that_cannot_be_meant_are_refused(key: str, value: float) -> None:
+    with pytest.raises(ValueError, match=key):
+        Params(**{key: value})  # type: ignore[arg-type]

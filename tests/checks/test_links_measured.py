@@ -1,0 +1,46 @@
+"""What ranks really measure in one round: pairs one after the other, and a group."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+_PART = {"fabric": "nodes", "pairs": [], "groups": [], "turns": 1, "at_once": 1, "repeats": 5, "tell_below_gbps": None}
+_PARAMS = {"cpu_bytes": 65_536, "seconds": 0.05, "pair_timeout_s": 5.0}
+
+
+def _measured(size: int, *parts: dict[str, Any]) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+    """Figures and facts of each rank."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [str(size), str(port), json.dumps({"parts": [{**_PART, **part} for part in parts]}), json.dumps(_PARAMS)]
+    script = str(Path(__file__).with_name("links_rank.py"))
+    with contextlib.ExitStack() as stack:
+        running = [
+            stack.enter_context(
+                subprocess.Popen([sys.executable, script, str(rank), *words], stdout=subprocess.PIPE, text=True)
+            )
+            for rank in range(size)
+        ]
+        for process in running:
+            stack.callback(process.kill)
+        told = [process.communicate(timeout=50)[0] for process in running]
+    return [tuple(json.loads(text.splitlines()[-1])) for text in told]
+
+
+def test_a_pair_and_a_group_on_two_fabrics() -> None:
+    group = {"fabric": "others", "groups": [[0, 1, 2]], "tell_below_gbps": 1e9}
+    told = _measured(3, {"pairs": [[0, 1], [2, 0]], "turns": 2}, group)
+    rates = [(each["rank"], each["peer"]) for rank, _ in told for each in rank if each["name"] == "gbps"]
+    every = {(a, b) for a in range(3) for b in range(3) if a != b}
+    assert sorted(rates) == sorted([*every, (0, 1), (1, 0), (0, 2), (2, 0)])
+    assert all(each["value"] > 0 for rank, _ in told for each in rank)
+    late = {(each["rank"], each["peer"]) for rank, _ in told for each in rank if each["name"] == "latency_us"}
+    assert late == {(0, 1), (2, 0)}
+    assert [[each["rank"] for each in rank if each["name"] == "group_gbps"] for rank, _ in told] == [[0], [1], [2]]
+    assert [[fact["name"] for fact in facts] for _, facts in told] == [["asked", "asked"], [], []]
