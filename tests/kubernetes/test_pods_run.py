@@ -128,7 +128,7 @@ def test_a_training_meets_wherever_it_is_told_to(init: str, tmp_path: Path, pyz:
     typed = (
         "train",
         "--device=cpu",
-        "--nproc-per-node=2",
+        "--nproc-per-node=1",
         "--max-steps=3",
         f"--init={where}",
         "--timeout=40",
@@ -137,3 +137,19 @@ def test_a_training_meets_wherever_it_is_told_to(init: str, tmp_path: Path, pyz:
     )
     (first, output), (second, other) = Pods("pytorchjob", typed, tmp_path, pyz, ranks=1).ends()
     assert (first, second) == (0, 0), output + other
+
+
+def test_a_script_is_launched(tmp_path: Path, pyz: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "told = torch.tensor([10 ** int(os.environ['GROUP_RANK'])])\n"
+        "dist.all_reduce(told)\n"
+        "print('nodes', told.item())\n"
+        "dist.destroy_process_group()\n"
+    )
+    typed = ("launch", "--device=cpu", "--nproc-per-node=1", "--", str(script))
+    (first, output), (second, other) = Pods("job", typed, tmp_path, pyz, ranks=1).ends()
+    assert (first, second) == (0, 0), output + other
+    assert "nodes 11" in output

@@ -133,6 +133,12 @@ def test_all_nodes_have_one_pod_each() -> None:
     assert "requiredDuringSchedulingIgnoredDuringExecution" in spec["affinity"]["podAntiAffinity"]
 
 
+def test_the_backend_is_mpi_where_mpirun_starts_the_ranks() -> None:
+    objects = printed(f"run --on mpijob --nodes 2 --gpus-per-node 1 --backend mpi --image-has-seatrial {_IMAGE}")
+    launcher = objects[-1]["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    assert "--backend=mpi" in launcher["command"]
+
+
 def test_amd_is_rocm() -> None:
     objects = printed(f"run --on job --gpu-resource amd.com/gpu --gpus-per-node 4 {_IMAGE}")
     assert words_of(objects)[1] == "--device=rocm"
@@ -152,6 +158,8 @@ def test_amd_is_rocm() -> None:
         (f"run --on job --gpu-resource none --backend nccl {_IMAGE}", "between GPUs only"),
         (f"run --on job --gpus-per-node -1 {_IMAGE}", "--gpus-per-node N"),
         (f"run --on job --gpus-per-node 1 --gpu-resource none {_IMAGE}", "leave one out"),
+        (f"run --on mpijob --gpus-per-node 1 --backend mpi {_IMAGE}", "--image-has-seatrial"),
+        (f"run --on job --gpus-per-node 1 --backend mpi --image-has-seatrial {_IMAGE}", "--on mpijob"),
         (f"run --on job --nodes 0 --gpus-per-node 1 {_IMAGE}", "--nodes 0"),
         (f"run --on job --gpus-per-node 1 --env HF_TOKEN=x {_IMAGE}", "put it into a Secret"),
         (f"run nowhere.toml --on job --gpus-per-node 1 {_IMAGE}", "no level and no file"),

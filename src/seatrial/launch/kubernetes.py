@@ -21,7 +21,8 @@ from seatrial.kubernetes.manifest import manifest
 from seatrial.kubernetes.workload import CODE, JOIN_TIMEOUT_S, Claim, Patch, Toleration, Workload
 from seatrial.launch.command import Command, Feed
 from seatrial.launch.job import Job, Processes
-from seatrial.launch.kubernetes_options import COMMON, MPI, MPIRUN, RUNTIME
+from seatrial.launch.kubernetes_options import COMMON, MPI, RUNTIME
+from seatrial.launch.option import MPIRUN
 from seatrial.launch.target import Placement, Target, Where
 from seatrial.plan.source import is_level, read_file
 

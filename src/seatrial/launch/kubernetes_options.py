@@ -6,7 +6,7 @@ from pathlib import Path
 
 from seatrial.launch.option import NODES, Option
 
-__all__ = ["COMMON", "MPI", "MPIRUN", "RUNTIME"]
+__all__ = ["COMMON", "MPI", "RUNTIME"]
 
 
 def _text(flag: str, text: str, *, metavar: str, default: str | None = None, name: str | None = None) -> Option:
@@ -87,7 +87,4 @@ MPI = Option(
     help="The MPI in the image.",
     type=("openmpi", "mpich", "intel"),
     default="openmpi",
-)
-MPIRUN = Option(
-    flags=("--mpirun",), name="mpirun", help="Which mpirun; default: that of PATH.", default="mpirun", metavar="PATH"
 )

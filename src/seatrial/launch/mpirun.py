@@ -18,7 +18,7 @@ from seatrial.launch.hosts import HOSTFILE, HOSTS, Host, hosts_of
 from seatrial.launch.job import Processes
 from seatrial.launch.launchers import FileCommand, Launcher, shown_with_files
 from seatrial.launch.mpi_launchers import MpiLauncher, argv_of, environ_of, hostfile_of, recognise
-from seatrial.launch.option import Option
+from seatrial.launch.option import MPIRUN, Option
 from seatrial.launch.target import Driver, Placement, Target, Where
 from seatrial.launch.unseen import agent_environ, device_of, own_address
 
@@ -28,9 +28,6 @@ _VERSION_S = 30.0
 _THIS_MACHINE = "localhost"
 _LEAST_OF_MPI = 2
 
-_MPIRUN = Option(
-    flags=("--mpirun",), name="mpirun", help="Which mpirun; default: that of PATH.", default="mpirun", metavar="PATH"
-)
 _MORE = Option(flags=("--mpi-arg",), name="mpi_arg", help="Another word for mpirun.", metavar="WORD", multiple=True)
 
 _WHO = {
@@ -209,7 +206,7 @@ TARGETS = (
     Target(
         name="mpirun",
         help="Open MPI, MPICH or Intel MPI",
-        options=(HOSTS, HOSTFILE, _MPIRUN, _MORE),
+        options=(HOSTS, HOSTFILE, MPIRUN, _MORE),
         resolve=_resolve,
         render=render,
         shown=shown_with_files,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["NODES", "Option", "is_given", "retyped"]
+__all__ = ["MPIRUN", "NODES", "Option", "is_given", "retyped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,9 @@ class Option:
 
 
 NODES = Option(flags=("--nodes",), name="nodes", help="How many nodes.", type=int, metavar="N")
+MPIRUN = Option(
+    flags=("--mpirun",), name="mpirun", help="Which mpirun; default: that of PATH.", default="mpirun", metavar="PATH"
+)
 
 
 def is_given(option: Option, value: Any) -> bool:

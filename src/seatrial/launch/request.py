@@ -60,7 +60,7 @@ def job_of(request: Request, identity: Identity, meeting: Meeting | None) -> tup
     Raises RequestError for what cannot be done here.
     """
     where = request.where
-    if where.target != "mpirun":
+    if where.target != "mpirun" and not TARGETS[where.target].calls_again:
         place.see_that_mpi_started(where.backend, identity, "run", least=2)
     placement = TARGETS[where.target].resolve(where) if meeting is None else joined.placement(where, identity, meeting)
     planted = tuple(filter(None, os.environ.get("SEATRIAL_PLANT", "").split(";")))

@@ -73,7 +73,7 @@ def resolve(values: Mapping[str, Any], identity: Identity, environ: Mapping[str,
     is_node = identity.level == "node" and joined.is_one_of_many(identity)
     where = where_of(values, ("train", *retyped((*TRAIN, *PROGRAM), values)))
     _refuse_here(values, where, identity, is_rank=is_rank, is_node=is_node)
-    if where.target != "mpirun":
+    if where.target != "mpirun" and not TARGETS[where.target].calls_again:
         place.see_that_mpi_started(values["backend"], identity, "train", least=1)
     if is_rank:
         return _as_rank(values, where, identity, environ, debug)
