@@ -33,6 +33,7 @@ __all__ = ["SSH_PORT", "UID", "Host", "Hosts", "hosts"]
 UID = 10001
 SSH_PORT = 2222
 _CARRIED = ("SEATRIAL_TEST_RUN", "PYTHONDONTWRITEBYTECODE", "LANG")
+_OF_SSHD = ("HOME", "USER", "LOGNAME")
 _READY_S = 10.0
 
 # One bind of a whole /etc: binds of single files are dropped when a package on the machine renames them.
@@ -110,7 +111,7 @@ class Hosts:
     """Some hosts that reach one another by name, address and ssh."""
 
     folder: Path
-    """All of them, and this test, can read and write here."""
+    """All of them, and this test, can read and write here; temporary files of theirs are in ``tmp``."""
     each: Sequence[Host]
     python: Path
     """An interpreter that their user may start and that has torch, but not seatrial. It is their ``python3``, too."""
@@ -141,6 +142,8 @@ def _made(count: int) -> Iterator[Hosts]:
     sshds: list[subprocess.Popen[bytes]] = []
     try:
         folder.chmod(0o755)
+        (folder / "tmp").mkdir()
+        (folder / "tmp").chmod(0o1777)
         python = _python(folder)
         _write_commands(folder, python)
         home = _home(folder)
@@ -158,7 +161,7 @@ def _made(count: int) -> Iterator[Hosts]:
                     switch=f"{tag}sw",
                     etc=folder / f"etc{number}",
                     home=home,
-                    environ=_environ(home, folder / "bin"),
+                    environ=_environ(home, folder),
                 )
             )
         for host in each:
@@ -178,14 +181,15 @@ def _do(*command: str) -> None:
     assert done.returncode == 0, f"{shlex.join(command)}: {done.stderr.strip()}"
 
 
-def _environ(home: Path, commands: Path) -> dict[str, str]:
+def _environ(home: Path, folder: Path) -> dict[str, str]:
     """As of somebody who has just logged in, and what the search for leftovers needs."""
     carried = {name: os.environ[name] for name in _CARRIED if name in os.environ}
     return {
         "HOME": str(home),
         "USER": "runner",
         "LOGNAME": "runner",
-        "PATH": f"{commands}:/usr/bin:/bin:/usr/sbin",
+        "PATH": f"{folder}/bin:/usr/bin:/bin:/usr/sbin",
+        "TMPDIR": f"{folder}/tmp",
         **carried,
     }
 
@@ -261,7 +265,12 @@ def _start_sshd(host: Host, folder: Path) -> subprocess.Popen[bytes]:
         "MaxStartups 256",
         # What a test run puts into the environment of all that it starts is inherited here only so. One line: of
         # several the first counts.
-        " ".join(["SetEnv", *(f"{name}={host.environ[name]}" for name in ("PATH", *_CARRIED) if name in host.environ)]),
+        " ".join(
+            [
+                "SetEnv",
+                *(f"{name}={host.environ[name]}" for name in ("PATH", "TMPDIR", *_CARRIED) if name in host.environ),
+            ]
+        ),
     ]
     config.write_text("\n".join(lines) + "\n")
     _do("chown", f"{UID}:{UID}", str(key), str(folder / "home"))

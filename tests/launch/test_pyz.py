@@ -71,8 +71,8 @@ def test_the_traceback_may_be_asked_for_and_tells_lines_of_the_source(pyz: Path,
     assert done.returncode == 2
     assert "RequestError: --on moon" in done.stderr
     source = (Path(__file__).parents[2] / "src" / "seatrial" / "launch" / "trial.py").read_text().splitlines()
-    number = next(number for number, line in enumerate(source, start=1) if "job = job_of(" in line)
-    assert f'{pyz}/seatrial/launch/trial.py", line {number}, in run\n    job = job_of(' in done.stderr
+    number = next(number for number, line in enumerate(source, start=1) if "= request_of(" in line)
+    assert f'{pyz}/seatrial/launch/trial.py", line {number}, in run\n    request = request_of(' in done.stderr
 
 
 @pytest.mark.parametrize("version", ["3, 9", "2, 7"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import RequestError
-from seatrial.launch.record import Recorder, new_folder
+from seatrial.launch.record import Recorder, keep_log, new_folder
 from seatrial.verdict.wire import Decoder, encode
 
 
@@ -73,3 +73,13 @@ def test_a_note_after_a_cut_line_can_be_read(tmp_path: Path) -> None:
     recorder.note("the disk is full")
     recorder.close()
     assert list(Decoder().lines(recorder.path.read_bytes())) == recorder.events
+
+
+def test_the_output_of_a_rank_elsewhere_is_kept_once_and_under_its_own_name(tmp_path: Path) -> None:
+    keep_log(tmp_path, {"name": "rank3.gen0.log", "text": "first"}, 4)
+    keep_log(tmp_path, {"name": "rank3.gen0.log", "text": "again"}, 4)
+    assert (tmp_path / "rank3.gen0.log").read_text() == "first"
+    for name in ("../x", "rank4.gen0.log", "rank0.gen0.log/x", "controller.events", "rank0.gen0.log\n", ""):
+        with pytest.raises(ValueError, match="is no name of a log"):
+            keep_log(tmp_path, {"name": name, "text": "x"}, 4)
+    assert [path.name for path in tmp_path.iterdir()] == ["rank3.gen0.log"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shlex
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,11 @@ from launch.ssh_double import write_ssh_double
 from launchers.gather import gathered, job_of, where
 
 from seatrial.errors import RequestError, SeatrialError
+from seatrial.launch import ssh_hosts
 from seatrial.launch.command import Command
-from seatrial.launch.hosts import Host
+from seatrial.launch.hosts import Host, Node
 from seatrial.launch.ssh import TARGETS, ssh_argv
-from seatrial.launch.ssh_hosts import explained
+from seatrial.launch.ssh_hosts import Answer, explained
 from seatrial.launch.target import Where
 
 (SSH,) = TARGETS
@@ -151,6 +154,28 @@ def test_a_python_without_torch_is_told_with_its_host(doubled: Path, tmp_path: P
     ):
         with pytest.raises(SeatrialError, match=words):
             SSH.resolve(Where(**{**{name: getattr(told, name) for name in Where.__slots__}, "python": python}))
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"torch": "2.4.0"}, "a has torch 2.13, and b 2.4.0"),
+        ({"device": "cuda"}, "a has 1 processes for cpu .* and b 1 for cuda"),
+        ({"nproc_per_node": 3}, "a has 1 processes for cpu .* and b 3 for cpu"),
+    ],
+)
+def test_hosts_that_differ_are_told(other: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Answer(device="cpu", backend="auto", nproc_per_node=1, because="so", address="a", env={}, torch="2.13")
+
+    def answers_double(nodes: Sequence[Node], told: Where, **others: Any) -> tuple[dict[Any, Answer], tuple[str, ...]]:
+        return {nodes[0].host.at: first, nodes[1].host.at: dataclasses.replace(first, **other)}, ()
+
+    monkeypatch.setattr(ssh_hosts, "ask", answers_double)
+    with pytest.raises(RequestError, match=words):
+        SSH.resolve(where("a,b"))
+    if "torch" in other:
+        # A trial is there to find that out.
+        assert SSH.resolve(dataclasses.replace(where("a,b"), typed=("run",))).nodes == 2
 
 
 @pytest.mark.parametrize("own", [{"ssh_port": 0}, {"ssh_port": 70000}, {"min_hosts": 0}, {"nodes": 3}])

@@ -46,7 +46,7 @@ def under(
 @pytest.mark.parametrize(
     ("np", "parts"),
     [
-        (2, "collectives points groups"),
+        (2, "collectives points groups shapes"),
         (2, "random"),
         (3, "collectives points groups train"),
         (4, "collectives points groups train"),

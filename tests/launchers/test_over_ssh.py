@@ -67,7 +67,7 @@ def digest_here(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], str
 
 @contextlib.contextmanager
 def running(made: Hosts, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """A command on the first host that is under way: two ranks somewhere have begun to train."""
+    """A command on the first host that is under way: two ranks somewhere are ready to train."""
     host = made[0]
     command = ["train", "digits", "--epochs", "10000", "--device", "cpu", "--python", str(made.python)]
     with open(made.folder / "said", "w+") as said:
@@ -76,7 +76,7 @@ def running(made: Hosts, *words: str) -> Iterator[subprocess.Popen[str]]:
         )
         try:
             until = time.monotonic() + 50
-            while "epoch 1/" not in (made.folder / "said").read_text():
+            while "rank 0 of 2" not in (made.folder / "said").read_text():
                 assert process.poll() is None, (made.folder / "said").read_text()
                 assert time.monotonic() < until, (made.folder / "said").read_text()
                 time.sleep(0.1)
@@ -99,14 +99,14 @@ def left_on(host: Host) -> list[str]:
 
 def await_nothing_on(host: Host, made: Hosts, timeout_s: float) -> None:
     until = time.monotonic() + timeout_s
-    while (left := left_on(host)) or folders():
-        assert time.monotonic() < until, (left, folders(), (made.folder / "said").read_text())
+    while (left := left_on(host)) or folders(made):
+        assert time.monotonic() < until, (left, folders(made), (made.folder / "said").read_text())
         time.sleep(0.2)
 
 
-def folders() -> list[str]:
+def folders(made: Hosts) -> list[str]:
     """The private folders of all hosts, which share a disk here."""
-    return [name for name in os.listdir("/tmp") if name.startswith("seatrial-") and len(name) == 17]
+    return [name for name in os.listdir(made.folder / "tmp") if name.startswith("seatrial-")]
 
 
 def test_the_verdict_is_that_of_one_machine(hosts: Callable[[int], Hosts]) -> None:
@@ -115,7 +115,9 @@ def test_the_verdict_is_that_of_one_machine(hosts: Callable[[int], Hosts]) -> No
     assert report["acceptance"]["status"] == "PASS", report["findings"]
     assert (report["world_size"], report["job"]["nodes"], report["job"]["target"]) == (2, 2, "ssh")
     assert [left_on(host) for host in made] == [[], []]
-    assert folders() == []
+    assert folders(made) == []
+    (folder,) = (made[0].home / "reports").glob("2*")
+    assert sorted(path.name for path in folder.glob("rank*.log")) == ["rank0.gen0.log", "rank1.gen0.log"]
 
 
 def test_the_bits_are_those_of_one_machine(hosts: Callable[[int], Hosts], digest_here: Callable[[int], str]) -> None:

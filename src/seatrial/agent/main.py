@@ -4,7 +4,8 @@ It learns everything from its environment: SEATRIAL_CONTROL (host:port of the co
 fd:NUMBER of a connection that is open), SEATRIAL_TOKEN, SEATRIAL_NODE_RANK (a number, or the name of the variable that
 holds it, such as SLURM_NODEID); optionally SEATRIAL_NODES_HERE, where several nodes share a machine and its cores,
 SEATRIAL_PEER, another node's address, SEATRIAL_KEEP, a folder where it leaves its events and the output of its ranks,
-and SEATRIAL_LOCAL_RANK with SEATRIAL_LOCAL_WORLD_SIZE, when it is the agent of one rank among several on its machine.
+SEATRIAL_SEND_LOGS, if the last of that output is to be sent to the conductor at the end, and SEATRIAL_LOCAL_RANK with
+SEATRIAL_LOCAL_WORLD_SIZE, when it is the agent of one rank among several on its machine.
 """
 
 from __future__ import annotations

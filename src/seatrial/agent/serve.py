@@ -28,6 +28,7 @@ _END_S = 5.0
 _STACK_WAIT_S = 1.0
 _SEND_TIMEOUT_S = 10.0
 _DRAIN_S = 2.0
+_LOG_BYTES = 1 << 18
 
 
 class Agent:
@@ -84,6 +85,7 @@ class Agent:
             text = f"the agent of node {self._node_rank} failed: {type(error).__name__}: {error}"
             self._event("note", severity="error", text=text)
         self._end_ranks(stacks=())
+        self._send_logs()
         if self._mpi:
             leave_launcher(os.environ)
         self._event("end", told=bool(stopped_by))
@@ -348,6 +350,15 @@ class Agent:
     def _send(self, message: dict[str, Any]) -> None:
         for line in encode(message):
             self._write(line)
+
+    def _send_logs(self) -> None:
+        """What the ranks have printed last, where the folder that it is in will be gone with us."""
+        if self._keep and "SEATRIAL_SEND_LOGS" in os.environ:
+            with contextlib.suppress(OSError):
+                for name in sorted(name for name in os.listdir(self._keep) if name.endswith(".log")):
+                    with open(os.path.join(self._keep, name), "rb") as file:
+                        file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+                        self._send({"kind": "log", "name": name, "text": file.read().decode(errors="replace")})
 
     def _send_status(self) -> None:
         self._send({"kind": "status", "ranks": {str(rank): process.status() for rank, process in self._ranks.items()}})

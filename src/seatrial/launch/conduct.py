@@ -22,6 +22,7 @@ from seatrial.conductor.serve import Server
 from seatrial.conductor.steps import of_plan
 from seatrial.launch.job import Job, Processes, ProgramJob
 from seatrial.launch.joined import Meeting, agent_command
+from seatrial.launch.record import keep_log
 from seatrial.launch.target import Driver
 from seatrial.launch.targets import TARGETS
 from seatrial.verdict.events import SCHEMA, Source
@@ -99,7 +100,14 @@ def _conduct(
     host = meeting.host if meeting else target.address(job)
     # From another machine only where there is one: a name may stand for any of our addresses.
     listen = "127.0.0.1" if host == "127.0.0.1" else ""
-    server = Server(listen, token, keep, meeting.ports if meeting else (0,), hear)
+
+    def heard(message: dict[str, Any]) -> None:
+        if message.get("kind") == "log":
+            keep_log(folder, message, job.world_size)
+        else:
+            hear(message)
+
+    server = Server(listen, token, keep, meeting.ports if meeting else (0,), heard)
     driver = target.driver(job)
     try:
         control = f"{host}:{server.port}"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,10 @@ from seatrial.errors import RequestError
 from seatrial.verdict.events import Source
 from seatrial.verdict.wire import encode
 
-__all__ = ["Recorder", "new_folder"]
+__all__ = ["Recorder", "keep_log", "new_folder"]
+
+
+_LOG_CHARS = 1 << 18
 
 
 def new_folder(out: Path) -> tuple[str, Path]:
@@ -31,6 +36,19 @@ def new_folder(out: Path) -> tuple[str, Path]:
             f"--out {out}: reports cannot be written there ({error.strerror or error}); name another folder with --out."
         ) from error
     return run, folder
+
+
+def keep_log(folder: Path, message: Mapping[str, Any], world_size: int) -> None:
+    """What a rank elsewhere has printed last, as its agent sends it. A file that is there stays as it is.
+
+    Raises what a message that makes no sense raises.
+    """
+    name, text = message["name"], message["text"][:_LOG_CHARS]
+    told = re.fullmatch(r"rank([0-9]{1,6})\.gen[0-9]{1,2}\.log", name)
+    if told is None or int(told[1]) >= world_size:
+        raise ValueError(f"{name!a} is no name of a log of this run")
+    with contextlib.suppress(OSError), open(folder / name, "xb") as file:
+        file.write(text.encode(errors="replace"))
 
 
 class Recorder:

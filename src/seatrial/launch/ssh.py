@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -94,7 +95,7 @@ def _command(job: Processes, node_rank: int, reached: Sequence[Reached], token: 
     other = next((each.address for each in reached if each.address != own.address), None)
     if other is not None:
         env["SEATRIAL_PEER"] = other
-    told: dict[str, object] = {"env": env}
+    told: dict[str, object] = {"env": env, "folder": os.getcwd()}
     if own.node.here > 1 and job.device in VISIBLE:
         first = own.node.index * job.nproc_per_node
         told["devices"] = [VISIBLE[job.device], first, first + job.nproc_per_node]
@@ -137,6 +138,12 @@ def _resolve(where: Where) -> Placement:
                 f"{came[0].host.name} has {first.nproc_per_node} processes for {first.device} ({first.because}), and"
                 f" {node.host.name} {answer.nproc_per_node} for {answer.device} ({answer.because}); all nodes get the"
                 " same: say --device and --nproc-per-node, or leave hosts out."
+            )
+        # A trial is there to find that out, and names who differs.
+        if answer.torch != first.torch and where.typed[:1] != ("run",):
+            raise RequestError(
+                f"{came[0].host.name} has torch {first.torch}, and {node.host.name} {answer.torch}; the ranks"
+                " of one job need the same: install it, or name a Python that has it with --python."
             )
     count = len({node.host.at for node in came})
     nodes_words = "" if count == len(came) else f" as {len(came)} nodes"

@@ -56,6 +56,7 @@ class Answer:
     because: str
     address: str
     env: Mapping[str, str]
+    torch: str = ""
 
     @staticmethod
     def of(node: Node, where: Where, nproc_per_node: int) -> Answer:
@@ -118,6 +119,7 @@ def _answer(told: Mapping[str, Any], node: Node, each: int | None) -> Answer:
         because=here["because"],
         address=(told["address"] or [node.host.name])[0],
         env=here["env"],
+        torch=told["torch"],
     )
 
 

@@ -11,6 +11,7 @@ from seatrial.launch.comm import comm_settings
 from seatrial.launch.option import is_given
 from seatrial.launch.target import Placement, Target, Where
 from seatrial.launch.targets import TARGETS
+from seatrial.probe import own_code
 
 __all__ = ["place_of_job", "target_of", "where_of"]
 
@@ -20,7 +21,8 @@ _OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "
 def target_of(name: str) -> Target:
     """Raises RequestError for one that is not there."""
     if name not in TARGETS:
-        raise RequestError(f"--on {name}: no such target; there is {', '.join(TARGETS)}.")
+        here = "" if own_code.BUNDLE is None else " in the file that travels; an installed seatrial has more"
+        raise RequestError(f"--on {name}: no such target; there is {', '.join(TARGETS)}{here}.")
     return TARGETS[name]
 
 
