@@ -87,10 +87,12 @@ WHERE = (
     Option(
         flags=("--comm-profile",),
         name="comm_profile",
-        help="Settings for this kind of network.",
+        help="Settings of NCCL, MPI and what is below for this kind of network.",
         type=tuple(PROFILES),
     ),
-    Option(flags=("--comm-debug",), name="comm_debug", help="NCCL and torch tell what they choose.", flag=True),
+    Option(
+        flags=("--comm-debug",), name="comm_debug", help="Have NCCL and torch tell what they choose and why.", flag=True
+    ),
     Option(flags=("--dry-run",), name="dry_run", help="Print what would be executed, and nothing else.", flag=True),
 )
 """Where it runs: the same for all commands that start ranks, and for all targets, which add their own."""
