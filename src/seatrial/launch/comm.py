@@ -24,12 +24,9 @@ PROFILES: Mapping[str, Mapping[str, str]] = {
     # The same for device memory of AMD: nothing is copied by way of the host.
     "ucc-rocm": {
         **_UCX,
-        "UCX_ROCM_COPY_D2H_THRESH": "0",
-        "UCX_ROCM_COPY_H2D_THRESH": "0",
-        "UCC_EC_ROCM_REDUCE_HOST_LIMIT": "0",
-        "UCC_EC_ROCM_COPY_HOST_LIMIT": "0",
-        "OMPI_MCA_mpi_accelerator_rocm_memcpyD2H_limit": "0",
-        "OMPI_MCA_mpi_accelerator_rocm_memcpyH2D_limit": "0",
+        **{f"UCX_ROCM_COPY_{way}_THRESH": "0" for way in ("D2H", "H2D")},
+        **{f"UCC_EC_ROCM_{what}_HOST_LIMIT": "0" for what in ("REDUCE", "COPY")},
+        **{f"OMPI_MCA_mpi_accelerator_rocm_memcpy{way}_limit": "0" for way in ("D2H", "H2D")},
     },
 }
 
