@@ -113,7 +113,7 @@ class Hosts:
     """All of them, and this test, can read and write here."""
     each: Sequence[Host]
     python: Path
-    """An interpreter that their user may start and that has torch, but not seatrial."""
+    """An interpreter that their user may start and that has torch, but not seatrial. It is their ``python3``, too."""
 
     def __iter__(self) -> Iterator[Host]:
         return iter(self.each)
@@ -123,8 +123,7 @@ class Hosts:
 
     def seatrial(self, *words: str) -> list[str]:
         """The command, as of an installation on them that only the controller uses."""
-        source = Path(seatrial.__file__).parents[1]
-        return ["env", f"PYTHONPATH={source}", str(self.python), "-m", "seatrial", *words]
+        return [str(self.folder / "bin" / "seatrial"), *words]
 
 
 @pytest.fixture
@@ -144,6 +143,7 @@ def made_hosts(count: int) -> Iterator[Hosts]:
     try:
         folder.chmod(0o755)
         python = _python(folder)
+        _write_commands(folder, python)
         home = _home(folder)
         _do("ip", "netns", "add", f"{tag}sw")
         _do("ip", "-n", f"{tag}sw", "link", "add", "br0", "type", "bridge")
@@ -159,7 +159,7 @@ def made_hosts(count: int) -> Iterator[Hosts]:
                     switch=f"{tag}sw",
                     etc=folder / f"etc{number}",
                     home=home,
-                    environ=_environ(home),
+                    environ=_environ(home, folder / "bin"),
                 )
             )
         for host in each:
@@ -179,10 +179,16 @@ def _do(*command: str) -> None:
     assert done.returncode == 0, f"{shlex.join(command)}: {done.stderr.strip()}"
 
 
-def _environ(home: Path) -> dict[str, str]:
+def _environ(home: Path, commands: Path) -> dict[str, str]:
     """As of somebody who has just logged in, and what the search for leftovers needs."""
     carried = {name: os.environ[name] for name in _CARRIED if name in os.environ}
-    return {"HOME": str(home), "USER": "runner", "LOGNAME": "runner", "PATH": "/usr/bin:/bin:/usr/sbin", **carried}
+    return {
+        "HOME": str(home),
+        "USER": "runner",
+        "LOGNAME": "runner",
+        "PATH": f"{commands}:/usr/bin:/bin:/usr/sbin",
+        **carried,
+    }
 
 
 def _python(folder: Path) -> Path:
@@ -197,6 +203,16 @@ def _python(folder: Path) -> Path:
         if subprocess.run([*drop, script, "-c", same], capture_output=True, check=False).returncode == 0:
             return script
     pytest.skip("no Python that another user may start has torch")
+
+
+def _write_commands(folder: Path, python: Path) -> None:
+    """What their user may type."""
+    source = Path(seatrial.__file__).parents[1]
+    commands = folder / "bin"
+    commands.mkdir()
+    (commands / "python3").symlink_to(python)
+    (commands / "seatrial").write_text(f'#!/bin/sh\nPYTHONPATH={source} exec {python} -m seatrial "$@"\n')
+    (commands / "seatrial").chmod(0o755)
 
 
 def _home(folder: Path) -> Path:
@@ -244,8 +260,9 @@ def _start_sshd(host: Host, folder: Path) -> subprocess.Popen[bytes]:
         "PasswordAuthentication no",
         "AuthorizedKeysFile .ssh/authorized_keys",
         "MaxStartups 256",
-        # What a test run puts into the environment of all that it starts is inherited here only so.
-        *(f"SetEnv {name}={os.environ[name]}" for name in _CARRIED[:1] if name in os.environ),
+        # What a test run puts into the environment of all that it starts is inherited here only so. One line: of
+        # several the first counts.
+        " ".join(["SetEnv", *(f"{name}={host.environ[name]}" for name in ("PATH", *_CARRIED) if name in host.environ)]),
     ]
     config.write_text("\n".join(lines) + "\n")
     _do("chown", f"{UID}:{UID}", str(key), str(folder / "home"))

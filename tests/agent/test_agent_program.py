@@ -15,8 +15,8 @@ from agent.stub_conductor import StubConductor
 from seatrial.agent.program import Relay, free_port
 from seatrial.probe.process import look
 
-_PROGRAM: dict[str, Any] = {"watched": False, "shown": [0, 1], "world_size": 4, "group_rank": 1}
-_PROGRAM |= {"master_addr": "10.0.0.1", "master_port": 5000}
+_PROGRAM: dict[str, Any] = {"watched": False, "shown": [0, 1], "world_size": 4, "group_rank": 1, "nnodes": 2}
+_PROGRAM |= {"master_addr": "10.0.0.1", "master_port": 5000, "args": [], "spawns": 0, "cwd": "/no/such"}
 
 
 @pytest.fixture
@@ -65,6 +65,21 @@ def test_each_rank_gets_its_place_nothing_of_ours_and_its_end_is_told(conductor:
     assert {rank: (event["code"], event["ours"]) for rank, event in exits.items()} == {2: (2, False), 3: (3, False)}
     assert exits[2]["last_lines"] == shown[2]
     assert (conductor.keep / "rank3.gen0.log").read_text().splitlines() == shown[3]
+
+
+def test_arguments_with_places_are_those_of_each_rank(conductor: StubConductor) -> None:
+    args = ["{rank}:{local_rank}", "{node_rank}/{nnodes}", "{nproc_per_node}", "{master_addr}:{master_port}"]
+    args += ["{{rank}}", "{Rank}", '{"a": {rank}}', "{{{rank}}}"]
+    code = "import os, sys; print(*sys.argv[1:], os.environ['OMP_NUM_THREADS'], sep='|')"
+    for spawns in (0, 4096):
+        start(conductor, code, args=args, spawns=spawns)
+        while len(conductor.of("exit")) < (2 if spawns == 0 else 4):
+            conductor.until_kind("exit")
+    shown = [line for said in conductor.of("output") if said["rank"] == 3 for line in said["lines"]]
+    told = ["3:1|1/2|2|10.0.0.1:5000", '|{rank}|{Rank}|{"a": 3}|{{rank}}|']
+    assert shown[0].startswith("".join(told))
+    assert shown[1].startswith("3:1|1/2|4096|")
+    assert shown[1].endswith("|1"), "what it starts shares the cores"
 
 
 def test_terminate_reaches_the_rank_and_not_what_it_started(conductor: StubConductor) -> None:

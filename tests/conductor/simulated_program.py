@@ -34,6 +34,7 @@ class Act:
     code: int = 0
     cause: str = ""
     phase: str = "step 7 forward"
+    last: tuple[str, ...] = ("its last",)
 
 
 _STOPPED = Act(at_s=0.0, what="exit", code=130)
@@ -194,7 +195,7 @@ class SimulatedProgram:
             return
         if act.what == "exit":
             del agent.ranks[number]
-            self._event(rank, number, "exit", code=act.code, ours=rank.told, phase=act.phase, last_lines=["its last"])
+            self._event(rank, number, "exit", code=act.code, ours=rank.told, phase=act.phase, last_lines=list(act.last))
         elif act.what == "error":
             self._event(rank, number, "error", cause=act.cause, message=f"{act.cause} trouble")
         elif act.what == "result":

@@ -52,6 +52,41 @@ def test_who_was_killed_is_named_and_not_who_complained_before() -> None:
     assert [rank for rank, _ in trouble["waiting"]] == [1, 2]
 
 
+def test_what_agents_are_told_of_a_script() -> None:
+    fleet = SimulatedProgram(config(watched=False, argv=("python", "x.py"), args=("{rank}",), spawns=4))
+    fleet.run()
+    program = fleet.asked("start")[0][2]["program"]
+    assert {name: program[name] for name in ("argv", "args", "spawns", "nnodes", "watched")} == {
+        "argv": ["python", "x.py"],
+        "args": ["{rank}"],
+        "spawns": 4,
+        "nnodes": 2,
+        "watched": False,
+    }
+
+
+_CLOSED = "[rank0]: RuntimeError: [../pair.cc:534] Connection closed by peer [127.0.0.1]:1234"
+
+
+def test_a_script_that_complains_of_others_is_a_witness() -> None:
+    complains = Act(at_s=3.0, what="exit", code=1, last=(_CLOSED, "[rank0]:[W] a warning of the end"))
+    fails = Act(at_s=9.0, what="exit", code=2, last=("ValueError: no more", "warning: NCCL group was not destroyed"))
+    fleet = SimulatedProgram(config(watched=False), {**everybody(0, *WAITS), (0, 0): [complains], (0, 3): [fails]})
+    outcome = fleet.run()
+    assert outcome["text"] == "rank 3 on n1 failed with exit code 2 in step 7 forward: ValueError: no more"
+    assert outcome["last_lines"] == list(fails.last)
+
+
+def test_where_all_scripts_complain_of_others_nobody_is_blamed() -> None:
+    complains = Act(at_s=3.0, what="exit", code=1, last=(_CLOSED,))
+    outcome = SimulatedProgram(config(watched=False), {**everybody(0, *WAITS), (0, 1): [complains]}).run()
+    assert outcome["text"] == (
+        "the ranks lost one another; rank 1 on n0 failed with exit code 1 and said so first in step 7 forward:"
+        " RuntimeError: [../pair.cc:534] Connection closed by peer [127.0.0.1]:1234"
+    )
+    assert outcome["last_lines"] == [_CLOSED]
+
+
 def test_of_two_scripts_that_end_together_the_killed_one_is_named() -> None:
     ends = {(0, 0): [Act(at_s=3.0, what="exit", code=1)], (0, 1): WAITS, (0, 2): WAITS}
     fleet = SimulatedProgram(config(watched=False), {**ends, (0, 3): [Act(at_s=3.1, what="exit", code=-9)]})

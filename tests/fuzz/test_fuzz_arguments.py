@@ -161,7 +161,7 @@ def test_some_arguments_end_in_a_command_or_a_sentence(name: str) -> None:
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ENTRIES)
 def test_many_arguments_end_in_a_command_or_a_sentence(name: str) -> None:
     explore(arguments(ENTRIES[name]), 3_000)

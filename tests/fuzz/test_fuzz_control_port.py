@@ -165,7 +165,7 @@ def test_some_strangers_are_not_admitted_and_disturb_nobody() -> None:
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_many_strangers_are_not_admitted_and_disturb_nobody() -> None:
     _strangers(6_000)
 
@@ -281,7 +281,7 @@ def test_some_wrong_words_of_an_admitted_agent_are_survived() -> None:
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_many_wrong_words_of_an_admitted_agent_are_survived() -> None:
     explore(ADMITTED, 250)
 

@@ -253,6 +253,6 @@ def test_some_lies_of_an_agent_harm_nobody_else() -> None:
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_many_lies_of_an_agent_harm_nobody_else() -> None:
     explore(LIES, 3_500)

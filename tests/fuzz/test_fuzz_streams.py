@@ -167,19 +167,19 @@ def test_some_damaged_streams_make_reports_that_harm_nobody() -> None:
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_many_damaged_streams_are_judged_and_never_too_well() -> None:
     explore(STREAMS, 12_000)
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_many_damaged_streams_make_reports_that_harm_nobody() -> None:
     explore(REPORTS, 900)
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_events_of_a_real_trial_are_judged_by_the_real_checks_and_never_too_well(tmp_path: Path) -> None:
     ended = trial(tmp_path)
     assert ended.exit_code == 0, ended.report["findings"]

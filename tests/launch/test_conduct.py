@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 from seatrial.conductor.serve import Server
 from seatrial.errors import SeatrialError
 from seatrial.launch import conduct as module
-from seatrial.launch.conduct import Agents, caught_signals, conduct
-from seatrial.launch.job import Command, Job
+from seatrial.launch.agents import Adopt, Agents
+from seatrial.launch.command import Command
+from seatrial.launch.conduct import caught_signals, conduct
+from seatrial.launch.job import Job
 from seatrial.plan.model import Plan, Setting
 
 
@@ -55,7 +58,7 @@ def a_job() -> Job:
 def test_an_agent_that_outlives_its_kill_is_named_and_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(agents: Agents, commands: tuple[Command, ...], folder: Path) -> None:
+    def start(agents: Agents, commands: tuple[Command, ...], folder: Path, *others: Any) -> None:
         agents.processes[0] = UnkillableProcessDouble()  # type: ignore[assignment]
 
     monkeypatch.setattr(Agents, "start", start)
@@ -64,17 +67,17 @@ def test_an_agent_that_outlives_its_kill_is_named_and_not_waited_for(
     conduct(a_job(), tmp_path, events.append, [])
     note, end = [event for event in events if event["src"] == "launch"]
     assert (note["severity"], end["kind"]) == ("warn", "end")
-    assert "node 0 (process 4242" in note["text"]
+    assert "node 0: process 4242" in note["text"]
 
 
 def test_our_own_failure_closes_the_server_and_ends_the_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[Agents] = []
 
-    def ends(agents: Agents) -> list[tuple[int, int]]:
+    def ends(agents: Agents) -> list[tuple[int, str]]:
         ended.append(agents)
         return []
 
-    def breaks(agents: Agents, commands: tuple[Command, ...], folder: Path) -> None:
+    def breaks(agents: Agents, commands: tuple[Command, ...], folder: Path, *others: Any) -> None:
         raise OSError("no more processes")
 
     monkeypatch.setattr(Agents, "start", breaks)
@@ -99,29 +102,34 @@ def test_without_a_free_port_the_report_still_knows_what_was_asked(
     assert [event["kind"] for event in events] == ["run"]
 
 
-def test_an_exit_is_told_once_and_after_the_last_words_had_time_to_come(tmp_path: Path) -> None:
-    now = 100.0
-    agents = Agents(clock=lambda: now)
-    agents.start([Command(argv=(sys.executable, "-S", "-c", "raise SystemExit(3)"), env={}, node_rank=4)], tmp_path)
-    agents.processes[4].wait()
-    assert agents.between([]) is None
-    now += 1.9
-    assert agents.between([]) is None
-    now += 0.2
-    assert agents.between([]) == (4, "its agent ended with exit code 3")
-    assert agents.between([]) is None
+class DriverDouble:
+    """Has started nothing, and counts how often it is told to kill."""
+
+    killed = 0
+
+    def start(self, commands: Sequence[Command], folder: Path, caught: Sequence[int], adopt: Adopt) -> None:
+        return None
+
+    def news(self) -> tuple[int, str]:
+        return 3, "gone"
+
+    def kill(self) -> None:
+        self.killed += 1
+
+    def end(self) -> list[tuple[int, str]]:
+        return []
 
 
-def test_each_signal_is_told_once_and_the_second_kills(tmp_path: Path) -> None:
-    agents = Agents()
-    command = (sys.executable, "-S", "-c", "import time; time.sleep(50)")
-    agents.start([Command(argv=command, env={}, node_rank=0)], tmp_path)
-    assert agents.between([signal.SIGINT]) == "SIGINT"
-    assert agents.between([signal.SIGINT]) is None
-    assert agents.processes[0].poll() is None
-    assert agents.between([signal.SIGINT, signal.SIGTERM]) == "SIGTERM"
-    assert agents.end() == []
-    assert agents.processes[0].returncode == -signal.SIGKILL
+def test_each_signal_is_told_once_and_the_second_kills() -> None:
+    driver = DriverDouble()
+    caught: list[int] = []
+    news = module._between(driver, caught)
+    assert news() == (3, "gone")
+    caught.append(signal.SIGINT)
+    assert (news(), driver.killed) == ("SIGINT", 0)
+    assert news() == (3, "gone")
+    caught.append(signal.SIGTERM)
+    assert (news(), driver.killed) == ("SIGTERM", 1)
 
 
 def test_after_the_second_signal_a_third_ends_us() -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import importlib
+import io
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from seatrial.cli._options import command
 from seatrial.cli.run import run
 from seatrial.errors import RequestError
-from seatrial.launch.options import SUBCOMMANDS
+from seatrial.launch.option import retyped
+from seatrial.launch.options import RUN, SUBCOMMANDS
 from seatrial.launch.pyz import parse
-from seatrial.launch.request import Request
+from seatrial.launch.request import request_of
 
 
 def by_click(name: str, words: list[str]) -> dict[str, Any]:
@@ -34,6 +37,7 @@ def by_click(name: str, words: list[str]) -> dict[str, Any]:
         ["--out", "a b/c", "--workload", "digits", "--model", "convnet"],
         ["--deadline", "-1", "--epochs=-3", "--", "-plan"],
         ["--deadline", "nan"],
+        ["--nodes", "3", "--env", "A=b", "--env", "C=d e"],
     ],
     ids=" ".join,
 )
@@ -42,7 +46,24 @@ def test_both_read_the_same(words: list[str]) -> None:
     assert repr(told) == repr(
         {option.name: by_click("run", words)[option.name] for option in SUBCOMMANDS["run"].options}
     )
-    assert Request(**told).out == Path(told["out"])
+    assert request_of(told).out == Path(told["out"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["train.py"],
+        ["--per-node", "--nproc-per-node=3", "train.py", "--per-node", "-h", "--nonsense", "-m5", "-"],
+        ["-m", "train", "-m", "--", "x"],
+        ["--output", "all", "--", "--train", "--", "-x"],
+        ["--grace", "-1", "--", "train.py"],
+    ],
+    ids=" ".join,
+)
+def test_both_leave_to_a_script_what_follows_it(words: list[str]) -> None:
+    told, clicked = parse("x.pyz", "launch", words), by_click("launch", words)
+    assert repr(told) == repr({name: clicked[name] for name in told})
 
 
 @pytest.mark.parametrize(
@@ -72,7 +93,19 @@ def test_every_subcommand_is_carried_out_by_a_module_that_travels(name: str) -> 
     assert getattr(importlib.import_module(f"seatrial.cli.{name}"), name).name == name
 
 
-def test_a_trial_takes_what_its_table_names_and_nothing_else() -> None:
-    names = [option.name for option in SUBCOMMANDS["run"].options]
-    assert sorted(names) == sorted(field.name for field in dataclasses.fields(Request))
-    assert [parameter.name for parameter in run.params] == names
+def test_both_show_every_option_under_its_heading() -> None:
+    click_help = CliRunner().invoke(run, ["--help"]).output
+    with pytest.raises(SystemExit), contextlib.redirect_stdout(io.StringIO()) as pyz_help:
+        parse("x.pyz", "run", ["--help"])
+    for heading, options in SUBCOMMANDS["run"].groups.items():
+        for text in (click_help, pyz_help.getvalue()):
+            assert f"\n{heading}:\n" in text
+            assert all(flag in text for option in options for flag in option.flags)
+    assert len({option.name for option in SUBCOMMANDS["run"].options}) == len(SUBCOMMANDS["run"].options)
+
+
+def test_what_was_typed_can_be_typed_again() -> None:
+    words = ["smoke", "--only", "a,b", "--only=c", "--json", "--epochs", "-3", "--env", "X=1", "--nodes", "2"]
+    again = retyped(RUN, parse("x.pyz", "run", words))
+    assert again == ("--only=a,b", "--only=c", "--epochs=-3", "--json", "--", "smoke")
+    assert repr(parse("x.pyz", "run", list(again))) == repr({**parse("x.pyz", "run", words), "env": (), "nodes": None})

@@ -71,8 +71,8 @@ def test_the_traceback_may_be_asked_for_and_tells_lines_of_the_source(pyz: Path,
     assert done.returncode == 2
     assert "RequestError: --on moon" in done.stderr
     source = (Path(__file__).parents[2] / "src" / "seatrial" / "launch" / "trial.py").read_text().splitlines()
-    number = next(number for number, line in enumerate(source, start=1) if "job = job_of(" in line)
-    assert f'{pyz}/seatrial/launch/trial.py", line {number}, in run\n    job = job_of(' in done.stderr
+    number = next(number for number, line in enumerate(source, start=1) if "request = request_of(" in line)
+    assert f'{pyz}/seatrial/launch/trial.py", line {number}, in run\n    request=request_of(' in done.stderr
 
 
 @pytest.mark.parametrize("version", ["3, 9", "2, 7"])
@@ -131,7 +131,7 @@ def test_a_dry_run_shows_how_the_agent_finds_the_file(pyz: Path, tmp_path: Path)
     assert (done.returncode, done.stderr) == (0, "")
     words = shlex.split(done.stdout)
     assert f"PYTHONPATH={tmp_path / 'link'}:/mine" in words
-    assert "PYTHONSAFEPATH=1" in words
+    assert "PYTHONSAFEPATH=seatrial" in words
     assert words[-3:] == [sys.executable, "-m", "seatrial.agent.main"]
 
 

@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from seatrial.errors import RequestError
 from seatrial.launch.job import Job
 from seatrial.launch.joined import Meeting
-from seatrial.launch.request import Request, job_of
+from seatrial.launch.pyz import parse
+from seatrial.launch.request import job_of, request_of
 from seatrial.probe.identity import Identity
 
 NODE = {"launcher": "pytorchjob", "level": "node", "node_rank": 0, "nnodes": 2, "master_addr": "m", "master_port": 1}
 
 
 def job(identity: Identity, agents: int | None, nproc_per_node: int | None = None) -> Job:
-    request = Request(
-        plan="smoke",
-        only=(),
-        skip=(),
-        validation_only=False,
-        workload=None,
-        model=None,
-        epochs=None,
-        batch_size=None,
-        deadline=None,
-        out=Path("reports"),
-        as_json=False,
-        target="local",
-        nproc_per_node=nproc_per_node,
-        device="cpu",
-        backend="auto",
-        python=None,
-        dry_run=True,
-    )
+    words = ["smoke", "--device", "cpu"]
+    words += [] if nproc_per_node is None else ["--nproc-per-node", str(nproc_per_node)]
+    request = request_of(parse("seatrial", "run", words))
     meeting = None
     if agents is not None:
         where = {"host": "m", "ports": (1,), "token": "t", "protected": True, "launcher": identity.launcher}
         meeting = Meeting(**where, number=0, agents=agents)  # type: ignore[arg-type]
-    return job_of(request, identity, meeting)
+    return job_of(request, identity, meeting)[0]
 
 
 def node(nproc_per_node: int | None) -> Identity:

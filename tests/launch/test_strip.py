@@ -14,13 +14,25 @@ SOURCES = {str(path): content.decode() for path, content in package_files().item
 
 
 def statements(source: str) -> list[str]:
-    """The program: what stands in which line, without texts that do nothing and what takes their place."""
+    """The program: what stands in which line, without what does nothing and what takes its place."""
     tree = ast.parse(source, feature_version=(3, 10))
+    fields = {id(field) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for field in node.body}
     return [
-        f"{node.lineno}: {ast.dump(node) if not isinstance(node, Blocks) else type(node).__name__}"
+        f"{node.lineno}: {ast.dump(untyped(node, fields)) if not isinstance(node, Blocks) else type(node).__name__}"
         for node in ast.walk(tree)
-        if isinstance(node, ast.stmt) and not is_text(node) and not isinstance(node, ast.Pass)
+        if isinstance(node, ast.stmt) and not is_text(node) and not isinstance(node, ast.Pass) and not is_list(node)
     ]
+
+
+def untyped(node: ast.stmt, fields: set[int]) -> ast.stmt:
+    """A variable that is given a value and a type, without the type; a field of a class as it is."""
+    if isinstance(node, ast.AnnAssign) and node.value is not None and id(node) not in fields:
+        return ast.Assign(targets=[node.target], value=node.value)
+    return node
+
+
+def is_list(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets) == "__all__"  # type: ignore[arg-type]
 
 
 Blocks = (
@@ -99,7 +111,7 @@ def function(x):
 
 
 
-NAME = "# kept"
+NAME="# kept"
 
 
 
@@ -117,7 +129,7 @@ class Twice:
 def function(x):
 
 
-    return f"{x} # kept" + """
+    return f"{x} # kept"+"""
   kept%s
 """
 '''.replace("%s", spaces)
@@ -126,7 +138,7 @@ def function(x):
 
 @pytest.mark.parametrize(
     "source",
-    ['f"{print(1)}"\n', '"a".strip()\n', '"a"; b = 1\n', 'x = ("a",\n  "b")\n', '"a" "b"\n', "if x:\n    'a'; y = 1\n"],
+    ['f"{print(1)}"\n', '"a".strip()\n', '"a";b=1\n', 'x=("a",\n"b")\n', '"a" "b"\n', "if x:\n    'a';y=1\n"],
 )
 def test_a_text_that_is_part_of_something_stays(source: str) -> None:
     assert stripped(source) == source
@@ -134,17 +146,52 @@ def test_a_text_that_is_part_of_something_stays(source: str) -> None:
 
 def test_what_is_no_line_to_python_is_none_here() -> None:
     source = 'a = "\x0c\u2028" # x\nb = 1 # ü\n'
-    assert stripped(source) == 'a = "\x0c\u2028"\nb = 1\n'
+    assert stripped(source) == 'a="\x0c\u2028"\nb=1\n'
+
+
+def test_spaces_go_where_they_part_nothing() -> None:
+    source = """if not -x in (a,
+        # why
+        "b c",  f'{a  +  b!r:>{n + 1}}  {{') and 1:
+    y = -1 if not [3] else f"{x = }" + f'''
+    {  d["e"] } ''' + \\
+        "f"
+    return {** k, 'l' : m [1 : -1]}
+"""
+    assert (
+        stripped(source)
+        == """if not-x in(a,
+
+"b c",f'{a  +  b!r:>{n + 1}}  {{')and 1:
+    y=-1 if not[3]else f"{x = }"+f'''
+    {  d["e"] } '''+ \\
+        "f"
+    return{**k,'l':m[1:-1]}
+"""
+    )
 
 
 def test_types_go_where_annotations_are_postponed() -> None:
     """A module that does not postpone them may show them to somebody, as a hook of DistributedDataParallel does."""
-    source = """def go(here: "a: b->c" = 1, *more: int, **rest: dict[
+    source = """__all__ = ["go",
+  "kept"]
+PORTS: dict[int, str] = {}
+
+class Kept:
+    field: int = 3
+    other: str
+
+def go(here: "a: b->c" = 1, *more: int, **rest: dict[
     str, int
 ]) -> list[
     int
 ]:  # why
     told: int = here
+    self.it: list[int] = []
+    long: dict[
+        str, int
+    ] = {}
+    later: int
     return told
 
 def kept(here: (int)) -> (
@@ -153,19 +200,32 @@ def kept(here: (int)) -> (
     return here
 """
     postponed = "from __future__ import annotations\n" + source
-    assert stripped(source).count(": int") == source.count(": int")
+    assert stripped(source).count(":int") == source.count(": int")
     assert stripped(postponed).split("\n") == [
         "from __future__ import annotations",
-        "def go(here = 1, *more, **rest",
         "",
-        ") -> list[",
-        "    int",
+        "",
+        "PORTS={}",
+        "",
+        "class Kept:",
+        "    field:int=3",
+        "    other:str",
+        "",
+        "def go(here=1,*more,**rest",
+        "",
+        ")->list[",
+        "int",
         "]:",
-        "    told: int = here",
+        "    told=here",
+        "    self.it=[]",
+        "    long:dict[",
+        "str,int",
+        "]={}",
+        "    later:int",
         "    return told",
         "",
-        "def kept(here: (int)) -> (",
-        "    int",
+        "def kept(here:(int))->(",
+        "int",
         "):",
         "    return here",
         "",

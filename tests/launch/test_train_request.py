@@ -11,6 +11,7 @@ import pytest
 from training.small_files import write_mnist
 
 from seatrial.errors import RequestError
+from seatrial.launch.option import Option
 from seatrial.launch.options import SUBCOMMANDS
 from seatrial.launch.train_request import TrainRequest, resolve
 from seatrial.probe.identity import identify
@@ -24,9 +25,13 @@ OPENMPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_
 OPENMPI |= {"OMPI_COMM_WORLD_LOCAL_SIZE": "3", "PMIX_NAMESPACE": "7"}
 
 
+def _untyped(option: Option) -> Any:
+    return False if option.flag else () if option.multiple else option.default
+
+
 def ask(environ: dict[str, str] | None = None, **given: Any) -> TrainRequest:
     """As if typed with these options."""
-    values = {option.name: False if option.flag else option.default for option in SUBCOMMANDS["train"].options}
+    values = {option.name: _untyped(option) for option in SUBCOMMANDS["train"].options}
     assert given.keys() <= values.keys()
     environ = environ or {}
     return resolve({**values, "workload": "digits", "device": "cpu", **given}, identify(environ), environ, debug=False)
@@ -162,7 +167,7 @@ def test_a_dry_run_prints_what_runs() -> None:
         ({"nnodes": 2}, "--nnodes 2 without --spawn"),
         ({"node_rank": 0}, "--node-rank 0 without --spawn"),
         ({"target": "moon"}, "--on moon"),
-        ({"spawn": True, "target": "ssh"}, "--on ssh with --spawn"),
+        ({"spawn": True, "nodes": 2}, "--nodes with --spawn"),
         ({"spawn": True, "max_restarts": 2}, "--max-restarts 2 with --spawn"),
         ({"spawn": True, "nnodes": 2}, "without --node-rank"),
         ({"spawn": True, "nnodes": 2, "node_rank": 2, "init": "tcp://h:1"}, "--node-rank 2"),
@@ -187,7 +192,7 @@ def test_a_wrong_request_is_refused_in_one_sentence(given: dict[str, Any], told:
         ({"nproc_per_node": 2}, "--nproc-per-node 2 under torchrun"),
         ({"nnodes": 1}, "--nnodes 1 under torchrun"),
         ({"grace": 60.0}, "up to torchrun"),
-        ({"target": "ssh"}, "--on ssh under torchrun"),
+        ({"nodes": 2}, "--nodes under torchrun"),
     ],
     ids=str,
 )

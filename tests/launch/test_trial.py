@@ -54,7 +54,7 @@ def tells(scene: str, damaged: int = 0, error: Exception | None = None, until: i
 
 def hold(tmp_path: Path, conduct: Conduct, monkeypatch: pytest.MonkeyPatch, *, debug: bool = False) -> int:
     monkeypatch.setattr(trial, "conduct", conduct)
-    return trial.hold(JOB, tmp_path, None, as_json=True, debug=debug)
+    return trial.hold(JOB, tmp_path, None, where="here", as_json=True, debug=debug)
 
 
 def judged_again(tmp_path: Path) -> int:

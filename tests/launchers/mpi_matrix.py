@@ -1,6 +1,6 @@
 """Run by mpirun on 2 to 4 ranks: every operation of the MPI backend against Gloo's result. Not a test by itself.
 
-mpirun -n 3 python mpi_matrix.py collectives | random | points | groups | staged | train
+mpirun -n 3 python mpi_matrix.py collectives | random | shapes | points | groups | staged | train
 """
 
 from __future__ import annotations
@@ -248,7 +248,8 @@ def _fully_shard() -> Any:
 
 PARTS = {
     "collectives": (reductions, movements),
-    "random": (sequences, shapes),
+    "random": (sequences,),
+    "shapes": (shapes,),
     "points": (points,),
     "groups": (groups, refusals, views),
     "staged": (staged,),

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from seatrial.probe import own_code
-from seatrial.probe.own_code import environ_for, module_argv
+from seatrial.probe.own_code import environ_for, environ_without, module_argv
 
 
 def test_an_installed_package_leaves_the_path_alone() -> None:
     assert own_code.BUNDLE is None
-    assert environ_for({"PYTHONPATH": "/a"}) == {"PYTHONSAFEPATH": "1"}
+    assert environ_for({"PYTHONPATH": "/a"}) == {"PYTHONSAFEPATH": "seatrial"}
     assert own_code.typed() == "seatrial"
 
 
@@ -24,8 +24,18 @@ def test_an_installed_package_leaves_the_path_alone() -> None:
 )
 def test_the_file_that_travels_comes_first_in_the_path(before: dict[str, str], after: str) -> None:
     told = environ_for(before, "/x.pyz")
-    assert told == {"PYTHONSAFEPATH": "1", "PYTHONPATH": after}
+    assert told == {"PYTHONSAFEPATH": "seatrial", "PYTHONPATH": after}
     assert "PYTHONPATH" not in environ_for({**before, **told}, "/x.pyz"), "once is enough"
+
+
+@pytest.mark.parametrize(
+    "before", [{}, {"PYTHONPATH": "/a:/b", "HOME": "/h"}, {"PYTHONSAFEPATH": "1"}, {"PYTHONPATH": "/y.pyz"}], ids=str
+)
+@pytest.mark.parametrize("bundle", [None, "/x.pyz"])
+def test_a_program_of_the_user_sees_what_the_user_has_set(before: dict[str, str], bundle: str | None) -> None:
+    with_ours = {**before, **environ_for(before, bundle)}
+    assert with_ours["PYTHONSAFEPATH"], "or else the folder where the user stands would come first"
+    assert environ_without(with_ours, bundle) == before
 
 
 def test_our_own_interpreter_is_called_as_anybody_would(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,6 +217,14 @@ def test_planted_faults_cannot_be_overlooked() -> None:
     assert "Planted faults:" in html(conclusion)
 
 
+def test_what_the_ranks_were_told_of_the_network_can_be_copied() -> None:
+    conclusion = concluded(healthy(env={"NCCL_NET": "Socket", "OMPI_MCA_btl": "^openib; x", "HOME_TOKEN": "secret"}))
+    assert "the ranks had: NCCL_NET=Socket OMPI_MCA_btl='^openib; x'" in lines(conclusion)
+    assert "env.NCCL_NET" in html(conclusion)
+    assert not any("secret" in line for line in [*lines(conclusion), html(conclusion)])
+    assert not any("the ranks had" in line for line in lines(concluded(healthy())))
+
+
 class Terminal(io.StringIO):
     """A text stream that says that it is a terminal."""
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from seatrial.worker.mpi_lane import WATCHDOG, Lane
+from seatrial.worker.mpi_lane import Lane, Watchdog
 from seatrial.worker.mpi_work import LaneWork, RequestWork
 
 
 @pytest.fixture(autouse=True, scope="module")
 def watchdog() -> None:
     """Its thread lives as long as the process, so it is started before the first test."""
-    WATCHDOG.leave(WATCHDOG.enter("nothing", 10))
+    Watchdog()
 
 
 @pytest.fixture
@@ -36,11 +36,26 @@ def collective(operation: Callable[[], object], timeout_s: float = 10) -> LaneWo
     return LaneWork("all_reduce", run, [torch.ones(2)], timeout_s)
 
 
+def queued(lane: Lane, operation: Callable[[], object], timeout_s: float = 10) -> LaneWork:
+    work = collective(operation, timeout_s)
+    lane.submit(work)
+    return work
+
+
+def here(lane: Lane, operation: Callable[[], object]) -> bool:
+    def run() -> None:
+        operation()
+
+    return lane.execute("all_reduce", run, 10)
+
+
 def test_collectives_run_in_the_order_in_which_they_were_asked_for(lane: Lane) -> None:
     ran: list[int] = []
     gate = threading.Event()
-    works = [lane.submit(collective(gate.wait), asynchronous=True)]
-    works += [lane.submit(collective(partial(ran.append, n)), asynchronous=n % 3 > 0) for n in range(20)]
+    works = [queued(lane, gate.wait)]
+    for number in range(20):
+        assert not here(lane, partial(ran.append, -1))  # others come before it
+        works.append(queued(lane, partial(ran.append, number)))
     assert ran == []
     gate.set()
     for work in reversed(works):
@@ -51,16 +66,34 @@ def test_collectives_run_in_the_order_in_which_they_were_asked_for(lane: Lane) -
 def test_one_that_the_caller_waits_for_runs_in_its_thread_if_nothing_is_before_it(lane: Lane) -> None:
     threads: list[threading.Thread] = []
     note = lambda: threads.append(threading.current_thread())  # noqa: E731
-    assert lane.submit(collective(note), asynchronous=False).is_completed()
-    lane.submit(collective(note), asynchronous=True).wait()
+    assert here(lane, note)
+    queued(lane, note).wait()
     assert threads[0] is threading.current_thread()
     assert threads[1] is not threads[0]
 
 
+def test_while_one_runs_in_the_callers_thread_those_of_others_wait(lane: Lane) -> None:
+    ran: list[str] = []
+    later: list[LaneWork] = []
+
+    def first() -> None:
+        later.append(queued(lane, lambda: ran.append("second")))
+        assert not later[0].is_completed()
+        assert not here(lane, lambda: ran.append("never"))
+        time.sleep(0.02)
+        ran.append("first")
+
+    assert here(lane, first)
+    assert later[0].wait()
+    assert ran == ["first", "second"]
+
+
 def test_without_threads_all_run_in_the_callers() -> None:
     alone = Lane(threads=False)
-    assert alone.submit(collective(lambda: None), asynchronous=True).is_completed()
-    assert alone.close(1)
+    assert queued(alone, lambda: None).is_completed()
+    with pytest.raises(RuntimeError, match="two threads call an MPI that was made for one"):
+        here(alone, lambda: queued(alone, lambda: None))
+    assert not alone.close(1)
 
 
 def test_after_a_failure_what_was_queued_and_what_comes_is_refused(lane: Lane) -> None:
@@ -71,41 +104,44 @@ def test_after_a_failure_what_was_queued_and_what_comes_is_refused(lane: Lane) -
         gate.wait()
         raise OSError("planted")
 
-    first = lane.submit(collective(fail), asynchronous=True)
-    second = lane.submit(collective(lambda: ran.append(2)), asynchronous=True)
+    first = queued(lane, fail)
+    second = queued(lane, lambda: ran.append(2))
     gate.set()
     with pytest.raises(OSError, match="planted"):
         first.wait()
     with pytest.raises(RuntimeError, match=r"an earlier all_reduce of this group failed \(planted\)"):
         second.wait()
-    with pytest.raises(RuntimeError, match="the ranks may be apart"):
-        lane.submit(collective(lambda: ran.append(3)), asynchronous=False)
+    for give in (here, queued):
+        with pytest.raises(RuntimeError, match="the ranks may be apart"):
+            give(lane, lambda: ran.append(3))
     assert (ran, lane.close(10)) == ([], False)
 
 
-def test_what_runs_in_the_callers_thread_raises_there(lane: Lane) -> None:
+def test_what_runs_in_the_callers_thread_raises_there_and_nothing_follows(lane: Lane) -> None:
     with pytest.raises(ZeroDivisionError):
-        lane.submit(collective(lambda: 1 // 0), asynchronous=False)
+        here(lane, lambda: 1 // 0)
+    with pytest.raises(RuntimeError, match=r"an earlier all_reduce of this group failed"):
+        here(lane, lambda: None)
 
 
 def test_a_closed_lane_ends_what_it_has_and_takes_nothing_more(lane: Lane) -> None:
-    work = lane.submit(collective(lambda: time.sleep(0.05)), asynchronous=True)
+    work = queued(lane, lambda: time.sleep(0.05))
     assert lane.close(10)
     assert work.is_success()
     with pytest.raises(RuntimeError, match="its group was destroyed"):
-        lane.submit(collective(lambda: None), asynchronous=False)
+        here(lane, lambda: None)
 
 
 def test_a_lane_that_is_stuck_says_so_when_it_is_closed(lane: Lane) -> None:
     gate = threading.Event()
-    lane.submit(collective(gate.wait), asynchronous=True)
+    queued(lane, gate.wait)
     assert not lane.close(0.01)
     gate.set()
 
 
 def test_a_wait_ends_at_its_timeout_and_the_work_goes_on(lane: Lane) -> None:
     gate = threading.Event()
-    work = lane.submit(collective(gate.wait, timeout_s=0.02), asynchronous=True)
+    work = queued(lane, gate.wait, timeout_s=0.02)
     for timeout in (None, timedelta(0), timedelta(milliseconds=10)):
         with pytest.raises(RuntimeError, match=r"MPI all_reduce timed out waiting 0.0[12] s"):
             work.wait(timeout)
@@ -116,22 +152,22 @@ def test_a_wait_ends_at_its_timeout_and_the_work_goes_on(lane: Lane) -> None:
 
 
 def test_a_future_tells_the_result_or_the_error(lane: Lane) -> None:
-    work = lane.submit(collective(lambda: None), asynchronous=True)
+    work = queued(lane, lambda: None)
     assert torch.equal(work.get_future().wait()[0], torch.ones(2))
     assert work.get_future() is work.get_future()
-    failed = lane.submit(collective(lambda: 1 // 0), asynchronous=True).get_future()
+    failed = queued(lane, lambda: 1 // 0).get_future()
     with pytest.raises(ZeroDivisionError):
         failed.wait()
 
 
 def test_a_callback_may_wait_for_collectives_that_come_after_its_own(lane: Lane) -> None:
     gate = threading.Event()
-    futures = [lane.submit(collective(gate.wait), asynchronous=True).get_future() for _ in range(4)]
+    futures = [queued(lane, gate.wait).get_future() for _ in range(4)]
 
     def nested(done: Any) -> int:
         for later in futures[1:]:
             later.wait()
-        lane.submit(collective(lambda: None), asynchronous=True).get_future().wait()
+        queued(lane, lambda: None).get_future().wait()
         return 7
 
     chained = futures[0].then(nested)

@@ -95,7 +95,7 @@ class MpiDouble(SimpleNamespace):
 def test_device_memory_is_given_only_to_an_mpi_that_says_it_takes_it(
     monkeypatch: pytest.MonkeyPatch, kinds: str | None, environ: dict[str, str], version: str, aware: bool
 ) -> None:
-    monkeypatch.setattr(mpi_library, "_loaded", [MpiDouble(kinds=kinds, version=version)])
+    monkeypatch.setattr(mpi_library, "LOADED", [MpiDouble(kinds=kinds, version=version)])
     monkeypatch.delenv("MPICH_GPU_SUPPORT_ENABLED", raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -112,5 +112,7 @@ def test_another_mpi_than_that_of_the_launcher_is_one_sentence(monkeypatch: pyte
 
 
 def test_ending_without_mpi_does_nothing() -> None:
-    done = python("from seatrial.worker.mpi_library import end_mpi, leave; end_mpi(); print('said'); leave(3)")
+    done = python(
+        "from seatrial.worker import mpi_end, mpi_library; mpi_library.end_mpi(); print('said'); mpi_end.leave(3)"
+    )
     assert (done.returncode, done.stdout, done.stderr) == (3, "said\n", "")

@@ -1,9 +1,11 @@
 """The process of one node: ``python -m seatrial.agent.main``.
 
-It learns everything from its environment: SEATRIAL_CONTROL (host:port of the conductor, or several ports to try),
-SEATRIAL_TOKEN, SEATRIAL_NODE_RANK; optionally SEATRIAL_KEEP, a folder where it leaves its events and the output of its
-ranks, and SEATRIAL_LOCAL_RANK with SEATRIAL_LOCAL_WORLD_SIZE, when it is the agent of one rank among several on its
-machine.
+It learns everything from its environment: SEATRIAL_CONTROL (host:port of the conductor, or several ports to try, or
+fd:NUMBER of a connection that is open), SEATRIAL_TOKEN, SEATRIAL_NODE_RANK (a number, or the name of the variable that
+holds it, such as SLURM_NODEID); optionally SEATRIAL_NODES_HERE, where several nodes share a machine and its cores,
+SEATRIAL_PEER, another node's address, SEATRIAL_KEEP, a folder where it leaves its events and the output of its ranks,
+and, when it is the agent of one rank among several on its machine, SEATRIAL_LOCAL_RANK and SEATRIAL_LOCAL_WORLD_SIZE,
+SEATRIAL_GROUP_RANK (which machine) and SEATRIAL_GROUP_WORLD_SIZE (of how many).
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from seatrial.probe.cpu import usable_cores
 from seatrial.verdict.handshake import proof, proves
 from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder, encode
 
-__all__ = ["main"]
+__all__ = ["join_timeout_s", "main"]
 
-_JOIN_TIMEOUT_S = 60.0
+_JOIN_TIMEOUT_S = 60
 _ANSWER_TIMEOUT_S = 10.0
 
 
@@ -58,33 +60,73 @@ def _allow_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def join_timeout_s() -> float:
+    """How long those wait for one another that a launcher starts one by one; pods may have to pull an image first.
+
+    Raises RequestError for a SEATRIAL_JOIN_TIMEOUT_S that is no such time.
+    """
+    told = os.environ.get("SEATRIAL_JOIN_TIMEOUT_S", str(_JOIN_TIMEOUT_S))
+    if not told.isascii() or not told.isdecimal() or not 1 <= int(told[:9]) <= 86_400:
+        raise RequestError(f"SEATRIAL_JOIN_TIMEOUT_S={told[:40]!a}: a whole number from 1 to 86400 is expected.")
+    return int(told)
+
+
 def _join() -> Agent:
     try:
         host, _, ports = os.environ["SEATRIAL_CONTROL"].rpartition(":")
-        host = host.strip("[]")
         # The token must not be inherited by the ranks, which run whatever torch loads.
         token = os.environ.pop("SEATRIAL_TOKEN")
-        node_rank = int(os.environ["SEATRIAL_NODE_RANK"])
+        told = os.environ["SEATRIAL_NODE_RANK"]
+        node_rank = int(os.environ.get(told, told))
+        cores = max(1, usable_cores() // int(os.environ.get("SEATRIAL_NODES_HERE", 1)))
         local_rank, local_world_size = (
             int(os.environ[name]) if name in os.environ else None
             for name in ("SEATRIAL_LOCAL_RANK", "SEATRIAL_LOCAL_WORLD_SIZE")
         )
-        addresses = [(host, int(port)) for port in ports.split(",")]
+        addresses = [(host.strip("[]"), int(port)) for port in ports.split(",")]
     except (KeyError, ValueError) as error:
         raise RequestError(
             f"the environment of an agent is not complete: {error}; it is started by seatrial."
         ) from error
-    cores = usable_cores()
-    connection, received = _meet(addresses, token, node_rank)
+    if host == "fd":
+        connection, received = _open_already(addresses[0][1], token, node_rank)
+    else:
+        connection, received = _meet(addresses, token, node_rank)
     return Agent(
         connection=connection,
         received=received,
+        address=_address(connection, os.environ.get("SEATRIAL_PEER")),
         node_rank=node_rank,
         cores=cores,
         keep=os.environ.get("SEATRIAL_KEEP") or None,
         local_rank=local_rank,
         local_world_size=local_world_size,
     )
+
+
+def _open_already(descriptor: int, token: str, node_rank: int) -> tuple[socket.socket, bytes]:
+    connection = socket.socket(fileno=descriptor)
+    connection.set_inheritable(False)
+    try:
+        received = _shake_hands(connection, token, node_rank)
+    except OSError as error:
+        raise SeatrialError(f"node {node_rank} ({platform.node()}) did not hear its controller ({error}).") from error
+    if received is None:
+        raise SeatrialError(f"node {node_rank} ({platform.node()}): who speaks there does not know the token.")
+    return connection, received
+
+
+def _address(connection: socket.socket, peer: str | None) -> str:
+    """By which the other nodes reach this one: that of the route to one of them. Raises SeatrialError without one."""
+    if peer is None:
+        return str(connection.getsockname()[0]) if connection.family != socket.AF_UNIX else "127.0.0.1"
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)  # no packet leaves
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise SeatrialError(f"{platform.node()} has no way to {peer}, another node of this job ({error}).") from error
 
 
 def _meet(addresses: list[tuple[str, int]], token: str, node_rank: int) -> tuple[socket.socket, bytes]:
@@ -95,7 +137,7 @@ def _meet(addresses: list[tuple[str, int]], token: str, node_rank: int) -> tuple
     """
     # With one address the controller started us, so it is there, if perhaps busy with strangers; with several we may be
     # the first to come.
-    until = time.monotonic() + (_JOIN_TIMEOUT_S if len(addresses) > 1 else _ANSWER_TIMEOUT_S)
+    until = time.monotonic() + (join_timeout_s() if len(addresses) > 1 else _ANSWER_TIMEOUT_S)
     why: object = "nobody answered"
     while True:
         refused = 0

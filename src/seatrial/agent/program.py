@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-__all__ = ["Relay", "environ_of", "free_port"]
+from seatrial.probe.own_code import environ_without
 
-_OURS = ("SEATRIAL_CONTROL", "SEATRIAL_NODE_RANK", "SEATRIAL_LOCAL_RANK", "SEATRIAL_LOCAL_WORLD_SIZE")
+__all__ = ["Relay", "args_of", "environ_of", "free_port"]
+
+_PLACES = {
+    "rank": "RANK",
+    "local_rank": "LOCAL_RANK",
+    "node_rank": "GROUP_RANK",
+    "nnodes": "GROUP_WORLD_SIZE",
+    "nproc_per_node": "LOCAL_WORLD_SIZE",
+    "master_addr": "MASTER_ADDR",
+    "master_port": "MASTER_PORT",
+}
+"""What ``{rank}`` and so on in the arguments of a script stand for: variables of its environment."""
+_PLACE = re.compile(rf"\{{(\{{)?({'|'.join(_PLACES)})\}}(?(1)\}})")
+_OURS = (
+    "SEATRIAL_CONTROL",
+    "SEATRIAL_NODE_RANK",
+    "SEATRIAL_NODES_HERE",
+    "SEATRIAL_PEER",
+    "SEATRIAL_LOCAL_RANK",
+    "SEATRIAL_LOCAL_WORLD_SIZE",
+    "SEATRIAL_GROUP_RANK",
+    "SEATRIAL_GROUP_WORLD_SIZE",
+)
 """They say who the agent is; in a program's environment they would say it of the program."""
 _BURST_BYTES = 64 << 10
 _BYTES_PER_S = 16 << 10
@@ -22,18 +45,38 @@ def environ_of(
 ) -> dict[str, str]:
     """The environment of one rank, as torch's ``env://`` reads it. ``start``: the conductor's message."""
     program = start["program"]
-    told = {"SEATRIAL_RUN": start["run"], "SEATRIAL_GENERATION": str(start["gen"])} if program["watched"] else {}
+    if program["watched"]:
+        environ = {**environ, "SEATRIAL_RUN": start["run"], "SEATRIAL_GENERATION": str(start["gen"])}
+    else:
+        environ = environ_without(environ)
     return {
         **{name: value for name, value in environ.items() if name not in _OURS},
-        **told,
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(program["world_size"]),
         "LOCAL_WORLD_SIZE": str(local_world_size),
-        "GROUP_RANK": str(program["group_rank"]),
+        # Where each rank has an agent of its own, the conductor does not know which of them share a machine.
+        "GROUP_RANK": environ.get("SEATRIAL_GROUP_RANK", str(program["group_rank"])),
+        "GROUP_WORLD_SIZE": environ.get("SEATRIAL_GROUP_WORLD_SIZE", str(program["nnodes"])),
         "MASTER_ADDR": program["master_addr"],
         "MASTER_PORT": str(program["master_port"]),
     }
+
+
+def args_of(args: Iterable[str], environ: Mapping[str, str], spawns: int) -> list[str]:
+    """The arguments of a script with ``{rank}`` and so on replaced; ``{{rank}}`` becomes ``{rank}``.
+
+    ``environ``: of this rank; ``spawns``: processes that the script is to start itself. Raises KeyError with the name
+    of a variable that ``environ`` lacks.
+    """
+
+    def told(match: re.Match[str]) -> str:
+        twice, name = match.groups()
+        if twice:
+            return match[0][1:-1]
+        return str(spawns) if spawns and name == "nproc_per_node" else environ[_PLACES[name]]
+
+    return [_PLACE.sub(told, argument) for argument in args]
 
 
 def free_port() -> int:

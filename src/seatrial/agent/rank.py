@@ -49,6 +49,7 @@ class RankProcess:
         *,
         argv: Sequence[str] | None = None,
         watched: bool = True,
+        cwd: str | None = None,
     ) -> None:
         """``argv``: a program instead of the worker; it gets no commands, and its output is kept to the last byte.
 
@@ -76,6 +77,7 @@ class RankProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            cwd=cwd,
             pass_fds=(*passed.values(), *process.launcher_fds(environ)),
             env={
                 **environ,

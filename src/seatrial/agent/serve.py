@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from seatrial.agent.clock import ClockOffset
-from seatrial.agent.program import Relay, environ_of, free_port
+from seatrial.agent.program import Relay, args_of, environ_of, free_port
 from seatrial.agent.rank import RankProcess
 from seatrial.probe.process import leave_launcher
 from seatrial.verdict.events import Source
@@ -38,19 +38,24 @@ class Agent:
         *,
         connection: socket.socket,
         received: bytes,
+        address: str,
         node_rank: int,
         cores: int,
         keep: str | None,
         local_rank: int | None = None,
         local_world_size: int | None = None,
     ) -> None:
-        """``received``: what the conductor has said so far. ``local_rank``: we are the agent of that one rank only."""
+        """``received``: what the conductor has said so far. ``address``: by which the other nodes reach this one.
+        ``local_rank``: we are the agent of that one rank only.
+        """
         self._received = received
+        self._address = address
         self._local_rank = local_rank
         self._local_world_size = local_world_size
         self._connection = connection
         self._connection.settimeout(_SEND_TIMEOUT_S)
-        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._node_rank = node_rank
         self._cores = cores
         self._keep = keep
@@ -160,8 +165,7 @@ class Agent:
             if self._clock.answer(message):
                 self._ask_time()
         elif kind == "port":
-            address = self._connection.getsockname()[0]
-            self._send({"kind": "port", "gen": message["gen"], "address": address, "port": free_port()})
+            self._send({"kind": "port", "gen": message["gen"], "address": self._address, "port": free_port()})
         elif kind == "start":
             self._start(message)
         elif kind == "step":
@@ -191,17 +195,18 @@ class Agent:
             "node",
             node=self._node_rank,
             hostname=platform.node(),
-            address=self._connection.getsockname()[0],
+            address=self._address,
             pid=os.getpid(),
             cores=self._cores,
         )
 
     def _start(self, message: dict[str, Any]) -> None:
         local_world_size = self._local_world_size or max(1, len(message["places"]))
-        threads = max(1, self._cores // local_world_size)
+        program = message.get("program")
+        spawns = program["spawns"] if program else 0
+        threads = max(1, self._cores // (spawns or local_world_size))
         environ = {**os.environ, **message["env"]}
         environ.setdefault("OMP_NUM_THREADS", str(threads))
-        program = message.get("program")
         self._program = program is not None
         self._mpi = message.get("backend") == "mpi"
         for rank, place in message["places"]:
@@ -216,16 +221,18 @@ class Agent:
                 "local_world_size": local_world_size,
                 "node_rank": self._node_rank,
                 "node": platform.node(),
-                "address": self._connection.getsockname()[0],
+                "address": self._address,
             }
             if program is None:
                 worker = {name: message[name] for name in ("ranks", "device", "backend", "planted")}
                 process = RankProcess({**start, **worker, "threads": threads}, environ, log)
             else:
                 own = environ_of(environ, message, rank=rank, local_rank=local_rank, local_world_size=local_world_size)
-                argv, watched = program["argv"], program["watched"]
-                process = RankProcess(start, own, log, argv=argv, watched=watched)
-                if rank in program["shown"]:
+                argv = [*program["argv"], *args_of(program["args"], own, spawns)]
+                cwd = program["cwd"] if os.access(program["cwd"], os.X_OK) else None
+                process = RankProcess(start, own, log, argv=argv, watched=program["watched"], cwd=cwd)
+                # Where no file can be kept, the controller keeps what it is told.
+                if rank in program["shown"] or not self._keep:
                     self._relays[rank] = Relay(partial(self._show, process))
             self._ranks[rank] = process
             self._selector.register(process.event_fd, selectors.EVENT_READ, lambda p=process: self._forward(p))
@@ -235,7 +242,7 @@ class Agent:
 
     def _show(self, process: RankProcess, lines: list[str], left_out: int) -> None:
         what = {"gen": process.generation, "rank": process.rank, "lines": lines, "left_out": left_out}
-        self._send({"kind": "output", **what})
+        self._send({"kind": "output", **what, "kept": bool(self._keep)})
 
     def _open_log(self, rank: int, generation: int) -> BinaryIO | None:
         if not self._keep:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seatrial.conductor import watch
-from seatrial.conductor.program_failures import Exit, Failure, first_failure, only_witnesses
+from seatrial.conductor.program_failures import Exit, Failure, complaint, first_failure, only_witnesses
 from seatrial.conductor.program_records import ProgramConfig, ProgramState
 from seatrial.conductor.records import Actions
 from seatrial.conductor.watch import Pulse, Seen
@@ -192,6 +192,8 @@ class Program:
             self._exits[rank] = ended
             if ended.code != 0 and not ended.ours and self._results.get(rank) != ended.code:
                 self._failed_at = self._failed_at or now
+                if said := "" if self._config.watched else complaint(ended):
+                    self._errors[rank] = ("fabric", said)
             if len(self._exits) == self._config.world_size:
                 self._all_ended(now)
 
@@ -275,21 +277,19 @@ class Program:
         if self._awaited:
             return
         failure = self._failure
-        again = (
+        restart = (
             failure is not None
             and not failure.refused
             and not self._gone
             and not self._interrupted_by
             and self._restarts < self._config.max_restarts
         )
-        if failure is None or not again:
+        if failure is None or not restart:
             self._stop(now)
             return
         self._restarts += 1
-        text = (
-            f"{self._words(failure)}; all ranks start again ({self._restarts} of at most {self._config.max_restarts})"
-        )
-        self._tell("note", severity="warn", text=text)
+        again = f"all ranks start again ({self._restarts} of at most {self._config.max_restarts})"
+        self._tell("note", severity="warn", text=f"{self._words(failure)}; {again}")
         self._failure = None
         self._ask_port(now)
 
@@ -351,9 +351,10 @@ class Program:
         if self._failure is not None and not self._interrupted_by:
             failure = self._failure
             how = "refused" if failure.refused else "failed" if self._generation >= 0 else "absent"
-            ended = self._exits.get(failure.seen[0].rank) if failure.seen[0].rank is not None else None
+            first = failure.seen[0].rank
             # Where the rank itself has said why, that says it all.
-            lines = list(ended.last_lines) if ended is not None and ended.rank not in self._errors else []
+            told = first not in self._exits or (self._config.watched and first in self._errors)
+            lines = [] if first is None or told else list(self._exits[first].last_lines)
             return {**what, "how": how, "text": self._words(failure), "last_lines": lines}
         if self._interrupted_by and not (whole and not any(codes.values())):
             return {**what, "how": "interrupted", "text": f"stopped by {self._interrupted_by}", "last_lines": []}

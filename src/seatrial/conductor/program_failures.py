@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from seatrial.conductor.watch import Seen
+from seatrial.verdict.complaints import FABRIC
 
-__all__ = ["Exit", "Failure", "first_failure", "only_witnesses"]
+__all__ = ["Exit", "Failure", "complaint", "first_failure", "only_witnesses"]
 
 _TOGETHER_S = 0.25
 """Two ends so close to one another may have been met in the wrong order."""
 _LINE = 300
+_RAISED = re.compile(r"(?:\[rank\d+\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)(?::|$).*)")
+"""The line of a traceback that says what was raised; torch puts the rank before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +55,7 @@ class Failure:
         if first.how == "frozen":
             return f"{ranks} did not move for {first.waited_s:.0f} s{phase} ({first.detail}) while others waited"
         if first.how == "error":
-            return f"the ranks lost one another; {ranks} said so first{phase}{told}"
+            return f"the ranks lost one another; {ranks} {first.detail}said so first{phase}{told}"
         return f"{ranks} {first.detail}{phase}{told}"
 
 
@@ -79,7 +83,9 @@ def first_failure(
         if cause != "fabric":
             return Failure(seen=(_seen(rank, exits, "failed and did not end"),), text=message)
     rank = next(iter(errors))
-    seen = Seen(how="error", rank=rank, phase=exits[rank].phase if rank in exits else "", detail="fabric")
+    ended = exits.get(rank)
+    detail = f"{_how(ended.code)} and " if ended is not None else ""
+    seen = Seen(how="error", rank=rank, phase=ended.phase if ended is not None else "", detail=detail)
     return Failure(seen=(seen,), text=errors[rank][1])
 
 
@@ -122,7 +128,17 @@ def _how(code: int) -> str:
     return f"was killed by signal {-code}{name}"
 
 
+def complaint(ended: Exit) -> str:
+    """What a script that failed said of the others, so that it is a witness at most; else nothing."""
+    word = _last_word(ended)
+    return word if any(mark in word.lower() for mark in FABRIC) else ""
+
+
 def _last_word(ended: Exit) -> str:
-    """Of a program that said why it ended, the last line; a signal leaves no such line."""
+    """Why a program ended, as it said: what it raised, else its last line. A signal leaves no such line."""
     lines = [line for line in ended.last_lines if line.strip()]
-    return lines[-1].strip() if lines and ended.code > 0 else ""
+    if not lines or ended.code < 0:
+        return ""
+    # What torch warns of at the very end is no reason.
+    raised = [match[1] for line in lines if (match := _RAISED.match(line))]
+    return (raised or lines)[-1].strip()

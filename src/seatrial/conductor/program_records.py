@@ -33,6 +33,12 @@ class ProgramConfig:
     env: Mapping[str, str]
     watched: bool
     """It tells phases and results as ``worker.train`` does; a user's script does not."""
+    args: tuple[str, ...] = ()
+    """What follows ``argv``, with ``{rank}`` and so on for the place of each rank."""
+    spawns: int = 0
+    """So many processes each of the ranks starts itself (``--per-node``)."""
+    cwd: str = ""
+    """Where it is started on each node that has this folder."""
     output: Literal["all", "rank0", "none"] = "rank0"
     max_restarts: int = 0
     stop_grace_s: float = 30.0
@@ -50,6 +56,10 @@ class ProgramConfig:
         """What an agent must know to start its ranks, besides which they are."""
         return {
             "argv": list(self.argv),
+            "args": list(self.args),
+            "spawns": self.spawns,
+            "nnodes": self.nodes,
+            "cwd": self.cwd,
             "watched": self.watched,
             "shown": {"all": list(range(self.world_size)), "rank0": [0], "none": []}[self.output],
             "world_size": self.world_size,

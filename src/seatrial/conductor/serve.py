@@ -29,10 +29,12 @@ _READS_BYTES = 1 << 18
 class _Peer:
     """One connection; ``node`` is None until it has proved that it knows the token."""
 
-    __slots__ = ("buffer", "claim", "decoder", "node", "out", "since", "socket")
+    __slots__ = ("adopted", "buffer", "claim", "decoder", "node", "out", "since", "socket")
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, *, adopted: bool = False) -> None:
         self.socket = connection
+        self.adopted = adopted
+        """We made it ourselves, and who starts the agent at its other end may take long, and say something before."""
         self.node: int | None = None
         self.claim: tuple[int, str, str] | None = None
         """Node, nonce and challenge of one that has said hello and is to prove it."""
@@ -99,6 +101,14 @@ class Server:
                 self._carry_out(machine.tick(now))
         self.close()
 
+    def adopt(self, connection: socket.socket, first: bytes) -> None:
+        """Take a connection that we made, and send this on it; an agent will say hello there, or nobody."""
+        connection.setblocking(False)
+        peer = _Peer(connection, adopted=True)
+        peer.out = first
+        self._strangers.add(peer)
+        self._selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE, peer)
+
     def close(self) -> None:
         """Give all sockets back."""
         for peer in [*self._peers.values(), *self._strangers]:
@@ -113,7 +123,7 @@ class Server:
             connection, _ = self._listener.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                if not self._strangers:
+                if all(peer.adopted for peer in self._strangers):
                     # Until the next tick: whoever knocks meanwhile would keep the loop from everything else.
                     self._selector.unregister(self._listener)
                 self._make_room()
@@ -128,14 +138,15 @@ class Server:
 
     def _make_room(self) -> None:
         """Send a stranger away: of those who have said nothing the oldest, as a real agent says hello at once."""
-        if self._strangers:
-            self._drop(min(self._strangers, key=lambda peer: (peer.claim is not None, peer.since)))
+        if strangers := [peer for peer in self._strangers if not peer.adopted]:
+            self._drop(min(strangers, key=lambda peer: (peer.claim is not None, peer.since)))
 
     def _shed_strangers(self, now: float) -> None:
         if self._listener not in self._selector.get_map():
             self._selector.register(self._listener, selectors.EVENT_READ, None)
         for peer in [peer for peer in self._strangers if now - peer.since > _HELLO_TIMEOUT_S]:
-            self._drop(peer)
+            if not peer.adopted:
+                self._drop(peer)
 
     def _drop(self, peer: _Peer) -> None:
         self._strangers.discard(peer)
@@ -158,6 +169,8 @@ class Server:
         for line in lines:
             message = peer.decoder.line(line)
             if peer.node is None:
+                if peer.adopted and message is None:
+                    continue  # what a login script says
                 # Each line must be whole and the right one: a stranger gets no memory to fill with parts of messages.
                 welcome = self._admit if peer.claim else self._greet
                 if message is None or not welcome(peer, message):
@@ -202,7 +215,7 @@ class Server:
         challenge = secrets.token_hex(16)
         peer.claim = (node, nonce, challenge)
         told = proof(self._token, "conductor", nonce, challenge, node)
-        peer.out = b"".join(encode({"kind": "proof", "challenge": challenge, "proof": told}))
+        peer.out += b"".join(encode({"kind": "proof", "challenge": challenge, "proof": told}))
         self._flush(peer)
         return True
 

@@ -7,7 +7,7 @@
         ├── packed.py           from here on its modules come from the next
         └── packed.bin          all rooms but cli, and of report only what needs no other package
 
-Comments, docstrings and the types of functions become blanks: the numbers of lines in a traceback stay those of the
+Comments, docstrings, types and ``__all__`` become blanks: the numbers of lines in a traceback stay those of the
 source. TOML becomes JSON, which Python 3.10 can read. Compressed by bz2, which packs our code tighter than zlib and
 lzma do, and of which there is one implementation: zlib's bytes are not the same everywhere. To read what is in it:
 ``unzip -p seatrial.pyz seatrial/packed.bin | bunzip2 2>/dev/null | less``.
@@ -16,9 +16,11 @@ lzma do, and of which there is one implementation: zlib's bytes are not the same
 from __future__ import annotations
 
 import bz2
+import contextlib
 import hashlib
 import io
 import json
+import os
 import stat
 import zipfile
 from dataclasses import dataclass
@@ -32,7 +34,7 @@ from seatrial.report.files import replace
 from seatrial.report.parts import OPTIONAL
 from seatrial.report.text import printable
 
-__all__ = ["Bundle", "contents", "pack", "package_files", "travels", "write_bundle"]
+__all__ = ["Bundle", "contents", "kept_bundle", "pack", "package_files", "travels", "write_bundle"]
 
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -73,11 +75,18 @@ _LEFT_OUT = (
     "cli",
     "__main__.py",
     "py.typed",
+    "kubernetes",
     "launch/bundle.py",
+    "launch/kubernetes.py",
+    "launch/kubernetes_options.py",
     "launch/strip.py",
+    # Targets for which seatrial is installed where they are started from.
+    *(f"launch/{name}.py" for name in ("hosts", "ssh", "ssh_hosts", "ssh_landing", "ssh_survey")),
+    *(f"launch/{name}.py" for name in ("mpirun", "mpi_launchers", "launchers", "launcher_words", "unseen")),
+    *(f"launch/{name}.py" for name in ("slurm", "slurm_driver", "slurm_words")),
     # It needs mpi4py, which an image that has it can have beside an installation.
-    *("mpi.py", "worker/mpi.py", "worker/mpi_group.py", "worker/mpi_lane.py", "worker/mpi_staging.py"),
-    *("worker/mpi_types.py", "worker/mpi_work.py"),
+    *("mpi.py", "worker/mpi.py", "worker/mpi_group.py", "worker/mpi_lane.py", "worker/mpi_library.py"),
+    *("worker/mpi_staging.py", "worker/mpi_types.py", "worker/mpi_work.py"),
     "verdict/culprits/witnesses.py",  # no check asks it yet
     "training/data/fetch.py",
     "training/data/transfer.py",
@@ -86,6 +95,7 @@ _LEFT_OUT = (
     "report/schema.json",
 )
 """Files and folders in the package: what needs other packages, and what is for those who have it installed."""
+_LEFT_OUT_PREFIXES = tuple(f"{name}/" for name in _LEFT_OUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +126,28 @@ def travels(path: PurePosixPath) -> bool:
     """Whether a file of the package, by its path in there, is in the bundle."""
     if any(part.startswith(".") or part == "__pycache__" for part in path.parts):
         return False
-    return not any(path.is_relative_to(left_out) for left_out in _LEFT_OUT)
+    return not f"{path}/".startswith(_LEFT_OUT_PREFIXES)
+
+
+def kept_bundle() -> bytes:
+    """The file that travels, built once for each state of the source: to build it takes seconds.
+
+    It is kept in the user's own cache folder. What anybody else could have written there is not taken.
+    """
+    digest = hashlib.sha256()
+    for inside, content in sorted(package_files().items()):
+        digest.update(f"{inside} {len(content)}\n".encode() + content)
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seatrial"
+    file = folder / f"{digest.hexdigest()}.pyz"
+    with contextlib.suppress(OSError), open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as kept:
+        seen = os.fstat(kept.fileno())
+        if seen.st_uid == os.getuid() and stat.S_ISREG(seen.st_mode) and not seen.st_mode & 0o022:
+            return kept.read()
+    content = pack(contents())
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace(file, content)
+    return content
 
 
 def package_files() -> dict[PurePosixPath, bytes]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from seatrial import __version__
+from seatrial.agent.main import join_timeout_s
 from seatrial.checks import registry
 from seatrial.conductor.conclude import next_round, suspects
 from seatrial.conductor.machine import Machine
@@ -22,19 +21,16 @@ from seatrial.conductor.program_records import ProgramConfig
 from seatrial.conductor.records import Conductor, Config
 from seatrial.conductor.serve import Server
 from seatrial.conductor.steps import of_plan
-from seatrial.launch.job import Command, Job, Processes, ProgramJob
-from seatrial.launch.joined import Meeting
+from seatrial.launch.job import Job, Processes, ProgramJob
+from seatrial.launch.joined import Meeting, agent_command
+from seatrial.launch.target import Driver
 from seatrial.launch.targets import TARGETS
-from seatrial.probe.process import launcher_fds
 from seatrial.verdict.events import SCHEMA, Source
 
-__all__ = ["Agents", "caught_signals", "conduct", "conduct_program"]
+__all__ = ["caught_signals", "conduct", "conduct_program", "would_start"]
 
-_AGENT_END_S = 8.0
-_KILLED_S = 2.0
-"""A process in state D outlives SIGKILL; the report does not wait for it."""
-_LAST_WORDS_S = 2.0
-"""What an agent said last may still be unread when its process is gone."""
+_JOIN_S = 60.0
+"""In which all are there that are started at once."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -51,8 +47,8 @@ def conduct(
     left running, or a note names it. ``meeting``: the agents of the others were started by somebody else and come by
     themselves.
     """
-    machine = Machine(_config(job), time.monotonic())
-    return _conduct(job, machine, {"plan": job.plan.to_json()}, folder, keep, caught, meeting=meeting)
+    told = {"plan": job.plan.to_json()}
+    return _conduct(job, lambda now: Machine(_config(job), now), told, folder, keep, caught, meeting=meeting)
 
 
 def conduct_program(
@@ -61,25 +57,37 @@ def conduct_program(
     keep: Callable[[dict[str, Any]], None],
     hear: Callable[[dict[str, Any]], None],
     caught: list[int],
+    meeting: Meeting | None = None,
 ) -> int:
     """The same for a program; ``hear`` gets the output of the ranks that is to be shown, and their progress."""
     config = ProgramConfig(
         run=job.run,
         nodes=job.nodes,
-        nproc_per_node=job.nproc_per_node,
+        nproc_per_node=1 if job.per_node else job.nproc_per_node,
         argv=job.argv,
+        args=job.args,
+        spawns=job.nproc_per_node if job.per_node else 0,
         env=job.env,
         watched=job.watched,
         output=job.output,
         max_restarts=job.max_restarts,
         stop_grace_s=job.stop_grace_s,
+        cwd=job.cwd,
+        join_timeout_s=join_timeout_s(),
     )
-    return _conduct(job, Program(config, time.monotonic()), {}, folder, keep, caught, hear=hear)
+    return _conduct(job, lambda now: Program(config, now), {}, folder, keep, caught, hear=hear, meeting=meeting)
+
+
+def would_start(job: Processes, out: Path) -> list[str]:
+    """The lines of ``--dry-run``."""
+    target = TARGETS[job.target]
+    control = f"{target.address(job)}:PORT"
+    return target.shown(target.render(job, control=control, token="TOKEN", keep=str(out / "RUN-ID")))
 
 
 def _conduct(
     job: Processes,
-    machine: Conductor,
+    conductor: Callable[[float], Conductor],
     told: dict[str, Any],
     folder: Path,
     keep: Callable[[dict[str, Any]], None],
@@ -90,106 +98,71 @@ def _conduct(
 ) -> int:
     source = Source(job.run, "conductor")
     keep(source.event("run", version=__version__, schema=SCHEMA, created=time.time(), **told, job=job.to_json()))
+    for words in job.absent:
+        keep(source.event("note", severity="warn", text=f"left out: {words}"))
+    target = TARGETS[job.target]
+    if target.carry_out is not None and meeting is None:
+        return target.carry_out(job, folder, keep, hear, caught)
     token = meeting.token if meeting else secrets.token_urlsafe(24)
-    host = meeting.host if meeting else "127.0.0.1"
+    host = meeting.host if meeting else target.address(job)
     # From another machine only where there is one: a name may stand for any of our addresses.
     listen = "127.0.0.1" if host == "127.0.0.1" else ""
     server = Server(listen, token, keep, meeting.ports if meeting else (0,), hear)
-    control = f"{host}:{server.port}"
-    agents = Agents()
+    driver = target.driver(job)
     try:
-        agents.start(TARGETS[job.target](job, control=control, token=token, keep=str(folder)), folder)
-        server.serve(machine, job.nodes, source, lambda: agents.between(caught))
+        control = f"{host}:{server.port}"
+        if meeting is None:
+            commands = target.render(job, control=control, token=token, keep=str(folder))
+        else:
+            commands = (agent_command(job, meeting.number, control=control, token=token, keep=str(folder)),)
+        driver.start(commands, folder, caught, server.adopt)
+        # Only now: whatever the driver had to wait for counts for nobody.
+        server.serve(conductor(time.monotonic()), job.nodes, source, _between(driver, caught))
     finally:
         server.close()
-        _tell_left(agents.end(), Source(job.run, "launch"), keep)
+        _tell_left(driver.end(), Source(job.run, "launch"), keep)
     return server.damaged
 
 
-def _tell_left(left: Sequence[tuple[int, int]], source: Source, keep: Callable[[dict[str, Any]], None]) -> None:
-    for node, pid in left:
-        text = f"the agent of node {node} (process {pid} on this machine) was killed and has not ended"
-        keep(source.event("note", severity="warn", text=text))
+def _between(driver: Driver, caught: Sequence[int]) -> Callable[[], str | tuple[int, str] | None]:
+    """News for the conductor at each tick: a signal that we were sent, else what the driver has seen."""
+    told = 0
+
+    def news() -> str | tuple[int, str] | None:
+        nonlocal told
+        if len(caught) == told:
+            return driver.news()
+        told = len(caught)
+        if told > 1:
+            driver.kill()
+        return signal.Signals(caught[-1]).name
+
+    return news
+
+
+def _tell_left(left: Sequence[tuple[int, str]], source: Source, keep: Callable[[dict[str, Any]], None]) -> None:
+    for node, words in left:
+        keep(source.event("note", severity="warn", text=f"the agent of node {node}: {words}"))
     if left:
         keep(source.event("end"))
 
 
 def _config(job: Job) -> Config:
+    wait_s = join_timeout_s()
     return Config(
         run=job.run,
         nodes=job.nodes,
         nproc_per_node=job.nproc_per_node,
         steps=of_plan(job.plan, registry.load),
-        deadline_s=float(job.plan.deadline_s.value),
+        # Pods come one by one; the deadline is for what they do when all have come.
+        deadline_s=float(job.plan.deadline_s.value) + (wait_s if wait_s > _JOIN_S else 0.0),
+        join_timeout_s=wait_s,
         worker={"device": job.device, "backend": job.backend, "env": dict(job.env), "planted": list(job.planted)},
         suspects=lambda check, events: suspects(job.plan, check, events),
         next_round=lambda check, events: next_round(job.plan, check, events),
         # MPI does not start again in processes whose ranks have died, nor with some of them left out.
         **({"most_generations": 1} if job.backend == "mpi" else {}),
     )
-
-
-class Agents:
-    """The processes that we started."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        """By node rank."""
-        self._clock = clock
-        self._ended_at: dict[int, float] = {}
-        self._told: set[int] = set()
-        self._caught_told = 0
-
-    def start(self, commands: Sequence[Command], folder: Path) -> None:
-        """Start one process a command; its output goes to a file in the folder."""
-        for command in commands:
-            with open(folder / f"node{command.node_rank}.log", "ab") as log:
-                self.processes[command.node_rank] = subprocess.Popen(
-                    command.argv,
-                    env={**os.environ, **command.env},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=launcher_fds(os.environ),
-                    # A terminal's Ctrl-C and Ctrl-Z are for the controller alone.
-                    start_new_session=True,
-                )
-
-    def between(self, caught: Sequence[int]) -> str | tuple[int, str] | None:
-        """News for the conductor: a signal that we were sent, or an agent that ended some time ago."""
-        if len(caught) > self._caught_told:
-            self._caught_told = len(caught)
-            if self._caught_told > 1:
-                self._kill()
-            return signal.Signals(caught[-1]).name
-        now = self._clock()
-        for node, process in self.processes.items():
-            if process.poll() is None or node in self._told:
-                continue
-            if now - self._ended_at.setdefault(node, now) >= _LAST_WORDS_S:
-                self._told.add(node)
-                return node, f"its agent ended with exit code {process.returncode}"
-        return None
-
-    def end(self) -> list[tuple[int, int]]:
-        """Wait for them, then kill what is left; their ranks die with them. Returns (node, pid) of what outlived it."""
-        try:
-            self._wait(_AGENT_END_S)
-        finally:
-            self._kill()
-        self._wait(_KILLED_S)
-        return [(node, process.pid) for node, process in self.processes.items() if process.poll() is None]
-
-    def _wait(self, timeout_s: float) -> None:
-        until = time.monotonic() + timeout_s
-        for process in self.processes.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, until - time.monotonic()))
-
-    def _kill(self) -> None:
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.kill()
 
 
 @contextlib.contextmanager

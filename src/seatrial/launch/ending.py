@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 from seatrial.errors import SeatrialError
+from seatrial.launch.options import own_words
 from seatrial.report import streams
 from seatrial.report.text import printable
 
@@ -18,9 +19,11 @@ __all__ = ["end_with", "no_such_command", "without_debug"]
 def without_debug(arguments: list[str]) -> tuple[list[str], bool]:
     """The arguments but ``--debug``, and whether it was among them.
 
-    It may stand anywhere, as a person adds it at the end of the line that failed.
+    It may stand anywhere, as a person adds it at the end of the line that failed; but what a script gets is its own.
     """
-    return [argument for argument in arguments if argument != "--debug"], "--debug" in arguments
+    count = own_words(arguments)
+    own = [argument for argument in arguments[:count] if argument != "--debug"]
+    return own + arguments[count:], len(own) < count
 
 
 def end_with(command: Callable[[], Any], *, debug: bool) -> NoReturn:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from seatrial.plan.model import Plan
 
-__all__ = ["Command", "Job", "Output", "Processes", "ProgramJob", "Render"]
+__all__ = ["Job", "Output", "Processes", "ProgramJob"]
 
 Output = Literal["all", "rank0", "none"]
 
@@ -28,6 +28,10 @@ class Processes:
     python: str
     env: Mapping[str, str]
     """What the ranks get beside the environment of their agent."""
+    absent: tuple[str, ...] = ()
+    """Hosts that were asked for and left out (``--min-hosts``), each with the reason."""
+    detail: Any = None
+    """What the target has found out about its hosts, in a type of its own; nobody else reads it."""
 
     @property
     def world_size(self) -> int:
@@ -44,6 +48,7 @@ class Processes:
             "backend": self.backend,
             "python": self.python,
             "env": dict(self.env),
+            **({"absent": list(self.absent)} if self.absent else {}),
         }
 
 
@@ -64,6 +69,10 @@ class ProgramJob(Processes):
     """One program on one target: every rank executes the same arguments, with its place in the environment."""
 
     argv: tuple[str, ...]
+    args: tuple[str, ...] = ()
+    """What follows, with ``{rank}`` and so on for the place of each rank."""
+    per_node: bool = False
+    """Started once a node, as it starts the processes of its node itself."""
     watched: bool
     """It tells phases and results as ``worker.train`` does."""
     output: Output
@@ -71,23 +80,9 @@ class ProgramJob(Processes):
     max_restarts: int
     stop_grace_s: float
     """Between SIGTERM and SIGKILL when it is stopped."""
+    cwd: str
+    """Where it is started on each node that has this folder."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON for the ``run`` event."""
-        return {**Processes.to_json(self), "argv": list(self.argv), "max_restarts": self.max_restarts}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """One process to start: arguments, and what its environment has beside ours."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    node_rank: int
-
-
-class Render(Protocol):
-    """A target: turns a job into commands. What runs and what ``--dry-run`` prints come from the same call."""
-
-    def __call__(self, job: Processes, *, control: str, token: str, keep: str) -> tuple[Command, ...]:
-        """The commands that start the agents. ``control`` is host:port, ``keep`` the folder of this run."""
+        return {**Processes.to_json(self), "argv": [*self.argv, *self.args], "max_restarts": self.max_restarts}

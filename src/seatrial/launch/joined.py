@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import stat
+import sys
 import tempfile
 import zlib
 from collections.abc import Mapping
@@ -22,11 +23,33 @@ from pathlib import Path
 from typing import NoReturn
 
 from seatrial.errors import RequestError
-from seatrial.launch import local
-from seatrial.launch.job import Command, Job
+from seatrial.launch import local, place
+from seatrial.launch.command import Command
+from seatrial.launch.job import Processes
+from seatrial.launch.option import is_given
+from seatrial.launch.target import Placement, Where
+from seatrial.launch.targets import TARGETS
 from seatrial.probe.identity import Identity
 
-__all__ = ["Meeting", "agent_command", "agent_environ", "become_agent", "is_one_of_many", "meet"]
+__all__ = [
+    "UNPROTECTED",
+    "Meeting",
+    "agent_command",
+    "agent_environ",
+    "become_agent",
+    "is_one_of_many",
+    "is_rank",
+    "meet",
+    "placement",
+    "rank_environ",
+    "refuse_elsewhere",
+]
+
+UNPROTECTED = (
+    "seatrial: anybody on these machines could join this job; set SEATRIAL_TOKEN to a secret in all processes."
+)
+_REAL_LAUNCHERS = ("torchrun", "openmpi", "hydra")
+"""They set their words for a single rank too; those of others may be left over in a shell."""
 
 _FIRST_PORT = 20_000
 _PORTS = 12_000
@@ -62,21 +85,87 @@ def is_one_of_many(identity: Identity) -> bool:
     return identity.level == "node" and identity.nnodes != 1
 
 
+def is_rank(identity: Identity) -> bool:
+    """Whether this process is to become a rank of a program."""
+    return identity.level == "rank" and (is_one_of_many(identity) or identity.launcher in _REAL_LAUNCHERS)
+
+
+def rank_environ(identity: Identity, environ: Mapping[str, str]) -> dict[str, str]:
+    """What such a rank lacks for torch's ``env://``; what the launcher has said itself stays as it is.
+
+    Raises RequestError when the environment does not say enough.
+    """
+    meeting = meet(identity, environ)
+    told = {
+        "RANK": identity.rank,
+        "WORLD_SIZE": identity.world_size,
+        "LOCAL_RANK": identity.local_rank,
+        "LOCAL_WORLD_SIZE": identity.local_world_size,
+        "MASTER_ADDR": identity.master_addr or meeting.host,
+        "MASTER_PORT": identity.master_port or meeting.ports[0],
+    }
+    return {name: str(value) for name, value in told.items() if value is not None and environ.get(name) != str(value)}
+
+
+def refuse_elsewhere(where: Where, who: str) -> None:
+    """Raises RequestError for options that say where ranks are to be started, where ``who`` has started them."""
+    told = [option.flags[0] for option in TARGETS[where.target].options if is_given(option, where.own[option.name])]
+    if where.target != "local" or told:
+        words = " ".join([*([f"--on {where.target}"] if where.target != "local" else []), *told])
+        raise RequestError(f"{words} {who}: where the ranks run is decided; leave that out.")
+
+
+def placement(where: Where, identity: Identity, meeting: Meeting) -> Placement:
+    """As a launcher has started us. Raises RequestError for what is not ours to decide."""
+    refuse_elsewhere(where, f"under {identity.launcher}")
+    # Ranks that a launcher started have an agent each; else each node has one, which starts its ranks.
+    is_rank = identity.level == "rank"
+    python = where.python or sys.executable
+    here = place.choose(
+        device=where.device,
+        backend=where.backend,
+        nproc_per_node=_ranks_of_a_node(where, identity, is_rank=is_rank),
+        python=python,
+        alone=is_rank and identity.local_world_size == identity.world_size,
+        started=is_rank,
+    )
+    return Placement(
+        nodes=meeting.agents,
+        nproc_per_node=1 if is_rank else here.nproc_per_node,
+        device=here.device,
+        backend=here.backend,
+        python=python,
+        env=here.env,
+        words=f"as {meeting.launcher} started them",
+    )
+
+
+def _ranks_of_a_node(where: Where, identity: Identity, *, is_rank: bool) -> int | None:
+    """As the option or the environment says; None where neither does. Raises RequestError where they disagree."""
+    asked, told = where.nproc_per_node, identity.local_world_size if is_rank else identity.nproc_per_node
+    if asked is not None and told is not None and asked != told:
+        raise RequestError(
+            f"--nproc-per-node {asked}, but {identity.launcher} says {told} processes a node; leave the option out, or"
+            " change what the launcher is told."
+        )
+    return told if asked is None else asked
+
+
 def agent_environ(identity: Identity) -> dict[str, str]:
     """What the agent of one rank must know that a conductor cannot: its place among the ranks of its machine."""
     told = {"SEATRIAL_LOCAL_RANK": identity.local_rank, "SEATRIAL_LOCAL_WORLD_SIZE": identity.local_world_size}
     return {name: str(value) for name, value in told.items() if value is not None}
 
 
-def agent_command(job: Job, meeting: Meeting, *, token: str) -> Command:
-    """The agent that this process becomes, when it is not the one that conducts."""
-    (command,) = local.render(job, control=meeting.control, token=token, keep="")
-    return replace(command, env={**command.env, "SEATRIAL_NODE_RANK": str(meeting.number)}, node_rank=meeting.number)
+def agent_command(job: Processes, number: int, *, control: str, token: str, keep: str = "") -> Command:
+    """The agent of one of the processes that a launcher started."""
+    (command,) = local.render(replace(job, nodes=1), control=control, token=token, keep=keep)
+    return replace(command, env={**command.env, "SEATRIAL_NODE_RANK": str(number)}, nodes=(number,))
 
 
-def become_agent(job: Job, meeting: Meeting) -> NoReturn:
+def become_agent(job: Processes, meeting: Meeting) -> NoReturn:
     """This process is the agent from here on; it does not return."""
-    command = agent_command(job, meeting, token=meeting.token)
+    command = agent_command(job, meeting.number, control=meeting.control, token=meeting.token)
     os.execve(command.argv[0], command.argv, {**os.environ, **command.env})
 
 

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from seatrial.launch.comm import PROFILES
+from seatrial.launch.option import Option
+from seatrial.launch.targets import TARGETS
 from seatrial.plan.source import DEFAULT_LEVEL
 from seatrial.training.recipe import CHOICES
 
-__all__ = ["RUN", "SUBCOMMANDS", "TRAIN", "WHERE", "Option", "Subcommand"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One option of a command, or one argument without a name."""
-
-    flags: tuple[str, ...]
-    """``--epochs``; empty: an argument that is told by its place, and may be left out."""
-    name: str
-    """The key of its value in what the command is called with."""
-    help: str
-    type: type | tuple[str, ...] = str
-    """``str``, ``int``, ``float``, ``Path``, or the words to choose from."""
-    default: Any = None
-    metavar: str | None = None
-    flag: bool = False
-    """It takes no value; True when it is given, else False."""
-    multiple: bool = False
-    """It may be given several times; the value is a tuple."""
+__all__ = ["LAUNCH", "PROGRAM", "RUN", "SUBCOMMANDS", "TRAIN", "WHERE", "Subcommand", "own_words"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,18 +23,44 @@ class Subcommand:
     """A line for the list of commands."""
     text: str
     """Some paragraphs for its own help."""
-    options: tuple[Option, ...]
+    own: tuple[Option, ...]
+    """Beside those that say where it runs."""
+    where: tuple[Option, ...] = ()
+    """That part of ``WHERE`` which it takes; empty: all."""
     module: str
     """It has ``run(options, *, debug)``, which takes a mapping from the options' names to their values, and returns the
     exit code."""
 
+    @property
+    def groups(self) -> Mapping[str, tuple[Option, ...]]:
+        """All its options, as its help shows them: heading -> options."""
+        return {"Options": self.own, "Where it runs": self.where or WHERE, **_of_targets()}
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """All of them, each once."""
+        return tuple(option for group in self.groups.values() for option in group)
+
+
+def _of_targets() -> Mapping[str, tuple[Option, ...]]:
+    """Each option once, with those that the same targets take."""
+    takers: dict[Option, list[str]] = {}
+    for target in TARGETS.values():
+        for option in target.options:
+            takers.setdefault(option, []).append(target.name)
+    groups: dict[str, tuple[Option, ...]] = {}
+    for option, names in takers.items():
+        heading = f"With --on {', '.join(names)}"
+        groups[heading] = (*groups.get(heading, ()), option)
+    return groups
+
 
 WHERE = (
-    Option(flags=("--on",), name="target", help="Where: local.", default="local", metavar="TARGET"),
+    Option(flags=("--on",), name="target", help=f"Where: {', '.join(TARGETS)}.", default="local", metavar="TARGET"),
     Option(
         flags=("--nproc-per-node",),
         name="nproc_per_node",
-        help="Processes; default: one per accelerator, else 2.",
+        help="Processes of a node; default: one per accelerator, else 2.",
         type=int,
         metavar="M",
     ),
@@ -70,9 +79,25 @@ WHERE = (
         default="auto",
     ),
     Option(flags=("--python",), name="python", help="The interpreter of the ranks; default: this one.", metavar="PATH"),
+    Option(
+        flags=("--env",),
+        name="env",
+        help="Put this into the environment of the ranks.",
+        metavar="NAME=VALUE",
+        multiple=True,
+    ),
+    Option(
+        flags=("--comm-profile",),
+        name="comm_profile",
+        help="Settings of NCCL, MPI and what is below for this kind of network.",
+        type=tuple(PROFILES),
+    ),
+    Option(
+        flags=("--comm-debug",), name="comm_debug", help="Have NCCL and torch tell what they choose and why.", flag=True
+    ),
     Option(flags=("--dry-run",), name="dry_run", help="Print what would be executed, and nothing else.", flag=True),
 )
-"""Where it runs: the same for all commands that start ranks."""
+"""Where it runs: the same for all commands that start ranks, and for all targets, which add their own."""
 
 RUN = (
     Option(
@@ -117,6 +142,58 @@ RUN = (
     ),
 )
 """``seatrial run``, beside WHERE."""
+
+PROGRAM = (
+    Option(
+        flags=("--max-restarts",),
+        name="max_restarts",
+        help="So often all processes start again when one dies; default: 0.",
+        type=int,
+        default=0,
+        metavar="N",
+    ),
+    Option(
+        flags=("--grace",),
+        name="grace",
+        help="From SIGTERM to SIGKILL when it is stopped: time to save.",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+    ),
+    Option(
+        flags=("--output",),
+        name="output",
+        help="Whose output is shown, line by line; all of it is in the files of the run.",
+        type=("rank0", "all", "none"),
+        default="rank0",
+    ),
+    Option(flags=("--out",), name="out", help="Where the files of the run go.", type=Path, default=Path("reports")),
+)
+"""What ``train`` and ``launch`` have in common, beside WHERE."""
+
+LAUNCH = (
+    Option(
+        flags=(),
+        name="script",
+        help="The script, and all that it gets: what follows SCRIPT is its own.",
+        metavar="SCRIPT [ARGS]...",
+        rest=True,
+    ),
+    Option(flags=("-m",), name="module", help="SCRIPT is the name of a module, as for python -m.", flag=True),
+    Option(
+        flags=("--pass-local-rank",),
+        name="pass_local_rank",
+        help="Give the script --local_rank=N before its own arguments, as torch.distributed.launch did.",
+        flag=True,
+    ),
+    Option(
+        flags=("--per-node",),
+        name="per_node",
+        help="Start the script once a node: it starts the M processes of its node itself.",
+        flag=True,
+    ),
+)
+"""``seatrial launch``, beside PROGRAM and WHERE."""
 
 TRAIN = (
     Option(flags=(), name="workload", help="What: digits, mnist, fashion-mnist, cifar10, synthetic-1x8x8."),
@@ -199,29 +276,6 @@ TRAIN = (
     ),
     Option(flags=("--profile",), name="profile", help="Write a trace of some steps to this file.", metavar="PATH"),
     Option(
-        flags=("--max-restarts",),
-        name="max_restarts",
-        help="So often all processes start again when one dies; default: 0.",
-        type=int,
-        default=0,
-        metavar="N",
-    ),
-    Option(
-        flags=("--grace",),
-        name="grace",
-        help="From SIGTERM to SIGKILL when it is stopped: time to save.",
-        type=float,
-        default=30.0,
-        metavar="SECONDS",
-    ),
-    Option(
-        flags=("--output",),
-        name="output",
-        help="Whose output is shown, line by line; all of it is in the files of the run.",
-        type=("rank0", "all", "none"),
-        default="rank0",
-    ),
-    Option(
         flags=("--spawn",), name="spawn", help="Start the processes of this node right here, without agents.", flag=True
     ),
     Option(flags=("--nnodes",), name="nnodes", help="With --spawn: how many nodes.", type=int, metavar="N"),
@@ -240,9 +294,8 @@ TRAIN = (
         type=float,
         metavar="SECONDS",
     ),
-    Option(flags=("--out",), name="out", help="Where the files of the run go.", type=Path, default=Path("reports")),
 )
-"""``seatrial train``, beside WHERE."""
+"""``seatrial train``, beside PROGRAM and WHERE."""
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
     "run": Subcommand(
@@ -252,7 +305,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 PLAN is a file (TOML, or JSON named *.json) or a level: smoke (seconds), quick (under a minute; the default), standard
 (minutes), burn-in (hours). Exit code: 0 PASS, 1 FAIL, 2 the request is wrong, 3 INCONCLUSIVE, 130 stopped.
 """,
-        options=(*RUN, *WHERE),
+        own=RUN,
         module="seatrial.launch.trial",
     ),
     "train": Subcommand(
@@ -263,8 +316,39 @@ In a shell it starts one process per accelerator, else two, on this machine. Typ
 process is the rank. With --spawn it starts the processes of one node, and the others are typed by hand on theirs.
 Exit code: 0 trained, 1 no good result or a process died, 2 the request is wrong, 130 stopped.
 """,
-        options=(*TRAIN, *WHERE),
+        own=(*TRAIN, *PROGRAM),
         module="seatrial.launch.train",
+    ),
+    "launch": Subcommand(
+        help="any PyTorch script, unmodified",
+        text="""Start SCRIPT with ARGS in every process of the job, each with its own RANK, LOCAL_RANK and so on.
+
+In ARGS, {rank}, {local_rank}, {node_rank}, {nnodes}, {nproc_per_node}, {master_addr} and {master_port} are replaced;
+{{rank}} becomes {rank}. In a shell it starts one process per accelerator, else two, on this machine. Typed under
+torchrun, mpirun or srun, this process becomes SCRIPT. Exit code: 0 all ended well, 1 a process failed, 2 the request
+is wrong, 3 it could not be started, 130 stopped.
+""",
+        own=(*LAUNCH, *PROGRAM),
+        # The script chooses its backend itself.
+        where=tuple(option for option in WHERE if option.name != "backend"),
+        module="seatrial.launch.script",
     ),
 }
 """All that the file that travels can do."""
+
+
+def own_words(arguments: Sequence[str]) -> int:
+    """How many of the words are ours: what follows the script that is to be launched belongs to the script."""
+    takes_value: set[str] | None = None
+    at = 0
+    while at < len(arguments):
+        word = arguments[at]
+        if takes_value is not None and (word == "--" or not word.startswith("-")):
+            return at
+        if takes_value is None and not word.startswith("-"):
+            told = SUBCOMMANDS.get(word)
+            if told is None or not any(option.rest for option in told.options):
+                break
+            takes_value = {flag for option in told.options if not option.flag for flag in option.flags}
+        at += 2 if takes_value and word in takes_value else 1
+    return len(arguments)

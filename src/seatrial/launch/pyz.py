@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 from seatrial import __version__
 from seatrial.errors import RequestError
 from seatrial.launch.ending import end_with, no_such_command, without_debug
-from seatrial.launch.options import SUBCOMMANDS, Option
+from seatrial.launch.option import Option
+from seatrial.launch.options import SUBCOMMANDS
 from seatrial.probe import own_code
 
 __all__ = ["main", "parse"]
@@ -82,13 +83,18 @@ def _parser(program: str, name: str) -> argparse.ArgumentParser:
         description=SUBCOMMANDS[name].text,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
-    for option in SUBCOMMANDS[name].options:
-        _add(parser, option)
+    for heading, options in SUBCOMMANDS[name].groups.items():
+        group = parser.add_argument_group(heading)
+        for option in options:
+            _add(group, option)
+        if options is SUBCOMMANDS[name].own:
+            group.add_argument(*_HELP, action="help", help="Show this message and exit.")
     return parser
 
 
-def _add(parser: argparse.ArgumentParser, option: Option) -> None:
+def _add(parser: argparse._ArgumentGroup, option: Option) -> None:
     told: dict[str, Any] = {"help": option.help.replace("%", "%%"), "default": option.default}
     if option.flag:
         parser.add_argument(*option.flags, dest=option.name, action="store_true", help=told["help"])
@@ -99,11 +105,15 @@ def _add(parser: argparse.ArgumentParser, option: Option) -> None:
         told["type"] = option.type
     if option.metavar is not None:
         told["metavar"] = option.metavar
-    if not option.flags:
+    if option.rest:
+        parser.add_argument(option.name, nargs=argparse.REMAINDER, **told)
+    elif not option.flags:
         parser.add_argument(option.name, nargs="?", **told)
     else:
         parser.add_argument(*option.flags, dest=option.name, action="append" if option.multiple else "store", **told)
 
 
 def _value(option: Option, value: Any) -> Any:
-    return tuple(value or ()) if option.multiple else value
+    if option.rest and value[:1] == ["--"]:
+        value = value[1:]
+    return tuple(value or ()) if option.multiple or option.rest else value

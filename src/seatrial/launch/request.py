@@ -5,29 +5,34 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from seatrial.checks import registry, training
 from seatrial.errors import RequestError
-from seatrial.launch import place
+from seatrial.launch import joined, place
 from seatrial.launch.job import Job
 from seatrial.launch.joined import Meeting
+from seatrial.launch.option import retyped
+from seatrial.launch.options import RUN
+from seatrial.launch.target import Where
 from seatrial.launch.targets import TARGETS
+from seatrial.launch.where import place_of_job, where_of
 from seatrial.plan.model import Plan, Setting
 from seatrial.plan.reader import read_plan
 from seatrial.probe.identity import Identity
 from seatrial.worker.inject import parse_fault
 
-__all__ = ["Request", "job_of"]
+__all__ = ["Request", "job_of", "request_of"]
 
 _OF_THE_TRAINING = ("workload", "model", "epochs", "batch_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The values of ``seatrial run``'s options, by their names in ``launch/options.py``."""
+    """The values of ``seatrial run``'s options, by their names in ``launch/options.py``, and where it runs."""
 
     plan: str
     only: tuple[str, ...]
@@ -40,58 +45,30 @@ class Request:
     deadline: float | None
     out: Path
     as_json: bool
-    target: str
-    nproc_per_node: int | None
-    device: str
-    backend: str
-    python: str | None
-    dry_run: bool
+    where: Where
 
 
-def job_of(request: Request, identity: Identity, meeting: Meeting | None) -> Job:
-    """The job, still without the name of its run. Raises RequestError for what cannot be done here."""
-    if request.target not in TARGETS:
-        raise RequestError(f"--on {request.target}: no such target; there is {', '.join(TARGETS)}.")
-    place.see_that_mpi_started(request.backend, identity, "run", least=2)
-    python = request.python or sys.executable
-    # Ranks that a launcher started have an agent each; else each node has one, which starts its ranks.
-    is_rank = meeting is not None and identity.level == "rank"
-    here = place.choose(
-        device=request.device,
-        backend=request.backend,
-        nproc_per_node=_ranks_of_a_node(request, identity, is_rank=is_rank),
-        python=python,
-        alone=meeting is None or (is_rank and identity.local_world_size == identity.world_size),
-        started=is_rank,
-    )
+def request_of(values: Mapping[str, Any]) -> Request:
+    """Raises RequestError for a wrong place. ``values`` by the names of the options of ``seatrial run``."""
+    own = {option.name: values[option.name] for option in RUN}
+    return Request(**own, where=where_of(values, ("run", *retyped(RUN, values))))
+
+
+def job_of(request: Request, identity: Identity, meeting: Meeting | None) -> tuple[Job, str]:
+    """The job, still without the name of its run, and in words where it runs.
+
+    Raises RequestError for what cannot be done here.
+    """
+    where = request.where
+    if where.target != "mpirun":
+        place.see_that_mpi_started(where.backend, identity, "run", least=2)
+    placement = TARGETS[where.target].resolve(where) if meeting is None else joined.placement(where, identity, meeting)
     planted = tuple(filter(None, os.environ.get("SEATRIAL_PLANT", "").split(";")))
     for fault in planted:
         parse_fault(fault)
-    job = Job(
-        run="",
-        plan=_plan(request),
-        target=request.target,
-        nodes=meeting.agents if meeting else 1,
-        nproc_per_node=1 if is_rank else here.nproc_per_node,
-        device=here.device,
-        backend=here.backend,
-        python=python,
-        env=here.env,
-        planted=planted,
-    )
+    job = Job(run="", plan=_plan(request), planted=planted, **place_of_job(where, placement))
     _see_that_it_trains(job)
-    return job
-
-
-def _ranks_of_a_node(request: Request, identity: Identity, *, is_rank: bool) -> int | None:
-    """As the option or the environment says; None where neither does. Raises RequestError where they disagree."""
-    asked, told = request.nproc_per_node, identity.local_world_size if is_rank else identity.nproc_per_node
-    if asked is not None and told is not None and asked != told:
-        raise RequestError(
-            f"--nproc-per-node {asked}, but {identity.launcher} says {told} processes a node; leave the option out, or"
-            " change what the launcher is told."
-        )
-    return told if asked is None else asked
+    return job, placement.words
 
 
 def _see_that_it_trains(job: Job) -> None:

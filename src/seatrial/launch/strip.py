@@ -1,4 +1,5 @@
-"""Python source without comments, docstrings and the types of functions, on the same lines.
+"""Python source without what nothing needs that runs it: comments, docstrings, ``__all__``, types of functions and
+variables, spaces. On the same lines.
 
 By places in the text, not by ``ast.unparse``: what that writes differs from Python to Python.
 """
@@ -9,18 +10,21 @@ import ast
 import io
 import tokenize
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from tokenize import TokenInfo
 
 __all__ = ["stripped"]
 
 _BLANK = (tokenize.COMMENT, tokenize.NL)
+_FSTRING_START, _FSTRING_END = (getattr(tokenize, f"FSTRING_{name}", -1) for name in ("START", "END"))
 
 
 def stripped(source: str) -> str:
     """The source with blank lines for comments and for statements that are only a text.
 
-    Where such a statement is all that a block has, ``pass`` takes its place. Types of arguments and results go where
-    nobody reads them while the program runs: in modules that postpone annotations.
+    Where such a statement is all that a block has, ``pass`` takes its place. Types go where nobody reads them while the
+    program runs: in modules that postpone annotations, and not in classes, where they make the fields of dataclasses.
+    ``__all__`` is for readers, and for an ``import *``, which nothing of ours does.
     """
     source = _untyped(source)
     # Not splitlines, which ends a line at a form feed, too.
@@ -29,6 +33,28 @@ def stripped(source: str) -> str:
     # From the end, so that what stands before stays where it is.
     for token, text in reversed(_cuts(tokens)):
         _cut(lines, token, text)
+    return _dense("".join(lines))
+
+
+def _dense(source: str) -> str:
+    """Without the spaces beside operators, and without indentation within brackets."""
+    lines = list(io.StringIO(source))
+    tokens = list(tokenize.generate_tokens(iter(lines).__next__))
+    # From Python 3.12 on what an f-string calculates is told in tokens, too; it stays as it is everywhere.
+    inside, depth = 0, 0
+    gaps = []
+    for before, after in pairwise(tokens):
+        inside += (before.type == _FSTRING_START) - (before.type == _FSTRING_END)
+        if not inside and before.type == tokenize.OP:
+            depth += (before.string in "([{") - (before.string in ")]}")
+        line, end = after.start
+        if not inside and before.end[0] == line and tokenize.OP in (before.type, after.type):
+            gaps.append((line, before.end[1], end))
+        elif not inside and depth and before.type == tokenize.NL and after.type != tokenize.NL:
+            gaps.append((line, 0, end))
+    for line, start, end in reversed(gaps):
+        text = lines[line - 1]
+        lines[line - 1] = text[:start] + text[start:end].strip(" ") + text[end:]
     return "".join(lines)
 
 
@@ -46,14 +72,21 @@ def _untyped(source: str) -> str:
 
 
 def _types(tree: ast.Module, text: bytes, starts: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where in the text the types of functions stand, from the colon or the arrow on."""
+    """Where in the text types stand, from the colon or the arrow on, and the whole of ``__all__``."""
 
     def cut(begin: int, annotation: ast.expr) -> Iterator[tuple[int, int]]:
         # A bracket around a type is none of the type's: then it stays.
         if b"(" not in text[begin : _begin(annotation, starts)]:
             yield begin, _end(annotation, starts)
 
+    fields = {id(field) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for field in node.body}
     for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
+            yield _begin(node, starts), _end(node, starts)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None and id(node) not in fields:
+            # Over several lines it is its own brackets that keep them together.
+            one_line = node.lineno == node.annotation.end_lineno
+            yield from cut(_end(node.target, starts), node.annotation) if one_line else ()
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         told = node.args
@@ -65,11 +98,11 @@ def _types(tree: ast.Module, text: bytes, starts: Sequence[int]) -> Iterator[tup
             yield from cut(text.rindex(b"->", 0, _begin(node.returns, starts)), node.returns)
 
 
-def _begin(node: ast.expr | ast.arg, starts: Sequence[int]) -> int:
+def _begin(node: ast.expr | ast.arg | ast.stmt, starts: Sequence[int]) -> int:
     return starts[node.lineno - 1] + node.col_offset
 
 
-def _end(node: ast.expr, starts: Sequence[int]) -> int:
+def _end(node: ast.expr | ast.stmt, starts: Sequence[int]) -> int:
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
     return starts[node.end_lineno - 1] + node.end_col_offset

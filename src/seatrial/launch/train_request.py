@@ -12,11 +12,15 @@ from typing import Any
 
 from seatrial.errors import RequestError
 from seatrial.launch import joined, place
+from seatrial.launch.command import pasted
 from seatrial.launch.job import ProgramJob
-from seatrial.launch.options import TRAIN, WHERE
+from seatrial.launch.option import retyped
+from seatrial.launch.options import PROGRAM, TRAIN, WHERE
 from seatrial.launch.place import Place
-from seatrial.launch.shell import pasted
+from seatrial.launch.program import dry_run, flag, processes, refuse_decided, refuse_numbers
+from seatrial.launch.target import Placement, Where
 from seatrial.launch.targets import TARGETS
+from seatrial.launch.where import place_of_job, where_of
 from seatrial.probe import own_code
 from seatrial.probe.identity import Identity
 from seatrial.training.defaults import DEFAULT_MODELS, make_recipe
@@ -28,8 +32,6 @@ __all__ = ["TrainRequest", "resolve"]
 
 _PROGRAM = "seatrial.worker.train"
 _FOLDER = "checkpoints"
-_REAL_LAUNCHERS = ("torchrun", "openmpi", "hydra")
-"""They set their words for a single rank too; those of others may be left over in a shell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class TrainRequest:
     env: Mapping[str, str]
     """What the ranks get beside our own environment."""
     summary: str
+    out: Path
     speaks: bool
     """Of the processes that were started together, the one that tells what will run."""
 
@@ -51,17 +54,9 @@ class TrainRequest:
 
     def dry_run(self) -> list[str]:
         """What would be executed, a line each."""
-        beside = {**self.env, **(own_code.environ_for(os.environ) if self.job is None else {})}
-        ranks = pasted(beside, self.argv())
-        if self.job is None:
-            return [ranks]
-        commands = TARGETS[self.job.target](self.job, control="127.0.0.1:PORT", token="TOKEN", keep="reports/RUN-ID")
-        agents = [pasted(command.env, command.argv) for command in commands]
-        return [
-            *agents,
-            f"# each of the {self.job.world_size} ranks, started by its agent, with RANK and so on set:",
-            ranks,
-        ]
+        if self.job is not None:
+            return dry_run(self.job, self.out)
+        return [pasted({**self.env, **own_code.environ_for(os.environ)}, self.argv())]
 
     def execute(self) -> None:
         """Become that process; does not return. For a request without a job."""
@@ -74,15 +69,17 @@ class TrainRequest:
 def resolve(values: Mapping[str, Any], identity: Identity, environ: Mapping[str, str], *, debug: bool) -> TrainRequest:
     """Raises RequestError for a wrong request. ``values`` by the names of the options of ``seatrial train``."""
     _refuse_contradictions(values)
-    is_rank = identity.level == "rank" and (joined.is_one_of_many(identity) or identity.launcher in _REAL_LAUNCHERS)
+    is_rank = joined.is_rank(identity)
     is_node = identity.level == "node" and joined.is_one_of_many(identity)
-    _refuse_here(values, identity, is_rank=is_rank, is_node=is_node)
-    place.see_that_mpi_started(values["backend"], identity, "train", least=1)
+    where = where_of(values, ("train", *retyped((*TRAIN, *PROGRAM), values)))
+    _refuse_here(values, where, identity, is_rank=is_rank, is_node=is_node)
+    if where.target != "mpirun":
+        place.see_that_mpi_started(values["backend"], identity, "train", least=1)
     if is_rank:
-        return _as_rank(values, identity, environ, debug)
+        return _as_rank(values, where, identity, environ, debug)
     if values["spawn"] or is_node:
-        return _as_spawn(values, identity if is_node else None, environ, debug)
-    return _as_controller(values, environ, debug)
+        return _as_spawn(values, where, identity if is_node else None, environ, debug)
+    return _as_controller(values, where, environ, debug)
 
 
 def _refuse_contradictions(values: Mapping[str, Any]) -> None:
@@ -98,19 +95,15 @@ def _refuse_contradictions(values: Mapping[str, Any]) -> None:
         ("batch_size", "global_batch_size"),
     ):
         if one in given and other in given:
-            raise RequestError(f"{_flag(one)} and {_flag(other)} say the same thing twice; give one of them.")
-    for name, low in (("nnodes", 1), ("nproc_per_node", 1), ("max_restarts", 0), ("save_every", 0), ("save_after", 0)):
-        if values[name] is not None and values[name] < low:
-            raise RequestError(f"{_flag(name)} {values[name]}: it must be {low} or more.")
+            raise RequestError(f"{flag(one)} and {flag(other)} say the same thing twice; give one of them.")
+    refuse_numbers(values, {"nnodes": 1, "save_every": 0, "save_after": 0})
     for name, strategies in (("model_parallel_size", ("pipeline", "tensor")), ("num_microbatches", ("pipeline",))):
         if name in given and values["strategy"] not in strategies:
             chosen = values["strategy"] or "ddp"
             raise RequestError(
-                f"{_flag(name)} {values[name]}: strategy {chosen} has no use for it; add --strategy"
+                f"{flag(name)} {values[name]}: strategy {chosen} has no use for it; add --strategy"
                 f" {' or '.join(strategies)}, or leave it out."
             )
-    if not 0 <= values["grace"] < 1e7:
-        raise RequestError(f"--grace {values['grace']:g}: a number of seconds from 0 is expected.")
     target = values["target_accuracy"]
     if target is not None and not 0 < target <= 1:
         raise RequestError(f"--target-accuracy {target:g}: a share above 0 and up to 1 is expected, such as 0.95.")
@@ -121,12 +114,7 @@ def _refuse_contradictions(values: Mapping[str, Any]) -> None:
         raise RequestError(f"--init {init}: env, tcp://HOST:PORT or file:///PATH is expected.")
 
 
-def _flag(name: str) -> str:
-    named = {"total_epochs": "TOTAL_EPOCHS", "save_after": "SAVE_EVERY", "target": "--on"}
-    return named.get(name) or f"--{name.replace('_', '-')}"
-
-
-def _refuse_here(values: Mapping[str, Any], identity: Identity, *, is_rank: bool, is_node: bool) -> None:
+def _refuse_here(values: Mapping[str, Any], where: Where, identity: Identity, *, is_rank: bool, is_node: bool) -> None:
     """What does not go together with how the ranks are started."""
     if values["spawn"] and is_rank:
         raise RequestError(
@@ -134,12 +122,15 @@ def _refuse_here(values: Mapping[str, Any], identity: Identity, *, is_rank: bool
             " leave one of the two out."
         )
     alone = not (values["spawn"] or is_rank or is_node)
-    wrong = ("nnodes", "node_rank", "init") if alone else ("target", "max_restarts", "output", "out")
+    wrong: tuple[str, ...] = ("nnodes", "node_rank", "init") if alone else ("max_restarts", "output", "out")
+    if alone and TARGETS[where.target].calls_again:
+        wrong = ("nnodes", "node_rank")
     if is_rank:
         wrong = (*wrong, "nnodes", "node_rank", "nproc_per_node", "grace")
     who = "without --spawn" if alone else "with --spawn" if values["spawn"] else f"under {identity.launcher}"
+    if not alone:
+        joined.refuse_elsewhere(where, who)
     why = {
-        "target": "the ranks are started here; leave --on out",
         "max_restarts": "nobody is there to start the ranks again"
         if values["spawn"]
         else f"the launcher starts ranks again, not they themselves; tell {identity.launcher}",
@@ -147,40 +138,29 @@ def _refuse_here(values: Mapping[str, Any], identity: Identity, *, is_rank: bool
         "output": "no agents are there to hold back the output of ranks",
         "out": "no agents are there to keep the files of a run",
         "grace": f"the time to save is up to {identity.launcher}",
+        "": "add --spawn" if alone else "the launcher has decided that; leave it out",
     }
-    default = {option.name: option.default for option in TRAIN + WHERE}
-    for name in wrong:
-        if values[name] is not None and values[name] != default[name]:
-            told = why.get(name, "add --spawn" if alone else "the launcher has decided that; leave it out")
-            raise RequestError(f"{_flag(name)} {values[name]} {who}: {told}.")
+    refuse_decided(values, (*TRAIN, *PROGRAM, *WHERE), wrong, who, why)
 
 
 # The three ways in which ranks come to life
 
 
-def _as_rank(values: Mapping[str, Any], identity: Identity, environ: Mapping[str, str], debug: bool) -> TrainRequest:
-    meeting = joined.meet(identity, environ)
-    assert identity.rank is not None and identity.world_size is not None
+def _as_rank(
+    values: Mapping[str, Any], where: Where, identity: Identity, environ: Mapping[str, str], debug: bool
+) -> TrainRequest:
+    env = joined.rank_environ(identity, environ)
+    assert identity.world_size is not None
     local_world_size = identity.local_world_size
     alone = local_world_size == identity.world_size
     here = _place(values, local_world_size, alone=alone, started=True)
-    told: dict[str, Any] = {
-        "RANK": identity.rank,
-        "WORLD_SIZE": identity.world_size,
-        "LOCAL_RANK": identity.local_rank,
-        "LOCAL_WORLD_SIZE": local_world_size,
-        "MASTER_ADDR": identity.master_addr or meeting.host,
-        "MASTER_PORT": identity.master_port or meeting.ports[0],
-    }
-    # What the launcher has said itself stays as it is.
-    env = {name: str(value) for name, value in told.items() if value is not None and environ.get(name) != str(value)}
     spec = _spec(values, identity.world_size, here, environ, debug)
-    where = f"{_processes(identity.world_size)} as {identity.launcher} started them"
-    return _request(spec, None, values, {**here.env, **env}, where, speaks=identity.rank == 0)
+    what = f"{processes(identity.world_size)} as {identity.launcher} started them"
+    return _request(spec, None, values, {**here.env, **where.env, **env}, what, speaks=identity.rank == 0)
 
 
 def _as_spawn(
-    values: Mapping[str, Any], identity: Identity | None, environ: Mapping[str, str], debug: bool
+    values: Mapping[str, Any], where: Where, identity: Identity | None, environ: Mapping[str, str], debug: bool
 ) -> TrainRequest:
     known = identity or Identity(launcher="none", level="none")
     nnodes = values["nnodes"] or known.nnodes or 1
@@ -195,7 +175,7 @@ def _as_spawn(
         raise RequestError(f"--node-rank {node_rank}: it must be from 0 to {nnodes - 1}, as there are {nnodes} nodes.")
     here = _place(values, values["nproc_per_node"] or known.nproc_per_node, alone=nnodes == 1)
     init = values["init"] or "env"
-    env = dict(here.env)
+    env = {**here.env, **where.env}
     if init == "env" and not (environ.get("MASTER_ADDR") and environ.get("MASTER_PORT")):
         if nnodes > 1:
             raise RequestError(
@@ -209,34 +189,29 @@ def _as_spawn(
         nnodes=nnodes, node_rank=node_rank, nproc_per_node=here.nproc_per_node, stop_grace_s=values["grace"]
     )
     if nnodes == 1:
-        where = f"{_processes(world_size)} on this machine, without agents"
+        what = f"{processes(world_size)} on this machine, without agents"
     else:
         mine = f"{here.nproc_per_node} of them here as node {node_rank} of {nnodes}"
-        where = f"{_processes(world_size)}, {mine}, meeting at {spec.init}"
-    return _request(replace(spec, spawn=spawned), None, values, env, where, speaks=True)
+        what = f"{processes(world_size)}, {mine}, meeting at {spec.init}"
+    return _request(replace(spec, spawn=spawned), None, values, env, what, speaks=True)
 
 
-def _as_controller(values: Mapping[str, Any], environ: Mapping[str, str], debug: bool) -> TrainRequest:
-    target = values["target"]
-    if target not in TARGETS:
-        raise RequestError(f"--on {target}: no such target; there is {', '.join(TARGETS)}.")
-    here = _place(values, values["nproc_per_node"], alone=True)
-    spec = _spec(values, here.nproc_per_node, here, environ, debug)
-    request = _request(spec, None, values, here.env, f"{_processes(here.nproc_per_node)} on this machine", speaks=True)
+def _as_controller(values: Mapping[str, Any], where: Where, environ: Mapping[str, str], debug: bool) -> TrainRequest:
+    if values["strategy"] == "dp":
+        where = replace(where, nproc_per_node=_of_dp(where.nproc_per_node))
+    placement = TARGETS[where.target].resolve(where)
+    spec = _spec(values, placement.nodes * placement.nproc_per_node, placement, environ, debug)
+    what = f"{processes(placement.nodes * placement.nproc_per_node)} {placement.words}"
+    request = replace(_request(spec, None, values, placement.env, what, speaks=True), python=placement.python)
     job = ProgramJob(
         run="",
-        target=target,
-        nodes=1,
-        nproc_per_node=here.nproc_per_node,
-        device=here.device,
-        backend=here.backend,
-        python=request.python,
-        env=here.env,
+        **place_of_job(where, placement),
         argv=request.argv(),
         watched=True,
         output=values["output"],
         max_restarts=values["max_restarts"] or 0,
         stop_grace_s=values["grace"],
+        cwd=os.getcwd(),
     )
     return replace(request, job=job)
 
@@ -246,11 +221,7 @@ def _as_controller(values: Mapping[str, Any], environ: Mapping[str, str], debug:
 
 def _place(values: Mapping[str, Any], nproc_per_node: int | None, *, alone: bool, started: bool = False) -> Place:
     if values["strategy"] == "dp":
-        if nproc_per_node not in (None, 1):
-            raise RequestError(
-                f"--strategy dp: one process drives all devices, so --nproc-per-node {nproc_per_node} is too many."
-            )
-        nproc_per_node = 1
+        nproc_per_node = _of_dp(nproc_per_node)
     return place.choose(
         device=values["device"],
         backend=values["backend"],
@@ -261,8 +232,16 @@ def _place(values: Mapping[str, Any], nproc_per_node: int | None, *, alone: bool
     )
 
 
+def _of_dp(nproc_per_node: int | None) -> int:
+    if nproc_per_node not in (None, 1):
+        raise RequestError(
+            f"--strategy dp: one process drives all devices, so --nproc-per-node {nproc_per_node} is too many."
+        )
+    return 1
+
+
 def _spec(
-    values: Mapping[str, Any], world_size: int, here: Place, environ: Mapping[str, str], debug: bool
+    values: Mapping[str, Any], world_size: int, here: Place | Placement, environ: Mapping[str, str], debug: bool
 ) -> TrainSpec:
     init = values["init"] or "env"
     save_every = values["save_after"] if values["save_after"] is not None else values["save_every"]
@@ -330,12 +309,9 @@ def _request(
         python=values["python"] or sys.executable,
         env=env,
         summary=f"seatrial train {recipe.workload}: {what}, {strategy}; {where}",
+        out=values["out"],
         speaks=speaks,
     )
-
-
-def _processes(count: int) -> str:
-    return "1 process" if count == 1 else f"{count} processes"
 
 
 def _free_port() -> int:

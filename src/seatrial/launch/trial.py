@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from seatrial.conductor.conclude import conclude
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.launch import joined
-from seatrial.launch.conduct import caught_signals, conduct
-from seatrial.launch.job import Command, Job
-from seatrial.launch.joined import Meeting
+from seatrial.launch.command import pasted
+from seatrial.launch.conduct import caught_signals, conduct, would_start
+from seatrial.launch.job import Job
+from seatrial.launch.joined import UNPROTECTED, Meeting
 from seatrial.launch.record import Recorder, new_folder
-from seatrial.launch.request import Request, job_of
-from seatrial.launch.shell import pasted
-from seatrial.launch.targets import TARGETS
+from seatrial.launch.request import job_of, request_of
 from seatrial.probe.identity import Identity, identify
 from seatrial.report.interim import Interim
 from seatrial.report.progress import Progress
@@ -33,47 +32,42 @@ __all__ = ["hold", "run"]
 
 def run(options: Mapping[str, Any], *, debug: bool) -> int:
     """Hold the trial that the options ask for, as controller or as one of many; returns the exit code."""
-    request = Request(**options)
+    request = request_of(options)
     identity = identify(os.environ)
     if identity.note:
         tell(f"seatrial: {identity.note}")
     meeting = joined.meet(identity, os.environ) if joined.is_one_of_many(identity) else None
     # All processes of a job read the same request, so a wrong one ends them all alike.
-    job = job_of(request, identity, meeting)
-    if request.dry_run:
+    job, where = job_of(request, identity, meeting)
+    if request.where.dry_run:
         print("\n".join(_dry_run(job, request.out, identity, meeting)), flush=True)
         return 0
     if meeting is not None:
         os.environ.update(joined.agent_environ(identity))
         if meeting.number > 0:
             joined.become_agent(job, meeting)
-    return hold(job, request.out, meeting, as_json=request.as_json, debug=debug)
+    return hold(job, request.out, meeting, where=where, as_json=request.as_json, debug=debug)
 
 
 def _dry_run(job: Job, out: Path, identity: Identity, meeting: Meeting | None) -> list[str]:
-    if meeting is not None and meeting.number > 0:
-        commands: tuple[Command, ...] = (joined.agent_command(job, meeting, token="TOKEN"),)
-    else:
-        control = meeting.control if meeting else "127.0.0.1:PORT"
-        commands = TARGETS[job.target](job, control=control, token="TOKEN", keep=str(out / "RUN-ID"))
-    place = joined.agent_environ(identity) if meeting else {}
-    return [pasted({**place, **command.env}, command.argv) for command in commands]
+    if meeting is None:
+        return would_start(job, out)
+    keep = str(out / "RUN-ID") if meeting.number == 0 else ""
+    command = joined.agent_command(job, meeting.number, control=meeting.control, token="TOKEN", keep=keep)
+    return [pasted({**joined.agent_environ(identity), **command.env}, command.argv)]
 
 
-def hold(job: Job, out: Path, meeting: Meeting | None, *, as_json: bool, debug: bool) -> int:
+def hold(job: Job, out: Path, meeting: Meeting | None, *, where: str, as_json: bool, debug: bool) -> int:
     """Conduct the trial, write and print its report; returns the exit code of the verdict.
 
     Whatever goes wrong with ourselves is told in the report, too. Raises RequestError when the reports cannot be
     written to ``out``, and for what the ranks found wrong with the request, after the report was written.
     """
     run_id, folder = new_folder(out)
-    job = dataclasses.replace(job, run=run_id)
-    tell(_summary(job, meeting))
+    job = replace(job, run=run_id)
+    tell(_summary(job, where))
     if meeting is not None and not meeting.protected:
-        tell(
-            "seatrial: anybody on these machines could join this trial;"
-            " set SEATRIAL_TOKEN to a secret in all processes."
-        )
+        tell(UNPROTECTED)
     recorder = Recorder(run_id, folder)
     progress = Progress(sys.stderr)
     interim = Interim(out)
@@ -119,8 +113,7 @@ def _own(error: Exception) -> str:
     )
 
 
-def _summary(job: Job, meeting: Meeting | None) -> str:
-    where = "on this machine" if meeting is None else f"as {meeting.launcher} started them"
+def _summary(job: Job, where: str) -> str:
     backend = job.backend if job.backend != "auto" else "gloo" if job.device == "cpu" else "nccl"
     return (
         f"seatrial {job.plan.name}: {job.world_size} processes {where} ({job.device}, {backend}),"

@@ -9,11 +9,14 @@ from collections.abc import Mapping
 
 import seatrial
 
-__all__ = ["BUNDLE", "environ_for", "module_argv", "typed"]
+__all__ = ["BUNDLE", "environ_for", "environ_without", "module_argv", "typed"]
 
 _ARCHIVE = getattr(seatrial.__loader__, "archive", None)
 BUNDLE: str | None = None if _ARCHIVE is None else os.path.abspath(_ARCHIVE)
 """The file that travels, when it is what runs: worked out before anybody changes the working folder."""
+
+_OURS = "seatrial"
+"""Our own PYTHONSAFEPATH, which any text switches on, is told from a user's by it."""
 
 # Python 3.10 knows no PYTHONSAFEPATH: `-m` would look into the working folder first, and a torch.py there would win.
 _WITHOUT_FOLDER = (
@@ -25,11 +28,24 @@ _WITHOUT_FOLDER = (
 def environ_for(environ: Mapping[str, str], bundle: str | None = BUNDLE) -> dict[str, str]:
     """What the environment of a Python process must have beside ``environ`` to import what this process imports."""
     # A torch.py or random.py in the folder where the user stands must not be imported instead of the real one.
-    told = {"PYTHONSAFEPATH": "1"}
+    told = {"PYTHONSAFEPATH": environ.get("PYTHONSAFEPATH") or _OURS}
     before = environ.get("PYTHONPATH", "")
     if bundle is not None and before.split(os.pathsep)[0] != bundle:
         told["PYTHONPATH"] = f"{bundle}{os.pathsep}{before}" if before else bundle
     return told
+
+
+def environ_without(environ: Mapping[str, str], bundle: str | None = BUNDLE) -> dict[str, str]:
+    """``environ`` as it was before ``environ_for``: for a program that is none of ours."""
+    found = dict(environ)
+    if found.get("PYTHONSAFEPATH") == _OURS:
+        del found["PYTHONSAFEPATH"]
+    first, _, rest = found.get("PYTHONPATH", "").partition(os.pathsep)
+    if bundle is not None and first == bundle:
+        del found["PYTHONPATH"]
+        if rest:
+            found["PYTHONPATH"] = rest
+    return found
 
 
 def module_argv(python: str, module: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import IO
 
 from seatrial.conductor.conclude import Conclusion
 from seatrial.probe.own_code import typed
-from seatrial.report.summary import MainFigure, error_lines, headline, main_figures, sentence, summary
+from seatrial.report.summary import MainFigure, comm_variables, error_lines, headline, main_figures, sentence, summary
 from seatrial.report.text import amount, printable, size
 
 __all__ = ["lines", "print_lines"]
@@ -32,7 +32,7 @@ def lines(conclusion: Conclusion, report: Path | None = None) -> list[str]:
         *_planted(conclusion),
         f"judged {conclusion.verdict.judged} of {conclusion.verdict.figures} figures",
     ]
-    told += _reasons(conclusion) + _findings(conclusion) + _figures(conclusion)
+    told += _reasons(conclusion) + _findings(conclusion) + _figures(conclusion) + _comm(conclusion)
     if report is not None:
         told.append(f"report: {printable(str(report))}")
         if report.suffix != ".html":
@@ -80,6 +80,11 @@ def _planted(conclusion: Conclusion) -> list[str]:
         return []
     faults = ", ".join(map(str, planted)) if isinstance(planted, list) else str(planted)
     return [printable(f"PLANTED FAULTS: {faults}: this trial says how faults are found, nothing of the cluster")]
+
+
+def _comm(conclusion: Conclusion) -> list[str]:
+    told = [f"{name}={shlex.quote(value)}" for name, value in comm_variables(conclusion).items()]
+    return [printable(f"the ranks had: {' '.join(told)}")] if told else []
 
 
 def _reasons(conclusion: Conclusion) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seatrial.conductor.conclude import Conclusion
 from seatrial.report import charts
-from seatrial.report.summary import error_lines, headline, main_figures, sentence, summary
+from seatrial.report.summary import comm_variables, error_lines, headline, main_figures, sentence, summary
 from seatrial.report.text import amount, moment, printable, size
 
 __all__ = ["html"]
@@ -51,11 +51,11 @@ def html(conclusion: Conclusion) -> str:
 
 
 def _settings(conclusion: Conclusion) -> list[tuple[str, str, str]]:
-    """(key, value, origin) of the plan, whoever wrote it."""
+    """(key, value, origin) of the plan, whoever wrote it, and of the network."""
     tables = conclusion.trial.plan.get("settings")
     rows = []
     for check, table in tables.items() if isinstance(tables, dict) else ():
         for name, pair in table.items() if isinstance(table, dict) else ():
             value, origin = pair if isinstance(pair, list) and len(pair) == 2 else (pair, "")
             rows.append((f"{check}.{name}", str(value), str(origin)))
-    return rows
+    return rows + [(f"env.{name}", value, "the command") for name, value in comm_variables(conclusion).items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +15,16 @@ from seatrial.verdict.decide import COMMUNICATION, TRAINING
 from seatrial.verdict.figures import Figure
 from seatrial.verdict.findings import Finding
 
-__all__ = ["MainFigure", "error_lines", "headline", "main_figures", "sentence", "status_word", "summary"]
+__all__ = [
+    "MainFigure",
+    "comm_variables",
+    "error_lines",
+    "headline",
+    "main_figures",
+    "sentence",
+    "status_word",
+    "summary",
+]
 
 _MOST_ERRORS = 10
 _WORDS = {
@@ -26,6 +36,8 @@ _WORDS = {
     "absent": "NOT CHECKED (never begun)",
     "not_asked": "NOT CHECKED (not asked for)",
 }
+
+_COMM = re.compile(r"(NCCL|RCCL|TORCH|UCX|UCC|FI|OMPI_MCA)_[A-Za-z0-9_]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +87,13 @@ def summary(conclusion: Conclusion) -> list[str]:
         f"{communication}: {status_word(conclusion, COMMUNICATION)}",
         f"Training Status: {status_word(conclusion, TRAINING)}",
     ]
+
+
+def comm_variables(conclusion: Conclusion) -> dict[str, str]:
+    """What the ranks were told of their network by ``--comm-profile`` and the like: a job can be given the same."""
+    env = conclusion.trial.job.get("env")
+    told = env.items() if isinstance(env, dict) else ()
+    return {name: str(value) for name, value in told if _COMM.fullmatch(str(name))}
 
 
 def status_word(conclusion: Conclusion, check: str) -> str:

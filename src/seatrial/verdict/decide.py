@@ -121,4 +121,8 @@ def _partial(trial: Trial, checks: Mapping[str, CheckStatus], rulings: Mapping[s
     partial = [f"{', '.join(out)} not asked for"] if out else []
     partial += [f"{name} not in the plan" for name in _EXPECTED if name not in checks]
     partial += [what for name in checks if name in rulings for what in rulings[name].unjudged]
+    absent = trial.job.get("absent")
+    if isinstance(absent, list) and absent:
+        names = ", ".join(str(words).partition(":")[0] for words in absent[:4])
+        partial.append(f"{len(absent)} of the hosts absent: {names}")
     return (*partial, *(("1 rank",) if trial.world_size() == 1 else ()))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from seatrial.errors import RequestError
-from seatrial.worker.mpi_library import is_mpi_error
+from seatrial.verdict.complaints import FABRIC
+from seatrial.worker.mpi_end import is_mpi_error
 
 __all__ = ["cause_of"]
 
 _MEMORY = ("out of memory", "can't allocate memory", "alloc_failed", "cannot allocate memory")
 _DEVICE = ("cuda error", "hip error", "cublas", "cudnn", "miopen", "rocblas", "hipblas", "acceleratorerror")
-_FABRIC = ("gloo", "nccl", "rccl", "connection reset", "connection closed", "connection refused", "timed out waiting")
 
 
 def cause_of(error: BaseException) -> str:
@@ -32,7 +32,7 @@ def cause_of(error: BaseException) -> str:
     if not isinstance(error, (RuntimeError, OSError)) or isinstance(error, (NotImplementedError, RecursionError)):
         return "own"
     text = str(error).lower()
-    for cause, marks in (("memory", _MEMORY), ("device", _DEVICE), ("fabric", _FABRIC)):
+    for cause, marks in (("memory", _MEMORY), ("device", _DEVICE), ("fabric", FABRIC)):
         if any(mark in text for mark in marks):
             return cause
     if isinstance(error, getattr(torch, "AcceleratorError", ())):

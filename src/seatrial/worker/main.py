@@ -20,7 +20,7 @@ from seatrial.probe.phase import PhaseWriter
 from seatrial.verdict.events import Source
 from seatrial.verdict.wire import Decoder, encode
 from seatrial.worker.failures import cause_of
-from seatrial.worker.mpi_library import leave
+from seatrial.worker.mpi_end import leave
 
 __all__ = ["main"]
 

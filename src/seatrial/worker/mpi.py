@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from seatrial.errors import RequestError
 from seatrial.worker.mpi_library import device_aware, end_mpi, load_mpi
@@ -39,6 +40,10 @@ def register() -> str:
     from torch.distributed.rendezvous import register_rendezvous_handler
 
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
+    # torch 2.15 attaches its flight recorder to every group that is not named here, and looks for a group's name where
+    # groups written in Python have none.
+    recorded: set[str] = getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+    recorded.add(BACKEND)
     register_rendezvous_handler("mpi", _rendezvous)  # type: ignore[no-untyped-call]
     atexit.register(_at_exit, os.getpid())
     return BACKEND
@@ -73,7 +78,7 @@ def _takes_device() -> bool:
 def _create(opts: Any, backend_options: Any) -> MpiGroup:
     """What torch calls for the world and for each new group, on its members."""
     from seatrial.worker.mpi_group import MpiGroup
-    from seatrial.worker.mpi_lane import WATCHDOG
+    from seatrial.worker.mpi_lane import Watchdog
 
     world = load_mpi().COMM_WORLD
     members = tuple(opts.global_ranks_in_group) or tuple(range(opts.group_size))
@@ -88,12 +93,13 @@ def _create(opts: Any, backend_options: Any) -> MpiGroup:
     _created[members] += 1
     tag = zlib.crc32(repr((members, _created[members])).encode()) % 30_000
     timeout_s = opts.timeout.total_seconds()
-    key = WATCHDOG.enter("group creation", timeout_s)
+    watchdog = Watchdog()
+    watchdog.enter("group creation", timeout_s)
     try:
         comm = world.Create_group(world.group.Incl(members), tag)
         group = MpiGroup(comm, opts.store, timeout_s, takes_device=_takes_device())
     finally:
-        WATCHDOG.leave(key)
+        watchdog.leave()
     _groups.append(group)
     return group
 

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import Work
 
 from seatrial.worker import mpi_staging as staging
 from seatrial.worker import mpi_types as types
 from seatrial.worker.mpi_lane import Lane
 from seatrial.worker.mpi_library import load_mpi
-from seatrial.worker.mpi_work import LaneWork, RequestWork, settle
+from seatrial.worker.mpi_work import FinishedWork, LaneWork, RequestWork, settle
 
 __all__ = ["MpiGroup"]
 
@@ -25,7 +26,6 @@ _MEET_FROM_BYTES = 4 << 20
 _END_S = 5.0
 _MOST_IN_FLIGHT = 16
 Tensors = Sequence[Tensor]
-
 
 # Names and types of its methods differ from one torch to the next, so they are not held against those of one.
 _ProcessGroup: Any = dist.ProcessGroup
@@ -40,6 +40,8 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
     def __init__(self, comm: Any, store: Any, timeout_s: float, *, takes_device: bool) -> None:
         super().__init__(comm.rank, comm.size)
         self._mpi = load_mpi()
+        self._in_place = self._mpi.IN_PLACE
+        self._size = comm.size
         self._comm = comm
         self._messages = comm.Dup()
         self._store = store
@@ -47,9 +49,9 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
         self._takes_device = takes_device
         self._threads = self._mpi.Query_thread() == self._mpi.THREAD_MULTIPLE
         self._lane = Lane(threads=self._threads)
+        self._finished = FinishedWork()
         self._flying: set[RequestWork] = set()
-        self._name = ""
-        self._desc = ""
+        self._name = self._desc = ""
 
     # What torch asks of the group itself
 
@@ -92,6 +94,9 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
     def _start_coalescing(self, device: Any) -> None:
         raise NotImplementedError("the MPI backend does not collect operations; call them one after the other.")
 
+    def monitored_barrier(self, *arguments: Any, **named: Any) -> None:
+        raise NotImplementedError("the MPI backend has no monitored_barrier; Gloo has.")
+
     def set_timeout(self, timeout: Any) -> None:
         self._timeout_s = timeout.total_seconds()
 
@@ -114,25 +119,28 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
 
     # Collectives
 
-    def allreduce(self, tensors: Tensors, opts: Any) -> LaneWork:
-        return self.allreduce_coalesced(tensors, opts)
-
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> LaneWork:
+    def allreduce(self, tensors: Tensors, opts: Any) -> Work:
         op = opts.reduceOp
-        staged = [(tensor, self._host(tensor, reduced=True)) for tensor in tensors]
-        ready = [(types.reduced(host), types.reduction(op, host.dtype), host.nbytes) for _, host in staged]
+        ready = []
+        for tensor in tensors:
+            host = self._host(tensor, reduced=True)
+            reduction = types.reduction(op, host.dtype)
+            ready.append((tensor, host, types.reduced(host, host, reduction), reduction))
 
         def run() -> None:
-            for buffer, mpi_op, size_bytes in ready:
-                self._meet(size_bytes)
-                self._comm.Allreduce(self._mpi.IN_PLACE, buffer, mpi_op)
-            for tensor, host in staged:
-                types.average(op, host, self.size())
+            for tensor, host, buffer, reduction in ready:
+                if host.nbytes >= _MEET_FROM_BYTES:
+                    self._meet()
+                self._comm.Allreduce(self._in_place, buffer, reduction.op)
+                if reduction.divided:
+                    types.divide(host, self._size)
                 staging.bring_back(tensor, host)
 
         return self._collective("all_reduce", opts, run, tensors)
 
-    def broadcast(self, tensors: Tensors, opts: Any) -> LaneWork:
+    allreduce_coalesced = allreduce
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> Work:
         (tensor,) = tensors
         root = opts.rootRank
         host = self._host(tensor)
@@ -144,24 +152,27 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
 
         return self._collective("broadcast", opts, run, tensors)
 
-    def reduce(self, tensors: Tensors, opts: Any) -> LaneWork:
+    def reduce(self, tensors: Tensors, opts: Any) -> Work:
         (tensor,) = tensors
         root, op = opts.rootRank, opts.reduceOp
         host = self._host(tensor, reduced=True)
-        buffer, mpi_op = types.reduced(host), types.reduction(op, host.dtype)
+        reduction = types.reduction(op, host.dtype)
+        buffer = types.reduced(host, host, reduction)
 
         def run() -> None:
-            self._meet(host.nbytes)
+            if host.nbytes >= _MEET_FROM_BYTES:
+                self._meet()
             if self.rank() != root:
-                self._comm.Reduce(buffer, None, mpi_op, root=root)
+                self._comm.Reduce(buffer, None, reduction.op, root=root)
                 return
-            self._comm.Reduce(self._mpi.IN_PLACE, buffer, mpi_op, root=root)
-            types.average(op, host, self.size())
+            self._comm.Reduce(self._in_place, buffer, reduction.op, root=root)
+            if reduction.divided:
+                types.divide(host, self._size)
             staging.bring_back(tensor, host)
 
         return self._collective("reduce", opts, run, tensors)
 
-    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> LaneWork:
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:
         (parts,), (tensor,) = outputs, inputs
         staging.check_alike("all_gather", [tensor, *parts])
         host = self._host(tensor)
@@ -174,19 +185,19 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
 
         return self._collective("all_gather", opts, run, parts, keep=[host])
 
-    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> LaneWork:
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:
         works = [self.allgather([[row[i] for row in outputs]], [tensor], opts) for i, tensor in enumerate(inputs)]
         return works[-1]  # they end in their order
 
-    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> LaneWork:
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Work:
         return self.all_gather_single_coalesced([output], [tensor], opts)
 
     _allgather_base = all_gather_single
 
-    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> LaneWork:
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Work:
         staged = []
         for output, tensor in zip(outputs, inputs, strict=True):
-            staging.check_fits("all_gather_into_tensor", output, tensor, self.size())
+            staging.check_fits("all_gather_into_tensor", output, tensor, self._size)
             staged.append((output, self._host(output, filled=False), self._host(staging.apart(tensor, output))))
         ready = [(types.moved(source), types.moved_shares(target, source)) for _, target, source in staged]
 
@@ -200,7 +211,7 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> LaneWork:
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:
         (tensor,) = inputs
         root = opts.rootRank
         parts = list(outputs[0]) if self.rank() == root else []
@@ -215,7 +226,7 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
 
         return self._collective("gather", opts, run, parts, keep=[host])
 
-    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> LaneWork:
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
         (output,) = outputs
         root = opts.rootRank
         parts = list(inputs[0]) if self.rank() == root else []
@@ -230,41 +241,41 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
 
         return self._collective("scatter", opts, run, outputs, keep=[flat])
 
-    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> LaneWork:
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
         (output,), (parts,) = outputs, inputs
         staging.check_alike("reduce_scatter", [output, *parts])
         return self.reduce_scatter_single_coalesced([output], [staging.joined(parts, direct=True)], opts)
 
-    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> LaneWork:
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Work:
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> LaneWork:
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Work:
         op = opts.reduceOp
-        staged = []
+        ready = []
         for output, tensor in zip(outputs, inputs, strict=True):
-            staging.check_fits("reduce_scatter_tensor", tensor, output, self.size())
+            staging.check_fits("reduce_scatter_tensor", tensor, output, self._size)
             source = self._host(staging.apart(tensor, output), reduced=True)
-            staged.append((output, self._host(output, filled=False, reduced=True), source))
-        ready = [
-            (types.reduced_shares(source, host), types.reduced(host), types.reduction(op, host.dtype), source.nbytes)
-            for _, host, source in staged
-        ]
+            host = self._host(output, filled=False, reduced=True)
+            reduction = types.reduction(op, host.dtype)
+            buffers = types.reduced(source, host, reduction), types.reduced(host, host, reduction)
+            ready.append((output, host, source, buffers, reduction))
 
         def run() -> None:
-            for source, target, mpi_op, size_bytes in ready:
-                self._meet(size_bytes)
-                self._comm.Reduce_scatter_block(source, target, mpi_op)
-            for output, host, _ in staged:
-                types.average(op, host, self.size())
+            for output, host, source, buffers, reduction in ready:
+                if source.nbytes >= _MEET_FROM_BYTES:
+                    self._meet()
+                self._comm.Reduce_scatter_block(*buffers, reduction.op)
+                if reduction.divided:
+                    types.divide(host, self._size)
                 staging.bring_back(output, host)
 
         return self._collective("reduce_scatter_tensor", opts, run, outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any) -> LaneWork:
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Work:
         direct = self._direct(outputs[0])
         received, sent = staging.elements(outputs), staging.elements(inputs)
         source = staging.joined(inputs, direct=direct)
@@ -280,10 +291,10 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any
-    ) -> LaneWork:
+    ) -> Work:
         host, source = self._host(output, filled=False), self._host(staging.apart(tensor, output))
-        received = _counts("output", output, output_splits, self.size())
-        sent = _counts("input", tensor, input_splits, self.size())
+        received = _counts("output", output, output_splits, self._size)
+        sent = _counts("input", tensor, input_splits, self._size)
         into = types.counted(host, received, staging.starts(received))
         out = types.counted(source, sent, staging.starts(sent))
 
@@ -295,7 +306,7 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
 
     alltoall_base = all_to_all_single
 
-    def barrier(self, opts: Any) -> LaneWork:
+    def barrier(self, opts: Any) -> Work:
         return self._collective("barrier", opts, self._comm.Barrier, [])
 
     # Messages between two ranks
@@ -345,26 +356,30 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
 
     def _collective(
         self, name: str, opts: Any, run: Callable[[], None], result: Tensors, keep: Sequence[Any] = ()
-    ) -> LaneWork:
+    ) -> Work:
         """``keep``: what MPI knows by its address only, and ``run`` does not hold."""
+        if self._takes_device:
+            self._settle_device([*result, *(each for each in keep if each is not None)])
         named_s = opts.timeout.total_seconds()
-        self._settle_device([*result, *(each for each in keep if each is not None)])
-        work = LaneWork(name, run, result, named_s if named_s > 0 else self._timeout_s, keep)
-        return self._lane.submit(work, asynchronous=getattr(opts, "asyncOp", True))
+        timeout_s = named_s if named_s > 0 else self._timeout_s
+        if not getattr(opts, "asyncOp", True) and self._lane.execute(name, run, timeout_s):
+            return self._finished
+        work = LaneWork(name, run, result, timeout_s, keep)
+        self._lane.submit(work)
+        return work
 
-    def _meet(self, size_bytes: int) -> None:
-        if size_bytes >= _MEET_FROM_BYTES:
-            request = self._comm.Ibarrier()
-            if not settle(request.Test, self._timeout_s):
-                raise dist.DistBackendError(f"MPI: timed out waiting {self._timeout_s:g} s for all ranks to come")
+    def _meet(self) -> None:
+        request = self._comm.Ibarrier()
+        if not settle(request.Test, self._timeout_s):
+            raise dist.DistBackendError(f"MPI: timed out waiting {self._timeout_s:g} s for all ranks to come")
 
     def _direct(self, tensor: Tensor, *, reduced: bool = False) -> bool:
         """Whether MPI takes the address of this tensor."""
-        on_host = tensor.device.type == "cpu"
-        return on_host or (self._takes_device and not (reduced and tensor.dtype in types.HALVES))
+        return tensor.is_cpu or (self._takes_device and not (reduced and tensor.dtype in types.HALVES))
 
     def _host(self, tensor: Tensor, *, filled: bool = True, reduced: bool = False) -> Tensor:
-        return staging.host_of(tensor, direct=self._direct(tensor, reduced=reduced), filled=filled)
+        direct = tensor.is_cpu or self._direct(tensor, reduced=reduced)
+        return staging.host_of(tensor, direct=direct, filled=filled)
 
     def _settle_device(self, tensors: Tensors) -> None:
         """MPI knows no streams: what was queued before must have come to its end."""

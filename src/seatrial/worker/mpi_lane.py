@@ -12,16 +12,18 @@ values for its own: the lane then refuses all that follows.
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import threading
 import time
+import weakref
 from collections import deque
+from collections.abc import Callable
+from typing import ClassVar, NoReturn
 
 from seatrial.worker.mpi_work import LaneWork, timed_out
 
-__all__ = ["WATCHDOG", "Lane", "Watchdog"]
+__all__ = ["Lane", "Watchdog"]
 
 _WATCH_S = 1.0
 
@@ -34,6 +36,7 @@ class Lane:
         self._threads = threads
         self._lock = threading.Lock()
         self._turn = threading.Lock()
+        self._watchdog = Watchdog()
         self._pending = 0
         self._queue: deque[LaneWork] = deque()
         self._waiting = threading.Semaphore(0)
@@ -41,40 +44,60 @@ class Lane:
         self._failure = ""
         self._closed = False
 
-    def submit(self, work: LaneWork, *, asynchronous: bool) -> LaneWork:
-        """Run it here if the caller waits for it and nothing is before it, else put it in the queue.
+    def execute(self, name: str, operation: Callable[[], None], timeout_s: float) -> bool:
+        """Run it in this thread, and raise what it raises; False when it is not run, since others come before it.
 
-        What runs here raises here. Raises RuntimeError when an earlier one failed.
+        After ``timeout_s`` the process ends. Raises RuntimeError when an earlier one failed.
         """
+        if self._failure or self._closed:
+            self._refuse(name)
+        if not self._turn.acquire(blocking=False):
+            return False
+        if self._pending:
+            self._turn.release()
+            return False
+        self._watchdog.enter(name, timeout_s)
+        try:
+            operation()
+        except BaseException as error:
+            self._fail(name, error)
+            raise
+        finally:
+            self._watchdog.leave()
+            self._turn.release()
+        return True
+
+    def submit(self, work: LaneWork) -> None:
+        """Put it in the queue. Raises RuntimeError when an earlier one failed."""
+        if not self._threads:
+            if not self.execute(work.name, work.execute, work.timeout_s):
+                raise RuntimeError(f"MPI {work.name}: two threads call an MPI that was made for one")
+            return
         with self._lock:
             if self._failure or self._closed:
-                raise RuntimeError(f"MPI {work.name}: {self._failure or 'its group was destroyed'}")
-            here = not self._threads or (not asynchronous and self._pending == 0)
+                self._refuse(work.name)
             self._pending += 1
-            if not here:
-                self._queue.append(work)
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._serve, name="seatrial MPI lane", daemon=True)
-                    self._thread.start()
-        if not here:
-            self._waiting.release()
-            return work
-        key = WATCHDOG.enter(work.name, work.timeout_s)
-        try:
-            self._run(work)
-        finally:
-            WATCHDOG.leave(key)
-        error = work.exception()
-        if error is not None:
-            raise error
-        return work
+            self._queue.append(work)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="seatrial MPI lane", daemon=True)
+                self._thread.start()
+        self._waiting.release()
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise RuntimeError(f"MPI {name}: {self._failure or 'its group was destroyed'}")
+
+    def _fail(self, name: str, error: BaseException) -> None:
+        self._failure = f"an earlier {name} of this group failed ({error}); the ranks may be apart"
 
     def _run(self, work: LaneWork) -> None:
         with self._turn:
             if self._failure:
                 work.refuse(RuntimeError(f"MPI {work.name}: {self._failure}"))
-            elif (error := work.execute()) is not None:
-                self._failure = f"an earlier {work.name} of this group failed ({error}); the ranks may be apart"
+            else:
+                try:
+                    work.execute()
+                except BaseException as error:
+                    self._fail(work.name, error)
         with self._lock:
             self._pending -= 1
 
@@ -99,38 +122,47 @@ class Lane:
 class Watchdog:
     """Ends the process when a call in a caller's own thread takes longer than its timeout.
 
-    A blocking MPI call cannot be left otherwise. The launcher, or our agent, then ends the other ranks.
+    A blocking MPI call cannot be left otherwise. The launcher, or our agent, then ends the other ranks. There is one
+    for all who call one after the other, such as those of a lane.
     """
 
+    _all: ClassVar[weakref.WeakSet[Watchdog]] = weakref.WeakSet()
+    _lock = threading.Lock()
+    _thread: ClassVar[threading.Thread | None] = None
+
     def __init__(self) -> None:
-        self._keys = itertools.count()
-        self._running: dict[int, tuple[float, str, float]] = {}
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._running: tuple[float, str, float] | None = None
+        with Watchdog._lock:
+            Watchdog._all.add(self)
+            if Watchdog._thread is None:
+                Watchdog._thread = threading.Thread(target=_watch, name="seatrial MPI watchdog", daemon=True)
+                Watchdog._thread.start()
 
-    def enter(self, name: str, timeout_s: float) -> int:
-        """From here on the time counts; give the key to ``leave``."""
-        key = next(self._keys)
-        self._running[key] = (time.monotonic() + timeout_s, name, timeout_s)
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._watch, name="seatrial MPI watchdog", daemon=True)
-                    self._thread.start()
-        return key
+    def enter(self, name: str, timeout_s: float) -> None:
+        """From here on the time counts."""
+        self._running = (time.monotonic() + timeout_s, name, timeout_s)
 
-    def leave(self, key: int) -> None:
+    def leave(self) -> None:
         """The call has returned."""
-        del self._running[key]
+        self._running = None
 
-    def _watch(self) -> None:
-        while True:
-            time.sleep(_WATCH_S)
-            now = time.monotonic()
-            for until, name, timeout_s in list(self._running.values()):
-                if now > until:
-                    print(f"seatrial: {timed_out(name, timeout_s)}; this rank ends.", file=sys.stderr, flush=True)
-                    os._exit(1)
+    def look(self) -> None:
+        """End the process if the time is over."""
+        running = self._running
+        if running is not None and time.monotonic() > running[0]:
+            _, name, timeout_s = running
+            print(f"seatrial: {timed_out(name, timeout_s)}; this rank ends.", file=sys.stderr, flush=True)
+            os._exit(1)
+
+    @classmethod
+    def watched(cls) -> list[Watchdog]:
+        """All that there are."""
+        with cls._lock:
+            return list(cls._all)
 
 
-WATCHDOG = Watchdog()
+def _watch() -> None:
+    while True:
+        time.sleep(_WATCH_S)
+        for watchdog in Watchdog.watched():
+            watchdog.look()

@@ -13,18 +13,18 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 from seatrial.errors import RequestError
+from seatrial.worker.mpi_end import LOADED
 
-__all__ = ["device_aware", "end_mpi", "is_mpi_error", "leave", "library_of_launcher", "load_mpi"]
+__all__ = ["device_aware", "end_mpi", "library_of_launcher", "load_mpi"]
 
 _LAUNCHERS = ("mpirun", "mpiexec", "prte", "orte", "orted", "hydra")
 """How the names of the processes begin that start ranks: Open MPI 4 and 5, MPICH and Intel's hydra."""
 _FILES = ("libmpi.so.40", "libmpi.so.12", "libmpi.so")
 """As Open MPI, MPICH with Intel MPI, and others call it."""
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-_loaded: list[Any] = []
 _MPIX = {"cuda": "MPIX_Query_cuda_support", "rocm": "MPIX_Query_rocm_support"}
 
 
@@ -34,8 +34,8 @@ def load_mpi() -> Any:
     Raises RequestError, one sentence, when mpi4py or an MPI library is missing, or when the library is not the one of
     the launcher, so that each rank believes to be alone.
     """
-    if _loaded:
-        return _loaded[0]
+    if LOADED:
+        return LOADED[0]
     if "mpi4py.MPI" not in sys.modules:
         _prepare()
     try:
@@ -52,7 +52,7 @@ def load_mpi() -> Any:
     if not MPI.Is_initialized():
         MPI.Init_thread()
     _see_that_it_is_the_launchers(MPI)
-    _loaded.append(MPI)
+    LOADED.append(MPI)
     return MPI
 
 
@@ -144,16 +144,11 @@ def _loaded_library(maps: Path = Path("/proc/self/maps")) -> str | None:
     return next((line.split()[-1] for line in lines if "/libmpi.so" in line), None)
 
 
-def is_mpi_error(error: BaseException) -> bool:
-    """Whether MPI itself complained."""
-    return bool(_loaded) and isinstance(error, _loaded[0].Exception)
-
-
 def end_mpi() -> None:
     """Finalize MPI if it was initialised in this process. It waits for all ranks, so only where all of them come."""
-    if _loaded:
-        if not _loaded[0].Is_finalized():
-            _loaded[0].Finalize()
+    if LOADED:
+        if not LOADED[0].Is_finalized():
+            LOADED[0].Finalize()
         return
     # A torch that was built with MPI finalizes it in an exit handler, which a rank of ours does not come to.
     path = _loaded_library()
@@ -164,15 +159,3 @@ def end_mpi() -> None:
     library.MPI_Finalized(ctypes.byref(ended))
     if begun.value and not ended.value:
         library.MPI_Finalize()
-
-
-def leave(code: int) -> NoReturn:
-    """End this process now, past the exit handlers of Python: threads of a backend must not hold it up, or crash it.
-
-    MPICH says good-bye to its launcher in an exit handler of C, and the launcher kills all ranks of whoever does not.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if "PMI_FD" in os.environ and _loaded and _loaded[0].Is_finalized():
-        ctypes.CDLL(None).exit(code)
-    os._exit(code)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,12 +19,12 @@ from seatrial.worker.mpi_library import load_mpi
 __all__ = [
     "HALVES",
     "MOST_COUNTED",
-    "average",
+    "Reduction",
     "counted",
+    "divide",
     "moved",
     "moved_shares",
     "reduced",
-    "reduced_shares",
     "reduction",
 ]
 
@@ -52,6 +52,7 @@ _OPS = {Op.SUM: "SUM", Op.AVG: "SUM", Op.PRODUCT: "PROD", Op.MIN: "MIN", Op.MAX:
 _BITS = {Op.BAND: "BAND", Op.BOR: "BOR", Op.BXOR: "BXOR"}
 _BOOLS = {Op.SUM: "LOR", Op.MAX: "LOR", Op.PRODUCT: "LAND", Op.MIN: "LAND", Op.BAND: "LAND", Op.BOR: "LOR"}
 _BOOLS[Op.BXOR] = "LXOR"
+_KINDS = {hash(Op(kind)): kind for kind in (*_OPS, *_BITS)}
 _HALF_OPS: dict[str, Any] = {"SUM": torch.add, "PROD": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
 
 
@@ -67,23 +68,31 @@ def moved_shares(whole: Tensor, share: Tensor) -> list[Any]:
 
 def counted(tensor: Tensor, counts: Sequence[int], starts: Sequence[int]) -> list[Any]:
     """As ``moved``, with as many elements for each rank as ``counts`` says, which begin at ``starts``."""
-    _see_that_it_counts(tensor.numel(), "moves")
+    if tensor.numel() > MOST_COUNTED:
+        _see_that_it_counts(tensor.numel(), "moves")
     return [_memory(tensor), (counts, starts), _element(tensor.element_size())]
 
 
-def reduced(tensor: Tensor) -> list[Any]:
-    """A contiguous tensor as MPI buffer, to be reduced. Raises NotImplementedError for a type without reductions."""
-    return reduced_shares(tensor, tensor)
+class Reduction(NamedTuple):
+    """How MPI does a reduction of torch's."""
+
+    op: Any
+    type: Any
+    divided: bool
+    """Whether the result is still to be divided by the number of ranks."""
 
 
-def reduced_shares(whole: Tensor, share: Tensor) -> list[Any]:
-    """As ``reduced``, for a tensor with a share for each rank; MPI counts one of them."""
-    _see_that_it_counts(share.numel(), "reduces")
-    return [_memory(whole), share.numel(), _type(whole.dtype)]
+def reduced(whole: Tensor, share: Tensor, reduction: Reduction) -> list[Any]:
+    """A contiguous tensor as MPI buffer, to be reduced. MPI counts one rank's share: the whole where there are none."""
+    number = share.numel()
+    if number > MOST_COUNTED:
+        _see_that_it_counts(number, "reduces")
+    # In full, not by _memory: each call counts for small messages.
+    return [load_mpi().buffer.fromaddress(whole.data_ptr(), whole.nbytes), number, reduction.type]
 
 
 def _see_that_it_counts(number: int, what: str) -> None:
-    if number > MOST_COUNTED and not _counts_far():
+    if not _counts_far():
         raise NotImplementedError(
             f"the MPI backend {what} at most {MOST_COUNTED} elements in this call with an MPI older than 4.0, and here"
             f" are {number}; do it in parts."
@@ -96,8 +105,7 @@ def _counts_far() -> bool:
 
 
 def _memory(tensor: Tensor) -> Any:
-    size_bytes = tensor.numel() * tensor.element_size()
-    return load_mpi().buffer.fromaddress(tensor.data_ptr() if size_bytes else 0, size_bytes)
+    return load_mpi().buffer.fromaddress(tensor.data_ptr(), tensor.nbytes)
 
 
 def _extent(number: int, element_size: int) -> tuple[int, Any]:
@@ -121,7 +129,6 @@ def _whole(size_bytes: int) -> Any:
     return MPI.Datatype.Create_struct([blocks, rest], [0, blocks * _BLOCK_BYTES], [block, MPI.BYTE]).Commit()
 
 
-@functools.cache
 def _type(dtype: torch.dtype) -> Any:
     if dtype in HALVES:
         return _element(2)
@@ -130,26 +137,28 @@ def _type(dtype: torch.dtype) -> Any:
     return getattr(load_mpi(), _MPI_NAMES[dtype])
 
 
-def reduction(op: Any, dtype: torch.dtype) -> Any:
-    """The ``MPI.Op`` of a torch reduction. Raises NotImplementedError for what MPI cannot do, by name."""
-    kind = op if isinstance(op, Op.RedOpType) else op.op
-    return _reduction(kind, dtype)
+def reduction(op: Any, dtype: torch.dtype) -> Reduction:
+    """Raises NotImplementedError for what MPI cannot do, by name."""
+    # torch hashes an operation by its kind; to compare two of them takes it as long as a small message takes.
+    if hash(op) not in _KINDS:
+        raise NotImplementedError(f"the MPI backend has no {op.op.name}.")
+    return _reduction(hash(op), dtype)
 
 
 @functools.cache
-def _reduction(kind: Any, dtype: torch.dtype) -> Any:
+def _reduction(kind_hash: int, dtype: torch.dtype) -> Reduction:
+    kind = _KINDS[kind_hash]
     if dtype == torch.bool:
         name = _BOOLS.get(kind)
     elif kind in _BITS:
         name = None if dtype.is_floating_point else _BITS[kind]
     else:
         name = _OPS.get(kind)
-    _type(dtype)
+    mpi_type = _type(dtype)
     if name is None:
         raise NotImplementedError(f"the MPI backend has no {kind.name} of {dtype}.")
-    if dtype in HALVES:
-        return _half_op(name, dtype)
-    return getattr(load_mpi(), name)
+    mpi_op = _half_op(name, dtype) if dtype in HALVES else getattr(load_mpi(), name)
+    return Reduction(mpi_op, mpi_type, kind == Op.AVG)
 
 
 def _half_op(name: str, dtype: torch.dtype) -> Any:
@@ -165,8 +174,7 @@ def _half_op(name: str, dtype: torch.dtype) -> Any:
     return load_mpi().Op.Create(apply, commute=True)
 
 
-def average(op: Any, host: Tensor, size: int) -> None:
-    """Divide a sum over ``size`` ranks where the average was asked for. Integers are cut, as NCCL does."""
-    if op == Op.AVG:
-        with torch.inference_mode():
-            host.div_(size, rounding_mode=None if host.is_floating_point() else "trunc")
+def divide(host: Tensor, size: int) -> None:
+    """From a sum over ``size`` ranks to the average. Integers are cut, as NCCL does."""
+    with torch.inference_mode():
+        host.div_(size, rounding_mode=None if host.is_floating_point() else "trunc")

@@ -14,11 +14,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Work
 
-__all__ = ["LaneWork", "RequestWork", "in_background", "settle", "timed_out"]
+__all__ = ["FinishedWork", "LaneWork", "RequestWork", "in_background", "settle", "timed_out"]
 
 _SPIN_S = 50e-6
 """So long a request is asked without pause: small messages take less."""
 _LONGEST_SLEEP_S = 1e-3
+_asking = threading.Lock()
+"""Between who asks for a future and who is done: one for all works, since it is held for a moment only."""
 
 
 def settle(test: Callable[[], bool], timeout_s: float) -> bool:
@@ -46,6 +48,18 @@ def _seconds(timeout: Any, default_s: float) -> float:
     return named_s if named_s > 0 else default_s
 
 
+class FinishedWork(Work):
+    """A collective that the caller has waited for already; torch throws it away."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    is_success = is_completed
+
+
 class LaneWork(Work):
     """A collective of a lane (worker/mpi_lane.py)."""
 
@@ -63,22 +77,23 @@ class LaneWork(Work):
         self.timeout_s = timeout_s
         self._operation: Callable[[], None] | None = operation
         self._keep = keep
-        self._result = list(result)
+        self._result = result
         self._error: BaseException | None = None
         self._future: Any = None
-        self._lock = threading.Lock()
-        self._done = threading.Event()
+        self._done = False
+        # Held until it is done: an Event has three times its cost, and this one is made for each collective.
+        self._running = threading.Lock()
+        self._running.acquire()
 
-    def execute(self) -> BaseException | None:
-        """Run the operation in this thread and tell who waits; returns what it raised."""
-        error: BaseException | None = None
+    def execute(self) -> None:
+        """Run the operation in this thread, and raise what it raises; who waits is told."""
         assert self._operation is not None
         try:
             self._operation()
-        except BaseException as raised:
-            error = raised
-        self._finish(error)
-        return error
+        except BaseException as error:
+            self._finish(error)
+            raise
+        self._finish(None)
 
     def refuse(self, error: Exception) -> None:
         """It is not run at all."""
@@ -87,18 +102,21 @@ class LaneWork(Work):
     def _finish(self, error: BaseException | None) -> None:
         self._error = error
         self._operation, self._keep = None, ()
-        with self._lock:
-            self._done.set()
+        with _asking:
+            self._done = True
             asked = self._future is not None
+        self._running.release()
         if asked:
             # Not here: a callback may wait for a collective that is behind this one.
             in_background(self._complete)
 
     def wait(self, timeout: Any = None) -> bool:
         """Until it is done. Raises what the operation raised, or DistBackendError when the time is over."""
-        timeout_s = _seconds(timeout, self.timeout_s)
-        if not self._done.wait(timeout_s):
-            raise timed_out(self.name, timeout_s)
+        if not self._done:
+            timeout_s = _seconds(timeout, self.timeout_s)
+            if not self._running.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX)):
+                raise timed_out(self.name, timeout_s)
+            self._running.release()
         if self._error is not None:
             raise self._error
         return True
@@ -107,31 +125,31 @@ class LaneWork(Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        return self._done.is_set()
+        return self._done
 
     def is_success(self) -> bool:
-        return self._done.is_set() and self._error is None
+        return self._done and self._error is None
 
     def exception(self) -> BaseException | None:
         return self._error
 
     def result(self) -> list[Tensor]:
         self.wait()
-        return self._result
+        return list(self._result)
 
     def get_future(self) -> Any:
         """A torch future of the result tensors."""
-        with self._lock:
+        with _asking:
             first = self._future is None
             if first:
                 self._future = torch.futures.Future()
-            done = self._done.is_set()
+            done = self._done
         if first and done:
             self._complete()
         return self._future
 
     def _complete(self) -> None:
-        _fulfil(self._future, self._result, self._error)
+        _fulfil(self._future, list(self._result), self._error)
 
 
 class RequestWork(Work):

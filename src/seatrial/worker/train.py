@@ -25,7 +25,7 @@ from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.cpu import usable_cores
 from seatrial.worker.digests import difference
 from seatrial.worker.meet import form_world
-from seatrial.worker.mpi_library import leave
+from seatrial.worker.mpi_end import leave
 from seatrial.worker.train_report import Report
 from seatrial.worker.train_spec import TrainSpec
 

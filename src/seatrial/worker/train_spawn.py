@@ -10,7 +10,7 @@ from multiprocessing.connection import wait
 from types import FrameType
 from typing import Any
 
-from seatrial.worker.mpi_library import leave
+from seatrial.worker.mpi_end import leave
 from seatrial.worker.train import INTERRUPTED, Place, hush_numpy, run_rank
 from seatrial.worker.train_spec import Spawn, TrainSpec
 

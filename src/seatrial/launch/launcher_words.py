@@ -1,0 +1,57 @@
+"""What a launcher printed before it gave up, as one sentence with what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from seatrial.launch.slurm_words import complaint
+
+__all__ = ["reason", "reason_of_agent"]
+
+_SHARED = "put --out on a file system that all hosts share at the same path"
+_PYTHON = "a host has no {what}; name a Python that all hosts have with --python"
+_PATH = "name an mpirun with --mpirun that all hosts have at the same path"
+_OWN: Sequence[tuple[str, str]] = (
+    (r"seatrial agent: (.+?)\.?$", "{what}"),
+    (r"(the launcher has .+)", "{what}; see that it heeds the hosts it is given"),
+    (r".*Error while finding module specification for '(seatrial)\.", f"a host does not see our code; {_SHARED}"),
+    (r".*No module named '?(seatrial)", f"a host does not see our code; {_SHARED}"),
+)
+"""What an agent says that cannot join, or the Python that cannot find it: whatever else there is, this comes first."""
+_SIGNS: Sequence[tuple[str, str]] = (
+    # ssh, by which all of them reach other hosts.
+    (r"ssh: (.+)", "ssh: {what}"),
+    (r"(Host key verification failed)", "ssh: {what}; log in to each host by hand once and look at its key"),
+    (r".*(UNPROTECTED PRIVATE KEY FILE)", "ssh: others can read the private key; take their rights away (chmod 600)"),
+    (r"(.*Permission denied \(.+\))", "ssh: {what}; each host must let us in without a password"),
+    # Open MPI's boxes of text, 4 and 5.
+    (r"There are (not enough slots) available", "there are {what} for so many ranks; ask for fewer"),
+    (r"(A hostfile was provided that contains multiple)", "two names among the hosts are one machine; name it once"),
+    (r"Executable: (.+)", _PYTHON),
+    (r"(.*(?:orted|prted): (?:command )?not found)", f"{{what}}; {_PATH}"),
+    # hydra
+    (r".*execvp error on file (\S+)", _PYTHON),
+    (
+        r".*Unable to run bstrap_proxy on ([^ :]+)",
+        "{what} cannot be reached; see that ssh lets us in without a password",
+    ),
+    (r".*(hydra_\w+_proxy): (?:command )?(?:not found|No such file)", f"a host has no {{what}}; {_PATH}"),
+)
+"""What stands in a line -> the sentence, with what stood in the parentheses; the first that fits any line counts."""
+
+
+def reason(output: str) -> str:
+    """Why a launcher ended; empty when nothing in it is known."""
+    return reason_of_agent(output) or _first(_SIGNS, output) or complaint(output)
+
+
+def reason_of_agent(output: str) -> str:
+    """Why an agent has not come, which its launcher may not care about; empty when none has complained."""
+    return _first(_OWN, output)
+
+
+def _first(signs: Sequence[tuple[str, str]], output: str) -> str:
+    lines = [line.strip() for line in output.splitlines()]
+    matches = ((re.match(sign, line), words) for sign, words in signs for line in lines)
+    return next((words.format(what=match[1]) for match, words in matches if match), "")

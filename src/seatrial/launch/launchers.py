@@ -1,0 +1,131 @@
+"""A launcher of the cluster (mpirun, srun) as a child process: one that starts the agents of all nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from seatrial.errors import RequestError
+from seatrial.launch.agents import Adopt, Agents
+from seatrial.launch.bundle import write_bundle
+from seatrial.launch.command import Command, pasted, shown
+from seatrial.launch.launcher_words import reason, reason_of_agent
+
+__all__ = ["FileCommand", "Launcher", "prepare", "shown_with_files"]
+
+_TERMINATED_S = 3.0
+_LOOK_S = 1.0
+_READ_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileCommand(Command):
+    """A command that reads files which are written for it first."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Path -> text."""
+    code: str | None = None
+    """Where it needs the file that travels."""
+
+
+def prepare(command: Command) -> None:
+    """Write what it reads. Raises RequestError when that cannot be done."""
+    if not isinstance(command, FileCommand):
+        return
+    for path, text in command.files.items():
+        try:
+            Path(path).write_text(text)
+        except OSError as error:
+            raise RequestError(
+                f"{path}: it cannot be written ({error.strerror}); name another place with --out."
+            ) from error
+    if command.code is not None:
+        write_bundle(Path(command.code))
+
+
+def shown_with_files(commands: Sequence[Command]) -> list[str]:
+    """The lines of ``--dry-run``: what is written, then each command."""
+    lines = []
+    for command in commands:
+        if isinstance(command, FileCommand):
+            for path, text in command.files.items():
+                lines.append(f"{pasted({}, ('printf', '%s', text))} > {shlex.quote(path)}")
+            if command.code is not None:
+                lines.append(pasted({}, ("seatrial", "bundle", command.code)))
+        lines += shown([command])
+    return lines
+
+
+class Launcher(Agents):
+    """Agents that a launcher starts for us. It is asked to end before it is killed: it has helpers on other hosts."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock, _words)
+        self._seen = False
+        self._look_at = 0.0
+
+    def start(self, commands: Sequence[Command], folder: Path, caught: Sequence[int], adopt: Adopt) -> None:
+        """Write what they read, then start them. Raises RequestError when the folder cannot be written to."""
+        for command in commands:
+            prepare(command)
+        super().start(commands, folder, caught, adopt)
+
+    def news(self) -> tuple[int, str] | str | None:
+        """How a launcher ended, or why an agent has not come although the launcher goes on."""
+        if not self._seen:
+            found = self._look()
+            self._seen = found is not None
+            if found is not None:
+                return found
+        return super().news()
+
+    def _look(self) -> tuple[int, str] | str | None:
+        for process in self.processes.values():
+            code = process.poll()
+            if code is not None and code < 0:
+                # Whoever sent it, no node is at fault.
+                return f"{signal.Signals(-code).name}, which its launcher got"
+        if self._clock() >= self._look_at:
+            self._look_at = self._clock() + _LOOK_S
+            for log, node in {log: node for node, log in reversed(self._logs.items())}.items():
+                why = reason_of_agent(_tail(log))
+                if why:
+                    return node, why
+        return None
+
+    def kill(self) -> None:
+        """Ask first: a launcher that is killed at once leaves its helpers to find out by themselves."""
+        self._signal(signal.SIGTERM)
+        until = time.monotonic() + _TERMINATED_S
+        while self._running() and time.monotonic() < until:
+            time.sleep(0.1)
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        for pid in self._running():
+            # Each has a process group of its own, with the ssh that it started.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, number)
+
+    def _running(self) -> set[int]:
+        return {process.pid for process in self.processes.values() if process.poll() is None}
+
+
+def _words(node: int, code: int, said: str) -> str:
+    why = reason(said) or f"exit code {code}"
+    return f"its launcher ended: {why}"
+
+
+def _tail(log: Path) -> str:
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, log.stat().st_size - _READ_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,65 @@
+"""A test double of what is added to the containers of pods: by the Job controller, and by the operators.
+
+Taken from their sources (kubernetes 1.31 `pkg/controller/job`, training-operator release-1.9
+`pkg/controller.v1/pytorch/envvar.go`, trainer `pkg/runtime/framework/plugins/torch/torch.go`), not from our renderer.
+"""
+
+from __future__ import annotations
+
+import re
+
+from seatrial.kubernetes.workload import Object
+
+__all__ = ["INJECTED", "started"]
+
+
+def _index(number: int, nodes: int, nproc_per_node: int) -> dict[str, str]:
+    return {"JOB_COMPLETION_INDEX": str(number)}
+
+
+def _pytorchjob(number: int, nodes: int, nproc_per_node: int) -> dict[str, str]:
+    return {
+        "PYTHONUNBUFFERED": "1",
+        "MASTER_PORT": "23456",
+        "PET_MASTER_PORT": "23456",
+        "MASTER_ADDR": "trial-1-master-0",
+        "PET_MASTER_ADDR": "trial-1-master-0",
+        "WORLD_SIZE": str(nodes * nproc_per_node),
+        "RANK": str(number),
+        "PET_NPROC_PER_NODE": str(nproc_per_node),
+        "PET_NODE_RANK": str(number),
+        "PET_NNODES": str(nodes),
+    }
+
+
+def _trainjob(number: int, nodes: int, nproc_per_node: int) -> dict[str, str]:
+    return {
+        "JOB_COMPLETION_INDEX": str(number),
+        "PET_NNODES": str(nodes),
+        "PET_NPROC_PER_NODE": str(nproc_per_node),
+        "PET_NODE_RANK": str(number),
+        "PET_MASTER_ADDR": "trial-1-node-0-0.trial-1",
+        "PET_MASTER_PORT": "29500",
+    }
+
+
+INJECTED = {"job": _index, "jobset": _index, "pytorchjob": _pytorchjob, "trainjob": _trainjob}
+"""Kind -> what the container of pod ``number`` gets, after what the manifest has."""
+
+
+def started(container: Object, injected: dict[str, str], secret: str) -> tuple[list[str], dict[str, str]]:
+    """Command and environment as the kubelet makes them: later variables win, known ones are put in for ``$(NAME)``."""
+    environ: dict[str, str] = {}
+    for entry in container["env"]:
+        environ[entry["name"]] = secret if "valueFrom" in entry else _expanded(entry["value"], environ)
+    environ |= injected
+    return [_expanded(word, environ) for word in container["command"]], environ
+
+
+def _expanded(text: str, environ: dict[str, str]) -> str:
+    def put_in(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        return environ.get(match[1], match[0])
+
+    return re.sub(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_]*)\)", put_in, text)

@@ -1,0 +1,52 @@
+"""deploy/examples is what the command prints today, and what the operators take."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.schemas import problems
+
+_ROOT = Path(__file__).parents[2]
+_FOLDER = _ROOT / "deploy" / "examples"
+
+
+@pytest.fixture(scope="module")
+def made() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_examples", _ROOT / "tools" / "make_examples.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_they_are_what_is_printed(made: ModuleType) -> None:
+    there = {file.stem: file.read_text() for file in _FOLDER.glob("*.yaml")}
+    assert there == {name: made.text_of(name) for name in made.EXAMPLES}, "run tools/make_examples.py"
+
+
+def _objects() -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (file.stem, thing) for file in sorted(_FOLDER.glob("*.yaml")) for thing in yaml.safe_load_all(file.read_text())
+    ]
+
+
+def test_no_secret_is_in_them() -> None:
+    kinds = [thing["kind"] for _, thing in _objects()]
+    assert {"Job", "JobSet", "PyTorchJob", "TrainJob", "MPIJob"} <= set(kinds)
+    assert "Secret" not in kinds
+
+
+@pytest.mark.slow
+def test_operators_take_them() -> None:
+    custom = [(name, thing) for name, thing in _objects() if "." in thing["apiVersion"].partition("/")[0]]
+    ours = [
+        (name, thing) for name, thing in custom if not thing["apiVersion"].endswith(("k8s.io/v1", "openshift.io/v1"))
+    ]
+    assert len(ours) > 8
+    assert {name: found for name, thing in ours if (found := problems(thing))} == {}

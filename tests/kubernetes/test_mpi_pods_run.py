@@ -1,0 +1,138 @@
+"""Launcher and workers of an MPIJob, really run: hosts stand in for pods, and their user has as few rights.
+
+Told apart from a cluster by: the port (the hosts have an sshd already), the folders, and one /tmp for all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hosts import UID, Host, Hosts
+from kubernetes.operators import started
+from kubernetes.workloads import container_of, templates, workload, workload_object
+
+from seatrial.kubernetes.manifest import KINDS, manifest
+from seatrial.kubernetes.mpi import SSH
+from seatrial.kubernetes.workload import CODE, Workload
+
+pytestmark = [pytest.mark.hosts, pytest.mark.mpi]
+_MPIRUNS = [path for path in os.environ.get("SEATRIAL_TEST_MPIRUNS", "").split(":") if path] or ["none"]
+_PORT = "2223"
+
+
+def _may_start(mpirun: str) -> bool:
+    drop = ["setpriv", "--reuid", str(UID), "--regid", str(UID), "--clear-groups"]
+    return subprocess.run([*drop, mpirun, "--version"], capture_output=True, check=False).returncode == 0
+
+
+def _job(mpirun: str) -> Workload:
+    said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
+    return workload(
+        gpu_resource=None,
+        gpus_per_node=0,
+        nproc_per_node=2,
+        token="t" * 32,
+        arguments=("run", "--device=cpu", "--only=inventory,collectives", "--", "smoke"),
+        mpi="openmpi" if "Open MPI" in said else "mpich",
+        mpirun=mpirun,
+    )
+
+
+class Pod:
+    """The container's command on a host, as the operator would have it started there."""
+
+    def __init__(self, hosts: Hosts, host: Host, made: Workload, component: str, pyz: Path) -> None:
+        objects = workload_object(manifest("mpijob", made))
+        (container,) = (
+            container_of(pod)
+            for pod in templates(objects)
+            if pod["metadata"]["labels"]["app.kubernetes.io/component"] == component
+        )
+        command, environ = started(container, {}, made.token)
+        places = {
+            f"{CODE}/seatrial.pyz": str(pyz),
+            "python3": str(hosts.python),
+            SSH: f"{hosts.folder}/key",
+            CODE: f"{hosts.folder}/code{host.number}",
+            "/tmp/known_hosts": f"{host.home}/known{host.number}",
+        }
+        code = hosts.folder / f"code{host.number}"
+        code.mkdir()
+        for name, content in KINDS["mpijob"].files(made).items():
+            (code / name).write_text(_put(content.decode(), places).replace("Port 2222", f"Port {_PORT}"))
+        environ = {**environ, **host.environ, "SEATRIAL_JOIN_TIMEOUT_S": "30"}
+        words = [_put(word, places) for word in command]
+        self.process = subprocess.Popen(
+            host.argv("env", *(f"{name}={value}" for name, value in environ.items()), *words),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate(timeout=10)
+
+
+def _put(text: str, places: dict[str, str]) -> str:
+    for before, after in places.items():
+        text = text.replace(before, after)
+    return text
+
+
+def _prepare(hosts: Hosts, key: str) -> None:
+    """What the operator brings: the host file for the launcher, and one key pair for all, which belongs to root."""
+    folder = hosts.folder / "key"
+    folder.mkdir()
+    make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-f", str(folder / "id_rsa")]
+    subprocess.run(make, check=True)
+    shutil.copy(folder / "id_rsa.pub", folder / "authorized_keys")
+    for file in folder.iterdir():
+        file.chmod(0o644)
+    (hosts[0].etc / "mpi").mkdir()
+    (hosts[0].etc / "mpi" / "hostfile").write_text(key)
+
+
+@pytest.mark.parametrize("mpirun", _MPIRUNS)
+def test_a_trial_passes(mpirun: str, hosts: Callable[[int], Hosts], pyz: Path) -> None:
+    if not _may_start(mpirun):
+        pytest.skip(f"the user of the hosts may not start {mpirun}")
+    three = hosts(3)
+    made = _job(mpirun)
+    is_open = made.mpi == "openmpi"
+    _prepare(three, "".join(f"node{number}{' slots=' if is_open else ':'}2\n" for number in (1, 2)))
+    here = three.folder / "seatrial.pyz"
+    shutil.copy(pyz, here)
+    workers = [Pod(three, three[number], made, "node", here) for number in (1, 2)]
+    launcher = None
+    try:
+        # The operator waits for the readiness probe.
+        _await_port(three)
+        launcher = Pod(three, three[0], made, "launcher", here)
+        output, _ = launcher.process.communicate(timeout=45)
+        assert launcher.process.returncode == 0, output
+        assert "FINAL ACCEPTANCE: PASS" in output
+        assert f"4 processes as {'openmpi' if is_open else 'hydra'} started them" in output
+        assert "anybody on these machines" not in output
+        assert made.token not in output
+    finally:
+        for pod in [*workers, *([launcher] if launcher else [])]:
+            pod.end()
+
+
+def _await_port(hosts: Hosts) -> None:
+    until = time.monotonic() + 10
+    for number in (1, 2):
+        probe = hosts[0].argv("bash", "-c", f"exec 3<>/dev/tcp/{hosts[number].name}/{_PORT}")
+        while subprocess.run(probe, capture_output=True, check=False).returncode:
+            assert time.monotonic() < until, f"{hosts[number].name}: sshd does not answer"
+            time.sleep(0.2)

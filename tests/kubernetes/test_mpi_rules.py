@@ -1,0 +1,123 @@
+"""What pods under MPI need to find one another, and what was seen to break it."""
+
+from __future__ import annotations
+
+import pytest
+from kubernetes.rules import (
+    MPI,
+    OF,
+    Rule,
+    drop,
+    each,
+    env_of,
+    launcher_of,
+    node_pods,
+    see,
+    set_to,
+    shells_of,
+    spec_of,
+    spoil_sshd,
+    sshd_config,
+)
+from kubernetes.workloads import container_of
+
+_RULES = [
+    Rule(
+        name="mpi: the launcher waits until sshd answers",
+        cases=OF["mpijob"],
+        kept=lambda objects: (
+            spec_of(objects)["launcherCreationPolicy"] == "WaitForWorkersReady"
+            and all(container_of(pod)["readinessProbe"]["tcpSocket"]["port"] == 2222 for pod in node_pods(objects))
+        ),
+        spoil=each(node_pods, lambda pod: container_of(pod)["readinessProbe"].update(tcpSocket={"port": 22})),
+    ),
+    Rule(
+        name="mpi: sshd needs no right: a high port, the mounted key, no file of process ids, lax modes",
+        cases=MPI,
+        kept=lambda objects: (
+            {"Port 2222", "HostKey /opt/seatrial-ssh/id_rsa", "PidFile none", "StrictModes no"}
+            <= set(sshd_config(objects).splitlines())
+        ),
+        spoil=spoil_sshd,
+    ),
+    Rule(
+        name="mpi: the key is not where its mode would be 0600 for root alone",
+        cases=OF["mpijob"],
+        kept=lambda objects: spec_of(objects)["sshAuthMountPath"] == "/opt/seatrial-ssh",
+        spoil=set_to("sshAuthMountPath", "/root/.ssh"),
+    ),
+    Rule(
+        name="mpi: host file and ssh's options stand on the command line, for Open MPI 5",
+        cases=["mpijob", "trainjob-mpi"],
+        kept=lambda objects: (
+            launcher_of(objects)["command"][4:9] == ["mpirun", "--hostfile", "/etc/mpi/hostfile", "-np", "16"]
+            and "plm_rsh_args" in launcher_of(objects)["command"]
+        ),
+        spoil=lambda objects: launcher_of(objects)["command"].remove("--hostfile"),
+    ),
+    Rule(
+        name="mpi: no long option with one dash, which Open MPI 5 takes for a program",
+        cases=["mpijob", "trainjob-mpi"],
+        kept=lambda objects: (
+            {word for word in launcher_of(objects)["command"][4:] if word[:1] == "-" != word[1:2]}
+            <= {"-np", "-x", "-F /opt/seatrial/ssh_config"}
+        ),
+        spoil=lambda objects: launcher_of(objects)["command"].insert(7, "-bind-to"),
+    ),
+    Rule(
+        name="mpi: Open MPI 4 keeps the names whole",
+        cases=["mpijob", "trainjob-mpi"],
+        kept=lambda objects: "orte_keep_fqdn_hostnames" in launcher_of(objects)["command"],
+        spoil=lambda objects: launcher_of(objects)["command"].remove("orte_keep_fqdn_hostnames"),
+    ),
+    Rule(
+        name="mpi: every variable of the container is passed on, as sessions of ssh see none",
+        cases=["mpijob", "trainjob-mpi", "mpijob-everything"],
+        kept=lambda objects: (
+            {*env_of(launcher_of(objects)), "MASTER_ADDR"}
+            == {
+                launcher_of(objects)["command"][place + 1]
+                for place, word in enumerate(launcher_of(objects)["command"])
+                if word == "-x"
+            }
+        ),
+        spoil=lambda objects: (
+            drop("NCCL_DEBUG")(launcher_of(objects)) or launcher_of(objects)["env"].append({"name": "X", "value": ""})
+        ),
+    ),
+    Rule(
+        name="mpi: hydra passes on the same, and reads the host file",
+        cases=["mpijob-mpich", "mpijob-intel"],
+        kept=lambda objects: (
+            set(launcher_of(objects)["command"][launcher_of(objects)["command"].index("-genvlist") + 1].split(","))
+            == {*env_of(launcher_of(objects)), "MASTER_ADDR"}
+            and "-f" in launcher_of(objects)["command"]
+        ),
+        spoil=lambda objects: drop("HOME")(launcher_of(objects)),
+    ),
+    Rule(
+        name="mpi: the launcher takes no device",
+        cases=MPI,
+        kept=lambda objects: (
+            "limits" not in launcher_of(objects)["resources"]
+            and all("nvidia.com/gpu" in container_of(pod)["resources"]["limits"] for pod in node_pods(objects))
+        ),
+        spoil=lambda objects: launcher_of(objects)["resources"].update(limits={"nvidia.com/gpu": "1"}),
+    ),
+    Rule(
+        name="mpi: no word of a user is in what a shell reads",
+        cases=MPI,
+        kept=lambda objects: (
+            len(shells_of(objects)) == 2
+            and not any(
+                word in shell for shell in shells_of(objects) for word in ("trial-1", "quick", "registry.example.com")
+            )
+        ),
+        spoil=lambda objects: launcher_of(objects)["command"].__setitem__(2, "mpirun python3 seatrial.pyz run quick"),
+    ),
+]
+
+
+@pytest.mark.parametrize("rule", _RULES, ids=lambda rule: rule.name)
+def test_rule_is_kept_and_the_wrong_way_is_found(rule: Rule) -> None:
+    see(rule)

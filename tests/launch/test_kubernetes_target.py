@@ -1,0 +1,178 @@
+"""From what is typed to what `kubectl apply` is given."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from test_docs_commands import runnable
+
+from seatrial.errors import RequestError
+from seatrial.launch import kubernetes, script
+from seatrial.launch.conduct import would_start
+from seatrial.launch.program import dry_run
+from seatrial.launch.pyz import parse
+from seatrial.launch.request import job_of, request_of
+from seatrial.launch.train_request import resolve
+from seatrial.launch.trial import run
+from seatrial.probe.identity import Identity
+
+_NOBODY = Identity(launcher="none", level="none")
+_IMAGE = "--image example/train:1 --dry-run"
+
+
+@pytest.fixture(autouse=True)
+def bundle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To build the real one takes seconds."""
+    monkeypatch.setattr(kubernetes, "_bundle", lambda: b"stands in for the file that travels")
+
+
+def printed(typed: str) -> list[dict[str, Any]]:
+    command, *words = shlex.split(typed)
+    values = parse("seatrial", command, words)
+    if command == "run":
+        lines = would_start(job_of(request_of(values), _NOBODY, None)[0], values["out"])
+    elif command == "launch":
+        lines = dry_run(script.job_of(values, script._where(values), _NOBODY, None, {})[0], values["out"])
+    else:
+        lines = resolve(values, _NOBODY, {}, debug=False).dry_run()
+    return list(yaml.safe_load_all("\n".join(lines)))
+
+
+def container(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = objects[-1]["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def words_of(objects: list[dict[str, Any]]) -> list[str]:
+    """After the name of the file that travels."""
+    command: list[str] = container(objects)["command"]
+    return command[command.index("/opt/seatrial/seatrial.pyz") + 1 :]
+
+
+def test_what_is_printed_is_what_is_applied_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    typed = shlex.split(f"smoke --on job --nodes 2 --gpus-per-node 8 {_IMAGE}")
+    assert run(parse("seatrial", "run", typed), debug=False) == 0
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert [thing["kind"] for thing in objects] == ["Secret", "ConfigMap", "NetworkPolicy", "Service", "Job"]
+    names = {thing["metadata"]["labels"]["app.kubernetes.io/instance"] for thing in objects}
+    assert len(names) == 1
+    assert names.pop().startswith("seatrial-")
+
+
+def test_two_runs_share_no_name_and_no_secret() -> None:
+    first, second = (printed(f"run --on job --gpus-per-node 1 {_IMAGE}") for _ in range(2))
+    assert not {thing["metadata"]["name"] for thing in first} & {thing["metadata"]["name"] for thing in second}
+    assert first[0]["stringData"] != second[0]["stringData"]
+
+
+def test_the_pods_type_the_same_again() -> None:
+    typed = f"run standard --only collectives --skip memory --deadline 99 --out /x --on job --gpus-per-node 8 {_IMAGE}"
+    assert words_of(printed(typed)) == [
+        *("run", "--device=cuda", "--nproc-per-node=8", "--only=collectives", "--skip=memory", "--deadline=99.0"),
+        *("--", "standard"),
+    ]
+
+
+def test_a_plan_file_goes_along(tmp_path: Path) -> None:
+    plan = tmp_path / "mine.toml"
+    plan.write_text('level = "smoke"\n[collectives]\nmax_latency_us = 9000.0\n')
+    objects = printed(f"run {plan} --on job --gpu-resource none {_IMAGE}")
+    assert words_of(objects)[-2:] == ["--", "/opt/seatrial/plan.json"]
+    told = base64.b64decode(objects[1]["binaryData"]["plan.json"])
+    assert json.loads(told) == {"level": "smoke", "collectives": {"max_latency_us": 9000.0}}
+    assert objects[1]["metadata"]["name"] in json.dumps(objects[-1])
+
+
+def test_a_trial_of_cpus_must_be_asked_for() -> None:
+    with pytest.raises(RequestError, match="--gpu-resource none"):
+        printed(f"run --on job {_IMAGE}")
+    words = words_of(printed(f"run --on job --gpu-resource none {_IMAGE}"))
+    assert words == ["run", "--device=cpu", "--nproc-per-node=2", "--", "quick"]
+
+
+def test_a_training_is_told_how_long_pods_may_take() -> None:
+    objects = printed(f"train digits 3 1 --output all --seed 2 --on jobset --nodes 2 --gpus-per-node 2 {_IMAGE}")
+    spec = objects[-1]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    command = spec["containers"][0]["command"]
+    assert command[command.index("train") :] == [
+        *("train", "--device=cuda", "--nproc-per-node=2", "--seed=2", "--timeout=900", "--", "digits", "3", "1"),
+    ]
+    assert "activeDeadlineSeconds" not in spec
+
+
+def test_a_script_of_the_image_is_launched() -> None:
+    objects = printed(f"launch --on job --nodes 2 --gpus-per-node 1 --max-restarts 2 {_IMAGE} train.py --out x --lr 1")
+    assert words_of(objects) == [
+        *("launch", "--device=cuda", "--nproc-per-node=1", "--max-restarts=2"),
+        *("--", "train.py", "--out", "x", "--lr", "1"),
+    ]
+
+
+def test_restarts_are_for_the_set_not_for_the_pods() -> None:
+    objects = printed(f"train digits --max-restarts 3 --on jobset --nodes 2 --gpus-per-node 1 {_IMAGE}")
+    assert objects[-1]["spec"]["failurePolicy"] == {"maxRestarts": 3}
+    assert "--max-restarts" not in json.dumps(objects)
+
+
+def test_faults_are_planted_in_the_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEATRIAL_PLANT", "kill@collectives:1")
+    env = container(printed(f"run smoke --on job --gpus-per-node 2 {_IMAGE}"))["env"]
+    assert {"name": "SEATRIAL_PLANT", "value": "kill@collectives:1"} in env
+
+
+def test_all_nodes_have_one_pod_each() -> None:
+    objects = printed(f"run --on job --all-nodes pool=gpu,zone=a --nodes 3 --gpus-per-node 8 {_IMAGE}")
+    spec = objects[-1]["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"pool": "gpu", "zone": "a"}
+    assert "requiredDuringSchedulingIgnoredDuringExecution" in spec["affinity"]["podAntiAffinity"]
+
+
+def test_amd_is_rocm() -> None:
+    objects = printed(f"run --on job --gpu-resource amd.com/gpu --gpus-per-node 4 {_IMAGE}")
+    assert words_of(objects)[1] == "--device=rocm"
+    spec = objects[-1]["spec"]["template"]["spec"]
+    assert spec["tolerations"] == [{"key": "amd.com/gpu", "operator": "Exists"}]
+    assert spec["containers"][0]["resources"]["limits"] == {"amd.com/gpu": "4"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("run --on job --gpus-per-node 1 --image x", "add --dry-run"),
+        ("run --on job --gpus-per-node 1 --dry-run", "--image IMAGE is needed"),
+        (f"run --on job --gpus-per-node 1 --runtime mpi {_IMAGE}", "--runtime is for --on trainjob"),
+        (f"run --on job --gpus-per-node 1 --all-nodes a=b {_IMAGE}", "say it with --nodes"),
+        (f"run --on job --gpus-per-node 1 --device rocm {_IMAGE}", "means cuda"),
+        (f"run --on job --gpu-resource none --backend nccl {_IMAGE}", "between GPUs only"),
+        (f"run --on job --gpus-per-node -1 {_IMAGE}", "--gpus-per-node N"),
+        (f"run --on job --gpus-per-node 1 --gpu-resource none {_IMAGE}", "leave one out"),
+        (f"run --on job --nodes 0 --gpus-per-node 1 {_IMAGE}", "--nodes 0"),
+        (f"run --on job --gpus-per-node 1 --env HF_TOKEN=x {_IMAGE}", "put it into a Secret"),
+        (f"run nowhere.toml --on job --gpus-per-node 1 {_IMAGE}", "no level and no file"),
+        (f"run --on job --gpus-per-node 1 --patch /nowhere {_IMAGE}", "cannot be read"),
+        (
+            f"train digits --on pytorchjob --nodes 2 --gpus-per-node 1 --init file:///x/y {_IMAGE}",
+            "--pvc NAME:PATH",
+        ),
+        (f"train digits --on pytorchjob --gpus-per-node 1 --init tcp://a:1 {_IMAGE}", "leave it out"),
+        (f"train digits --on pytorchjob --nodes 2 --gpus-per-node 1 --max-restarts 1 {_IMAGE}", "use --on jobset"),
+        ("train digits --on local --image x --dry-run", "--image is for --on job, jobset"),
+    ],
+)
+def test_it_is_refused(typed: str, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        printed(typed)
+
+
+@pytest.mark.parametrize(("page", "least"), [("kubernetes.md", 7), ("openshift.md", 2)])
+def test_every_command_of_a_page_prints_manifests(page: str, least: int) -> None:
+    lines = runnable(page)
+    assert len(lines) >= least
+    for line in lines:
+        assert printed(line.removeprefix("seatrial "))[-1]["spec"]

@@ -1,0 +1,210 @@
+"""``--on mpirun`` with real mpiruns, on this machine and on hosts with an sshd. SEATRIAL_TEST_MPIRUNS names them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosts import UID, Hosts
+from launchers.test_under_mpirun import MPIRUNS
+from live.trials import Trial, events_in, trial
+
+pytestmark = pytest.mark.mpi
+each_mpirun = pytest.mark.parametrize("mpirun", MPIRUNS, ids=lambda path: Path(path).parts[-3])
+first_mpirun = pytest.mark.parametrize("mpirun", MPIRUNS[:1], ids=lambda path: Path(path).parts[-3])
+ON = ("--on", "mpirun", "--device", "cpu")
+MOST_S = 30.0
+"""From a fault to the report: silence of 15 s, a second to hear all, 10 s to end, and what else runs here."""
+
+
+def begins(check: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda event: event["kind"] == "step" and event["check"] == check
+
+
+def parents_of_ranks(running: Trial) -> dict[int, int]:
+    """Rank -> process id of its agent."""
+    return {
+        event["node"]: event["pid"]
+        for folder in running.out.glob("*/")
+        for event in events_in(folder)
+        if event["kind"] == "node"
+    }
+
+
+def launcher_of(running: Trial) -> int:
+    """The process id of mpirun: the child of the controller."""
+    path = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
+    (child,) = path.read_text().split()
+    return int(child)
+
+
+def digest(*words: str) -> str:
+    """The line about the parameters of a short training."""
+    command = [sys.executable, "-m", "seatrial", "train", "digits", "--max-steps", "6", "--device", "cpu", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=55, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("digests of all ranks equal:"))
+    return line
+
+
+@pytest.fixture(scope="module")
+def digest_here(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return digest("--nproc-per-node", "2", "--out", str(tmp_path_factory.mktemp("local")))
+
+
+@each_mpirun
+def test_the_same_verdict_as_on_this_machine(tmp_path: Path, mpirun: str) -> None:
+    # Slots of a host by name: so our code is handed over, and found by all ranks.
+    ended = trial(tmp_path, "smoke", *ON, "--mpirun", mpirun, "--hosts", "localhost:2", "--comm-profile", "ethernet")
+    assert ended.exit_code == 0, ended.errors
+    assert ended.report["acceptance"]["status"] == "PASS"
+    assert ended.report["world_size"] == 2
+    assert ended.report["job"]["target"] == "mpirun"
+    assert ended.report["job"]["env"]["NCCL_NET"] == "Socket"
+    local_ranks = {event["rank"]: event["local_rank"] for event in ended.events() if event["kind"] == "rank"}
+    assert local_ranks == {0: 0, 1: 1}
+
+
+@each_mpirun
+def test_the_same_parameters_as_on_this_machine(tmp_path: Path, mpirun: str, digest_here: str) -> None:
+    assert digest("--on", "mpirun", "--mpirun", mpirun, "--hosts", "localhost:2", "--out", str(tmp_path)) == digest_here
+
+
+@each_mpirun
+def test_ctrl_c_ends_all(tmp_path: Path, mpirun: str) -> None:
+    running = Trial(tmp_path, "smoke", *ON, "--mpirun", mpirun, plant=["hang@compute:0"])
+    running.until(begins("compute"))
+    running.signal(signal.SIGINT)
+    ended = running.ended()
+    assert ended.exit_code == 130
+    assert ended.report["acceptance"]["interrupted_by"] == "SIGINT"
+
+
+@each_mpirun
+def test_an_agent_that_dies_is_named_and_nobody_else(tmp_path: Path, mpirun: str) -> None:
+    running = Trial(tmp_path, "smoke", *ON, "--mpirun", mpirun, "--nproc-per-node", "3", plant=["hang@compute:0"])
+    running.until(begins("compute"))
+    os.kill(parents_of_ranks(running)[1], signal.SIGKILL)
+    ended = running.ended()
+    assert ended.exit_code == 1
+    (finding,) = (finding for finding in ended.report["findings"] if finding["severity"] == "fail")
+    assert "was lost" in finding["what"]
+    assert not any(line.startswith("rank 1 ") for line in finding["evidence"])
+    assert any(line.startswith("rank 2 ") for line in finding["evidence"])
+
+
+@first_mpirun
+def test_an_mpirun_that_hangs_is_ended(tmp_path: Path, mpirun: str) -> None:
+    """What was measured does not depend on it; conftest looks for what is left."""
+    running = Trial(tmp_path, "smoke", *ON, "--mpirun", mpirun, "--only", "compute")
+    running.until(begins("compute"))
+    os.kill(launcher_of(running), signal.SIGSTOP)
+    assert running.ended().exit_code == 0
+
+
+@each_mpirun
+def test_who_kills_mpirun_has_stopped_the_trial(tmp_path: Path, mpirun: str) -> None:
+    running = Trial(tmp_path, "smoke", *ON, "--mpirun", mpirun, plant=["hang@compute:0"])
+    running.until(begins("compute"))
+    os.kill(launcher_of(running), signal.SIGKILL)
+    ended = running.ended()
+    assert ended.exit_code == 130
+    assert ended.report["acceptance"]["interrupted_by"] == "SIGKILL, which its launcher got"
+    assert not any(finding["severity"] == "fail" for finding in ended.report["findings"])
+
+
+@pytest.mark.mpi4py
+@each_mpirun
+def test_mpi_moves_the_data(tmp_path: Path, mpirun: str) -> None:
+    path = [os.environ["SEATRIAL_TEST_MPI4PY"], *filter(None, [os.environ.get("PYTHONPATH")])]
+    words = ("--mpirun", mpirun, "--backend", "mpi", "--nproc-per-node", "2", "--only", "collectives")
+    ended = trial(tmp_path, "smoke", *ON, *words, env={"PYTHONPATH": os.pathsep.join(path)})
+    assert ended.exit_code == 0, ended.errors
+    assert {event["backend"] for event in ended.events() if event["kind"] == "rank"} == {"mpi"}
+
+
+# On two hosts
+
+
+def usable(made: Hosts, mpirun: str) -> str:
+    """Skips the test where the user of the hosts may not start this mpirun."""
+    if made[0].run(mpirun, "--version").returncode != 0:
+        pytest.skip(f"{mpirun} cannot be started by user {UID}")
+    return mpirun
+
+
+class OnHosts(Trial):
+    """A trial that is typed on the first host; its folder is one that all of them share."""
+
+    def __init__(self, made: Hosts, mpirun: str, *words: str):
+        self.out = made.folder / "shared"
+        self.out.mkdir(mode=0o777)
+        self.out.chmod(0o777)
+        typed = made.seatrial("run", "smoke", *ON, "--mpirun", usable(made, mpirun), "--json", "--out", str(self.out))
+        self.process = subprocess.Popen(
+            made[0].argv(*typed, "--python", str(made.python), *words),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+
+@pytest.mark.hosts
+@each_mpirun
+def test_two_hosts(hosts: Callable[[int], Hosts], tmp_path: Path, mpirun: str) -> None:
+    made = hosts(2)
+    hostfile = made.folder / "hostfile"
+    hostfile.write_text("# two of them\nnode0 slots=1\nnode1 slots=1\n")
+    ended = OnHosts(made, mpirun, "--hostfile", str(hostfile)).ended()
+    assert ended.exit_code == 0, ended.errors
+    seen = {event["rank"]: event["hostname"] for event in ended.events() if event["kind"] == "rank"}
+    assert seen == {0: "node0", 1: "node1"}
+
+
+@pytest.mark.hosts
+@first_mpirun
+def test_a_host_that_is_cut_off_is_named(hosts: Callable[[int], Hosts], mpirun: str) -> None:
+    made = hosts(3)
+    running = OnHosts(made, mpirun, "--hosts", "node0:1,node1:1,node2:1")
+    running.until(begins("compute"))
+    made[1].pull_cable()
+    cut_at = time.monotonic()
+    ended = running.ended()
+    assert time.monotonic() - cut_at < MOST_S
+    assert ended.exit_code == 1
+    named = [finding["what"] for finding in ended.report["findings"] if finding["severity"] == "fail"]
+    assert len(named) == 1
+    assert "node1" in named[0]
+
+
+@pytest.mark.hosts
+@first_mpirun
+@pytest.mark.parametrize("what", ["host key", "python", "name"])
+def test_a_host_that_cannot_be_started_on_is_told_in_a_sentence(
+    hosts: Callable[[int], Hosts], mpirun: str, what: str
+) -> None:
+    made = hosts(2)
+    words = ["--hosts", "node0:1,node1:1"]
+    expected = {
+        "host key": "ssh: Host key verification failed; log in to each host by hand once and look at its key",
+        "python": "a host has no /opt/none/python; name a Python that all hosts have with --python",
+        "name": "ssh: Could not resolve hostname node7",
+    }[what]
+    if what == "host key":
+        (made[0].home / ".ssh" / "known_hosts").write_text("")
+    elif what == "python":
+        words += ["--python", "/opt/none/python"]
+    else:
+        words = ["--hosts", "node0:1,node7:1"]
+    ended = OnHosts(made, mpirun, *words).ended()
+    assert ended.exit_code == 3
+    assert any(expected in finding["what"] for finding in ended.grave()), ended.grave()

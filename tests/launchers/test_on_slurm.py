@@ -1,0 +1,203 @@
+"""``--on slurm`` with a real Slurm: two nodes, which are this machine twice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launchers.slurm_cluster import slurm_cluster
+from live.trials import Ended, Trial, events_in
+
+pytestmark = pytest.mark.slurm
+
+ON = ("--on", "slurm", "--device", "cpu", "--nodes", "2", "--nproc-per-node", "1")
+LOST_S = 40.0
+"""From a stopped agent to the report: silence of 15 s, a second to hear all, 10 s to end, and what else runs here."""
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """What a process needs in its environment to find the cluster."""
+    with slurm_cluster(tmp_path_factory.mktemp("cluster")) as environ:
+        yield {"SLURM_CONF": environ["SLURM_CONF"]}
+
+
+def jobs(slurm: Mapping[str, str]) -> list[str]:
+    """The states of all jobs that are not over."""
+    asked = ["squeue", "--noheader", "--format=%T", "--states=PENDING,RUNNING"]
+    done = subprocess.run(asked, env={**os.environ, **slurm}, capture_output=True, text=True, timeout=20, check=True)
+    return done.stdout.split()
+
+
+def cancel_all(slurm: Mapping[str, str], *states: str) -> None:
+    command = ["scancel", f"--user={os.getuid()}", *(f"--state={state}" for state in states)]
+    subprocess.run(command, env={**os.environ, **slurm}, timeout=20, check=True)
+
+
+def ended(running: Trial, slurm: Mapping[str, str]) -> Ended:
+    """The end of a trial, after which Slurm has no job any more."""
+    over = running.ended()
+    assert jobs(slurm) == []
+    return over
+
+
+def begins(check: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda event: event["kind"] == "step" and event["check"] == check
+
+
+def agents(out: Path) -> dict[int, int]:
+    """Node -> process id of its agent."""
+    events = [event for folder in out.glob("*/") for event in events_in(folder)]
+    return {event["node"]: event["pid"] for event in events if event["kind"] == "node"}
+
+
+def test_the_same_verdict_as_on_this_machine(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    over = ended(Trial(tmp_path, "smoke", *ON, env=slurm), slurm)
+    assert over.exit_code == 0, over.errors
+    assert over.report["acceptance"]["status"] == "PASS"
+    assert over.report["job"]["target"] == "slurm"
+    assert {event["node"] for event in over.events() if event["kind"] == "node"} == {0, 1}
+    assert "submitted as Slurm job" in over.errors
+    assert "runs on n[0-1]" in over.errors
+
+
+def test_the_same_verdict_in_an_allocation(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    typed = [sys.executable, "-m", "seatrial", "run", "smoke", "--only", "bootstrap", "--json"]
+    where = ["--on", "slurm", "--device", "cpu", "--nproc-per-node", "1", "--out", str(tmp_path)]
+    command = ["salloc", "--nodes=2", "--exclusive", *typed, *where]
+    done = subprocess.run(command, env={**os.environ, **slurm}, capture_output=True, text=True, timeout=58, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["job"]["nodes"] == 2
+    assert "on 2 nodes of Slurm job" in done.stderr
+
+
+def digest(slurm: Mapping[str, str], *words: str) -> str:
+    """The line about the parameters of a short training; as many threads on every node as on the one here."""
+    command = [sys.executable, "-m", "seatrial", "train", "digits", "--max-steps", "6", "--device", "cpu", *words]
+    done = subprocess.run(
+        [*command, "--env", "OMP_NUM_THREADS=1"],
+        env={**os.environ, **slurm},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("digests of all ranks equal:"))
+    return line
+
+
+def test_the_same_parameters_as_on_this_machine(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    here = digest(slurm, "--nproc-per-node", "2", "--out", str(tmp_path / "here"))
+    assert digest(slurm, *ON, "--out", str(tmp_path / "there")) == here
+
+
+def test_ctrl_c_cancels_the_job(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    running = Trial(tmp_path, "smoke", *ON, plant=["hang@compute:0"], env=slurm)
+    running.until(begins("compute"))
+    running.signal(signal.SIGINT)
+    over = ended(running, slurm)
+    assert over.exit_code == 130
+    assert over.report["acceptance"]["interrupted_by"] == "SIGINT"
+
+
+def test_a_job_that_somebody_cancels_was_stopped_and_nobody_is_blamed(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    running = Trial(tmp_path, "smoke", *ON, plant=["hang@compute:0"], env=slurm)
+    running.until(begins("compute"))
+    cancel_all(slurm)
+    over = ended(running, slurm)
+    assert over.exit_code == 130
+    assert not any(finding["severity"] == "fail" for finding in over.report["findings"])
+
+
+def test_a_node_that_says_nothing_is_named_before_slurm_notices(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    running = Trial(tmp_path, "smoke", *ON, plant=["hang@compute:0"], env=slurm)
+    running.until(begins("compute"))
+    stopped = agents(tmp_path)[1]
+    os.kill(stopped, signal.SIGSTOP)
+    at = time.monotonic()
+    try:
+        over = ended(running, slurm)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # Slurm has ended it, with the job
+            os.kill(stopped, signal.SIGKILL)
+    assert time.monotonic() - at < LOST_S
+    assert over.exit_code == 1
+    (finding,) = (finding for finding in over.report["findings"] if finding["severity"] == "fail")
+    assert "said nothing" in finding["what"] or "silent" in finding["what"]
+    assert not any(line.startswith("rank 1 ") for line in finding["evidence"])
+
+
+# In the queue
+
+
+@pytest.fixture
+def full(slurm: Mapping[str, str]) -> Iterator[None]:
+    """Somebody else has all nodes."""
+    subprocess.run(
+        ["sbatch", "--nodes=2", "--exclusive", "--job-name=other", "--output=/dev/null", "--wrap=exec sleep 60"],
+        env={**os.environ, **slurm},
+        stdout=subprocess.DEVNULL,
+        timeout=20,
+        check=True,
+    )
+    yield
+    cancel_all(slurm)
+
+
+def in_queue(running: Trial) -> None:
+    """Read what it says until it says why it waits; what was read is not there any more."""
+    assert running.process.stderr is not None
+    while "waits: nodes are not free yet (Resources)" not in (line := running.process.stderr.readline()):
+        assert line, "it ended without waiting"
+
+
+@pytest.mark.usefixtures("full")
+def test_a_job_that_is_cancelled_in_the_queue_is_given_up(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    running = Trial(tmp_path, "smoke", *ON, env=slurm)
+    in_queue(running)
+    cancel_all(slurm, "PENDING")
+    over = running.ended()
+    assert over.exit_code == 3
+    assert any("it was cancelled (CANCELLED)" in finding["what"] for finding in over.grave())
+
+
+@pytest.mark.usefixtures("full")
+def test_ctrl_c_in_the_queue_takes_the_job_back(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    running = Trial(tmp_path, "smoke", *ON, env=slurm)
+    in_queue(running)
+    running.signal(signal.SIGINT)
+    assert running.ended().exit_code == 130
+    assert jobs(slurm) == ["RUNNING"]
+
+
+@pytest.mark.usefixtures("full")
+def test_nobody_waits_in_the_queue_for_ever(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    over = Trial(tmp_path, "smoke", *ON, "--queue-timeout", "4", env=slurm).ended()
+    assert over.exit_code == 3
+    assert any("(--queue-timeout): nodes are not free yet" in finding["what"] for finding in over.grave())
+    assert jobs(slurm) == ["RUNNING"]
+
+
+def test_a_job_that_can_never_start_is_not_waited_for(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    over = ended(Trial(tmp_path, "smoke", "--on", "slurm", "--device", "cpu", "--nodes", "9", env=slurm), slurm)
+    assert over.exit_code == 3
+    assert any("will never start" in finding["what"] for finding in over.grave())
+
+
+def test_a_slurm_that_does_not_answer(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    lines = Path(slurm["SLURM_CONF"]).read_text().splitlines()
+    dead = tmp_path / "slurm.conf"
+    dead.write_text("\n".join("SlurmctldPort=1" if line.startswith("SlurmctldPort=") else line for line in lines))
+    over = Trial(tmp_path / "out", "smoke", *ON, env={"SLURM_CONF": str(dead)}).ended()
+    assert over.exit_code == 3
+    assert any("Slurm does not answer: Unable to contact" in finding["what"] for finding in over.grave())

@@ -1,0 +1,231 @@
+"""``seatrial launch`` for real: scripts as people have them, on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from live.trainings import SEATRIAL, TORCHRUN, Ended, Training, train
+
+SCRIPTS = Path(__file__).parents[1] / "launch" / "scripts"
+"""As a user may have them: they know nothing of seatrial."""
+
+
+def script(folder: Path, text: str) -> str:
+    (folder / "script.py").write_text("import os, signal, sys, time\nrank = int(os.environ['RANK'])\n" + text)
+    return "script.py"
+
+
+def launch(folder: Path, *words: str, command: tuple[str, ...] = SEATRIAL) -> Training:
+    return Training(folder, "launch", "--device", "cpu", "--out", "reports", *words, command=command)
+
+
+def logs(folder: Path) -> dict[str, str]:
+    """Output of each rank, by its file."""
+    return {path.name: path.read_text() for path in sorted((folder / "reports").glob("*/rank*.log"))}
+
+
+def digests(text: str) -> dict[int, str]:
+    told = {
+        int(rank): digest for rank, digest in re.findall(r"^rank (\d) of 2 has ([0-9a-f]{64})$", text, re.MULTILINE)
+    }
+    assert len(told) == 2, text
+    return told
+
+
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What both ranks end with, whoever starts them."""
+    folder = tmp_path_factory.mktemp("env")
+    ended = launch(folder, "--nproc-per-node", "2", str(SCRIPTS / "env_ddp.py")).ended()
+    assert (ended.exit_code, ended.errors.count("\n")) == (0, 1), ended.errors
+    found = digests("\n".join(logs(folder).values()))
+    assert ended.output.splitlines()[-1] == f"rank 0 of 2 has {found[0]}"
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_a_script_for_torchrun_runs_as_it_is(alike: str) -> None:
+    assert len(alike) == 64
+
+
+def test_each_process_knows_its_place_and_gets_all_that_follows_the_script(tmp_path: Path) -> None:
+    name = script(
+        tmp_path,
+        "(here := os.path.dirname(os.path.abspath(__file__))) in sys.path or sys.exit('not importable')\n"
+        "print(*(os.environ[n] for n in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE', 'GROUP_RANK')))\n"
+        "print(sys.argv[1:], os.environ['MASTER_ADDR'], sys.argv[3] == os.environ['MASTER_PORT'])\n"
+        "print(int(os.environ['OMP_NUM_THREADS']) > 0, 'PYTHONSAFEPATH' in os.environ)",
+    )
+    rest = ("{rank}/{nnodes}", "{master_port}", "--debug", "--nproc-per-node", "9", "{{rank}}", "{other}")
+    ended = launch(tmp_path, "--output", "all", "--nproc-per-node", "3", "--pass-local-rank", name, *rest).ended()
+    assert ended.exit_code == 0, ended.errors
+    assert sorted(line for line in ended.output.splitlines() if line[8:].count(" ") == 5) == [
+        f"[rank {rank}] {rank} {rank} 3 3 0" for rank in range(3)
+    ]
+    for rank, text in enumerate(logs(tmp_path).values()):
+        _, args, flags = text.splitlines()
+        port = re.findall(r"'(\d{4,5})'", args)[0]
+        own = [f"--local_rank={rank}", f"{rank}/1", port, "--debug", "--nproc-per-node", "9", "{rank}", "{other}"]
+        assert args == f"{own} 127.0.0.1 True"
+        assert flags == "True False"
+
+
+def test_the_first_that_fails_is_named_with_its_code_and_last_lines(tmp_path: Path) -> None:
+    name = script(
+        tmp_path,
+        "print('begins', flush=True)\n"
+        "if rank == 1:\n    print('about to fail', flush=True); sys.exit(7)\n"
+        "time.sleep(600)",
+    )
+    ended = launch(tmp_path, "--nproc-per-node", "2", name).ended()
+    assert (ended.exit_code, ended.output) == (1, "begins\n")
+    *_, before, last_but_one, last = ended.errors.splitlines()
+    assert (before, last_but_one) == ("  begins", "  about to fail")
+    assert re.fullmatch(r"Error: rank 1 on \S+ failed with exit code 7: about to fail; all output is in \S+\.", last)
+    assert len(logs(tmp_path)) == 2
+
+
+def test_who_only_misses_the_others_is_not_named(tmp_path: Path) -> None:
+    """Rank 0 hears of the end of rank 1 and is gone first, as ranks are that need long to leave their device."""
+    name = script(
+        tmp_path,
+        "if rank == 1:\n    time.sleep(1.2); sys.exit('the disk is full')\n"
+        "raise RuntimeError('gloo/transport/tcp/pair.cc:534 Connection closed by peer')",
+    )
+    ended = launch(tmp_path, "--nproc-per-node", "2", name).ended()
+    assert "Error: rank 1 on" in ended.errors
+    assert "failed with exit code 1: the disk is full" in ended.errors
+
+
+def test_all_start_again_where_one_fails(tmp_path: Path) -> None:
+    name = script(
+        tmp_path,
+        "if rank == 1 and not os.path.exists('once'):\n    open('once', 'w').close(); os.kill(os.getpid(), 9)\n"
+        "while not os.path.exists('once'): time.sleep(0.01)\n"
+        "print('at', os.environ['MASTER_PORT'], sys.argv[1])",
+    )
+    ended = launch(tmp_path, "--nproc-per-node", "2", "--max-restarts", "2", name, "{master_port}").ended()
+    assert ended.exit_code == 0, ended.errors
+    assert "was killed by signal 9 (SIGKILL); all ranks start again (1 of at most 2)" in ended.errors
+    texts = logs(tmp_path)
+    assert sorted(texts) == [f"rank{rank}.gen{generation}.log" for rank in (0, 1) for generation in (0, 1)]
+    assert re.fullmatch(r"at (\d+) \1\n", texts["rank1.gen1.log"])
+
+
+@pytest.mark.parametrize("heeds", [True, False], ids=["heeds", "ignores"])
+def test_ctrl_c_gives_the_script_its_grace(tmp_path: Path, heeds: bool) -> None:
+    name = script(
+        tmp_path,
+        "def stop(*_):\n    print('saved', flush=True)\n"
+        + ("    sys.exit(0)\n" if heeds else "")
+        + "signal.signal(signal.SIGTERM, stop); print('up', flush=True)\nwhile True: time.sleep(0.02)",
+    )
+    running = launch(tmp_path, "--nproc-per-node", "2", "--grace", "20" if heeds else "0.3", name)
+    running.until(lambda: list(logs(tmp_path).values()) == ["up\n", "up\n"])
+    running.process.send_signal(signal.SIGINT)
+    ended = running.ended()
+    assert ended.exit_code == 130, ended.errors
+    assert list(logs(tmp_path).values()) == ["up\nsaved\n"] * 2
+    assert {event["code"] for event in running.events("exit")} == {0 if heeds else -signal.SIGKILL}
+
+
+def test_nothing_of_the_file_that_travels_reaches_the_script(tmp_path: Path, pyz: Path) -> None:
+    name = script(tmp_path, "print(os.environ.get('PYTHONPATH'), os.environ.get('PYTHONSAFEPATH'))")
+    before = os.environ.get("PYTHONPATH")
+    ended = launch(tmp_path, "--nproc-per-node", "1", name, command=(sys.executable, str(pyz))).ended()
+    assert (ended.exit_code, ended.output) == (0, f"{before} None\n"), ended.errors
+
+
+def test_the_one_process_of_a_pod_starts_the_ranks_of_its_node(tmp_path: Path) -> None:
+    name = script(tmp_path, "print(rank, *(os.environ[n] for n in ('LOCAL_RANK', 'WORLD_SIZE', 'GROUP_RANK')))")
+    nodes = []
+    for node_rank in range(2):
+        told = {"PET_NNODES": "2", "PET_NODE_RANK": str(node_rank), "PET_NPROC_PER_NODE": "2"}
+        told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "SEATRIAL_TOKEN": str(tmp_path)}
+        words = ("launch", "--device", "cpu", "--output", "all", name)
+        nodes.append(Training(tmp_path, *words, env=told))
+    first, second = [node.ended() for node in nodes]
+    assert (first.exit_code, second.exit_code) == (0, 0), first.errors + second.errors
+    assert sorted(first.output.splitlines()) == [f"[rank {n}] {n} {n % 2} 4 {n // 2}" for n in range(4)]
+    assert second.output == ""
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = re.findall(
+    r"^```sh\n# runs beside train.py\n(.*?)^```", (DOCS / "launching.md").read_text(), re.MULTILINE | re.DOTALL
+)
+SHOWS = """import os, sys
+print(*sys.argv[1:], os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", "".join(PAGE).splitlines())
+def test_an_example_of_the_page(tmp_path: Path, line: str) -> None:
+    (tmp_path / "package").mkdir()
+    for name in ("train.py", "package/train.py"):
+        (tmp_path / name).write_text(SHOWS)
+    ended = Training(tmp_path, *shlex.split(line)[1:]).ended()
+    assert ended.exit_code == 0, ended.errors
+    assert "{" not in ended.output
+    assert "--epochs 3" in ended.output or "2 0 of 1" in ended.output or "0 of 2" in ended.output
+
+
+def ended_alike(ended: Ended, folder: Path, digest: str) -> None:
+    assert ended.exit_code == 0, ended.errors
+    text = "\n".join(logs(folder).values())
+    assert set(digests(text).values()) == {digest}
+
+
+@pytest.mark.slow
+def test_a_script_for_torch_distributed_launch_is_given_its_local_rank(tmp_path: Path, alike: str) -> None:
+    words = ("--nproc-per-node", "2", "--pass-local-rank", str(SCRIPTS / "local_rank_ddp.py"), "--epochs", "3")
+    ended_alike(launch(tmp_path, *words).ended(), tmp_path, alike)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("url", ["tcp://{master_addr}:{master_port}", "file://FOLDER/meet"])
+def test_a_script_that_is_told_where_to_meet(tmp_path: Path, alike: str, url: str) -> None:
+    told = ("--rank", "{rank}", "--world-size", "2", "--dist-url", url.replace("FOLDER", str(tmp_path)))
+    ended = launch(tmp_path, "--nproc-per-node", "2", str(SCRIPTS / "url_ddp.py"), *told).ended()
+    ended_alike(ended, tmp_path, alike)
+
+
+@pytest.mark.slow
+def test_a_script_that_starts_its_ranks_itself_is_started_once(tmp_path: Path, alike: str) -> None:
+    told = ("--nnodes={nnodes}", "--node_rank={node_rank}", "--nproc_per_node={nproc_per_node}")
+    where = "--dist-url=tcp://{master_addr}:{master_port}"
+    words = ("--per-node", "--nproc-per-node", "2", str(SCRIPTS / "spawn_ddp.py"), *told, where)
+    ended_alike(launch(tmp_path, *words).ended(), tmp_path, alike)
+
+
+@pytest.mark.slow
+def test_a_launcher_of_torch_may_be_what_is_launched(tmp_path: Path, alike: str) -> None:
+    told = ("--nnodes={nnodes}", "--node-rank={node_rank}", "--nproc-per-node={nproc_per_node}")
+    where = ("--master-addr={master_addr}", "--master-port={master_port}")
+    words = ("--per-node", "--nproc-per-node", "2", "-m", TORCHRUN[-1], *told, *where, str(SCRIPTS / "env_ddp.py"))
+    ended_alike(launch(tmp_path, *words).ended(), tmp_path, alike)
+
+
+@pytest.mark.slow
+def test_of_a_real_training_the_rank_that_failed_is_named(tmp_path: Path) -> None:
+    words = ("launch", "--device", "cpu", "--nproc-per-node", "2", str(SCRIPTS / "env_ddp.py"))
+    ended = train(tmp_path, *words, env={"TOY_FAILS": "1"})
+    assert ended.exit_code == 1
+    assert re.search(r"Error: rank 1 on \S+ failed with exit code 1: rank 1 fails as it was told;", ended.errors)
+
+
+@pytest.mark.slow
+def test_typed_under_torchrun_each_process_becomes_the_script(tmp_path: Path, alike: str) -> None:
+    command = (*TORCHRUN, "--nproc-per-node", "2", *SEATRIAL[1:])
+    ended = train(tmp_path, "launch", str(SCRIPTS / "env_ddp.py"), command=command)
+    assert ended.exit_code == 0, ended.errors
+    assert set(digests(ended.output).values()) == {alike}
+    assert ended.errors.count("seatrial launch") == 1
+    assert not (tmp_path / "reports").exists()

@@ -1,0 +1,76 @@
+"""Write deploy/examples: each file is what the command in its first lines prints.
+
+.venv/bin/python tools/make_examples.py
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from seatrial.launch.conduct import would_start
+from seatrial.launch.pyz import parse
+from seatrial.launch.request import job_of, request_of
+from seatrial.launch.train_request import resolve
+from seatrial.probe.identity import Identity
+
+__all__ = ["EXAMPLES", "FOLDER", "text_of"]
+
+FOLDER = Path(__file__).parents[1] / "deploy" / "examples"
+_IMAGE = "registry.example.com/ml/train:1"
+_NOBODY = Identity(launcher="none", level="none")
+
+EXAMPLES = {
+    "job-one-node-4-gpus": "run quick --on job --gpus-per-node 4 --shm-size 1Gi --node-selector launch=Karpenter",
+    "job-2-nodes": "run standard --on job --nodes 2 --gpus-per-node 8 --shm-size 16Gi --spread required",
+    "job-cpu": "run smoke --on job --nodes 2 --gpu-resource none --nproc-per-node 2",
+    "job-amd": "run quick --on job --nodes 2 --gpus-per-node 8 --gpu-resource amd.com/gpu",
+    "job-openshift-arbitrary-uid": "run quick --on job --nodes 2 --gpus-per-node 1 --openshift arbitrary-uid",
+    "jobset-train": "train mnist --on jobset --nodes 2 --gpus-per-node 8 --max-restarts 2 --epochs 3 --data /data/mnist"
+    " --checkpoint-dir /data/checkpoints --pvc data:/data",
+    "pytorchjob-2x4": "train fashion-mnist --on pytorchjob --nodes 2 --gpus-per-node 4 --model resnet18 --epochs 1"
+    " --batch-size 256 --data /data --pvc fashion-mnist:/data",
+    "pytorchjob-4x2-host-network": "train fashion-mnist --on pytorchjob --nodes 4 --gpus-per-node 2 --model resnet18"
+    " --epochs 1 --batch-size 256 --data /data --pvc fashion-mnist:/data --host-network --spread required",
+    "pytorchjob-8x1-file": "train fashion-mnist --on pytorchjob --nodes 8 --gpus-per-node 1 --model resnet18 --epochs 1"
+    " --batch-size 256 --data /data --pvc fashion-mnist:/data --init file:///data/meet-example",
+    "pytorchjob-trial": "run quick --on pytorchjob --nodes 2 --gpus-per-node 8",
+    "trainjob-torch": "run quick --on trainjob --nodes 2 --gpus-per-node 8",
+    "trainjob-mpi": "run quick --on trainjob --runtime mpi --nodes 2 --gpus-per-node 8",
+    "mpijob": "run quick --on mpijob --nodes 2 --gpus-per-node 2 --shm-size 8Gi",
+    "mpijob-openshift-custom-scc": "run quick --on mpijob --nodes 2 --gpus-per-node 2 --openshift custom-scc"
+    " --namespace kubeflow-testing",
+    "rdma": "run standard --on job --nodes 4 --gpus-per-node 8 --rdma rdma/hca_shared_devices_a=8 --cpu 64"
+    " --memory 512Gi --shm-size 64Gi --spread required --toleration reserved=trials:NoSchedule",
+}
+"""Name of the file -> what is typed after ``seatrial``, but for what all of them have."""
+
+
+def text_of(name: str) -> str:
+    """The file: the command, and what it prints, but for the Secret: nobody is to run with one that all can read."""
+    common = f"--image {_IMAGE} --image-has-seatrial --name example --dry-run"
+    command, *typed = shlex.split(f"{EXAMPLES[name]} {common}")
+    values = parse("seatrial", command, typed)
+    if command == "run":
+        lines = would_start(job_of(request_of(values), _NOBODY, None)[0], values["out"])
+    else:
+        lines = resolve(values, _NOBODY, {}, debug=False).dry_run()
+    documents = "\n".join(lines).split("---\n")
+    kept = [document for document in documents[1:] if "\nkind: Secret\n" not in document]
+    assert len(kept) == len(documents) - 2
+    head = [
+        f"# Printed by: seatrial {EXAMPLES[name]}",
+        f"#   {common}",
+        "# but for its Secret, which is another one in each run; before this is applied:",
+        '#   kubectl create secret generic example --from-literal=token="$(openssl rand -hex 24)"',
+        "# Made by tools/make_examples.py.",
+    ]
+    return "\n".join(head) + "\n" + "".join(f"---\n{document.rstrip()}\n" for document in kept)
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for old in FOLDER.glob("*.yaml"):
+        old.unlink()
+    for each in EXAMPLES:
+        (FOLDER / f"{each}.yaml").write_text(text_of(each))
