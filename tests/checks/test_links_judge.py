@@ -181,6 +181,13 @@ def test_a_search_that_was_cut_short_is_no_pass(slow: Slow) -> None:
         assert {f.culprit for f in cut.findings} <= {f.culprit for f in full.findings}
 
 
+def test_processes_on_the_cpus_of_one_node_have_no_link() -> None:
+    cluster = SimulatedCluster(nodes=1, nproc_per_node=4)
+    ruling = cluster.trial()
+    assert (cluster.rounds, ruling.absent, ruling.judged) == ([], (), ())
+    assert [finding.severity for finding in ruling.findings] == ["info"]
+
+
 @pytest.mark.parametrize("why", ["1 rank", "MPI has no group before the world"])
 def test_what_cannot_be_measured_is_said(why: str) -> None:
     evidence = SimulatedCluster(nodes=2).evidence()

@@ -36,6 +36,12 @@ FLOORS_S = {"cpu": 1e-3, "cuda": 50e-6}
 _BETWEEN = "nodes"
 _ORIGIN = "fleet: what healthy pairs reach"
 _MOST_TOLD = 6
+_NO_LINK = Finding(
+    severity="info",
+    check="links",
+    what="nothing was measured: between processes on the CPUs of one node there is no link",
+    culprit=Culprit(kind="none", name="nobody"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +90,8 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     findings: list[Finding] = []
     judged: list[Judged] = []
     absent: list[str] = []
+    if not any(_fabrics(evidence, params)):
+        findings.append(_NO_LINK)
     for fabric in _fabrics(evidence, params):
         seen = _look(evidence, fabric)
         if propose(seen.all, fabric.topology, fabric.limits) is not None:
@@ -122,7 +130,8 @@ def _fabrics(evidence: Evidence, params: Params) -> Iterator[_Fabric]:
         nodes.setdefault(seen.node_rank, []).append(rank)
     effect = EFFECTS[evidence.device_type]
     for node, ranks in sorted(nodes.items()):
-        if len(ranks) > 1:
+        # Between processes on the CPUs of one node there is no cable: what is slow there is whoever else computes.
+        if len(ranks) > 1 and evidence.device_type != "cpu":
             topology = Topology(members=tuple(ranks), kind="device")
             yield _Fabric(name=f"devices of node {node}", topology=topology, limits=Limits(effect=effect))
     if len(nodes) < 2:

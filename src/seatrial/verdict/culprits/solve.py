@@ -9,7 +9,7 @@ from typing import Literal
 
 from seatrial.verdict.culprits.cover import most_rounds
 from seatrial.verdict.culprits.cuts import Cut, find_cuts, name_cuts
-from seatrial.verdict.culprits.others import judge_alone, judge_digests, judge_phases
+from seatrial.verdict.culprits.others import judge_alone
 from seatrial.verdict.culprits.rates import Rates, gather
 from seatrial.verdict.culprits.records import (
     Cell,
@@ -42,8 +42,7 @@ def solve(observations: Observations, topology: Topology, limits: Limits = _NO_L
     """
     alone = judge_alone(observations.alone, topology)
     broken = {member for each in alone for member in each.members}
-    bits, bits_remain = judge_digests(observations.digests, topology)
-    hung, hung_remain = judge_phases(observations.phases, topology)
+    told, told_remain = _witnesses(observations, topology)
     diagnosis = _solve_rates(observations, topology, limits, broken, latency=False)
     if any(each.latency_s is not None for each in observations.pairs):
         late = _solve_rates(observations, topology, limits, broken, latency=True)
@@ -56,9 +55,19 @@ def solve(observations: Observations, topology: Topology, limits: Limits = _NO_L
         )
     return replace(
         diagnosis,
-        culprits=(*alone, *bits, *hung, *diagnosis.culprits),
-        remains=(*bits_remain, *hung_remain, *diagnosis.remains),
+        culprits=(*alone, *told, *diagnosis.culprits),
+        remains=(*told_remain, *diagnosis.remains),
     )
+
+
+def _witnesses(observations: Observations, topology: Topology) -> tuple[tuple[Named, ...], tuple[str, ...]]:
+    if not (observations.digests or observations.phases):
+        return (), ()
+    from seatrial.verdict.culprits.witnesses import judge_digests, judge_phases
+
+    bits, bits_remain = judge_digests(observations.digests, topology)
+    hung, hung_remain = judge_phases(observations.phases, topology)
+    return bits + hung, bits_remain + hung_remain
 
 
 def _solve_rates(
