@@ -25,7 +25,7 @@ from seatrial.launch.bundle import contents, write_bundle
 from seatrial.plan.source import LEVELS
 from seatrial.plan.tables import load_table
 
-LARGEST_BYTES = 196_400
+LARGEST_BYTES = 180_000
 """A ConfigMap with it then passes a plain ``kubectl apply``, which keeps a copy in an annotation of at most 256 KiB."""
 
 BUILD = """
