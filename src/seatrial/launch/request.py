@@ -80,8 +80,8 @@ def _see_that_it_travels(plan: Plan) -> None:
     missing = [name for name in plan.checks if not travels(PurePosixPath("checks", f"{name}.py"))]
     if missing:
         raise RequestError(
-            f"{', '.join(missing)}: what is sent to other machines is built without it; install seatrial there and start"
-            " it with torchrun, mpirun or srun, or leave it out (--skip)."
+            f"{', '.join(missing)}: what is sent to other machines is built without it; install seatrial there and"
+            " start it with torchrun, mpirun or srun, or leave it out (--skip)."
         )
 
 

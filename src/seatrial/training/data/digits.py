@@ -4,8 +4,8 @@ Source: Optical Recognition of Handwritten Digits, E. Alpaydin and C. Kaynak, UC
 https://doi.org/10.24432/C50P49, licence CC BY 4.0; see NOTICE beside this file. These are the images of its test part,
 as scikit-learn distributes them.
 
-``digits.bin`` is a bz2 stream of 65 columns of 1,797 bytes: the labels, then 64 pixels (0 to 16, row by row). In the columns
-of pixels the images of one label stand together, each label's in their order, because so they pack smallest. Beside the
+``digits.bin`` is a bz2 stream of 65 columns of 1,797 bytes: the labels, then 64 pixels (0 to 16, row by row). In the
+columns of pixels the images of one label stand together, each label's in their order: so they pack smallest. Beside the
 labels they stand in the order of the SHA-256 of their number in the source (``str(number)``), so that the split, the
 first 1,437 to train and the last 360 to test, is a fixed mixture of classes and writers.
 """
