@@ -106,7 +106,7 @@ def hosts_of(fault: str) -> int:
 
 
 def is_right(found: list[tuple[str, str]], fault: str) -> bool:
-    """Whether those and nobody else were to be named. A lossy node may be clean with somebody by luck: then its links."""
+    """Whether those were to be named and nobody else. A lossy node may be clean with somebody by luck: its links."""
     if "loses" in fault:
         return bool(found) and all("node2" in name for _, name in found)
     return found == FAULTS[fault][1]
