@@ -69,7 +69,7 @@ def test_the_order_of_observations_means_nothing(case: tuple[int, Observations],
 
 
 @given(observations())
-def test_no_member_is_named_that_was_clean_with_a_member_that_is_clean_everywhere_else(
+def test_no_member_is_sure_to_be_bad_that_was_clean_with_a_member_that_is_clean_everywhere_else(
     case: tuple[int, Observations],
 ) -> None:
     size, seen = case
@@ -78,7 +78,8 @@ def test_no_member_is_named_that_was_clean_with_a_member_that_is_clean_everywher
     rates = {(p.source, p.target): p.gbps or 0.0 for p in seen.pairs}
     limit = diagnosis.limit or 0.0
     for each in diagnosis.culprits:
-        if each.kind != "node":
+        # One with three slow links or more is only likely to be bad: it may be so at times.
+        if each.kind != "node" or each.confidence == "likely":
             continue
         (member,) = each.members
         for other in set(range(size)) - {member}:

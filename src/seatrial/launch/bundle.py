@@ -24,6 +24,7 @@ import os
 import stat
 import zipfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 import seatrial
@@ -169,6 +170,7 @@ def _is_dense(content: bytes) -> bool:
     return len(bz2.compress(content)) >= len(content) > _LEAST_BYTES
 
 
+@cache
 def _made_small(path: PurePosixPath, content: bytes) -> tuple[PurePosixPath, bytes]:
     if path.suffix == ".py":
         return path, stripped(content.decode().replace("\r\n", "\n")).encode()
