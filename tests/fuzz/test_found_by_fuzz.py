@@ -16,6 +16,7 @@ from seatrial.cli import main
 from seatrial.conductor.conclude import conclude
 from seatrial.errors import RequestError
 from seatrial.launch.joined import meet
+from seatrial.launch.pyz import parse
 from seatrial.plan.reader import read_plan
 from seatrial.probe.identity import identify
 from seatrial.report.progress import Progress
@@ -166,3 +167,17 @@ def test_a_dry_run_shows_control_characters_as_a_shell_reads_them(tmp_path: Path
         code, out, _ = typed(main, ["run", "--dry-run", "smoke", "--device", "cpu", "--out", "it's \x1b é"])
     assert code == 0
     assert r"$'SEATRIAL_KEEP=it\x27s \x1b \xc3\xa9/RUN-ID'" in out
+
+
+@pytest.mark.parametrize("word", ["--on=--", "--only=--", "--epochs=--"])
+def test_two_dashes_are_no_value_of_the_file_that_travels(word: str) -> None:
+    with pytest.raises(RequestError, match=f"{word}: two dashes are no value"):
+        parse("seatrial.pyz", "run", ["smoke", word])
+
+
+@pytest.mark.parametrize("size", ["2", True, [2], 2.0])
+def test_a_number_of_ranks_that_is_none_is_no_pass(size: Any) -> None:
+    stream = healthy()
+    (run,) = [event for event in stream.events if event["kind"] == "run"]
+    run["job"] = {**run["job"], "world_size": size}
+    assert _trial(stream).missing

@@ -116,4 +116,7 @@ def _add(parser: argparse._ArgumentGroup, option: Option) -> None:
 def _value(option: Option, value: Any) -> Any:
     if option.rest and value[:1] == ["--"]:
         value = value[1:]
+    if not option.rest and any(isinstance(each, list) for each in (value or () if option.multiple else [value])):
+        # argparse takes the two dashes out of --on=-- and leaves an empty list.
+        raise RequestError(f"{option.flags[0]}=--: two dashes are no value.")
     return tuple(value or ()) if option.multiple or option.rest else value
