@@ -19,6 +19,7 @@ from seatrial.launch.joined import meet
 from seatrial.launch.pyz import parse
 from seatrial.plan.reader import read_plan
 from seatrial.probe.identity import identify
+from seatrial.probe.torch_install import find_torch
 from seatrial.report.progress import Progress
 from seatrial.verdict.trial import Trial
 
@@ -181,3 +182,10 @@ def test_a_number_of_ranks_that_is_none_is_no_pass(size: Any) -> None:
     (run,) = [event for event in stream.events if event["kind"] == "run"]
     run["job"] = {**run["job"], "world_size": size}
     assert _trial(stream).missing
+
+
+def test_the_name_of_an_interpreter_is_told_once() -> None:
+    name = "a" * 300
+    with pytest.raises(RequestError) as refused:
+        find_torch(name)
+    assert str(refused.value).count(name) == 1

@@ -63,7 +63,10 @@ def find_torch(python: str) -> TorchInstall:
         )
         found = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        raise RequestError(f"--python {python}: it does not run as a Python interpreter ({error}).") from error
+        # Of OSError the reason alone: its text repeats the name. That of a timeout has our whole program in it.
+        late = isinstance(error, subprocess.TimeoutExpired)
+        why = f"no answer in {_TIMEOUT_S:g} s" if late else getattr(error, "strerror", None) or error
+        raise RequestError(f"--python {python}: it does not run as a Python interpreter ({why}).") from error
     if tuple(int(part) for part in found["python"].split(".")[:2]) < _OLDEST_PYTHON:
         raise RequestError(
             f"--python {python}: it is Python {found['python']}, and seatrial needs"
