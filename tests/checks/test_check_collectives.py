@@ -172,6 +172,7 @@ def test_a_wrong_contribution_is_traced_to_its_rank(tmp_path: Path, world_size: 
     assert all(operation in finding.what for operation in ("all_gather", "all_reduce", "all_to_all", "send_recv"))
 
 
+@pytest.mark.slow
 def test_an_operation_that_the_backend_lacks_is_told_and_passed_over(tmp_path: Path) -> None:
     told = run_world(tmp_path, 2, {"cpu_sizes": [8, 4096], "repeats": 2}, "lacking")
     ruling = CHECK.judge(evidence_of(told), SMALL)
@@ -180,6 +181,7 @@ def test_an_operation_that_the_backend_lacks_is_told_and_passed_over(tmp_path: P
     assert (finding.severity, finding.what) == ("warn", "all_to_all was not checked: backend gloo does not have it")
 
 
+@pytest.mark.slow
 def test_a_broken_connection_is_no_lacking_operation(tmp_path: Path) -> None:
     told = run_world(tmp_path, 2, {"cpu_sizes": [8], "repeats": 2}, "broken")
     assert all("Connection closed by peer" in error for error in told)
