@@ -94,7 +94,10 @@ class _Stopwatch:
     def on_start(self, start: object) -> None:
         pass
 
-    def on_step(self, step: int, loss: float, lr: float) -> None:
+    def on_losses(self, step: int, loss: float) -> None:
+        pass
+
+    def on_step(self, step: int) -> None:
         if step == self._first:
             self._began, self._cpu_began = time.perf_counter(), time.process_time()
         elif step == self._last:
