@@ -24,7 +24,8 @@ of their own:
 or, to go without a second torch, with ``pip install --no-deps`` for each of accelerate, lightning-fabric,
 lightning-utilities, numpy, psutil, safetensors, huggingface_hub, tqdm, torchvision, pillow, and a file
 ``.venv-bench/lib/python3.*/site-packages/torch.pth`` with one line: the site-packages folder that has torch. What
-cannot be imported is left out, and the result says so. So does it of ResNet-18 on a GPU, which this bench does not measure yet.
+cannot be imported is left out, and the result says so. So does it of ResNet-18 on a GPU, which this bench does not
+measure yet.
 
 Writes bench/results/training.json.
 """
