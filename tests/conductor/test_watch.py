@@ -5,14 +5,27 @@ from __future__ import annotations
 import pytest
 from conductor.simulated_records import BEHIND, INSIDE
 
-from seatrial.conductor.watch import PATIENCE_S, Pulse, at_deadline, outside, stopped, suspects
+from seatrial.conductor.watch import PATIENCE_S, Pulse, at_deadline, idle, outside, stopped, suspects
 
 NOW = 1_000.0
 LONG_AGO = NOW - PATIENCE_S
 
 
-def _pulse(number: int = 5, state: str = "S", moved_at: float = LONG_AGO, held_since: float | None = None) -> Pulse:
-    return Pulse(state=state, number=number, phase=f"phase {number}", moved_at=moved_at, held_since=held_since)
+def _pulse(
+    number: int = 5,
+    state: str = "S",
+    moved_at: float = LONG_AGO,
+    held_since: float | None = None,
+    entered_at: float = LONG_AGO,
+) -> Pulse:
+    return Pulse(
+        state=state,
+        number=number,
+        phase=f"phase {number}",
+        moved_at=moved_at,
+        held_since=held_since,
+        entered_at=entered_at,
+    )
 
 
 def _told(seen: list) -> list[tuple[str, int | None]]:  # type: ignore[type-arg]
@@ -34,6 +47,8 @@ def test_cpu_time_moves_a_rank_and_noise_does_not() -> None:
     assert pulse.moved_at == 11.0
     pulse.update(("S", 3.3, 2, "y"), 12.0)
     assert (pulse.moved_at, pulse.number, pulse.phase) == (12.0, 2, "y")
+    pulse.update(("S", 9.9, 2, "y"), 13.0)
+    assert (pulse.moved_at, pulse.entered_at) == (13.0, 12.0)
 
 
 def test_missed_time_is_nobodys_silence() -> None:
@@ -75,6 +90,41 @@ def test_by_stacks_only_those_outside_are_named_and_only_if_some_are_inside() ->
     assert _told(outside(pulses, {0: INSIDE, 1: BEHIND, 2: INSIDE, 3: INSIDE}, NOW)) == [("absent", 1)]
     assert outside(pulses, dict.fromkeys(pulses, INSIDE), NOW) == []
     assert outside(pulses, dict.fromkeys(pulses, BEHIND), NOW) == []
+
+
+def test_idle_is_who_is_quiet_with_the_fewest_phases_while_nobody_enters_one() -> None:
+    pulses = {0: _pulse(), 1: _pulse(moved_at=NOW), 2: _pulse(6)}
+    assert idle(pulses, [0, 1, 2], NOW) == [0]
+    assert idle(pulses, [1, 2], NOW) == []
+    assert idle({**pulses, 2: _pulse(6, moved_at=NOW, entered_at=NOW)}, [0, 1, 2], NOW) == []
+    assert idle(pulses, [], NOW) == []
+
+
+def _in(place: str) -> str:
+    """A stack whose innermost frame is there."""
+    return INSIDE.replace("/x/torch/distributed/c10d.py", place)
+
+
+@pytest.mark.parametrize(
+    ("place", "waits"),
+    [
+        ("/x/seatrial/worker/mpi_group.py", True),
+        ("/x/seatrial/worker/mpi_work.py", True),
+        ("/x/torch/cuda/__init__.py", True),
+        ("/x/seatrial/worker/mpi_staging.py", False),
+        # Backward waits for others, or computes: who uses CPU time in it may be the one that is waited for.
+        ("/x/torch/autograd/graph.py", False),
+    ],
+)
+def test_who_spins_waits_by_its_stack_and_who_computes_holds_back_every_accusation(place: str, waits: bool) -> None:
+    pulses = {0: _pulse(moved_at=NOW), 1: _pulse(), 2: _pulse()}
+    stacks = {0: _in(place), 1: BEHIND, 2: INSIDE}
+    assert _told(outside(pulses, stacks, NOW)) == ([("absent", 1)] if waits else [])
+
+
+def test_who_sleeps_in_backward_waits_for_others() -> None:
+    pulses = {0: _pulse(), 1: _pulse()}
+    assert _told(outside(pulses, {0: _in("/x/torch/autograd/graph.py"), 1: BEHIND}, NOW)) == [("absent", 1)]
 
 
 def test_a_stack_that_says_nothing_of_the_step_loop_accuses_nobody() -> None:
