@@ -172,6 +172,20 @@ def test_two_hosts(hosts: Callable[[int], Hosts], tmp_path: Path, mpirun: str) -
 
 @pytest.mark.hosts
 @first_mpirun
+def test_nodes_meet_on_the_network_between_them(hosts: Callable[[int], Hosts], mpirun: str) -> None:
+    """That on which they reach us may be another one."""
+    made = hosts(3)
+    for host in made.each[1:]:
+        host.join_network(f"10.88.0.{host.number}/24")
+        (host.etc / "hosts").write_text("127.0.0.1 localhost\n10.88.0.1 node1\n10.88.0.2 node2\n")
+    ended = OnHosts(made, mpirun, "bootstrap", "--hosts", "node1:1,node2:1").ended()
+    assert ended.exit_code == 0, ended.errors
+    seen = {event["hostname"]: event["address"] for event in ended.events() if event["kind"] == "node"}
+    assert seen == {"node1": "10.88.0.1", "node2": "10.88.0.2"}
+
+
+@pytest.mark.hosts
+@first_mpirun
 def test_a_host_that_is_cut_off_is_named(hosts: Callable[[int], Hosts], mpirun: str) -> None:
     made = hosts(2)
     running = OnHosts(made, mpirun, "compute", "--hosts", "node0:1,node1:1")
