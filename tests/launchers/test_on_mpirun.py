@@ -100,6 +100,17 @@ def test_an_agent_that_dies_is_named_and_nobody_else(tmp_path: Path, mpirun: str
     assert not any(line.startswith("rank 1 ") for line in finding["evidence"])
 
 
+@each_mpirun
+def test_what_an_mpirun_refuses_is_a_wrong_request(tmp_path: Path, mpirun: str) -> None:
+    words = ["run", "smoke", *ON, "--mpirun", mpirun, "--mpi-arg=--foo-bar", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "seatrial", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 2, done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("Error: "))
+    assert "foo-bar" in line
+    assert line.endswith("; see --mpi-arg.")
+
+
 @first_mpirun
 def test_an_mpirun_that_hangs_is_ended(tmp_path: Path, mpirun: str) -> None:
     """What was measured does not depend on it; conftest looks for what is left."""

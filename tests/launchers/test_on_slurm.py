@@ -188,10 +188,22 @@ def test_nobody_waits_in_the_queue_for_ever(slurm: Mapping[str, str], tmp_path: 
     assert jobs(slurm) == ["RUNNING"]
 
 
-def test_a_job_that_can_never_start_is_not_waited_for(slurm: Mapping[str, str], tmp_path: Path) -> None:
-    over = ended(Trial(tmp_path, "smoke", "--on", "slurm", "--device", "cpu", "--nodes", "9", env=slurm), slurm)
-    assert over.exit_code == 3
-    assert any("will never start" in finding["what"] for finding in over.grave())
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--nodes=9"], "will never start: the partition is too small for it or does not allow it; see --nodes"),
+        (["--partition=nope"], "Error: sbatch refuses the job: Invalid partition name specified; it asks for --nodes=2"),
+        (["--slurm-arg=--foo"], "Error: sbatch refuses the job: unrecognized option '--foo'; it asks for --nodes=2"),
+        (["--container-image=x"], "Error: srun: unrecognized option '--container-image=x'; see --slurm-arg and"),
+    ],
+)
+def test_what_slurm_refuses_is_a_wrong_request(
+    slurm: Mapping[str, str], tmp_path: Path, words: list[str], why: str
+) -> None:
+    command = [sys.executable, "-m", "seatrial", "run", "smoke", *ON, *words, "--out", str(tmp_path)]
+    done = subprocess.run(command, env={**os.environ, **slurm}, capture_output=True, text=True, timeout=55, check=False)
+    assert (done.returncode, why in done.stderr) == (2, True), done.stderr
+    assert jobs(slurm) == []
 
 
 def test_a_slurm_that_does_not_answer(slurm: Mapping[str, str], tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from seatrial.errors import RequestError
 from seatrial.launch.agents import Adopt, Agents
 from seatrial.launch.bundle import write_bundle
 from seatrial.launch.command import Command, pasted, shown
-from seatrial.launch.launcher_words import reason, reason_of_agent
+from seatrial.launch.launcher_words import reason, reason_of_agent, refused
 
-__all__ = ["FileCommand", "Launcher", "prepare", "shown_with_files"]
+__all__ = ["FileCommand", "Launcher", "prepare", "refuse", "shown_with_files"]
 
 _TERMINATED_S = 3.0
 _LOOK_S = 1.0
@@ -77,7 +77,10 @@ class Launcher(Agents):
         super().start(commands, folder, caught, adopt)
 
     def news(self) -> tuple[int, str] | str | None:
-        """How a launcher ended, or why an agent has not come although the launcher goes on."""
+        """How a launcher ended, or why an agent has not come although the launcher goes on.
+
+        Raises RequestError when it refuses what it was asked for.
+        """
         if not self._seen:
             found = self._look()
             self._seen = found is not None
@@ -86,11 +89,13 @@ class Launcher(Agents):
         return super().news()
 
     def _look(self) -> tuple[int, str] | str | None:
-        for process in self.processes.values():
+        for node, process in self.processes.items():
             code = process.poll()
             if code is not None and code < 0:
                 # Whoever sent it, no node is at fault.
                 return f"{signal.Signals(-code).name}, which its launcher got"
+            if code:
+                refuse(self._logs[node])
         if self._clock() >= self._look_at:
             self._look_at = self._clock() + _LOOK_S
             for log, node in {log: node for node, log in reversed(self._logs.items())}.items():
@@ -115,6 +120,13 @@ class Launcher(Agents):
 
     def _running(self) -> set[int]:
         return {process.pid for process in self.processes.values() if process.poll() is None}
+
+
+def refuse(log: Path) -> None:
+    """Raises RequestError when what a launcher has printed says that it was asked for something wrong."""
+    why = refused(_tail(log))
+    if why:
+        raise RequestError(f"{why}.")
 
 
 def _words(node: int, code: int, said: str) -> str:

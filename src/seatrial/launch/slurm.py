@@ -158,12 +158,16 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
         # The shell that we are in may be a step itself, and hold what this one needs.
         argv = [*known, *step, "--overlap", *slurm.more, *agent]
     else:
-        argv = ["sbatch", "--parsable", "--job-name=seatrial", f"--nodes={job.nodes}", "--ntasks-per-node=1"]
+        argv = ["sbatch", "--parsable", "--job-name=seatrial", "--ntasks-per-node=1"]
         # Whole nodes: the jobs of others on them would be measured as slow devices of theirs.
         argv += ["--exclusive", "--mem=0", "--no-kill", "--no-requeue", "--export=ALL"]
         argv += [f"--output={os.path.join(folder, 'slurm.log')}"]
-        argv += [*_limit(job), *slurm.requested, *slurm.more, f"--wrap=exec {shlex.join([*known, *step, *agent])}"]
+        argv += [*_asked(job), f"--wrap=exec {shlex.join([*known, *step, *agent])}"]
     return (FileCommand(argv=tuple(argv), env=environ, nodes=tuple(range(job.nodes)), code=code),)
+
+
+def _asked(job: Processes) -> list[str]:
+    return [f"--nodes={job.nodes}", *_limit(job), *job.detail.requested, *job.detail.more]
 
 
 def _limit(job: Processes) -> list[str]:
@@ -190,7 +194,9 @@ def _address(job: Processes) -> str:
 
 
 def _driver(job: Processes) -> Driver:
-    return Launcher() if job.detail.allocation is not None else Batch(queue_timeout_s=job.detail.queue_timeout_s)
+    if job.detail.allocation is not None:
+        return Launcher()
+    return Batch(queue_timeout_s=job.detail.queue_timeout_s, asked=shlex.join(_asked(job)))
 
 
 TARGETS = (

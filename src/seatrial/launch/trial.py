@@ -61,7 +61,7 @@ def hold(job: Job, out: Path, meeting: Meeting | None, *, where: str, as_json: b
     """Conduct the trial, write and print its report; returns the exit code of the verdict.
 
     Whatever goes wrong with ourselves is told in the report, too. Raises RequestError when the reports cannot be
-    written to ``out``, and for what the ranks found wrong with the request, after the report was written.
+    written to ``out``, and for what ranks or launchers found wrong with the request, after the report was written.
     """
     run_id, folder = new_folder(out)
     job = replace(job, run=run_id)
@@ -69,6 +69,7 @@ def hold(job: Job, out: Path, meeting: Meeting | None, *, where: str, as_json: b
     if meeting is not None and not meeting.protected:
         tell(UNPROTECTED)
     recorder = Recorder(run_id, folder)
+    refused: str | None = None
     progress = Progress(sys.stderr)
     interim = Interim(out)
 
@@ -84,13 +85,14 @@ def hold(job: Job, out: Path, meeting: Meeting | None, *, where: str, as_json: b
                 recorder.note(f"{damaged} lines were cut or changed on their way to the conductor")
         except Exception as error:
             recorder.note(_own(error))
+            refused = str(error) if isinstance(error, RequestError) else None
             if debug:
                 tell(traceback.format_exc())
         finally:
             recorder.close()
             progress.close()
         conclusion = conclude(recorder.events)
-        refused = wrong_request(conclusion)
+        refused = wrong_request(conclusion, refused)
         written, problem = write_somewhere(conclusion, out)
         if problem:
             recorder.note(problem)
