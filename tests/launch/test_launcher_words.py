@@ -83,7 +83,7 @@ def test_what_an_agent_says_comes_before_what_its_launcher_says_of_it(output: st
     ("output", "words"),
     [
         (NO_SLOTS, "there are not enough slots for so many ranks; ask for fewer"),
-        ("/usr/bin/mpirun: Error: unknown option \"--foo\"\n", 'mpirun: unknown option "--foo"; see --mpi-arg'),
+        ('/usr/bin/mpirun: Error: unknown option "--foo"\n', 'mpirun: unknown option "--foo"; see --mpi-arg'),
         (
             "An unrecognized option was included on the mpirun command line:\n\n  Option: --foo\n",
             "mpirun: unknown option --foo; see --mpi-arg",
@@ -93,7 +93,7 @@ def test_what_an_agent_says_comes_before_what_its_launcher_says_of_it(output: st
         ("srun: error: Only allocated 1 nodes asked for 9\n", "srun: Only allocated 1 nodes asked for 9; change"),
         (
             "srun: error: Unable to create step for job 10: Requested node configuration is not available\n",
-            "srun: Unable to create step for job 10: Requested node configuration is not available; change",
+            "srun: Unable to create step for job 10: Requested node configuration is not available; ask",
         ),
         ("srun: error: Unable to create step for job 10: Unable to contact slurm controller\n", ""),
         ("srun: error: n1: task 1: Killed\nsrun: error: Node failure on n1\n", ""),

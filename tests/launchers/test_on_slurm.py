@@ -192,8 +192,8 @@ def test_nobody_waits_in_the_queue_for_ever(slurm: Mapping[str, str], tmp_path: 
     ("words", "why"),
     [
         (["--nodes=9"], "will never start: the partition is too small for it or does not allow it; see --nodes"),
-        (["--partition=nope"], "Error: sbatch refuses the job: Invalid partition name specified; it asks for --nodes=2"),
-        (["--slurm-arg=--foo"], "Error: sbatch refuses the job: unrecognized option '--foo'; it asks for --nodes=2"),
+        (["--partition=nope"], "Error: sbatch refuses the job: Invalid partition name specified; it asks for"),
+        (["--slurm-arg=--foo"], "Error: sbatch refuses the job: unrecognized option '--foo'; it asks for"),
         (["--container-image=x"], "Error: srun: unrecognized option '--container-image=x'; see --slurm-arg and"),
     ],
 )

@@ -45,9 +45,10 @@ _REFUSED: Sequence[tuple[str, str]] = (
     (r"Option: +(-\S+)$", "mpirun: unknown option {what}; see --mpi-arg"),
     (r"\[mpiexec.*(unrecognized argument \S+)", "mpirun: {what}; see --mpi-arg"),
     (r"srun: ((?:unrecognized |invalid )?option .+)", "srun: {what}; see --slurm-arg and --container-image"),
+    (r"srun: error: ((?:Invalid|Only allocated) .+)", "srun: {what}; change what it is asked for"),
     (
-        r"srun: error: ((?:Invalid|Only allocated) .+|Unable to create step .+(?:not available|not permitted|Invalid).*)",
-        "srun: {what}; change what it is asked for",
+        r"srun: error: (Unable to create step .+(?:not available|not permitted|Invalid).*)",
+        "srun: {what}; ask for what the job has",
     ),
 )
 """The same for what a launcher was asked for and does not do."""
