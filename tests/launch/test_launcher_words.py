@@ -90,6 +90,7 @@ def test_what_an_agent_says_comes_before_what_its_launcher_says_of_it(output: st
         ),
         ("[mpiexec@vm] match_arg (args.c:166): unrecognized argument foo", "mpirun: unrecognized argument foo;"),
         ("srun: unrecognized option '--foo'\n", "srun: unrecognized option '--foo'; see --slurm-arg and"),
+        ("sh: 1: exec: srun: not found", "srun is not to be found; type this where PATH leads to it"),
         ("srun: error: Only allocated 1 nodes asked for 9\n", "srun: Only allocated 1 nodes asked for 9; change"),
         (
             "srun: error: Unable to create step for job 10: Requested node configuration is not available\n",

@@ -51,7 +51,7 @@ def step_of(command: FileCommand) -> list[str]:
     """The words of srun: those of the script."""
     (script,) = (word.removeprefix("--wrap=") for word in command.argv if word.startswith("--wrap="))
     words = shlex.split(script)
-    assert words[0] == "exec"
+    assert words[words.index("srun") - 1] == "exec"
     return words[words.index("srun") :]
 
 

@@ -4,9 +4,9 @@ It learns everything from its environment: SEATRIAL_CONTROL (host:port of the co
 fd:NUMBER of a connection that is open), SEATRIAL_TOKEN, SEATRIAL_NODE_RANK (a number, or the name of the variable that
 holds it, such as SLURM_NODEID); optionally SEATRIAL_NODES_HERE, where several nodes share a machine and its cores,
 SEATRIAL_PEER, names or addresses of other nodes, SEATRIAL_KEEP, a folder where it leaves its events and the output of
-its ranks, SEATRIAL_SEND_LOGS, if the last of that output is to be sent to the conductor at the end, and, when it is the
-agent of one rank among several on its machine, SEATRIAL_LOCAL_RANK and SEATRIAL_LOCAL_WORLD_SIZE, SEATRIAL_GROUP_RANK
-(which machine) and SEATRIAL_GROUP_WORLD_SIZE (of how many).
+its ranks (without it, the last of that output is sent to the conductor at the end), and, when it is the agent of one
+rank among several on its machine, SEATRIAL_LOCAL_RANK and SEATRIAL_LOCAL_WORLD_SIZE, SEATRIAL_GROUP_RANK (which
+machine) and SEATRIAL_GROUP_WORLD_SIZE (of how many).
 """
 
 from __future__ import annotations

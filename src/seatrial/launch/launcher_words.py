@@ -45,6 +45,7 @@ _REFUSED: Sequence[tuple[str, str]] = (
     (r"Option: +(-\S+)$", "mpirun: unknown option {what}; see --mpi-arg"),
     (r"\[mpiexec.*(unrecognized argument \S+)", "mpirun: {what}; see --mpi-arg"),
     (r"srun: ((?:unrecognized |invalid )?option .+)", "srun: {what}; see --slurm-arg and --container-image"),
+    (r".*exec: (srun): (?:command )?not found", "{what} is not to be found; type this where PATH leads to it"),
     (r"srun: error: ((?:Invalid|Only allocated) .+)", "srun: {what}; change what it is asked for"),
     (
         r"srun: error: (Unable to create step .+(?:not available|not permitted|Invalid).*)",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from seatrial.errors import RequestError
 from seatrial.launch.agents import Adopt, Agents
-from seatrial.launch.bundle import write_bundle
+from seatrial.launch.bundle import kept_bundle
 from seatrial.launch.command import Command, pasted, shown
 from seatrial.launch.launcher_words import reason, reason_of_agent, refused
 
@@ -38,15 +38,16 @@ def prepare(command: Command) -> None:
     """Write what it reads. Raises RequestError when that cannot be done."""
     if not isinstance(command, FileCommand):
         return
-    for path, text in command.files.items():
+    files = {path: text.encode() for path, text in command.files.items()}
+    if command.code is not None:
+        files[command.code] = kept_bundle()
+    for path, content in files.items():
         try:
-            Path(path).write_text(text)
+            Path(path).write_bytes(content)
         except OSError as error:
             raise RequestError(
                 f"{path}: it cannot be written ({error.strerror}); name another place with --out."
             ) from error
-    if command.code is not None:
-        write_bundle(Path(command.code))
 
 
 def shown_with_files(commands: Sequence[Command]) -> list[str]:

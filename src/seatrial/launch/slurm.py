@@ -28,7 +28,7 @@ _BESIDE_THE_TRIAL_S = 300
 """Of a job's time limit: agents join, ranks start and end, before and after the deadline of the trial."""
 _ASK_S = 20.0
 # The way to the other nodes counts, not that to us: two of them, as one may be the node itself.
-_WITH_PEERS = """export SEATRIAL_PEER="$(scontrol show hostnames | sed -n '1p;$p')"; exec "$@\""""
+_WITH_PEERS = r'export SEATRIAL_PEER="$(scontrol show hostnames | sed -n -e 1p -e \$p)"; exec'
 
 _REQUESTED = (
     Option(flags=("--partition",), name="partition", help="Slurm's partition.", metavar="NAME"),
@@ -153,16 +153,15 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     if slurm.container_image is not None:
         step += [f"--container-image={slurm.container_image}", f"--container-mounts={folder}:{folder}"]
     agent = own_code.module_argv(job.python, "seatrial.agent.main")
-    known = ("sh", "-c", _WITH_PEERS, "sh") if job.nodes > 1 else ()
     if slurm.allocation is not None:
         # The shell that we are in may be a step itself, and hold what this one needs.
-        argv = [*known, *step, "--overlap", *slurm.more, *agent]
+        argv = ["sh", "-c", f'{_WITH_PEERS} "$@"', "sh", *step, "--overlap", *slurm.more, *agent]
     else:
         argv = ["sbatch", "--parsable", "--job-name=seatrial", "--ntasks-per-node=1"]
         # Whole nodes: the jobs of others on them would be measured as slow devices of theirs.
         argv += ["--exclusive", "--mem=0", "--no-kill", "--no-requeue", "--export=ALL"]
         argv += [f"--output={os.path.join(folder, 'slurm.log')}"]
-        argv += [*_asked(job), f"--wrap=exec {shlex.join([*known, *step, *agent])}"]
+        argv += [*_asked(job), f"--wrap={_WITH_PEERS} {shlex.join([*step, *agent])}"]
     return (FileCommand(argv=tuple(argv), env=environ, nodes=tuple(range(job.nodes)), code=code),)
 
 

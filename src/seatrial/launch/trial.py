@@ -18,6 +18,7 @@ from seatrial.launch.command import pasted
 from seatrial.launch.conduct import caught_signals, conduct, would_start
 from seatrial.launch.job import Job
 from seatrial.launch.joined import UNPROTECTED, Meeting
+from seatrial.launch.program import processes
 from seatrial.launch.record import Recorder, new_folder
 from seatrial.launch.request import job_of, request_of
 from seatrial.probe.identity import Identity, identify
@@ -118,6 +119,6 @@ def _own(error: Exception) -> str:
 def _summary(job: Job, where: str) -> str:
     backend = job.backend if job.backend != "auto" else "gloo" if job.device == "cpu" else "nccl"
     return (
-        f"seatrial {job.plan.name}: {job.world_size} processes {where} ({job.device}, {backend}),"
+        f"seatrial {job.plan.name}: {processes(job.world_size)} {where} ({job.device}, {backend}),"
         f" {', '.join(job.plan.checks)}; at most {job.plan.deadline_s.value:.0f} s"
     )
