@@ -339,7 +339,7 @@ _WILD = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(wild=st.lists(st.tuples(st.floats(0, 8), st.integers(0, 2), _WILD), max_size=12), seed=st.integers(0, 9))
 def test_no_message_of_an_agent_breaks_the_machine(wild: list[tuple[float, int, dict[str, Any]]], seed: int) -> None:
     at_s = [(delay_s, partial(_say, node=node, message=message)) for delay_s, node, message in wild]

@@ -109,7 +109,10 @@ def test_evaluating_on_the_way_changes_nothing(alone: dist.ProcessGroup, monkeyp
     assert _train(recipe, alone).digest == _train(recipe, alone, watch=RecordingWatch()).digest
 
 
-@pytest.mark.parametrize(("name", "model"), [("mnist", "mlp"), ("fashion-mnist", "convnet"), ("cifar10", "mlp")])
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [("mnist", "mlp"), pytest.param("fashion-mnist", "convnet", marks=pytest.mark.slow), ("cifar10", "mlp")],
+)
 def test_files_in_the_published_formats_are_learned(
     alone: dist.ProcessGroup, tmp_path: Path, name: str, model: str
 ) -> None:
