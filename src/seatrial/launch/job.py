@@ -11,7 +11,7 @@ from seatrial.plan.model import Plan
 
 __all__ = ["Job", "Output", "Processes", "ProgramJob"]
 
-_SECRET = re.compile(r"(?i)^[^=]*(SECRET|CREDENTIAL|PASS(W|P|_|=)|(TOKEN|KEY)S?[_=])|://[^/]+@")
+_SECRET = re.compile(r"(?i)^[^=]*(SECRET|CREDENTIAL|PASS(W|P|_|=)|(TOKEN|(\b|_|API)KEY)S?[_=])|://[^/]+@")
 """Of NAME=value: what is set here for the ranks is shown to all who see the report."""
 _HIDDEN = "(hidden)"
 
