@@ -85,12 +85,17 @@ def test_other_hosts_get_our_code_and_this_machine_has_it(stub: Path) -> None:
     assert rendered(where(stub, hosts="a:2", backend="mpi")).code is None
 
 
-def test_a_dry_run_shows_what_is_written_and_what_is_started(stub: Path) -> None:
+def test_a_dry_run_shows_what_is_written_and_what_is_started(
+    stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     told = shown_with_files([rendered(where(stub, hosts="a:2"))])
-    assert len(told) == 3
-    assert told[0].startswith("env printf %s ")
-    assert told[1].split()[:3] == ["env", "seatrial", "bundle"]
-    assert shlex.split(told[2])[0] == "env"
+    assert len(told) == 4
+    assert told[2].split()[:3] == ["env", "seatrial", "bundle"]
+    assert shlex.split(told[3])[0] == "env"
+    # As pasted.
+    subprocess.run(["sh", "-ec", "\n".join(told[:2])], timeout=20, check=True)
+    assert (tmp_path / "reports" / "RUN" / "hostfile").read_text() == "a slots=2\n"
     assert shown_with_files([Command(argv=("true",), env={}, nodes=(0,))]) == ["env true"]
 
 

@@ -29,7 +29,7 @@ class FileCommand(Command):
     """A command that reads files which are written for it first."""
 
     files: Mapping[str, str] = field(default_factory=dict)
-    """Path -> text."""
+    """Path -> whole lines."""
     code: str | None = None
     """Where it needs the file that travels."""
 
@@ -55,8 +55,13 @@ def shown_with_files(commands: Sequence[Command]) -> list[str]:
     lines = []
     for command in commands:
         if isinstance(command, FileCommand):
+            paths = [*command.files, *([command.code] if command.code is not None else [])]
+            for folder in dict.fromkeys(map(os.path.dirname, paths)):
+                lines.append(pasted({}, ("mkdir", "-p", folder)))
             for path, text in command.files.items():
-                lines.append(f"{pasted({}, ('printf', '%s', text))} > {shlex.quote(path)}")
+                # Line by line: not every shell knows how a newline in a word is written.
+                printed = pasted({}, ("printf", r"%s\n", *text.splitlines()))
+                lines.append(f"{printed} > {shlex.quote(path)}")
             if command.code is not None:
                 lines.append(pasted({}, ("seatrial", "bundle", command.code)))
         lines += shown([command])
