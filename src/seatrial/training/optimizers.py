@@ -14,7 +14,7 @@ __all__ = ["make_optimizer"]
 
 
 def make_optimizer(recipe: Recipe, parameters: list[nn.Parameter], device: torch.device) -> torch.optim.Optimizer:
-    """One pass over each parameter, or one kernel for all of them on a GPU. Adam's betas are the usual 0.9 and 0.999."""
+    """One pass over each parameter; on a GPU one kernel for all of them. Betas of Adam are the usual 0.9 and 0.999."""
     kinds: dict[str, type[torch.optim.Optimizer]] = {
         "sgd": torch.optim.SGD,
         "adam": torch.optim.Adam,
