@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from verdict.simulated_fabric import SimulatedFabric
 
+from seatrial.verdict.circle import circle
 from seatrial.verdict.culprits import Diagnosis, Observations, PairResult, Topology, next_round, solve
-from seatrial.verdict.culprits.cover import circle, cover_groups, most_rounds
+from seatrial.verdict.culprits.cover import cover_groups, most_rounds
 
 RATES = st.sampled_from([20.0, 20.0, 20.0, 19.0, 17.0, 10.0, 0.0])
 

@@ -98,7 +98,7 @@ def _solve_rates(
         culprits = [Named(kind="fabric", members=topology.members, why=what), *shared]
     if observations.rounds >= most_rounds(topology):
         remains.append(f"the search was ended after {observations.rounds} rounds")
-    if rates.contended:
+    if rates.contended and (rates.groups or any(not cell.quiet for cell in rates.cells.values())):
         remains.append("the pairs slowed one another down: what is slower than they were together was not seen")
     if not latency:
         gaps = uncovered(observations, topology, {each for culprit in members for each in culprit.members})
