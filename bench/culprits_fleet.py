@@ -30,6 +30,8 @@ class Fault:
     direction: str = "both"
     factor: float = 0.5
     """What is left of the healthy rate; 0: dead."""
+    towards: tuple[int, ...] = ()
+    """Of a node: only with these; empty: with all."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +55,13 @@ class Fleet:
 
     def __post_init__(self) -> None:
         for fault in self.faults:
-            if fault.kind == "node":
+            if fault.towards:
+                (member,) = fault.members
+                if fault.direction != "receive":
+                    self.links |= {(member, other): fault.factor for other in fault.towards}
+                if fault.direction != "send":
+                    self.links |= {(other, member): fault.factor for other in fault.towards}
+            elif fault.kind == "node":
                 (member,) = fault.members
                 if fault.direction != "receive":
                     self.sends[member] = fault.factor

@@ -2,7 +2,8 @@
 
 A zip compresses each of its files by itself, and ours are many and small: in one stream they take half of that.
 ``packed.bin`` is a bz2 stream, and behind it, as they are, files that cannot be made smaller. The stream is a line of
-JSON, a list of [path, size_bytes] of all of them, and then their content, one after another.
+words, a line of JSON, a list of [path, size_bytes] of all files, and then their content, one after another. From the
+second line on each of those words is one character, of ``CODES``.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from typing import Any
 
-__all__ = ["STREAM", "Folder", "install", "install_here"]
+__all__ = ["CODES", "STREAM", "Folder", "install", "install_here"]
 
 STREAM = "packed.bin"
 """Beside this module."""
+CODES = (*range(1, 9), *range(14, 32), *range(256, 2048))
+"""What our source does not hold, of one byte or two."""
 
 
 def install(root: str, stream: bytes) -> None:
@@ -39,7 +42,8 @@ def install(root: str, stream: bytes) -> None:
 
 def _files(root: str, stream: bytes) -> dict[str, bytes]:
     reader = bz2.BZ2Decompressor()
-    index, _, content = reader.decompress(stream).partition(b"\n")
+    words, _, text = reader.decompress(stream).decode().partition("\n")
+    index, _, content = text.translate(dict(zip(CODES, words.split(), strict=False))).encode().partition(b"\n")
     content += reader.unused_data
     files, at = {}, 0
     for path, size_bytes in json.loads(index):

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from seatrial.checks.links import CHECK, Params
-from seatrial.verdict.culprits.cover import circle
+from seatrial.probe import own_code
+from seatrial.verdict.circle import circle
 from seatrial.verdict.evidence import Evidence, RankSeen
 from seatrial.verdict.figures import Fact, Figure
 from seatrial.verdict.findings import Finding, Ruling
@@ -188,15 +189,45 @@ def test_processes_on_the_cpus_of_one_node_have_no_link() -> None:
     assert [finding.severity for finding in ruling.findings] == ["info"]
 
 
-@pytest.mark.parametrize("why", ["1 rank", "MPI has no group before the world"])
-def test_what_cannot_be_measured_is_said(why: str) -> None:
+def test_one_rank_has_no_link() -> None:
+    cluster = SimulatedCluster(nodes=1)
+    assert (cluster.trial(), cluster.rounds) == (Ruling(), [])
+
+
+def test_what_mpi_cannot_measure_is_said() -> None:
+    why = "MPI has no group before the world"
     evidence = SimulatedCluster(nodes=2).evidence()
     evidence = replace(evidence, facts=(Fact(check="links", name="not_checked", value=why, rank=0, stage="store"),))
     assert CHECK.next_round is not None
     assert CHECK.next_round(evidence, Params()) is None
-    ruling = CHECK.judge(evidence, Params())
-    assert (ruling.findings, ruling.absent) == ((), ())
-    assert bool(ruling.unjudged) == (why != "1 rank")
+    assert CHECK.judge(evidence, Params()) == Ruling(unjudged=(f"links not measured: {why}",))
+
+
+def test_the_file_that_travels_measures_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_code, "BUNDLE", "/x/seatrial.pyz")
+    cluster = SimulatedCluster(nodes=2)
+    ruling = cluster.trial()
+    assert cluster.rounds == []
+    assert (ruling.findings, ruling.absent, len(ruling.unjudged)) == ((), (), 1)
+    assert SimulatedCluster(nodes=1, nproc_per_node=2).trial().unjudged == (), "there is nothing to be measured"
+
+
+def test_within_one_node_pairs_may_differ_by_design_and_are_warned_of() -> None:
+    """Two bridges between four devices, as they are sold; another node tells whether it is design."""
+    pairs = [(a, b) for a in range(4) for b in range(4) if {a, b} not in ({0, 1}, {2, 3})]
+    slow: Slow = dict.fromkeys(pairs, 0.5)
+    ruling = SimulatedCluster(nodes=1, nproc_per_node=4, device_type="cuda", slow=slow).trial()
+    assert {finding.severity for finding in ruling.findings} <= {"warn"}
+    assert (ruling.absent, [entry for entry in ruling.judged if not entry.passed]) == ((), [])
+    both: Slow = {(a + node, b + node): 0.5 for a, b in pairs for node in (0, 4)}
+    alike = SimulatedCluster(nodes=2, nproc_per_node=4, device_type="cuda", slow=both).trial()
+    assert {finding.severity for finding in alike.findings} <= {"warn"}
+
+
+def test_over_what_nothing_comes_is_at_fault_within_one_node_too() -> None:
+    dead: Slow = {(1, 2): 0.0, (2, 1): 0.0}
+    finding = _only(SimulatedCluster(nodes=1, nproc_per_node=4, device_type="cuda", slow=dead).trial())
+    assert finding.culprit.ranks == (1, 2)
 
 
 @pytest.mark.parametrize(

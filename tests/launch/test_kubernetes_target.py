@@ -184,10 +184,3 @@ def test_every_command_of_a_page_prints_manifests(page: str, least: int) -> None
     assert len(lines) >= least
     for line in lines:
         assert printed(line.removeprefix("seatrial "))[-1]["spec"]
-
-
-def test_a_check_that_does_not_travel_is_refused_here(tmp_path: Path) -> None:
-    plan = tmp_path / "plan.toml"
-    plan.write_text('deadline_s = 60\nchecks = ["links"]\n')
-    with pytest.raises(RequestError, match="links: what is sent to other machines is built without it"):
-        printed(f"run {plan} --on job --nodes 2 --gpus-per-node 8 {_IMAGE}")

@@ -129,3 +129,19 @@ def test_who_is_at_fault_is_named_and_nobody_else(hosts: Callable[[int], Hosts],
     assert max(rates) < 0.15, "1 Gbit/s is 0.125 GB/s, and the limiter lets a burst through"
     if fault == "node1 sends at 100 Mbit/s":
         assert any("node1 (sending) reaches 0.01" in finding["what"] for finding in report["findings"])
+
+
+@pytest.mark.slow
+def test_over_ssh_the_ranks_run_from_the_file_that_travels_and_the_solver_is_at_home(
+    hosts: Callable[[int], Hosts],
+) -> None:
+    made = at_one_gbit(hosts(3))
+    _limit(made[2], "100mbit")
+    plan = made.folder / "links.toml"
+    plan.write_text(_PLAN)
+    where = ["--on", "ssh", "--hosts", "node0,node1,node2", "--nproc-per-node", "1", "--device", "cpu"]
+    done = made[0].run(*made.seatrial("run", str(plan), *where, "--python", str(made.python), "--json"), timeout_s=58.0)
+    assert done.stdout, done.stderr
+    report = json.loads(done.stdout)
+    assert named(report) == [("node", "node node2")], report["findings"]
+    assert report["acceptance"]["status"] == "FAIL"

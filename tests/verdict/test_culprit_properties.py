@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from verdict.simulated_fabric import SimulatedFabric
 
+from seatrial.verdict.circle import circle
 from seatrial.verdict.culprits import Diagnosis, Observations, PairResult, Topology, next_round, solve
-from seatrial.verdict.culprits.cover import circle, cover_groups, most_rounds
+from seatrial.verdict.culprits.cover import cover_groups, most_rounds
 
 RATES = st.sampled_from([20.0, 20.0, 20.0, 19.0, 17.0, 10.0, 0.0])
 
@@ -69,24 +70,56 @@ def test_the_order_of_observations_means_nothing(case: tuple[int, Observations],
 
 
 @given(observations())
-def test_no_member_is_sure_to_be_bad_that_was_clean_with_a_member_that_is_clean_everywhere_else(
+def test_a_member_that_was_clean_with_a_good_one_is_named_for_several_slow_links_only(
     case: tuple[int, Observations],
 ) -> None:
+    """Good: clean with everybody else. Then only three slow links name it, two of them with members not at fault."""
     size, seen = case
     diagnosis = solve(seen, Topology(members=tuple(range(size))))
     assert diagnosis.limit is None or diagnosis.limit > 0
-    rates = {(p.source, p.target): p.gbps or 0.0 for p in seen.pairs}
     limit = diagnosis.limit or 0.0
+    rates = {(p.source, p.target): p.gbps or 0.0 for p in seen.pairs}
+    slow_when_quiet = {
+        frozenset((p.source, p.target)) for p in seen.pairs if p.at_once == 1 and (p.gbps or 0.0) < limit
+    }
+    members = {each.members[0] for each in diagnosis.culprits if each.kind == "node"}
     for each in diagnosis.culprits:
-        # One with three slow links or more is only likely to be bad: it may be so at times.
-        if each.kind != "node" or each.confidence == "likely":
+        if each.kind != "node":
             continue
         (member,) = each.members
         for other in set(range(size)) - {member}:
             if {(member, other), (other, member)} <= rates.keys():
                 both = min(rates[member, other], rates[other, member]) >= limit
                 elsewhere = [rate for key, rate in rates.items() if other in key and member not in key]
-                assert not (both and elsewhere and min(elsewhere) >= limit)
+                if both and elsewhere and min(elsewhere) >= limit:
+                    assert each.confidence == "likely"
+                    slow_with = {end for pair in slow_when_quiet if member in pair for end in pair} - {member}
+                    assert len(slow_with) >= 3
+                    assert len(slow_with - members) >= 2
+
+
+@settings(max_examples=20)
+@given(st.integers(4, 14), st.integers(1, 4), st.data())
+def test_slow_links_of_one_member_are_the_members_from_three_on(size: int, number: int, data: st.DataObject) -> None:
+    """A NIC that is bad towards some: with one partner left that is clean."""
+    free = data.draw(st.permutations(range(size)))
+    member, others = free[0], free[1 : 1 + min(number, size - 2)]
+    left = data.draw(st.sampled_from([0.0, 0.4, 0.8]))
+    links = {(member, other): left for other in others}
+    diagnosis = SimulatedFabric(topology=Topology(members=tuple(range(size))), links=links).trial()
+    if len(others) < 3:
+        assert {each.kind for each in diagnosis.culprits} == {"link"}
+        assert {each.members for each in diagnosis.culprits} == {tuple(sorted(pair)) for pair in links}
+    else:
+        assert names(diagnosis) == {("node", (member,), "send", "likely")}
+
+
+def test_where_either_side_could_be_at_fault_no_member_is_named() -> None:
+    """Three members are slow with three others, and all six are clean with the rest: nobody can say which three."""
+    links = {(a, b): 0.5 for a in (0, 1, 2) for b in (3, 4, 5)}
+    diagnosis = SimulatedFabric(topology=Topology(members=tuple(range(12))), links=links).trial()
+    assert {(each.kind, each.confidence) for each in diagnosis.culprits} == {("fabric", "likely")}
+    assert diagnosis.culprits[0].members == (0, 1, 2, 3, 4, 5)
 
 
 @given(observations())

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from seatrial.checks.links import EFFECTS, FLOORS_S
 from seatrial.verdict.culprits import (
     Cell,
     Diagnosis,
@@ -27,21 +28,12 @@ from seatrial.verdict.statistics import median
 if TYPE_CHECKING:
     from seatrial.checks.links import Params
 
-__all__ = ["EFFECTS", "FLOORS_S", "judge", "next_round"]
+__all__ = ["judge", "next_round"]
 
-EFFECTS = {"cpu": 0.5, "cuda": 0.10}
-"""So much below its healthy peers a link is slow. Between processes on CPUs a factor of two is common."""
-FLOORS_S = {"cpu": 1e-3, "cuda": 50e-6}
-"""Added to all latencies before they are compared: what a scheduler may add is nobody's fault."""
 _BETWEEN = "nodes"
 _ORIGIN = "fleet: what healthy pairs reach"
 _MOST_TOLD = 6
-_NO_LINK = Finding(
-    severity="info",
-    check="links",
-    what="nothing was measured: between processes on the CPUs of one node there is no link",
-    culprit=Culprit(kind="none", name="nobody"),
-)
+_UNALIKE = "compare with how they are wired (nvidia-smi topo -m): pairs of one node may differ by design"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +43,8 @@ class _Fabric:
     name: str
     topology: Topology
     limits: Limits
+    inside: bool = False
+    """Of one node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +80,10 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     """Name who is at fault on each fabric; what could not be told is absent."""
     why = _not_checked(evidence)
     if why:
-        return Ruling() if why == "1 rank" else Ruling(unjudged=(f"links not measured: {why}",))
+        return Ruling(unjudged=(f"links not measured: {why}",))
     findings: list[Finding] = []
     judged: list[Judged] = []
     absent: list[str] = []
-    if not any(_fabrics(evidence, params)):
-        findings.append(_NO_LINK)
     for fabric in _fabrics(evidence, params):
         seen = _look(evidence, fabric)
         if propose(seen.all, fabric.topology, fabric.limits) is not None:
@@ -104,23 +96,24 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         told = [words.finding(named, rates, latency=False) for named in rates.culprits]
         told += [words.finding(named, late, latency=True) for named in late.culprits if named.members not in known]
         # A member that loses what it is sent spoils links both ways: it is at fault, and its links are told beside it.
-        findings += [
+        told = [
             replace(each, severity="info")
             if each.culprit.kind == "link" and accused.intersection(each.culprit.ranks)
             else each
             for each in told
         ]
-        cells = {frozenset((cell.source, cell.target)) for cell in (*rates.unconfirmed, *late.unconfirmed)}
-        absent += [f"a clear answer on {words.pair(*sorted(pair))}" for pair in sorted(cells, key=sorted)]
-        absent += [f"{fabric.name}: {text}" for text in (*rates.remains, *late.remains)]
         if rates.limit is not None:
-            judged += _judged(evidence, fabric, rates, seen)
+            judged += [each for each in _judged(evidence, fabric, rates, seen) if each.passed or not fabric.inside]
+        findings += told
+        # Within a node only what was named counts: healthy pairs there may be unalike.
+        if not fabric.inside:
+            cells = {frozenset((cell.source, cell.target)) for cell in (*rates.unconfirmed, *late.unconfirmed)}
+            absent += [f"a clear answer on {words.pair(*sorted(pair))}" for pair in sorted(cells, key=sorted)]
+        absent += [f"{fabric.name}: {text}" for text in (*rates.remains, *late.remains)]
     return Ruling(findings=tuple(findings), judged=tuple(judged), absent=tuple(absent))
 
 
 def _not_checked(evidence: Evidence) -> str:
-    if len(evidence.ranks) == 1:
-        return "1 rank"
     return next((str(fact.value) for fact in evidence.facts if fact.name == "not_checked"), "")
 
 
@@ -133,7 +126,8 @@ def _fabrics(evidence: Evidence, params: Params) -> Iterator[_Fabric]:
         # Between processes on the CPUs of one node there is no cable: what is slow there is whoever else computes.
         if len(ranks) > 1 and evidence.device_type != "cpu":
             topology = Topology(members=tuple(ranks), kind="device")
-            yield _Fabric(name=f"devices of node {node}", topology=topology, limits=Limits(effect=effect))
+            limits = Limits(effect=effect)
+            yield _Fabric(name=f"devices of node {node}", topology=topology, limits=limits, inside=True)
     if len(nodes) < 2:
         return
     user = Limits(effect=effect, gbps=params.min_gbps, origin="user links.min_gbps" if params.min_gbps else "")
@@ -305,16 +299,35 @@ class _Words:
             if worst is not None
             else named.why
         )
+        is_sure = not self.fabric.inside or worst is None or bool(worst.failed)
+        if worst is not None and not latency:
+            is_sure = is_sure or self._is_good_elsewhere(worst, diagnosis.limit)
         return Finding(
-            severity="fail",
+            severity="fail" if is_sure else "warn",
             check="links",
             what=what,
             culprit=culprit,
             measured=measured,
             limit=limit,
             evidence=(f"{named.confidence}: {named.why}", *self._cells(named.evidence, latency), *named.details),
-            action=_ACTIONS[culprit.kind],
+            action=_ACTIONS[culprit.kind] if is_sure else _UNALIKE,
         )
+
+    def _is_good_elsewhere(self, cell: Cell, limit_gbps: float | None) -> bool:
+        """Whether the same two places of other nodes with such devices are clean: then it is no matter of wiring."""
+        seen = self.evidence.ranks
+
+        def place(a: int, b: int) -> tuple[object, ...]:
+            return seen[a].local_rank, seen[b].local_rank, seen[a].device, seen[b].device
+
+        rates = [
+            each.value
+            for each in self.evidence.figures
+            if each.name == "gbps" and each.rank is not None and each.peer is not None
+            if seen[each.rank].node_rank == seen[each.peer].node_rank != seen[cell.source].node_rank
+            if place(each.rank, each.peer) == place(cell.source, cell.target)
+        ]
+        return limit_gbps is not None and bool(rates) and median(rates) >= limit_gbps
 
     def _value(self, rate: float, latency: bool) -> str:
         return f"{(1 / rate - self.floor_s) * 1e6:.0f} us" if latency else f"{rate:.3g} GB/s"

@@ -14,16 +14,30 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from seatrial.checks._links_judge import EFFECTS, FLOORS_S, judge, next_round
 from seatrial.checks.base import Check, Held, Stage, held_by_user
-from seatrial.verdict.culprits.cover import circle
+from seatrial.probe import own_code
+from seatrial.verdict.circle import circle
+from seatrial.verdict.findings import Culprit, Finding, Ruling
 from seatrial.verdict.statistics import median
 
 if TYPE_CHECKING:
+    from seatrial.verdict.evidence import Evidence
     from seatrial.worker.context import Context
 
-__all__ = ["CHECK", "Params"]
+__all__ = ["CHECK", "EFFECTS", "FLOORS_S", "Params"]
 
+EFFECTS = {"cpu": 0.5, "cuda": 0.10}
+"""So much below its healthy peers a link is slow. Between processes on CPUs a factor of two is common."""
+FLOORS_S = {"cpu": 1e-3, "cuda": 50e-6}
+"""Added to all latencies before they are compared: what a scheduler may add is nobody's fault."""
+
+_NO_LINK = Finding(
+    severity="info",
+    check="links",
+    what="nothing was measured: between processes on the CPUs of one node there is no link",
+    culprit=Culprit(kind="none", name="nobody"),
+)
+_NO_SOLVER = "links not measured: the file that travels has no room to judge them; start from an installed seatrial"
 _PINGS, _PING_BYTES = 20, 8
 _FEWEST = 3
 _SHARE = 0.5
@@ -265,6 +279,28 @@ def _exchanges(group: Sequence[int], turns: int) -> Iterator[list[tuple[int, int
 def _first_line(error: Exception) -> str:
     line = (str(error).splitlines() or [type(error).__name__])[0]
     return re.sub(r"\[\S+:\d+\] ?", "", line)[:200]
+
+
+def judge(evidence: Evidence, params: Params) -> Ruling:
+    """Name who is at fault; in the file that travels, which has no room for the solver, say that nobody judged."""
+    if len(evidence.ranks) == 1:
+        return Ruling()
+    if evidence.device_type == "cpu" and len({seen.node_rank for seen in evidence.ranks.values()}) == 1:
+        return Ruling(findings=(_NO_LINK,))
+    if own_code.BUNDLE is not None:
+        return Ruling(unjudged=(_NO_SOLVER,))
+    from seatrial.checks import _links_judge
+
+    return _links_judge.judge(evidence, params)
+
+
+def next_round(evidence: Evidence, params: Params) -> tuple[tuple[int, ...], dict[str, Any]] | None:
+    """Which pairs or groups measure next; None: no more."""
+    if own_code.BUNDLE is not None:
+        return None
+    from seatrial.checks import _links_judge
+
+    return _links_judge.next_round(evidence, params)
 
 
 CHECK = Check(

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from seatrial.checks import registry, training
@@ -67,22 +67,8 @@ def job_of(request: Request, identity: Identity, meeting: Meeting | None) -> tup
     for fault in planted:
         parse_fault(fault)
     job = Job(run="", plan=_plan(request), planted=planted, **place_of_job(where, placement))
-    if job.target != "local":
-        _see_that_it_travels(job.plan)
     _see_that_it_trains(job)
     return job, placement.words
-
-
-def _see_that_it_travels(plan: Plan) -> None:
-    """Raises RequestError for a check that the file which other machines get is built without."""
-    from seatrial.launch.bundle import travels
-
-    missing = [name for name in plan.checks if not travels(PurePosixPath("checks", f"{name}.py"))]
-    if missing:
-        raise RequestError(
-            f"{', '.join(missing)}: what is sent to other machines is built without it; install seatrial there and"
-            " start it with torchrun, mpirun or srun, or leave it out (--skip)."
-        )
 
 
 def _see_that_it_trains(job: Job) -> None:

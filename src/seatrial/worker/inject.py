@@ -2,7 +2,8 @@
 
 A fault is written ``DO@CHECK[/PHASE]:RANK``: do it in that rank when a phase begins whose label starts with PHASE, or
 at the start of the check when no phase is given. ``kill``, ``stop`` and ``term`` are the real signals 9, SIGSTOP and
-SIGTERM; ``agent-kill`` and ``agent-stop`` send them to the parent. ``seatrial train`` has one check, ``train``.
+SIGTERM; ``agent-kill`` and ``agent-stop`` send them to the parent; ``flip`` changes a bit in each parameter,
+``flip-product`` an element of each matrix product from then on. ``seatrial train`` has one check, ``train``.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ import signal
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from seatrial.errors import RequestError
 
 __all__ = ["KINDS", "Fault", "parse_fault", "strike"]
 
-KINDS = ("kill", "stop", "term", "hang", "raise", "exit", "memory", "device", "agent-kill", "agent-stop")
+KINDS = (
+    *("kill", "stop", "term", "hang", "raise", "exit", "memory", "device", "agent-kill", "agent-stop"),
+    *("flip", "flip-product"),
+)
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
 _MEMORY_HEADROOM_BYTES = 64 << 20
 
@@ -66,6 +71,33 @@ def _do(kind: str) -> None:
         os._exit(0)
     elif kind == "memory":
         _exhaust_memory()
+    elif kind == "flip":
+        _flip_bits()
+    elif kind == "flip-product":
+        _spoil_products()
+
+
+def _flip_bits() -> None:
+    import gc
+
+    import torch
+
+    for each in gc.get_objects():
+        if type(each) is torch.nn.Parameter and each.dtype == torch.float32:
+            each.data.view(torch.int32).view(-1)[0] ^= 1 << 20
+
+
+def _spoil_products() -> None:
+    import torch
+
+    multiply = torch.mm
+
+    def spoiled(*operands: Any, **settings: Any) -> Any:
+        product = multiply(*operands, **settings)
+        product[0, 0] += 1
+        return product
+
+    torch.mm = spoiled
 
 
 def _exhaust_memory() -> None:

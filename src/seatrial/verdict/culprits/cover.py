@@ -6,14 +6,13 @@ import math
 import random
 from collections.abc import Sequence
 
+from seatrial.verdict.circle import Pair, circle
 from seatrial.verdict.culprits.records import Cell, Topology
 
 __all__ = [
     "ALL_PAIRS",
     "GROUP_SIZE",
     "ONE_BY_ONE",
-    "Pair",
-    "circle",
     "cover_groups",
     "cover_pairs",
     "most_rounds",
@@ -26,19 +25,6 @@ ALL_PAIRS = 16
 GROUP_SIZE = 512
 ONE_BY_ONE = 5
 """Up to so many members all pairs are measured one at a time: there are ten of them."""
-Pair = tuple[int, int]
-
-
-def circle(members: Sequence[int]) -> tuple[tuple[Pair, ...], ...]:
-    """All pairs in rounds of disjoint pairs: one stays, the others move round a circle (n-1 rounds, n if n is odd)."""
-    ring: list[int | None] = [*members] if len(members) % 2 == 0 else [*members, None]
-    half = len(ring) // 2
-    rounds = []
-    for _ in range(len(ring) - 1):
-        pairs = zip(ring[:half], reversed(ring[half:]), strict=True)
-        rounds.append(tuple((a, b) for a, b in pairs if a is not None and b is not None))
-        ring = [ring[0], ring[-1], *ring[1:-1]]
-    return tuple(rounds)
 
 
 def cover_groups(members: Sequence[int], group_size: int) -> tuple[tuple[tuple[int, ...], ...], ...]:

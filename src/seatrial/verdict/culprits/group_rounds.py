@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from seatrial.verdict.culprits.cover import ALL_PAIRS, GROUP_SIZE, circle, cover_groups, without_dead_links
+from seatrial.verdict.circle import circle
+from seatrial.verdict.culprits.cover import ALL_PAIRS, GROUP_SIZE, cover_groups, without_dead_links
 from seatrial.verdict.culprits.records import Cell, GroupResult, Round
 from seatrial.verdict.culprits.scene import Scene
 

@@ -6,10 +6,10 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
+from seatrial.verdict.circle import Pair
 from seatrial.verdict.culprits.cover import (
     ALL_PAIRS,
     ONE_BY_ONE,
-    Pair,
     cover_pairs,
     most_rounds,
     shuffled,

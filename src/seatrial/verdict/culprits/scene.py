@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from seatrial.verdict.culprits.cover import Pair
+from seatrial.verdict.circle import Pair
 from seatrial.verdict.culprits.rates import Rates
 from seatrial.verdict.culprits.records import Observations, PairResult, Topology
 from seatrial.verdict.culprits.sides import Sides

@@ -19,6 +19,8 @@ __all__ = ["MANY", "PARTNERS", "Side", "Sides", "State", "alike", "both_sides", 
 PARTNERS = 2
 """With so many known-good partners a suspect is slow on a quiet fabric before it is named: one may be a bad link."""
 MANY = 4
+_ALIKE_SIGMAS = 6
+"""Of many that are alike the best and the worst lie about four of these apart."""
 _NEARLY = 0.85
 """Of the limit. A member that is further below may be unsteady: one that loses packets is not slow with all alike."""
 Side = tuple[int, Literal["send", "receive"]]
@@ -99,13 +101,15 @@ class Sides:
     def elsewhere(self, side: Side, *, besides: Cell) -> float | None:
         """What a side reaches with other good partners; a ratio.
 
-        The best of a few. Of four and more the median: a member at the limit itself has links above it and below.
+        The best of a few. Of four and more the median of those that are like the best: a member at the limit itself
+        has links above it and below, and one that is bad towards some has others that are far better.
         """
         others = self.others(side, besides=besides)
-        ratios = [cell.ratio for cell in others]
-        if not ratios or (len(ratios) < MANY and others[0].quiet and max(ratios) < self.rates.limit):
+        if not others or (len(others) < MANY and others[0].quiet and all(map(self.rates.slow, others))):
             return None
-        return median(ratios) if len(ratios) >= MANY else max(ratios)
+        best = max(others, key=lambda cell: cell.ratio)
+        near = [each for each in others if each.ratio >= best.ratio - _ALIKE_SIGMAS * self.rates.spread(each)]
+        return median([each.ratio for each in near]) if len(others) >= MANY else best.ratio
 
     def at_limit(self, side: Side) -> bool:
         """Good, and yet slow with so many on a quiet fabric that more of them would tell nothing new."""

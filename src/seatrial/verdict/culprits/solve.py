@@ -29,6 +29,9 @@ __all__ = ["ENOUGH_REPEATS", "link_fault", "solve", "uncovered"]
 _NO_LIMITS = Limits()
 _MOST_LINKS = 8
 _HUB = 3
+"""So many slow links of one member are the member's."""
+_OWN = 2
+"""At least so many of them with members that are no such hub themselves, and not bad."""
 _SIGMAS = 3
 """A link that is nearer to the limit than so much of its noise is measured again."""
 ENOUGH_REPEATS = 45
@@ -83,15 +86,19 @@ def _solve_rates(
     members = _members(sides, topology)
     links, unconfirmed = _links(sides, named_cuts, topology)
     links = _hubs(links, topology, {end for each in members for end in each.members})
+    # What else is slow with a member that answers for several links needs no other answer.
+    hubs = {end for each in links if each.kind == topology.kind for end in each.members}
+    unconfirmed = tuple(cell for cell in unconfirmed if hubs.isdisjoint((cell.source, cell.target)))
     culprits = [*_together(members, topology), *shared, *links, *_whole(rates, limits, latency)]
-    traced, remains = _groups(rates, sides)
+    silent = {member for each in links if hubs.issuperset(each.members) for member in each.members if each.ratio == 0}
+    traced, remains = _groups(rates, sides, silent)
     if len(members) > len(topology.members) / 2:
         share = f"{len(members)} of {len(topology.members)}"
         what = f"{share} are slower than the rest: two kinds of members, or a common cause"
         culprits = [Named(kind="fabric", members=topology.members, why=what), *shared]
     if observations.rounds >= most_rounds(topology):
         remains.append(f"the search was ended after {observations.rounds} rounds")
-    if rates.contended:
+    if rates.contended and (rates.groups or any(not cell.quiet for cell in rates.cells.values())):
         remains.append("the pairs slowed one another down: what is slower than they were together was not seen")
     if not latency:
         gaps = uncovered(observations, topology, {each for culprit in members for each in culprit.members})
@@ -197,6 +204,9 @@ def _links(sides: Sides, cuts: Sequence[Cut], topology: Topology) -> tuple[list[
             blurred.setdefault(pair, []).append(cell)
         else:
             unconfirmed.append(cell)
+    for pair in clear.keys() & blurred.keys():
+        # One direction tells that it is the link; the other one has the same name.
+        clear[pair] += blurred.pop(pair)
     found = [_link(pair, cells, ()) for pair, cells in sorted(clear.items())]
     for pair, cells in sorted(blurred.items()):
         suspects = {
@@ -206,25 +216,30 @@ def _links(sides: Sides, cuts: Sequence[Cut], topology: Topology) -> tuple[list[
     return found, tuple(unconfirmed)
 
 
-def _hubs(links: Sequence[Named], topology: Topology, named: Iterable[int]) -> list[Named]:
-    """Links without those of a member that has several slow ones: no two cables of one end go bad, it does.
+def _hubs(links: Sequence[Named], topology: Topology, named: set[int]) -> list[Named]:
+    """Links without those of a member that has several slow ones: that one end is bad is likelier than several cables.
 
-    Such a member was clean with somebody by luck, or is so at times. One that is named already needs no second name.
+    Such a member is bad towards some only, or only at times. It is named by links that nobody else can answer for: in a
+    pattern that one side explains as well as the other, the links stay what is named.
     """
-    left, found = list(links), []
+    left, hubs = list(links), set[int]()
     while left:
         ends = Counter(end for each in left for end in each.members)
         most = max(ends.values())
         if most < _HUB:
             break
-        hubs = sorted(end for end, number in ends.items() if number == most)
-        why = f"{most} of its links are slow, and others of them are not"
-        found += [
-            _common(topology.kind, (end,), why, [each for each in left if end in each.members])
-            for end in hubs
-            if end not in named
-        ]
-        left = [each for each in left if not set(hubs).intersection(each.members)]
+        hubs |= {end for end, number in ends.items() if number == most}
+        left = [each for each in left if hubs.isdisjoint(each.members)]
+    found = []
+    # One that is named already needs no second name.
+    for end in sorted(hubs - named):
+        mine = [each for each in links if end in each.members]
+        own = [each for each in mine if (hubs | named).isdisjoint({*each.members} - {end})]
+        if len(own) >= _OWN:
+            why = f"{len(mine)} of its links are slow, others are not: one end is likelier than {len(mine)} cables"
+            found.append(_common(topology.kind, (end,), why, mine))
+    told = {each.members[0] for each in found} | (hubs & named)
+    left = [each for each in links if told.isdisjoint(each.members)]
     if max(len(left), len(found)) > _MOST_LINKS:
         # So many do not go bad at once: it is something that they share, and nothing is known of what.
         why = f"{len(links)} links between good ends are slow, in no pattern of a switch or rail"
@@ -233,9 +248,11 @@ def _hubs(links: Sequence[Named], topology: Topology, named: Iterable[int]) -> l
 
 
 def _common(kind: MemberKind | Literal["fabric"], members: tuple[int, ...], why: str, links: Sequence[Named]) -> Named:
+    sends = {cell.source in members for each in links for cell in each.evidence}
     return Named(
         kind=kind,
         members=members,
+        direction="both" if len(members) > 1 or len(sends) > 1 else "send" if sends == {True} else "receive",
         confidence="likely",
         why=why,
         ratio=min(each.ratio or 0.0 for each in links),
@@ -288,14 +305,14 @@ def _whole(rates: Rates, limits: Limits, latency: bool) -> list[Named]:
     return [Named(kind="fabric", members=members, why=why, ratio=ratio)]
 
 
-def _groups(rates: Rates, sides: Sides) -> tuple[list[Named], list[str]]:
-    """Failed groups: explained by who was named, or by nobody although every pair in them is clean, or not yet."""
+def _groups(rates: Rates, sides: Sides, silent: set[int]) -> tuple[list[Named], list[str]]:
+    """Failed groups: explained by who is dead or silent to some, by nobody though all pairs are clean, or not yet."""
     found: list[Named] = []
     remains: list[str] = []
     for group in rates.groups:
-        if group.gbps is not None or any(sides.dead(member) for member in group.members):
-            continue
         members = set(group.members)
+        if group.gbps is not None or any(map(sides.dead, members)) or not members.isdisjoint(silent):
+            continue
         if any(key[0] in members and key[1] in members for key, c in rates.cells.items() if c.quiet and c.failed):
             continue
         reason = group.failed or "no figure was measured"
