@@ -98,12 +98,13 @@ def _conduct(
     meeting: Meeting | None = None,
 ) -> int:
     source = Source(job.run, "conductor")
-    keep(source.event("run", version=__version__, schema=SCHEMA, created=time.time(), **told, job=job.to_json()))
-    for words in job.absent:
-        keep(source.event("note", severity="warn", text=f"left out: {words}"))
+    run = source.event("run", version=__version__, schema=SCHEMA, created=time.time(), **told, job=job.to_json())
     target = TARGETS[job.target]
     if target.carry_out is not None and meeting is None:
-        return target.carry_out(job, folder, keep, hear, caught)
+        return target.carry_out(job, run, folder, keep, hear, caught)
+    keep(run)
+    for words in job.absent:
+        keep(source.event("note", severity="warn", text=f"left out: {words}"))
     token = meeting.token if meeting else secrets.token_urlsafe(24)
     host = meeting.host if meeting else target.address(job)
     # From another machine only where there is one: a name may stand for any of our addresses.

@@ -91,6 +91,7 @@ def hold(job: ProgramJob, out: Path, *, debug: bool, meeting: Meeting | None = N
         display.keep(event)
 
     def hear(message: dict[str, Any]) -> None:
+        recorder.tell(message)
         is_output = message.get("kind") == "output"
         if is_output and not message["kept"]:
             _keep_output(message, folder)
