@@ -58,4 +58,4 @@ def refusal(target: str, namespace: str | None, complaint: str) -> SeatrialError
 
 def _tail(complaint: str) -> str:
     said = complaint.partition("; if you choose to ignore")[0].strip()
-    return re.sub(r"^(?:error: |Error from server )", "", said).rstrip(".")[:500]
+    return re.sub(r"^(?:error: |Error from server(?: \(\w+\))?: )", "", said).rstrip(".")[:500]

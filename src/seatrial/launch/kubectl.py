@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from seatrial.errors import RequestError, SeatrialError
 
-__all__ = ["ANSWER_S", "Answer", "Asked", "Kubectl", "find_kubectl"]
+__all__ = ["ANSWER_S", "Answer", "Asked", "Kubectl", "end_at_once", "find_kubectl"]
 
 ANSWER_S = 20.0
 """For one answer. A healthy API server takes less than a second, a login of a cloud's plug-in a few."""
@@ -92,10 +92,7 @@ class Asked:
 
     def give_up(self) -> None:
         """End the call, and the plug-ins that it has started."""
-        if self._process.poll() is None:
-            with contextlib.suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        end_at_once(self._process)
         self._close()
 
     def _close(self) -> None:
@@ -152,6 +149,13 @@ def find_kubectl(told: str | None) -> str:
             f"{what}; name it with --kubectl PATH, or print the manifests with --dry-run and apply them elsewhere."
         )
     return found
+
+
+def end_at_once(process: subprocess.Popen[bytes]) -> None:
+    """A process that leads a session of its own, and what it has started."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _read(file: IO[bytes]) -> str:

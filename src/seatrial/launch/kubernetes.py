@@ -85,7 +85,7 @@ def _resolve(where: Where) -> Placement:
         device=_device(where, workload.gpu_resource),
         backend=where.backend,
         python=workload.python,
-        words=f"in {workload.nodes} pods ({where.target})",
+        words=f"in {workload.nodes} {'pod' if workload.nodes == 1 else 'pods'} ({where.target})",
         absent=absent,
         detail=Pods(
             workload=workload,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.kubernetes.pods import PodSeen
-from seatrial.launch.kubectl import Kubectl
+from seatrial.launch.kubectl import Kubectl, end_at_once
 from seatrial.verdict.handshake import proves
 from seatrial.verdict.wire import PREFIX, Decoder
 
@@ -100,7 +100,7 @@ class Followed:
     def close(self) -> None:
         """End the stream, and give back what it holds."""
         if self._process is not None:
-            self._process.kill()
+            end_at_once(self._process)
             self._end()
         self._log.close()
 
@@ -158,7 +158,7 @@ class Followed:
             # Something is missing: once more from the beginning of what is there.
             self._from_start = self._skips = True
             assert self._process is not None
-            self._process.kill()
+            end_at_once(self._process)
             return
         if number >= self._next:
             self.lost += number - self._next
@@ -200,8 +200,7 @@ class Kept:
                 break
             time.sleep(0.1)
         for process in self._following.values():
-            process.kill()
-            process.wait()
+            end_at_once(process)
         self._following.clear()
 
     def _begin(self, pod: PodSeen) -> None:
