@@ -136,13 +136,6 @@ def test_a_run_that_never_spoke_is_told_from_here(tmp_path: Path) -> None:
     assert json.loads(json.dumps(heard.events))[0]["kind"] == "interrupted"
 
 
-def test_output_is_kept_here_as_the_pod_goes(tmp_path: Path) -> None:
-    heard = Heard(tmp_path, None)
-    heard.told.take({"kind": "output", "rank": 0, "gen": 0, "lines": ["a"], "left_out": 0, "kept": True})
-    heard.told.take({"kind": "progress", "rank": 0})
-    assert [message.get("kept") for message in heard.messages] == [False, None]
-
-
 def ended_pod(number: int, code: int) -> PodSeen:
     made = of_state({"terminated": {"exitCode": code, "reason": "Error"}}, status__phase="Failed")
     return replace(made, name=f"t-{number}", number=number)

@@ -56,8 +56,7 @@ class Told:
         """One message of the first pod, which it has proved to be its own."""
         kind = message.get("kind")
         if "seq" not in message:
-            # Its folder goes with the pod.
-            self._hear({**message, "kept": False} if kind == "output" else message)
+            self._hear(message)
             return
         if kind == "run":
             # What was asked for is known here: the pod knows its own place only.

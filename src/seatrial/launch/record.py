@@ -82,7 +82,7 @@ class Recorder:
     def tell(self, message: dict[str, Any]) -> None:
         """To a controller that sees nothing of us but our standard output, the log of a pod: numbered, and proved."""
         if "SEATRIAL_LIVE" in os.environ:
-            told = proof(os.environ.get("SEATRIAL_TOKEN", ""), "log", json.dumps(message), "", self._told)
+            told = proof(os.environ["SEATRIAL_TOKEN"], "log", json.dumps(message), "", self._told)
             # What could not be written is missed there by its number.
             with contextlib.suppress(OSError, ValueError):
                 sys.stdout.buffer.write(b"".join(encode({"number": self._told, "proof": told, "message": message})))
@@ -95,8 +95,7 @@ class Recorder:
         source = Source(self._run, f"recorder{self._notes}")
         told = [source.event("note", severity="error", text=text), source.event("end")]
         self.events += told
-        for event in told:
-            self.tell(event)
+        list(map(self.tell, told))
         # Whoever judges the file again must come to the same verdict. Where it takes no more, it lacks an end anyway.
         with contextlib.suppress(OSError), open(self.path, "ab", buffering=0) as file:
             # The line before may have been cut.
