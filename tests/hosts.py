@@ -11,6 +11,7 @@ the cores and /dev/shm of this machine.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shlex
 import shutil
@@ -28,7 +29,7 @@ import pytest
 
 import seatrial
 
-__all__ = ["SSH_PORT", "UID", "Host", "Hosts", "hosts", "made_hosts"]
+__all__ = ["SSH_PORT", "UID", "Host", "Hosts", "hosts", "made_hosts", "python_of_anybody"]
 
 UID = 10001
 SSH_PORT = 2222
@@ -205,15 +206,23 @@ def _environ(home: Path, folder: Path) -> dict[str, str]:
 
 def _python(folder: Path) -> Path:
     """Skips the test where the user of the hosts can start none that has torch."""
+    python, packages = python_of_anybody()
+    script = folder / "python"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{packages}" exec {python} "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+@functools.cache
+def python_of_anybody() -> tuple[str, Path]:
+    """An interpreter that a user without rights may start, and the folder where it finds torch. Skips without one."""
     packages = next(path for path in map(Path, sys.path) if (path / "torch").is_dir())
+    same = f"import sys, torch; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
     for python in (sys.executable, "/usr/bin/python3"):
-        script = folder / "python"
-        script.write_text(f'#!/bin/sh\nPYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{packages}" exec {python} "$@"\n')
-        script.chmod(0o755)
         drop = ["setpriv", "--reuid", str(UID), "--regid", str(UID), "--clear-groups", "--no-new-privs"]
-        same = f"import sys, torch; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
-        if subprocess.run([*drop, script, "-c", same], capture_output=True, check=False).returncode == 0:
-            return script
+        words = [*drop, "env", f"PYTHONPATH={packages}", python, "-c", same]
+        if subprocess.run(words, capture_output=True, check=False).returncode == 0:
+            return python, packages
     pytest.skip("no Python that another user may start has torch")
 
 

@@ -14,16 +14,22 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-__all__ = ["problems", "schema_folder"]
+__all__ = ["find_schemas", "problems", "schema_folder"]
 
 _BESIDE = Path(__file__).parents[3] / "shared" / "crds"
 
 
+def find_schemas() -> Path | None:
+    """Their folder; None where there is none."""
+    folder = Path(os.environ.get("SEATRIAL_TEST_CRDS", _BESIDE))
+    return folder if folder.is_dir() else None
+
+
 def schema_folder() -> Path:
     """Skips the test where there is none."""
-    folder = Path(os.environ.get("SEATRIAL_TEST_CRDS", _BESIDE))
-    if not folder.is_dir():
-        pytest.skip(f"the operators' schemas are not there: {folder} (SEATRIAL_TEST_CRDS names another folder)")
+    folder = find_schemas()
+    if folder is None:
+        pytest.skip(f"the operators' schemas are not there: {_BESIDE} (SEATRIAL_TEST_CRDS names another folder)")
     return folder
 
 

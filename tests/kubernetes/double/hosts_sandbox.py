@@ -1,0 +1,180 @@
+"""Containers out of the namespaces of this machine: what the double of a cluster runs pods in, as root.
+
+Each pod has a network of its own, each container its processes, host name, mounts and a root that is this machine's,
+read-only under a layer of its own: there are no images. Held as in a cluster: addresses and names, user, groups,
+capabilities, no escalation, read-only root, volumes, signals to process 1, /dev/shm of 64 MiB. Not held: seccomp,
+limits of CPU and memory, network policies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+
+from kubernetes.double.sandbox import Container
+from kubernetes.double.store import Object
+
+__all__ = ["IMAGE_USER", "HostsSandbox"]
+
+IMAGE_USER = 10001
+"""As in our images; it has a line in /etc/passwd."""
+_HOME = "/home/seatrial"
+_LISTENS = "0A"
+
+
+class HostsSandbox:
+    """One switch, one end of it in each pod."""
+
+    image_uid = IMAGE_USER
+
+    def __init__(self, tag: str, python: str, packages: Path) -> None:
+        """``tag``: what all its namespaces begin with. ``packages``: where torch is, for that Python."""
+        self._tag, self._python, self._packages = tag, python, packages
+        self._switch = f"{tag}sw"
+        self._places: dict[str, tuple[str, str]] = {}
+        """By what has a network of its own: namespace and address."""
+        _do("ip", "netns", "add", self._switch)
+        _do("ip", "-n", self._switch, "link", "add", "br0", "type", "bridge")
+        _do("ip", "-n", self._switch, "link", "set", "br0", "up")
+
+    def address(self, pod: Object) -> str:
+        who = self._who(pod)
+        if who not in self._places:
+            number = len(self._places) + 1
+            namespace, address = f"{self._tag}p{number}", f"10.78.{number // 250}.{number % 250 + 2}"
+            self._places[who] = namespace, address
+            _do("ip", "netns", "add", namespace)
+            peer = ["type", "veth", "peer", "name", "eth0", "netns", namespace]
+            _do("ip", "-n", self._switch, "link", "add", f"p{number}", *peer)
+            _do("ip", "-n", self._switch, "link", "set", f"p{number}", "master", "br0", "up")
+            _do("ip", "-n", namespace, "addr", "add", f"{address}/16", "dev", "eth0")
+            _do("ip", "-n", namespace, "link", "set", "eth0", "up")
+            _do("ip", "-n", namespace, "link", "set", "lo", "up")
+        return self._places[who][1]
+
+    @staticmethod
+    def _who(pod: Object) -> str:
+        """Pods in the network of their host share it."""
+        return str(pod["spec"]["nodeName"] if pod["spec"].get("hostNetwork") else pod["metadata"]["uid"])
+
+    def start(self, container: Container) -> subprocess.Popen[bytes]:
+        namespace, _ = self._places[self._who(container.pod)]
+        root = container.scratch / "root"
+        root.mkdir(exist_ok=True)
+        script = container.scratch / "enter.sh"
+        script.write_text(self._script(container, root))
+        user = IMAGE_USER if container.uid is None else container.uid
+        group = container.gid if container.gid is not None else 0
+        drop = ["setpriv", "--reuid", str(user), "--regid", str(group)]
+        drop += ["--groups", ",".join(map(str, container.groups))] if container.groups else ["--clear-groups"]
+        drop += ["--bounding-set=-all", "--inh-caps=-all"] if container.drops_capabilities else []
+        drop += [] if container.may_escalate else ["--no-new-privs"]
+        words = [*drop, "--", "env", "-C", container.folder, "--", *container.command]
+        enter = ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net=/run/netns/{namespace}"]
+        enter += ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "sh", str(script)]
+        return subprocess.Popen(
+            [*enter, str(root), *words],
+            env=self._environ(container),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    @staticmethod
+    def _environ(container: Container) -> dict[str, str]:
+        image = {"PATH": "/double/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
+        return {**image, **container.environ}
+
+    def _script(self, container: Container, root: Path) -> str:
+        """What root does in the new namespaces before it gives its rights away; in the order of mounting."""
+        skeleton, new = f"{root}/skeleton", f"{root}/new"
+        targets = sorted(container.mounts, key=lambda mount: mount.target.count("/"))
+        folders = [f"{skeleton}{mount.target}" for mount in targets] + [f"{skeleton}{container.folder}"]
+        folders += [f"{skeleton}/{path}" for path in ("double/bin", "double/packages", "etc")]
+        folders += [f"{root}/up", f"{root}/work"]
+        upper = "" if container.read_only_root else f",upperdir={root}/up,workdir={root}/work"
+        lines = [
+            "set -e",
+            "root=$1; shift",
+            'mount -t tmpfs tmpfs "$root"',
+            shlex.join(["mkdir", "-p", new, *folders]),
+            *(_written(f"{skeleton}/{path}", text) for path, text in self._files(container).items()),
+            f"chmod 755 {shlex.quote(skeleton)}/double/bin/*",
+            shlex.join(["mount", "-t", "overlay", "overlay", "-o", f"lowerdir={skeleton}:/{upper}", new]),
+            f"mount --rbind /dev {shlex.quote(new)}/dev",
+            f"mount -t tmpfs -o size=64m,mode=1777 tmpfs {shlex.quote(new)}/dev/shm",
+            f"mount -t proc proc {shlex.quote(new)}/proc",
+            f"mount --rbind /sys {shlex.quote(new)}/sys",
+        ]
+        binds = []
+        for mount in targets:
+            if mount.memory_bytes is None:
+                binds.append((str(mount.source), mount.target, mount.read_only))
+            else:
+                size = f"size={mount.memory_bytes},mode=1777"
+                lines.append(shlex.join(["mount", "-t", "tmpfs", "-o", size, "tmpfs", f"{new}{mount.target}"]))
+        binds += [(str(self._packages), "/double/packages", True), (str(container.hosts_file), "/etc/hosts", False)]
+        for source, target, read_only in binds:
+            lines.append(shlex.join(["mount", "--bind", source, f"{new}{target}"]))
+            if read_only:
+                lines.append(shlex.join(["mount", "-o", "remount,bind,ro", f"{new}{target}"]))
+        lines.append(shlex.join(["hostname", container.hostname]))
+        lines.append(f'exec chroot {shlex.quote(new)} "$@"')
+        return "\n".join(lines) + "\n"
+
+    def _files(self, container: Container) -> dict[str, str]:
+        """What an image has."""
+        path = '"${PYTHONPATH:+$PYTHONPATH:}/double/packages"'
+        return {
+            "double/bin/python3": f'#!/bin/sh\nPYTHONPATH={path} exec {self._python} "$@"\n',
+            "double/bin/nslookup": '#!/bin/sh\nexec getent hosts "$1"\n',
+            "etc/hostname": f"{container.hostname}\n",
+            "etc/resolv.conf": "",
+            "etc/passwd": f"root:x:0:0::/root:/bin/sh\nseatrial:x:{IMAGE_USER}:0::{_HOME}:/bin/bash\n"
+            "sshd:x:105:65534::/run/sshd:/usr/sbin/nologin\n",
+            "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+        }
+
+    def terminate(self, process: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGTERM)
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        # With it goes process 1 of the container, and with that one all others.
+        process.kill()
+
+    def listens(self, pod: Object, port: int) -> bool:
+        namespace, _ = self._places[self._who(pod)]
+        command = ["nsenter", f"--net=/run/netns/{namespace}", "cat", "/proc/net/tcp", "/proc/net/tcp6"]
+        lines = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10).stdout.splitlines()
+        fields = [line.split() for line in lines]
+        return any(field[1].endswith(f":{port:04X}") and field[3] == _LISTENS for field in fields if len(field) > 3)
+
+    def remove(self, pod: Object) -> None:
+        if not pod["spec"].get("hostNetwork"):
+            self._remove(self._who(pod))
+
+    def _remove(self, who: str) -> None:
+        place = self._places.get(who)
+        if place is not None:
+            subprocess.run(["ip", "netns", "del", place[0]], capture_output=True, check=False, timeout=20)
+
+    def end(self) -> None:
+        for who in self._places:
+            self._remove(who)
+        subprocess.run(["ip", "netns", "del", self._switch], capture_output=True, check=False, timeout=20)
+
+
+def _written(path: str, text: str) -> str:
+    return f"printf %s {shlex.quote(text)} > {shlex.quote(path)}"
+
+
+def _do(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    assert done.returncode == 0, f"{shlex.join(command)}: {done.stderr.strip()}"

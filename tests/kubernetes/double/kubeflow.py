@@ -1,0 +1,269 @@
+"""The training-operator, Trainer and mpi-operator of the double of a cluster."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from kubernetes.double.pods import World, is_active, is_over, is_ready, make_pod, phase, upserted
+from kubernetes.double.recorded import (
+    HOSTFILE_MOUNT,
+    init_pytorch,
+    mpi_launcher_environment,
+    mpi_worker_environment,
+    pytorch_environment,
+    ssh_volume,
+    torch_environment,
+)
+from kubernetes.double.store import Object, condition
+
+__all__ = ["reconcile_mpijob", "reconcile_pytorchjob", "reconcile_trainjob"]
+
+
+def reconcile_pytorchjob(world: World, job: Object) -> None:
+    """A Service and a pod for each replica."""
+    store, spec, name = world.store, job["spec"], job["metadata"]["name"]
+    pods = store.owned(job, "Pod")
+    if is_over(job):
+        _clean(world, job, pods)
+        return
+    condition(job, "Created", True, "PyTorchJobCreated", f"PyTorchJob {name} is created.")
+    there = {pod["metadata"]["name"] for pod in pods}
+    for kind, replica in spec["pytorchReplicaSpecs"].items():
+        for number in range(replica.get("replicas", 1)):
+            own = f"{name}-{kind.lower()}-{number}"
+            labels = {
+                "training.kubeflow.org/job-name": name,
+                "training.kubeflow.org/operator-name": "pytorchjob-controller",
+                "training.kubeflow.org/replica-type": kind.lower(),
+                "training.kubeflow.org/replica-index": str(number),
+            }
+            _make_service(world, job, own, labels, publish=False)
+            if own in there:
+                continue
+            template = copy.deepcopy(replica["template"])
+            role = {"training.kubeflow.org/job-role": "master"} if kind == "Master" else {}
+            if kind == "Worker":
+                template["spec"].setdefault("initContainers", []).append(init_pytorch(job))
+            make_pod(
+                world,
+                job,
+                own,
+                template,
+                labels={**labels, **role},
+                added=pytorch_environment(job, number + (kind == "Worker")),
+                spec={"restartPolicy": replica.get("restartPolicy", "OnFailure")},
+            )
+    lost = [pod for pod in pods if phase(pod) == "Failed" or "deletionTimestamp" in pod["metadata"]]
+    failed = [pod["metadata"]["name"] for pod in lost]
+    if failed:
+        condition(job, "Failed", True, "PyTorchJobFailed", f"PyTorchJob {name} is failed because {failed[0]} failed.")
+    elif any(phase(pod) == "Succeeded" for pod in pods if "-master-" in pod["metadata"]["name"]):
+        condition(job, "Succeeded", True, "PyTorchJobSucceeded", f"PyTorchJob {name} is successfully completed.")
+    elif any(phase(pod) == "Running" for pod in pods):
+        condition(job, "Running", True, "PyTorchJobRunning", f"PyTorchJob {name} is running.")
+
+
+def _clean(world: World, job: Object, pods: list[Object]) -> None:
+    policy = job["spec"].get("runPolicy", {})
+    clean = policy.get("cleanPodPolicy", "None")
+    for pod in pods:
+        if clean == "All" or (clean == "Running" and is_active(pod)):
+            world.store.drop(pod)
+    ttl_s = policy.get("ttlSecondsAfterFinished")
+    if ttl_s is not None and world.first_seen(job, "over") >= ttl_s:
+        world.store.drop(job)
+
+
+def _make_service(world: World, owner: Object, name: str, selector: dict[str, str], *, publish: bool) -> None:
+    if world.store.get("Service", owner["metadata"]["namespace"], name) is None:
+        spec: Object = {"clusterIP": "None", "selector": selector}
+        if publish:
+            spec["publishNotReadyAddresses"] = True
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+        world.store.add(service, owner["metadata"]["namespace"], owner)
+
+
+def reconcile_mpijob(world: World, job: Object) -> None:
+    """Service, host file, key, workers; the launcher is a Job, and comes when they are ready."""
+    store, spec, name = world.store, job["spec"], job["metadata"]["name"]
+    namespace = job["metadata"]["namespace"]
+    pods = store.owned(job, "Pod")
+    if is_over(job):
+        _clean(world, job, pods)
+        return
+    condition(job, "Created", True, "MPIJobCreated", f"MPIJob {namespace}/{name} is created.")
+    labels = {"training.kubeflow.org/job-name": name, "training.kubeflow.org/operator-name": "mpi-operator"}
+    _make_service(world, job, name, labels, publish=bool(spec.get("runLauncherAsWorker")))
+    count = spec["mpiReplicaSpecs"]["Worker"].get("replicas", 0)
+    slots, how = spec.get("slotsPerWorker", 1), spec.get("mpiImplementation", "OpenMPI")
+    lines = [f"{name}-worker-{number}.{name}.{namespace}.svc" for number in range(count)]
+    _make_host_file(world, job, f"{name}-config", [_slot(line, slots, how) for line in lines], lines)
+    _make_key(world, job, f"{name}-ssh")
+    there = {pod["metadata"]["name"] for pod in pods}
+    for number in range(count):
+        own = f"{name}-worker-{number}"
+        if own not in there:
+            _make_worker(world, job, own, number, labels)
+    launcher = store.get("Job", namespace, f"{name}-launcher")
+    if launcher is None:
+        waits = spec.get("launcherCreationPolicy") == "WaitForWorkersReady"
+        if not waits or sum(map(is_ready, pods)) == count:
+            _make_launcher(world, job, labels, slots, how)
+        return
+    failed = [pod["metadata"]["name"] for pod in pods if phase(pod) == "Failed"]
+    if is_over(launcher) == "Complete":
+        condition(job, "Succeeded", True, "MPIJobSucceeded", f"MPIJob {namespace}/{name} successfully completed.")
+    elif is_over(launcher) == "Failed":
+        condition(job, "Failed", True, "MPIJobFailed", f"MPIJob {namespace}/{name} has failed")
+    elif failed:
+        evicted = f"{len(failed)}/{count} workers are evicted"
+        store.event(job, "Warning", "MPIJobEvicted", evicted)
+    elif launcher.get("status", {}).get("active"):
+        condition(job, "Running", True, "MPIJobRunning", f"MPIJob {namespace}/{name} is running.")
+
+
+def _slot(host: str, slots: int, implementation: str) -> str:
+    return f"{host} slots={slots}" if implementation == "OpenMPI" else f"{host}:{slots}"
+
+
+def _with_ssh(template: Object, job: Object) -> Object:
+    path = job["spec"].get("sshAuthMountPath", "/root/.ssh")
+    spec = template["spec"]
+    spec.setdefault("volumes", []).append(
+        ssh_volume(f"{job['metadata']['name']}-ssh", 0o600 if path == "/root/.ssh" else None)
+    )
+    spec["containers"][0].setdefault("volumeMounts", []).append({"name": "ssh-auth", "mountPath": path})
+    return template
+
+
+def _make_worker(world: World, job: Object, own: str, number: int, labels: dict[str, str]) -> None:
+    replica = job["spec"]["mpiReplicaSpecs"]["Worker"]
+    template = _with_ssh(copy.deepcopy(replica["template"]), job)
+    container = template["spec"]["containers"][0]
+    if not container.get("command") and not container.get("args"):
+        container["command"] = ["/usr/sbin/sshd", "-De"]
+    container["env"] = [*container.get("env", ()), *mpi_worker_environment()]
+    role = {"training.kubeflow.org/job-role": "worker", "training.kubeflow.org/replica-index": str(number)}
+    place = {"hostname": own, "subdomain": job["metadata"]["name"]}
+    restart = {"restartPolicy": replica.get("restartPolicy", "Never")}
+    make_pod(world, job, own, template, labels={**labels, **role}, spec={**place, **restart})
+
+
+def _make_launcher(world: World, job: Object, labels: dict[str, str], slots: int, how: str) -> None:
+    name, replica = job["metadata"]["name"], job["spec"]["mpiReplicaSpecs"]["Launcher"]
+    template = _with_ssh(copy.deepcopy(replica["template"]), job)
+    _with_host_file(template["spec"], template["spec"]["containers"][0], f"{name}-config")
+    container = template["spec"]["containers"][0]
+    container["env"] = [*container.get("env", ()), *mpi_launcher_environment(how, slots, role=True)]
+    template["spec"] |= {
+        "hostname": f"{name}-launcher",
+        "subdomain": name,
+        "restartPolicy": replica.get("restartPolicy", "OnFailure"),
+    }
+    metadata = template.setdefault("metadata", {})
+    metadata["labels"] = {**metadata.get("labels", {}), **labels, "training.kubeflow.org/job-role": "launcher"}
+    made = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": f"{name}-launcher", "labels": {"app": name}},
+        "spec": {"backoffLimit": job["spec"].get("runPolicy", {}).get("backoffLimit", 6), "template": template},
+        "status": {},
+    }
+    world.store.add(made, job["metadata"]["namespace"], job)
+
+
+def _with_host_file(spec: Object, container: Object, config: str) -> None:
+    items = [{"key": "hostfile", "path": "hostfile", "mode": 0o444}]
+    spec.setdefault("volumes", []).append({"name": "mpi-job-config", "configMap": {"name": config, "items": items}})
+    container.setdefault("volumeMounts", []).append({"name": "mpi-job-config", "mountPath": HOSTFILE_MOUNT})
+
+
+def _make_host_file(world: World, owner: Object, name: str, lines: list[str], hosts: list[str]) -> None:
+    if world.store.get("ConfigMap", owner["metadata"]["namespace"], name) is None:
+        discover = "".join(f"echo {host}\n" for host in hosts)
+        data = {"hostfile": "".join(f"{line}\n" for line in lines), "discover_hosts.sh": f"#!/bin/sh\n{discover}"}
+        config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+        world.store.add(config, owner["metadata"]["namespace"], owner)
+
+
+def _make_key(world: World, owner: Object, name: str) -> None:
+    if world.store.get("Secret", owner["metadata"]["namespace"], name) is not None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "key")
+        make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-C", "", "-f", str(file)]
+        subprocess.run(make, check=True, timeout=20, stdin=subprocess.DEVNULL)
+        parts = {"ssh-privatekey": file.read_bytes(), "ssh-publickey": file.with_suffix(".pub").read_bytes()}
+    data = {key: base64.b64encode(content).decode() for key, content in parts.items()}
+    secret = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/ssh-auth", "metadata": {"name": name}}
+    world.store.add({**secret, "data": data}, owner["metadata"]["namespace"], owner)
+
+
+def reconcile_trainjob(world: World, job: Object) -> None:
+    """A JobSet of the same name, made of the runtime, the policy of which adds variables."""
+    store, name, namespace = world.store, job["metadata"]["name"], job["metadata"]["namespace"]
+    if is_over(job):
+        return
+    reference = job["spec"]["runtimeRef"]
+    runtime = store.get(reference.get("kind", "ClusterTrainingRuntime"), namespace, reference["name"])
+    if runtime is None:
+        store.event(job, "Warning", "TrainJobResourcesCreationFailed", f'runtime "{reference["name"]}" not found')
+        return
+    jobset = store.get("JobSet", namespace, name)
+    if jobset is None:
+        store.add(_jobset(world, job, runtime["spec"]), namespace, job)
+    elif end := is_over(jobset):
+        word = "Complete" if end == "Completed" else "Failed"
+        reason, message = ("AllJobsCompleted", "jobset completed successfully")
+        if word == "Failed":
+            reason, message = ("FailedJobs", "jobset failed due to one or more job failures")
+        condition(job, word, True, reason, message)
+
+
+def _jobset(world: World, job: Object, runtime: Object) -> Object:
+    name, trainer = job["metadata"]["name"], job["spec"].get("trainer")
+    policy = runtime.get("mlPolicy", {})
+    nodes = (trainer or {}).get("numNodes", policy.get("numNodes", 1))
+    spec: dict[str, Any] = copy.deepcopy(runtime["template"]["spec"])
+    under_mpi = "mpi" in policy
+    for replicated in spec["replicatedJobs"]:
+        step = replicated["template"].get("metadata", {}).get("labels", {})
+        is_trainer = step.get("trainer.kubeflow.org/trainjob-ancestor-step") == "trainer"
+        count = nodes if (replicated["name"] == "node" if under_mpi else is_trainer) else 1
+        replicated["template"]["spec"] |= {"parallelism": count, "completions": count}
+        pod = replicated["template"]["spec"]["template"]["spec"]
+        (container,) = (each for each in pod["containers"] if each["name"] == "node")
+        if under_mpi:
+            _with_mpi(pod, container, replicated["name"], job, policy["mpi"])
+        elif is_trainer and trainer is not None:
+            each = trainer.get("numProcPerNode", "auto")
+            container["env"] = upserted(container.get("env", ()), torch_environment(name, nodes, each))
+    if under_mpi:
+        slots = (trainer or {}).get("numProcPerNode", policy["mpi"].get("numProcPerNode", 1))
+        hosts = [f"{name}-node-0-{number}.{name}" for number in range(nodes)]
+        _make_host_file(world, job, f"{name}-mpi-hostfile", [f"{host} slots={slots}" for host in hosts], hosts)
+        _make_key(world, job, f"{name}-mpi-ssh-auth")
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name, "labels": dict(job["metadata"].get("labels", {}))},
+        "spec": spec,
+        "status": {},
+    }
+
+
+def _with_mpi(pod: Object, container: Object, replicated: str, job: Object, mpi: Object) -> None:
+    name = job["metadata"]["name"]
+    # Trainer 2.3; before, the mode was Kubernetes' own, 0644.
+    pod.setdefault("volumes", []).append(ssh_volume(f"{name}-mpi-ssh-auth", 0o640))
+    mount = {"name": "ssh-auth", "mountPath": mpi.get("sshAuthMountPath", "/root/.ssh")}
+    container.setdefault("volumeMounts", []).append(mount)
+    if replicated == "launcher":
+        _with_host_file(pod, container, f"{name}-mpi-hostfile")
+        slots = job["spec"].get("trainer", {}).get("numProcPerNode", mpi.get("numProcPerNode", 1))
+        container["env"] = upserted(container.get("env", ()), mpi_launcher_environment("OpenMPI", slots, role=False))

@@ -1,0 +1,41 @@
+"""The names that headless Services give to pods, as lines of /etc/hosts: the double of a cluster has no DNS server.
+
+Told apart from DNS by that: a name that several pods share resolves to all of them in the same order.
+"""
+
+from __future__ import annotations
+
+from kubernetes.double.pods import is_ready
+from kubernetes.double.store import Object, Store
+
+__all__ = ["hosts_file"]
+
+_DOMAIN = "svc.cluster.local"
+
+
+def hosts_file(store: Store, pod: Object) -> str:
+    """Of one pod: its own name, and what can be found from its namespace now."""
+    namespace, spec = pod["metadata"]["namespace"], pod["spec"]
+    own = spec.get("hostname") or pod["metadata"]["name"]
+    long = [f"{own}.{spec['subdomain']}.{namespace}.{_DOMAIN}"] if spec.get("subdomain") else []
+    lines = ["127.0.0.1 localhost", " ".join([pod["status"]["podIP"], *long, own])]
+    for service in store.each("Service", namespace):
+        told = service["spec"]
+        if told.get("clusterIP") != "None" or not told.get("selector"):
+            continue
+        name = service["metadata"]["name"]
+        for other in store.each("Pod", namespace, told["selector"]):
+            address = other["status"].get("podIP")
+            found = is_ready(other) or told.get("publishNotReadyAddresses", False)
+            if address is None or not found or other["status"]["phase"] in ("Succeeded", "Failed"):
+                continue
+            host = other["spec"].get("hostname")
+            is_named = host and other["spec"].get("subdomain") == name
+            lines.append(" ".join([address, *(_names(f"{host}.{name}", namespace) if is_named else ())]))
+            lines.append(" ".join([address, *_names(name, namespace)]))
+    return "".join(f"{line}\n" for line in lines if " " in line)
+
+
+def _names(short: str, namespace: str) -> tuple[str, ...]:
+    """By which a resolver with the search domains of a pod finds it."""
+    return short, f"{short}.{namespace}", f"{short}.{namespace}.svc", f"{short}.{namespace}.{_DOMAIN}"

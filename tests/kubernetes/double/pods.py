@@ -1,0 +1,120 @@
+"""How controllers of the double make pods: what they add, and what stands in their way."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kubernetes.double.faults import Faults
+from kubernetes.double.store import Object, Store
+
+__all__ = ["World", "is_active", "is_over", "is_ready", "make_pod", "phase", "upserted"]
+
+
+@dataclass
+class World:
+    """What controllers and kubelet share."""
+
+    store: Store
+    faults: Faults
+    memory: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """What a controller keeps in mind of an object, by its uid and a word."""
+
+    def first_seen(self, thing: Object, word: str) -> float:
+        """How many seconds ago this was asked for the first time."""
+        began: float = self.memory.setdefault((thing["metadata"]["uid"], word), time.monotonic())
+        return time.monotonic() - began
+
+
+def phase(pod: Object) -> str:
+    found = pod["status"]["phase"]
+    assert isinstance(found, str)
+    return found
+
+
+def is_active(pod: Object) -> bool:
+    """It has not ended, and nobody wants it to."""
+    return phase(pod) in ("Pending", "Running") and "deletionTimestamp" not in pod["metadata"]
+
+
+def is_ready(pod: Object) -> bool:
+    return any(known["type"] == "Ready" and known["status"] == "True" for known in pod["status"].get("conditions", ()))
+
+
+def is_over(thing: Object) -> str:
+    """How a workload ended: the name of its last condition, or nothing."""
+    ends = ("Complete", "Completed", "Succeeded", "Failed")
+    for known in thing.get("status", {}).get("conditions", ()):
+        if known["type"] in ends and known["status"] == "True":
+            return str(known["type"])
+    return ""
+
+
+def upserted(environment: Iterable[Object], added: Iterable[Object]) -> list[Object]:
+    """A variable that is there already is replaced where it stands; others come behind."""
+    made = list(environment)
+    for entry in added:
+        places = [place for place, known in enumerate(made) if known["name"] == entry["name"]]
+        if places:
+            made[places[0]] = entry
+        else:
+            made.append(entry)
+    return made
+
+
+def make_pod(
+    world: World,
+    owner: Object,
+    name: str,
+    template: Object,
+    *,
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str] | None = None,
+    added: Sequence[Object] = (),
+    spec: Mapping[str, Any] | None = None,
+) -> Object | None:
+    """A pod of a template, with variables ``added`` to all of its containers and fields of ``spec`` set.
+
+    None where it is refused (quota), which the events of its owner tell.
+    """
+    store, metadata = world.store, owner["metadata"]
+    if world.faults.any("quota", pods=name):
+        store.event(
+            owner,
+            "Warning",
+            "FailedCreate",
+            f'Error creating: pods "{name}" is forbidden: exceeded quota: compute-quota, requested: pods=1, used:'
+            " pods=4, limited: pods=4",
+        )
+        return None
+    made = copy.deepcopy(template)
+    told = made.get("metadata", {})
+    pod: Object = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": {**told.get("labels", {}), **labels},
+            "annotations": {**told.get("annotations", {}), **(annotations or {})},
+        },
+        "spec": {**made["spec"], **(spec or {})},
+        "status": {"phase": "Pending"},
+    }
+    taken = {fault["variable"] for fault in world.faults.all("without", pods=name)}
+    kept = [entry for entry in added if entry["name"] not in taken]
+    for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
+        container["env"] = [*container.get("env", ()), *kept]
+    if taken:
+        _take_away(pod, taken, added)
+    store.event(owner, "Normal", "SuccessfulCreate", f"Created pod: {name}")
+    return store.add(pod, metadata["namespace"], owner)
+
+
+def _take_away(pod: Object, taken: set[str], added: Sequence[Object]) -> None:
+    """Trainer has put its variables into the template already."""
+    if not {entry["name"] for entry in added} & taken:
+        for container in pod["spec"]["containers"]:
+            container["env"] = [entry for entry in container["env"] if entry["name"] not in taken]

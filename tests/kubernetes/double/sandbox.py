@@ -1,0 +1,78 @@
+"""What the kubelet of the double asks of whatever really runs a container."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from kubernetes.double.store import Object
+
+__all__ = ["Container", "Mount", "Sandbox"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A volume, and where a container sees it."""
+
+    source: Path
+    target: str
+    read_only: bool
+    memory_bytes: int | None = None
+    """Of one that is in memory; then the source is only where it would be on disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """One container, with everything resolved."""
+
+    pod: Object
+    name: str
+    image: str
+    hostname: str
+    command: Sequence[str]
+    environ: Mapping[str, str]
+    folder: str
+    """Where it starts."""
+    mounts: Sequence[Mount]
+    hosts_file: Path
+    """Its /etc/hosts, which changes while it runs."""
+    scratch: Path
+    """For the sandbox alone."""
+    uid: int | None
+    """None: the user of the image."""
+    gid: int | None
+    groups: Sequence[int]
+    drops_capabilities: bool
+    may_escalate: bool
+    read_only_root: bool
+
+
+class Sandbox(Protocol):
+    """Namespaces of this machine, or containers."""
+
+    image_uid: int
+    """Of the user as whom images run, where a pod names none."""
+
+    def address(self, pod: Object) -> str:
+        """Makes the network of a pod, and returns its address."""
+
+    def start(self, container: Container) -> subprocess.Popen[bytes]:
+        """Its output, both streams in one, comes through the pipe ``stdout``."""
+
+    def terminate(self, process: subprocess.Popen[bytes]) -> None:
+        """SIGTERM to the first process of the container."""
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """All of it, at once."""
+
+    def listens(self, pod: Object, port: int) -> bool:
+        """Whether somebody listens at that port of the pod."""
+
+    def remove(self, pod: Object) -> None:
+        """Its containers have ended."""
+
+    def end(self) -> None:
+        """Nothing of it is left."""

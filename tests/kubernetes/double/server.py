@@ -1,0 +1,156 @@
+"""The double of a cluster: one process that holds all objects, runs controllers, scheduler and kubelet, and listens
+at a socket in its folder for ``kubectl_double.py``. It ends, with all that it started, when its standard input does.
+
+    python server.py FOLDER     with FOLDER/config.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socketserver
+import sys
+import threading
+import time
+from pathlib import Path
+
+import yaml
+from kubernetes.double.api import Api
+from kubernetes.double.arguments import RefusedError, parse
+from kubernetes.double.faults import Faults
+from kubernetes.double.hosts_sandbox import HostsSandbox
+from kubernetes.double.jobs import reconcile_job, reconcile_jobset
+from kubernetes.double.kubeflow import reconcile_mpijob, reconcile_pytorchjob, reconcile_trainjob
+from kubernetes.double.kubelet import Kubelet
+from kubernetes.double.pods import World
+from kubernetes.double.sandbox import Sandbox
+from kubernetes.double.scheduler import schedule
+from kubernetes.double.store import Object, Store
+from kubernetes.schemas import find_schemas
+
+__all__ = ["CONFIG", "SOCKET", "main"]
+
+CONFIG = "config.json"
+SOCKET = "api.sock"
+_TICK_S = 0.1
+_CARRIED = ("SEATRIAL_TEST_RUN",)
+"""So that what a test leaves running is found."""
+_CONTROLLERS = {
+    "TrainJob": reconcile_trainjob,
+    "JobSet": reconcile_jobset,
+    "PyTorchJob": reconcile_pytorchjob,
+    "MPIJob": reconcile_mpijob,
+    "Job": reconcile_job,
+}
+
+
+def main(folder: Path) -> None:
+    """Returns when standard input has ended."""
+    config = json.loads((folder / CONFIG).read_text())
+    lock, world = threading.Lock(), World(store=Store(), faults=Faults(folder))
+    _fill(world.store, config)
+    sandbox = _sandbox(config)
+    environ = {name: os.environ[name] for name in _CARRIED if name in os.environ}
+    kubelet = Kubelet(world, sandbox, folder, environ, owner=os.geteuid() == 0)
+    api = Api(world, folder, lock, config["namespace"])
+    stopped = threading.Event()
+    threading.Thread(target=_await_end, args=(stopped,), daemon=True).start()
+    server = _Server(str(folder / SOCKET), _Handler)
+    server.api, server.faults, server.calls = api, world.faults, folder / "calls.jsonl"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        # In this thread: what it starts is killed when the thread that started it ends.
+        while not stopped.wait(_TICK_S):
+            with lock:
+                _look(world)
+                kubelet.tick()
+                world.store.collect_garbage()
+    finally:
+        server.shutdown()
+        kubelet.end()
+        sandbox.end()
+
+
+def _look(world: World) -> None:
+    for kind, reconcile in _CONTROLLERS.items():
+        if not world.faults.any("crd-absent", kind=kind):
+            for thing in world.store.each(kind):
+                reconcile(world, thing)
+    schedule(world)
+
+
+def _await_end(stopped: threading.Event) -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    stopped.set()
+
+
+def _sandbox(config: Object) -> Sandbox:
+    return HostsSandbox(config["tag"], config["python"], Path(config["packages"]))
+
+
+def _fill(store: Store, config: Object) -> None:
+    for name in ("default", "ml", "kube-system"):
+        store.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}, "")
+    for name, node in config["nodes"].items():
+        labels = {"kubernetes.io/hostname": name, **node.get("labels", {})}
+        allocatable = {"cpu": "64", "memory": "256Gi", **node.get("allocatable", {})}
+        made = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"taints": node.get("taints", [])},
+            "status": {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]},
+        }
+        store.add(made, "")
+    schemas = find_schemas()
+    for path in schemas.glob("*.yaml") if schemas else ():
+        crd = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        store.add(crd, "")
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 64
+    api: Api
+    faults: Faults
+    calls: Path
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    """One line of JSON in (argv, stdin), lines of JSON out: [stream, text], and at the end ["code", number]."""
+
+    server: _Server
+
+    def handle(self) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            asked = json.loads(self.rfile.readline())
+            with open(self.server.calls, "a") as calls:
+                calls.write(json.dumps(asked["argv"]) + "\n")
+            # An API server that says nothing: the caller gives up, or the fault goes.
+            while self._is_silent(asked["argv"]):
+                time.sleep(_TICK_S)
+            try:
+                for stream, text in self.server.api.answer(asked["argv"], asked["stdin"]):
+                    self._say(stream, text)
+                self._say("code", 0)
+            except RefusedError as refusal:
+                self._say("err", f"{refusal}\n" if str(refusal) else "")
+                self._say("code", 1)
+
+    def _is_silent(self, words: list[str]) -> bool:
+        try:
+            told = parse(words)
+        except RefusedError:
+            return False
+        return self.server.faults.any("api-silent", calls=" ".join([told.verb, *told.words]))
+
+    def _say(self, stream: str, text: str | int) -> None:
+        self.wfile.write(json.dumps([stream, text]).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    main(Path(sys.argv[1]))
