@@ -51,7 +51,11 @@ def started(container: Object, injected: dict[str, str], secret: str) -> tuple[l
     """Command and environment as the kubelet makes them: later variables win, known ones are put in for ``$(NAME)``."""
     environ: dict[str, str] = {}
     for entry in container["env"]:
-        environ[entry["name"]] = secret if "valueFrom" in entry else _expanded(entry["value"], environ)
+        if "fieldRef" in (source := entry.get("valueFrom", {})):
+            assert source["fieldRef"]["fieldPath"] == "spec.nodeName"
+            environ[entry["name"]] = "node-0"
+        else:
+            environ[entry["name"]] = secret if source else _expanded(entry["value"], environ)
     environ |= injected
     return [_expanded(word, environ) for word in container["command"]], environ
 

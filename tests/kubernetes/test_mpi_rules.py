@@ -21,6 +21,7 @@ from kubernetes.rules import (
 )
 from kubernetes.workloads import container_of
 
+_OWN_OF_EACH_POD = {"SEATRIAL_NODE_NAME"}
 _RULES = [
     Rule(
         name="mpi: the launcher waits until sshd answers",
@@ -74,7 +75,7 @@ _RULES = [
         name="mpi: every variable of the container is passed on, as sessions of ssh see none",
         cases=["mpijob", "trainjob-mpi", "mpijob-everything"],
         kept=lambda objects: (
-            {*env_of(launcher_of(objects)), "MASTER_ADDR"}
+            {*env_of(launcher_of(objects)), "MASTER_ADDR"} - _OWN_OF_EACH_POD
             == {
                 launcher_of(objects)["command"][place + 1]
                 for place, word in enumerate(launcher_of(objects)["command"])
@@ -90,7 +91,7 @@ _RULES = [
         cases=["mpijob-mpich", "mpijob-intel"],
         kept=lambda objects: (
             set(launcher_of(objects)["command"][launcher_of(objects)["command"].index("-genvlist") + 1].split(","))
-            == {*env_of(launcher_of(objects)), "MASTER_ADDR"}
+            == {*env_of(launcher_of(objects)), "MASTER_ADDR"} - _OWN_OF_EACH_POD
             and "-f" in launcher_of(objects)["command"]
         ),
         spoil=lambda objects: drop("HOME")(launcher_of(objects)),

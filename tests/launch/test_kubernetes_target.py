@@ -150,7 +150,7 @@ def test_amd_is_rocm() -> None:
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ("run --on job --gpus-per-node 1 --image x", "add --dry-run"),
+        ("run --on job --gpus-per-node 1 --image x --kubectl /nowhere/kubectl", "there is no such program"),
         ("run --on job --gpus-per-node 1 --dry-run", "--image IMAGE is needed"),
         (f"run --on job --gpus-per-node 1 --runtime mpi {_IMAGE}", "--runtime is for --on trainjob"),
         (f"run --on job --gpus-per-node 1 --all-nodes a=b {_IMAGE}", "say it with --nodes"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import selectors
 import socket
 import time
@@ -15,7 +14,7 @@ from typing import Any, BinaryIO
 from seatrial.agent.clock import ClockOffset
 from seatrial.agent.program import Relay, args_of, environ_of, free_port
 from seatrial.agent.rank import RankProcess, Tail
-from seatrial.probe.process import leave_launcher
+from seatrial.probe.process import host_name, leave_launcher
 from seatrial.verdict.events import Source
 from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder, encode
 
@@ -199,7 +198,7 @@ class Agent:
         self._event(
             "node",
             node=self._node_rank,
-            hostname=platform.node(),
+            hostname=host_name(),
             address=self._address,
             pid=os.getpid(),
             cores=self._cores,
@@ -225,7 +224,7 @@ class Agent:
                 "local_rank": local_rank,
                 "local_world_size": local_world_size,
                 "node_rank": self._node_rank,
-                "node": platform.node(),
+                "node": host_name(),
                 "address": self._address,
             }
             if program is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from seatrial.kubernetes.pod import env_names, pod_template, seatrial_argv
+from seatrial.kubernetes.pod import NODE_NAME, env_names, pod_template, seatrial_argv
 from seatrial.kubernetes.workload import CODE, SCRATCH, Object, Workload
 
 __all__ = ["SSH", "launcher_template", "mpi_files", "worker_template"]
@@ -54,7 +54,8 @@ export MASTER_ADDR
 exec "$@"
 """
 _SERVE = f"""{_KNOW_HOSTS}
-exec /usr/sbin/sshd -D -e -f {CODE}/sshd_config -o "SetEnv=PATH=$PATH LD_LIBRARY_PATH=$LD_LIBRARY_PATH"
+own="{NODE_NAME}=${NODE_NAME} PATH=$PATH LD_LIBRARY_PATH=$LD_LIBRARY_PATH"
+exec /usr/sbin/sshd -D -e -f {CODE}/sshd_config -o "SetEnv=$own"
 """
 
 

@@ -9,10 +9,11 @@ from seatrial.kubernetes.objects import BUNDLE, code_name, labels
 from seatrial.kubernetes.openshift import account
 from seatrial.kubernetes.workload import CODE, HOME, JOIN_TIMEOUT_S, SCRATCH, UID, Object, Toleration, Workload
 
-__all__ = ["COMPONENT", "EXPANDED", "env_names", "escaped", "pod_template", "seatrial_argv"]
+__all__ = ["COMPONENT", "EXPANDED", "NODE_NAME", "env_names", "escaped", "pod_template", "seatrial_argv"]
 
 COMPONENT = "app.kubernetes.io/component"
 """Label: ``node`` for pods that hold ranks, ``launcher`` for one that starts them."""
+NODE_NAME = "SEATRIAL_NODE_NAME"
 _PULL_S = 1_800
 """A pod that is still pulling its image after half an hour (20 GB at 90 Mbit/s) does not come."""
 _GRACE_S = 60
@@ -44,6 +45,7 @@ def _variables(workload: Workload) -> list[Object]:
         "TRITON_CACHE_DIR": f"{HOME}/.cache/triton",
         "PYTHONUNBUFFERED": "1",
         **({"SEATRIAL_JOIN_TIMEOUT_S": str(JOIN_TIMEOUT_S)} if workload.nodes > 1 else {}),
+        **({"SEATRIAL_LIVE": workload.live} if workload.live is not None else {}),
     }
     return [{"name": name, "value": escaped(value)} for name, value in {**caches, **workload.env}.items()]
 
@@ -70,11 +72,13 @@ def pod_template(
     own = labels(workload)
     volumes, mounts = _volumes(workload)
     token = {"name": "SEATRIAL_TOKEN", "valueFrom": {"secretKeyRef": {"name": workload.run, "key": "token"}}}
+    # What findings name: a pod has a name of its own. Not among those that MPI passes on, as each pod has another.
+    node = {"name": NODE_NAME, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     main: Object = {
         "name": container,
         "image": workload.image,
         "command": list(command),
-        "env": [*_variables(workload), *({"name": name, "value": value} for name, value in env.items()), token],
+        "env": [*_variables(workload), *({"name": name, "value": value} for name, value in env.items()), node, token],
         "workingDir": HOME,
         "resources": _resources(workload) if component == "node" else {"requests": {"cpu": "250m", "memory": "256Mi"}},
         **({"readinessProbe": probe} if probe else {}),

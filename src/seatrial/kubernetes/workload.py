@@ -89,6 +89,8 @@ class Workload:
     supplemental_groups: tuple[int, ...] = ()
     ttl_s: int | None = None
     """The workload is deleted so long after its end. None: it stays."""
+    live: str | None = None
+    """The name of the run that a controller follows by the log of the first pod. None: people read it."""
     deadline_s: float | None = None
     """Of the trial itself. None: it takes as long as it takes."""
     max_restarts: int = 0

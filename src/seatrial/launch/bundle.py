@@ -78,8 +78,9 @@ _LEFT_OUT = (
     "py.typed",
     "kubernetes",
     "launch/bundle.py",
+    "launch/kubectl.py",
     "launch/kubernetes.py",
-    "launch/kubernetes_options.py",
+    *(f"launch/kubernetes_{name}.py" for name in ("access", "live", "log", "made", "options", "told")),
     "launch/strip.py",
     # Targets for which seatrial is installed where they are started from.
     *(f"launch/{name}.py" for name in ("hosts", "ssh", "ssh_hosts", "ssh_landing", "ssh_survey")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import signal
 import time
@@ -30,6 +31,8 @@ from seatrial.verdict.events import SCHEMA, Source
 
 __all__ = ["caught_signals", "conduct", "conduct_program", "would_start"]
 
+_LOG_CHARS = 8_000
+"""Of the output of a rank, as it is passed on: what 1,000 ranks say fits into the log of a pod (10 MiB)."""
 _JOIN_S = 60.0
 """In which all are there that are started at once."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -41,6 +44,7 @@ def conduct(
     keep: Callable[[dict[str, Any]], None],
     caught: list[int],
     meeting: Meeting | None = None,
+    hear: Callable[[dict[str, Any]], None] = lambda message: None,
 ) -> int:
     """Conduct the trial and hand every event to ``keep``. Returns how many damaged lines were met.
 
@@ -49,7 +53,7 @@ def conduct(
     themselves.
     """
     told = {"plan": job.plan.to_json()}
-    return _conduct(job, lambda now: Machine(_config(job), now), told, folder, keep, caught, meeting=meeting)
+    return _conduct(job, lambda now: Machine(_config(job), now), told, folder, keep, caught, hear=hear, meeting=meeting)
 
 
 def conduct_program(
@@ -98,31 +102,35 @@ def _conduct(
     meeting: Meeting | None = None,
 ) -> int:
     source = Source(job.run, "conductor")
-    keep(source.event("run", version=__version__, schema=SCHEMA, created=time.time(), **told, job=job.to_json()))
+    run = source.event("run", version=__version__, schema=SCHEMA, created=time.time(), **told, job=job.to_json())
+    target = TARGETS[job.target]
+
+    def heard(message: dict[str, Any]) -> None:
+        if message.get("kind") == "log":
+            keep_log(folder, message, job.world_size)
+            message = {**message, "text": message["text"][-_LOG_CHARS:]}
+        hear(message)
+
+    if target.carry_out is not None and meeting is None:
+        return target.carry_out(job, run, folder, keep, heard, caught)
+    keep(run)
     for words in job.absent:
         keep(source.event("note", severity="warn", text=f"left out: {words}"))
-    target = TARGETS[job.target]
-    if target.carry_out is not None and meeting is None:
-        return target.carry_out(job, folder, keep, hear, caught)
     token = meeting.token if meeting else secrets.token_urlsafe(24)
     host = meeting.host if meeting else target.address(job)
     # From another machine only where there is one: a name may stand for any of our addresses.
     listen = "127.0.0.1" if host == "127.0.0.1" else ""
 
-    def heard(message: dict[str, Any]) -> None:
-        if message.get("kind") == "log":
-            keep_log(folder, message, job.world_size)
-        else:
-            hear(message)
-
+    # In a pod all that is to stay goes to a controller elsewhere.
+    kept = "" if "SEATRIAL_LIVE" in os.environ else str(folder)
     server = Server(listen, token, keep, meeting.ports if meeting else (0,), heard)
     driver = target.driver(job)
     try:
         control = f"{host}:{server.port}"
         if meeting is None:
-            commands = target.render(job, control=control, token=token, keep=str(folder))
+            commands = target.render(job, control=control, token=token, keep=kept)
         else:
-            commands = (agent_command(job, meeting.number, control=control, token=token, keep=str(folder)),)
+            commands = (agent_command(job, meeting.number, control=control, token=token, keep=kept),)
         driver.start(commands, folder, caught, server.adopt)
         # Only now: whatever the driver had to wait for counts for nobody.
         server.serve(conductor(time.monotonic()), job.nodes, source, _between(driver, caught))

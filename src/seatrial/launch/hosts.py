@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from seatrial.errors import RequestError
 from seatrial.launch.option import Option
 
-__all__ = ["HOSTFILE", "HOSTS", "MIN_HOSTS", "Host", "Node", "hosts_of", "nodes_on", "processes_of_each"]
+__all__ = [
+    "HOSTFILE",
+    "HOSTS",
+    "MIN_HOSTS",
+    "QUEUE_TIMEOUT",
+    "Host",
+    "Node",
+    "hosts_of",
+    "nodes_on",
+    "processes_of_each",
+    "queue_timeout_s",
+]
 
 HOSTS = Option(
     flags=("--hosts",),
@@ -31,6 +44,14 @@ MIN_HOSTS = Option(
     help="Go on without the hosts that do not come while K have; a PASS is then partial.",
     type=int,
     metavar="K",
+)
+QUEUE_TIMEOUT = Option(
+    flags=("--queue-timeout",),
+    name="queue_timeout",
+    help="Cancel a job that has not started by then; default: 86400.",
+    type=float,
+    default=86_400.0,
+    metavar="SECONDS",
 )
 
 _MOST_BYTES = 1 << 20
@@ -173,3 +194,11 @@ def processes_of_each(nodes: Sequence[Node], asked: int | None) -> int | None:
             " --nproc-per-node."
         )
     return asked if asked is not None else nodes[0].slots
+
+
+def queue_timeout_s(own: Mapping[str, Any]) -> float:
+    """Of ``--queue-timeout``. Raises RequestError for what is no time."""
+    told: float = own["queue_timeout"]
+    if not (math.isfinite(told) and told > 0):
+        raise RequestError(f"--queue-timeout {told}: a positive number of seconds is expected.")
+    return told

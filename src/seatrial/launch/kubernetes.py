@@ -1,8 +1,8 @@
 """``--on job``, ``jobset``, ``pytorchjob``, ``trainjob``, ``mpijob``: pods of a cluster of Kubernetes or OpenShift.
 
 Nothing in the cluster reaches this machine: the pods call seatrial again (``Where.typed``), find one another by their
-environment, and the first of them conducts (``joined.py``). What is made of them are manifests, which ``kubectl apply``
-takes as they are.
+environment, and the first of them conducts (``joined.py``). Its log is what we hear of it (``kubernetes_live.py``).
+With ``--dry-run`` the same manifests are printed, which ``kubectl apply`` takes as they are.
 """
 
 from __future__ import annotations
@@ -10,23 +10,28 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from seatrial.errors import RequestError
 from seatrial.kubernetes import parse
 from seatrial.kubernetes.check import see_that_it_can_be
 from seatrial.kubernetes.manifest import manifest
-from seatrial.kubernetes.workload import CODE, JOIN_TIMEOUT_S, Claim, Patch, Toleration, Workload
+from seatrial.kubernetes.workload import CODE, JOIN_TIMEOUT_S, Claim, Object, Patch, Toleration, Workload
 from seatrial.launch.command import Command, Feed
+from seatrial.launch.hosts import queue_timeout_s
 from seatrial.launch.job import Job, Processes
+from seatrial.launch.kubectl import Kubectl, find_kubectl
+from seatrial.launch.kubernetes_access import chosen_nodes, see_that_it_may
 from seatrial.launch.kubernetes_options import COMMON, MPI, RUNTIME
 from seatrial.launch.option import MPIRUN
 from seatrial.launch.target import Placement, Target, Where
 from seatrial.plan.source import is_level, read_file
+from seatrial.report.streams import tell
 
-__all__ = ["TARGETS"]
+__all__ = ["TARGETS", "Pods", "objects_of"]
 
 _APPLY = ("kubectl", "apply", "-f", "-")
 _CPU_PROCESSES = 2
@@ -35,37 +40,92 @@ _HERE = {"train": ("--out", "--output", "--max-restarts")}
 """What is for the machine where it is typed, not for the pods."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pods:
+    """What only these targets know of their job."""
+
+    workload: Workload
+    kubectl: Kubectl | None
+    """None: a dry run, which asks nobody."""
+    under_mpi: bool
+    """A launcher of its own starts the ranks."""
+    min_hosts: int | None
+    queue_timeout_s: float
+    keep: bool
+
+
+def objects_of(job: Processes) -> list[Object]:
+    """What is applied, or printed."""
+    workload: Workload = job.detail.workload
+    env = dict(job.env)
+    deadline_s = None
+    if isinstance(job, Job):
+        deadline_s = float(job.plan.deadline_s.value)
+        env |= {"SEATRIAL_PLANT": ";".join(job.planted)} if job.planted else {}
+    live = None if job.detail.kubectl is None else job.run
+    return manifest(job.target, replace(workload, env=env, deadline_s=deadline_s, live=live))
+
+
 def _resolve(where: Where) -> Placement:
+    told = where.own
+    if told["image"] is None:
+        raise RequestError(f"--on {where.target}: --image IMAGE is needed, the image that will train.")
+    kubectl = None
     if not where.dry_run:
-        raise RequestError(
-            f"--on {where.target}: the manifests are printed, and applying them is yours: add --dry-run, and pipe it"
-            f" into {' '.join(_APPLY)}."
-        )
-    workload = _workload(where)
+        kubectl = Kubectl(program=find_kubectl(told["kubectl"]), namespace=told["namespace"])
+    nodes, absent = _nodes(told, kubectl)
+    workload = _workload(where, nodes)
     see_that_it_can_be(where.target, workload)
+    queue_s = queue_timeout_s(told)
+    if kubectl is not None:
+        see_that_it_may(kubectl, where.target, manifest(where.target, workload))
     return Placement(
         nodes=workload.nodes,
         nproc_per_node=workload.nproc_per_node,
         device=_device(where, workload.gpu_resource),
         backend=where.backend,
         python=workload.python,
-        words=f"in {workload.nodes} pods ({where.target})",
-        detail=workload,
+        words=f"in {workload.nodes} {'pod' if workload.nodes == 1 else 'pods'} ({where.target})",
+        absent=absent,
+        detail=Pods(
+            workload=workload,
+            kubectl=kubectl,
+            under_mpi=_is_under_mpi(where),
+            min_hosts=told["min_hosts"],
+            queue_timeout_s=queue_s,
+            keep=told["keep"],
+        ),
     )
 
 
+def _nodes(told: Mapping[str, Any], kubectl: Kubectl | None) -> tuple[int, tuple[str, ...]]:
+    """How many pods hold ranks, and the nodes that are left out, each with the reason."""
+    nodes, least, selector = told["nodes"], told["min_hosts"], told["all_nodes"]
+    absent: tuple[str, ...] = ()
+    if nodes is None and selector:
+        parse.selector((selector,), "--all-nodes")
+        if kubectl is None:
+            raise RequestError(
+                "--all-nodes: with --dry-run nobody is asked how many there are; say it with --nodes"
+                f" (kubectl get nodes -l {selector[:200]} lists them)."
+            )
+        nodes, absent = chosen_nodes(kubectl, selector, least)
+    nodes = 1 if nodes is None else nodes
+    if least is not None and not 1 <= least <= nodes:
+        raise RequestError(f"--min-hosts {least}: a number from 1 to {nodes}, the number of nodes, is expected.")
+    return nodes, absent
+
+
+def _is_under_mpi(where: Where) -> bool:
+    return where.target == "mpijob" or where.own.get("runtime") == "mpi"
+
+
 def _render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Command, ...]:
-    workload: Workload = job.detail
-    env = dict(job.env)
-    deadline_s = None
-    if isinstance(job, Job):
-        deadline_s = float(job.plan.deadline_s.value)
-        env |= {"SEATRIAL_PLANT": ";".join(job.planted)} if job.planted else {}
     # Here: no other target waits for it.
     from seatrial.kubernetes.text import to_yaml
 
-    text = to_yaml(manifest(job.target, replace(workload, env=env, deadline_s=deadline_s)))
-    return (Command(argv=_APPLY, env={}, nodes=tuple(range(job.nodes)), feed=Feed(lines=(), content=text.encode())),)
+    feed = Feed(lines=(), content=to_yaml(objects_of(job)).encode())
+    return (Command(argv=_APPLY, env={}, nodes=tuple(range(job.nodes)), feed=feed),)
 
 
 def _shown(commands: Sequence[Command]) -> list[str]:
@@ -73,28 +133,69 @@ def _shown(commands: Sequence[Command]) -> list[str]:
     return [command.feed.content.decode().rstrip("\n") for command in commands if command.feed]
 
 
-def _workload(where: Where) -> Workload:
+def _carry_out(
+    job: Processes,
+    run: dict[str, Any],
+    folder: Path,
+    keep: Callable[[dict[str, Any]], None],
+    hear: Callable[[dict[str, Any]], None],
+    caught: Sequence[int],
+) -> int:
+    """Make the objects, follow the pods to their end, and delete what was made. Returns how many messages were lost."""
+    from seatrial.launch.kubernetes_live import Attempt, Limits, TooFewError
+    from seatrial.launch.kubernetes_made import Made
+    from seatrial.launch.kubernetes_told import Told
+
+    told = Told(run, folder, keep, hear)
+    try:
+        while True:
+            pods: Pods = job.detail
+            assert pods.kubectl is not None
+            attempt = Attempt(
+                kubectl=pods.kubectl,
+                made=Made(pods.kubectl, job.target, objects_of(job)),
+                job=job,
+                limits=Limits(queue_s=pods.queue_timeout_s),
+                told=told,
+                folder=folder,
+                caught=caught,
+            )
+            fewer = None
+            try:
+                attempt.hold()
+            except TooFewError as error:
+                fewer = error
+            finally:
+                for words in attempt.end(keep=pods.keep and fewer is None):
+                    told.note("warn", words)
+            if fewer is None:
+                return attempt.lost
+            job = _with_fewer(job, fewer.running, fewer.absent)
+            told.restart(job)
+    finally:
+        told.close(job)
+
+
+def _with_fewer(job: Processes, nodes: int, absent: tuple[str, ...]) -> Processes:
+    tell(f"seatrial: going on without {', '.join(absent)} (--min-hosts)")
+    detail = replace(job.detail, workload=replace(job.detail.workload, nodes=nodes), min_hosts=None)
+    return replace(job, nodes=nodes, absent=(*job.absent, *absent), detail=detail)
+
+
+def _workload(where: Where, nodes: int) -> Workload:
     told = where.own
-    if told["image"] is None:
-        raise RequestError(f"--on {where.target}: --image IMAGE is needed, the image that will train.")
-    if told["all_nodes"] and told["nodes"] is None:
-        raise RequestError(
-            "--all-nodes: how many there are is not asked of the cluster; say it with --nodes"
-            f" (kubectl get nodes -l {told['all_nodes'][:200]} lists them)."
-        )
     resource = parse.gpu_resource(told["gpu_resource"])
     gpus = told["gpus_per_node"] or 0
     nproc_per_node = where.nproc_per_node
     if nproc_per_node is None:
         nproc_per_node = max(gpus, 1) if resource else _CPU_PROCESSES
-    under_mpi = where.target == "mpijob" or told.get("runtime") == "mpi"
+    under_mpi = _is_under_mpi(where)
     if where.backend == "mpi" and not (under_mpi and told["image_has_seatrial"]):
         raise RequestError(
             "--backend mpi: mpirun must start the ranks, and the image must have seatrial[mpi]; use --on mpijob or --on"
             " trainjob --runtime mpi, with --image-has-seatrial."
         )
     claims = parse.claims(told["pvc"])
-    nodes = 1 if told["nodes"] is None else told["nodes"]
     arguments, files, max_restarts = _arguments(where, claims, nodes)
     placed = f"--nproc-per-node={nproc_per_node}"
     chosen = [f"--device={_device(where, resource)}", *([] if under_mpi else [placed])]
@@ -206,6 +307,7 @@ def _target(name: str, text: str, *own: Any) -> Target:
         render=_render,
         shown=_shown,
         calls_again=True,
+        carry_out=_carry_out,
     )
 
 

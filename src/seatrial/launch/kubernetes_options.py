@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from seatrial.launch.hosts import MIN_HOSTS, QUEUE_TIMEOUT
 from seatrial.launch.option import NODES, Option
 
 __all__ = ["COMMON", "MPI", "RUNTIME"]
@@ -31,6 +32,7 @@ def _name(flag: str) -> str:
 
 COMMON = (
     NODES,
+    MIN_HOSTS,
     _text("--image", "The image that will train.", metavar="IMAGE"),
     _text("--name", "Name of the run and its objects; default: seatrial- and a random part.", metavar="NAME"),
     _text("--namespace", "Default: that of your context.", metavar="NAME"),
@@ -68,6 +70,9 @@ COMMON = (
         type=("arbitrary-uid", "custom-scc"),
     ),
     _flag("--image-has-seatrial", "Use the seatrial in the image, and bring none along."),
+    QUEUE_TIMEOUT,
+    _text("--kubectl", "Which kubectl, or oc; default: kubectl of PATH, else oc.", metavar="PATH"),
+    _flag("--keep", "Delete nothing at the end."),
     Option(
         flags=("--patch",),
         name="patch",

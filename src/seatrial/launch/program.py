@@ -91,6 +91,7 @@ def hold(job: ProgramJob, out: Path, *, debug: bool, meeting: Meeting | None = N
         display.keep(event)
 
     def hear(message: dict[str, Any]) -> None:
+        recorder.tell(message)
         is_output = message.get("kind") == "output"
         if not is_output or job.output == "all" or (job.output == "rank0" and message["rank"] == 0):
             display.hear(message)

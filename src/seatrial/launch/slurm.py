@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from seatrial.errors import RequestError
 from seatrial.launch.command import Command
+from seatrial.launch.hosts import QUEUE_TIMEOUT, queue_timeout_s
 from seatrial.launch.job import Job, Processes
 from seatrial.launch.launchers import FileCommand, Launcher, shown_with_files
 from seatrial.launch.option import NODES, Option
@@ -40,14 +41,6 @@ _REQUESTED = (
 """What a job asks for; sbatch has the same names for them."""
 _CONTAINER = Option(
     flags=("--container-image",), name="container_image", help="Image of the ranks (needs Pyxis).", metavar="IMAGE"
-)
-_QUEUE = Option(
-    flags=("--queue-timeout",),
-    name="queue_timeout",
-    help="Cancel a job that has not started by then; default: 86400.",
-    type=float,
-    default=86_400.0,
-    metavar="SECONDS",
 )
 _MORE = Option(
     flags=("--slurm-arg",),
@@ -89,8 +82,6 @@ def _resolve(where: Where) -> Placement:
             f"{given[0].flags[0]}: this is a shell of Slurm job {allocation}, whose nodes were requested already;"
             " leave it out."
         )
-    if not (math.isfinite(own["queue_timeout"]) and own["queue_timeout"] > 0):
-        raise RequestError(f"--queue-timeout {own['queue_timeout']}: a positive number of seconds is expected.")
     python = where.python or sys.executable
     device = device_of(where, python)
     nodes = _nodes(own["nodes"], allocation)
@@ -107,7 +98,7 @@ def _resolve(where: Where) -> Placement:
             container_image=own["container_image"],
             partition=own["partition"],
             allocation=allocation,
-            queue_timeout_s=own["queue_timeout"],
+            queue_timeout_s=queue_timeout_s(own),
         ),
     )
 
@@ -202,7 +193,7 @@ TARGETS = (
     Target(
         name="slurm",
         help="Slurm: srun in an allocation, else sbatch",
-        options=(NODES, *_REQUESTED, _CONTAINER, _QUEUE, _MORE),
+        options=(NODES, *_REQUESTED, _CONTAINER, QUEUE_TIMEOUT, _MORE),
         resolve=_resolve,
         render=render,
         shown=shown_with_files,

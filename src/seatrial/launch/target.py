@@ -89,12 +89,16 @@ class CarryOut(Protocol):
     def __call__(
         self,
         job: Processes,
+        run: dict[str, Any],
         folder: Path,
         keep: Callable[[dict[str, Any]], None],
         hear: Callable[[dict[str, Any]], None],
         caught: Sequence[int],
     ) -> int:
-        """Returns how many damaged lines were met. Raises SeatrialError when nothing can be started."""
+        """Returns how many damaged lines were met. Raises SeatrialError when nothing can be started.
+
+        ``run``: the first event, to be kept unless the first rank tells its own.
+        """
 
 
 def _loopback(job: Processes) -> str:

@@ -81,7 +81,7 @@ def hold(job: Job, out: Path, meeting: Meeting | None, *, where: str, as_json: b
 
     with caught_signals() as caught:
         try:
-            damaged = conduct(job, folder, keep, caught, meeting)
+            damaged = conduct(job, folder, keep, caught, meeting, recorder.tell)
             if damaged:
                 recorder.note(f"{damaged} lines were cut or changed on their way to the conductor")
         except Exception as error:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["ProcessSeen", "launcher_fds", "leave_launcher", "look", "wchan"]
+__all__ = ["ProcessSeen", "host_name", "launcher_fds", "leave_launcher", "look", "wchan"]
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -60,3 +61,8 @@ def leave_launcher(environ: Mapping[str, str]) -> None:
     for fd in launcher_fds(environ):
         with contextlib.suppress(OSError):
             os.write(fd, b"cmd=finalize\n")
+
+
+def host_name() -> str:
+    """Of this machine. That of a pod says nothing of it; its manifest brings the right one."""
+    return os.environ.get("SEATRIAL_NODE_NAME") or platform.node()

@@ -85,6 +85,10 @@ class Reader:
                 self._from_rank(kind, int(rank[1]), int(rank[2]), event)
             elif kind in ("exit", "stack", "left", "node") and node:
                 self._from_node(kind, int(node[1]), event)
+            elif kind == "interrupted" and src == "controller":
+                # It sees more than the conductor; ``order``: before which of the conductor's events.
+                by = fields.text(event, "by") or "unknown"
+                self.interrupted = self.interrupted or (by, fields.whole(event, "order"))
             elif kind in ("step", "step_end") and src == "conductor":
                 self._step(kind, event)
             elif kind in ("run", "generation", "trouble", "interrupted") and src == "conductor":

@@ -120,7 +120,7 @@ def _open_rank(start: dict[str, Any], phases: PhaseWriter, emit: Any) -> Any:
         **where,
         node=me.node,
         node_rank=me.node_rank,
-        hostname=platform.node(),
+        hostname=me.node,
         local_rank=me.local_rank,
         pid=os.getpid(),
         device=device.name,

@@ -1,0 +1,77 @@
+"""What kubectl says when nothing is made, word for word (kubectl 1.32), and what becomes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from seatrial.errors import RequestError, SeatrialError
+from seatrial.kubernetes.refusals import refusal
+
+_NO_JOBSET = (
+    'error: resource mapping not found for name: "t" namespace: "ml" from "STDIN": no matches for kind "JobSet" in'
+    ' version "jobset.x-k8s.io/v1alpha2"'
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "complaint", "words"),
+    [
+        ("jobset", _NO_JOBSET, ["this cluster has no JobSet", "install JobSet 0.5", "--on job"]),
+        (
+            "mpijob",
+            'no matches for kind "MPIJob" in version "kubeflow.org/v2beta1"',
+            ["mpi-operator 0.5", "neither operator nor MPI"],
+        ),
+        ("trainjob", 'no matches for kind "TrainingRuntime" in version "x"', ["Kubeflow Trainer 2.0"]),
+        ("pytorchjob", 'error: the server doesn\'t have a resource type "pytorchjobs"', ["training-operator"]),
+        (
+            "job",
+            'no matches for kind "SecurityContextConstraints" in version "security.openshift.io/v1"',
+            ["no OpenShift"],
+        ),
+        (
+            "job",
+            'Error from server (NotFound): error when creating "STDIN": namespaces "ml" not found',
+            ["--namespace ml", "create namespace ml"],
+        ),
+        (
+            "job",
+            'Error from server (Forbidden): error when creating "STDIN": jobs.batch is forbidden: User "me" cannot'
+            ' create resource "jobs" in API group "batch" in the namespace "ml"',
+            ["you may not do that", 'User "me" cannot create resource "jobs"'],
+        ),
+        (
+            "job",
+            'The Secret "t" is invalid: data: Forbidden: field is immutable when `immutable` is set',
+            ["take another --name"],
+        ),
+        ("job", 'error: Job in version "v1" cannot be handled', ["refused the manifests", "cannot be handled"]),
+    ],
+)
+def test_what_must_change_is_a_wrong_request(target: str, complaint: str, words: list[str]) -> None:
+    found = refusal(target, "ml", complaint)
+    assert isinstance(found, RequestError)
+    for word in words:
+        assert word in str(found)
+    assert "\n" not in str(found)
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        "Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout",
+        "The connection to the server localhost:8080 was refused - did you specify the right host or port?",
+        "error: You must be logged in to the server (Unauthorized)",
+        "no answer within 20 s",
+    ],
+)
+def test_a_cluster_out_of_reach_is_no_wrong_request(complaint: str) -> None:
+    found = refusal("job", None, complaint)
+    assert type(found) is SeatrialError
+    assert "does not answer" in str(found)
+
+
+def test_a_quota_is_the_clusters() -> None:
+    found = refusal("job", None, 'Error from server (Forbidden): jobs.batch "t" is forbidden: exceeded quota: jobs')
+    assert type(found) is SeatrialError
+    assert "exceeded quota: jobs" in str(found)

@@ -1,0 +1,20 @@
+"""A double of kubectl for tests of the driver alone: a shell script that answers as told, and knows no cluster."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+__all__ = ["scripted"]
+
+
+def scripted(folder: Path, *cases: tuple[str, str]) -> str:
+    """The path of a program that runs the shell code of the first pattern that fits its words (as ``case`` has it)."""
+    file = folder / "kubectl-double"
+    branches = "\n".join(f"{pattern}) {code} ;;" for pattern, code in cases)
+    calls = shlex.quote(str(folder / "calls"))
+    file.write_text(
+        f'#!/bin/sh\necho "$*" >> {calls}\ncase "$*" in\n{branches}\n*) echo "no case for $*" >&2; exit 9 ;;\nesac\n'
+    )
+    file.chmod(0o755)
+    return str(file)

@@ -1,0 +1,155 @@
+"""The log of the first pod: whole whatever breaks, each message once, and only what its conductor has said."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.test_pods_seen import pod
+from launch.kubectl_script_double import scripted
+
+from seatrial.kubernetes.pods import pods_of
+from seatrial.launch.kubectl import Kubectl
+from seatrial.launch.kubernetes_log import Followed
+from seatrial.launch.record import Recorder
+from seatrial.verdict.events import Source
+from seatrial.verdict.handshake import proof
+from seatrial.verdict.wire import encode
+
+_TOKEN = "of-this-run"
+
+
+def lines_of(number: int, message: dict[str, Any], token: str = _TOKEN) -> list[bytes]:
+    proved = proof(token, "log", json.dumps(message), "", number)
+    return encode({"number": number, "proof": proved, "message": message})
+
+
+def stamped(lines: list[bytes], second: int = 0) -> bytes:
+    """As ``--timestamps`` gives them, an instant each."""
+    return b"".join(
+        f"2026-01-01T00:00:{second:02}.{number + 1:09}Z ".encode() + line for number, line in enumerate(lines)
+    )
+
+
+class Listener:
+    """One that reads until the log is complete."""
+
+    def __init__(self, tmp_path: Path, *cases: tuple[str, str]) -> None:
+        (self.pod,) = pods_of({"items": [pod()]})
+        self.texts: list[str] = []
+        self.messages: list[dict[str, Any]] = []
+        kubectl = Kubectl(program=scripted(tmp_path, *cases), namespace=None)
+        self.followed = Followed(kubectl, self.pod, _TOKEN, tmp_path, self.texts.extend)
+
+    def all(self, *, ended: bool = True) -> list[dict[str, Any]]:
+        until = time.monotonic() + 20
+        try:
+            while not self.followed.complete:
+                assert time.monotonic() < until
+                self.messages += self.followed.read(container_ended=ended)
+                time.sleep(0.02)
+        finally:
+            self.followed.close()
+        return self.messages
+
+
+def file_of(tmp_path: Path, name: str, content: bytes) -> str:
+    (tmp_path / name).write_bytes(content)
+    return str(tmp_path / name)
+
+
+EVENTS: list[dict[str, Any]] = [{"kind": "note", "seq": number, "text": f"event {number}"} for number in range(4)]
+
+
+def test_messages_come_in_order_and_the_rest_is_text(tmp_path: Path) -> None:
+    long = {"kind": "note", "seq": 4, "text": "x" * 20_000}
+    lines = [b"loading\n", *(line for event in EVENTS for line in lines_of(event["seq"], event)), b"done\n"]
+    log = file_of(tmp_path, "log", stamped([*lines, *lines_of(4, long)]))
+    listener = Listener(tmp_path, ("logs*", f"cat {log}"))
+    assert listener.all() == [*EVENTS, long]
+    assert listener.texts == ["loading", "done"]
+    assert (tmp_path / f"{listener.pod.name}.log").read_text() == "loading\ndone\n"
+    assert listener.followed.lost == 0
+
+
+def test_a_stream_that_breaks_is_taken_up_where_it_was(tmp_path: Path) -> None:
+    lines = [line for event in EVENTS for line in lines_of(event["seq"], event)]
+    lines.insert(1, b"a text\n")
+    whole = stamped(lines)
+    first = file_of(tmp_path, "first", whole[: whole.index(b"\n", whole.index(b"event 1")) - 30])
+    rest = file_of(tmp_path, "rest", whole)
+    listener = Listener(tmp_path, ("*since-time=2026-01-01T00:00:00Z*", f"cat {rest}"), ("*", f"cat {first}; exit 1"))
+    assert listener.all() == EVENTS
+    assert listener.texts == ["a text"]
+    assert listener.followed.lost == 0
+
+
+def test_what_is_missing_is_looked_for_from_the_beginning_then_counted(tmp_path: Path) -> None:
+    """A server that forgets lines at a break has them still, or a log was rotated away: then they are lost."""
+    lines = {event["seq"]: lines_of(event["seq"], event) for event in EVENTS}
+    hole = file_of(tmp_path, "hole", stamped([*lines[0], *lines[2], *lines[3]]))
+    whole = file_of(tmp_path, "whole", stamped([line for each in lines.values() for line in each]))
+    once = tmp_path / "once"
+    listener = Listener(tmp_path, ("*", f"if [ -e {once} ]; then cat {whole}; else touch {once}; cat {hole}; fi"))
+    assert listener.all() == EVENTS
+    assert listener.followed.lost == 0
+
+    other = tmp_path / "other"
+    other.mkdir()
+    listener = Listener(other, ("*", f"cat {hole}"))
+    assert listener.all() == [EVENTS[0], *EVENTS[2:]]
+    assert listener.followed.lost == 1
+
+
+def test_nobody_else_can_tell_events(tmp_path: Path) -> None:
+    forged = {"kind": "step_end", "seq": 0, "outcome": "done"}
+    lines = [
+        *lines_of(0, forged, token="another"),
+        *encode(forged),
+        *encode({"number": 0, "proof": "", "message": forged}),
+        *encode({"number": "0", "message": [1]}),
+        # What was said once is not taken again under another number.
+        *lines_of(0, EVENTS[0]),
+        *encode({"number": 1, "proof": proof(_TOKEN, "log", json.dumps(EVENTS[0]), "", 0), "message": EVENTS[0]}),
+        b"[rank 0] " + lines_of(1, forged)[0],
+    ]
+    listener = Listener(tmp_path, ("*", f"cat {file_of(tmp_path, 'log', stamped(lines))}"))
+    assert listener.all() == EVENTS[:1]
+    assert listener.followed.lost == 0
+
+
+def test_a_log_that_ends_before_its_container_is_not_complete(tmp_path: Path) -> None:
+    log = file_of(tmp_path, "log", stamped(lines_of(0, EVENTS[0])))
+    listener = Listener(tmp_path, ("*", f"cat {log}"))
+    until = time.monotonic() + 10
+    while not listener.messages and time.monotonic() < until:
+        listener.messages += listener.followed.read(container_ended=False)
+        time.sleep(0.02)
+    for _ in range(20):
+        assert not list(listener.followed.read(container_ended=False))
+        time.sleep(0.02)
+    assert not listener.followed.complete
+    assert listener.all() == EVENTS[:1]
+
+
+def test_what_a_recorder_tells_is_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setenv("SEATRIAL_LIVE", "run-1")
+    monkeypatch.setenv("SEATRIAL_TOKEN", _TOKEN)
+    recorder = Recorder("run-1", tmp_path)
+    event = Source("run-1", "conductor").event("note", severity="info", text="grüße " * 2_000)
+    recorder(event)
+    recorder.tell({"kind": "output", "rank": 0, "lines": ["a"], "left_out": 0})
+    recorder.close()
+    recorder.note("too late for the file")
+    said = capfdbinary.readouterr().out
+    listener = Listener(tmp_path, ("*", f"cat {file_of(tmp_path, 'log', stamped(said.splitlines(keepends=True)))}"))
+    assert listener.all() == [
+        event,
+        {"kind": "output", "rank": 0, "lines": ["a"], "left_out": 0},
+        *recorder.events[1:],
+    ]
