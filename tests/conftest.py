@@ -37,6 +37,10 @@ MARKS: dict[str, tuple[str, Callable[[], bool]]] = {
         "needs root, ip and sshd, to make hosts from network namespaces",
         lambda: os.geteuid() == 0 and _has("ip", "sshd", "ssh"),
     ),
+    "cluster": (
+        "needs root, ip and sshd, for a double of a cluster whose pods are namespaces; takes minutes",
+        lambda: os.geteuid() == 0 and _has("ip", "sshd", "ssh"),
+    ),
     "mpi": ("needs mpirun, named by SEATRIAL_TEST_MPIRUNS", lambda: bool(os.environ.get("SEATRIAL_TEST_MPIRUNS"))),
     "mpi4py": (
         "needs mpirun as above, and mpi4py and NumPy in the folder that SEATRIAL_TEST_MPI4PY names",

@@ -89,6 +89,25 @@ def test_hosts_that_were_left_out_make_it_partial(tmp_path: Path) -> None:
     assert any("gpu-3: it is cordoned" in finding.what for finding in found.findings)
 
 
+def test_what_was_told_before_it_began_anew_is_forgotten(tmp_path: Path) -> None:
+    heard = Heard(tmp_path, None)
+    heard.told.hold_back()
+    for event in Stream(2, nodes=2).events[:3]:
+        heard.told.take(event)
+    assert heard.events == []
+    heard.told.restart(trial())
+    for event in healthy().events:
+        heard.told.take(event)
+    assert heard.concluded(trial()).verdict.status == "PASS"
+
+    other = Heard(tmp_path, None)
+    other.told.hold_back()
+    for event in healthy().events:
+        other.told.take(event)
+    other.told.settle()
+    assert other.concluded(trial()).verdict.status == "PASS"
+
+
 def test_the_node_of_a_culprit_is_to_be_cordoned(tmp_path: Path) -> None:
     found = Heard(tmp_path, node_lost("lost")).concluded(trial())
     assert found.verdict.exit_code == 1
@@ -97,7 +116,7 @@ def test_the_node_of_a_culprit_is_to_be_cordoned(tmp_path: Path) -> None:
 
 def test_a_node_whose_pod_was_evicted_is_not_blamed(tmp_path: Path) -> None:
     heard = Heard(tmp_path, node_lost("lost"))
-    heard.told.stopped("the cluster: pod t-1 on node gpu-1 was evicted", 1)
+    heard.told.stopped("the cluster: pod t-1 on node gpu-1 was evicted", heard.told.lost_at(1, any_node=False))
     found = heard.concluded(trial())
     assert (found.verdict.status, found.verdict.exit_code) == ("INCONCLUSIVE", 130)
     assert found.trial.interrupted == "the cluster: pod t-1 on node gpu-1 was evicted"
@@ -106,7 +125,9 @@ def test_a_node_whose_pod_was_evicted_is_not_blamed(tmp_path: Path) -> None:
 
 def test_what_was_found_before_somebody_else_was_evicted_stands(tmp_path: Path) -> None:
     heard = Heard(tmp_path, node_lost("lost"))
-    heard.told.stopped("the cluster: pod t-0 was evicted", 0)
+    assert heard.told.lost_at(0, any_node=False) is None
+    assert heard.told.lost_at(7, any_node=True) == heard.told.lost_at(1, any_node=False)
+    heard.told.stopped("the cluster: pod t-0 was evicted")
     found = heard.concluded(trial())
     assert (found.verdict.status, found.verdict.exit_code) == ("FAIL", 130)
 

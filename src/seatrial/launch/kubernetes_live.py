@@ -56,6 +56,10 @@ class Limits:
     ready_s: float = _READY_S
 
 
+_OWN_CODES = (0, 1, 2, 3, 130)
+"""With which the command ends in the first pod."""
+
+
 class TooFewError(SeatrialError):
     """Not all pods have come, but ``--min-hosts`` have."""
 
@@ -106,10 +110,12 @@ class Attempt:
     @property
     def lost(self) -> int:
         """Messages of the first pod that never came; an end that was not seen counts as one."""
-        return (0 if self._log is None else self._log.lost) + self._cut
+        return (0 if self._log is None else self._log.lost) + (self._cut and not self._told.interrupted)
 
     def hold(self) -> None:
         """From the making to the end of the first pod. Raises SeatrialError for a run that cannot come to its end."""
+        if self._min_hosts is not None:
+            self._told.hold_back()
         self._made.apply()
         self._say(f"seatrial: made {self._made.workload}; {self._made.look()} shows it")
         self._began_at = self._answered_at = time.monotonic()
@@ -183,7 +189,9 @@ class Attempt:
                 self._known[pod.name] = replace(pod, stopped="was deleted", deleted=True)
                 self._say(f"seatrial: {pod.label} was deleted")
         came = [pod for pod in pods if pod.state != "waiting"]
-        self._all_came = self._all_came or len(came) >= self._wanted()
+        if not self._all_came and len(came) >= self._wanted():
+            self._all_came = True
+            self._told.settle()
         first = first_pod(pods, under_mpi=self._under_mpi)
         if first is not None and first.state != "waiting" and (self._log is None or self._log.pod.uid != first.uid):
             if self._log is not None:
@@ -219,21 +227,28 @@ class Attempt:
         if not self._log.complete:
             if not self._lasts("first ended", _LAST_WORDS_S if is_there else _GONE_S):
                 return False
-            self._cut = True
+            # What it had still to say after its last step may have been the worst.
+            self._cut = self._told.over
         self._conclude(first)
         return True
 
     def _conclude(self, first: PodSeen) -> None:
         failed = [pod for pod in self._known.values() if pod.exit_code not in (0, None) and not pod.stopped]
-        if failed:
-            # Who looks after the pods deletes the others when one has failed by itself.
-            self._told.excuse(f"{failed[0].label} {failed[0].ended}")
+        # Who looks after the pods deletes the others when one of them has failed, or was stopped.
+        causes = [pod for pod in self._known.values() if pod.stopped and not pod.deleted] or failed
+        if causes:
+            self._told.excuse(f"{causes[0].label} {causes[0].stopped or causes[0].ended}")
         for pod in self._known.values():
-            if pod.stopped and not (pod.deleted and (failed or self._restarts)):
-                self._told.stopped(f"the cluster: {pod.label} {pod.stopped}", pod.number if pod != first else None)
-        for pod in self._known.values():
-            if pod.ended and pod.exit_code not in (0, None) and not pod.stopped and self._told.spoke:
+            if pod.stopped and not (pod.deleted and (causes or self._restarts)):
+                lost_at = self._told.lost_at(pod.number, any_node=self._under_mpi)
+                # A run that has come to its end without missing the pod had no more use for it.
+                if not self._told.over or lost_at is not None:
+                    self._told.stopped(f"the cluster: {pod.label} {pod.stopped}", lost_at)
+        for pod in failed:
+            if self._told.spoke and not (pod == first and self._told.over):
                 self._told.note("info", f"{pod.label} {pod.ended}")
+        if self._told.over and not self._under_mpi and first.exit_code not in (*_OWN_CODES, None):
+            self._told.note("error", f"{first.label} {first.ended} before it had ended by itself")
         if self._told.over or self._told.interrupted:
             return
         if self._told.spoke or isinstance(self._job, Job):

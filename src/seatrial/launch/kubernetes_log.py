@@ -105,7 +105,8 @@ class Followed:
         self._log.close()
 
     def _begin(self, container_ended: bool) -> None:
-        words = ["logs", self.pod.name, "-c", self.pod.container, "--follow", "--timestamps"]
+        words = ["logs", self.pod.name, "-c", self.pod.container, "--timestamps"]
+        words += [] if container_ended else ["--follow"]
         if self._last and not self._from_start:
             words.append(f"--since-time={(self._last[:19] + self._zone).decode()}")
         self._ended_before = container_ended

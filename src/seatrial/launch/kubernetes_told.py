@@ -46,14 +46,29 @@ class Told:
         self._last = 0
         self._lost_at: dict[int, int] = {}
         self._held: dict[str, Any] | None = None
+        self._waiting: list[dict[str, Any]] | None = None
         self._result: list[str] = []
 
+    def hold_back(self) -> None:
+        """Until ``settle`` the run may still begin anew."""
+        self._waiting = []
+
+    def settle(self) -> None:
+        """It does not; hand on what was told so far."""
+        waiting, self._waiting = self._waiting, None
+        for message in waiting or ():
+            self.take(message)
+
     def restart(self, job: Processes) -> None:
-        """The run begins again with fewer nodes, before it has told anything."""
+        """The run begins again with fewer nodes, and nothing was told."""
         self._run["job"] = job.to_json()
+        self._waiting = None
 
     def take(self, message: dict[str, Any]) -> None:
         """One message of the first pod, which it has proved to be its own."""
+        if self._waiting is not None:
+            self._waiting.append(message)
+            return
         kind = message.get("kind")
         if "seq" not in message:
             self._hear(message)
@@ -95,15 +110,21 @@ class Told:
         """A word of ours, in the report."""
         self._tell("note", severity=severity, text=text)
 
-    def stopped(self, by: str, node: int | None = None) -> None:
+    def lost_at(self, node: int, *, any_node: bool) -> int | None:
+        """Which of the conductor's events told that this node was lost; None: it has missed nobody there.
+
+        ``any_node``: which pod holds which is not known, as MPI has placed the ranks.
+        """
+        return min(self._lost_at.values(), default=None) if any_node else self._lost_at.get(node)
+
+    def stopped(self, by: str, before: int | None = None) -> None:
         """Somebody has ended the run from outside.
 
-        ``node``: whose pod it was. What the conductor saw of it is then a consequence, and nobody's fault.
+        ``before``: an event of the conductor that tells a consequence of it, as all that follow do: nobody's fault.
         """
         if not self.interrupted:
             self.interrupted = True
-            order = self._last + 1 if node is None else self._lost_at.get(node, self._last + 1)
-            self._tell("interrupted", by=by, order=order)
+            self._tell("interrupted", by=by, order=self._last + 1 if before is None else before)
 
     def ended(self, pods: Sequence[PodSeen], *, under_mpi: bool) -> None:
         """By their exit codes, for a training that no conductor speaks of. Raises RequestError for a wrong request."""
@@ -126,6 +147,7 @@ class Told:
 
     def close(self, job: Processes) -> None:
         """Whatever happened: the first event is there, who was left out is told, and our own source has an end."""
+        self.settle()
         if self._held is not None:
             self._take(self._held)
         if not self.spoke:

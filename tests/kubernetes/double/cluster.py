@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -126,6 +127,13 @@ def made_cluster(nodes: int | Mapping[str, Mapping[str, Any]] = 2) -> Iterator[C
         if process is not None:
             _end(process)
         for file in Path("/run/netns").glob(f"{tag}*"):
+            # Only where the server had no time for it.
+            pids = subprocess.run(
+                ["ip", "netns", "pids", file.name], capture_output=True, text=True, check=False
+            ).stdout
+            for pid in pids.split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
             subprocess.run(["ip", "netns", "del", file.name], capture_output=True, check=False, timeout=20)
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -75,7 +75,8 @@ class HostsSandbox:
         drop += [] if container.may_escalate else ["--no-new-privs"]
         words = [*drop, "--", "env", "-C", container.folder, "--", *container.command]
         enter = ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net=/run/netns/{namespace}"]
-        enter += ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "sh", str(script)]
+        # Process 1 is the first child of a shell, since what `unshare --fork` makes of a signal is lost (2.38).
+        enter += ["unshare", "--mount", "--uts", "--ipc", "--pid", "sh", "-c", 'sh "$0" "$@"; exit $?', str(script)]
         return subprocess.Popen(
             [*enter, str(root), *words],
             env=self._environ(container),
@@ -141,13 +142,12 @@ class HostsSandbox:
         }
 
     def terminate(self, process: subprocess.Popen[bytes]) -> None:
-        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-            for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-                os.kill(int(child), signal.SIGTERM)
+        _signal_first(process, signal.SIGTERM)
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        # With it goes process 1 of the container, and with that one all others.
-        process.kill()
+        # With process 1 of the container go all others.
+        if not _signal_first(process, signal.SIGKILL):
+            process.kill()
 
     def listens(self, pod: Object, port: int) -> bool:
         namespace, _ = self._places[self._who(pod)]
@@ -169,6 +169,16 @@ class HostsSandbox:
         for who in self._places:
             self._remove(who)
         subprocess.run(["ip", "netns", "del", self._switch], capture_output=True, check=False, timeout=20)
+
+
+def _signal_first(process: subprocess.Popen[bytes], number: int) -> bool:
+    """To process 1 of a container. False where there is none."""
+    children: list[str] = []
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for child in children:
+            os.kill(int(child), number)
+    return bool(children)
 
 
 def _written(path: str, text: str) -> str:

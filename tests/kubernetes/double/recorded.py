@@ -36,10 +36,10 @@ _SSH_ARGS = "-o ConnectionAttempts=10"
 OPERATOR_VARIABLES: dict[str, tuple[str, ...]] = {
     "job": ("JOB_COMPLETION_INDEX",),
     "jobset": ("JOB_COMPLETION_INDEX",),
-    "pytorchjob": ("RANK", "MASTER_ADDR", "MASTER_PORT"),
+    "pytorchjob": ("RANK", "MASTER_ADDR"),
     "trainjob": ("PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
 }
-"""By the target of seatrial: those that a manifest of it may rely on."""
+"""By the target of seatrial: those without which its pods cannot find one another."""
 
 KUBELET = {
     "KUBERNETES_SERVICE_HOST": "10.96.0.1",

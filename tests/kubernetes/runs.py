@@ -1,0 +1,85 @@
+"""Trials and trainings in pods of the double of a cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+from kubernetes.double.cluster import Cluster
+from kubernetes.workloads import container_of, templates
+
+import seatrial
+from seatrial.kubernetes.text import to_yaml
+
+__all__ = ["TARGETS", "await_said", "first_pod", "run_in", "start_in", "typed"]
+
+TARGETS: dict[str, tuple[str, ...]] = {
+    "job": ("--on=job",),
+    "jobset": ("--on=jobset",),
+    "pytorchjob": ("--on=pytorchjob",),
+    "trainjob": ("--on=trainjob",),
+    "trainjob-mpi": ("--on=trainjob", "--runtime=mpi"),
+    "mpijob": ("--on=mpijob",),
+}
+"""Name -> where-options."""
+_RUN = "trial-1"
+
+
+def typed(words: Sequence[str], target: str, nproc_per_node: int) -> list[str]:
+    """What is typed after ``seatrial``; ``words`` begin with the command."""
+    size = ["--nodes=2", f"--nproc-per-node={nproc_per_node}", "--gpu-resource=none", f"--name={_RUN}"]
+    # One thread a rank: a pod of the double believes that all cores of this machine are its own.
+    where = [*TARGETS[target], "--image=registry.example.com/train:1", *size, "--env=OMP_NUM_THREADS=1"]
+    return [words[0], *where, *words[1:]]
+
+
+def start_in(cluster: Cluster, words: Sequence[str], target: str, nproc_per_node: int = 1) -> None:
+    """Prints the manifest, as a user would, and applies it."""
+    source = Path(seatrial.__file__).parents[1]
+    made = subprocess.run(
+        [sys.executable, "-m", "seatrial", *typed([words[0], "--dry-run", *words[1:]], target, nproc_per_node)],
+        env={**os.environ, "PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    objects = list(yaml.safe_load_all(made.stdout))
+    for container in (container_of(pod) for thing in objects for pod in templates(thing)):
+        for entry in container["env"]:
+            if entry["name"] == "SEATRIAL_JOIN_TIMEOUT_S":
+                # Here pods come at once or never: no image is pulled.
+                entry["value"] = "20"
+    done = cluster.call("apply", "-f", "-", stdin=to_yaml(objects))
+    assert done.returncode == 0, done.stderr
+
+
+def run_in(cluster: Cluster, words: Sequence[str], target: str, nproc_per_node: int = 1) -> tuple[str, str]:
+    """In two pods: how the workload ended (``Failed``, or another word), and what pods have said, the first one first.
+
+    Pods that a controller has deleted meanwhile say nothing.
+    """
+    start_in(cluster, words, target, nproc_per_node)
+    end = cluster.await_end(TARGETS[target][0].partition("=")[2], _RUN)
+    names = sorted(str(pod["metadata"]["name"]) for pod in cluster.get("pods")["items"])
+    return end, "".join(map(cluster.log, sorted(names, key=lambda name: "-launcher-" not in name)))
+
+
+def first_pod(cluster: Cluster) -> str:
+    """The one that conducts: the launcher, where there is one."""
+    names = sorted(str(pod["metadata"]["name"]) for pod in cluster.get("pods")["items"])
+    return next((name for name in names if "-launcher-" in name), names[0])
+
+
+def await_said(cluster: Cluster, text: str, timeout_s: float = 40.0) -> None:
+    """Until the first pod has said this."""
+    until = time.monotonic() + timeout_s
+    while not (cluster.get("pods")["items"] and text in cluster.log(first_pod(cluster))):
+        assert time.monotonic() < until, f"nobody has said {text!r}"
+        time.sleep(0.3)

@@ -1,0 +1,135 @@
+"""Each target in pods of the double of a cluster: trials pass, trainings agree, and what an operator adds is needed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from kubernetes.double.cluster import Cluster, made_cluster
+from kubernetes.double.recorded import OPERATOR_VARIABLES
+from kubernetes.runs import TARGETS, await_said, first_pod, run_in, start_in
+
+pytestmark = pytest.mark.cluster
+_NEEDS_MPIRUN = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
+_TRAIN = ("train", "--max-steps=30", "--", "digits")
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with made_cluster() as made:
+        yield made
+
+
+def _targets() -> list[object]:
+    return [pytest.param(name, marks=_NEEDS_MPIRUN if "mpi" in name else ()) for name in TARGETS]
+
+
+@pytest.mark.parametrize("nproc_per_node", [1, 2])
+@pytest.mark.parametrize("target", _targets())
+def test_a_trial_passes(target: str, nproc_per_node: int, cluster: Cluster) -> None:
+    end, log = run_in(cluster, ("run", "--", "smoke"), target, nproc_per_node)
+    assert end != "Failed", log
+    assert "FINAL ACCEPTANCE: PASS\n" in _plain(log)
+    assert f"{2 * nproc_per_node} processes as" in log
+
+
+def _plain(log: str) -> str:
+    """Open MPI gives ranks of its own machine a terminal."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", log).replace("\r", "")
+
+
+def _digest(log: str) -> str:
+    found = re.search(r"digests of all ranks equal: ([0-9a-f]{64})", log)
+    assert found, log
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def digest_here() -> str:
+    """Of the same training on this machine."""
+    words = [sys.executable, "-m", "seatrial", "train", "--device=cpu", "--nproc-per-node=2", "--env=OMP_NUM_THREADS=1"]
+    done = subprocess.run([*words, *_TRAIN[1:]], capture_output=True, text=True, timeout=55, check=False)
+    assert done.returncode == 0, done.stderr
+    return _digest(done.stdout + done.stderr)
+
+
+@pytest.mark.parametrize("target", _targets())
+def test_a_training_comes_to_the_same_parameters_as_on_this_machine(
+    target: str, cluster: Cluster, digest_here: str
+) -> None:
+    end, log = run_in(cluster, _TRAIN, target)
+    assert end != "Failed", log
+    assert _digest(log) == digest_here
+
+
+@pytest.mark.parametrize(
+    ("target", "variable"), [(target, name) for target, names in OPERATOR_VARIABLES.items() for name in names]
+)
+def test_without_what_an_operator_adds_it_fails_and_says_so(target: str, variable: str, cluster: Cluster) -> None:
+    cluster.plant({"fault": "without", "variable": variable})
+    end, log = run_in(cluster, ("run", "--only=inventory", "--", "smoke"), target)
+    assert end == "Failed"
+    assert "FINAL ACCEPTANCE: PASS" not in log
+    word = {"RANK": "SEATRIAL_NODE_RANK", "PET_NODE_RANK": "SEATRIAL_NODE_RANK"}.get(variable, variable)
+    word = "SEATRIAL_NODE_RANK" if variable == "JOB_COMPLETION_INDEX" else word.removeprefix("PET_")
+    assert word in log
+
+
+def test_a_script_is_launched_from_a_claim(cluster: Cluster) -> None:
+    (cluster.claim("code") / "script.py").write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "told = torch.tensor([10 ** int(os.environ['GROUP_RANK'])])\n"
+        "dist.all_reduce(told)\n"
+        "print('nodes', told.item())\n"
+        "dist.destroy_process_group()\n"
+    )
+    end, log = run_in(cluster, ("launch", "--pvc=code:/code", "--", "/code/script.py"), "job")
+    assert end != "Failed", log
+    assert "nodes 11" in log
+
+
+@pytest.mark.parametrize("init", ["tcp://trial-1-master-0:23457", "file:///shared/meet"])
+def test_a_training_meets_wherever_it_is_told_to(init: str, cluster: Cluster) -> None:
+    cluster.claim("shared")
+    end, log = run_in(cluster, ("train", f"--init={init}", "--pvc=shared:/shared", *_TRAIN[1:]), "pytorchjob")
+    assert end != "Failed", log
+
+
+def test_a_container_may_do_nothing_but_what_the_manifest_lets_it(cluster: Cluster) -> None:
+    script = cluster.claim("code") / "look.py"
+    script.write_text(
+        "import os, socket\n"
+        "told = dict(line.split(':\\t') for line in open('/proc/self/status').read().splitlines() if ':\\t' in line)\n"
+        "print('uid', os.getuid(), 'gid', os.getgid(), 'groups', os.getgroups())\n"
+        "print('caps', told['CapEff'], told['CapBnd'], 'escalation', told['NoNewPrivs'])\n"
+        "for place in ('/opt/seatrial', '/etc', '/usr', '/home/seatrial', '/tmp', '/dev/shm'):\n"
+        "    print(place, os.access(place, os.W_OK))\n"
+        "print('name', socket.gethostname(), socket.gethostbyname('trial-1'))\n"
+        "print('first', os.path.exists('/proc/1') and open('/proc/1/cmdline').read().split('\\0')[1])\n"
+    )
+    end, log = run_in(cluster, ("launch", "--pvc=code:/code", "--", "/code/look.py"), "job")
+    assert end != "Failed", log
+    assert "uid 10001 gid 10001 groups [10001]" in log
+    assert "caps 0000000000000000 0000000000000000 escalation 1" in log
+    writable = dict(re.findall(r"^(?:\[.*\] ?)?(/[a-z/]+) (True|False)$", log, re.MULTILINE))
+    assert [place for place, can in writable.items() if can == "True"] == ["/home/seatrial", "/tmp", "/dev/shm"]
+    assert len(writable) == 6
+    address = cluster.get("pod", first_pod(cluster))["status"]["podIP"]
+    assert f"name trial-1-0 {address}" in log or "name trial-1-1" in log
+
+
+def test_a_deleted_workload_leaves_nothing_that_runs(cluster: Cluster) -> None:
+    start_in(cluster, ("run", "--", "smoke"), "jobset")
+    await_said(cluster, "ranks are ready")
+    assert cluster.call("delete", "jobset/trial-1").returncode == 0
+    until = time.monotonic() + 20
+    while cluster.get("pods")["items"]:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    assert cluster.get("jobs,services")["items"] == []
