@@ -3,26 +3,29 @@
     python bench/training.py [ROUNDS [MODEL...]]     15 rounds of mlp and convnet; about 12 minutes
 
 Compared are seatrial's trainer, a hand-written loop over DistributedDataParallel, Hugging Face accelerate, Lightning
-Fabric, and the loop of many examples: a DataLoader that transforms sample by sample (training_contenders.py). All train
-the same model from the same initial values on the same data with the same batch, optimizer and number of threads. Each
-has two processes of its own, which live through all rounds and sleep while others are measured. In a round each trains
-anew, one contender after the other, and the order turns round from round to round: what loads the machine meanwhile
-hits all alike. A ratio is taken within a round, since its two figures are neighbours in time; told are the median of
-these and their quartiles. The hand-written loop takes part twice: how far it is from itself is what noise does.
+Fabric, and the loop of many examples, a DataLoader that transforms sample by sample: with torchvision and, leaner,
+without (training_contenders.py). All train the same model from the same initial values on the same data with the same
+batch, optimizer and number of threads. Each has two processes of its own, which live through all rounds and sleep while
+others are measured. In a round each trains anew, one contender after the other, and the order turns round from round to
+round: what loads the machine meanwhile hits all alike. A ratio is taken within a round, since its two figures are
+neighbours in time; told are the median of these and their quartiles. The hand-written loop takes part twice: how far it
+is from itself is what noise does.
 
 A first round is not counted. In it the C library gives the memory of each step back and takes it anew: 1,200 to 4,600
 page faults a step of the convnet, as chance has it, and none once an evaluation has freed larger blocks.
 
-accelerate and Lightning Fabric are no part of what seatrial is developed with, so they get an environment of their own:
+accelerate, Lightning Fabric and torchvision are no part of what seatrial is developed with, so they get an environment
+of their own:
 
     python -m venv .venv-bench
-    .venv-bench/bin/pip install -c constraints.txt . accelerate lightning-fabric
+    .venv-bench/bin/pip install -c constraints.txt . accelerate lightning-fabric torchvision
     .venv-bench/bin/python bench/training.py
 
 or, to go without a second torch, with ``pip install --no-deps`` for each of accelerate, lightning-fabric,
-lightning-utilities, numpy, psutil, safetensors, huggingface_hub, tqdm, and a file ``.venv-bench/lib/python3.*/
-site-packages/torch.pth`` with one line: the site-packages folder that has torch. What cannot be imported is left out,
-and the result says so. So does it of ResNet-18 on a GPU, which this bench does not measure yet.
+lightning-utilities, numpy, psutil, safetensors, huggingface_hub, tqdm, torchvision, pillow, and a file
+``.venv-bench/lib/python3.*/site-packages/torch.pth`` with one line: the site-packages folder that has torch. What
+cannot be imported is left out, and the result says so. So does it of ResNet-18 on a GPU, which this bench does not
+measure yet.
 
 Writes bench/results/training.json.
 """
@@ -53,8 +56,13 @@ _WARMUP_STEPS = 20
 _STEPS = {"mlp": 400, "convnet": 80}
 """Model -> timed steps of a round: about a second."""
 _OURS, _REFERENCE = "seatrial", "hand-written"
-_NEEDS = {"accelerate": "accelerate", "lightning-fabric": "lightning_fabric"}
-_GOALS = {"hand-written": 0.97, "accelerate": 1.0, "lightning-fabric": 1.0, "DataLoader": 1.5}
+_NEEDS = {
+    "accelerate": "accelerate",
+    "lightning-fabric": "lightning_fabric",
+    "DataLoader, torchvision": "torchvision",
+    "DataLoader, torchvision, 2 workers": "torchvision",
+}
+_GOALS = {"hand-written": 0.97, "accelerate": 1.0, "lightning-fabric": 1.0, "DataLoader, torchvision": 1.5}
 _MEMORY_GOAL = 1.1
 _CONTENDERS = (
     "seatrial",
@@ -62,8 +70,9 @@ _CONTENDERS = (
     "accelerate",
     "lightning-fabric",
     "hand-written again",
-    "DataLoader",
-    "DataLoader, 2 workers",
+    "DataLoader, torchvision",
+    "DataLoader, torchvision, 2 workers",
+    "DataLoader, lean",
 )
 _LOWEST_ACCURACY = 0.9
 
@@ -123,6 +132,8 @@ def write_data(folder: Path) -> None:
     from seatrial.training.data.synthetic import make_images
 
     (folder / "mnist").mkdir()
+    (folder / "MNIST").mkdir()
+    (folder / "MNIST/raw").symlink_to("../mnist")  # where torchvision looks
     for part, count, seed in (("train", _NUM_TRAIN, 1), ("t10k", _NUM_TEST, 2)):
         images, labels = make_images((1, 28, 28), count, seed=seed, num_classes=10)
         # Dark as those of MNIST are, since all bring them to mean 0 with MNIST's own figures.
@@ -207,7 +218,9 @@ def main() -> None:
         "processes": _WORLD_SIZE,
         "threads_per_process": 1,
         "batch_size_per_process": _BATCH_SIZE,
-        "versions": {name: metadata.version(name) for name in _NEEDS if name not in missing},
+        "versions": {
+            module: metadata.version(module) for name, module in sorted(_NEEDS.items()) if name not in missing
+        },
         "not measured": [*(f"{name}: it is not installed" for name in missing), "resnet18 on cifar10's shapes: no GPU"],
     }
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,9 @@
 """The loops that bench/training.py compares: same model, same initial values, data, batch and optimizer, other hands.
 
 Each is what its own documents recommend, written by somebody who wants it fast: wherever a loop may choose, the data
-stand in memory as bytes and a batch is picked by one ``index_select``. Only the two loops with a DataLoader load sample
-by sample, since that is what they are here to show.
+stand in memory as bytes and a batch is picked by one ``index_select``. Only the loops with a DataLoader load sample
+by sample, since that is what they are here to show: one as so many examples do, with torchvision's MNIST and its
+transforms, and one that has taken every detour out of that and keeps to tensors.
 """
 
 from __future__ import annotations
@@ -94,7 +95,10 @@ class _Stopwatch:
     def on_start(self, start: object) -> None:
         pass
 
-    def on_step(self, step: int, loss: float, lr: float) -> None:
+    def on_losses(self, step: int, loss: float) -> None:
+        pass
+
+    def on_step(self, step: int) -> None:
         if step == self._first:
             self._began, self._cpu_began = time.perf_counter(), time.process_time()
         elif step == self._last:
@@ -280,10 +284,7 @@ def _fabric(setting: Setting, images: Tensor, labels: Tensor) -> Callable[[], _P
 
 
 class _Samples(Dataset[tuple[Tensor, int]]):
-    """Sample by sample, each transformed by itself, as MNIST comes out of torchvision.
-
-    Less work than there: no detour by an image of PIL.
-    """
+    """Sample by sample, each transformed by itself, without the detour by an image of PIL."""
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:
         self._images, self._labels = images, labels
@@ -295,9 +296,23 @@ class _Samples(Dataset[tuple[Tensor, int]]):
         return self._images[index].float().sub_(_MEAN).div_(_STD), int(self._labels[index])
 
 
-def _loader(num_workers: int) -> Callable[[Setting, Tensor, Tensor], Callable[[], _Parts]]:
+def _torchvision(setting: Setting, images: Tensor, labels: Tensor) -> Any:
+    """Its own reader of the same files, an image of PIL a sample, ToTensor and Normalize."""
+    from torchvision import datasets, transforms
+
+    steps = [transforms.ToTensor(), transforms.Normalize((_MEAN / 255,), (_STD / 255,))]
+    return datasets.MNIST(str(setting.folder), train=True, transform=transforms.Compose(steps))
+
+
+def _lean(setting: Setting, images: Tensor, labels: Tensor) -> Any:
+    return _Samples(images, labels)
+
+
+def _loader(
+    dataset: Callable[[Setting, Tensor, Tensor], Any], num_workers: int
+) -> Callable[[Setting, Tensor, Tensor], Callable[[], _Parts]]:
     def prepare(setting: Setting, images: Tensor, labels: Tensor) -> Callable[[], _Parts]:
-        samples = _Samples(images, labels)
+        samples = dataset(setting, images, labels)
 
         def new_parts() -> _Parts:
             model, optimizer = _new_model(setting)
@@ -321,7 +336,8 @@ CONTENDERS: dict[str, Callable[[Setting], Callable[[], Round]]] = {
     "hand-written again": _in_plain_torch(_hand_written),
     "accelerate": _in_plain_torch(_accelerate),
     "lightning-fabric": _in_plain_torch(_fabric),
-    "DataLoader": _in_plain_torch(_loader(0)),
-    "DataLoader, 2 workers": _in_plain_torch(_loader(2)),
+    "DataLoader, torchvision": _in_plain_torch(_loader(_torchvision, 0)),
+    "DataLoader, torchvision, 2 workers": _in_plain_torch(_loader(_torchvision, 2)),
+    "DataLoader, lean": _in_plain_torch(_loader(_lean, 0)),
 }
 """Name -> what readies a rank, and gives what it does each round. The third tells how far two equals are apart."""

@@ -88,6 +88,14 @@ class Host:
         """As fast again as this machine is."""
         _do("tc", "-n", self.namespace, "qdisc", "del", "dev", "eth0", "root")
 
+    def join_network(self, address: str) -> None:
+        """Another interface, with an address such as ``10.88.0.11/24``."""
+        peer = ["type", "veth", "peer", "name", "eth1", "netns", self.namespace]
+        _do("ip", "-n", self.switch, "link", "add", f"{self.cable}x", *peer)
+        _do("ip", "-n", self.switch, "link", "set", f"{self.cable}x", "master", "br0", "up")
+        self.ip("addr", "add", address, "dev", "eth1")
+        self.ip("link", "set", "eth1", "up")
+
     def pull_cable(self) -> None:
         """At the switch: the host itself sees nothing but silence."""
         _do("ip", "-n", self.switch, "link", "set", self.cable, "down")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import sys
@@ -168,6 +169,20 @@ def test_all_output_is_in_the_file_and_what_is_shown_is_bounded(conductor: StubC
     told = sum(len(said["lines"]) for said in shown)
     assert told + sum(said["left_out"] for said in shown) == 60001
     assert 200 < told < 20000
+
+
+def test_without_a_folder_the_last_of_the_output_is_sent_at_the_end(conductor: StubConductor) -> None:
+    shutil.rmtree(conductor.keep)
+    start(conductor, "import os\nfor n in range(2000): print(f'line {n:06}', 'x' * 300)\nos.write(1, b'no end')")
+    while len(conductor.of("exit")) < 2:
+        conductor.until_kind("exit")
+    assert conductor.of("log") == []
+    conductor.send({"kind": "stop"})
+    assert conductor.hear_out() == 0
+    logs = {log["name"]: log["text"] for log in conductor.of("log")}
+    assert sorted(logs) == ["rank2.gen0.log", "rank3.gen0.log"]
+    assert {len(text) for text in logs.values()} == {1 << 18}
+    assert all(text.endswith("x\nno end") for text in logs.values())
 
 
 class _Clocked:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from seatrial.agent.rank import RankProcess
+from seatrial.agent.rank import RankProcess, Tail
 from seatrial.probe.process import look
 from seatrial.verdict.wire import Decoder, encode
 
@@ -35,7 +35,7 @@ def start_stand_in(tmp_path: Path) -> Iterator[StartStandIn]:
         (folder / "__init__.py").touch()
         (folder / "main.py").write_text(_HEAD + program)
         environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        process = RankProcess({"rank": 3, "gen": 1}, environ, log.open("ab", buffering=0) if log else None)
+        process = RankProcess({"rank": 3, "gen": 1}, environ, log.open("ab", buffering=0) if log else Tail())
         started.append(process)
         return process
 
@@ -179,7 +179,7 @@ def test_the_real_worker_says_who_it_is_where_it_stands_and_ends() -> None:
         "threads": 1,
         "planted": [],
     }
-    process = RankProcess(start, os.environ, None)
+    process = RankProcess(start, os.environ, Tail())
     decoder = Decoder()
 
     def event() -> dict[str, Any] | None:

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 _PART = {"fabric": "nodes", "pairs": [], "groups": [], "turns": 1, "at_once": 1, "repeats": 5, "tell_below_gbps": None}
 _PARAMS = {"cpu_bytes": 65_536, "seconds": 0.05, "pair_timeout_s": 5.0}
 
@@ -33,6 +35,7 @@ def _measured(size: int, *parts: dict[str, Any]) -> list[tuple[list[dict[str, An
     return [tuple(json.loads(text.splitlines()[-1])) for text in told]
 
 
+@pytest.mark.slow
 def test_a_pair_and_a_group_on_two_fabrics() -> None:
     group = {"fabric": "others", "groups": [[0, 1, 2]], "tell_below_gbps": 1e9}
     told = _measured(3, {"pairs": [[0, 1], [2, 0]], "turns": 2}, group)

@@ -9,11 +9,22 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from conductor.simulated_records import BEHIND, INSIDE, QUIT, START, STEPS, Planted, Told
+from conductor.simulated_records import (
+    BEHIND,
+    EPOCH_S,
+    INSIDE,
+    QUIT,
+    SLOW_S,
+    START,
+    STEPS,
+    Planted,
+    SimulatedAgent,
+    SimulatedRank,
+    Told,
+)
 
 from seatrial.conductor.machine import Machine
 from seatrial.conductor.records import Actions, Config, State
@@ -22,37 +33,7 @@ from seatrial.verdict.events import SCHEMA, Source
 
 __all__ = ["SimulatedFleet"]
 
-_EPOCH_S = 1_000.0
 _AGENT_PATIENCE_S = 30.0
-
-
-@dataclass(slots=True, kw_only=True)
-class _Rank:
-    """One simulated rank of today's generation."""
-
-    rank: int
-    source: Source
-    state: str = "S"
-    cpu_s: float = 1.0
-    number: int = 1
-    phase: str = "start-up/import torch"
-    stack: str = INSIDE
-    fault: Planted | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class _Agent:
-    """One simulated agent and its connection."""
-
-    node: int
-    source: Source
-    ranks: dict[int, _Rank] = field(default_factory=dict)
-    generation: int = -1
-    open: bool = True
-    silent: bool = False
-    heard_at: float = _EPOCH_S
-    to_agent: float = 0.0
-    to_conductor: float = 0.0
 
 
 class SimulatedFleet:
@@ -68,6 +49,7 @@ class SimulatedFleet:
         seed: int = 0,
         deadline_s: float = 600.0,
         complain: bool = True,
+        spins: bool = False,
         absent_nodes: frozenset[int] = frozenset(),
         suspended: tuple[float, float] = (0.0, 0.0),
         echo: float = 0.0,
@@ -76,10 +58,11 @@ class SimulatedFleet:
         suspects: Callable[[str, list[dict[str, Any]]], tuple[int, ...]] = lambda check, events: (),
         next_round: Callable[..., Any] = lambda check, events: None,
     ) -> None:
-        """``complain``: ranks that meet in a step tell of a peer's death before its agent does. ``suspended``: the
-        controller is stopped (from, for) so many seconds. ``echo``: the part of all messages that come twice.
+        """``complain``: ranks that meet in a step tell of a peer's death before its agent does. ``spins``: ranks that
+        wait use CPU time. ``suspended``: the controller is stopped (from, for) so many seconds. ``echo``: the part of
+        all messages that come twice.
         ``on_state``: called once, when that state is first seen. ``at_s``: called so many seconds from the start."""
-        self.now = _EPOCH_S
+        self.now = EPOCH_S
         self.told = Told()
         self.config = Config(
             run="simulated",
@@ -93,14 +76,14 @@ class SimulatedFleet:
         )
         self.machine = Machine(self.config, self.now)
         self._scopes = {step.check: step.scope for step in steps}
-        self._planted, self._complain = planted, complain
+        self._planted, self._complain, self._spins = planted, complain, spins
         self._absent_nodes = absent_nodes
-        self._suspended = (_EPOCH_S + suspended[0], _EPOCH_S + suspended[0] + suspended[1])
+        self._suspended = (EPOCH_S + suspended[0], EPOCH_S + suspended[0] + suspended[1])
         self._on_state = dict(on_state or {})
         self._echo, self._at_s = echo, at_s
         self._random = random.Random(seed)
         self._source = Source("simulated", "conductor", self._clock)
-        self._agents: dict[int, _Agent] = {}
+        self._agents: dict[int, SimulatedAgent] = {}
         self._joined: set[int] = set()
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -130,7 +113,7 @@ class SimulatedFleet:
         while not self._over:
             self.now, _, action = heapq.heappop(self._queue)
             action()
-        self.told.seconds = self.now - _EPOCH_S
+        self.told.seconds = self.now - EPOCH_S
         return self.told
 
     def say(self, node: int, message: dict[str, Any]) -> None:
@@ -180,13 +163,13 @@ class SimulatedFleet:
         self._carry_out(self.machine.tick(self.now))
         self._later(0.25, self._tick)
 
-    def _to_conductor(self, agent: _Agent, action: Callable[[], None]) -> None:
+    def _to_conductor(self, agent: SimulatedAgent, action: Callable[[], None]) -> None:
         start, end = self._suspended
         at = max(self.now + self._random.uniform(0.0005, 0.02), agent.to_conductor + 1e-6)
         agent.to_conductor = at = end + 0.0005 if start <= at < end else at
         self._later(at - self.now, action)
 
-    def _send(self, agent: _Agent, message: dict[str, Any]) -> None:
+    def _send(self, agent: SimulatedAgent, message: dict[str, Any]) -> None:
         if agent.silent or not agent.open:
             return
         if "seq" in message:
@@ -221,7 +204,7 @@ class SimulatedFleet:
     # An agent
 
     def _join(self, node: int) -> None:
-        agent = _Agent(node=node, source=Source("simulated", f"node{node}", self._clock), heard_at=self.now)
+        agent = SimulatedAgent(node=node, source=Source("simulated", f"node{node}", self._clock), heard_at=self.now)
         self._agents[node] = agent
 
         def join() -> None:
@@ -231,18 +214,20 @@ class SimulatedFleet:
         self._to_conductor(agent, join)
         self._later(1.0, partial(self._beat, agent))
 
-    def _beat(self, agent: _Agent) -> None:
+    def _beat(self, agent: SimulatedAgent) -> None:
         if not agent.open:
             return
         if self.now - agent.heard_at > _AGENT_PATIENCE_S:
             self._send(agent, agent.source.event("note", severity="error", text="heard nothing from the controller"))
             self._end_agent(agent)
             return
+        for rank in agent.ranks.values():
+            rank.cpu_s += rank.computes
         ranks = {str(rank.rank): [rank.state, rank.cpu_s, rank.number, rank.phase] for rank in agent.ranks.values()}
         self._send(agent, {"kind": "status", "ranks": ranks})
         self._later(1.0, partial(self._beat, agent))
 
-    def _obey(self, agent: _Agent, message: dict[str, Any]) -> None:
+    def _obey(self, agent: SimulatedAgent, message: dict[str, Any]) -> None:
         if not agent.open or agent.silent:
             return
         agent.heard_at = self.now
@@ -253,7 +238,7 @@ class SimulatedFleet:
             agent.generation = message["gen"]
             for rank, local_rank in message["places"]:
                 source = Source("simulated", f"rank{rank}.{agent.generation}", self._clock)
-                agent.ranks[rank] = started = _Rank(rank=rank, source=source)
+                agent.ranks[rank] = started = SimulatedRank(rank=rank, source=source)
                 self._soon(agent, started, self._ready, local_rank)
         elif kind == "step":
             for rank in message["ranks"]:
@@ -271,24 +256,24 @@ class SimulatedFleet:
         elif kind == "stop":
             self._end_agent(agent)
 
-    def _tell_stacks(self, agent: _Agent, ranks: list[int]) -> None:
+    def _tell_stacks(self, agent: SimulatedAgent, ranks: list[int]) -> None:
         for rank in agent.ranks.values():
             if rank.rank in ranks:
                 text = "" if rank.state == "T" else rank.stack
                 what = {"gen": agent.generation, "rank": rank.rank, "state": rank.state, "wchan": "", "text": text}
                 self._send(agent, agent.source.event("stack", **what))
 
-    def _end_ranks(self, agent: _Agent) -> None:
+    def _end_ranks(self, agent: SimulatedAgent) -> None:
         for rank in list(agent.ranks.values()):
             self._exit(agent, rank, -9, ours=True)
 
-    def _end_agent(self, agent: _Agent, *, told: bool = False) -> None:
+    def _end_agent(self, agent: SimulatedAgent, *, told: bool = False) -> None:
         """``told``: by a signal."""
         self._end_ranks(agent)
         self._send(agent, agent.source.event("end", told=told))
         self.lose(agent.node)
 
-    def _exit(self, agent: _Agent, rank: _Rank, code: int, *, ours: bool) -> None:
+    def _exit(self, agent: SimulatedAgent, rank: SimulatedRank, code: int, *, ours: bool) -> None:
         if agent.ranks.get(rank.rank) is rank:
             del agent.ranks[rank.rank]
             what = {"gen": agent.generation, "rank": rank.rank, "code": code, "ours": ours, "phase": rank.phase}
@@ -296,7 +281,7 @@ class SimulatedFleet:
 
     # A rank
 
-    def _strike(self, agent: _Agent, rank: _Rank, at: int) -> bool:
+    def _strike(self, agent: SimulatedAgent, rank: SimulatedRank, at: int) -> bool:
         """Whether something was planted here, which is then done."""
         if agent.generation != 0:
             return False
@@ -308,7 +293,7 @@ class SimulatedFleet:
                 return True
         return False
 
-    def _do(self, agent: _Agent, rank: _Rank, fault: Planted, at: int) -> None:
+    def _do(self, agent: SimulatedAgent, rank: SimulatedRank, fault: Planted, at: int) -> None:
         if fault.kind == "dead":
             self._later(0.1, lambda: self._exit(agent, rank, -9, ours=False))
             if self._complain and at in self._meetings:
@@ -324,15 +309,15 @@ class SimulatedFleet:
         elif fault.kind == "agent-ended":
             self._end_agent(agent, told=True)
 
-    def _peers_complain(self, at: int, dying: _Rank) -> None:
+    def _peers_complain(self, at: int, dying: SimulatedRank) -> None:
         for agent, rank in self._everybody():
             if rank is not dying:
                 self._later(self._random.uniform(0.005, 0.05), partial(self._fail, agent, rank, at, "fabric"))
 
-    def _everybody(self) -> list[tuple[_Agent, _Rank]]:
+    def _everybody(self) -> list[tuple[SimulatedAgent, SimulatedRank]]:
         return [(agent, rank) for agent in self._agents.values() for rank in agent.ranks.values()]
 
-    def _soon(self, agent: _Agent, rank: _Rank, action: Callable[..., None], *arguments: Any) -> None:
+    def _soon(self, agent: SimulatedAgent, rank: SimulatedRank, action: Callable[..., None], *arguments: Any) -> None:
         """After a moment of work, if the rank is then still there."""
 
         def act() -> None:
@@ -341,13 +326,13 @@ class SimulatedFleet:
 
         self._later(self._random.uniform(0.05, 0.3), act)
 
-    def _fail(self, agent: _Agent, rank: _Rank, at: int, cause: str) -> None:
+    def _fail(self, agent: SimulatedAgent, rank: SimulatedRank, at: int, cause: str) -> None:
         if agent.ranks.get(rank.rank) is rank:
             words = {"cause": cause, "type": "RuntimeError", "message": "planted", "stack": "", "phase": rank.phase}
             what = {"gen": agent.generation, "step": -1 if at == START else at, "rank": rank.rank}
             self._send(agent, rank.source.event("error", **what, **words))
 
-    def _ready(self, agent: _Agent, rank: _Rank, local_rank: int) -> None:
+    def _ready(self, agent: SimulatedAgent, rank: SimulatedRank, local_rank: int) -> None:
         if self._strike(agent, rank, START):
             return
         rank.number, rank.phase = 2, "ready"
@@ -360,19 +345,27 @@ class SimulatedFleet:
         what = {"device": "simulated", "device_type": "cpu", "libraries": "none", "backend": "gloo"}
         self._send(agent, rank.source.event("rank", gen=agent.generation, rank=rank.rank, **where, **what))
 
-    def _enter(self, agent: _Agent, rank: _Rank, message: dict[str, Any]) -> None:
+    def _enter(self, agent: SimulatedAgent, rank: SimulatedRank, message: dict[str, Any]) -> None:
         number, check = message["step"], message["check"]
         if number in self._meetings:
             assert "store" in message["given"], f"rank {rank.rank} was not told in {check} where the store is"
         rank.number, rank.phase = number * 10**9 + 1, f"{check}/begin {message['stage']}"
         struck = self._strike(agent, rank, number)
-        if struck and rank.fault is not None and rank.fault.kind != "hang":
+        if struck and rank.fault is not None and rank.fault.kind not in ("hang", "slow"):
             rank.stack = BEHIND if rank.fault.kind == "absent" else rank.stack
             return
         rank.number, rank.phase = number * 10**9 + 2, f"{check}/meet"
         if struck:
             rank.stack = BEHIND
+            if rank.fault is not None and rank.fault.kind == "slow":
+                rank.computes = True
+                self._later(SLOW_S, partial(self._meet, agent, rank, message))
             return
+        self._meet(agent, rank, message)
+
+    def _meet(self, agent: SimulatedAgent, rank: SimulatedRank, message: dict[str, Any]) -> None:
+        number = message["step"]
+        rank.stack, rank.computes = INSIDE, self._spins and number in self._meetings
         if number not in self._meetings:
             self._soon(agent, rank, self._done, message)
             return
@@ -381,10 +374,11 @@ class SimulatedFleet:
             for peer_agent, peer in self._everybody():
                 self._soon(peer_agent, peer, self._done, message)
 
-    def _done(self, agent: _Agent, rank: _Rank, message: dict[str, Any]) -> None:
+    def _done(self, agent: SimulatedAgent, rank: SimulatedRank, message: dict[str, Any]) -> None:
         number, stage = message["step"], message["stage"]
         rank.number, rank.phase = number * 10**9 + 3, f"{message['check']}/done {stage}"
         rank.cpu_s += 0.3
+        rank.computes = False
         where = {"gen": agent.generation, "step": number}
         figure = {"check": message["check"], "name": "x", "value": 1.0, "unit": "1", "rank": rank.rank, "stage": stage}
         figure |= {"generation": agent.generation}
@@ -392,7 +386,7 @@ class SimulatedFleet:
         share = {"store": {"host": "n0", "port": 1}} if stage == "store" else {}
         self._send(agent, rank.source.event("done", **where, rank=rank.rank, seconds=0.1, share=share))
 
-    def _quit(self, agent: _Agent, rank: _Rank) -> None:
+    def _quit(self, agent: SimulatedAgent, rank: SimulatedRank) -> None:
         if any((fault.kind, fault.rank) == ("deaf", rank.rank) for fault in self._planted):
             return
         if not self._strike(agent, rank, QUIT):

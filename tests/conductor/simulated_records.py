@@ -1,4 +1,4 @@
-"""What is planted in a simulated fleet, and what came of it."""
+"""What a simulated fleet consists of, what is planted in it, and what came of it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,24 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from seatrial.conductor.steps import StepPlan
+from seatrial.verdict.events import Source
 
-__all__ = ["BEHIND", "INSIDE", "QUIT", "START", "STEPS", "Planted", "Told"]
+__all__ = [
+    "BEHIND",
+    "EPOCH_S",
+    "INSIDE",
+    "QUIT",
+    "SLOW_S",
+    "START",
+    "STEPS",
+    "Planted",
+    "SimulatedAgent",
+    "SimulatedRank",
+    "Told",
+]
 
+EPOCH_S = 1_000.0
+SLOW_S = 35.0
 START = -1
 QUIT = 1_000_000
 """Numbers of the two times, besides the steps, at which something can be planted."""
@@ -29,12 +44,46 @@ BEHIND = 'Current thread 0x1 (most recent call first):\n  File "/x/seatrial/chec
 class Planted:
     """One fault, in generation 0. ``at``: number of the step, START or QUIT."""
 
-    kind: Literal["dead", "error", "stopped", "absent", "hang", "agent-lost", "agent-silent", "agent-ended", "deaf"]
-    """``hang``: it enters no operation that the others are in, at the same phase. ``deaf``: it does not quit."""
+    kind: Literal[
+        "dead", "error", "stopped", "absent", "hang", "slow", "agent-lost", "agent-silent", "agent-ended", "deaf"
+    ]
+    """``hang``: it enters no operation that the others are in, at the same phase. ``slow``: it computes for SLOW_S
+    before it does. ``deaf``: it does not quit."""
     rank: int
     """Its node, for a fault of the agent."""
     at: int = 0
     cause: str = "own"
+
+
+@dataclass(slots=True, kw_only=True)
+class SimulatedRank:
+    """One simulated rank of today's generation."""
+
+    rank: int
+    source: Source
+    state: str = "S"
+    cpu_s: float = 1.0
+    number: int = 1
+    phase: str = "start-up/import torch"
+    stack: str = INSIDE
+    computes: bool = False
+    """CPU time is used."""
+    fault: Planted | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class SimulatedAgent:
+    """One simulated agent and its connection."""
+
+    node: int
+    source: Source
+    ranks: dict[int, SimulatedRank] = field(default_factory=dict)
+    generation: int = -1
+    open: bool = True
+    silent: bool = False
+    heard_at: float = EPOCH_S
+    to_agent: float = 0.0
+    to_conductor: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)

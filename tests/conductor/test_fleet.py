@@ -38,6 +38,7 @@ def test_a_death_among_thousands_at_every_step(at: int) -> None:
     assert len(told.of("trouble")[0]["waiting"]) <= 16
 
 
+@pytest.mark.slow
 def test_thousands_complain_and_the_dead_one_alone_is_blamed() -> None:
     told = _run("one rank a node", Planted(kind="dead", rank=CULPRIT, at=3))
     assert len(told.seen("error")) == RANKS - 1
@@ -61,6 +62,7 @@ def test_a_node_of_thousands_falls_silent() -> None:
     assert told.generations[1:] == [_all_but_the_culprit()]
 
 
+@pytest.mark.slow
 def test_the_end_of_thousands() -> None:
     told = _run("one rank a node", Planted(kind="dead", rank=CULPRIT, at=QUIT))
     assert told.steps(0) == [(step.check, step.stage) for step in STEPS]

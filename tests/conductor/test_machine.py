@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import pytest
 from conductor.simulated_agents import SimulatedFleet
-from conductor.simulated_records import QUIT, START, STEPS, Planted, Told
+from conductor.simulated_records import QUIT, SLOW_S, START, STEPS, Planted, Told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,15 +94,33 @@ def test_a_stopped_rank_is_frozen_within_the_time_of_patience(at: int) -> None:
     assert _blamed(told) == {("fail", (2,))}
 
 
+@pytest.mark.parametrize("spins", [False, True], ids=["who waits sleeps", "who waits spins"])
 @pytest.mark.parametrize("kind", ["absent", "hang"])
 @pytest.mark.parametrize("at", TOGETHER)
-def test_who_does_not_come_is_named_before_the_deadline(at: int, kind: Literal["absent", "hang"]) -> None:
-    told = _run(Planted(kind=kind, rank=3, at=at), seed=at)
+def test_who_does_not_come_is_named_before_the_deadline(at: int, kind: Literal["absent", "hang"], spins: bool) -> None:
+    told = _run(Planted(kind=kind, rank=3, at=at), seed=at, spins=spins)
     assert told.seen() == [("absent", 3)]
     trouble, step = told.of("trouble")[0], told.of("step")[at]
     assert trouble["t"] - step["t"] < PATIENCE_S + 4.0
     assert told.generations[1:] == [(0, 1, 2, 4, 5)]
     assert _blamed(told) == {("fail", (3,))}
+
+
+@pytest.mark.parametrize("spins", [False, True], ids=["who waits sleeps", "who waits spins"])
+def test_who_computes_for_long_is_waited_for(spins: bool) -> None:
+    told = _run(Planted(kind="slow", rank=3, at=3), spins=spins)
+    assert told.seen() == []
+    assert len(told.generations) == 1
+    assert told.of("step_end")[3]["seconds"] == pytest.approx(SLOW_S, abs=1.0)
+
+
+@pytest.mark.parametrize("spins", [False, True], ids=["who waits sleeps", "who waits spins"])
+def test_who_hangs_while_another_computes_for_long_is_named_once_that_one_waits_too(spins: bool) -> None:
+    steps = tuple(replace(step, timeout_s=90.0) for step in STEPS)
+    told = _run(Planted(kind="hang", rank=1, at=3), Planted(kind="slow", rank=3, at=3), spins=spins, steps=steps)
+    assert told.seen() == [("absent", 1)]
+    waited_s = told.of("trouble")[0]["t"] - told.of("step")[3]["t"]
+    assert SLOW_S <= waited_s < SLOW_S + 2 * PATIENCE_S + 4.0
 
 
 def test_a_rank_that_hangs_alone_is_late_at_the_deadline_of_its_step() -> None:
@@ -339,7 +358,7 @@ _WILD = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(wild=st.lists(st.tuples(st.floats(0, 8), st.integers(0, 2), _WILD), max_size=12), seed=st.integers(0, 9))
 def test_no_message_of_an_agent_breaks_the_machine(wild: list[tuple[float, int, dict[str, Any]]], seed: int) -> None:
     at_s = [(delay_s, partial(_say, node=node, message=message)) for delay_s, node, message in wild]

@@ -50,12 +50,38 @@ def _peek(vigil: Vigil, now: float) -> list[int]:
     return vigil.peek(now)
 
 
-def test_nobody_is_asked_for_a_stack_while_somebody_moves() -> None:
+def test_nobody_is_asked_for_a_stack_while_somebody_enters_phases() -> None:
     vigil = _vigil(3)
-    vigil.pulses[1].moved_at = 1.0
+    vigil.pulses[1].update(("R", 9.0, 0, ""), 2.0)
+    vigil.pulses[2].entered_at = 1.0
     assert _peek(vigil, PATIENCE_S) == []
-    assert _peek(vigil, PATIENCE_S + 1.0) == [0, 1, 2]
-    assert _peek(vigil, PATIENCE_S + 2.0) == [], "once, as long as nobody moves"
+    assert _peek(vigil, PATIENCE_S + 1.0) == [0, 2, 1], "who is quiet comes first"
+    assert _peek(vigil, PATIENCE_S + 1.5) == [], "once, as long as all stay as they are"
+
+
+def test_nobody_is_asked_for_a_stack_while_all_use_their_cpu() -> None:
+    vigil = _vigil(2)
+    for second in range(60):
+        for pulse in vigil.pulses.values():
+            pulse.update(("R", float(second), 0, ""), float(second))
+        assert _peek(vigil, second + 0.5) == []
+
+
+def test_who_uses_cpu_time_is_looked_at_again_after_a_while() -> None:
+    vigil = _vigil(2)
+    computing, waiting = {0: BEHIND, 1: BEHIND}, {0: INSIDE, 1: BEHIND}
+    asked: list[float] = []
+    for second in range(1, 60):
+        vigil.pulses[0].update(("R", float(second), 0, ""), float(second))
+        outcome = vigil.look(float(second))
+        if outcome is not None:
+            assert (outcome, vigil.guilty()) == ("trouble", {1})
+            break
+        if vigil.peek(float(second)):
+            asked.append(second)
+            vigil.stacks = computing if second < 40 else waiting
+    assert asked == [PATIENCE_S, 2 * PATIENCE_S, 3 * PATIENCE_S]
+    assert second == 3 * PATIENCE_S + 1
 
 
 def test_stacks_are_asked_of_some_when_there_are_many() -> None:

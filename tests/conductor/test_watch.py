@@ -5,14 +5,27 @@ from __future__ import annotations
 import pytest
 from conductor.simulated_records import BEHIND, INSIDE
 
-from seatrial.conductor.watch import PATIENCE_S, Pulse, at_deadline, outside, stopped, suspects
+from seatrial.conductor.watch import PATIENCE_S, Pulse, at_deadline, idle, outside, stopped, suspects
 
 NOW = 1_000.0
 LONG_AGO = NOW - PATIENCE_S
 
 
-def _pulse(number: int = 5, state: str = "S", moved_at: float = LONG_AGO, held_since: float | None = None) -> Pulse:
-    return Pulse(state=state, number=number, phase=f"phase {number}", moved_at=moved_at, held_since=held_since)
+def _pulse(
+    number: int = 5,
+    state: str = "S",
+    moved_at: float = LONG_AGO,
+    held_since: float | None = None,
+    entered_at: float = LONG_AGO,
+) -> Pulse:
+    return Pulse(
+        state=state,
+        number=number,
+        phase=f"phase {number}",
+        moved_at=moved_at,
+        held_since=held_since,
+        entered_at=entered_at,
+    )
 
 
 def _told(seen: list) -> list[tuple[str, int | None]]:  # type: ignore[type-arg]
@@ -34,6 +47,8 @@ def test_cpu_time_moves_a_rank_and_noise_does_not() -> None:
     assert pulse.moved_at == 11.0
     pulse.update(("S", 3.3, 2, "y"), 12.0)
     assert (pulse.moved_at, pulse.number, pulse.phase) == (12.0, 2, "y")
+    pulse.update(("S", 9.9, 2, "y"), 13.0)
+    assert (pulse.moved_at, pulse.entered_at) == (13.0, 12.0)
 
 
 def test_missed_time_is_nobodys_silence() -> None:
@@ -77,6 +92,41 @@ def test_by_stacks_only_those_outside_are_named_and_only_if_some_are_inside() ->
     assert outside(pulses, dict.fromkeys(pulses, BEHIND), NOW) == []
 
 
+def test_idle_is_who_is_quiet_with_the_fewest_phases_while_nobody_enters_one() -> None:
+    pulses = {0: _pulse(), 1: _pulse(moved_at=NOW), 2: _pulse(6)}
+    assert idle(pulses, [0, 1, 2], NOW) == [0]
+    assert idle(pulses, [1, 2], NOW) == []
+    assert idle({**pulses, 2: _pulse(6, moved_at=NOW, entered_at=NOW)}, [0, 1, 2], NOW) == []
+    assert idle(pulses, [], NOW) == []
+
+
+def _in(place: str) -> str:
+    """A stack whose innermost frame is there."""
+    return INSIDE.replace("/x/torch/distributed/c10d.py", place)
+
+
+@pytest.mark.parametrize(
+    ("place", "waits"),
+    [
+        ("/x/seatrial/worker/mpi_group.py", True),
+        ("/x/seatrial/worker/mpi_work.py", True),
+        ("/x/torch/cuda/__init__.py", True),
+        ("/x/seatrial/worker/mpi_staging.py", False),
+        # Backward waits for others, or computes: who uses CPU time in it may be the one that is waited for.
+        ("/x/torch/autograd/graph.py", False),
+    ],
+)
+def test_who_spins_waits_by_its_stack_and_who_computes_holds_back_every_accusation(place: str, waits: bool) -> None:
+    pulses = {0: _pulse(moved_at=NOW), 1: _pulse(), 2: _pulse()}
+    stacks = {0: _in(place), 1: BEHIND, 2: INSIDE}
+    assert _told(outside(pulses, stacks, NOW)) == ([("absent", 1)] if waits else [])
+
+
+def test_who_sleeps_in_backward_waits_for_others() -> None:
+    pulses = {0: _pulse(), 1: _pulse()}
+    assert _told(outside(pulses, {0: _in("/x/torch/autograd/graph.py"), 1: BEHIND}, NOW)) == [("absent", 1)]
+
+
 def test_a_stack_that_says_nothing_of_the_step_loop_accuses_nobody() -> None:
     pulses = {rank: _pulse() for rank in range(3)}
     other_thread = 'Thread 0x2 (most recent call first):\n  File "/x/threading.py", line 9 in wait\n'
@@ -87,25 +137,35 @@ def test_a_stack_that_says_nothing_of_the_step_loop_accuses_nobody() -> None:
 def test_at_the_deadline_all_alike_are_stuck_and_the_last_of_some_is_late() -> None:
     alike = {rank: _pulse(6) for rank in range(3)}
     stuck = [("stuck", 0), ("stuck", 1), ("stuck", 2)]
-    assert _told(at_deadline(alike, [0, 1, 2], False, {}, NOW)) == stuck
+    assert _told(at_deadline(alike, [0, 1, 2], False, {}, (), NOW)) == stuck
     behind = {0: _pulse(6), 1: _pulse(5), 2: _pulse(4)}
-    assert _told(at_deadline(behind, [0, 1, 2], False, {}, NOW)) == [("late", 2)]
-    assert _told(at_deadline({0: _pulse(7), 1: _pulse(6)}, [1], True, {}, NOW)) == [("late", 1)]
+    assert _told(at_deadline(behind, [0, 1, 2], False, {}, (), NOW)) == [("late", 2)]
+    assert _told(at_deadline({0: _pulse(7), 1: _pulse(6)}, [1], True, {}, (), NOW)) == [("late", 1)]
 
 
 def test_at_the_deadline_who_waits_inside_is_not_late() -> None:
     behind = {0: _pulse(7), 1: _pulse(6), 2: _pulse(6)}
-    assert _told(at_deadline(behind, [1, 2], True, {1: INSIDE, 2: INSIDE}, NOW)) == [("stuck", 1), ("stuck", 2)]
-    assert _told(at_deadline(behind, [1, 2], True, {1: INSIDE, 2: BEHIND}, NOW)) == [("late", 2)]
+    assert _told(at_deadline(behind, [1, 2], True, {1: INSIDE, 2: INSIDE}, (1, 2), NOW)) == [("stuck", 1), ("stuck", 2)]
+    assert _told(at_deadline(behind, [1, 2], True, {1: INSIDE, 2: BEHIND}, (1, 2), NOW)) == [("late", 2)]
+
+
+def test_at_the_deadline_those_that_were_not_asked_for_their_stacks_are_not_blamed() -> None:
+    # Wrong would be to take who was never asked for one that gave no answer.
+    pulses, asked = {rank: _pulse(6) for rank in range(40)}, range(16)
+    all_inside = dict.fromkeys(asked, INSIDE)
+    assert _told(at_deadline(pulses, range(40), False, all_inside, asked, NOW)) == [("stuck", rank) for rank in pulses]
+    assert _told(at_deadline(pulses, range(40), False, {**all_inside, 7: BEHIND}, asked, NOW)) == [("late", 7)]
+    silent = {rank: INSIDE for rank in asked if rank != 3}
+    assert _told(at_deadline(pulses, range(40), False, silent, asked, NOW)) == [("late", 3)]
 
 
 def test_at_the_deadline_a_moment_in_state_d_is_no_fault_and_a_stop_is() -> None:
     def held(state: str, since: float) -> dict[int, Pulse]:
         return {0: _pulse(6), 1: _pulse(6, state=state, held_since=since)}
 
-    assert _told(at_deadline(held("D", NOW - 1), [0, 1], False, {}, NOW)) == [("stuck", 0), ("stuck", 1)]
-    assert _told(at_deadline(held("D", NOW - 16), [0, 1], False, {}, NOW)) == [("frozen", 1)]
-    assert _told(at_deadline(held("T", NOW - 1), [0, 1], False, {}, NOW)) == [("frozen", 1)]
+    assert _told(at_deadline(held("D", NOW - 1), [0, 1], False, {}, (), NOW)) == [("stuck", 0), ("stuck", 1)]
+    assert _told(at_deadline(held("D", NOW - 16), [0, 1], False, {}, (), NOW)) == [("frozen", 1)]
+    assert _told(at_deadline(held("T", NOW - 1), [0, 1], False, {}, (), NOW)) == [("frozen", 1)]
 
 
 def test_state_d_with_progress_is_not_held() -> None:

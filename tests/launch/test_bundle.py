@@ -48,6 +48,7 @@ def test_it_is_small_enough(pyz: Path) -> None:
     assert size_bytes <= LARGEST_BYTES, f"{size_bytes:,} bytes, at most {LARGEST_BYTES:,}; by room:\n{table}"
 
 
+@pytest.mark.slow
 def test_two_clones_build_the_same_bytes(pyz: Path, tmp_path: Path) -> None:
     clone = tmp_path / "another place" / "seatrial"
     shutil.copytree(Path(seatrial.__file__).parent, clone, ignore=shutil.ignore_patterns("__pycache__"))
@@ -74,6 +75,7 @@ def runs(python: Path) -> bool:
     return subprocess.run([python, "-c", "import bz2, tomllib"], capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_another_python_builds_the_same_bytes(pyz: Path, tmp_path: Path) -> None:
     python = next(filter(runs, other_pythons()), None)
     if python is None:

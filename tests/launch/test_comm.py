@@ -37,6 +37,12 @@ def test_the_list_for_rocm_is_whole() -> None:
     assert told["OMPI_MCA_pml"] == "ucx"
 
 
+def test_the_page_of_mpi_says_what_is_set() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "mpi.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([a-z-]+)` \| (`[^|]*`) \|", page, re.MULTILINE)
+    assert {name: dict(re.findall(r"`(\w+)=([^`]*)`", told)) for name, told in rows} == PROFILES
+
+
 def test_the_page_says_what_is_set() -> None:
     page = (Path(__file__).parents[2] / "docs" / "launching.md").read_text("utf-8")
     for name, settings in PROFILES.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seatrial.launch.launcher_words import reason, reason_of_agent
+from seatrial.launch.launcher_words import reason, reason_of_agent, refused
 
 NO_SLOTS = """--------------------------------------------------------------------------
 There are not enough slots available in the system to satisfy the 3
@@ -77,6 +77,33 @@ def test_a_launcher_says_why(output: str, words: str) -> None:
 def test_what_an_agent_says_comes_before_what_its_launcher_says_of_it(output: str, words: str) -> None:
     assert reason_of_agent(output).startswith(words)
     assert reason(f"ssh: something else\n{output}").startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        (NO_SLOTS, "there are not enough slots for so many ranks; ask for fewer"),
+        ('/usr/bin/mpirun: Error: unknown option "--foo"\n', 'mpirun: unknown option "--foo"; see --mpi-arg'),
+        (
+            "An unrecognized option was included on the mpirun command line:\n\n  Option: --foo\n",
+            "mpirun: unknown option --foo; see --mpi-arg",
+        ),
+        ("[mpiexec@vm] match_arg (args.c:166): unrecognized argument foo", "mpirun: unrecognized argument foo;"),
+        ("srun: unrecognized option '--foo'\n", "srun: unrecognized option '--foo'; see --slurm-arg and"),
+        ("sh: 1: exec: srun: not found", "srun is not to be found; type this where PATH leads to it"),
+        ("srun: error: Only allocated 1 nodes asked for 9\n", "srun: Only allocated 1 nodes asked for 9; change"),
+        (
+            "srun: error: Unable to create step for job 10: Requested node configuration is not available\n",
+            "srun: Unable to create step for job 10: Requested node configuration is not available; ask",
+        ),
+        ("srun: error: Unable to create step for job 10: Unable to contact slurm controller\n", ""),
+        ("srun: error: n1: task 1: Killed\nsrun: error: Node failure on n1\n", ""),
+        ("ssh: Could not resolve hostname a\n", ""),
+    ],
+)
+def test_what_a_launcher_refuses_is_told_from_what_it_could_not_do(output: str, words: str) -> None:
+    assert refused(output).startswith(words)
+    assert (refused(output) == "") == (words == "")
 
 
 def test_only_agents_speak_while_the_launcher_goes_on() -> None:

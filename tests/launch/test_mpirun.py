@@ -65,7 +65,7 @@ def test_a_rank_for_each_slot_in_the_order_of_the_hosts(stub: Path) -> None:
     (hostfile,) = command.files
     assert command.files[hostfile] == "a slots=3\nb slots=1\n"
     assert command.argv[command.argv.index("--hostfile") + 1] == hostfile == os.path.abspath("reports/RUN/hostfile")
-    assert command.argv[-1] == "3,1"
+    assert command.argv[-1] == "a:3,b:1"
 
 
 def test_the_token_stands_on_no_command_line(stub: Path) -> None:
@@ -85,12 +85,17 @@ def test_other_hosts_get_our_code_and_this_machine_has_it(stub: Path) -> None:
     assert rendered(where(stub, hosts="a:2", backend="mpi")).code is None
 
 
-def test_a_dry_run_shows_what_is_written_and_what_is_started(stub: Path) -> None:
+def test_a_dry_run_shows_what_is_written_and_what_is_started(
+    stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     told = shown_with_files([rendered(where(stub, hosts="a:2"))])
-    assert len(told) == 3
-    assert told[0].startswith("env printf %s ")
-    assert told[1].split()[:3] == ["env", "seatrial", "bundle"]
-    assert shlex.split(told[2])[0] == "env"
+    assert len(told) == 4
+    assert told[2].split()[:3] == ["env", "seatrial", "bundle"]
+    assert shlex.split(told[3])[0] == "env"
+    # As pasted.
+    subprocess.run(["sh", "-ec", "\n".join(told[:2])], timeout=20, check=True)
+    assert (tmp_path / "reports" / "RUN" / "hostfile").read_text() == "a slots=2\n"
     assert shown_with_files([Command(argv=("true",), env={}, nodes=(0,))]) == ["env true"]
 
 
@@ -129,7 +134,7 @@ def told_by_rank(stub: Path, tmp_path: Path) -> Any:
     (package / "main.py").write_text(
         "import os, sys\nprint(sys.argv[1:], *sorted(f'{k}={v}' for k, v in os.environ.items() if 'SEATRIAL_' in k))\n"
     )
-    argv = rendered(where(stub, hosts="a:3,b:1", python=sys.executable)).argv
+    argv = rendered(where(stub, hosts="a:3,b:1,c:1,d:2", python=sys.executable)).argv
     agent = argv[argv.index(sys.executable) :]
 
     def run(environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -145,14 +150,17 @@ def told_by_rank(stub: Path, tmp_path: Path) -> Any:
     return run
 
 
-@pytest.mark.parametrize(("rank", "local_rank", "local_world_size", "host"), [(0, 0, 3, 0), (2, 2, 3, 0), (3, 0, 1, 1)])
+@pytest.mark.parametrize(
+    ("rank", "local_rank", "local_world_size", "host", "peers"),
+    [(0, 0, 3, 0, "b c"), (2, 2, 3, 0, "b c"), (3, 0, 1, 1, "c d"), (6, 1, 2, 3, "a b")],
+)
 def test_a_rank_learns_its_place(
-    told_by_rank: Any, rank: int, local_rank: int, local_world_size: int, host: int
+    told_by_rank: Any, rank: int, local_rank: int, local_world_size: int, host: int, peers: str
 ) -> None:
     done = told_by_rank({"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_RANK": str(local_rank)})
     assert done.stdout == (
-        f"[] SEATRIAL_GROUP_RANK={host} SEATRIAL_GROUP_WORLD_SIZE=2 SEATRIAL_LOCAL_RANK={local_rank}"
-        f" SEATRIAL_LOCAL_WORLD_SIZE={local_world_size} SEATRIAL_NODE_RANK={rank}\n"
+        f"[] SEATRIAL_GROUP_RANK={host} SEATRIAL_GROUP_WORLD_SIZE=4 SEATRIAL_LOCAL_RANK={local_rank}"
+        f" SEATRIAL_LOCAL_WORLD_SIZE={local_world_size} SEATRIAL_NODE_RANK={rank} SEATRIAL_PEER={peers}\n"
     ), done.stderr
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,9 +50,9 @@ def rendered(job: Processes) -> FileCommand:
 def step_of(command: FileCommand) -> list[str]:
     """The words of srun: those of the script."""
     (script,) = (word.removeprefix("--wrap=") for word in command.argv if word.startswith("--wrap="))
-    exec_word, *step = shlex.split(script)
-    assert exec_word == "exec"
-    return step
+    words = shlex.split(script)
+    assert words[words.index("srun") - 1] == "exec"
+    return words[words.index("srun") :]
 
 
 def test_outside_of_an_allocation_a_job_of_whole_nodes_is_submitted() -> None:
@@ -79,7 +81,7 @@ def test_in_an_allocation_srun_starts_the_agents(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
     command = rendered(Processes(**fields(where(slurm_arg=("--label",)))))
-    assert command.argv[0] == "srun"
+    assert "srun" in command.argv
     assert "--nodes=3" in command.argv
     assert "--overlap" in command.argv
     assert command.argv.index("--label") < command.argv.index("/opt/python")
@@ -87,6 +89,21 @@ def test_in_an_allocation_srun_starts_the_agents(monkeypatch: pytest.MonkeyPatch
         SLURM.resolve(where(nodes=4))
     with pytest.raises(RequestError, match=r"--partition: this is a shell of Slurm job 7"):
         SLURM.resolve(where(partition="gpu"))
+
+
+def test_the_agents_learn_names_of_other_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The way to the other nodes may be another one than that to us."""
+    (tmp_path / "scontrol").write_text("#!/bin/sh\nprintf 'n0\\nn1\\nn2\\n'\n")
+    (tmp_path / "srun").write_text("#!/bin/sh\necho $SEATRIAL_PEER, $1\n")
+    for stub in tmp_path.iterdir():
+        stub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    job = Processes(**fields(where(nodes=3)))
+    (script,) = (word.removeprefix("--wrap=") for word in rendered(job).argv if word.startswith("--wrap="))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    for argv in (["sh", "-c", script], rendered(Processes(**fields(where(nodes=3)))).argv):
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True)
+        assert done.stdout == "n0 n2, --nodes=3\n"
 
 
 def test_what_is_asked_for_is_handed_on_as_it_is() -> None:

@@ -42,7 +42,7 @@ class StubSlurm:
 
     def batch(self, *states: str, queue_timeout_s: float = 1e6) -> Batch:
         (self.folder / "squeue.out").write_text("".join(f"{state}\n" for state in states))
-        return Batch(queue_timeout_s=queue_timeout_s, tell=self.said.append, clock=self.clock)
+        return Batch(queue_timeout_s=queue_timeout_s, asked="--nodes=2", tell=self.said.append, clock=self.clock)
 
     def clock(self) -> float:
         self.now += self.step_s
@@ -127,7 +127,12 @@ def test_ctrl_c_in_the_queue_cancels_the_job(slurm: StubSlurm, tmp_path: Path) -
         (
             "sbatch: error: Batch job submission failed: Invalid partition name specified",
             RequestError,
-            "sbatch refused the job: Invalid partition name specified",
+            r"sbatch refuses the job: Invalid partition name specified; it asks for --nodes=2\.",
+        ),
+        (
+            "sbatch: unrecognized option '--foo'\nTry \"sbatch --help\" for more information\n",
+            RequestError,
+            "sbatch refuses the job: unrecognized option '--foo'; it asks for",
         ),
         (
             "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
@@ -151,7 +156,7 @@ def test_what_sbatch_says_is_told(
 
 def test_without_slurm_it_says_where_to_type_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    batch = Batch(queue_timeout_s=1.0)
+    batch = Batch(queue_timeout_s=1.0, asked="")
     with pytest.raises(RequestError, match="sbatch is not to be found; type this on a host of the cluster"):
         batch.start([COMMAND], tmp_path, [], no_feed)
     assert batch.end() == []
@@ -185,6 +190,15 @@ def test_the_end_of_the_job_is_that_of_all_agents(slurm: StubSlurm, tmp_path: Pa
     assert news(batch, 2) == [(0, words), (1, words)]
     assert batch.end() == []
     assert slurm.cancelled == ""
+
+
+def test_an_srun_in_the_job_that_refuses_its_words_is_a_wrong_request(slurm: StubSlurm, tmp_path: Path) -> None:
+    batch = slurm.batch("RUNNING|None|n[0-1]", "FAILED|NonZeroExitCode|n[0-1]")
+    batch.start([COMMAND], tmp_path, [], no_feed)
+    (tmp_path / "slurm.log").write_text("srun: unrecognized option '--container-image=x'\nTry srun --help\n")
+    with pytest.raises(RequestError, match="srun: unrecognized option '--container-image=x'; see"):
+        news(batch, 1)
+    assert batch.end() == []
 
 
 def test_a_job_that_goes_on_is_cancelled_at_the_end(slurm: StubSlurm, tmp_path: Path) -> None:

@@ -131,6 +131,12 @@ def test_a_full_folder_is_one_sentence(doubled: Path, tmp_path: Path) -> None:
     assert list(doubled.iterdir()) == []
 
 
+def test_without_ssh_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RequestError, match="ssh is not to be found; install OpenSSH's client"):
+        SSH.resolve(where("a,b"))
+
+
 def test_hosts_that_do_not_come_are_left_out_when_enough_have(doubled: Path, tmp_path: Path) -> None:
     script = tmp_path / "bin" / "ssh"
     refuse = 'case "$2" in b) echo "ssh: connect to host b port 22: Connection refused" >&2; exit 255;; esac'

@@ -116,6 +116,16 @@ def test_what_the_ranks_refuse_is_written_before_it_is_told(tmp_path: Path, monk
     assert json.loads(written.read_text())["acceptance"]["status"] == "INCONCLUSIVE"
 
 
+def test_what_a_launcher_refuses_is_a_wrong_request_unless_a_verdict_was_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = RequestError("sbatch refuses the job: Invalid partition name specified.")
+    with pytest.raises(RequestError, match="sbatch refuses the job"):
+        hold(tmp_path / "refused", tells("healthy", error=refusal, until=1), monkeypatch)
+    assert judged_again(tmp_path / "refused") == 3
+    assert hold(tmp_path / "failed", tells("killed", error=refusal), monkeypatch) == 1
+
+
 def test_a_report_elsewhere_says_why_it_is_no_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

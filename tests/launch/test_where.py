@@ -57,6 +57,40 @@ def test_a_variable_that_is_none_or_ours_is_refused(told: str) -> None:
         where_of({**VALUES, "env": (told,)})
 
 
+def test_what_may_be_a_secret_stands_in_no_complaint() -> None:
+    for told in ("HF-TOKEN=hunter2", "SEATRIAL_TOKEN=hunter2"):
+        with pytest.raises(RequestError, match=f"--env {told.partition('=')[0]}") as raised:
+            where_of({**VALUES, "env": (told,)})
+        assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hidden"),
+    [
+        ("HF_TOKEN", "x", True),
+        ("GIT_TOKENS", "x", True),
+        ("AWS_SECRET_ACCESS_KEY", "x", True),
+        ("wandb_api_key", "x", True),
+        ("APIKEY", "x", True),
+        ("KEY", "x", True),
+        ("PGPASSWORD", "x", True),
+        ("DB_PASS", "x", True),
+        ("GOOGLE_APPLICATION_CREDENTIALS", "/x", True),
+        ("HTTPS_PROXY", "http://me:hunter2@proxy:80", True),
+        ("TOKENIZERS_PARALLELISM", "false", False),
+        ("MONKEY", "x", False),
+        ("KEYBOARD", "x", False),
+        ("NCCL_DEBUG", "TOKEN=KEY", False),
+        ("MASTER", "tcp://node0:80", False),
+    ],
+)
+def test_what_looks_like_a_secret_stands_in_no_report(name: str, value: str, hidden: bool) -> None:
+    job = Processes(
+        run="x", target="local", nodes=1, nproc_per_node=1, device="cpu", backend="auto", python="p", env={name: value}
+    )
+    assert job.to_json()["env"] == {name: "(hidden)" if hidden else value}
+
+
 def test_variables_are_kept_as_they_are() -> None:
     assert where_of({**VALUES, "env": ("A=", "B=c=d e")}).env == {"A": "", "B": "c=d e"}
 

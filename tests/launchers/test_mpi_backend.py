@@ -45,8 +45,9 @@ def under(
 @pytest.mark.parametrize(
     ("np", "parts"),
     [
-        (2, "collectives points groups shapes"),
+        (2, "collectives points groups shapes train"),
         (2, "random"),
+        (2, "more-random"),
         (3, "collectives points groups train"),
         (4, "collectives points groups train"),
     ],
@@ -108,6 +109,9 @@ def test_a_trial_over_mpi_passes(tmp_path: Path, mpirun: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout)
     assert (report["acceptance"]["status"], report["backend"]) == ("PASS", "mpi")
+    told = [fact["value"] for fact in report["facts"] if fact["name"] == "transport"]
+    assert told == ["host memory"] * 2
+    assert "MPI takes the tensors from host memory" in done.stderr + (tmp_path / "cluster_test_report.json").read_text()
 
 
 @each_mpi

@@ -100,6 +100,17 @@ def test_an_agent_that_dies_is_named_and_nobody_else(tmp_path: Path, mpirun: str
     assert not any(line.startswith("rank 1 ") for line in finding["evidence"])
 
 
+@each_mpirun
+def test_what_an_mpirun_refuses_is_a_wrong_request(tmp_path: Path, mpirun: str) -> None:
+    words = ["run", "smoke", *ON, "--mpirun", mpirun, "--mpi-arg=--foo-bar", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "seatrial", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 2, done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("Error: "))
+    assert "foo-bar" in line
+    assert line.endswith("; see --mpi-arg.")
+
+
 @first_mpirun
 def test_an_mpirun_that_hangs_is_ended(tmp_path: Path, mpirun: str) -> None:
     """What was measured does not depend on it; conftest looks for what is left."""
@@ -168,6 +179,20 @@ def test_two_hosts(hosts: Callable[[int], Hosts], tmp_path: Path, mpirun: str) -
     assert ended.exit_code == 0, ended.errors
     seen = {event["rank"]: event["hostname"] for event in ended.events() if event["kind"] == "rank"}
     assert seen == {0: "node0", 1: "node1"}
+
+
+@pytest.mark.hosts
+@first_mpirun
+def test_nodes_meet_on_the_network_between_them(hosts: Callable[[int], Hosts], mpirun: str) -> None:
+    """That on which they reach us may be another one."""
+    made = hosts(3)
+    for host in made.each[1:]:
+        host.join_network(f"10.88.0.{host.number}/24")
+        (host.etc / "hosts").write_text("127.0.0.1 localhost\n10.88.0.1 node1\n10.88.0.2 node2\n")
+    ended = OnHosts(made, mpirun, "bootstrap", "--hosts", "node1:1,node2:1").ended()
+    assert ended.exit_code == 0, ended.errors
+    seen = {event["hostname"]: event["address"] for event in ended.events() if event["kind"] == "node"}
+    assert seen == {"node1": "10.88.0.1", "node2": "10.88.0.2"}
 
 
 @pytest.mark.hosts

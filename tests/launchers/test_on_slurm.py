@@ -101,6 +101,38 @@ def test_the_same_parameters_as_on_this_machine(slurm: Mapping[str, str], tmp_pa
     assert digest(slurm, *ON, "--out", str(tmp_path / "there")) == here
 
 
+@pytest.mark.parametrize("allocation", [[], ["salloc", "--quiet", "--nodes=2", "--exclusive"]], ids=["job", "salloc"])
+def test_a_script_is_launched_and_who_fails_is_named(
+    slurm: Mapping[str, str], tmp_path: Path, allocation: list[str]
+) -> None:
+    (tmp_path / "place.py").write_text(
+        "import os, sys\n"
+        "print(*sys.argv[1:], os.environ['SLURM_NODEID'], os.environ['MASTER_ADDR'], os.getcwd(), flush=True)\n"
+        "sys.exit(5 if os.environ['RANK'] == '3' else 0)"
+    )
+    where = ["--on", "slurm", "--device", "cpu", "--nodes", "2", "--nproc-per-node", "2"]
+    typed = [sys.executable, "-m", "seatrial", "launch", *where, "place.py", "{rank} {node_rank}.{local_rank}/{nnodes}"]
+    done = subprocess.run(
+        [*allocation, *typed],
+        cwd=tmp_path,
+        env={**os.environ, **slurm},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Error: rank 3 on " in done.stderr
+    assert " failed with exit code 5: 3 1.1/2 1 127.0.0.1 " in done.stderr
+    texts = {path.name: path.read_text() for path in tmp_path.glob("reports/*/rank*.log")}
+    assert texts == {
+        f"rank{rank}.gen0.log": f"{rank} {rank // 2}.{rank % 2}/2 {rank // 2} 127.0.0.1 {tmp_path}\n"
+        for rank in range(4)
+    }
+    assert done.stdout == texts["rank0.gen0.log"]
+    assert jobs(slurm) == []
+
+
 def test_ctrl_c_cancels_the_job(slurm: Mapping[str, str], tmp_path: Path) -> None:
     running = Trial(tmp_path, "smoke", *ON, plant=["hang@compute:0"], env=slurm)
     running.until(begins("compute"))
@@ -188,10 +220,22 @@ def test_nobody_waits_in_the_queue_for_ever(slurm: Mapping[str, str], tmp_path: 
     assert jobs(slurm) == ["RUNNING"]
 
 
-def test_a_job_that_can_never_start_is_not_waited_for(slurm: Mapping[str, str], tmp_path: Path) -> None:
-    over = ended(Trial(tmp_path, "smoke", "--on", "slurm", "--device", "cpu", "--nodes", "9", env=slurm), slurm)
-    assert over.exit_code == 3
-    assert any("will never start" in finding["what"] for finding in over.grave())
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--nodes=9"], "will never start: the partition is too small for it or does not allow it; see --nodes"),
+        (["--partition=nope"], "Error: sbatch refuses the job: Invalid partition name specified; it asks for"),
+        (["--slurm-arg=--foo"], "Error: sbatch refuses the job: unrecognized option '--foo'; it asks for"),
+        (["--container-image=x"], "Error: srun: unrecognized option '--container-image=x'; see --slurm-arg and"),
+    ],
+)
+def test_what_slurm_refuses_is_a_wrong_request(
+    slurm: Mapping[str, str], tmp_path: Path, words: list[str], why: str
+) -> None:
+    command = [sys.executable, "-m", "seatrial", "run", "smoke", *ON, *words, "--out", str(tmp_path)]
+    done = subprocess.run(command, env={**os.environ, **slurm}, capture_output=True, text=True, timeout=55, check=False)
+    assert (done.returncode, why in done.stderr) == (2, True), done.stderr
+    assert jobs(slurm) == []
 
 
 def test_a_slurm_that_does_not_answer(slurm: Mapping[str, str], tmp_path: Path) -> None:

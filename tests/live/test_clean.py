@@ -24,6 +24,7 @@ def test_two_processes_pass(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "cluster_test_report.json").read_text()) == ended.report
 
 
+@pytest.mark.slow
 def test_one_rank_is_a_partial_pass_that_says_so(tmp_path: Path) -> None:
     ended = trial(tmp_path, "smoke", "--nproc-per-node", "1")
     assert ended.exit_code == 0, ended.report["findings"]
@@ -50,6 +51,7 @@ def test_six_busy_processes_beside_it_raise_no_alarm(tmp_path: Path) -> None:
     assert ended.exit_code == 0, ended.report["findings"]
 
 
+@pytest.mark.slow
 def test_the_console_begins_with_the_banner_and_has_no_colour_without_a_terminal(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "seatrial", "run", "smoke", "--only", "compute", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, env=os.environ)

@@ -33,6 +33,7 @@ def held(file: Path, *arguments: str, cwd: Path, environ: dict[str, str]) -> sub
     return done
 
 
+@pytest.mark.slow
 def test_a_trial_from_a_read_only_link_among_traps(pyz: Path, tmp_path: Path) -> None:
     """Called by a relative path through a link; a torch.py and a seatrial/ lie where the user stands; no HOME."""
     place = tmp_path / "a place with spaces"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from live.trials import Trial
 
-IN_EVERY_RUN = [("start", "SIGINT"), ("training", "SIGTERM")]
+IN_EVERY_RUN = [("start", "SIGINT")]
 
 
 def begins(check: str) -> Callable[[dict[str, Any]], bool]:

@@ -23,6 +23,7 @@ def plan(tmp_path: Path, folder: Path, *, shared: str = "any") -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_memory_and_storage_alone_pass_and_leave_nothing(tmp_path: Path, folder: Path) -> None:
     ended = trial(tmp_path / "out", plan(tmp_path, folder, shared="yes"), "--only", "memory,storage")
     assert ended.exit_code == 0, ended.report["findings"]

@@ -31,6 +31,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return ended.digest
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_is_named_and_the_restarted_training_ends_with_the_same_bits(
     tmp_path: Path, undisturbed: str
 ) -> None:
@@ -72,6 +73,7 @@ def test_sigterm_at_any_rank_saves_at_a_step_boundary_and_the_same_command_goes_
     assert ended.digest == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)], ids=lambda number: number.name
 )
@@ -105,6 +107,7 @@ def test_under_torchrun_each_process_is_a_rank_and_a_restart_ends_with_the_same_
     assert ended.errors.count("seatrial train digits") == (2 if disturbed else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["tcp", pytest.param("file", marks=pytest.mark.slow)])
 def test_ranks_that_are_typed_by_hand_meet_and_train_the_same(tmp_path: Path, undisturbed: str, place: str) -> None:
     from seatrial.agent.program import free_port

@@ -46,6 +46,7 @@ def command(request: pytest.FixtureRequest) -> list[str]:
     return [str(request.getfixturevalue("pyz"))] if request.param == "pyz" else ["-m", "seatrial"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", SOURCES, indirect=True)
 def test_under_torchrun_rank_0_conducts(tmp_path: Path, command: list[str]) -> None:
     passed(tmp_path, [started(*TORCHRUN, "--nproc-per-node", "2", *command, *TRIAL, "--out", str(tmp_path))])

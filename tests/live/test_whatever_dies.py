@@ -74,6 +74,7 @@ def test_out_of_memory_under_a_real_limit_fails_and_names_the_rank(tmp_path: Pat
     assert "out of memory" in finding["what"]
 
 
+@pytest.mark.slow
 def test_a_killed_agent_takes_its_ranks_along_and_its_node_is_named(tmp_path: Path) -> None:
     ended = trial(tmp_path, plant=["agent-kill@collectives:0"])
     (finding,) = ended.grave()
@@ -92,6 +93,7 @@ def test_the_rest_goes_on_without_the_dead_rank(tmp_path: Path) -> None:
     assert [finding["culprit"]["ranks"] for finding in ended.grave()] == [[1]]
 
 
+@pytest.mark.slow
 def test_a_killed_controller_leaves_no_rank_and_the_agent_leaves_its_events(tmp_path: Path) -> None:
     running = Trial(tmp_path, plant=["hang@collectives:1"])
     running.until(lambda event: event["kind"] == "step" and event["check"] == "collectives")

@@ -89,8 +89,8 @@ def _statistics(world: dist.ProcessGroup) -> dict[str, Any]:
     seen: dict[str, torch.Tensor] = {}
 
     class Peeking(RecordingWatch):
-        def on_step(self, step: int, loss: float, lr: float) -> None:
-            super().on_step(step, loss, lr)
+        def on_step(self, step: int) -> None:
+            super().on_step(step)
             seen["live"] = gather_buffers(nets[0], world)
 
     def build_and_keep(*arguments: Any) -> nn.Module:

@@ -68,6 +68,7 @@ def _kill_at_random(zygote: subprocess.Popen[str], folder: Path, num_kills: int)
     assert newest > num_kills // 4
 
 
+@pytest.mark.slow
 def test_a_kill_at_a_random_instant_loses_nothing_that_was_saved(zygote: subprocess.Popen[str], tmp_path: Path) -> None:
     _kill_at_random(zygote, tmp_path / "kept", 20)
 

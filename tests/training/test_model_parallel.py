@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.functional import cross_entropy
 
+from seatrial.training import meetings
 from seatrial.training.checkpoint import CheckpointStore
 from seatrial.training.clock import StepClock
 from seatrial.training.digest import digest, digest_state
@@ -69,7 +70,9 @@ class _StopsAfter:
 
     def on_start(self, start: Start) -> None: ...
 
-    def on_step(self, step: int, loss: float, lr: float) -> None: ...
+    def on_step(self, step: int) -> None: ...
+
+    def on_losses(self, step: int, loss: float) -> None: ...
 
     def on_epoch(self, stats: EpochStats) -> None: ...
 
@@ -107,7 +110,8 @@ class _Seen:
 def _run(recipe: Recipe, folder: Path, *, stop_after: int = -1) -> Outcome:
     group = dist.group.WORLD
     assert group is not None
-    with CheckpointStore(folder) as store:
+    with CheckpointStore(folder) as store, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(meetings, "MOST_STEPS", 1)  # so that it may stop after any step
         return train(recipe, device=CPU, group=group, phase=lambda _: None, store=store, watch=_StopsAfter(stop_after))
 
 

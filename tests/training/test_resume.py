@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from training.rank_processes import groups_of, run_ranks
 from training.training_doubles import FullDiskStore, RecordingWatch, UntouchableStore, build_normed_dropout_net
 
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.training import trainer
+from seatrial.training import meetings, trainer
 from seatrial.training.batches import Batches
 from seatrial.training.checkpoint import CheckpointStore
 from seatrial.training.outcome import Outcome
@@ -64,7 +63,9 @@ def _train(recipe: Recipe, group: dist.ProcessGroup, folder: str | None, stop_at
 def _interrupted(recipe: Recipe, group: dist.ProcessGroup, folder: str) -> _Seen:
     whole, whole_watch = _train(recipe, group, None, None)
     # Only the last rank is asked to stop; all have to.
-    stopped, _ = _train(recipe, group, folder, STOPPED if group.rank() == group.size() - 1 else None, save_every=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(meetings, "MOST_STEPS", 1)
+        stopped, _ = _train(recipe, group, folder, STOPPED if group.rank() == group.size() - 1 else None, save_every=1)
     resumed, watch = _train(recipe, group, folder, None)
     return _Seen(whole, stopped, resumed, watch, whole_watch)
 
@@ -152,7 +153,9 @@ def _other_world(rank: int, folder: str, patch: pytest.MonkeyPatch) -> dict[str,
     groups = groups_of(2, 3)
     recipe = replace(SGD, epochs=2, max_steps=None)
     if 2 in groups:
-        _train(recipe, groups[2], folder, STOPPED)
+        with patch.context() as own:
+            own.setattr(meetings, "MOST_STEPS", 1)
+            _train(recipe, groups[2], folder, STOPPED)
     dist.barrier()
     before = list(drawn)
     drawn.clear()
@@ -208,15 +211,6 @@ def test_a_checkpoint_of_another_training_is_refused_by_the_field_that_differs(t
     assert {rank["never"] for rank in told[1:]} == {"rank 0 could not read a checkpoint; its own message says why."}
 
 
-@pytest.fixture
-def alone() -> Iterator[dist.ProcessGroup]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    group = dist.group.WORLD
-    assert group is not None
-    yield group
-    dist.destroy_process_group()
-
-
 def test_never_and_a_path_hold_for_the_begin_of_a_training_and_not_for_its_restarts(
     alone: dist.ProcessGroup, tmp_path: Path
 ) -> None:
@@ -253,7 +247,8 @@ def test_a_state_of_another_format_is_refused() -> None:
 
 def test_a_position_counts_samples_of_its_epoch() -> None:
     position = Position()
-    position.advance(3, 1.5)
+    position.advance(3)
+    position.epoch_loss_sum += 1.5
     position.begin_epoch()
-    position.advance(2, 1.0)
-    assert (position.step, position.samples_seen, position.epoch_samples, position.epoch_loss_sum) == (2, 5, 2, 1.0)
+    position.advance(2)
+    assert (position.step, position.samples_seen, position.epoch_samples, position.epoch_loss_sum) == (2, 5, 2, 0.0)

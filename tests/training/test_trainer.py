@@ -165,8 +165,6 @@ def test_an_infinite_loss_on_one_rank_stops_all_and_names_it(seen: list[_Seen]) 
     for rank in seen:
         assert rank.poisoned.nonfinite == NonFinite(step=POISONED_STEP, group_ranks=(len(seen) - 1,))
         assert len(rank.poisoned.losses) == POISONED_STEP
-        # What was poisoned was never applied.
-        assert all(parameter.isfinite().all() for parameter in rank.poisoned.model.parameters())
 
 
 def test_the_loop_stays_short_enough_to_be_read() -> None:

@@ -15,7 +15,10 @@ __all__ = ["FullDiskStore", "NormedDropoutNet", "RecordingWatch", "UntouchableSt
 
 
 class RecordingWatch:
-    """Notes what it is told; asks to stop after so many steps if it is given a number (2 or more)."""
+    """Notes what it is told; asks to stop after so many steps if it is given a number.
+
+    The ranks must meet after each step then: ``meetings.MOST_STEPS`` has to be 1.
+    """
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.starts: list[Start] = []
@@ -26,14 +29,17 @@ class RecordingWatch:
     def on_start(self, start: Start) -> None:
         self.starts.append(start)
 
-    def on_step(self, step: int, loss: float, lr: float) -> None:
+    def on_step(self, step: int) -> None:
         self.steps.append(step)
+
+    def on_losses(self, step: int, loss: float) -> None:
+        assert self.steps[-1] == step
 
     def on_epoch(self, stats: EpochStats) -> None:
         self.epochs.append(stats)
 
     def should_stop(self) -> bool:
-        return self._stop_at is not None and self.steps[-1:] == [self._stop_at - 2]
+        return self._stop_at is not None and self.steps[-1:] == [self._stop_at - 1]
 
 
 class UntouchableStore:

@@ -3,9 +3,9 @@
 It learns everything from its environment: SEATRIAL_CONTROL (host:port of the conductor, or several ports to try, or
 fd:NUMBER of a connection that is open), SEATRIAL_TOKEN, SEATRIAL_NODE_RANK (a number, or the name of the variable that
 holds it, such as SLURM_NODEID); optionally SEATRIAL_NODES_HERE, where several nodes share a machine and its cores,
-SEATRIAL_PEER, another node's address, SEATRIAL_KEEP, a folder where it leaves its events and the output of its ranks,
-SEATRIAL_SEND_LOGS, if the last of that output is to be sent to the conductor at the end, and, when it is the agent of
-one rank among several on its machine, SEATRIAL_LOCAL_RANK and SEATRIAL_LOCAL_WORLD_SIZE, SEATRIAL_GROUP_RANK (which
+SEATRIAL_PEER, names or addresses of other nodes, SEATRIAL_KEEP, a folder where it leaves its events and the output of
+its ranks (without it, the last of that output is sent to the conductor at the end), and, when it is the agent of one
+rank among several on its machine, SEATRIAL_LOCAL_RANK and SEATRIAL_LOCAL_WORLD_SIZE, SEATRIAL_GROUP_RANK (which
 machine) and SEATRIAL_GROUP_WORLD_SIZE (of how many).
 """
 
@@ -25,6 +25,7 @@ from types import FrameType
 from seatrial.agent.serve import Agent
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.cpu import usable_cores
+from seatrial.probe.names import is_loopback
 from seatrial.verdict.handshake import proof, proves
 from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder, encode
 
@@ -89,6 +90,8 @@ def _join() -> Agent:
         raise RequestError(
             f"the environment of an agent is not complete: {error}; it is started by seatrial."
         ) from error
+    # Before we are heard of: while a resolver keeps us waiting we would be a node that says nothing.
+    address = _address(os.environ.get("SEATRIAL_PEER", "").split()[:: 1 if node_rank else -1], needed=host == "fd")
     if host == "fd":
         connection, received = _open_already(addresses[0][1], token, node_rank)
     else:
@@ -96,7 +99,7 @@ def _join() -> Agent:
     return Agent(
         connection=connection,
         received=received,
-        address=_address(connection, os.environ.get("SEATRIAL_PEER")),
+        address=address or (connection.getsockname()[0] if host != "fd" else "127.0.0.1"),
         node_rank=node_rank,
         cores=cores,
         keep=os.environ.get("SEATRIAL_KEEP") or None,
@@ -117,17 +120,27 @@ def _open_already(descriptor: int, token: str, node_rank: int) -> tuple[socket.s
     return connection, received
 
 
-def _address(connection: socket.socket, peer: str | None) -> str:
-    """By which the other nodes reach this one: that of the route to one of them. Raises SeatrialError without one."""
-    if peer is None:
-        return str(connection.getsockname()[0]) if connection.family != socket.AF_UNIX else "127.0.0.1"
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)  # no packet leaves
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise SeatrialError(f"{platform.node()} has no way to {peer}, another node of this job ({error}).") from error
+def _address(peers: list[str], *, needed: bool) -> str:
+    """By which the other nodes reach this one: that of the route to the first of ``peers`` that has one.
+
+    Empty without any; raises SeatrialError if one is needed.
+    """
+    for peer in peers:
+        try:
+            family, kind, _, _, address = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind) as probe:
+                probe.connect(address)  # no packet leaves
+                found = str(probe.getsockname()[0])
+        except OSError as error:
+            if needed:
+                raise SeatrialError(
+                    f"{platform.node()} has no way to {peer}, another node of this job ({error})."
+                ) from error
+            continue
+        # A host may know itself by an address that no other one reaches.
+        if not is_loopback(found):
+            return found
+    return ""
 
 
 def _meet(addresses: list[tuple[str, int]], token: str, node_rank: int) -> tuple[socket.socket, bytes]:

@@ -15,13 +15,14 @@ from typing import Any, BinaryIO
 from seatrial.probe import own_code, phase, process
 from seatrial.verdict.wire import encode
 
-__all__ = ["RankProcess"]
+__all__ = ["RankProcess", "Tail"]
 
 _KEPT_LINES = 40
 _KEPT_LINE_BYTES = 500
 _LOG_LIMIT_BYTES = 16 << 20
 _LAST_WORDS_BYTES = 4 << 20
 _STACK_LIMIT_BYTES = 48 << 10
+_TAIL_BYTES = 1 << 18
 
 # The kernel ends the program when its agent dies, however it dies. Python ignores two signals, and what it executes
 # would inherit that.
@@ -38,6 +39,20 @@ except OSError as error:
 """
 
 
+class Tail:
+    """The last that a rank has printed, in place of a file."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, piece: bytes) -> None:
+        """As a file takes it."""
+        self.data = (self.data + piece)[-_TAIL_BYTES:]
+
+    def close(self) -> None:
+        """It can be read still."""
+
+
 class RankProcess:
     """Started by the constructor; ``poll`` says when it is over."""
 
@@ -45,7 +60,7 @@ class RankProcess:
         self,
         start: Mapping[str, Any],
         environ: Mapping[str, str],
-        log: BinaryIO | None,
+        log: BinaryIO | Tail,
         *,
         argv: Sequence[str] | None = None,
         watched: bool = True,
@@ -141,7 +156,7 @@ class RankProcess:
         return lines, ended
 
     def _log_piece(self, piece: bytes) -> None:
-        if self._log is not None and self._log_room > 0:
+        if self._log_room > 0:
             with contextlib.suppress(OSError):  # a full disk must not disturb the trial
                 self._log.write(piece[: self._log_room])
             self._log_room -= len(piece)
@@ -251,9 +266,8 @@ class RankProcess:
         os.close(self._stack_read)
         self._phases.close()
         os.close(self._phase_fd)
-        if self._log is not None:
-            with contextlib.suppress(OSError):
-                self._log.close()
+        with contextlib.suppress(OSError):
+            self._log.close()
 
 
 def _end_of(pid: int) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from seatrial.agent.clock import ClockOffset
 from seatrial.agent.program import Relay, args_of, environ_of, free_port
-from seatrial.agent.rank import RankProcess
+from seatrial.agent.rank import RankProcess, Tail
 from seatrial.probe.process import leave_launcher
 from seatrial.verdict.events import Source
 from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder, encode
@@ -28,7 +28,8 @@ _END_S = 5.0
 _STACK_WAIT_S = 1.0
 _SEND_TIMEOUT_S = 10.0
 _DRAIN_S = 2.0
-_LOG_BYTES = 1 << 18
+_MOST_TAILS = 64
+"""Each is of 256 KiB at most; of a node that has started more lives of ranks the last ones count."""
 
 
 class Agent:
@@ -63,6 +64,8 @@ class Agent:
         self._events: BinaryIO | None = None
         self._source: Source | None = None
         self._ranks: dict[int, RankProcess] = {}
+        self._tails: dict[str, Tail] = {}
+        """Of the ranks whose output goes into no file here, by the name that it has at the conductor."""
         self._relays: dict[int, Relay] = {}
         """Of the ranks whose output is to be shown."""
         self._program = False
@@ -233,8 +236,7 @@ class Agent:
                 argv = [*program["argv"], *args_of(program["args"], own, spawns)]
                 cwd = program["cwd"] if os.access(program["cwd"], os.X_OK) else None
                 process = RankProcess(start, own, log, argv=argv, watched=program["watched"], cwd=cwd)
-                # Where no file can be kept, the controller keeps what it is told.
-                if rank in program["shown"] or not self._keep:
+                if rank in program["shown"]:
                     self._relays[rank] = Relay(partial(self._show, process))
             self._ranks[rank] = process
             self._selector.register(process.event_fd, selectors.EVENT_READ, lambda p=process: self._forward(p))
@@ -244,12 +246,17 @@ class Agent:
 
     def _show(self, process: RankProcess, lines: list[str], left_out: int) -> None:
         what = {"gen": process.generation, "rank": process.rank, "lines": lines, "left_out": left_out}
-        self._send({"kind": "output", **what, "kept": bool(self._keep)})
+        self._send({"kind": "output", **what})
 
-    def _open_log(self, rank: int, generation: int) -> BinaryIO | None:
-        if not self._keep:
-            return None
-        return _append(os.path.join(self._keep, f"rank{rank}.gen{generation}.log"))
+    def _open_log(self, rank: int, generation: int) -> BinaryIO | Tail:
+        name = f"rank{rank}.gen{generation}.log"
+        file = _append(os.path.join(self._keep, name)) if self._keep else None
+        if file is not None:
+            return file
+        tail = self._tails[name] = Tail()
+        if len(self._tails) > _MOST_TAILS:
+            del self._tails[next(iter(self._tails))]
+        return tail
 
     def _ask_time(self) -> None:
         question = self._clock.question()
@@ -355,13 +362,8 @@ class Agent:
             self._write(line)
 
     def _send_logs(self) -> None:
-        """What the ranks have printed last, where the folder that it is in will be gone with us."""
-        if self._keep and "SEATRIAL_SEND_LOGS" in os.environ:
-            with contextlib.suppress(OSError):
-                for name in sorted(name for name in os.listdir(self._keep) if name.endswith(".log")):
-                    with open(os.path.join(self._keep, name), "rb") as file:
-                        file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
-                        self._send({"kind": "log", "name": name, "text": file.read().decode(errors="replace")})
+        for name, tail in self._tails.items():
+            self._send({"kind": "log", "name": name, "text": tail.data.decode(errors="replace")})
 
     def _send_status(self) -> None:
         self._send({"kind": "status", "ranks": {str(rank): process.status() for rank, process in self._ranks.items()}})

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECK", "Params"]
 
+_NOBODY = Culprit(kind="none", name="nobody")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
@@ -50,19 +52,24 @@ def measure(context: Context, params: Params) -> None:
     groups.barrier(context)
     context.figure("first_barrier_s", time.perf_counter() - started, "s", "low")
     context.phase("world formed")
+    if transport := groups.transport(context):
+        context.fact("transport", transport)
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
     """All came (the conductor saw to that); the time is held against a limit where there is one."""
     formed = {figure.rank: figure for figure in evidence.figures if figure.name == "form_s"}
     absent = tuple(f"form_s of rank {rank}" for rank in evidence.asked if rank not in formed)
+    transports = sorted({str(fact.value) for fact in evidence.facts if fact.name == "transport"})
+    what = f"MPI takes the tensors from {' and from '.join(transports)}"
+    told = [Finding(severity="info", check="bootstrap", what=what, culprit=_NOBODY)] if transports else []
     if params.max_form_s is None:
-        return Ruling(absent=absent)
+        return Ruling(findings=tuple(told), absent=absent)
     limit = Limit(value=params.max_form_s, unit="s", origin="user bootstrap.max_form_s")
     judged = tuple(Judged(figure=figure, limit=limit, passed=figure.value <= limit.value) for figure in formed.values())
     late = [entry.figure for entry in judged if not entry.passed]
     if not late:
-        return Ruling(judged=judged, absent=absent)
+        return Ruling(findings=tuple(told), judged=judged, absent=absent)
     # All ranks wait for the last one in here, so the time says that it was slow, not who was.
     worst = max(figure.value for figure in late)
     finding = Finding(
@@ -74,7 +81,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         limit=limit,
         action="look at name resolution and the route to the address of rank 0, or raise bootstrap.max_form_s.",
     )
-    return Ruling(findings=(finding,), judged=judged, absent=absent)
+    return Ruling(findings=(finding, *told), judged=judged, absent=absent)
 
 
 def limits(params: Params) -> tuple[Held, ...]:

@@ -39,10 +39,10 @@ class Vigil:
         self._wanted = False
         self._candidates: list[int] = []
         self._peeked_at: float | None = None
-        self._peeked: dict[int, float] = {}
-        """Rank -> when it had last moved by the time that its stack was asked for."""
+        self._peeked: dict[int, tuple[int, bool]] = {}
+        """Rank -> its phases, and whether it was quiet, when its stack was asked for."""
         for rank in self.asked:
-            self.pulses[rank].moved_at = now
+            self.pulses[rank].moved_at = self.pulses[rank].entered_at = now
 
     @property
     def calm(self) -> bool:
@@ -78,7 +78,7 @@ class Vigil:
         if self.starting:
             self.seen = watch.stopped(pulses, waiting, now)
             if not self.seen and now >= self._until:
-                self.seen = watch.at_deadline(pulses, waiting, bool(self.done), {}, now)
+                self.seen = watch.at_deadline(pulses, waiting, bool(self.done), {}, (), now)
                 return "deadline"
             return "trouble" if self.seen else None
         found = watch.suspects(pulses, waiting, bool(self.done), now, together=self._together)
@@ -89,31 +89,33 @@ class Vigil:
             self.seen = watch.late(pulses, waiting, now) if now >= self._until else []
             return "deadline" if now >= self._until else None
         self._forget_stale_stacks(now)
-        self._candidates = [seen.rank for seen in found if seen.rank is not None]
-        self._wanted = bool(found) or self._stalled(waiting, now) or now >= self._until
+        absent = [seen.rank for seen in found if seen.rank is not None]
+        self._candidates = absent or watch.idle(pulses, waiting, now)
+        self._wanted = bool(self._candidates) or now >= self._until
         if not self._wanted or not self._has_stacks(now):
             return None
         # Who is behind in phases may still only wait, for something that was lost on its way: the stacks tell.
-        absent = [seen for seen in found if not watch.is_inside(self.stacks.get(seen.rank or 0, ""))]
-        self.seen = absent or watch.outside(pulses, self._fresh(waiting), now)
+        missed = [seen for seen in found if not watch.is_inside(self.stacks.get(seen.rank or 0, ""))]
+        self.seen = missed or watch.outside(pulses, self._fresh(waiting), now)
         if self.seen and now < self._until:
             return "trouble"
         if now >= self._until:
-            self.seen = watch.at_deadline(pulses, waiting, bool(self.done), self._fresh(waiting), now)
+            stacks = self._fresh(waiting)
+            self.seen = watch.at_deadline(pulses, waiting, bool(self.done), stacks, self._peeked, now)
             return "deadline"
         return None
 
     def peek(self, now: float) -> list[int]:
-        """Whose stacks are needed now: asked for once, and again only after somebody has moved."""
+        """Whose stacks are needed now: asked for once, and again only after they have become stale."""
         if not self._wanted or self._peeked_at is not None:
             return []
         self._peeked_at = now
-        waiting = self.waiting()
-        self._peeked = {rank: self.pulses[rank].moved_at for rank in [*self._candidates, *waiting][:MOST_STACKS]}
-        return list(self._peeked)
+        ranks = list(dict.fromkeys([*self._candidates, *self._waiting]))[:MOST_STACKS]
+        self._peeked = {rank: self._standing(rank, now) for rank in ranks}
+        return ranks
 
-    def _stalled(self, waiting: list[int], now: float) -> bool:
-        return bool(waiting) and all(now - self.pulses[rank].moved_at >= watch.PATIENCE_S for rank in waiting)
+    def _standing(self, rank: int, now: float) -> tuple[int, bool]:
+        return self.pulses[rank].number, watch.is_quiet(self.pulses[rank], now)
 
     def _has_stacks(self, now: float) -> bool:
         if self._peeked_at is None:
@@ -124,16 +126,20 @@ class Vigil:
         return {rank: self.stacks[rank] for rank in waiting if rank in self.stacks}
 
     def _forget_stale_stacks(self, now: float) -> None:
-        """Where somebody has moved since, a stack says where it was, not where it is.
+        """Where somebody has moved on since, a stack says where it was, not where it is.
 
-        At the deadline they are asked for once more, and then it is decided, moving or not.
+        Who used CPU time then and does so now may have stayed, and may not: that is looked at again after a while. At
+        the deadline they are asked for once more, and then it is decided, moving or not.
         """
         if self._peeked_at is None:
             return
         if now >= self._until:
             stale = self._peeked_at < self._until
         else:
-            stale = any(self.pulses[rank].moved_at != moved_at for rank, moved_at in self._peeked.items())
+            old = now - self._peeked_at >= watch.PATIENCE_S
+            stale = any(
+                self._standing(rank, now) != then or (old and not then[1]) for rank, then in self._peeked.items()
+            )
         if stale:
             self.stacks, self._peeked, self._peeked_at = {}, {}, None
 
@@ -166,5 +172,4 @@ class Vigil:
         """Our own clock missed that time: it is nobody's silence."""
         for pulse in self.pulses.values():
             pulse.shift(missed_s)
-        self._peeked = {rank: moved_at + missed_s for rank, moved_at in self._peeked.items()}
         self._until += missed_s

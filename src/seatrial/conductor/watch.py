@@ -10,11 +10,31 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["PATIENCE_S", "Pulse", "Seen", "at_deadline", "is_inside", "late", "outside", "stopped", "suspects"]
+__all__ = [
+    "PATIENCE_S",
+    "Pulse",
+    "Seen",
+    "at_deadline",
+    "idle",
+    "is_inside",
+    "is_quiet",
+    "late",
+    "outside",
+    "stopped",
+    "suspects",
+]
 
 PATIENCE_S = 15.0
-_INSIDE = ("/torch/distributed/", "/torch/autograd/", "/torch/cuda/", "/seatrial/worker/groups.py", "wait_for_others")
+_WAITS = (
+    "/torch/distributed/",
+    "/torch/cuda/",
+    "/seatrial/worker/groups.py",
+    *(f"/seatrial/worker/mpi{part}.py" for part in ("", "_group", "_lane", "_library", "_work")),
+    "wait_for_others",
+)
 """Marks of a frame that waits for other ranks. Waits in C++ that our own code calls stand in functions of that name."""
+_INSIDE = (*_WAITS, "/torch/autograd/")
+"""Backward waits for others, too; but where CPU time is used it may as well compute."""
 _STEP_LOOP = "worker/main.py"
 _CPU_NOISE_S = 0.2
 """CPU time that a waiting process may use in the time of patience without counting as alive."""
@@ -30,6 +50,8 @@ class Pulse:
     phase: str = ""
     moved_at: float = 0.0
     """Last time that a phase was entered or CPU time was used."""
+    entered_at: float = 0.0
+    """Last time that a phase was entered: who waits may spin."""
     held_since: float | None = None
     """Since when it has been in state T or D without a break."""
 
@@ -39,6 +61,8 @@ class Pulse:
         moved = number != self.number or cpu_s - self.cpu_s > _CPU_NOISE_S
         if moved:
             self.moved_at, self.cpu_s = now, cpu_s
+        if number != self.number:
+            self.entered_at = now
         self.number, self.phase, self.state = number, phase, state
         if state not in ("T", "t", "D"):
             self.held_since = None
@@ -48,6 +72,7 @@ class Pulse:
     def shift(self, missed_s: float) -> None:
         """Our own clock missed that time: it is nobody's silence."""
         self.moved_at += missed_s
+        self.entered_at += missed_s
         if self.held_since is not None:
             self.held_since += missed_s
 
@@ -111,12 +136,27 @@ def suspects(
     ]
 
 
+def is_quiet(pulse: Pulse, now: float) -> bool:
+    """Whether it has not moved for the time of patience."""
+    return now - pulse.moved_at >= PATIENCE_S
+
+
+def idle(pulses: Mapping[int, Pulse], waiting_for: Collection[int], now: float) -> list[int]:
+    """Who is quiet and has the fewest phases, while nobody enters a phase: hung, or waiting for others."""
+    if any(now - pulses[rank].entered_at < PATIENCE_S for rank in waiting_for):
+        return []
+    fewest = min((pulses[rank].number for rank in waiting_for), default=0)
+    return [rank for rank in waiting_for if pulses[rank].number == fewest and is_quiet(pulses[rank], now)]
+
+
 def outside(pulses: Mapping[int, Pulse], stacks: Mapping[int, str], now: float) -> list[Seen]:
-    """Who never entered what the others wait in, by the stacks of ranks that do not move.
+    """Who never entered what the others wait in, by the stacks of ranks that enter no phase.
 
     Inside is who waits for others by what its innermost Python frame is. If all are inside, or none, nobody can be told
-    apart.
+    apart. Nor while somebody works: all the others may wait for that one.
     """
+    if any(not is_quiet(pulses[rank], now) and not is_inside(text, _WAITS) for rank, text in stacks.items()):
+        return []
     inside = [rank for rank, text in stacks.items() if is_inside(text)]
     return [
         Seen(
@@ -131,10 +171,10 @@ def outside(pulses: Mapping[int, Pulse], stacks: Mapping[int, str], now: float) 
     ]
 
 
-def is_inside(text: str) -> bool:
+def is_inside(text: str, marks: Sequence[str] = _INSIDE) -> bool:
     """Whether a stack, in faulthandler's words, is that of a rank that waits for others."""
     frame = _innermost(text)
-    return frame is not None and any(mark in frame for mark in _INSIDE)
+    return frame is not None and any(mark in frame for mark in marks)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -163,20 +203,24 @@ def at_deadline(
     waiting_for: Collection[int],
     others_done: bool,
     stacks: Mapping[int, str],
+    peeked: Collection[int],
     now: float,
 ) -> list[Seen]:
     """Who is told of when the deadline of a step passes: those who are behind, or all alike as stuck together.
 
-    Who waits inside an operation is behind for no fault of its own: what it waits for did not come.
+    Who waits inside an operation is behind for no fault of its own: what it waits for did not come. ``peeked`` are the
+    ranks that were asked for their stacks; who gave none is outside. Of thousands only some are asked: of the others
+    nobody knows where they are, so where somebody waits inside they are not told of.
     """
     held = _held(pulses, waiting_for, now)
     if held:
         return held
-    outside = [rank for rank in sorted(waiting_for) if not is_inside(stacks.get(rank, ""))]
-    furthest = max((pulse.number for pulse in pulses.values()), default=0)
-    behind = [rank for rank in outside if pulses[rank].number < furthest or others_done]
-    if len(outside) < len(waiting_for):
-        behind = outside
+    inside = {rank for rank, text in stacks.items() if is_inside(text)}
+    if inside:
+        behind = [rank for rank in sorted(waiting_for) if rank in peeked and rank not in inside]
+    else:
+        furthest = max((pulse.number for pulse in pulses.values()), default=0)
+        behind = [rank for rank in sorted(waiting_for) if pulses[rank].number < furthest or others_done]
     if behind and (others_done or len(behind) < len(waiting_for)):
         fewest = min(pulses[rank].number for rank in behind)
         return late(pulses, [rank for rank in behind if pulses[rank].number == fewest], now)

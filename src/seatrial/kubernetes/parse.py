@@ -37,7 +37,7 @@ _UNITS: dict[str, Decimal] = {"": Decimal(1), "m": Decimal("0.001")} | {
     for base, units in ((1000, ("k", "M", "G", "T", "P")), (1024, ("Ki", "Mi", "Gi", "Ti", "Pi")))
     for power, unit in enumerate(units, start=1)
 }
-_SECRET = re.compile(r"TOKEN|PASSW|SECRET|CREDENTIAL|PRIVATE|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
+_SECRET = re.compile(r"TOKENS?(_|$)|PASSW|SECRET|CREDENTIAL|PRIVATE|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
 _RESERVED = re.compile(
     r"(?:PET|OMPI|PMIX?|PRTE|SEATRIAL|JOB_COMPLETION|TORCHELASTIC|K_MPI)_.*|(?:LOCAL_|GROUP_)?(?:RANK|WORLD_SIZE)"
     r"|MASTER_(?:ADDR|PORT)|HOME"

@@ -33,7 +33,7 @@ from pathlib import Path, PurePosixPath
 import seatrial
 from seatrial import packed
 from seatrial.errors import RequestError
-from seatrial.launch.strip import stripped
+from seatrial.launch import strip
 from seatrial.report.files import replace
 from seatrial.report.parts import OPTIONAL
 from seatrial.report.text import printable
@@ -144,7 +144,8 @@ def kept_bundle() -> bytes:
     It is kept in the user's own cache folder. What anybody else could have written there is not taken.
     """
     digest = hashlib.sha256()
-    for inside, content in sorted(package_files().items()):
+    makers = {PurePosixPath(path): Path(path).read_bytes() for path in (__file__, strip.__file__)}
+    for inside, content in sorted({**package_files(), **makers}.items()):
         digest.update(f"{inside} {len(content)}\n".encode() + content)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seatrial"
     file = folder / f"{digest.hexdigest()}.pyz"
@@ -180,7 +181,7 @@ def _is_dense(content: bytes) -> bool:
 @cache
 def _made_small(path: PurePosixPath, content: bytes) -> tuple[PurePosixPath, bytes]:
     if path.suffix == ".py":
-        return path, stripped(content.decode().replace("\r\n", "\n")).encode()
+        return path, strip.stripped(content.decode().replace("\r\n", "\n")).encode()
     if path.suffix == ".toml":
         import tomllib
 

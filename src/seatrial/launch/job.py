@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,6 +10,10 @@ from typing import Any, Literal
 from seatrial.plan.model import Plan
 
 __all__ = ["Job", "Output", "Processes", "ProgramJob"]
+
+_SECRET = re.compile(r"(?i)^[^=]*(SECRET|CREDENTIAL|PASS(W|P|_|=)|(TOKEN|(\b|_|API)KEY)S?[_=])|://[^/]+@")
+"""Of NAME=value: what is set here for the ranks is shown to all who see the report."""
+_HIDDEN = "(hidden)"
 
 Output = Literal["all", "rank0", "none"]
 
@@ -47,7 +52,7 @@ class Processes:
             "device": self.device,
             "backend": self.backend,
             "python": self.python,
-            "env": dict(self.env),
+            "env": {name: _HIDDEN if _SECRET.search(f"{name}={value}") else value for name, value in self.env.items()},
             **({"absent": list(self.absent)} if self.absent else {}),
         }
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from seatrial.launch.slurm_words import complaint
 
-__all__ = ["reason", "reason_of_agent"]
+__all__ = ["reason", "reason_of_agent", "refused"]
 
 _SHARED = "put --out on a file system that all hosts share at the same path"
 _PYTHON = "a host has no {what}; name a Python that all hosts have with --python"
@@ -27,7 +27,6 @@ _SIGNS: Sequence[tuple[str, str]] = (
     (r".*(UNPROTECTED PRIVATE KEY FILE)", "ssh: others can read the private key; take their rights away (chmod 600)"),
     (r"(.*Permission denied \(.+\))", "ssh: {what}; each host must let us in without a password"),
     # Open MPI's boxes of text, 4 and 5.
-    (r"There are (not enough slots) available", "there are {what} for so many ranks; ask for fewer"),
     (r"(A hostfile was provided that contains multiple)", "two names among the hosts are one machine; name it once"),
     (r"(.*(?:orted|prted): (?:command )?not found)", f"{{what}}; {_PATH}"),
     # hydra
@@ -39,16 +38,36 @@ _SIGNS: Sequence[tuple[str, str]] = (
     (r".*(hydra_\w+_proxy): (?:command )?(?:not found|No such file)", f"a host has no {{what}}; {_PATH}"),
 )
 """What stands in a line -> the sentence, with what stood in the parentheses; the first that fits any line counts."""
+_REFUSED: Sequence[tuple[str, str]] = (
+    (r"There are (not enough slots) available", "there are {what} for so many ranks; ask for fewer"),
+    # What a person has added: Open MPI 4, 5, hydra, srun.
+    (r".*mpirun: Error: (unknown option .+)", "mpirun: {what}; see --mpi-arg"),
+    (r"Option: +(-\S+)$", "mpirun: unknown option {what}; see --mpi-arg"),
+    (r"\[mpiexec.*(unrecognized argument \S+)", "mpirun: {what}; see --mpi-arg"),
+    (r"srun: ((?:unrecognized |invalid )?option .+)", "srun: {what}; see --slurm-arg and --container-image"),
+    (r".*exec: (srun): (?:command )?not found", "{what} is not to be found; type this where PATH leads to it"),
+    (r"srun: error: ((?:Invalid|Only allocated) .+)", "srun: {what}; change what it is asked for"),
+    (
+        r"srun: error: (Unable to create step .+(?:not available|not permitted|Invalid).*)",
+        "srun: {what}; ask for what the job has",
+    ),
+)
+"""The same for what a launcher was asked for and does not do."""
 
 
 def reason(output: str) -> str:
     """Why a launcher ended; empty when nothing in it is known."""
-    return reason_of_agent(output) or _first(_SIGNS, output) or complaint(output)
+    return reason_of_agent(output) or refused(output) or _first(_SIGNS, output) or complaint(output)
 
 
 def reason_of_agent(output: str) -> str:
     """Why an agent has not come, which its launcher may not care about; empty when none has complained."""
     return _first(_OWN, output)
+
+
+def refused(output: str) -> str:
+    """Why a launcher that has ended did not even begin: what it was asked for is wrong. Empty when it is not that."""
+    return _first(_REFUSED, output)
 
 
 def _first(signs: Sequence[tuple[str, str]], output: str) -> str:

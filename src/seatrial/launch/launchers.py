@@ -13,11 +13,11 @@ from pathlib import Path
 
 from seatrial.errors import RequestError
 from seatrial.launch.agents import Adopt, Agents
-from seatrial.launch.bundle import write_bundle
+from seatrial.launch.bundle import kept_bundle
 from seatrial.launch.command import Command, pasted, shown
-from seatrial.launch.launcher_words import reason, reason_of_agent
+from seatrial.launch.launcher_words import reason, reason_of_agent, refused
 
-__all__ = ["FileCommand", "Launcher", "prepare", "shown_with_files"]
+__all__ = ["FileCommand", "Launcher", "prepare", "refuse", "shown_with_files"]
 
 _TERMINATED_S = 3.0
 _LOOK_S = 1.0
@@ -29,7 +29,7 @@ class FileCommand(Command):
     """A command that reads files which are written for it first."""
 
     files: Mapping[str, str] = field(default_factory=dict)
-    """Path -> text."""
+    """Path -> whole lines."""
     code: str | None = None
     """Where it needs the file that travels."""
 
@@ -38,15 +38,16 @@ def prepare(command: Command) -> None:
     """Write what it reads. Raises RequestError when that cannot be done."""
     if not isinstance(command, FileCommand):
         return
-    for path, text in command.files.items():
+    files = {path: text.encode() for path, text in command.files.items()}
+    if command.code is not None:
+        files[command.code] = kept_bundle()
+    for path, content in files.items():
         try:
-            Path(path).write_text(text)
+            Path(path).write_bytes(content)
         except OSError as error:
             raise RequestError(
                 f"{path}: it cannot be written ({error.strerror}); name another place with --out."
             ) from error
-    if command.code is not None:
-        write_bundle(Path(command.code))
 
 
 def shown_with_files(commands: Sequence[Command]) -> list[str]:
@@ -54,8 +55,13 @@ def shown_with_files(commands: Sequence[Command]) -> list[str]:
     lines = []
     for command in commands:
         if isinstance(command, FileCommand):
+            paths = [*command.files, *([command.code] if command.code is not None else [])]
+            for folder in dict.fromkeys(map(os.path.dirname, paths)):
+                lines.append(pasted({}, ("mkdir", "-p", folder)))
             for path, text in command.files.items():
-                lines.append(f"{pasted({}, ('printf', '%s', text))} > {shlex.quote(path)}")
+                # Line by line: not every shell knows how a newline in a word is written.
+                printed = pasted({}, ("printf", r"%s\n", *text.splitlines()))
+                lines.append(f"{printed} > {shlex.quote(path)}")
             if command.code is not None:
                 lines.append(pasted({}, ("seatrial", "bundle", command.code)))
         lines += shown([command])
@@ -77,7 +83,10 @@ class Launcher(Agents):
         super().start(commands, folder, caught, adopt)
 
     def news(self) -> tuple[int, str] | str | None:
-        """How a launcher ended, or why an agent has not come although the launcher goes on."""
+        """How a launcher ended, or why an agent has not come although the launcher goes on.
+
+        Raises RequestError when it refuses what it was asked for.
+        """
         if not self._seen:
             found = self._look()
             self._seen = found is not None
@@ -86,11 +95,13 @@ class Launcher(Agents):
         return super().news()
 
     def _look(self) -> tuple[int, str] | str | None:
-        for process in self.processes.values():
+        for node, process in self.processes.items():
             code = process.poll()
             if code is not None and code < 0:
                 # Whoever sent it, no node is at fault.
                 return f"{signal.Signals(-code).name}, which its launcher got"
+            if code:
+                refuse(self._logs[node])
         if self._clock() >= self._look_at:
             self._look_at = self._clock() + _LOOK_S
             for log, node in {log: node for node, log in reversed(self._logs.items())}.items():
@@ -115,6 +126,13 @@ class Launcher(Agents):
 
     def _running(self) -> set[int]:
         return {process.pid for process in self.processes.values() if process.poll() is None}
+
+
+def refuse(log: Path) -> None:
+    """Raises RequestError when what a launcher has printed says that it was asked for something wrong."""
+    why = refused(_tail(log))
+    if why:
+        raise RequestError(f"{why}.")
 
 
 def _words(node: int, code: int, said: str) -> str:

@@ -39,16 +39,17 @@ _WHO = {
 # MPICH kills all ranks when a signal ends what it started, and Open MPI that may recover from deaths does not say that
 # there is no such Python. A shell in between turns both into a line and an exit code.
 _IN_A_SHELL = ("/bin/sh", "-c", '"$@"; exit $?', "agent")
-# All ranks are started with the same words: how many each host has, in the order of ranks. Whether a rank was placed
-# where it should be is seen at once: an mpirun that does not heed its hosts starts all on one machine.
+# All ranks are started with the same words: the hosts and how many each has, in the order of ranks. Whether a rank was
+# placed where it should be is seen at once: an mpirun that does not heed its hosts starts all on one machine.
 _AGENT = (
     'import os, runpy, sys; del sys.path[: sys.path[:1] == [""]]; e = os.environ; a = sys.argv;'
     ' e.keys() >= {a[1], a[2]} or sys.exit(f"the launcher has not set {a[1]} and {a[2]}");'
-    ' rank, told, slots = int(e[a[1]]), int(e[a[2]]), [int(n) for n in a[3].split(",")];'
+    ' names, _, slots = zip(*(word.rpartition(":") for word in a[3].split(",")));'
+    " rank, told, slots = int(e[a[1]]), int(e[a[2]]), [int(n) for n in slots];"
     " node = next(n for n in range(len(slots)) if rank < sum(slots[: n + 1])); local = rank - sum(slots[:node]);"
     ' told == local or sys.exit(f"the launcher has made rank {rank} number {told} of its host, not number {local}");'
     ' tell = {"NODE_RANK": rank, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": slots[node], "GROUP_RANK": node,'
-    ' "GROUP_WORLD_SIZE": len(slots)};'
+    ' "GROUP_WORLD_SIZE": len(slots), "PEER": " ".join((names[node + 1 :] + names[:node])[:2])};'
     ' e.update({f"SEATRIAL_{name}": str(value) for name, value in tell.items()}); del a[1:];'
     ' runpy.run_module("seatrial.agent.main", run_name="__main__", alter_sys=True)'
 )
@@ -175,7 +176,8 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
         more=mpi.more,
     )
     rank, local_rank = _WHO[mpi.launcher.kind]
-    agent = (*_IN_A_SHELL, job.python, "-c", _AGENT, rank, local_rank, ",".join(str(slots) for _, slots in mpi.hosts))
+    hosts = ",".join(f"{name}:{slots}" for name, slots in mpi.hosts)
+    agent = (*_IN_A_SHELL, job.python, "-c", _AGENT, rank, local_rank, hosts)
     return (
         FileCommand(
             argv=(*argv, *agent),

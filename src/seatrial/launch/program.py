@@ -92,8 +92,6 @@ def hold(job: ProgramJob, out: Path, *, debug: bool, meeting: Meeting | None = N
 
     def hear(message: dict[str, Any]) -> None:
         is_output = message.get("kind") == "output"
-        if is_output and not message["kept"]:
-            _keep_output(message, folder)
         if not is_output or job.output == "all" or (job.output == "rank0" and message["rank"] == 0):
             display.hear(message)
 
@@ -117,15 +115,6 @@ def hold(job: ProgramJob, out: Path, *, debug: bool, meeting: Meeting | None = N
             )
         )
     return _end(recorder.events, folder)
-
-
-def _keep_output(message: Mapping[str, Any], folder: Path) -> None:
-    """What a rank said whose agent can keep no files here. A full disk must not disturb the program."""
-    lines = [str(line) for line in message["lines"]]
-    lines += [f"({message['left_out']} lines came too fast and are left out)"] if message["left_out"] else []
-    path = folder / f"rank{int(message['rank'])}.gen{int(message['gen'])}.log"
-    with contextlib.suppress(OSError), open(path, "a", encoding="utf-8", errors="replace") as file:
-        file.write("\n".join([*lines, ""]))
 
 
 def _end(events: list[dict[str, Any]], folder: Path) -> int:

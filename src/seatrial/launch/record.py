@@ -44,7 +44,7 @@ def keep_log(folder: Path, message: Mapping[str, Any], world_size: int) -> None:
     Raises what a message that makes no sense raises.
     """
     name, text = message["name"], message["text"][:_LOG_CHARS]
-    told = re.fullmatch(r"rank([0-9]{1,6})\.gen[0-9]{1,2}\.log", name)
+    told = re.fullmatch(r"rank([0-9]{1,6})\.gen[0-9]{1,6}\.log", name)
     if told is None or int(told[1]) >= world_size:
         raise ValueError(f"{name!a} is no name of a log of this run")
     with contextlib.suppress(OSError), open(folder / name, "xb") as file:

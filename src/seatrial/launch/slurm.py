@@ -27,6 +27,8 @@ _CPU_PROCESSES = 2
 _BESIDE_THE_TRIAL_S = 300
 """Of a job's time limit: agents join, ranks start and end, before and after the deadline of the trial."""
 _ASK_S = 20.0
+# The way to the other nodes counts, not that to us: two of them, as one may be the node itself.
+_WITH_PEERS = r'export SEATRIAL_PEER="$(scontrol show hostnames | sed -n -e 1p -e \$p)"; exec'
 
 _REQUESTED = (
     Option(flags=("--partition",), name="partition", help="Slurm's partition.", metavar="NAME"),
@@ -153,14 +155,18 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     agent = own_code.module_argv(job.python, "seatrial.agent.main")
     if slurm.allocation is not None:
         # The shell that we are in may be a step itself, and hold what this one needs.
-        argv = [*step, "--overlap", *slurm.more, *agent]
+        argv = ["sh", "-c", f'{_WITH_PEERS} "$@"', "sh", *step, "--overlap", *slurm.more, *agent]
     else:
-        argv = ["sbatch", "--parsable", "--job-name=seatrial", f"--nodes={job.nodes}", "--ntasks-per-node=1"]
+        argv = ["sbatch", "--parsable", "--job-name=seatrial", "--ntasks-per-node=1"]
         # Whole nodes: the jobs of others on them would be measured as slow devices of theirs.
         argv += ["--exclusive", "--mem=0", "--no-kill", "--no-requeue", "--export=ALL"]
         argv += [f"--output={os.path.join(folder, 'slurm.log')}"]
-        argv += [*_limit(job), *slurm.requested, *slurm.more, f"--wrap=exec {shlex.join([*step, *agent])}"]
+        argv += [*_asked(job), f"--wrap={_WITH_PEERS} {shlex.join([*step, *agent])}"]
     return (FileCommand(argv=tuple(argv), env=environ, nodes=tuple(range(job.nodes)), code=code),)
+
+
+def _asked(job: Processes) -> list[str]:
+    return [f"--nodes={job.nodes}", *_limit(job), *job.detail.requested, *job.detail.more]
 
 
 def _limit(job: Processes) -> list[str]:
@@ -187,7 +193,9 @@ def _address(job: Processes) -> str:
 
 
 def _driver(job: Processes) -> Driver:
-    return Launcher() if job.detail.allocation is not None else Batch(queue_timeout_s=job.detail.queue_timeout_s)
+    if job.detail.allocation is not None:
+        return Launcher()
+    return Batch(queue_timeout_s=job.detail.queue_timeout_s, asked=shlex.join(_asked(job)))
 
 
 TARGETS = (

@@ -13,7 +13,7 @@ from pathlib import Path
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.launch.agents import Adopt
 from seatrial.launch.command import Command
-from seatrial.launch.launchers import prepare
+from seatrial.launch.launchers import prepare, refuse
 from seatrial.launch.slurm_words import ACCOUNTED, ASKED, JobState, complaint, ended_by, read_state, waits_for
 from seatrial.report.streams import tell
 
@@ -39,11 +39,14 @@ class Batch:
         self,
         *,
         queue_timeout_s: float,
+        asked: str,
         tell: Callable[[str], None] = tell,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``asked``: for what the job asks, for those who are told that it is refused."""
         self.number = ""
         """Of the job; empty before it is submitted."""
+        self._asked = asked
         self._queue_timeout_s = queue_timeout_s
         self._say = tell
         self._clock = clock
@@ -59,7 +62,7 @@ class Batch:
         (command,) = commands
         self._nodes, self._log = command.nodes, folder / "slurm.log"
         prepare(command)
-        self.number = _submit(command)
+        self.number = _submit(command, self._asked)
         self._say(f"seatrial: submitted as Slurm job {self.number}")
         self._wait_in_queue(caught)
 
@@ -79,9 +82,12 @@ class Batch:
                 self._say(f"seatrial: Slurm job {self.number} runs on {job.nodes}")
                 return
             elif not job.waiting:
+                refuse(self._log)
                 raise SeatrialError(f"Slurm job {self.number}: {ended_by(job)}{self._complaint()}.")
             elif job.never:
-                raise SeatrialError(f"Slurm job {self.number} will never start: {waits_for(job)}.")
+                raise RequestError(
+                    f"Slurm job {self.number} will never start: {waits_for(job)}; it asks for {self._asked}."
+                )
             else:
                 heard = now
                 if waits_for(job) != told:
@@ -95,7 +101,10 @@ class Batch:
             time.sleep(_QUEUE_LOOK_S)
 
     def news(self) -> tuple[int, str] | str | None:
-        """The end of the job, which is that of all agents that have not said how they ended."""
+        """The end of the job, which is that of all agents that have not said how they ended.
+
+        Raises RequestError when srun in it refuses what it is asked for.
+        """
         if self._lost:
             return self._lost.pop(0)
         job = None if self._over else self._look_again()
@@ -105,6 +114,7 @@ class Batch:
         words = f"Slurm job {self.number}: {ended_by(job)}"
         if job.state in _STOPPED:
             return words
+        refuse(self._log)
         self._lost = [(node, words + self._complaint()) for node in self._nodes]
         return None
 
@@ -177,7 +187,7 @@ class Batch:
         return f"; {said}" if said else ""
 
 
-def _submit(command: Command) -> str:
+def _submit(command: Command, asked: str) -> str:
     """The number of the new job."""
     try:
         done = _run(command.argv, env=command.env, timeout_s=_ANSWER_S)
@@ -195,7 +205,7 @@ def _submit(command: Command) -> str:
     said = complaint(done.stderr) or done.stderr.strip()[-200:] or f"exit code {done.returncode}"
     if any(sign in said for sign in _NOBODY_ANSWERS):
         raise SeatrialError(f"Slurm does not answer: {said}; see that its controller runs (scontrol ping).")
-    raise RequestError(f"sbatch refused the job: {said}; change what it is asked for.")
+    raise RequestError(f"sbatch refuses the job: {said.rstrip('.')}; it asks for {asked}.")
 
 
 def _look_argv(number: str) -> list[str]:

@@ -83,6 +83,9 @@ _ENDS: Mapping[str, str] = {
     "TIMEOUT": "its time is over; give it more with --time",
 }
 
+# sbatch: error: ..., slurm_load_jobs error: ..., and what is said of words on a command line: srun: unrecognized option
+_COMPLAINT = re.compile(r"\w+(?:(?:: (?:error|fatal)| error):|:(?= (?:\w+ )?option ['-])) (.+)")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
@@ -130,6 +133,6 @@ def ended_by(job: JobState) -> str:
 
 def complaint(output: str) -> str:
     """The last thing that sbatch, squeue or srun complained of, without its own name; empty when it did not."""
-    lines = (re.match(r"\w+(?:: (?:error|fatal)| error): (.+)", line.strip()) for line in output.splitlines())
+    lines = (_COMPLAINT.match(line.strip()) for line in output.splitlines())
     told = [line[1] for line in lines if line]
     return re.sub(r"^Batch job submission failed: ", "", told[-1]) if told else ""

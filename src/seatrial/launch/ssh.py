@@ -69,17 +69,17 @@ def feed_of(told: dict[str, object]) -> Feed:
     """What ``ssh_landing.land`` is given. A token stands in there: neither in arguments nor in an environment."""
     from seatrial.launch import ssh_landing
 
-    content = _bundle()
+    content = _code()
     return Feed(
         lines=(repr(inspect.getsource(ssh_landing)), json.dumps({"size": len(content), **told})), content=content
     )
 
 
 @cache
-def _bundle() -> bytes:
-    from seatrial.launch.bundle import contents, pack
+def _code() -> bytes:
+    from seatrial.launch.bundle import kept_bundle
 
-    return pack(contents())
+    return kept_bundle()
 
 
 def _render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Command, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 import subprocess
 import tempfile
 import time
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seatrial.errors import SeatrialError
+from seatrial.errors import RequestError, SeatrialError
 from seatrial.launch import ssh_survey
 from seatrial.launch.hosts import Host, Node
 from seatrial.launch.ssh import CONNECT_S, feed_of, ssh_argv
@@ -78,6 +79,8 @@ def ask(
 
     Raises SeatrialError where a host is missing, or fewer than ``least`` are left.
     """
+    if shutil.which("ssh") is None:
+        raise RequestError("--on ssh: ssh is not to be found; install OpenSSH's client, or put it into PATH.")
     first_on = {node.host.at: node for node in reversed(nodes)}
     with tempfile.TemporaryDirectory(prefix="seatrial-ssh-") as folder:
         asked = {

@@ -61,7 +61,7 @@ def land(stream: BinaryIO) -> int:
         with contextlib.suppress(OSError):
             # On a shared disk paths mean there what they mean here; elsewhere it stays the home folder.
             os.chdir(told["folder"])
-        return _serve(folder, environ, told.get("devices"))
+        return _serve(environ, told.get("devices"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -77,16 +77,13 @@ def _keep(stream: BinaryIO, folder: str, size_bytes: int) -> str:
     return path
 
 
-def _serve(folder: str, environ: dict[str, str], devices: Any) -> int:
+def _serve(environ: dict[str, str], devices: Any) -> int:
     if devices is not None:
         # Several nodes share this host: each sees its part of what can be seen here.
         name, first, last = devices
         seen = environ.get(name)
         known = seen.split(",") if seen else [str(index) for index in range(last)]
         environ[name] = ",".join(known[first:last])
-    environ["SEATRIAL_KEEP"] = os.path.join(folder, "run")
-    environ["SEATRIAL_SEND_LOGS"] = "1"
-    os.mkdir(environ["SEATRIAL_KEEP"])
     ours, theirs = socket.socketpair()
     with theirs:
         environ["SEATRIAL_CONTROL"] = f"fd:{theirs.fileno()}"

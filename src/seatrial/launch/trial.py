@@ -18,6 +18,7 @@ from seatrial.launch.command import pasted
 from seatrial.launch.conduct import caught_signals, conduct, would_start
 from seatrial.launch.job import Job
 from seatrial.launch.joined import UNPROTECTED, Meeting
+from seatrial.launch.program import processes
 from seatrial.launch.record import Recorder, new_folder
 from seatrial.launch.request import job_of, request_of
 from seatrial.probe.identity import Identity, identify
@@ -61,7 +62,7 @@ def hold(job: Job, out: Path, meeting: Meeting | None, *, where: str, as_json: b
     """Conduct the trial, write and print its report; returns the exit code of the verdict.
 
     Whatever goes wrong with ourselves is told in the report, too. Raises RequestError when the reports cannot be
-    written to ``out``, and for what the ranks found wrong with the request, after the report was written.
+    written to ``out``, and for what ranks or launchers found wrong with the request, after the report was written.
     """
     run_id, folder = new_folder(out)
     job = replace(job, run=run_id)
@@ -69,6 +70,7 @@ def hold(job: Job, out: Path, meeting: Meeting | None, *, where: str, as_json: b
     if meeting is not None and not meeting.protected:
         tell(UNPROTECTED)
     recorder = Recorder(run_id, folder)
+    refused: str | None = None
     progress = Progress(sys.stderr)
     interim = Interim(out)
 
@@ -84,13 +86,14 @@ def hold(job: Job, out: Path, meeting: Meeting | None, *, where: str, as_json: b
                 recorder.note(f"{damaged} lines were cut or changed on their way to the conductor")
         except Exception as error:
             recorder.note(_own(error))
+            refused = str(error) if isinstance(error, RequestError) else None
             if debug:
                 tell(traceback.format_exc())
         finally:
             recorder.close()
             progress.close()
         conclusion = conclude(recorder.events)
-        refused = wrong_request(conclusion)
+        refused = wrong_request(conclusion, refused)
         written, problem = write_somewhere(conclusion, out)
         if problem:
             recorder.note(problem)
@@ -116,6 +119,6 @@ def _own(error: Exception) -> str:
 def _summary(job: Job, where: str) -> str:
     backend = job.backend if job.backend != "auto" else "gloo" if job.device == "cpu" else "nccl"
     return (
-        f"seatrial {job.plan.name}: {job.world_size} processes {where} ({job.device}, {backend}),"
+        f"seatrial {job.plan.name}: {processes(job.world_size)} {where} ({job.device}, {backend}),"
         f" {', '.join(job.plan.checks)}; at most {job.plan.deadline_s.value:.0f} s"
     )

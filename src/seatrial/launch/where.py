@@ -56,9 +56,10 @@ def where_of(values: Mapping[str, Any], typed: tuple[str, ...] = ()) -> Where:
 def _variable(told: str) -> tuple[str, str]:
     name, equals, value = told.partition("=")
     if not (equals and re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)) or "\0" in value:
-        raise RequestError(f"--env {told}: NAME=VALUE is expected.")
+        # What was meant as a value may be a secret.
+        raise RequestError(f"--env {name}{equals}{equals and '...'}: NAME=VALUE is expected.")
     if name in _OURS or name.startswith("SEATRIAL_"):
-        raise RequestError(f"--env {told}: {name} is set by seatrial itself.")
+        raise RequestError(f"--env {name}: it is set by seatrial itself.")
     return name, value
 
 

@@ -36,9 +36,9 @@ def show(conclusion: Conclusion, written: Written | None, *, as_json: bool) -> i
     return conclusion.verdict.exit_code
 
 
-def wrong_request(conclusion: Conclusion) -> str | None:
-    """What the ranks found wrong with the request, when that is why nothing was decided."""
+def wrong_request(conclusion: Conclusion, refused: str | None = None) -> str | None:
+    """What was found wrong with the request, when that is why nothing was decided: ``refused``, else what ranks say."""
     if conclusion.verdict.status != "INCONCLUSIVE" or conclusion.verdict.interrupted:
         return None
-    told = [error.message for error in conclusion.trial.errors if error.cause == "request"]
+    told = [refused] if refused else [error.message for error in conclusion.trial.errors if error.cause == "request"]
     return printable(told[0]) if told else None

@@ -9,10 +9,9 @@ from statistics import median
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["WARMUP_STEPS", "Lap", "StepClock", "StepTimes", "Stopwatch", "synchronize", "timed_mean", "typical"]
+__all__ = ["WARMUP_STEPS", "Lap", "StepClock", "StepTimes", "Stopwatch", "note_ready", "synchronize", "typical"]
 
 WARMUP_STEPS = 5
 """Steps that are trained as all others and left out of every timing."""
@@ -121,12 +120,10 @@ def typical(steps: Sequence[StepTimes]) -> StepTimes:
     return StepTimes(**{name: median(getattr(times, name) for times in steps) if steps else 0.0 for name in names})
 
 
-def timed_mean(wrapped: DistributedDataParallel, clock: StepClock) -> None:
-    """Have gradients averaged by torch's own hook, and note when the last local gradient was ready.
+def note_ready(wrapped: DistributedDataParallel, clock: StepClock) -> None:
+    """Note when the last gradient of the rank's own was ready.
 
-    That hook divides by the number of ranks before it sums, and is C++. Backward ends at the layer that comes first, so
-    its parameters tell when the gradients are there.
+    Backward ends at the layer that comes first, so its parameters tell when the gradients are there.
     """
-    wrapped._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[no-untyped-call]
     for parameter in [one for one in wrapped.parameters() if one.requires_grad][:2]:
         parameter.register_hook(lambda gradient: clock.mark("ready"))  # type: ignore[no-untyped-call]

@@ -20,7 +20,8 @@ class NonFinite:
     group_ranks: tuple[int, ...]
     """Those whose own numbers were not finite."""
     what: str = "loss"
-    """loss: that step was not applied on any rank; parameters: seen after that step, when they were to be kept."""
+    """loss: of that step, and since then all parameters are spoilt; parameters: seen after that step, when they were to
+    be kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class Outcome:
     """What one rank knows when its training is over. Losses, times and counts are those since it began or resumed."""
 
     losses: tuple[float, ...]
-    """Mean loss of each global batch, the same on all ranks."""
+    """Mean loss of each global batch, the same on all ranks; up to the first that is not finite."""
     times: tuple[StepTimes, ...]
     """One a step."""
     local_counts: tuple[int, ...]

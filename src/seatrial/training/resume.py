@@ -56,12 +56,11 @@ class Position:
     """Over the samples of the current epoch so far."""
     epoch_samples: int = 0
 
-    def advance(self, num_samples: int, loss_sum: float) -> None:
-        """One step more."""
+    def advance(self, num_samples: int) -> None:
+        """One step more; its loss is added when it is known."""
         self.step += 1
         self.samples_seen += num_samples
         self.epoch_samples += num_samples
-        self.epoch_loss_sum += loss_sum
 
     def begin_epoch(self) -> None:
         """Nothing of the next epoch has been seen."""

@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import astuple, fields
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +17,7 @@ from seatrial.training.batches import Batches
 from seatrial.training.buffers import batch_norms, gather_buffers, take_average
 from seatrial.training.clock import WARMUP_STEPS, Lap, StepClock, StepTimes, Stopwatch, typical
 from seatrial.training.evaluation import evaluate
+from seatrial.training.meetings import Meetings
 from seatrial.training.models import build_model
 from seatrial.training.optimizers import make_optimizer
 from seatrial.training.outcome import NonFinite, Outcome
@@ -112,7 +111,7 @@ def train(
             images, labels, _ = own_batch(state["step"])
             forward(images, labels, 1.0)
             strategy.backward()
-            optimizer.zero_grad(set_to_none=False)
+            optimizer.zero_grad()
         load_state(training, state)
     if watch is not None:
         start = Start(
@@ -128,17 +127,20 @@ def train(
 
     first_step = position.step
     losses: list[float] = []
+    global_counts: list[int] = []
     local_counts: list[int] = []
     counts: tuple[int, int] | None = None
     checkpoint: Path | None = None
     nonfinite: NonFinite | None = None
     interrupted = False
+    # fp16 has to know at each step whether a gradient overflowed, and a loss that did so says it more clearly.
+    meetings = Meetings(group, device, each_step=recipe.amp == "fp16")
     stopwatch = Stopwatch(device)
     stopwatch.go()
     warm = epoch_began = Lap(seconds=0.0, steps=0, samples=position.samples_seen)
     for step in range(first_step, num_steps):
-        if len(losses) == WARMUP_STEPS:
-            warm = Lap(seconds=stopwatch.lap(), steps=len(losses), samples=position.samples_seen)
+        if step - first_step == WARMUP_STEPS:
+            warm = Lap(seconds=stopwatch.lap(), steps=WARMUP_STEPS, samples=position.samples_seen)
 
         # Own part of the global batch
         clock.mark("begin")
@@ -150,37 +152,42 @@ def train(
         phase(f"step {step} forward")
         seed_step(recipe.seed, step, strategy.data_rank, device)
         loss_sum = forward(images, labels, loss_scale.factor * (strategy.data_size / global_count))
-        told = torch.zeros(2, dtype=torch.float64, device=device)
-        told[0] = loss_sum
-        told[1] = float(watch is not None and watch.should_stop())
-        work = dist.all_reduce(told, group=group, async_op=True)
         phase(f"step {step} backward")
         strategy.backward()
-        batch_loss_sum, num_stop = _wait_for_others(work, told)
-        loss = batch_loss_sum / global_count
         clock.mark("reduced")
 
-        # The sum over ranks is finite only if every rank's own loss is: all ranks stop here, before it is applied.
         phase(f"step {step} optimizer")
-        if not math.isfinite(loss):
-            ranks = _ranks_with(not math.isfinite(float(loss_sum)), group, device)
-            nonfinite = NonFinite(step=step, group_ranks=ranks)
-            break
         lr = recipe.lr_at(step, num_steps)
         for settings in optimizer.param_groups:
             settings["lr"] = lr
         if loss_scale.unscale(parameters, group):
             optimizer.step()
-        optimizer.zero_grad(set_to_none=False)  # the gradients are views of the buckets that are reduced
+        optimizer.zero_grad()
         clock.mark("end")
 
-        losses.append(loss)
+        global_counts.append(global_count)
         local_counts.append(len(labels))
-        position.advance(global_count, batch_loss_sum)
+        position.advance(global_count)
         if watch is not None:
-            watch.on_step(step, loss, lr)
+            watch.on_step(step)
         done, epoch_over = position.step == num_steps, position.step % steps_per_epoch == 0
-        interrupted = num_stop > 0 and not done
+        due = meetings.add(loss_sum)
+        if not (due or done or epoch_over):
+            continue
+
+        # From time to time, and before anything is saved, all ranks learn how the steps went. One whose loss was not
+        # finite has spoilt the parameters of all: all ranks stop here.
+        phase(f"step {step} losses")
+        told = meetings.meet(step, watch is not None and watch.should_stop())
+        for loss_sum_of_all in told.loss_sums:
+            position.epoch_loss_sum += loss_sum_of_all
+            losses.append(loss_sum_of_all / global_counts[len(losses)])
+        nonfinite = told.nonfinite
+        if nonfinite is not None:
+            break
+        if watch is not None:
+            watch.on_losses(step, losses[-1])
+        interrupted = told.stop and not done
         if not (interrupted or done or epoch_over):
             continue
 
@@ -208,8 +215,8 @@ def train(
         if epoch_over:
             position.begin_epoch()
             epoch_began = Lap(seconds=trained_s, steps=len(losses), samples=position.samples_seen)
-        due = epoch_over and save_every > 0 and (epoch + 1) % save_every == 0
-        if interrupted or done or reached or due:
+        save_now = epoch_over and save_every > 0 and (epoch + 1) % save_every == 0
+        if interrupted or done or reached or save_now:
             phase(f"look at parameters after step {position.step}")
             ranks = _ranks_with(not _all_finite(parameters), group, device)
             if ranks:
@@ -246,13 +253,6 @@ def train(
         num_correct=counts[0] if counts else 0,
         num_evaluated=counts[1] if counts else 0,
     )
-
-
-def _wait_for_others(work: Any, told: Tensor) -> list[float]:
-    """The conductor knows by the name of this function that a rank whose stack ends here is waiting for the others."""
-    work.wait()
-    values: list[float] = told.tolist()
-    return values
 
 
 def _ranks_with(flag: bool, group: dist.ProcessGroup, device: torch.device) -> tuple[int, ...]:

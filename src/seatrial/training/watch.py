@@ -65,14 +65,17 @@ class Watch(Protocol):
     def on_start(self, start: Start) -> None:
         """Once, before the first step."""
 
-    def on_step(self, step: int, loss: float, lr: float) -> None:
-        """After each step, counted from 0: the mean loss of the global batch. To be cheap: it stands in the loop."""
+    def on_step(self, step: int) -> None:
+        """After each step, counted from 0; a GPU may still be at it. To be cheap: it stands in the loop."""
+
+    def on_losses(self, step: int, loss: float) -> None:
+        """Some times a second: the mean loss of the global batch of this step. Those of all before were finite, too."""
 
     def on_epoch(self, stats: EpochStats) -> None:
         """After each epoch and its evaluation, before its checkpoint is written."""
 
     def should_stop(self) -> bool:
-        """Asked once a step. If any rank says so, all ranks finish that step, save and return."""
+        """Asked some times a second, after a step. If any rank says so, all ranks save and return after that step."""
 
 
 class CheckpointStore(Protocol):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from seatrial.worker.context import Context
 
-__all__ = ["barrier", "close_world", "form", "form_world", "join_store", "open_store", "torch_backend"]
+__all__ = ["barrier", "close_world", "form", "form_world", "join_store", "open_store", "torch_backend", "transport"]
 
 
 def torch_backend(backend: str) -> str:
@@ -22,6 +22,15 @@ def torch_backend(backend: str) -> str:
     from seatrial.worker import mpi
 
     return mpi.register()
+
+
+def transport(context: Context) -> str:
+    """From where MPI takes the tensors of this rank; empty with any other backend."""
+    if context.backend != "mpi":
+        return ""
+    from seatrial.worker import mpi
+
+    return mpi.transport(context.device.type)
 
 
 def open_store(context: Context, timeout: timedelta) -> None:

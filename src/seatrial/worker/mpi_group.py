@@ -21,8 +21,6 @@ from seatrial.worker.mpi_work import FinishedWork, LaneWork, RequestWork, settle
 
 __all__ = ["MpiGroup"]
 
-_MEET_FROM_BYTES = 4 << 20
-"""Before a larger reduction the ranks meet without spinning: whoever still computes needs the core more."""
 _END_S = 5.0
 _MOST_IN_FLIGHT = 16
 Tensors = Sequence[Tensor]
@@ -129,8 +127,6 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
 
         def run() -> None:
             for tensor, host, buffer, reduction in ready:
-                if host.nbytes >= _MEET_FROM_BYTES:
-                    self._meet()
                 self._comm.Allreduce(self._in_place, buffer, reduction.op)
                 if reduction.divided:
                     types.divide(host, self._size)
@@ -160,8 +156,6 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
         buffer = types.reduced(host, host, reduction)
 
         def run() -> None:
-            if host.nbytes >= _MEET_FROM_BYTES:
-                self._meet()
             if self.rank() != root:
                 self._comm.Reduce(buffer, None, reduction.op, root=root)
                 return
@@ -263,9 +257,7 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
             ready.append((output, host, source, buffers, reduction))
 
         def run() -> None:
-            for output, host, source, buffers, reduction in ready:
-                if source.nbytes >= _MEET_FROM_BYTES:
-                    self._meet()
+            for output, host, _, buffers, reduction in ready:
                 self._comm.Reduce_scatter_block(*buffers, reduction.op)
                 if reduction.divided:
                     types.divide(host, self._size)
@@ -367,11 +359,6 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
         work = LaneWork(name, run, result, timeout_s, keep)
         self._lane.submit(work)
         return work
-
-    def _meet(self) -> None:
-        request = self._comm.Ibarrier()
-        if not settle(request.Test, self._timeout_s):
-            raise dist.DistBackendError(f"MPI: timed out waiting {self._timeout_s:g} s for all ranks to come")
 
     def _direct(self, tensor: Tensor, *, reduced: bool = False) -> bool:
         """Whether MPI takes the address of this tensor."""

@@ -106,7 +106,7 @@ def _is_library(path: Path) -> bool:
 
 def _ancestors(proc: Path) -> Iterator[Path]:
     pid = os.getppid()
-    while pid > 1:
+    while pid > 0:
         try:
             stat = (proc / str(pid) / "stat").read_text(errors="replace")
             executable = Path(os.readlink(proc / str(pid) / "exe"))

@@ -77,10 +77,12 @@ class Report:
         if self.rank == 0 and start.resumed_from:
             self.say(f"{resumed_words(start.resumed_from, start.step)}; {start.num_steps} steps in all")
 
-    def on_step(self, step: int, loss: float, lr: float) -> None:
-        self.loss, self._step = loss, step + 1
+    def on_step(self, step: int) -> None:
         if self.after_step is not None:
             self.after_step()
+
+    def on_losses(self, step: int, loss: float) -> None:
+        self.loss, self._step = loss, step + 1
         if self.rank == 0:
             now = time.monotonic()
             if now - self._told_at >= (_TO_AGENT_S if self.by_agent else _TO_PEOPLE_S):

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from seatrial.errors import RequestError
-from seatrial.training.clock import StepClock, timed_mean
+from seatrial.training.clock import StepClock, note_ready
 from seatrial.training.digest import digest
 from seatrial.training.recipe import Recipe
 from seatrial.training.strategies.base import OptimizerState, load_optimizer_state, optimizer_state
@@ -37,7 +37,7 @@ def build(
         gradient_as_bucket_view=True,
         **options,
     )
-    timed_mean(wrapped, clock)
+    note_ready(wrapped, clock)
     return Replica(model, _compiled(wrapped) if recipe.compile else wrapped, group)
 
 
@@ -58,7 +58,7 @@ class Replica:
         self._loss: tuple[Tensor, float] | None = None
 
     def forward(self, images: Tensor, labels: Tensor, scale: float) -> Tensor:
-        # A sum and not a mean: shares may differ in size. The hook takes the mean over ranks of what each puts in.
+        # A sum and not a mean: shares may differ in size. DDP takes the mean over ranks of what each puts in.
         loss_sum = cross_entropy(self._wrapped(images).float(), labels, reduction="sum")
         self._loss = (loss_sum, scale)
         return loss_sum.detach()

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from seatrial.errors import RequestError
-from seatrial.training.clock import StepClock, timed_mean
+from seatrial.training.clock import StepClock, note_ready
 from seatrial.training.digest import digest_state
 from seatrial.training.recipe import Recipe
 from seatrial.training.strategies.base import OptimizerState
@@ -169,7 +169,7 @@ class _Pipelined:
             gradient_as_bucket_view=True,
             **options,
         )
-        timed_mean(wrapped, clock)
+        note_ready(wrapped, clock)
         self._wrapped = wrapped
         self._schedule: Schedule1F1B | None = None
         self._loss_sum = torch.zeros((), device=device)
