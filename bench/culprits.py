@@ -3,7 +3,8 @@
     nice python bench/culprits.py [NUM_FLEETS [FOLDER]]
 
 Simulated fleets (``culprits_fleet.py``) answer the rounds that the solver asks for; its diagnosis is held against what
-was planted. Writes ``results/culprits.json``. Each 500 fleets are kept in FOLDER; what is there is not played again.
+was planted. Writes ``results/culprits.json``. Each 500 fleets and each row of rounds are kept in FOLDER, and not
+played again.
 """
 
 from __future__ import annotations
@@ -265,8 +266,8 @@ def _tell(index: int, played: Played, what: str) -> None:
     print("  open", diagnosis.remains, open_ends, "rounds", played.rounds, file=sys.stderr, flush=True)
 
 
-def rounds_table(sizes: Iterable[int], repeats: int) -> list[dict[str, Any]]:
-    """Rounds and exchanges for fleets with nothing wrong, five bad nodes, and one bad link."""
+def rounds_table(sizes: Iterable[int], repeats: int, folder: Path) -> list[dict[str, Any]]:
+    """Rounds and exchanges for fleets with nothing wrong, five bad nodes, and one bad link; each row is kept."""
     rows = []
     for size in sizes:
         topology = make_topology(size, 16)
@@ -280,8 +281,14 @@ def rounds_table(sizes: Iterable[int], repeats: int) -> list[dict[str, Any]]:
         for case, kinds in cases.items():
             if size < 16 and len(kinds) == 5:
                 continue
+            # Large ones take minutes each.
+            number = repeats if size <= 512 else max(2, repeats // 10 if size <= 1024 else 0)
+            file = folder / f"rounds-{size}-{case.replace(' ', '-')}-{number}.json"
+            if file.exists():
+                rows.append(json.loads(file.read_text()))
+                continue
             played = []
-            for index in range(repeats if size <= 1024 else max(2, repeats // 10)):
+            for index in range(number):
                 rng = random.Random(f"{case} {size} {index}")
                 free = rng.sample(topology.members, 10) if size >= 10 else list(topology.members)
                 faults = []
@@ -305,6 +312,7 @@ def rounds_table(sizes: Iterable[int], repeats: int) -> list[dict[str, Any]]:
                     "2_log2_members": round(2 * math.log2(size), 1),
                 }
             )
+            file.write_text(json.dumps(rows[-1]))
             print(rows[-1], file=sys.stderr, flush=True)
     return rows
 
@@ -322,6 +330,7 @@ def main() -> None:
         "rounds": rounds_table(
             (2, 3, 4, 8, 16, 17, 32, 64, 128, 232, *((512, 1024, 4096) if num_fleets >= 10_000 else ())),
             100 if num_fleets >= 10_000 else 10,
+            folder,
         ),
     }
     figures["seconds"] = round(time.monotonic() - started)

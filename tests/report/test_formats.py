@@ -293,3 +293,22 @@ def test_charts_are_drawn_by_kind() -> None:
     told = lines(conclusion)
     assert any(re.match(r"compute +busbw all_reduce 1 MiB +20 GB/s", line) for line in told)
     assert any(re.match(r"compute +loss +0.2 GB/s", line) for line in told)
+
+
+def test_what_was_measured_between_two_ranks_is_a_small_table_on_the_console() -> None:
+    stream = Stream(3, plan=a_plan(("compute",)))
+    for rank in range(3):
+        stream.tell("compute", rank, 7.5 if rank else 0.75, name="bandwidth", peer=(rank + 1) % 3)
+    told = lines(concluded(stream.close()))
+    (first,) = (index for index, line in enumerate(told) if line.startswith("compute bandwidth"))
+    assert told[first].endswith("from the rank of the row to that of the column")
+    assert told[first + 1 : first + 5] == [
+        "            0     1    2",
+        "  rank 0       0.75",
+        "  rank 1             7.5",
+        "  rank 2  7.5",
+    ]
+    many = Stream(9, plan=a_plan(("compute",)))
+    for rank in range(9):
+        many.tell("compute", rank, 7.5, name="bandwidth", peer=(rank + 1) % 9)
+    assert any("9 ranks, see the report" in line for line in lines(concluded(many.close())))

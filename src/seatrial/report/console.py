@@ -10,6 +10,7 @@ from typing import IO
 
 from seatrial.conductor.conclude import Conclusion
 from seatrial.probe.own_code import typed
+from seatrial.report.parts import optional
 from seatrial.report.summary import MainFigure, comm_variables, error_lines, headline, main_figures, sentence, summary
 from seatrial.report.text import amount, printable, size
 
@@ -18,6 +19,8 @@ __all__ = ["lines", "print_lines"]
 _RULE = "=" * 50
 _MOST_FINDINGS = 10
 _MOST_ROWS = 8
+_MOST_PAIRED = 8
+"""Ranks that a table of pairs has at most here; the report has larger ones."""
 _RED, _GREEN, _YELLOW = "31", "32", "33"
 _BEST_KNOWN = "busbw"
 _STRONGER = {"smoke": "quick", "quick": "standard", "standard": "burn-in"}
@@ -32,7 +35,8 @@ def lines(conclusion: Conclusion, report: Path | None = None) -> list[str]:
         *_planted(conclusion),
         f"judged {conclusion.verdict.judged} of {conclusion.verdict.figures} figures",
     ]
-    told += _reasons(conclusion) + _findings(conclusion) + _figures(conclusion) + _comm(conclusion)
+    told += _reasons(conclusion) + _findings(conclusion) + _figures(conclusion) + _pairs(conclusion)
+    told += _comm(conclusion)
     if report is not None:
         told.append(f"report: {printable(str(report))}")
         if report.suffix != ".html":
@@ -133,6 +137,24 @@ def _figures(conclusion: Conclusion) -> list[str]:
         for row in told
     ]
     return table + [printable(f"{check}: {count} more in the report") for check, count in left_out.items()]
+
+
+def _pairs(conclusion: Conclusion) -> list[str]:
+    """What was measured between two ranks, as a table."""
+    charts = optional("charts")
+    told = []
+    for table in charts.pairs(conclusion.trial.figures) if charts else ():
+        if len(table.columns) > _MOST_PAIRED:
+            told.append(printable(f"{table.title}: {len(table.columns)} ranks, see the report"))
+            continue
+        rows = [["", *map(str, table.columns)], *([f"rank {rank}", *cells] for rank, cells in table.rows)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        told.append(printable(f"{table.title}, from the rank of the row to that of the column"))
+        told += [
+            printable("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+            for row in rows
+        ]
+    return told
 
 
 def _name(line: MainFigure) -> str:
