@@ -95,7 +95,7 @@ _LEFT_OUT = (
     *(f"launch/{name}.py" for name in ("slurm", "slurm_driver", "slurm_words")),
     # It needs mpi4py, which an image that has it can have beside an installation.
     *("mpi.py", "worker/mpi.py", "worker/mpi_group.py", "worker/mpi_lane.py", "worker/mpi_library.py"),
-    *("worker/mpi_staging.py", "worker/mpi_types.py", "worker/mpi_work.py"),
+    *("worker/mpi_memory.py", "worker/mpi_staging.py", "worker/mpi_types.py", "worker/mpi_work.py"),
     # 15 kB for which there is no room: who is at fault is worked out where seatrial is installed.
     *("checks/_links_judge.py", "verdict/culprits"),
     "training/data/fetch.py",

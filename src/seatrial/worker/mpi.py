@@ -17,6 +17,7 @@ from torch.distributed import distributed_c10d
 
 from seatrial.errors import RequestError
 from seatrial.worker.mpi_library import device_aware, end_mpi, load_mpi
+from seatrial.worker.mpi_memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from seatrial.worker.mpi_group import MpiGroup
@@ -90,6 +91,8 @@ def _create(opts: Any, backend_options: Any) -> MpiGroup:
             " script with mpirun and let both count alike (RANK and WORLD_SIZE as the MPI launcher has them, or"
             ' init_method="mpi://").'
         )
+    if not _created:
+        keep_freed_memory()
     # Groups of the same members that are made one after the other must not be mistaken for one another.
     _created[members] += 1
     tag = zlib.crc32(repr((members, _created[members])).encode()) % 30_000
