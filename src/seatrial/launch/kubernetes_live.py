@@ -236,13 +236,14 @@ class Attempt:
         failed = [pod for pod in self._known.values() if pod.exit_code not in (0, None) and not pod.stopped]
         # Who looks after the pods deletes the others when one of them has failed, or was stopped.
         causes = [pod for pod in self._known.values() if pod.stopped and not pod.deleted] or failed
+        was_told = self._told.interrupted
         if causes:
             self._told.excuse(f"{causes[0].label} {causes[0].stopped or causes[0].ended}")
         for pod in self._known.values():
             if pod.stopped and not (pod.deleted and (causes or self._restarts)):
                 lost_at = self._told.lost_at(pod.number, any_node=self._under_mpi)
                 # A run that has come to its end without missing the pod had no more use for it.
-                if not self._told.over or lost_at is not None:
+                if not self._told.over or was_told or lost_at is not None:
                     self._told.stopped(f"the cluster: {pod.label} {pod.stopped}", lost_at)
         for pod in failed:
             if self._told.spoke and not (pod == first and self._told.over):
