@@ -137,25 +137,35 @@ def test_a_stack_that_says_nothing_of_the_step_loop_accuses_nobody() -> None:
 def test_at_the_deadline_all_alike_are_stuck_and_the_last_of_some_is_late() -> None:
     alike = {rank: _pulse(6) for rank in range(3)}
     stuck = [("stuck", 0), ("stuck", 1), ("stuck", 2)]
-    assert _told(at_deadline(alike, [0, 1, 2], False, {}, NOW)) == stuck
+    assert _told(at_deadline(alike, [0, 1, 2], False, {}, (), NOW)) == stuck
     behind = {0: _pulse(6), 1: _pulse(5), 2: _pulse(4)}
-    assert _told(at_deadline(behind, [0, 1, 2], False, {}, NOW)) == [("late", 2)]
-    assert _told(at_deadline({0: _pulse(7), 1: _pulse(6)}, [1], True, {}, NOW)) == [("late", 1)]
+    assert _told(at_deadline(behind, [0, 1, 2], False, {}, (), NOW)) == [("late", 2)]
+    assert _told(at_deadline({0: _pulse(7), 1: _pulse(6)}, [1], True, {}, (), NOW)) == [("late", 1)]
 
 
 def test_at_the_deadline_who_waits_inside_is_not_late() -> None:
     behind = {0: _pulse(7), 1: _pulse(6), 2: _pulse(6)}
-    assert _told(at_deadline(behind, [1, 2], True, {1: INSIDE, 2: INSIDE}, NOW)) == [("stuck", 1), ("stuck", 2)]
-    assert _told(at_deadline(behind, [1, 2], True, {1: INSIDE, 2: BEHIND}, NOW)) == [("late", 2)]
+    assert _told(at_deadline(behind, [1, 2], True, {1: INSIDE, 2: INSIDE}, (1, 2), NOW)) == [("stuck", 1), ("stuck", 2)]
+    assert _told(at_deadline(behind, [1, 2], True, {1: INSIDE, 2: BEHIND}, (1, 2), NOW)) == [("late", 2)]
+
+
+def test_at_the_deadline_those_that_were_not_asked_for_their_stacks_are_not_blamed() -> None:
+    # Wrong would be to take who was never asked for one that gave no answer.
+    pulses, asked = {rank: _pulse(6) for rank in range(40)}, range(16)
+    all_inside = dict.fromkeys(asked, INSIDE)
+    assert _told(at_deadline(pulses, range(40), False, all_inside, asked, NOW)) == [("stuck", rank) for rank in pulses]
+    assert _told(at_deadline(pulses, range(40), False, {**all_inside, 7: BEHIND}, asked, NOW)) == [("late", 7)]
+    silent = {rank: INSIDE for rank in asked if rank != 3}
+    assert _told(at_deadline(pulses, range(40), False, silent, asked, NOW)) == [("late", 3)]
 
 
 def test_at_the_deadline_a_moment_in_state_d_is_no_fault_and_a_stop_is() -> None:
     def held(state: str, since: float) -> dict[int, Pulse]:
         return {0: _pulse(6), 1: _pulse(6, state=state, held_since=since)}
 
-    assert _told(at_deadline(held("D", NOW - 1), [0, 1], False, {}, NOW)) == [("stuck", 0), ("stuck", 1)]
-    assert _told(at_deadline(held("D", NOW - 16), [0, 1], False, {}, NOW)) == [("frozen", 1)]
-    assert _told(at_deadline(held("T", NOW - 1), [0, 1], False, {}, NOW)) == [("frozen", 1)]
+    assert _told(at_deadline(held("D", NOW - 1), [0, 1], False, {}, (), NOW)) == [("stuck", 0), ("stuck", 1)]
+    assert _told(at_deadline(held("D", NOW - 16), [0, 1], False, {}, (), NOW)) == [("frozen", 1)]
+    assert _told(at_deadline(held("T", NOW - 1), [0, 1], False, {}, (), NOW)) == [("frozen", 1)]
 
 
 def test_state_d_with_progress_is_not_held() -> None:

@@ -247,7 +247,7 @@ def _fully_shard() -> Any:
     return fully_shard
 
 
-PARTS = {
+PARTS: dict[str, tuple[Callable[..., None], ...]] = {
     "collectives": (reductions, movements),
     # In halves: where other processes want the cores, each wait that spins costs a time slice of the scheduler.
     "random": (partial(sequences, range(500)),),

@@ -1,6 +1,7 @@
 """Hosts that are containers with an sshd (``deploy/images``), started as docs/launching.md says, one command a host.
 
 SEATRIAL_TEST_BASE_IMAGE names a Debian image with Python of our version that podman has; torch is mounted from here.
+tools/make_base_image.sh makes one.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Vigil:
         if self.starting:
             self.seen = watch.stopped(pulses, waiting, now)
             if not self.seen and now >= self._until:
-                self.seen = watch.at_deadline(pulses, waiting, bool(self.done), {}, now)
+                self.seen = watch.at_deadline(pulses, waiting, bool(self.done), {}, (), now)
                 return "deadline"
             return "trouble" if self.seen else None
         found = watch.suspects(pulses, waiting, bool(self.done), now, together=self._together)
@@ -100,7 +100,8 @@ class Vigil:
         if self.seen and now < self._until:
             return "trouble"
         if now >= self._until:
-            self.seen = watch.at_deadline(pulses, waiting, bool(self.done), self._fresh(waiting), now)
+            stacks = self._fresh(waiting)
+            self.seen = watch.at_deadline(pulses, waiting, bool(self.done), stacks, self._peeked, now)
             return "deadline"
         return None
 

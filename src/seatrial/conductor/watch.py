@@ -203,20 +203,24 @@ def at_deadline(
     waiting_for: Collection[int],
     others_done: bool,
     stacks: Mapping[int, str],
+    peeked: Collection[int],
     now: float,
 ) -> list[Seen]:
     """Who is told of when the deadline of a step passes: those who are behind, or all alike as stuck together.
 
-    Who waits inside an operation is behind for no fault of its own: what it waits for did not come.
+    Who waits inside an operation is behind for no fault of its own: what it waits for did not come. ``peeked`` are the
+    ranks that were asked for their stacks; who gave none is outside. Of thousands only some are asked: of the others
+    nobody knows where they are, so where somebody waits inside they are not told of.
     """
     held = _held(pulses, waiting_for, now)
     if held:
         return held
-    outside = [rank for rank in sorted(waiting_for) if not is_inside(stacks.get(rank, ""))]
-    furthest = max((pulse.number for pulse in pulses.values()), default=0)
-    behind = [rank for rank in outside if pulses[rank].number < furthest or others_done]
-    if len(outside) < len(waiting_for):
-        behind = outside
+    inside = {rank for rank, text in stacks.items() if is_inside(text)}
+    if inside:
+        behind = [rank for rank in sorted(waiting_for) if rank in peeked and rank not in inside]
+    else:
+        furthest = max((pulse.number for pulse in pulses.values()), default=0)
+        behind = [rank for rank in sorted(waiting_for) if pulses[rank].number < furthest or others_done]
     if behind and (others_done or len(behind) < len(waiting_for)):
         fewest = min(pulses[rank].number for rank in behind)
         return late(pulses, [rank for rank in behind if pulses[rank].number == fewest], now)
