@@ -82,7 +82,7 @@ class HostsSandbox:
             env=self._environ(container),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE,
             start_new_session=True,
         )
 

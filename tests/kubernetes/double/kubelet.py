@@ -6,14 +6,13 @@ kinds of probes are not known, and limits of CPU and memory hold nobody back.
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import threading
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kubernetes.double.names import hosts_file
 from kubernetes.double.pods import World, phase
@@ -41,7 +40,7 @@ class _Run:
     pod: Object
     folder: Path
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    readers: dict[str, threading.Thread] = field(default_factory=dict)
+    readers: dict[str, list[threading.Thread]] = field(default_factory=dict)
     ended: dict[str, int] = field(default_factory=dict)
     """Exit codes, as a shell tells them."""
     restarts: dict[str, int] = field(default_factory=dict)
@@ -84,7 +83,7 @@ class Kubelet:
         for run in self._runs.values():
             for process in run.processes.values():
                 process.wait(timeout=10)
-            for reader in run.readers.values():
+            for reader in (each for pair in run.readers.values() for each in pair):
                 reader.join(timeout=5)
 
     def _look(self, run: _Run) -> None:
@@ -153,8 +152,11 @@ class Kubelet:
         run.processes[name] = process
         run.started_at[name] = now()
         log = log_file(self._folder, run.pod, name)
-        run.readers[name] = threading.Thread(target=_keep_log, args=(process, log), name=f"log of {name}", daemon=True)
-        run.readers[name].start()
+        # Streams are put together by whole lines, as container runtimes do it.
+        streams = [stream for stream in (process.stdout, process.stderr) if stream is not None]
+        run.readers[name] = [threading.Thread(target=_keep_log, args=(stream, log), daemon=True) for stream in streams]
+        for reader in run.readers[name]:
+            reader.start()
         self._world.store.event(run.pod, "Normal", "Started", f"Started container {name}")
 
     def _resolved(self, run: _Run, container: Object) -> Container:
@@ -209,7 +211,8 @@ class Kubelet:
         for name, process in list(run.processes.items()):
             code = process.poll()
             if code is not None:
-                run.readers[name].join(timeout=5)
+                for reader in run.readers[name]:
+                    reader.join(timeout=5)
                 del run.processes[name]
                 run.ended[name] = 128 - code if code < 0 else code
 
@@ -326,9 +329,8 @@ class Kubelet:
                     file.write_text(text)
 
 
-def _keep_log(process: subprocess.Popen[bytes], log: Path) -> None:
-    assert process.stdout is not None
-    with open(log, "ab", buffering=0) as file, contextlib.closing(process.stdout) as stream:
+def _keep_log(stream: IO[bytes], log: Path) -> None:
+    with open(log, "ab", buffering=0) as file, stream:
         while part := stream.readline(_MOST_LINE):
             ends = part.endswith(b"\n")
             stamp = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")

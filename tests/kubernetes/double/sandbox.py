@@ -60,7 +60,7 @@ class Sandbox(Protocol):
         """Makes the network of a pod, and returns its address."""
 
     def start(self, container: Container) -> subprocess.Popen[bytes]:
-        """Its output, both streams in one, comes through the pipe ``stdout``."""
+        """Its output comes through the pipes ``stdout`` and ``stderr``."""
 
     def terminate(self, process: subprocess.Popen[bytes]) -> None:
         """SIGTERM to the first process of the container."""
