@@ -160,7 +160,8 @@ def test_a_rank_learns_its_place(
     done = told_by_rank({"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_RANK": str(local_rank)})
     assert done.stdout == (
         f"[] SEATRIAL_GROUP_RANK={host} SEATRIAL_GROUP_WORLD_SIZE=4 SEATRIAL_LOCAL_RANK={local_rank}"
-        f" SEATRIAL_LOCAL_WORLD_SIZE={local_world_size} SEATRIAL_NODE_RANK={rank} SEATRIAL_PEER={peers}\n"
+        f" SEATRIAL_LOCAL_WORLD_SIZE={local_world_size} SEATRIAL_NIC=route SEATRIAL_NODE_RANK={rank}"
+        f" SEATRIAL_PEER={peers}\n"
     ), done.stderr
 
 

@@ -94,7 +94,7 @@ def test_in_an_allocation_srun_starts_the_agents(monkeypatch: pytest.MonkeyPatch
 def test_the_agents_learn_names_of_other_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The way to the other nodes may be another one than that to us."""
     (tmp_path / "scontrol").write_text("#!/bin/sh\nprintf 'n0\\nn1\\nn2\\n'\n")
-    (tmp_path / "srun").write_text("#!/bin/sh\necho $SEATRIAL_PEER, $1\n")
+    (tmp_path / "srun").write_text("#!/bin/sh\necho $SEATRIAL_NIC, $SEATRIAL_PEER, $1\n")
     for stub in tmp_path.iterdir():
         stub.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
@@ -103,7 +103,7 @@ def test_the_agents_learn_names_of_other_nodes(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     for argv in (["sh", "-c", script], rendered(Processes(**fields(where(nodes=3)))).argv):
         done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True)
-        assert done.stdout == "n0 n2, --nodes=3\n"
+        assert done.stdout == "route, n0 n2, --nodes=3\n"
 
 
 def test_what_is_asked_for_is_handed_on_as_it_is() -> None:

@@ -189,10 +189,13 @@ def test_nodes_meet_on_the_network_between_them(hosts: Callable[[int], Hosts], m
     for host in made.each[1:]:
         host.join_network(f"10.88.0.{host.number}/24")
         (host.etc / "hosts").write_text("127.0.0.1 localhost\n10.88.0.1 node1\n10.88.0.2 node2\n")
-    ended = OnHosts(made, mpirun, "bootstrap", "--hosts", "node1:1,node2:1").ended()
+    ended = OnHosts(made, mpirun, "host,bootstrap", "--hosts", "node1:1,node2:1").ended()
     assert ended.exit_code == 0, ended.errors
     seen = {event["hostname"]: event["address"] for event in ended.events() if event["kind"] == "node"}
     assert seen == {"node1": "10.88.0.1", "node2": "10.88.0.2"}
+    chosen = [fact["value"]["chosen"] for fact in ended.report["facts"] if fact["name"] == "host"]
+    assert [set(by_name) for by_name in chosen] == [{"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}] * 2
+    assert all("eth1" in str(choice) for by_name in chosen for choice in by_name.values())
 
 
 @pytest.mark.hosts

@@ -3,10 +3,11 @@
 It learns everything from its environment: SEATRIAL_CONTROL (host:port of the conductor, or several ports to try, or
 fd:NUMBER of a connection that is open), SEATRIAL_TOKEN, SEATRIAL_NODE_RANK (a number, or the name of the variable that
 holds it, such as SLURM_NODEID); optionally SEATRIAL_NODES_HERE, where several nodes share a machine and its cores,
-SEATRIAL_PEER, names or addresses of other nodes, SEATRIAL_KEEP, a folder where it leaves its events and the output of
-its ranks (without it, the last of that output is sent to the conductor at the end), and, when it is the agent of one
-rank among several on its machine, SEATRIAL_LOCAL_RANK and SEATRIAL_LOCAL_WORLD_SIZE, SEATRIAL_GROUP_RANK (which
-machine) and SEATRIAL_GROUP_WORLD_SIZE (of how many).
+SEATRIAL_PEER, names or addresses of other nodes, SEATRIAL_NIC=route where Gloo and NCCL are to take the interface of
+the way to those, SEATRIAL_KEEP, a folder where it leaves its events and the output of its ranks (without it, the last
+of that output is sent to the conductor at the end), and, when it is the agent of one rank among several on its machine,
+SEATRIAL_LOCAL_RANK and SEATRIAL_LOCAL_WORLD_SIZE, SEATRIAL_GROUP_RANK (which machine) and SEATRIAL_GROUP_WORLD_SIZE (of
+how many).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from seatrial.agent.serve import Agent
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.cpu import usable_cores
 from seatrial.probe.names import is_loopback
+from seatrial.probe.network import interface_to
 from seatrial.verdict.handshake import proof, proves
 from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder, encode
 
@@ -92,6 +94,8 @@ def _join() -> Agent:
         ) from error
     # Before we are heard of: while a resolver keeps us waiting we would be a node that says nothing.
     address = _address(os.environ.get("SEATRIAL_PEER", "").split()[:: 1 if node_rank else -1], needed=host == "fd")
+    if os.environ.get("SEATRIAL_NIC") == "route" and address:
+        _take_interface(address)
     if host == "fd":
         connection, received = _open_already(addresses[0][1], token, node_rank)
     else:
@@ -141,6 +145,13 @@ def _address(peers: list[str], *, needed: bool) -> str:
         if not is_loopback(found):
             return found
     return ""
+
+
+def _take_interface(address: str) -> None:
+    """Have Gloo and NCCL meet where the nodes do, unless the user says where; NCCL's = takes the name as it is."""
+    if name := interface_to(address):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
 
 
 def _meet(addresses: list[tuple[str, int]], token: str, node_rank: int) -> tuple[socket.socket, bytes]:

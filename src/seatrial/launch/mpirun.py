@@ -49,7 +49,7 @@ _AGENT = (
     " node = next(n for n in range(len(slots)) if rank < sum(slots[: n + 1])); local = rank - sum(slots[:node]);"
     ' told == local or sys.exit(f"the launcher has made rank {rank} number {told} of its host, not number {local}");'
     ' tell = {"NODE_RANK": rank, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": slots[node], "GROUP_RANK": node,'
-    ' "GROUP_WORLD_SIZE": len(slots), "PEER": " ".join((names[node + 1 :] + names[:node])[:2])};'
+    ' "GROUP_WORLD_SIZE": len(slots), "PEER": " ".join((names[node + 1 :] + names[:node])[:2]), "NIC": "route"};'
     ' e.update({f"SEATRIAL_{name}": str(value) for name, value in tell.items()}); del a[1:];'
     ' runpy.run_module("seatrial.agent.main", run_name="__main__", alter_sys=True)'
 )

@@ -29,7 +29,7 @@ _BESIDE_THE_TRIAL_S = 300
 """Of a job's time limit: agents join, ranks start and end, before and after the deadline of the trial."""
 _ASK_S = 20.0
 # The way to the other nodes counts, not that to us: two of them, as one may be the node itself.
-_WITH_PEERS = r'export SEATRIAL_PEER="$(scontrol show hostnames | sed -n -e 1p -e \$p)"; exec'
+_WITH_PEERS = r'export SEATRIAL_NIC=route SEATRIAL_PEER="$(scontrol show hostnames | sed -n -e 1p -e \$p)"; exec'
 
 _REQUESTED = (
     Option(flags=("--partition",), name="partition", help="Slurm's partition.", metavar="NAME"),
