@@ -21,8 +21,8 @@ def keep_freed_memory() -> bool:
     """Let freed memory stay with this process, where libc is glibc and the user has not said otherwise.
 
     A large reduction takes a buffer with malloc and frees it at its end. glibc returns a block of more than 32 MiB to
-    the system each time, and each of its pages is then made and zeroed anew in the next call, which takes as long as
-    the reduction itself. Returns whether glibc was told.
+    the system each time, and each of its pages is then made and zeroed anew in the next call, which takes a
+    third of its time. Returns whether glibc was told.
     """
     if any(name in os.environ for name in _OF_THE_USER) or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
         return False
