@@ -48,8 +48,7 @@ def under(
         (2, "collectives points groups shapes train"),
         (2, "random"),
         (2, "more-random"),
-        (3, "collectives points groups train"),
-        (4, "collectives points groups train"),
+        *((np, parts) for np in (3, 4) for parts in ("collectives", "points groups train")),
     ],
 )
 def test_every_operation_gives_what_gloo_gives(mpirun: str, np: int, parts: str) -> None:
