@@ -90,7 +90,7 @@ def package(tmp_path: Path) -> Iterator[str]:
     (root / "__init__.py").touch()
     hooks = list(sys.path_hooks)
     sys.path.insert(0, str(tmp_path))
-    install(str(root), bz2.compress(index + b"\n" + b"".join(texts)) + raw)
+    install(str(root), bz2.compress(b"\n" + index + b"\n" + b"".join(texts)) + raw)
     yield root.name
     sys.path.remove(str(tmp_path))
     sys.path_hooks[:] = hooks

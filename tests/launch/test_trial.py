@@ -41,7 +41,7 @@ def _judged_by_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 def tells(scene: str, damaged: int = 0, error: Exception | None = None, until: int | None = None) -> Conduct:
     """A conductor that hands on the events of a scene, and then ends as it is told to."""
 
-    def conduct_double(job: Job, folder: Path, keep: Keep, caught: list[int], meeting: Any) -> int:
+    def conduct_double(job: Job, folder: Path, keep: Keep, caught: list[int], meeting: Any, hear: Any) -> int:
         events = healthy(run=job.run).events if scene == "healthy" else SCENES[scene]().events
         for event in events[:until]:
             keep({**event, "run": job.run})

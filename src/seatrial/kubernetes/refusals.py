@@ -47,12 +47,12 @@ def refusal(target: str, namespace: str | None, complaint: str) -> SeatrialError
         return SeatrialError(
             f"a quota of the namespace does not allow it: {_tail(complaint)}; ask for less, or raise it"
         )
+    if "immutable" in said or "already exists" in said:
+        return RequestError(f"objects of that name are there already: {_tail(complaint)}; take another --name.")
     if "(forbidden)" in said or "forbidden:" in said:
         return RequestError(f"you may not do that there: {_tail(complaint)}; ask for the right, or use --namespace.")
     if any(sign in said for sign in _UNREACHABLE):
         return SeatrialError(f"the cluster does not answer: {_tail(complaint)}; see that kubectl get pods works")
-    if "immutable" in said or "already exists" in said:
-        return RequestError(f"objects of that name are there already: {_tail(complaint)}; take another --name.")
     return RequestError(f"the cluster refused the manifests: {_tail(complaint)}; change what it names.")
 
 
