@@ -14,7 +14,10 @@ __all__ = ["make_optimizer"]
 
 
 def make_optimizer(recipe: Recipe, parameters: list[nn.Parameter], device: torch.device) -> torch.optim.Optimizer:
-    """One pass over each parameter; on a GPU one kernel for all of them. Betas of Adam are the usual 0.9 and 0.999."""
+    """One pass over each parameter; on a GPU one kernel for all of them. Betas of Adam are the usual 0.9 and 0.999.
+
+    Not for parameters that are spread over ranks: torch has no such SGD for them.
+    """
     kinds: dict[str, type[torch.optim.Optimizer]] = {
         "sgd": torch.optim.SGD,
         "adam": torch.optim.Adam,
@@ -24,6 +27,7 @@ def make_optimizer(recipe: Recipe, parameters: list[nn.Parameter], device: torch
     options: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
     if recipe.optimizer == "sgd":
         options.update(momentum=recipe.momentum, nesterov=recipe.momentum > 0)
-    if device.type in ("cpu", "cuda") and "fused" in inspect.signature(kind).parameters:
+    spread = any(hasattr(parameter, "to_local") for parameter in parameters)
+    if device.type in ("cpu", "cuda") and not spread and "fused" in inspect.signature(kind).parameters:
         options["fused"] = True
     return kind(parameters, **options)
