@@ -1,7 +1,7 @@
 """What all targets of the fuzz share: inputs that are counted, a watchdog that shows the input, what a sentence is.
 
 A target is a pair: a strategy that makes inputs and a function that takes one and fails where the house's promise is
-broken. ``explore`` runs it. SEATRIAL_FUZZ_SEED repeats a run whose seed was printed.
+broken. ``explore`` runs it. SEATRIAL_TEST_FUZZ_SEED repeats a run whose seed was printed.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class HangError(Exception):
 
 def explore(target: Target[Input], examples: int) -> None:
     """Give the target so many different inputs, from a seed that is printed."""
-    chosen = int(os.environ.get("SEATRIAL_FUZZ_SEED") or random.SystemRandom().getrandbits(32))
-    print(f"fuzz {target.name}: SEATRIAL_FUZZ_SEED={chosen}")
+    chosen = int(os.environ.get("SEATRIAL_TEST_FUZZ_SEED") or random.SystemRandom().getrandbits(32))
+    print(f"fuzz {target.name}: SEATRIAL_TEST_FUZZ_SEED={chosen}")
 
     @seed(chosen)
     @settings(max_examples=examples)
