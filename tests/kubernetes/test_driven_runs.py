@@ -82,6 +82,14 @@ def test_a_pod_that_is_evicted_blames_nobody(cluster: Cluster, tmp_path: Path) -
     assert all(finding["severity"] != "fail" for finding in found.report["findings"])
 
 
+def test_a_pod_that_is_evicted_before_the_first_one_runs_ends_the_run(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.plant({"fault": "evicted", "pods": "*-1-*"}, {"fault": "image-pull", "pods": "*-0-*"})
+    found = driven(cluster, tmp_path / "out", "--on=job")
+    assert found.code == 130, found.errors
+    assert "was evicted" in found.errors
+    assert all(finding["severity"] != "fail" for finding in found.report["findings"])
+
+
 def test_the_first_pod_out_of_memory_is_told_and_nobody_blamed(cluster: Cluster, tmp_path: Path) -> None:
     cluster.plant({"fault": "oom-killed", "pods": "*-0-*", "after_log": _HALF_WAY})
     found = driven(cluster, tmp_path / "out", "--on=job")

@@ -64,7 +64,7 @@ class Cluster:
             ("delete*", f"touch {at}/deleted"),
             ("'get pods'*", f"if [ -e {at}/deleted ]; then cat {at}/none; else cat {at}/pods; fi"),
             ("'get events'*", f"cat {at}/none"),
-            ("'get job'*", "echo job.batch/trial-1"),
+            ("'get job'*", "echo '{}'"),
             ("logs*", "sleep 20"),
         )
         self.kubectl = Kubectl(program=program, namespace=None)
@@ -193,6 +193,31 @@ def test_somebody_deletes_it_before_it_runs(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, [], ("'get job'*", "exit 0"))
     assert "job.batch/trial-1 is gone: somebody has deleted it" in str(cluster.failure())
     assert cluster.told.interrupted
+
+
+def test_a_pod_that_is_evicted_before_the_first_one_runs(tmp_path: Path) -> None:
+    evicted = waiting(1, spec__nodeName="gpu-1", status__phase="Failed", status__reason="Evicted")
+    cluster = Cluster(tmp_path, [waiting(0), evicted])
+    attempt = cluster.attempt()
+    attempt.hold()
+    assert attempt.end(keep=False) == []
+    assert cluster.told.interrupted
+    (by,) = [event["by"] for event in cluster.events if event["kind"] == "interrupted"]
+    assert by == "the cluster: pod trial-1-1-x on node gpu-1 was evicted"
+
+
+def test_a_pod_that_fails_before_the_first_one_runs(tmp_path: Path) -> None:
+    state = {"terminated": {"exitCode": 3, "reason": "Error"}}
+    failed = waiting(1, status__phase="Failed", status__containerStatuses=[{"name": "seatrial", "state": state}])
+    told = str(Cluster(tmp_path, [waiting(0), failed]).failure())
+    assert "pod trial-1-1-x ended with exit code 3 before the first pod has run; its log is in" in told
+
+
+def test_a_workload_that_is_given_up_before_a_pod_was_seen(tmp_path: Path) -> None:
+    why = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "the limit is reached"}
+    (tmp_path / "job").write_text(json.dumps({"status": {"conditions": [why]}}))
+    told = str(Cluster(tmp_path, [], ("'get job'*", f"cat {tmp_path}/job")).failure())
+    assert "has failed before its first pod ran (BackoffLimitExceeded: the limit is reached)" in told
 
 
 def test_what_is_refused_half_way_is_deleted_too(tmp_path: Path) -> None:

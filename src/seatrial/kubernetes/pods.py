@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["PodSeen", "complaints", "first_pod", "pods_of"]
+__all__ = ["PodSeen", "complaints", "failure", "first_pod", "pods_of"]
 
 _NAME = r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
 _MOST_WORDS = 300
@@ -96,6 +96,15 @@ def complaints(answer: Any, run: str) -> tuple[str, ...]:
             when = _text(item, "lastTimestamp") or _text(item, "eventTime")
             found.append((when, _one_line(_text(item, "message")), _text(item, "reason")))
     return tuple(dict.fromkeys(message for _, message, reason in sorted(found) if "Create" in reason and message))
+
+
+def failure(workload: Any) -> str:
+    """Why whoever looks after a workload has given it up; empty: they have not."""
+    for condition in _list(workload, "status", "conditions"):
+        if _text(condition, "type") == "Failed" and _text(condition, "status") == "True":
+            told = (_text(condition, "reason"), _one_line(_text(condition, "message")))
+            return ": ".join(word for word in told if word) or "no reason"
+    return ""
 
 
 def _pod(item: Any) -> PodSeen:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.errors import SeatrialError
-from seatrial.kubernetes.pods import PodSeen, complaints, first_pod, pods_of
+from seatrial.kubernetes.pods import PodSeen, complaints, failure, first_pod, pods_of
 from seatrial.kubernetes.workload import JOIN_TIMEOUT_S
 from seatrial.launch.job import Job, Processes
 from seatrial.launch.kubectl import Asked, Kubectl
@@ -100,6 +100,8 @@ class Attempt:
         self._complaints: tuple[str, ...] = ()
         """Of the cluster's controllers."""
         self._workload_gone = False
+        self._given_up = ""
+        """Why, by whoever looks after the workload."""
         self._log: Followed | None = None
         self._kept = Kept(kubectl, folder)
         self._words = ""
@@ -122,7 +124,7 @@ class Attempt:
         while not self._caught:
             self._ask()
             self._listen()
-            if self._has_ended() or self._has_failed():
+            if self._has_ended() or self._has_failed() or self._never_began():
                 return
             self._see_that_it_goes_on()
             time.sleep(_TURN_S)
@@ -159,6 +161,7 @@ class Attempt:
                     self._complaints = complaints(answer.json, self._made.run)
             elif what == "workload" and answer.code == 0:
                 self._workload_gone = not answer.out.strip()
+                self._given_up = failure(answer.json)
             elif answer.code != 0:
                 self._complaint = answer.complaint
         if now < self._look_at:
@@ -167,7 +170,7 @@ class Attempt:
         self._begin("pods", "get", "pods", "-l", selector_of(self._made.run), "-o", "json")
         if len(self._pods) < self._wanted():
             self._begin("events", "get", "events", "--field-selector", "type=Warning", "-o", "json")
-            self._begin("workload", "get", self._made.workload, "--ignore-not-found", "-o", "name")
+            self._begin("workload", "get", self._made.workload, "--ignore-not-found", "-o", "json")
 
     def _begin(self, what: str, *words: str) -> None:
         if what not in self._asking:
@@ -230,6 +233,24 @@ class Attempt:
             # What it had still to say after its last step may have been the worst.
             self._cut = self._told.over
         self._conclude(first)
+        return True
+
+    def _never_began(self) -> bool:
+        """Whether a pod has come to its end before the first one ran: whoever looks after them makes no other."""
+        gone = [pod for pod in self._known.values() if pod.stopped or pod.state == "ended"]
+        if self._log is not None or self._restarts or not (gone or self._given_up):
+            return False
+        if not self._lasts("none began", _GONE_S):
+            return False
+        if not gone:
+            raise SeatrialError(f"{self._made.workload} has failed before its first pod ran ({self._given_up})")
+        # The others are deleted for the sake of the one that went by itself.
+        cause = min(gone, key=lambda pod: pod.deleted)
+        if not cause.stopped:
+            raise SeatrialError(
+                f"{cause.label} {cause.ended} before the first pod has run; its log is in {self._folder}"
+            )
+        self._told.stopped(f"the cluster: {cause.label} {cause.stopped}")
         return True
 
     def _conclude(self, first: PodSeen) -> None:
