@@ -21,6 +21,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def test_a_pod_that_is_evicted_blames_nobody(cluster: Cluster, tmp_path: Path) -> None:
+    # Not before: process 1 of a container that is not ready for SIGTERM never gets it, and ends a minute later.
     evicted = plant_after(cluster, HALF_WAY, {"fault": "evicted", "pods": "trial-1-1-*"})
     ended = driven(cluster, tmp_path / "out", SHORT_TRIAL, meanwhile=evicted)
     assert ended.code == 130, ended.said

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from seatrial.checks._one_batch_judge import doubtful, judge_one_batch
 from seatrial.checks.base import STARVED, last_told
 from seatrial.training.references import find_reference
 from seatrial.verdict.evidence import Evidence
@@ -20,23 +21,24 @@ __all__ = ["LOSS_WINDOW", "accuracy_limit", "judge", "suspects"]
 
 LOSS_WINDOW = 10
 """The loss falls when its mean over so many last points is below that over so many first ones."""
-_NEEDED = ("compute_s", "accuracy", "evaluated", "runs", "digest")
+_NEEDED = ("compute_s", "accuracy", "evaluated", "runs", "digest", "one_batch")
 _SHOWN = 16
 _NOBODY = Culprit(kind="none", name="nobody can be named")
 
 
 def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
-    """The ranks that compute slowly, and with them one typical rank of their model to compare with.
+    """The ranks that compute wrongly or slowly, and with the slow ones one typical rank of their model to compare with.
 
     That rank comes first and then the worst, because only so many are measured again, and nobody without the first.
     """
     fleets = [fleet for fleet in _fleets(evidence) if fleet.outliers]
     slow = [(-fleet.first[rank].value / fleet.limit.value, rank) for fleet in fleets for rank in fleet.outliers]
-    return tuple(dict.fromkeys([*(fleet.reference for fleet in fleets), *(rank for _, rank in sorted(slow))]))
+    slowest = [*(fleet.reference for fleet in fleets), *(rank for _, rank in sorted(slow))]
+    return tuple(dict.fromkeys([*doubtful(evidence), *slowest]))
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
-    """It learns, the replicas are equal bit for bit, every test sample is counted, and no rank is slow when alone."""
+    """It learns, the replicas are equal bit for bit, every test sample is counted, and no rank is wrong or slow."""
     evidence = replace(evidence, figures=last_told(evidence.figures))
     parts = [_judge_nonfinite(evidence)]
     if not parts[0].findings:
@@ -47,6 +49,8 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             _judge_digests(evidence),
             *(_judge_fleet(evidence, fleet) for fleet in _fleets(evidence)),
         ]
+    # Also where the training was given up: a wrong rank may be why.
+    parts.append(judge_one_batch(evidence))
     return Ruling(
         findings=tuple(finding for part in parts for finding in part.findings),
         judged=tuple(entry for part in parts for entry in part.judged),

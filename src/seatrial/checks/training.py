@@ -1,4 +1,4 @@
-"""Real training with DistributedDataParallel: does it learn, do the replicas stay equal, and is no rank slow.
+"""Real training with DistributedDataParallel: does it learn, do the replicas stay equal, and is no rank slow or wrong.
 
 Up to 32 ranks train on the digits that ship with the package, with a fixed global batch and number of steps, so that
 the target does not depend on the number of ranks. Above, a synthetic workload grows with the world and has references
@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from seatrial.checks._convolution import count_wrong_convolution
 from seatrial.checks._training_judge import LOSS_WINDOW, accuracy_limit, judge, suspects
 from seatrial.checks.base import STARVED, TELL_EVERY_S, Check, Held
 from seatrial.errors import RequestError
+from seatrial.probe.arithmetic import arithmetic
 from seatrial.training.data import find_workload
 from seatrial.training.models import find_model
 from seatrial.training.recipe import MAX_DIGITS_RANKS, Recipe, fit_to_world
@@ -103,6 +105,8 @@ def limits(params: Params) -> tuple[Held, ...]:
         Held(what="accuracy", limit="equal on all ranks", origin="exact"),
         Held(what="evaluated", limit="every test sample, once a run", origin="exact"),
         Held(what="digest", limit="equal on ranks of one kind", origin="exact"),
+        Held(what="one_batch", limit="equal on ranks that compute alike, each time", origin="vote of these ranks"),
+        Held(what="wrong_elements, measured again", limit="0", origin="exact"),
         *(
             Held(what=f"compute_s, {num_ranks} ranks", limit=rule, origin="fleet of one device model, again alone")
             for num_ranks, rule in fleet_rules()
@@ -143,7 +147,8 @@ def _due(params: Params, world_size: int) -> tuple[str, str]:
 
 
 def measure(context: Context, params: Params) -> None:
-    """Train once, or again and again for ``duration_s``; in a repeat only compute, alone."""
+    """Train once, or again and again for ``duration_s``, and before and after it compute the one batch that all ranks
+    compute; in a repeat only compute, alone."""
     from seatrial.training.alone import compute_alone
     from seatrial.training.runs import Runs
     from seatrial.training.trainer import train
@@ -158,12 +163,20 @@ def measure(context: Context, params: Params) -> None:
         context.figure("compute_s", median(best.seconds), "s", "low")
         if context.device.type == "cpu":
             context.figure("cpu_share", best.cpu_share, "1")
+        for turn in range(_REPEATS):
+            _tell_one_batch(context, recipe, full_count)
+            wrong, places = count_wrong_convolution(context.device, turn)
+            context.figure("wrong_elements", wrong, "1", "low", variant="convolution", step=turn)
+            if wrong:
+                context.fact("wrong_values", {"count": wrong, "which_place_got_expected": places})
         return
     if context.group is None:
         raise RequestError("training needs the group that bootstrap forms; add bootstrap to checks.")
     first = context.group_rank == 0
     if first:
         context.fact("recipe", {"key": key, "workload": recipe.workload, "num_test": recipe.data().num_test})
+    asked = recipe
+    _tell_one_batch(context, asked, full_count)
     runs, began = Runs(full_count=full_count), time.monotonic()
     told_at = began
     while True:
@@ -181,6 +194,7 @@ def measure(context: Context, params: Params) -> None:
         wanted = _wait_for_others_to_agree(context, params, began, started, told_at) if params.duration_s else _STOP
         if wanted != _AGAIN:
             _tell(context, runs)
+            _tell_one_batch(context, asked, full_count)
             told_at = time.monotonic()
         if wanted == _STOP:
             return
@@ -198,6 +212,15 @@ def _tell(context: Context, runs: Runs) -> None:
     context.figure("runs", len(runs.accuracies), "1")
     # Digests of other numbers of runs are never equal: each says which it is of.
     context.fact("digest", {"runs": len(runs.accuracies), "digest": runs.digest()})
+
+
+def _tell_one_batch(context: Context, recipe: Recipe, local_count: int) -> None:
+    from seatrial.training.one_batch import compute_one_batch
+
+    context.phase("one batch")
+    found = compute_one_batch(recipe, device=context.device.torch, local_count=local_count)
+    alike = arithmetic(context.device.units)
+    context.fact("one_batch", {"scores": found.scores, "gradients": found.gradients, "alike": alike})
 
 
 def _tell_losses(context: Context, losses: tuple[float, ...]) -> None:
