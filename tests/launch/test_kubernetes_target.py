@@ -14,10 +14,10 @@ from test_docs_commands import runnable
 
 from seatrial.errors import RequestError
 from seatrial.launch import kubernetes, script
-from seatrial.launch.conduct import would_start
 from seatrial.launch.program import dry_run
 from seatrial.launch.pyz import parse
 from seatrial.launch.request import job_of, request_of
+from seatrial.launch.targets import would_start
 from seatrial.launch.train_request import resolve
 from seatrial.launch.trial import run
 from seatrial.probe.identity import Identity
