@@ -64,3 +64,10 @@ def test_a_training_whose_pod_has_no_memory_left_fails(cluster: Cluster, tmp_pat
     ended = driven(cluster, tmp_path / "out", ("train", "--epochs=1000", "--", "digits"), meanwhile=killed)
     assert ended.code == 1, ended.said
     assert re.search(r"pod trial-1-1-\S+ on node node-\d was killed because it needed more memory", ended.said)
+
+
+@pytest.mark.slow
+def test_a_training_is_stopped_by_ctrl_c(cluster: Cluster, tmp_path: Path) -> None:
+    words = ("train", "--epochs=1000", "--", "digits")
+    ended = driven(cluster, tmp_path / "out", words, meanwhile=stop(cluster, "local rank 0, process"))
+    assert ended.code == 130, ended.said

@@ -50,9 +50,10 @@ def test_ctrl_c_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
     assert ended.code == 130, ended.said
 
 
-def test_a_first_pod_that_somebody_deletes_interrupts_the_run(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.plant({"fault": "deleted", "pods": "trial-1-0-*", "after_log": HALF_WAY})
-    ended = driven(cluster, tmp_path / "out", SHORT_TRIAL)
+@pytest.mark.parametrize("pods", ["trial-1-0-*", "trial-1-1-*"])
+def test_a_pod_that_somebody_deletes_interrupts_the_run(pods: str, cluster: Cluster, tmp_path: Path) -> None:
+    deleted = plant_after(cluster, HALF_WAY, {"fault": "deleted", "pods": pods})
+    ended = driven(cluster, tmp_path / "out", SHORT_TRIAL, meanwhile=deleted)
     assert ended.code == 130, ended.said
     assert "was deleted" in ended.said
     assert not ended.blames
