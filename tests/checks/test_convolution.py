@@ -26,7 +26,7 @@ def test_one_wrong_element_is_seen_with_its_place(which: str, monkeypatch: pytes
             if which in ("weight", "bias"):
                 getattr(self, which).register_hook(_spoiled)
             if which == "image":
-                images.register_hook(_spoiled)
+                images.register_hook(_spoiled)  # type: ignore[no-untyped-call]
             output = super().forward(images)
             return output + torch.zeros_like(output).index_fill_(0, torch.tensor(0), 1) if which == "output" else output
 

@@ -40,7 +40,7 @@ def test_a_wrong_gradient_shows_in_the_gradients_only(monkeypatch: pytest.Monkey
     backward = torch.Tensor.backward
 
     def spoiled(self: torch.Tensor, *arguments: object) -> None:
-        backward(self, 1.0000001 * torch.ones_like(self))
+        backward(self, 1.0000001 * torch.ones_like(self))  # type: ignore[no-untyped-call]
 
     monkeypatch.setattr(torch.Tensor, "backward", spoiled)
     wrong = _computed()
