@@ -1,6 +1,7 @@
 """Pods of the double of a cluster as containers of podman: what a manifest asks for, a container runtime holds.
 
-SEATRIAL_TEST_BASE_IMAGE names a Debian image with Python of our version that podman has (tools/make_base_image.sh).
+SEATRIAL_TEST_BASE_IMAGE names a Debian image with Python of our version that podman has (tools/make_base_image.sh);
+SEATRIAL_TEST_IMAGES is what the names of our own images begin with (tools/build_images.py).
 """
 
 from __future__ import annotations
@@ -16,11 +17,8 @@ from kubernetes.driven import LOOK, driven, may_write
 from kubernetes.runs import TRAINING, digest_here, digest_in
 
 _IMAGE = os.environ.get("SEATRIAL_TEST_BASE_IMAGE")
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.podman,
-    pytest.mark.skipif(_IMAGE is None, reason="SEATRIAL_TEST_BASE_IMAGE names no image"),
-]
+_IMAGES = os.environ.get("SEATRIAL_TEST_IMAGES")
+pytestmark = [pytest.mark.cluster, pytest.mark.podman]
 _HOG = (
     "import os, torch.distributed as dist\n"
     "dist.init_process_group('gloo')\n"
@@ -32,6 +30,8 @@ _HOG = (
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
+    if _IMAGE is None:
+        pytest.skip("SEATRIAL_TEST_BASE_IMAGE names no image")
     with made_cluster(image=_IMAGE) as made:
         yield made
 
@@ -66,3 +66,11 @@ def test_a_rank_that_needs_more_memory_than_its_pod_may_have_is_named(cluster: C
     ended = driven(cluster, tmp_path / "out", words, "pytorchjob")
     assert ended.code == 1, ended.said
     assert re.search(r"rank 1 on node-\d was killed by signal 9", ended.said), ended.said
+
+
+@pytest.mark.skipif(not _IMAGES, reason="SEATRIAL_TEST_IMAGES names no images")
+def test_launcher_and_workers_are_containers_of_our_image_for_mpi(tmp_path: Path) -> None:
+    with made_cluster(image=f"{_IMAGES}-mpi", image_has_torch=True) as cluster:
+        ended = driven(cluster, tmp_path / "out", ("run", "--", "smoke"), "mpijob")
+    assert ended.code == 0, ended.said
+    assert "FINAL ACCEPTANCE: PASS\n" in ended.said

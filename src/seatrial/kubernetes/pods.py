@@ -97,7 +97,7 @@ def complaints(answer: Any, run: str, since: str) -> tuple[str, ...]:
     found = []
     for item in _list(answer, "items"):
         name = _text(item, "involvedObject", "name")
-        when = _text(item, "lastTimestamp") or _text(item, "eventTime")
+        when = _text(item, "lastTimestamp") or _text(item, "eventTime") or _text(item, "metadata", "creationTimestamp")
         ours = (name == run or name.startswith(f"{run}-")) and when[:_SECONDS] >= since[:_SECONDS]
         if ours and _text(item, "reason").startswith("Failed"):
             message = _one_line(_text(item, "message"))

@@ -90,13 +90,13 @@ def _unfit(item: dict[str, Any]) -> str:
 
 
 def trainer_version(kubectl: Kubectl) -> str:
-    """Which release of Kubeflow Trainer the cluster has, by the fields of its TrainJob. Raises SeatrialError."""
+    """Which release of Kubeflow Trainer the cluster has, by the fields of its TrainJob. Raises RequestError."""
     answer = kubectl.ask("get", "customresourcedefinition", _TRAINJOBS, "-o", "json")
     known: list[Any] = []
     with contextlib.suppress(LookupError, TypeError):
         for version in answer.json["spec"]["versions"]:
             known += version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
-    for release, field in PATCHES.items():
+    for release, field in reversed(tuple(PATCHES.items())):
         if field in known:
             return release
     why = answer.complaint if answer.code != 0 else "its TrainJob has no patches that we know"

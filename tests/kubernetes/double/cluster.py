@@ -98,12 +98,17 @@ class Cluster:
 
 @contextlib.contextmanager
 def made_cluster(
-    nodes: int | Mapping[str, Mapping[str, Any]] = 2, *, openshift: bool = False, image: str | None = None
+    nodes: int | Mapping[str, Mapping[str, Any]] = 2,
+    *,
+    openshift: bool = False,
+    image: str | None = None,
+    image_has_torch: bool = False,
 ) -> Iterator[Cluster]:
     """With so many nodes, or with these: name -> labels, taints, allocatable. Skips where nothing can run it.
 
     ``openshift``: it has constraints as OpenShift has, and says which user a pod has to be. ``image``: its pods are
-    containers of podman, of this image.
+    containers of podman, of this image, into which torch is mounted
+    unless ``image_has_torch``.
     """
     tag = f"kd{os.getpid()}x{next(_NUMBERS)}"
     folder = Path(tempfile.mkdtemp(prefix=f"{tag}-", dir="/tmp"))
@@ -116,7 +121,7 @@ def made_cluster(
         "packages": str(packages),
         "namespace": "default",
     }
-    config |= {"openshift": openshift, "image": image}
+    config |= {"openshift": openshift, "image": image, "image_has_torch": image_has_torch}
     process = None
     try:
         folder.chmod(0o755)

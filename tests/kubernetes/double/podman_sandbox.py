@@ -1,7 +1,7 @@
 """Containers of podman, as root, in the networks of the double: what is held is held by a container runtime.
 
-All images are one: that which the double is given, a Debian with our Python. torch is mounted into it. Held beyond what
-``hosts_sandbox.py`` holds: limits of memory, seccomp as podman has it.
+All images are one: that which the double is given, with torch in it, or a Debian with our Python, into which torch is
+mounted. Held beyond what ``hosts_sandbox.py`` holds: limits of memory, seccomp as podman has it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,13 @@ class PodmanSandbox:
 
     image_uid = 0
 
-    def __init__(self, tag: str, networks: Networks, image: str, packages: Path) -> None:
-        """``tag``: with what the names of all its containers begin. ``packages``: where torch is."""
+    def __init__(self, tag: str, networks: Networks, image: str, packages: Path | None) -> None:
+        """``tag``: all names of its containers begin so. ``packages``: where torch is; None: the image has it."""
         self._tag, self._networks, self._image, self._packages = tag, networks, image, packages
         self._names: dict[int, str] = {}
         """By the number of the process that stands for a container."""
 
     def start(self, container: Container) -> subprocess.Popen[bytes]:
-        commands = container.scratch / "bin"
-        commands.mkdir(exist_ok=True)
-        for name, text in programs(_PYTHON).items():
-            (commands / name).write_text(text)
-            (commands / name).chmod(0o755)
         name = f"{self._tag}-{container.pod['metadata']['uid']}-{container.name}-{len(self._names)}"
         user = "" if container.uid is None else str(container.uid)
         group = f":{0 if container.gid is None else container.gid}" if user else ""
@@ -50,9 +45,8 @@ class PodmanSandbox:
         words += [] if container.may_escalate else ["--security-opt", "no-new-privileges"]
         words += ["--read-only", "--read-only-tmpfs=false"] if container.read_only_root else []
         words += [] if container.memory_bytes is None else [f"--memory={container.memory_bytes}"]
-        environ = {"PATH": PATH, **container.environ}
-        words += [f"--env={variable}={value}" for variable, value in environ.items()]
-        words += ["--workdir", container.folder, *self._mounts(container, commands)]
+        words += [f"--env={variable}={value}" for variable, value in container.environ.items()]
+        words += ["--workdir", container.folder, *self._torch(container), *self._mounts(container)]
         words += ["--entrypoint", "", self._image, *container.command]
         process = subprocess.Popen(
             words,
@@ -64,12 +58,20 @@ class PodmanSandbox:
         self._names[process.pid] = name
         return process
 
-    def _mounts(self, container: Container, commands: Path) -> list[str]:
-        words = [
-            f"--volume={commands}:/double/bin:ro",
-            f"--volume={self._packages}:{PACKAGES}:ro",
-            f"--volume={container.hosts_file}:/etc/hosts",
-        ]
+    def _torch(self, container: Container) -> list[str]:
+        if self._packages is None:
+            return []
+        commands = container.scratch / "bin"
+        commands.mkdir(exist_ok=True)
+        for name, text in programs(_PYTHON).items():
+            (commands / name).write_text(text)
+            (commands / name).chmod(0o755)
+        volumes = [f"{commands}:/double/bin:ro", f"{self._packages}:{PACKAGES}:ro"]
+        return [f"--env=PATH={PATH}", *(f"--volume={volume}" for volume in volumes)]
+
+    @staticmethod
+    def _mounts(container: Container) -> list[str]:
+        words = [f"--volume={container.hosts_file}:/etc/hosts"]
         for mount in container.mounts:
             if mount.memory_bytes is None:
                 words.append(f"--volume={mount.source}:{mount.target}:{'ro' if mount.read_only else 'rw'}")

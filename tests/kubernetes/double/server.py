@@ -95,7 +95,7 @@ def _await_end(stopped: threading.Event) -> None:
 def _sandbox(config: Object, networks: Networks) -> Sandbox:
     packages = Path(config["packages"])
     if config["image"] is not None:
-        return PodmanSandbox(config["tag"], networks, config["image"], packages)
+        return PodmanSandbox(config["tag"], networks, config["image"], None if config["image_has_torch"] else packages)
     return HostsSandbox(networks, config["python"], packages)
 
 
