@@ -8,12 +8,14 @@
 # deploy/images/Dockerfile has the images for clusters, and says what BASE_IMAGE and TORCH may be. Its `worker` begins
 # with the same layers.
 ARG BASE_IMAGE=nvcr.io/nvidia/pytorch:25.01-py3
-FROM ${BASE_IMAGE}
+FROM ${BASE_IMAGE} AS base
 USER root
 COPY constraints.txt deploy/images/install.sh /src/
 RUN sh /src/install.sh system tini
 ARG TORCH=""
 RUN sh /src/install.sh python ${TORCH}
+
+FROM base
 COPY pyproject.toml README.md LICENSE /src/
 COPY src /src/src
 RUN sh /src/install.sh python /src && rm -rf /src
