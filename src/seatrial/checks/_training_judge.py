@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from seatrial.checks.base import STARVED, last_told
+from seatrial.probe import own_code
 from seatrial.training.references import find_reference
 from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.figures import Figure
 from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
-from seatrial.verdict.statistics import judge_fleet, minority
+from seatrial.verdict.statistics import judge_fleet, median, minority
 
 if TYPE_CHECKING:
     from seatrial.checks.training import Params
@@ -46,6 +47,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             _judge_accuracy(evidence, params),
             _judge_digests(evidence),
             *(_judge_fleet(evidence, fleet) for fleet in _fleets(evidence)),
+            _judge_throttled(evidence),
         ]
     return Ruling(
         findings=tuple(finding for part in parts for finding in part.findings),
@@ -251,14 +253,17 @@ def _judge_fleet(evidence: Evidence, fleet: _Fleet) -> Ruling:
 
     On a GPU it is only warned of: a small model says more of the host that launches it.
     """
-    findings, absent = [], []
+    findings, absent, unjudged = [], [], []
     shares, on_gpu = _by_rank(evidence, "cpu_share", stage="repeat"), evidence.device_type == "cuda"
     judged = [
         Judged(figure=figure, limit=fleet.limit, passed=True)
         for rank, figure in sorted(fleet.first.items())
         if rank not in fleet.outliers
     ]
+    throttled = _throttled(evidence)
     for rank in fleet.outliers:
+        if rank in throttled:
+            continue
         if rank not in fleet.again or fleet.reference not in fleet.again:
             if on_gpu:
                 findings.append(_not_repeated(evidence, fleet, rank))
@@ -276,10 +281,12 @@ def _judge_fleet(evidence: Evidence, fleet: _Fleet) -> Ruling:
             f"in the group: {fleet.first[rank].value * 1e3:.3g} ms, limit {fleet.limit.value * 1e3:.3g} ms",
             f"rank {fleet.reference} beside it: {before.value * 1e3:.3g} ms, alone {beside.value * 1e3:.3g} ms",
         ]
+        lines += _beside(evidence, rank, fleet.reference)
         if blamed or not slow:
             judged.append(Judged(figure=fleet.again[rank], limit=limit, passed=not slow))
         if starved:
             what = f"how fast rank {rank} computes could not be judged: other processes held the CPU"
+            unjudged.append(what)
             action = "end what else runs on the node and repeat the trial."
             lines.append(f"alone, it got {share * 100:.0f} % of the CPU time that its threads could use")
         elif slow and not blamed:
@@ -302,7 +309,51 @@ def _judge_fleet(evidence: Evidence, fleet: _Fleet) -> Ruling:
             action=action,
         )
         findings.append(finding)
-    return Ruling(findings=tuple(findings), judged=tuple(judged), absent=tuple(absent))
+    return Ruling(findings=tuple(findings), judged=tuple(judged), absent=tuple(absent), unjudged=tuple(unjudged))
+
+
+def _throttled(evidence: Evidence) -> dict[int, tuple[float, float]]:
+    """Rank -> the share of the time for which a CPU quota stopped its threads, and the most that it may be.
+
+    The others may be throttled too: most of them tell what is usual here.
+    """
+    shares = {
+        fact.rank: fact.value["throttled_s"] / fact.value["threads"] / fact.value["wall_s"]
+        for fact in evidence.facts
+        if (fact.name, fact.stage) == ("contention", "measure") and "throttled_s" in fact.value
+    }
+    limits = {
+        rank: median([shares[other] for other in shares if other != rank]) + 1 - STARVED
+        for rank in (shares if len(shares) > 1 else ())
+    }
+    return {rank: (shares[rank], limit) for rank, limit in limits.items() if rank is not None and shares[rank] > limit}
+
+
+def _judge_throttled(evidence: Evidence) -> Ruling:
+    """Who is stopped for most of each period computes as fast as others in between: medians do not show it."""
+    findings = []
+    for rank, (share, limit) in sorted(_throttled(evidence).items()):
+        finding = Finding(
+            severity="fail",
+            check="training",
+            what=f"rank {rank} is held up by the CPU quota of its control group",
+            culprit=_culprit(evidence, (rank,)),
+            measured=f"stopped for {share * 100:.0f} % of the time",
+            limit=Limit(value=limit * 100, unit="%", origin="fleet, most others and 20 % more"),
+            evidence=_beside(evidence, rank, None),
+            action="raise the CPU limit of its container, pod or job.",
+        )
+        findings.append(finding)
+    return Ruling(findings=tuple(findings))
+
+
+def _beside(evidence: Evidence, rank: int, other: int | None) -> tuple[str, ...]:
+    """What was seen beside a slow rank. The file that travels has no room for the words."""
+    if own_code.BUNDLE is not None:
+        return ()
+    from seatrial.checks import _training_words
+
+    return tuple(_training_words.beside(evidence, rank, other))
 
 
 def _not_repeated(evidence: Evidence, fleet: _Fleet, rank: int) -> Finding:

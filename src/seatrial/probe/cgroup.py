@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-__all__ = ["Cgroup", "read_cgroup"]
+__all__ = ["Cgroup", "read_cgroup", "throttled_s"]
 
 _UNLIMITED = 1 << 60
 """Version 1 says "no limit" as a number of about 2**63; no machine has 2**60 bytes."""
@@ -42,17 +42,7 @@ class _Mount:
 
 def read_cgroup(root: Path = Path("/")) -> Cgroup | None:
     """Where we are and what is allowed there; None where there are no control groups (macOS)."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text(errors="replace").splitlines()
-    except OSError:
-        return None
-    paths = {}
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if path:
-            # Version 2 has no name here: "0::/path".
-            paths.update(dict.fromkeys(controllers.split(","), path))
+    paths = _paths(root)
     if not paths:
         return None
     mounts = _mounts(root)
@@ -65,6 +55,33 @@ def read_cgroup(root: Path = Path("/")) -> Cgroup | None:
         memory_left_bytes=min((max(0, limit - used) for limit, used in rooms), default=None),
         quota_cores=min(quotas, default=None),
     )
+
+
+def throttled_s(root: Path = Path("/")) -> float | None:
+    """For how long our group, or the one above it that did so most, was stopped by its CPU quota; summed over cores.
+
+    None: not known.
+    """
+    tables = [_table(folder / "cpu.stat") for folder in _groups("cpu", _paths(root), _mounts(root), root)]
+    # Version 2 counts microseconds, version 1 nanoseconds.
+    units = {"throttled_usec": 1e6, "throttled_time": 1e9}
+    return max((each[name] / unit for each in tables for name, unit in units.items() if name in each), default=None)
+
+
+def _paths(root: Path) -> dict[str, str]:
+    """Our group in each hierarchy, by controller."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    paths: dict[str, str] = {}
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if path:
+            # Version 2 has no name here: "0::/path".
+            paths.update(dict.fromkeys(controllers.split(","), path))
+    return paths
 
 
 def _mounts(root: Path) -> list[_Mount]:
