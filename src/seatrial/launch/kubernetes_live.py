@@ -153,15 +153,15 @@ class Attempt:
             if answer is None:
                 continue
             del self._asking[what]
-            if answer.code == 0 and answer.json is not None:
+            if what == "workload" and answer.code == 0:
+                self._workload_gone = not answer.out.strip()
+                self._given_up = failure(answer.json)
+            elif answer.code == 0 and answer.json is not None:
                 self._answered_at = now
                 if what == "pods":
                     self._take_pods(pods_of(answer.json))
                 elif what == "events":
                     self._complaints = complaints(answer.json, self._made.run)
-            elif what == "workload" and answer.code == 0:
-                self._workload_gone = not answer.out.strip()
-                self._given_up = failure(answer.json)
             elif answer.code != 0:
                 self._complaint = answer.complaint
         if now < self._look_at:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from seatrial.training.batches import Batches
+from seatrial.training.batches import Batches, layout
 from seatrial.training.buffers import batch_norms, gather_buffers, take_average
 from seatrial.training.clock import WARMUP_STEPS, Lap, StepClock, StepTimes, Stopwatch, typical
 from seatrial.training.evaluation import evaluate
@@ -70,8 +70,7 @@ def train(
     clock = StepClock(device)
     model = build_model(recipe.model, workload.shape, workload.num_classes, recipe.seed).to(device)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    if recipe.channels_last:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = model.to(memory_format=layout(recipe, device))  # type: ignore[call-overload]
     strategy = find_strategy(recipe.strategy)(model, recipe, device=device, group=group, clock=clock)
     model, norms = strategy.model, batch_norms(strategy.model)
     parameters = [parameter for _, parameter in strategy.named_parameters()]
