@@ -113,7 +113,7 @@ def limits(params: Params) -> tuple[Held, ...]:
             limit=f"below {STARVED:g} its speed only warns",
             origin="CPU time that its threads could use",
         ),
-        Held(what="throttled_s", limit="at most 20 % of the time, and what most others have", origin="fleet"),
+        Held(what="throttled_s", limit="20 % of the time above most others", origin="fleet"),
         Held(what="compute_s, on a GPU", limit="only warns", origin="a small model says little of a GPU"),
     )
 

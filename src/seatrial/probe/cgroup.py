@@ -70,12 +70,8 @@ def throttled_s(root: Path = Path("/")) -> float | None:
 
 def _paths(root: Path) -> dict[str, str]:
     """Our group in each hierarchy, by controller."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text(errors="replace").splitlines()
-    except OSError:
-        return {}
     paths: dict[str, str] = {}
-    for line in lines:
+    for line in _lines(root / "proc/self/cgroup"):
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if path:
@@ -87,11 +83,7 @@ def _paths(root: Path) -> dict[str, str]:
 def _mounts(root: Path) -> list[_Mount]:
     """The mounted hierarchies: ``id parent dev root point options [optional ...] - type source options``."""
     found = []
-    try:
-        lines = (root / "proc/self/mountinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-    for line in lines:
+    for line in _lines(root / "proc/self/mountinfo"):
         left, _, right = line.partition(" - ")
         fields, kind = left.split(), right.split()
         if len(fields) >= 5 and len(kind) >= 1 and kind[0] in ("cgroup", "cgroup2"):
@@ -163,15 +155,16 @@ def _memory(folder: Path) -> tuple[int, int] | None:
 
 def _table(path: Path) -> dict[str, int]:
     """Lines of a name and a number; empty where it cannot be read."""
-    found = {}
+    rows = (line.partition(" ") for line in _lines(path))
+    return {name: int(value) for name, _, value in rows if value.isdigit()}
+
+
+def _lines(path: Path) -> list[str]:
+    """None where it cannot be read."""
     try:
-        for line in path.read_text(errors="replace").splitlines():
-            name, _, value = line.partition(" ")
-            if value.isdigit():
-                found[name] = int(value)
+        return path.read_text(errors="replace").splitlines()
     except OSError:
-        pass
-    return found
+        return []
 
 
 def _quota(folder: Path) -> float | None:

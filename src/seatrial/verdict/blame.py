@@ -214,7 +214,7 @@ def _cut_off(scene: Scene, entries: Mapping[int, TroubleSeen]) -> list[Finding]:
     others, first = [trial.hostname(node) for node in sorted(entries)], next(iter(entries.values()))
     what, shared = f"fell silent at once in {scene.check}{seconds(first)}", f"what {', '.join(others[:8])} share"
     if not left:
-        action = f"look at the network of the machine that the trial is conducted from, then at {shared}"
+        action = f"look at the network of the machine that conducts, then at {shared}"
         return [_finding("error", scene.check, f"all {len(others)} nodes {what}", _NOBODY, action=action)]
     name, own = trial.hostname(left[0]), tuple(rank for rank in ranks if scene.node_of(rank) == left[0])
     who = Culprit(kind="link", name=f"link of node {name}", ranks=own, nodes=(name,))
