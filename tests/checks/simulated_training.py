@@ -6,7 +6,7 @@ from seatrial.checks.training import Params, recipe_for
 from seatrial.verdict.evidence import Evidence, RankSeen
 from seatrial.verdict.figures import Fact, Figure
 
-__all__ = ["KEY", "SMOKE", "a_figure", "trained"]
+__all__ = ["KEY", "SMOKE", "a_batch", "a_figure", "trained"]
 
 SMOKE = Params(max_steps=60, global_batch_size=64, timeout_s=30)
 KEY = recipe_for(SMOKE, 4)[1]
@@ -18,12 +18,20 @@ def a_figure(name: str, value: float, rank: int, *, step: int | None = None, sta
     return Figure(check="training", name=name, value=value, unit="1", rank=rank, step=step, stage=stage)
 
 
+def a_batch(rank: int, gradients: str, *, scores: str = "scores", alike: str = "alike", stage: str = "measure") -> Fact:
+    """What one rank tells of the batch that all ranks compute."""
+    told = {"scores": scores, "gradients": gradients, "alike": alike}
+    return Fact(check="training", name="one_batch", value=told, rank=rank, stage=stage)
+
+
 def trained(
     num_ranks: int = 4,
     *,
     compute_s: dict[int, float] | None = None,
     alone_s: dict[int, float] | None = None,
     digests: dict[int, str] | None = None,
+    batches: dict[int, tuple[str, ...]] | None = None,
+    alike: dict[int, str] | None = None,
     kinds: dict[int, str] | None = None,
     accuracy: float = 0.95,
     losses: tuple[float, ...] = LOSSES,
@@ -31,7 +39,7 @@ def trained(
     runs: int = 1,
     key: str = KEY,
 ) -> Evidence:
-    """All ranks finished, and what is not given is as it should be."""
+    """All ranks finished, and what is not given is as it should be. ``batches``: the gradients of a rank, each time."""
     ranks = {
         rank: RankSeen(
             rank=rank,
@@ -54,6 +62,10 @@ def trained(
         ]
         digest = {"runs": runs, "digest": (digests or {}).get(rank, "aa" * 32)}
         facts.append(Fact(check="training", name="digest", value=digest, rank=rank))
+        facts += [
+            a_batch(rank, gradients, alike=(alike or {}).get(rank, "alike"))
+            for gradients in (batches or {}).get(rank, ("bits", "bits"))
+        ]
     figures += [a_figure("compute_s", value, rank, stage="repeat") for rank, value in (alone_s or {}).items()]
     return Evidence(
         ranks=ranks,

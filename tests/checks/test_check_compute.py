@@ -86,6 +86,7 @@ def evidence(
     dtype = "bf16" if device_type == "cuda" else "fp32"
     figures = [tell("tflops", value, rank, dtype) for rank, value in enumerate(speeds)]
     figures += [tell("wrong_elements", (wrong or {}).get(rank, 0), rank, dtype) for rank in range(len(speeds))]
+    figures += [tell("wrong_elements", 0, rank, "convolution") for rank in range(len(speeds))]
     figures += [tell("tflops", value, rank, dtype, "repeat") for rank, value in (again or {}).items()]
     figures += [tell("cpu_share", value, rank, dtype, "repeat") for rank, value in (shares or {}).items()]
     seen = {
@@ -99,7 +100,7 @@ def test_a_healthy_fleet_passes_and_every_speed_is_judged() -> None:
     fleet = evidence([700, 701, 699, 702])
     ruling = CHECK.judge(fleet, ONE)
     assert (ruling.findings, ruling.absent) == ((), ())
-    assert len(ruling.judged) == 8
+    assert len(ruling.judged) == 12
     assert all(entry.passed for entry in ruling.judged)
     assert suspects(fleet, ONE) == ()
 
@@ -107,7 +108,7 @@ def test_a_healthy_fleet_passes_and_every_speed_is_judged() -> None:
 def test_one_unknown_device_is_measured_only() -> None:
     ruling = CHECK.judge(evidence([5]), ONE)
     assert (ruling.findings, ruling.absent) == ((), ())
-    assert [entry.figure.name for entry in ruling.judged] == ["wrong_elements"]
+    assert [entry.figure.variant for entry in ruling.judged] == ["bf16", "convolution"]
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 5])
@@ -228,7 +229,7 @@ def test_missing_figures_are_absent() -> None:
     for gone in full.figures:
         rest = tuple(figure for figure in full.figures if figure is not gone)
         less = Evidence(ranks=full.ranks, asked=full.asked, figures=rest, facts=(), device_type="cuda")
-        assert CHECK.judge(less, ONE).absent == (f"{gone.name} bf16 of rank {gone.rank}",)
+        assert CHECK.judge(less, ONE).absent == (f"{gone.name} {gone.variant} of rank {gone.rank}",)
     nobody = Evidence(ranks=full.ranks, asked=(), figures=(), facts=(), device_type="cuda")
     assert CHECK.judge(nobody, ONE).absent == ("any rank that finished",)
 
@@ -262,14 +263,16 @@ def test_this_cpu_multiplies_rightly(context: RecordingContext) -> None:
     params = Params(cpu_size=192, cpu_dtypes=("fp32", "bf16", "fp16"), seconds=0.01, rounds=3)
     compute.measure(context, params)
     told = {(figure.name, figure.variant): figure for figure in context.figures}
-    assert len(told) == len(context.figures) == 9
+    assert len(told) == len(context.figures) == 10
+    assert told["wrong_elements", "convolution"].value == 0
     for dtype in params.cpu_dtypes:
         assert told["wrong_elements", dtype].value == 0
         assert told["tflops", dtype].value > 0
         assert told["tflops", dtype].better == "high"
         assert 0 < told["cpu_share", dtype].value < 2
     assert context.facts == []
-    assert context.phases == [f"gemm {dtype} round {turn}" for turn in range(3) for dtype in params.cpu_dtypes]
+    parts = [*(f"gemm {dtype}" for dtype in params.cpu_dtypes), "convolution"]
+    assert context.phases == [f"{part} round {turn}" for turn in range(3) for part in parts]
 
 
 def test_a_wrong_product_is_seen_with_its_place(context: RecordingContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,8 +285,8 @@ def test_a_wrong_product_is_seen_with_its_place(context: RecordingContext, monke
 
     monkeypatch.setattr(torch, "mm", wrong_mm)
     compute.measure(context, Params(cpu_size=64, cpu_dtypes=("fp32",), seconds=0.001, rounds=2))
-    (count,) = [figure.value for figure in context.figures if figure.name == "wrong_elements"]
-    assert count == 2, "one in each round"
+    counts = {figure.variant: figure.value for figure in context.figures if figure.name == "wrong_elements"}
+    assert counts == {"fp32": 2, "convolution": 0}, "one in each round"
     (fact,) = context.facts
     ((row, column, got, expected),) = fact.value["row_column_got_expected"]
     assert (row, column, int(got)) == (5, 7, expected + 1)

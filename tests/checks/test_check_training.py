@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from checks.lone_context import CPU
 from checks.simulated_training import KEY, SMOKE, a_figure, trained
 
 from seatrial.checks._training_judge import judge, suspects
@@ -187,7 +187,7 @@ def test_ranks_that_tell_another_accuracy_fail() -> None:
     assert "counts of test samples" in _only(judge(replace(whole, figures=figures), SMOKE)).what
 
 
-@pytest.mark.parametrize("name", ["compute_s", "accuracy", "evaluated", "runs", "digest"])
+@pytest.mark.parametrize("name", ["compute_s", "accuracy", "evaluated", "runs", "digest", "one_batch"])
 def test_what_a_rank_did_not_tell_is_absent(name: str) -> None:
     whole = trained()
     figures = tuple(figure for figure in whole.figures if (figure.name, figure.rank) != (name, 2))
@@ -247,21 +247,19 @@ class RecordingContext:
     """A test double of the worker's context: real ranks, group and training; what is told goes to a list."""
 
     def __init__(self, rank: int, world_size: int, group: Any, stage: str) -> None:
-        import torch
-
         self.rank = self.group_rank = rank
         self.world_size = world_size
         self.ranks = tuple(range(world_size))
         self.group = group
         self.stage = stage
         self.timeout_s = 60.0
-        self.device = SimpleNamespace(type="cpu", torch=torch.device("cpu"))
+        self.device = CPU
         self.told: dict[str, list[dict[str, Any]]] = {"figures": [], "facts": []}
         self.phases: list[str] = []
         self.phase: Callable[[str], None] = self.phases.append
 
-    def figure(self, name: str, value: float, unit: str, better: str | None = None, *, step: int | None = None) -> None:
-        figure = {"name": name, "value": value, "unit": unit, "better": better, "step": step}
+    def figure(self, name: str, value: float, unit: str, better: str | None = None, **where: Any) -> None:
+        figure = {"name": name, "value": value, "unit": unit, "better": better, **where}
         self.told["figures"].append({**figure, "check": "training", "rank": self.rank, "stage": self.stage})
 
     def fact(self, name: str, value: Any) -> None:
@@ -290,17 +288,19 @@ def _read(ranks: list[Any], number: int) -> tuple[list[Figure], list[Fact], list
 def test_real_ranks_tell_what_the_judge_needs_and_pass(three_ranks: dict[str, list[Any]]) -> None:
     ranks = three_ranks[__name__]
     figures, facts, phases = _read(ranks, 0)
-    repeated, _, _ = _read(ranks, 1)
+    repeated, again, _ = _read(ranks, 1)
     evidence = replace(trained(3), figures=(*figures, *repeated), facts=tuple(facts))
     ruling = judge(evidence, SMOKE)
     # How fast the processes of a shared machine are is not for a test to say.
     assert [finding for finding in ruling.findings if finding.culprit.kind != "rank"] == []
     assert ruling.absent == ()
-    assert phases[0] == phases[1] == phases[2]
+    assert (phases[0] == phases[1] == phases[2], phases[0][0], phases[0][-1]) == (True, "one batch", "one batch")
+    batches = [fact.value for fact in (*facts, *again) if fact.name == "one_batch"]
+    assert (len(batches), len({str(told) for told in batches})) == (3 * (2 + 3), 1), "the same bits, all of them"
     assert [point.step for point in figures if point.name == "loss"] == list(range(60))
     assert {figure.rank for figure in figures if figure.name == "samples_per_s"} == {0}
     assert {(figure.name, figure.rank) for figure in repeated} == {
-        (name, rank) for name in ("compute_s", "cpu_share") for rank in (0, 1, 2)
+        (name, rank) for name in ("compute_s", "cpu_share", "wrong_elements") for rank in (0, 1, 2)
     }
 
     figures, facts, _ = _read(ranks, 2)

@@ -1,6 +1,6 @@
 """Run by mpirun: how a script with the MPI backend can end. Not a test by itself.
 
-mpirun -n 2 python mpi_endings.py forgotten | exception | late
+mpirun -n 2 python mpi_endings.py forgotten | exception | late | named
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,8 +26,13 @@ def main(how: str) -> None:
     assert one.item() == dist.get_world_size()
     if how == "exception" and rank == 1:
         raise ValueError("planted in rank 1")
-    if how == "late" and rank == 1:
+    if how in ("late", "named") and rank == 1:
         time.sleep(30)
+    if how == "named":
+        options = dist.AllreduceOptions()
+        options.timeout, options.asyncOp = timedelta(seconds=1), False
+        world: Any = dist.group.WORLD
+        world.allreduce([one], options)
     if how != "forgotten":
         dist.all_reduce(one)
     # Nobody waits for any of these, nor is the group destroyed.

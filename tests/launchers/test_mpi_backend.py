@@ -94,6 +94,13 @@ def test_who_waits_too_long_says_for_what_and_ends(mpirun: str) -> None:
 
 
 @first_mpi
+def test_a_timeout_of_the_call_goes_before_that_of_its_group(mpirun: str) -> None:
+    done = under(mpirun, 2, str(HERE / "mpi_endings.py"), "named")
+    assert done.returncode != 0
+    assert "MPI all_reduce timed out waiting 1 s for the other ranks of its group" in done.stderr
+
+
+@first_mpi
 def test_a_count_of_ranks_other_than_that_of_mpi_is_one_sentence(mpirun: str) -> None:
     code = "import torch.distributed as d, seatrial.mpi; d.init_process_group(seatrial.mpi.BACKEND)"
     wrong = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}

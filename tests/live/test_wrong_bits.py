@@ -17,7 +17,7 @@ _ONLY = ("smoke", "--only", "compute,bootstrap,training", "--nproc-per-node", "3
     [
         ("flip@training/step 20 optimizer:0", "training", "the replicas are no longer equal"),
         ("flip@training/look at parameters:2", "training", "the replicas are no longer equal"),
-        ("flip-product@compute:1", "compute", "rank 1 multiplies wrongly, by itself"),
+        ("flip-product@compute:1", "compute", "rank 1 multiplies wrongly, by itself, in fp32"),
     ],
 )
 def test_the_rank_whose_bits_are_wrong_is_named_and_nobody_else(
@@ -28,6 +28,29 @@ def test_the_rank_whose_bits_are_wrong_is_named_and_nobody_else(
     assert (ended.exit_code, finding["severity"], finding["check"]) == (1, "fail", check)
     assert finding["culprit"]["ranks"] == [int(fault[-1])]
     assert words in finding["what"]
+
+
+def test_a_device_that_computes_wrong_gradients_is_named_alone_too(tmp_path: Path) -> None:
+    options = ("smoke", "--only", "compute", "--nproc-per-node", "1")
+    ended = trial(tmp_path, *options, plant=["flip-gradient@compute:0"])
+    (finding,) = ended.grave()
+    assert (ended.exit_code, finding["culprit"]["ranks"]) == (1, [0])
+    assert "rank 0 multiplies wrongly, by itself, in convolution" in finding["what"]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_a_wrong_gradient_that_all_ranks_take_over_is_named(tmp_path: Path, num_ranks: int) -> None:
+    """From before the training, from within it, and rank 0 too; the replicas stay equal and learn as they should."""
+    options = ("smoke", "--only", "bootstrap,training", "--nproc-per-node", str(num_ranks))
+    for number, fault in enumerate(("flip-gradient@training:1", "flip-gradient@training/step 20 forward:0")):
+        ended = trial(tmp_path / str(number), *options, plant=[fault])
+        (finding,) = ended.grave()
+        assert (ended.exit_code, finding["severity"], finding["check"]) == (1, "fail", "training")
+        assert finding["culprit"]["ranks"] == [int(fault[-1])]
+        assert "computes wrongly, by itself" in finding["what"]
+        assert any(f"rank {fault[-1]}" in line and "gradients" in line for line in finding["evidence"])
+    ended = trial(tmp_path / "clean", *options)
+    assert ended.exit_code == 0, ended.report["findings"]
 
 
 def test_the_clean_twin_passes(tmp_path: Path) -> None:

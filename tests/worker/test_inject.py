@@ -99,13 +99,20 @@ def test_what_is_raised_is_told_for_what_it_stands_for(kind: str, cause: str) ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "made"), [("flip", "next(model.parameters()).detach()"), ("flip-product", "torch.mm(ones, ones)")]
+    ("kind", "made"),
+    [
+        ("flip", "next(model.parameters()).detach()"),
+        ("flip-product", "torch.mm(ones, ones)"),
+        ("flip-gradient", "gradient(model)"),
+        ("flip-gradient", "gradient(torch.nn.Linear(3, 3))"),
+    ],
 )
 def test_what_is_spoiled_is_one_element(kind: str, made: str) -> None:
     code = (
         "import torch\n"
         "from seatrial.worker.inject import parse_fault, strike\n"
         "model, ones = torch.nn.Linear(3, 3), torch.ones(3, 3)\n"
+        "def gradient(layer): return torch.autograd.grad(layer(ones).sum(), layer.weight)[0]\n"
         f"before = {made}.clone()\n"
         f"strike([parse_fault('{kind}@compute:0')], 0, 'compute', None)\n"
         f"print(int((before != {made}).sum()))"
@@ -115,6 +122,6 @@ def test_what_is_spoiled_is_one_element(kind: str, made: str) -> None:
 
 
 def test_each_kind_does_something() -> None:
-    done = {"kill", "term", "exit", "stop", "raise", "device", "memory", "flip", "flip-product"}
+    done = {"kill", "term", "exit", "stop", "raise", "device", "memory", "flip", "flip-product", "flip-gradient"}
     # These wait for an hour, or need an agent: tests of the agent and of whole trials plant them.
     assert set(KINDS) - done == {"hang", "agent-kill", "agent-stop"}

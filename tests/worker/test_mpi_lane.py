@@ -46,7 +46,7 @@ def here(lane: Lane, operation: Callable[[], object]) -> bool:
     def run() -> None:
         operation()
 
-    return lane.execute("all_reduce", run, 10)
+    return lane.execute("all_reduce", run, lambda: 10)
 
 
 def test_collectives_run_in_the_order_in_which_they_were_asked_for(lane: Lane) -> None:

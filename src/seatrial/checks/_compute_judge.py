@@ -18,10 +18,12 @@ from seatrial.verdict.statistics import Rates, compare_rates
 if TYPE_CHECKING:
     from seatrial.checks.compute import Params
 
-__all__ = ["ATTAINABLE_FROM", "DATASHEET_SHARE", "judge", "suspects"]
+__all__ = ["ATTAINABLE_FROM", "CONVOLUTION", "DATASHEET_SHARE", "judge", "suspects"]
 
 ATTAINABLE_FROM = 8192
 """Attainable figures are the best of large matrices; smaller ones are not held against them."""
+CONVOLUTION = "convolution"
+"""Beside the dtypes, what elements are counted of."""
 DATASHEET_SHARE = 0.4
 """Healthy devices were measured at 51 to 87 % of their datasheet."""
 
@@ -44,12 +46,13 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         if figure.stage == "measure" and (figure.name != "tflops" or 0 < figure.value < math.inf)
     }
     absent = [] if evidence.asked else ["any rank that finished"]
+    needed = [(name, dtype) for dtype in params.dtypes(evidence.device_type) for name in ("wrong_elements", "tflops")]
+    needed.append(("wrong_elements", CONVOLUTION))
     absent += [
-        f"{name} {dtype} of rank {rank}"
+        f"{name} {variant} of rank {rank}"
         for rank in evidence.asked
-        for dtype in params.dtypes(evidence.device_type)
-        for name in ("wrong_elements", "tflops")
-        if (rank, name, dtype) not in told
+        for name, variant in needed
+        if (rank, name, variant) not in told
     ]
     return Ruling(
         findings=tuple(finding for part in parts for finding in part.findings),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from seatrial.checks._one_batch_judge import doubtful, judge_one_batch
 from seatrial.checks.base import STARVED, last_told
 from seatrial.probe import own_code
 from seatrial.training.references import find_reference
@@ -21,23 +22,24 @@ __all__ = ["LOSS_WINDOW", "accuracy_limit", "judge", "suspects"]
 
 LOSS_WINDOW = 10
 """The loss falls when its mean over so many last points is below that over so many first ones."""
-_NEEDED = ("compute_s", "accuracy", "evaluated", "runs", "digest")
+_NEEDED = ("compute_s", "accuracy", "evaluated", "runs", "digest", "one_batch")
 _SHOWN = 16
 _NOBODY = Culprit(kind="none", name="nobody can be named")
 
 
 def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
-    """The ranks that compute slowly, and with them one typical rank of their model to compare with.
+    """The ranks that compute wrongly or slowly, and with the slow ones one typical rank of their model to compare with.
 
     That rank comes first and then the worst, because only so many are measured again, and nobody without the first.
     """
     fleets = [fleet for fleet in _fleets(evidence) if fleet.outliers]
     slow = [(-fleet.first[rank].value / fleet.limit.value, rank) for fleet in fleets for rank in fleet.outliers]
-    return tuple(dict.fromkeys([*(fleet.reference for fleet in fleets), *(rank for _, rank in sorted(slow))]))
+    slowest = [*(fleet.reference for fleet in fleets), *(rank for _, rank in sorted(slow))]
+    return tuple(dict.fromkeys([*doubtful(evidence), *slowest]))
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
-    """It learns, the replicas are equal bit for bit, every test sample is counted, and no rank is slow when alone."""
+    """It learns, the replicas are equal bit for bit, every test sample is counted, and no rank is wrong or slow."""
     evidence = replace(evidence, figures=last_told(evidence.figures))
     parts = [_judge_nonfinite(evidence)]
     if not parts[0].findings:
@@ -49,6 +51,8 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             *(_judge_fleet(evidence, fleet) for fleet in _fleets(evidence)),
             _judge_throttled(evidence),
         ]
+    # Also where the training was given up: a wrong rank may be why.
+    parts.append(judge_one_batch(evidence))
     return Ruling(
         findings=tuple(finding for part in parts for finding in part.findings),
         judged=tuple(entry for part in parts for entry in part.judged),
@@ -313,14 +317,15 @@ def _judge_fleet(evidence: Evidence, fleet: _Fleet) -> Ruling:
 
 
 def _throttled(evidence: Evidence) -> dict[int, tuple[float, float]]:
-    """Rank -> the share of the time for which a CPU quota stopped its threads, and the most that it may be.
+    """Rank -> what a CPU quota kept from it, as a share of the CPU time that it wanted, and the most that it may be.
 
-    The others may be throttled too: most of them tell what is usual here.
+    Who wants little is held up for as much of the time. The others may be throttled too: most of them tell what is
+    usual here.
     """
     shares = {
-        fact.rank: fact.value["throttled_s"] / fact.value["threads"] / fact.value["wall_s"]
+        fact.rank: told["throttled_s"] / max(told["throttled_s"] + told["cpu_s"], told["wall_s"])
         for fact in evidence.facts
-        if (fact.name, fact.stage) == ("contention", "measure") and "throttled_s" in fact.value
+        if (fact.name, fact.stage) == ("contention", "measure") and "throttled_s" in (told := fact.value)
     }
     limits = {
         rank: median([shares[other] for other in shares if other != rank]) + 1 - STARVED
@@ -338,7 +343,7 @@ def _judge_throttled(evidence: Evidence) -> Ruling:
             check="training",
             what=f"rank {rank} is held up by the CPU quota of its control group",
             culprit=_culprit(evidence, (rank,)),
-            measured=f"stopped for {share * 100:.0f} % of the time",
+            measured=f"{share * 100:.0f} % of the CPU time that it could have used",
             limit=Limit(value=limit * 100, unit="%", origin="fleet, most others and 20 % more"),
             evidence=_beside(evidence, rank, None),
             action="raise the CPU limit of its container, pod or job.",

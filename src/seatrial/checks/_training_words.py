@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["beside"]
 
 _LEAST = 0.05
-"""Of the time: below it stands out nowhere."""
+"""Below this share nothing stands out."""
 _TIMES = 2.0
 """And so many times what the other rank has."""
 _LEAST_FAULTS = 100
@@ -19,12 +19,12 @@ _SLOWER = 0.9
 """A clock below this share of the other's."""
 
 _Seen = Mapping[str, float]
-_SHARES: tuple[tuple[str, Callable[[_Seen], float]], ...] = (
-    ("its CPU quota stopped it for", lambda seen: seen["throttled_s"] / seen["threads"]),
-    ("its threads waited for a core for", lambda seen: seen["waited_s"] / seen["threads"]),
-    ("the hypervisor took its cores (steal) for", lambda seen: seen["steal_s"]),
-    ("tasks of its host waited for memory for", lambda seen: seen["stalled_s"]),
-)
+_CORES = 0.25
+_OF_DEMAND = {"throttled_s": "its CPU quota kept", "waited_s": "others on its cores kept"}
+_OF_TIME = {
+    "steal_s": "the hypervisor took its cores (steal) for",
+    "stalled_s": "tasks of its host waited for memory for",
+}
 
 
 def beside(evidence: Evidence, rank: int, other: int | None) -> Iterator[str]:
@@ -43,13 +43,14 @@ def beside(evidence: Evidence, rank: int, other: int | None) -> Iterator[str]:
 def _lines(seen: _Seen, other: _Seen, rank: int, when: str) -> Iterator[str]:
     """``rank`` is that of ``other``. One line says so where nothing stands out."""
     told = []
-    for words, share in _SHARES:
-        own, others = _of_time(share, seen), _of_time(share, other)
-        if own is not None and others is not None and own >= max(_LEAST, _TIMES * others):
-            told.append(f"{words} {own * 100:.0f} % of the time (rank {rank}: {others * 100:.0f} %)")
-    busy, busy_there = (_of_time(lambda each: each["busy_s"] - each["cpu_s"], each) for each in (seen, other))
-    if busy is not None and busy_there is not None and busy >= max(_LEAST, busy_there):
-        told.append(f"other processes used {busy:.1f} of its cores (rank {rank}: {max(busy_there, 0.0):.1f})")
+    for name, words in (_OF_DEMAND | _OF_TIME).items():
+        own, others = (_share(each, name) for each in (seen, other))
+        if own >= max(_LEAST, _TIMES * others):
+            of = "of the CPU time that it could have used" if name in _OF_DEMAND else "of the time"
+            told.append(f"{words} {own * 100:.0f} % {of} (rank {rank}: {others * 100:.0f} %)")
+    busy, busy_there = (_cores_of_others(each) for each in (seen, other))
+    if busy >= busy_there + _CORES:
+        told.append(f"other processes used {busy:.1f} of its cores (rank {rank}: {busy_there:.1f})")
     faults, faults_there = seen.get("major_faults", 0.0), other.get("major_faults", 0.0)
     if faults >= max(_LEAST_FAULTS, _TIMES * faults_there):
         told.append(f"{faults:.0f} of its pages had to be read from a disk (rank {rank}: {faults_there:.0f})")
@@ -60,8 +61,11 @@ def _lines(seen: _Seen, other: _Seen, rank: int, when: str) -> Iterator[str]:
         yield f"{when} nothing beside it stands out: CPU quota, other processes, steal, memory, clock of the cores"
 
 
-def _of_time(part: Callable[[_Seen], float], seen: _Seen) -> float | None:
-    try:
-        return part(seen) / seen["wall_s"]
-    except (KeyError, ZeroDivisionError):
-        return None
+def _share(seen: _Seen, name: str) -> float:
+    """Of the time; of what threads were kept from, of what they could have had."""
+    lost = seen.get(name, 0.0)
+    return lost / max(seen["wall_s"], lost + seen["cpu_s"] if name in _OF_DEMAND else 0.0)
+
+
+def _cores_of_others(seen: _Seen) -> float:
+    return max(0.0, seen.get("busy_s", 0.0) - seen["cpu_s"]) / seen["wall_s"]

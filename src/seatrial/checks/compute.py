@@ -1,7 +1,7 @@
 """Every device by itself: is it right, and is it fast.
 
-Right: products of small integers whose exact answer is known for every dtype, order of summation and device, so that
-any wrong bit is the device's. Fast: GEMM TFLOP/s, 2MNK / t, the median after warm-up, on random data.
+Right: products and convolutions of small integers whose exact answer is known for every dtype, order of summation and
+device, so that any wrong bit is the device's. Fast: GEMM TFLOP/s, 2MNK / t, the median after warm-up, on random data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from seatrial.checks._compute_judge import ATTAINABLE_FROM, DATASHEET_SHARE, judge, suspects
+from seatrial.checks._compute_judge import ATTAINABLE_FROM, CONVOLUTION, DATASHEET_SHARE, judge, suspects
+from seatrial.checks._convolution import count_wrong_convolution
 from seatrial.checks.base import STARVED, TELL_EVERY_S, Check, Held, held_by_user
 from seatrial.plan.specs import highest_peak, specs
 from seatrial.verdict.statistics import fleet_rules, median
@@ -133,7 +134,7 @@ def measure(context: Context, params: Params) -> None:
             _tell_speed(context, dtype, size, seconds, share)
         return
     timings: dict[str, list[tuple[float, float]]] = {dtype: [] for dtype in dtypes}
-    wrong = dict.fromkeys(dtypes, 0)
+    wrong = dict.fromkeys((*dtypes, CONVOLUTION), 0)
     told_at = time.monotonic()
     until = told_at + params.minutes * 60
     turn = 0
@@ -143,6 +144,8 @@ def measure(context: Context, params: Params) -> None:
             context.phase(f"gemm {dtype} round {turn}")
             timings[dtype].append(_time_gemm(context, params, dtype, turn))
             wrong[dtype] += _count_wrong(context, min(size, _EXACT_ROWS), dtype, turn, answers, tell=wrong[dtype] == 0)
+        context.phase(f"convolution round {turn}")
+        wrong[CONVOLUTION] += _count_wrong_convolution(context, turn, tell=wrong[CONVOLUTION] == 0)
         turn += 1
         if time.monotonic() - told_at >= TELL_EVERY_S:
             _tell(context, size, timings, wrong)
@@ -155,7 +158,8 @@ def _tell(context: Context, size: int, timings: dict[str, list[tuple[float, floa
     for dtype, readings in timings.items():
         seconds, share = (median(values) for values in zip(*readings, strict=True))
         _tell_speed(context, dtype, size, seconds, share)
-        context.figure("wrong_elements", wrong[dtype], "1", "low", variant=dtype)
+    for variant, count in wrong.items():
+        context.figure("wrong_elements", count, "1", "low", variant=variant)
 
 
 def _tell_speed(context: Context, dtype: str, size: int, seconds: float, share: float) -> None:
@@ -223,6 +227,14 @@ def _count_wrong(
         places = different.nonzero()[:4].tolist()
         first = [[row, column, f"{got[row, column]:g}", int(answer[row, column])] for row, column in places]
         context.fact("wrong_values", {"dtype": dtype, "round": turn, "count": count, "row_column_got_expected": first})
+    return count
+
+
+def _count_wrong_convolution(context: Context, turn: int, *, tell: bool) -> int:
+    count, places = count_wrong_convolution(context.device, _seed(context, "fp32", turn))
+    if count and tell:
+        told = {"dtype": CONVOLUTION, "round": turn, "count": count, "which_place_got_expected": places}
+        context.fact("wrong_values", told)
     return count
 
 

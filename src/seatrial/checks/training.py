@@ -1,4 +1,4 @@
-"""Real training with DistributedDataParallel: does it learn, do the replicas stay equal, and is no rank slow.
+"""Real training with DistributedDataParallel: does it learn, do the replicas stay equal, and is no rank slow or wrong.
 
 Up to 32 ranks train on the digits that ship with the package, with a fixed global batch and number of steps, so that
 the target does not depend on the number of ranks. Above, a synthetic workload grows with the world and has references
@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from seatrial.checks._convolution import count_wrong_convolution
 from seatrial.checks._training_judge import LOSS_WINDOW, accuracy_limit, judge, suspects
 from seatrial.checks.base import STARVED, TELL_EVERY_S, Check, Held
 from seatrial.errors import RequestError
 from seatrial.probe import contention
+from seatrial.probe.arithmetic import arithmetic
 from seatrial.training.data import find_workload
 from seatrial.training.models import find_model
 from seatrial.training.recipe import MAX_DIGITS_RANKS, Recipe, fit_to_world
@@ -104,6 +106,8 @@ def limits(params: Params) -> tuple[Held, ...]:
         Held(what="accuracy", limit="equal on all ranks", origin="exact"),
         Held(what="evaluated", limit="every test sample, once a run", origin="exact"),
         Held(what="digest", limit="equal on ranks of one kind", origin="exact"),
+        Held(what="one_batch", limit="equal on ranks that compute alike, each time", origin="vote of these ranks"),
+        Held(what="wrong_elements, measured again", limit="0", origin="exact"),
         *(
             Held(what=f"compute_s, {num_ranks} ranks", limit=rule, origin="fleet of one device model, again alone")
             for num_ranks, rule in fleet_rules()
@@ -113,7 +117,7 @@ def limits(params: Params) -> tuple[Held, ...]:
             limit=f"below {STARVED:g} its speed only warns",
             origin="CPU time that its threads could use",
         ),
-        Held(what="throttled_s", limit="20 % of the time above most others", origin="fleet"),
+        Held(what="throttled share of CPU time", limit="20 % above most others", origin="fleet"),
         Held(what="compute_s, on a GPU", limit="only warns", origin="a small model says little of a GPU"),
     )
 
@@ -145,7 +149,8 @@ def _due(params: Params, world_size: int) -> tuple[str, str]:
 
 
 def measure(context: Context, params: Params) -> None:
-    """Train once, or again and again for ``duration_s``; in a repeat only compute, alone."""
+    """Train once, or again and again for ``duration_s``, and before and after it compute the one batch that all ranks
+    compute; in a repeat only compute, alone."""
     from seatrial.training.alone import compute_alone
     from seatrial.training.runs import Runs
     from seatrial.training.trainer import train
@@ -162,12 +167,20 @@ def measure(context: Context, params: Params) -> None:
         _tell_contention(context, before)
         if context.device.type == "cpu":
             context.figure("cpu_share", best.cpu_share, "1")
+        for turn in range(_REPEATS):
+            _tell_one_batch(context, recipe, full_count)
+            wrong, places = count_wrong_convolution(context.device, turn)
+            context.figure("wrong_elements", wrong, "1", "low", variant="convolution", step=turn)
+            if wrong:
+                context.fact("wrong_values", {"count": wrong, "which_place_got_expected": places})
         return
     if context.group is None:
         raise RequestError("training needs the group that bootstrap forms; add bootstrap to checks.")
     first = context.group_rank == 0
     if first:
         context.fact("recipe", {"key": key, "workload": recipe.workload, "num_test": recipe.data().num_test})
+    asked = recipe
+    _tell_one_batch(context, asked, full_count)
     runs, began, before = Runs(full_count=full_count), time.monotonic(), contention.counters()
     told_at = began
     while True:
@@ -186,6 +199,7 @@ def measure(context: Context, params: Params) -> None:
         if wanted != _AGAIN:
             _tell(context, runs)
             _tell_contention(context, before)
+            _tell_one_batch(context, asked, full_count)
             told_at = time.monotonic()
         if wanted == _STOP:
             return
@@ -207,9 +221,16 @@ def _tell(context: Context, runs: Runs) -> None:
 
 def _tell_contention(context: Context, before: Mapping[str, float]) -> None:
     """What the kernel counted meanwhile. What is told last counts."""
-    import torch
+    context.fact("contention", contention.since(before))
 
-    context.fact("contention", {**contention.since(before), "threads": torch.get_num_threads()})
+
+def _tell_one_batch(context: Context, recipe: Recipe, local_count: int) -> None:
+    from seatrial.training.one_batch import compute_one_batch
+
+    context.phase("one batch")
+    found = compute_one_batch(recipe, device=context.device.torch, local_count=local_count)
+    alike = arithmetic(context.device.units)
+    context.fact("one_batch", {"scores": found.scores, "gradients": found.gradients, "alike": alike})
 
 
 def _tell_losses(context: Context, losses: tuple[float, ...]) -> None:

@@ -39,6 +39,15 @@ class Device:
 
         return torch.device(self.type, self.index) if self.type != "cpu" else torch.device("cpu")
 
+    @property
+    def units(self) -> int:
+        """Among how many a sum is divided: multiprocessors of a GPU, threads of a CPU process."""
+        import torch
+
+        if self.type == "cuda":
+            return int(torch.cuda.get_device_properties(self.index).multi_processor_count)
+        return torch.get_num_threads()
+
     def synchronize(self) -> None:
         """Return when all work queued on the device is done."""
         if self.type == "cuda":

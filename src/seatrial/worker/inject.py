@@ -3,7 +3,8 @@
 A fault is written ``DO@CHECK[/PHASE]:RANK``: do it in that rank when a phase begins whose label starts with PHASE, or
 at the start of the check when no phase is given. ``kill``, ``stop`` and ``term`` are the real signals 9, SIGSTOP and
 SIGTERM; ``agent-kill`` and ``agent-stop`` send them to the parent; ``flip`` changes a bit in each parameter,
-``flip-product`` an element of each matrix product from then on. ``seatrial train`` has one check, ``train``.
+``flip-product`` an element of each matrix product from then on, ``flip-gradient`` one of the gradient of each
+parameter from then on, before anything is reduced. ``seatrial train`` has one check, ``train``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import signal
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from seatrial.errors import RequestError
@@ -22,10 +24,12 @@ __all__ = ["KINDS", "Fault", "parse_fault", "strike"]
 
 KINDS = (
     *("kill", "stop", "term", "hang", "raise", "exit", "memory", "device", "agent-kill", "agent-stop"),
-    *("flip", "flip-product"),
+    *("flip", "flip-product", "flip-gradient"),
 )
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
 _MEMORY_HEADROOM_BYTES = 64 << 20
+_SPOILED_BY = 2**-10
+"""So little that a training learns all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +79,42 @@ def _do(kind: str) -> None:
         _flip_bits()
     elif kind == "flip-product":
         _spoil_products()
+    elif kind == "flip-gradient":
+        _spoil_gradients()
 
 
 def _flip_bits() -> None:
+    import torch
+
+    for each in _parameters():
+        each.data.view(torch.int32).view(-1)[0] ^= 1 << 20
+
+
+def _parameters() -> list[Any]:
     import gc
 
     import torch
 
-    for each in gc.get_objects():
-        if type(each) is torch.nn.Parameter and each.dtype == torch.float32:
-            each.data.view(torch.int32).view(-1)[0] ^= 1 << 20
+    return [each for each in gc.get_objects() if type(each) is torch.nn.Parameter and each.dtype == torch.float32]
+
+
+@cache
+def _spoil_gradients() -> None:
+    """Of the parameters that there are, and of those that are made from now on; once in a process, so that it does the
+    same each time."""
+    from torch.nn.modules.module import register_module_parameter_registration_hook
+
+    def spoiled(gradient: Any) -> Any:
+        gradient = gradient.clone()
+        gradient[(0,) * gradient.dim()] += _SPOILED_BY
+        return gradient
+
+    def spoil(module: Any, name: str, parameter: Any) -> None:
+        parameter.register_hook(spoiled)
+
+    for each in _parameters():
+        each.register_hook(spoiled)
+    register_module_parameter_registration_hook(spoil)
 
 
 def _spoil_products() -> None:

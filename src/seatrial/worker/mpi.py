@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -98,12 +99,12 @@ def _create(opts: Any, backend_options: Any) -> MpiGroup:
     tag = zlib.crc32(repr((members, _created[members])).encode()) % 30_000
     timeout_s = opts.timeout.total_seconds()
     watchdog = Watchdog()
-    watchdog.enter("group creation", timeout_s)
+    watchdog.running = (time.monotonic(), "group creation", lambda: timeout_s)
     try:
         comm = world.Create_group(world.group.Incl(members), tag)
         group = MpiGroup(comm, opts.store, timeout_s, takes_device=_takes_device())
     finally:
-        watchdog.leave()
+        watchdog.running = None
     _groups.append(group)
     return group
 

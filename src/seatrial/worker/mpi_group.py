@@ -6,6 +6,7 @@ torch renamed some operations over the years; both names are there. What is miss
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -130,7 +131,8 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
                 self._comm.Allreduce(self._in_place, buffer, reduction.op)
                 if reduction.divided:
                     types.divide(host, self._size)
-                staging.bring_back(tensor, host)
+                if host is not tensor:
+                    staging.bring_back(tensor, host)
 
         return self._collective("all_reduce", opts, run, tensors)
 
@@ -352,13 +354,15 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
         """``keep``: what MPI knows by its address only, and ``run`` does not hold."""
         if self._takes_device:
             self._settle_device([*result, *(each for each in keep if each is not None)])
-        named_s = opts.timeout.total_seconds()
-        timeout_s = named_s if named_s > 0 else self._timeout_s
-        if not getattr(opts, "asyncOp", True) and self._lane.execute(name, run, timeout_s):
+        if not getattr(opts, "asyncOp", True) and self._lane.execute(name, run, partial(self._limit_s, opts)):
             return self._finished
-        work = LaneWork(name, run, result, timeout_s, keep)
+        work = LaneWork(name, run, result, self._limit_s(opts), keep)
         self._lane.submit(work)
         return work
+
+    def _limit_s(self, opts: Any) -> float:
+        named_s = opts.timeout.total_seconds()
+        return named_s if named_s > 0 else self._timeout_s
 
     def _direct(self, tensor: Tensor, *, reduced: bool = False) -> bool:
         """Whether MPI takes the address of this tensor."""

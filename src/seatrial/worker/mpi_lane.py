@@ -44,33 +44,34 @@ class Lane:
         self._failure = ""
         self._closed = False
 
-    def execute(self, name: str, operation: Callable[[], None], timeout_s: float) -> bool:
+    def execute(self, name: str, operation: Callable[[], None], timeout_s: Callable[[], float]) -> bool:
         """Run it in this thread, and raise what it raises; False when it is not run, since others come before it.
 
-        After ``timeout_s`` the process ends. Raises RuntimeError when an earlier one failed.
+        After so many seconds as ``timeout_s`` says the process ends. Raises RuntimeError when an earlier one failed.
         """
         if self._failure or self._closed:
             self._refuse(name)
-        if not self._turn.acquire(blocking=False):
+        if not self._turn.acquire(False):
             return False
         if self._pending:
             self._turn.release()
             return False
-        self._watchdog.enter(name, timeout_s)
+        watchdog = self._watchdog
+        watchdog.running = (time.monotonic(), name, timeout_s)
         try:
             operation()
         except BaseException as error:
             self._fail(name, error)
             raise
         finally:
-            self._watchdog.leave()
+            watchdog.running = None
             self._turn.release()
         return True
 
     def submit(self, work: LaneWork) -> None:
         """Put it in the queue. Raises RuntimeError when an earlier one failed."""
         if not self._threads:
-            if not self.execute(work.name, work.execute, work.timeout_s):
+            if not self.execute(work.name, work.execute, lambda: work.timeout_s):
                 raise RuntimeError(f"MPI {work.name}: two threads call an MPI that was made for one")
             return
         with self._lock:
@@ -131,26 +132,22 @@ class Watchdog:
     _thread: ClassVar[threading.Thread | None] = None
 
     def __init__(self) -> None:
-        self._running: tuple[float, str, float] | None = None
+        self.running: tuple[float, str, Callable[[], float]] | None = None
+        """Since when what is called; only who takes long is asked for its timeout, which takes torch a microsecond."""
         with Watchdog._lock:
             Watchdog._all.add(self)
             if Watchdog._thread is None:
                 Watchdog._thread = threading.Thread(target=_watch, name="seatrial MPI watchdog", daemon=True)
                 Watchdog._thread.start()
 
-    def enter(self, name: str, timeout_s: float) -> None:
-        """From here on the time counts."""
-        self._running = (time.monotonic() + timeout_s, name, timeout_s)
-
-    def leave(self) -> None:
-        """The call has returned."""
-        self._running = None
-
     def look(self) -> None:
         """End the process if the time is over."""
-        running = self._running
-        if running is not None and time.monotonic() > running[0]:
-            _, name, timeout_s = running
+        running = self.running
+        if running is None:
+            return
+        began, name, limit = running
+        timeout_s = limit()
+        if time.monotonic() > began + timeout_s:
             print(f"seatrial: {timed_out(name, timeout_s)}; this rank ends.", file=sys.stderr, flush=True)
             os._exit(1)
 

@@ -87,8 +87,7 @@ def reduced(whole: Tensor, share: Tensor, reduction: Reduction) -> list[Any]:
     number = share.numel()
     if number > MOST_COUNTED:
         _see_that_it_counts(number, "reduces")
-    # In full, not by _memory: each call counts for small messages.
-    return [load_mpi().buffer.fromaddress(whole.data_ptr(), whole.nbytes), number, reduction.type]
+    return [_memory(whole), number, reduction.type]
 
 
 def _see_that_it_counts(number: int, what: str) -> None:
@@ -105,7 +104,12 @@ def _counts_far() -> bool:
 
 
 def _memory(tensor: Tensor) -> Any:
-    return load_mpi().buffer.fromaddress(tensor.data_ptr(), tensor.nbytes)
+    return _from_address()(tensor.data_ptr(), tensor.nbytes)
+
+
+@functools.cache
+def _from_address() -> Any:
+    return load_mpi().buffer.fromaddress
 
 
 def _extent(number: int, element_size: int) -> tuple[int, Any]:
@@ -140,9 +144,10 @@ def _type(dtype: torch.dtype) -> Any:
 def reduction(op: Any, dtype: torch.dtype) -> Reduction:
     """Raises NotImplementedError for what MPI cannot do, by name."""
     # torch hashes an operation by its kind; to compare two of them takes it as long as a small message takes.
-    if hash(op) not in _KINDS:
-        raise NotImplementedError(f"the MPI backend has no {op.op.name}.")
-    return _reduction(hash(op), dtype)
+    try:
+        return _reduction(hash(op), dtype)
+    except KeyError:
+        raise NotImplementedError(f"the MPI backend has no {op.op.name}.") from None
 
 
 @functools.cache

@@ -1,0 +1,52 @@
+"""The convolution with a known answer: right on this CPU, and each of its four results is looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from checks.lone_context import CPU
+
+from seatrial.checks import _convolution
+from seatrial.checks._convolution import count_wrong_convolution
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_this_cpu_convolves_rightly(seed: int) -> None:
+    assert count_wrong_convolution(CPU, seed) == (0, [])
+
+
+@pytest.mark.parametrize("which", ["output", "image", "weight", "bias"])
+def test_one_wrong_element_is_seen_with_its_place(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class SpoiledConv2d(torch.nn.Conv2d):
+        """A double of a device that adds 1 to the first element of one result."""
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            if which in ("weight", "bias"):
+                getattr(self, which).register_hook(_spoiled)
+            if which == "image":
+                images.register_hook(_spoiled)
+            output = super().forward(images)
+            return output + torch.zeros_like(output).index_fill_(0, torch.tensor(0), 1) if which == "output" else output
+
+    monkeypatch.setattr(torch.nn, "Conv2d", SpoiledConv2d)
+    count, places = count_wrong_convolution(CPU, 0)
+    _, channels, side = _convolution._SIZES["cpu"]
+    assert count == (channels * side * side if which == "output" else 1)
+    name, place, got, expected = places[0]
+    assert (name, set(place), int(got)) == (which, {0}, expected + 1)
+    assert len(places) == min(count, 4)
+
+
+def _spoiled(gradient: Any) -> Any:
+    changed = gradient.clone()
+    changed[(0,) * changed.dim()] += 1
+    return changed
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_no_sum_can_leave_what_float32_holds_exactly(device_type: str) -> None:
+    images, channels, side = _convolution._SIZES[device_type]
+    most_products = max(9 * channels, images * side * side)
+    assert most_products * _convolution._LARGEST**2 + _convolution._LARGEST < 2**24

@@ -1,0 +1,120 @@
+"""Who computes other bits of one batch than equal ranks: by vote, by repeats, by a known answer; who is not blamed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from checks.simulated_training import SMOKE, a_batch, a_figure, trained
+
+from seatrial.checks._training_judge import judge, suspects
+from seatrial.verdict.evidence import Evidence
+from seatrial.verdict.figures import Fact
+from seatrial.verdict.findings import Finding
+
+WRONG = ("other", "other")
+LOOSE = ("bits", "other")
+
+
+def _only(evidence: Evidence) -> Finding:
+    (finding,) = judge(evidence, SMOKE).findings
+    assert (finding.severity, finding.check) == ("fail", "training")
+    return finding
+
+
+def _again(evidence: Evidence, told: dict[int, tuple[str, int]]) -> Evidence:
+    """As measured again: by rank the gradients and the wrong elements of the convolution."""
+    facts = [a_batch(rank, gradients, stage="repeat") for rank, (gradients, _) in told.items()]
+    figures = []
+    for rank, (_, count) in told.items():
+        figures.append(replace(a_figure("wrong_elements", count, rank, stage="repeat"), variant="convolution"))
+        if count:
+            facts.append(Fact(check="training", name="wrong_values", value={"count": count}, rank=rank, stage="repeat"))
+    return replace(evidence, facts=(*evidence.facts, *facts), figures=(*evidence.figures, *figures))
+
+
+@pytest.mark.parametrize("odd", [0, 2])
+def test_who_is_outvoted_is_asked_again_and_named(odd: int) -> None:
+    evidence = trained(4, batches={odd: WRONG})
+    assert suspects(evidence, SMOKE) == (odd,)
+    finding = _only(_again(evidence, {odd: ("other", 0)}))
+    assert (finding.culprit.kind, finding.culprit.ranks) == ("rank", (odd,))
+    assert finding.what == f"rank {odd} computed other gradients of one batch than the 3 equal ranks"
+    assert finding.evidence[0] == f"gradients other: rank {odd}, 3 times"
+
+
+def test_a_wrong_forward_is_told_from_a_wrong_backward() -> None:
+    whole = trained(3, batches={1: ()})
+    facts = tuple(a_batch(1, "other", scores="other") for _ in range(2))
+    assert "other scores" in _only(replace(whole, facts=(*whole.facts, *facts))).what
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 8])
+def test_who_does_not_repeat_itself_is_named_also_of_two(num_ranks: int) -> None:
+    evidence = trained(num_ranks, batches={1: LOOSE})
+    assert suspects(evidence, SMOKE) == (1,)
+    finding = _only(evidence)
+    assert finding.culprit.ranks == (1,)
+    assert "rank 1 does not repeat itself" in finding.what
+    # What was right the first two times, and is not when it is asked again.
+    late = _only(_again(trained(num_ranks), {1: ("other", 0)}))
+    assert late.culprit.ranks == (1,)
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_of_two_that_differ_the_known_answer_names_one(wrong: int) -> None:
+    evidence = trained(2, batches={1: WRONG})
+    assert suspects(evidence, SMOKE) == (0, 1)
+    again = {0: ("bits", 0), 1: ("other", 0)}
+    again[wrong] = (again[wrong][0], 3)
+    ruling = judge(_again(evidence, again), SMOKE)
+    (finding,) = ruling.findings
+    assert (finding.culprit.ranks, finding.measured) == ((wrong,), "3 wrong elements")
+    assert finding.evidence[0] == "{'count': 3}"
+    checked = {entry.figure.rank: entry.passed for entry in ruling.judged if entry.figure.name == "wrong_elements"}
+    assert checked == {wrong: False, 1 - wrong: True}
+
+
+@pytest.mark.parametrize("batches", [{1: WRONG}, {2: WRONG, 3: WRONG}, {0: ("a", "a"), 1: ("b", "b"), 2: ("c", "c")}])
+def test_without_a_majority_and_a_wrong_answer_nobody_is_named(batches: dict[int, tuple[str, ...]]) -> None:
+    num_ranks = len(batches) * 2 if len(batches) < 3 else 3
+    evidence = trained(num_ranks, batches=batches)
+    assert suspects(evidence, SMOKE) == tuple(range(num_ranks))
+    finding = _only(_again(evidence, {rank: (*{*batches.get(rank, ("bits",))}, 0) for rank in range(num_ranks)}))
+    assert (finding.culprit.kind, finding.culprit.ranks) == ("none", tuple(range(num_ranks)))
+    assert "not separable" in finding.culprit.name
+
+
+@pytest.mark.parametrize("told", [{"kinds": {3: "B CPU"}}, {"alike": {3: "units 2"}}])
+def test_who_computes_otherwise_by_right_is_not_compared_and_a_pass_is_partial(told: dict[str, Any]) -> None:
+    ruling = judge(trained(4, batches={3: WRONG}, **told), SMOKE)
+    assert (ruling.findings, ruling.absent) == ((), ())
+    assert ruling.unjudged == ("training: gradients of rank 3 not compared, as no other rank computes alike",)
+    # Two groups that differ from one another, each of which agrees.
+    both = {2: WRONG, 3: WRONG}
+    (name, values), *_ = told.items()
+    ruling = judge(trained(4, batches=both, **{name: {2: values[3], **values}}), SMOKE)
+    assert (ruling.findings, ruling.unjudged) == ((), ())
+
+
+def test_one_rank_has_nobody_to_be_compared_with() -> None:
+    for batches in ({}, {0: LOOSE}):
+        evidence = trained(1, batches=batches)
+        assert suspects(evidence, SMOKE) == ((0,) if batches else ())
+        ruling = judge(evidence, SMOKE)
+        assert (ruling.findings, ruling.unjudged) == ((), ("training: gradients not compared (1 rank)",))
+    assert _only(_again(trained(1, batches={0: LOOSE}), {0: ("bits", 1)})).culprit.ranks == (0,)
+
+
+def test_where_most_do_not_repeat_themselves_nobody_is_blamed_for_it() -> None:
+    ruling = judge(trained(3, batches={0: ("a", "b"), 1: ("c", "d")}), SMOKE)
+    assert ruling.findings == ()
+    assert ruling.unjudged == ("training: one batch gives other bits each time on ranks 0 and 1",)
+
+
+def test_a_wrong_rank_is_named_although_the_training_was_given_up() -> None:
+    whole = trained(4, batches={2: WRONG})
+    nonfinite = Fact(check="training", name="nonfinite", value={"step": 7, "seed": 1, "ranks": [0, 1, 2, 3]}, rank=0)
+    findings = judge(replace(whole, figures=(), facts=(*whole.facts, nonfinite)), SMOKE).findings
+    assert [finding.culprit.ranks for finding in findings] == [(), (2,)]
