@@ -22,6 +22,8 @@ _GROUPS = Path("/sys/fs/cgroup")
 _QUOTA = 0.25
 """Cores."""
 _STARVED = 1
+_INTRUDERS = 8
+"""They leave the rank a ninth of its core."""
 _PLAN = """
 deadline_s = 50
 checks = ["bootstrap", "training"]
@@ -86,12 +88,14 @@ def trial_with_a_quota(hosts: Hosts) -> dict[str, Any]:
 
 
 def trial_beside_others(hosts: Hosts) -> dict[str, Any]:
-    """The report of a trial of which one host has a process that comes before the rank."""
+    """The report of a trial of which one host has other processes on the core of the rank."""
     with contextlib.ExitStack() as stack:
 
         def strike() -> None:
-            words = [*on_its_core(hosts[_STARVED]), "nice", "-n", "-10", sys.executable, "-c", "while True: pass"]
-            stack.callback(_kill, subprocess.Popen(words))
+            words = [*on_its_core(hosts[_STARVED]), sys.executable, "-c", "while True: pass"]
+            for _ in range(_INTRUDERS):
+                # The kernel shares a core between sessions, whatever the nice value within one (autogroup).
+                stack.callback(_kill, subprocess.Popen(words, start_new_session=True))
 
         return _trial(hosts, on_its_core, strike)
 
@@ -116,7 +120,10 @@ def test_who_is_held_up_by_a_quota_is_at_fault(hosts: Callable[[int], Hosts]) ->
     assert [kind for kind, _ in named(report)] == ["rank"], report["findings"]
     assert report["acceptance"]["status"] == "FAIL"
     (finding,) = [each for each in _about_the_starved(report) if each["severity"] == "fail"]
-    assert finding["what"] == f"rank {_STARVED} is held up by the CPU quota of its control group"
+    assert (
+        finding["what"]
+        == f"rank {_STARVED} was held up by the CPU quota of its control group, and all others waited for it"
+    )
     assert any("its CPU quota kept" in line for line in finding["evidence"])
 
 
@@ -125,11 +132,12 @@ def test_whose_core_is_held_by_another_process_is_named_and_the_process_told_of(
     report = trial_beside_others(hosts(2))
     assert named(report) == [], report["findings"]
     assert report["acceptance"]["status"] == "PASS"
-    (finding,) = _about_the_starved(report)
-    assert "other processes held the CPU" in finding["what"]
-    assert finding["what"] in report["acceptance"]["partial"]
-    assert any("other processes used" in line for line in finding["evidence"])
-    assert any("others on its cores kept" in line for line in finding["evidence"])
+    findings = _about_the_starved(report)
+    assert {finding["severity"] for finding in findings} == {"warn"}
+    assert any("other processes on its cores" in finding["what"] for finding in findings)
+    told = [line for finding in findings for line in finding["evidence"]]
+    assert any("others on its cores kept" in line for line in told)
+    assert any("other processes used" in line for line in told)
 
 
 @needs_two_cores

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from seatrial.checks._one_batch_judge import doubtful, judge_one_batch
+from seatrial.checks._training_held import beside, held_up, judge_held_up
 from seatrial.checks.base import STARVED, last_told
-from seatrial.probe import own_code
 from seatrial.training.references import find_reference
 from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.figures import Figure
 from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
-from seatrial.verdict.statistics import judge_fleet, median, minority
+from seatrial.verdict.statistics import judge_fleet, minority
 
 if TYPE_CHECKING:
     from seatrial.checks.training import Params
@@ -49,7 +49,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             _judge_accuracy(evidence, params),
             _judge_digests(evidence),
             *(_judge_fleet(evidence, fleet) for fleet in _fleets(evidence)),
-            _judge_throttled(evidence),
+            judge_held_up(evidence),
         ]
     # Also where the training was given up: a wrong rank may be why.
     parts.append(judge_one_batch(evidence))
@@ -264,9 +264,9 @@ def _judge_fleet(evidence: Evidence, fleet: _Fleet) -> Ruling:
         for rank, figure in sorted(fleet.first.items())
         if rank not in fleet.outliers
     ]
-    throttled = _throttled(evidence)
+    known = held_up(evidence, "throttled_s")
     for rank in fleet.outliers:
-        if rank in throttled:
+        if rank in known:
             continue
         if rank not in fleet.again or fleet.reference not in fleet.again:
             if on_gpu:
@@ -274,18 +274,18 @@ def _judge_fleet(evidence: Evidence, fleet: _Fleet) -> Ruling:
             else:
                 absent.append(f"compute_s of rank {rank} measured again, alone; it was slow in the group")
             continue
-        before, beside = fleet.first[fleet.reference], fleet.again[fleet.reference]
+        before, after = fleet.first[fleet.reference], fleet.again[fleet.reference]
         # Alone on a quiet machine everybody is faster: the limit moves as the reference rank did.
-        limit = Limit(value=fleet.limit.value * beside.value / before.value, unit="s", origin=fleet.limit.origin)
+        limit = Limit(value=fleet.limit.value * after.value / before.value, unit="s", origin=fleet.limit.origin)
         slow = fleet.again[rank].value > limit.value
         share = min((shares[other].value for other in (rank, fleet.reference) if other in shares), default=1.0)
         starved = slow and share < STARVED
         blamed = slow and not starved and not on_gpu
         lines = [
             f"in the group: {fleet.first[rank].value * 1e3:.3g} ms, limit {fleet.limit.value * 1e3:.3g} ms",
-            f"rank {fleet.reference} beside it: {before.value * 1e3:.3g} ms, alone {beside.value * 1e3:.3g} ms",
+            f"rank {fleet.reference} beside it: {before.value * 1e3:.3g} ms, alone {after.value * 1e3:.3g} ms",
         ]
-        lines += _beside(evidence, rank, fleet.reference)
+        lines += beside(evidence, rank, fleet.reference)
         if blamed or not slow:
             judged.append(Judged(figure=fleet.again[rank], limit=limit, passed=not slow))
         if starved:
@@ -314,51 +314,6 @@ def _judge_fleet(evidence: Evidence, fleet: _Fleet) -> Ruling:
         )
         findings.append(finding)
     return Ruling(findings=tuple(findings), judged=tuple(judged), absent=tuple(absent), unjudged=tuple(unjudged))
-
-
-def _throttled(evidence: Evidence) -> dict[int, tuple[float, float]]:
-    """Rank -> what a CPU quota kept from it, as a share of the CPU time that it wanted, and the most that it may be.
-
-    Who wants little is held up for as much of the time. The others may be throttled too: most of them tell what is
-    usual here.
-    """
-    shares = {
-        fact.rank: told["throttled_s"] / max(told["throttled_s"] + told["cpu_s"], told["wall_s"])
-        for fact in evidence.facts
-        if (fact.name, fact.stage) == ("contention", "measure") and "throttled_s" in (told := fact.value)
-    }
-    limits = {
-        rank: median([shares[other] for other in shares if other != rank]) + 1 - STARVED
-        for rank in (shares if len(shares) > 1 else ())
-    }
-    return {rank: (shares[rank], limit) for rank, limit in limits.items() if rank is not None and shares[rank] > limit}
-
-
-def _judge_throttled(evidence: Evidence) -> Ruling:
-    """Who is stopped for most of each period computes as fast as others in between: medians do not show it."""
-    findings = []
-    for rank, (share, limit) in sorted(_throttled(evidence).items()):
-        finding = Finding(
-            severity="fail",
-            check="training",
-            what=f"rank {rank} is held up by the CPU quota of its control group",
-            culprit=_culprit(evidence, (rank,)),
-            measured=f"{share * 100:.0f} % of the CPU time that it could have used",
-            limit=Limit(value=limit * 100, unit="%", origin="fleet, most others and 20 % more"),
-            evidence=_beside(evidence, rank, None),
-            action="raise the CPU limit of its container, pod or job.",
-        )
-        findings.append(finding)
-    return Ruling(findings=tuple(findings))
-
-
-def _beside(evidence: Evidence, rank: int, other: int | None) -> tuple[str, ...]:
-    """What was seen beside a slow rank. The file that travels has no room for the words."""
-    if own_code.BUNDLE is not None:
-        return ()
-    from seatrial.checks import _training_words
-
-    return tuple(_training_words.beside(evidence, rank, other))
 
 
 def _not_repeated(evidence: Evidence, fleet: _Fleet, rank: int) -> Finding:

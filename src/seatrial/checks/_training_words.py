@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from seatrial.verdict.evidence import Evidence
 
-__all__ = ["beside"]
+__all__ = ["lines_beside"]
 
 _LEAST = 0.05
 """Below this share nothing stands out."""
@@ -27,7 +27,7 @@ _OF_TIME = {
 }
 
 
-def beside(evidence: Evidence, rank: int, other: int | None) -> Iterator[str]:
+def lines_beside(evidence: Evidence, rank: int, other: int | None) -> Iterator[str]:
     """A line for each thing that stands out against another rank (None: any), while all train and alone."""
     for stage in ("measure", "repeat"):
         told = {
@@ -45,6 +45,8 @@ def _lines(seen: _Seen, other: _Seen, rank: int, when: str) -> Iterator[str]:
     told = []
     for name, words in (_OF_DEMAND | _OF_TIME).items():
         own, others = (_share(each, name) for each in (seen, other))
+        if name == "waited_s" and told:  # whom a quota stops waits as well
+            continue
         if own >= max(_LEAST, _TIMES * others):
             of = "of the CPU time that it could have used" if name in _OF_DEMAND else "of the time"
             told.append(f"{words} {own * 100:.0f} % {of} (rank {rank}: {others * 100:.0f} %)")

@@ -117,7 +117,8 @@ def limits(params: Params) -> tuple[Held, ...]:
             limit=f"below {STARVED:g} its speed only warns",
             origin="CPU time that its threads could use",
         ),
-        Held(what="throttled share of CPU time", limit="20 % above most others", origin="fleet"),
+        Held(what="CPU time kept by a quota", limit="20 % more than most others", origin="fleet, kernel's counters"),
+        Held(what="CPU time kept by others", limit="30 % more, only warns", origin="fleet, kernel's counters"),
         Held(what="compute_s, on a GPU", limit="only warns", origin="a small model says little of a GPU"),
     )
 
