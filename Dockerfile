@@ -5,15 +5,22 @@
 #   docker run --rm --gpus all --ipc=host -v "$PWD/reports:/reports" seatrial run --validation-only
 #   docker run --rm --gpus all --ipc=host -v "$PWD/reports:/reports" seatrial train digits
 #
-# deploy/images/Dockerfile has the images for clusters, and says what BASE_IMAGE and TORCH may be.
+# deploy/images/Dockerfile has the images for clusters, and says what BASE_IMAGE and TORCH may be. Its `worker` begins
+# with the same layers.
 ARG BASE_IMAGE=nvcr.io/nvidia/pytorch:25.01-py3
-FROM ${BASE_IMAGE}
+FROM ${BASE_IMAGE} AS base
 USER root
-COPY pyproject.toml constraints.txt README.md LICENSE deploy/images/install.sh deploy/images/entry.sh /src/
-COPY src /src/src
+COPY constraints.txt deploy/images/install.sh /src/
+RUN sh /src/install.sh system tini
 ARG TORCH=""
-RUN cp /src/entry.sh /opt/entry.sh && TORCH="${TORCH}" sh /src/install.sh "util-linux"
-ENV PATH=/opt/venv/bin:${PATH} HOME=/home/seatrial USER=seatrial
+RUN sh /src/install.sh python ${TORCH}
+
+FROM base
+COPY pyproject.toml README.md LICENSE /src/
+COPY src /src/src
+RUN sh /src/install.sh python /src && rm -rf /src
+COPY deploy/images/entry.sh /opt/entry.sh
+ENV PATH=/opt/trial-venv/bin:${PATH} HOME=/home/seatrial USER=seatrial
 # `seatrial run` writes to ./reports.
 WORKDIR /
 ENTRYPOINT ["sh", "/opt/entry.sh"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import yaml
 
 _FOLDER = Path(__file__).parents[1] / ".github" / "workflows"
 _WRITES = {
-    ("images", "build"): {"packages"},
+    ("images", "publish"): {"packages"},
     ("release", "publish"): {"id-token"},
     ("release", "asset"): {"contents"},
 }
@@ -45,3 +48,14 @@ def test_nothing_is_put_into_a_shell(workflow: tuple[str, dict[str, Any], str]) 
     assert not [step["run"] for step in steps if "${{" in step.get("run", "")]
     checkouts = [step for step in steps if step.get("uses", "").startswith("actions/checkout@")]
     assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+def test_they_are_what_github_reads() -> None:
+    """By the schema that check-jsonschema brings along; nothing is fetched."""
+    where = os.environ.get("SEATRIAL_TEST_CHECK_JSONSCHEMA")
+    if where is None:
+        pytest.skip("SEATRIAL_TEST_CHECK_JSONSCHEMA names no folder with check-jsonschema")
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
+    files = map(str, sorted(_FOLDER.glob("*.yml")))
+    done = subprocess.run([*command, *files], env={**os.environ, "PYTHONPATH": where}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

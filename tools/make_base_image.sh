@@ -25,8 +25,10 @@ mirror=$(apt-get indextargets --format '$(CODENAME) $(REPO_URI)' |
 root=$(mktemp -d)
 # Not into what debootstrap may have left mounted there.
 trap 'rm -rf --one-file-system "$root"' EXIT
-debootstrap --variant=minbase --include=ca-certificates,python3 "$VERSION_CODENAME" "$root/base" "$mirror" \
-  > "$root/log" || { tail -n 20 "$root/log" >&2; exit 1; }
+# Where Ubuntu has tini and Open MPI.
+[ "$ID" = ubuntu ] && components=main,universe || components=main
+debootstrap --variant=minbase --include=ca-certificates,python3 --components="$components" \
+  "$VERSION_CODENAME" "$root/base" "$mirror" > "$root/log" || { tail -n 20 "$root/log" >&2; exit 1; }
 # As in images of registries: any user may write there, and podman gives a volume at this place the mode of the folder.
 chmod 1777 "$root/base/dev/shm"
 tar -C "$root/base" -c . | podman import --change 'CMD ["/bin/bash"]' \

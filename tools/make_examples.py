@@ -8,9 +8,9 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from seatrial.launch.conduct import would_start
 from seatrial.launch.pyz import parse
 from seatrial.launch.request import job_of, request_of
+from seatrial.launch.targets import would_start
 from seatrial.launch.train_request import resolve
 from seatrial.probe.identity import Identity
 

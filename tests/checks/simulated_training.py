@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from seatrial.checks.training import Params, recipe_for
 from seatrial.verdict.evidence import Evidence, RankSeen
 from seatrial.verdict.figures import Fact, Figure
@@ -30,7 +32,7 @@ def trained(
     compute_s: dict[int, float] | None = None,
     alone_s: dict[int, float] | None = None,
     digests: dict[int, str] | None = None,
-    batches: dict[int, tuple[str, ...]] | None = None,
+    batches: Mapping[int, tuple[str, ...]] | None = None,
     alike: dict[int, str] | None = None,
     kinds: dict[int, str] | None = None,
     accuracy: float = 0.95,

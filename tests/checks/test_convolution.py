@@ -17,6 +17,14 @@ def test_this_cpu_convolves_rightly(seed: int) -> None:
     assert count_wrong_convolution(CPU, seed) == (0, [])
 
 
+@pytest.mark.gpu
+def test_this_accelerator_convolves_rightly() -> None:
+    from seatrial.worker.device import open_device
+
+    device = open_device("cuda", 0, 1)
+    assert [count_wrong_convolution(device, seed) for seed in range(10)] == [(0, [])] * 10
+
+
 @pytest.mark.parametrize("which", ["output", "image", "weight", "bias"])
 def test_one_wrong_element_is_seen_with_its_place(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class SpoiledConv2d(torch.nn.Conv2d):
@@ -26,7 +34,7 @@ def test_one_wrong_element_is_seen_with_its_place(which: str, monkeypatch: pytes
             if which in ("weight", "bias"):
                 getattr(self, which).register_hook(_spoiled)
             if which == "image":
-                images.register_hook(_spoiled)
+                images.register_hook(_spoiled)  # type: ignore[no-untyped-call]
             output = super().forward(images)
             return output + torch.zeros_like(output).index_fill_(0, torch.tensor(0), 1) if which == "output" else output
 

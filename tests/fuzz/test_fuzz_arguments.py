@@ -139,7 +139,7 @@ def nothing_is_started(folder: Path) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("seatrial.launch.trial.hold", refuse)
+        patch.setattr("seatrial.launch.hold.hold", refuse)
         # The same interpreter says the same each time.
         patch.setattr("seatrial.launch.place.find_torch", functools.cache(find_torch))
         patch.setattr("seatrial.launch.joined.become_agent", refuse)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,7 +18,7 @@ from kubernetes.workloads import container_of, templates
 import seatrial
 from seatrial.kubernetes.text import to_yaml
 
-__all__ = ["TARGETS", "await_said", "first_pod", "run_in", "start_in", "typed"]
+__all__ = ["TARGETS", "TRAINING", "await_said", "digest_here", "digest_in", "first_pod", "run_in", "start_in", "typed"]
 
 TARGETS: dict[str, tuple[str, ...]] = {
     "job": ("--on=job",),
@@ -27,6 +29,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "mpijob": ("--on=mpijob",),
 }
 """Name -> where-options."""
+TRAINING = ("train", "--max-steps=30", "--", "digits")
 _RUN = "trial-1"
 
 
@@ -83,3 +86,19 @@ def await_said(cluster: Cluster, text: str, timeout_s: float = 40.0) -> None:
     while not (cluster.get("pods")["items"] and text in cluster.log(first_pod(cluster))):
         assert time.monotonic() < until, f"nobody has said {text!r}"
         time.sleep(0.3)
+
+
+def digest_in(said: str) -> str:
+    """Of the parameters, as a training has told it."""
+    found = re.search(r"digests of all ranks equal: ([0-9a-f]{64})", said)
+    assert found, said
+    return found[1]
+
+
+@functools.cache
+def digest_here() -> str:
+    """Of the same training (TRAINING, two ranks) on this machine."""
+    words = [sys.executable, "-m", "seatrial", "train", "--device=cpu", "--nproc-per-node=2", "--env=OMP_NUM_THREADS=1"]
+    done = subprocess.run([*words, *TRAINING[1:]], capture_output=True, text=True, timeout=55, check=False)
+    assert done.returncode == 0, done.stderr
+    return digest_in(done.stdout + done.stderr)

@@ -1,32 +1,28 @@
 """The pod of a one-node Job, run in a container of our image: its user, its capabilities, its read-only root.
 
-The image is named by SEATRIAL_TEST_WORKER_IMAGE (deploy/images, target worker). podman has no Secrets and no memory
-volumes in pods: these two are put in by hand.
+podman has no Secrets and no memory volumes in pods: these two are put in by hand.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
 import uuid
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+from images.containers import MARKS, image, podman
 from kubernetes.workloads import container_of, templates, workload, workload_object
 
 from seatrial.kubernetes.manifest import manifest
 
-pytestmark = [pytest.mark.podman, pytest.mark.slow]
-_IMAGE = os.environ.get("SEATRIAL_TEST_WORKER_IMAGE", "")
+pytestmark = MARKS
 
 
 def _pod(name: str, **changes: Any) -> dict[str, Any]:
     made = workload(
         **{
             "run": name,
-            "image": _IMAGE,
+            "image": image("worker"),
             "nodes": 1,
             "nproc_per_node": 2,
             "gpu_resource": None,
@@ -50,23 +46,18 @@ def _pod(name: str, **changes: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", **template}
 
 
-def _podman(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["podman", *words], capture_output=True, text=True, timeout=55, check=False)
-
-
-@pytest.mark.skipif(not _IMAGE, reason="SEATRIAL_TEST_WORKER_IMAGE names no image")
 def test_a_trial_passes_without_any_right(tmp_path: Path) -> None:
     name = f"t{uuid.uuid4().hex[:10]}"
     file = tmp_path / "pod.yaml"
     file.write_text(yaml.safe_dump(_pod(name)))
     try:
-        played = _podman("kube", "play", str(file))
-        assert played.returncode == 0, played.stderr
-        ended = _podman("wait", f"{name}-seatrial")
-        output = _podman("logs", f"{name}-seatrial").stdout
+        played = podman("kube", "play", str(file))
+        assert played.code == 0, played.output
+        ended = podman("wait", f"{name}-seatrial", timeout_s=50)
+        output = podman("logs", f"{name}-seatrial").output
         seen = "{{.Config.User}} {{.HostConfig.ReadonlyRootfs}} {{.EffectiveCaps}}"
-        assert ended.stdout.strip() == "0", output
+        assert ended.output.strip() == "0", output
         assert "FINAL ACCEPTANCE: PASS" in output
-        assert _podman("inspect", f"{name}-seatrial", "--format", seen).stdout.split() == ["10001:10001", "true", "[]"]
+        assert podman("inspect", f"{name}-seatrial", "--format", seen).output.split() == ["10001:10001", "true", "[]"]
     finally:
-        _podman("kube", "down", str(file))
+        podman("kube", "down", str(file))

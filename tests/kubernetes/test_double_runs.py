@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 from kubernetes.double.cluster import Cluster, made_cluster
 from kubernetes.double.recorded import OPERATOR_VARIABLES
-from kubernetes.runs import TARGETS, await_said, first_pod, run_in, start_in
+from kubernetes.runs import TARGETS, TRAINING, await_said, digest_here, digest_in, first_pod, run_in, start_in
 
 pytestmark = pytest.mark.cluster
 _NEEDS_MPIRUN = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
-_TRAIN = ("train", "--max-steps=30", "--", "digits")
 
 
 @pytest.fixture
@@ -43,28 +40,11 @@ def _plain(log: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", log).replace("\r", "")
 
 
-def _digest(log: str) -> str:
-    found = re.search(r"digests of all ranks equal: ([0-9a-f]{64})", log)
-    assert found, log
-    return found[1]
-
-
-@pytest.fixture(scope="module")
-def digest_here() -> str:
-    """Of the same training on this machine."""
-    words = [sys.executable, "-m", "seatrial", "train", "--device=cpu", "--nproc-per-node=2", "--env=OMP_NUM_THREADS=1"]
-    done = subprocess.run([*words, *_TRAIN[1:]], capture_output=True, text=True, timeout=55, check=False)
-    assert done.returncode == 0, done.stderr
-    return _digest(done.stdout + done.stderr)
-
-
 @pytest.mark.parametrize("target", _targets())
-def test_a_training_comes_to_the_same_parameters_as_on_this_machine(
-    target: str, cluster: Cluster, digest_here: str
-) -> None:
-    end, log = run_in(cluster, _TRAIN, target)
+def test_a_training_comes_to_the_same_parameters_as_on_this_machine(target: str, cluster: Cluster) -> None:
+    end, log = run_in(cluster, TRAINING, target)
     assert end != "Failed", log
-    assert _digest(log) == digest_here
+    assert digest_in(log) == digest_here()
 
 
 @pytest.mark.parametrize(
@@ -97,7 +77,7 @@ def test_a_script_is_launched_from_a_claim(cluster: Cluster) -> None:
 @pytest.mark.parametrize("init", ["tcp://trial-1-master-0:23457", "file:///shared/meet"])
 def test_a_training_meets_wherever_it_is_told_to(init: str, cluster: Cluster) -> None:
     cluster.claim("shared")
-    end, log = run_in(cluster, ("train", f"--init={init}", "--pvc=shared:/shared", *_TRAIN[1:]), "pytorchjob")
+    end, log = run_in(cluster, ("train", f"--init={init}", "--pvc=shared:/shared", *TRAINING[1:]), "pytorchjob")
     assert end != "Failed", log
 
 

@@ -222,10 +222,11 @@ def test_complaints_are_those_of_the_run() -> None:
             warning("t", "FailedCreate", 'pods "t-1" is forbidden: exceeded quota: gpus', "2026-01-01T00:00:02Z"),
             warning("t-node-0", "FailedCreate", "older", "2026-01-01T00:00:01Z"),
             warning("t2", "FailedCreate", "of another run", "2026-01-01T00:00:03Z"),
+            warning("t", "FailedCreate", "of an earlier run of this name", "2025-12-31T23:59:59Z"),
             warning("t-0-x", "BackOff", "told by the pod itself", "2026-01-01T00:00:03Z"),
         ]
     }
-    assert complaints(told, "t") == ("older", 'pods "t-1" is forbidden: exceeded quota: gpus')
+    assert complaints(told, "t", "2026-01-01T00:00:00Z") == ("older", 'pods "t-1" is forbidden: exceeded quota: gpus')
 
 
 def test_a_name_that_is_none_of_a_pod_becomes_no_file() -> None:
@@ -250,5 +251,5 @@ _JSON = st.recursive(
 def test_any_answer_is_borne(answer: Any) -> None:
     pods_of(answer)
     pods_of({"items": [answer, pod(status=answer), pod(spec=answer), pod(metadata__labels=answer)]})
-    complaints(answer, "t")
-    complaints({"items": [answer]}, "t")
+    complaints(answer, "t", "")
+    complaints({"items": [answer]}, "t", "")

@@ -16,7 +16,10 @@ from seatrial.errors import RequestError
 from seatrial.kubernetes import parse
 from seatrial.kubernetes.check import see_that_it_can_be
 from seatrial.kubernetes.manifest import KINDS, manifest, merged
-from seatrial.kubernetes.workload import Object, Toleration
+from seatrial.kubernetes.trainjob import PATCHES
+from seatrial.kubernetes.workload import Object, Patch, Toleration
+
+_PATCHES = {version: Patch(workload={"spec": {field: []}}) for version, field in PATCHES.items()}
 
 
 @pytest.mark.parametrize(
@@ -60,6 +63,8 @@ def test_no_kind_takes_it(kind: str, changes: dict[str, Any], words: str) -> Non
         ("pytorchjob", {"max_restarts": 1}, "use --on jobset"),
         ("trainjob", {"ttl_s": 60}, "--ttl"),
         ("trainjob", {"mpirun": "/opt/mpi/bin/mpirun"}, "add --runtime mpi"),
+        ("trainjob", {"patch": _PATCHES["2.0"]}, r"spec.podSpecOverrides .* Trainer 2.0, .* has spec.runtimePatches"),
+        ("trainjob", {"patch": _PATCHES["2.2+"], "trainer_version": "2.1"}, "2.1, which has spec.podTemplateOverrides"),
         ("mpijob", {"openshift": "arbitrary-uid"}, "/etc/passwd"),
         ("trainjob", {"openshift": "arbitrary-uid", "runtime": "mpi"}, "/etc/passwd"),
     ],
@@ -77,6 +82,7 @@ def test_some_kinds_do_not_take_it(kind: str, changes: dict[str, Any], words: st
         ("pytorchjob", {"host_network": True, "spread": "required"}),
         ("pytorchjob", {"host_network": True, "nodes": 1}),
         ("trainjob", {"openshift": "arbitrary-uid"}),
+        *(("trainjob", {"patch": patch, "trainer_version": version}) for version, patch in _PATCHES.items()),
         ("mpijob", {"openshift": "custom-scc", "namespace": "ml"}),
         ("mpijob", {"mpi": "intel"}),
         ("job", {"gpu_resource": None, "gpus_per_node": 0}),

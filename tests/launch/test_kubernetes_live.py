@@ -17,10 +17,11 @@ from launch.kubectl_script_double import scripted
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.kubernetes.manifest import manifest
+from seatrial.kubernetes.trainjob import PATCHES
 from seatrial.launch.job import Job
 from seatrial.launch.kubectl import Kubectl
 from seatrial.launch.kubernetes import Pods
-from seatrial.launch.kubernetes_access import chosen_nodes, see_that_it_may
+from seatrial.launch.kubernetes_access import chosen_nodes, see_that_it_may, trainer_version
 from seatrial.launch.kubernetes_live import Attempt, Limits, TooFewError
 from seatrial.launch.kubernetes_made import Made
 from seatrial.launch.kubernetes_told import Told
@@ -279,3 +280,22 @@ def test_all_nodes_are_counted_and_none_is_left_out_unasked(tmp_path: Path) -> N
         chosen_nodes(nodes(tmp_path, "gpu-1"), "pool=a", None)
     with pytest.raises(RequestError, match="no node of the cluster has these labels"):
         chosen_nodes(access(tmp_path, ("*", """echo '{"items": []}'""")), "pool=b", None)
+
+
+@pytest.mark.parametrize("field", ["podSpecOverrides", "podTemplateOverrides", "runtimePatches"])
+def test_the_release_of_trainer_is_read_from_the_cluster(field: str, tmp_path: Path) -> None:
+    spec: dict[str, Any] = {"properties": {"spec": {"properties": {"runtimeRef": {}, field: {}}}}}
+    definition = {"spec": {"versions": [{"name": "v1alpha1", "schema": {"openAPIV3Schema": spec}}]}}
+    (tmp_path / "crd").write_text(json.dumps(definition))
+    kubectl = access(
+        tmp_path, ("*'get customresourcedefinition trainjobs.trainer.kubeflow.org'*", f"cat {tmp_path}/crd")
+    )
+    assert PATCHES[trainer_version(kubectl)] == field
+
+
+def test_a_release_that_cannot_be_read_must_be_said(tmp_path: Path) -> None:
+    forbidden = "echo 'Error from server (Forbidden): you may not' >&2; exit 1"
+    with pytest.raises(RequestError, match=r"cannot be read \(Error from server.*say --trainer-version"):
+        trainer_version(access(tmp_path, ("*", forbidden)))
+    with pytest.raises(RequestError, match="no patches that we know"):
+        trainer_version(access(tmp_path, ("*", "echo '{}'")))

@@ -14,10 +14,10 @@ from test_docs_commands import runnable
 
 from seatrial.errors import RequestError
 from seatrial.launch import kubernetes, script
-from seatrial.launch.conduct import would_start
 from seatrial.launch.program import dry_run
 from seatrial.launch.pyz import parse
 from seatrial.launch.request import job_of, request_of
+from seatrial.launch.targets import would_start
 from seatrial.launch.train_request import resolve
 from seatrial.launch.trial import run
 from seatrial.probe.identity import Identity
@@ -153,6 +153,7 @@ def test_amd_is_rocm() -> None:
         ("run --on job --gpus-per-node 1 --image x --kubectl /nowhere/kubectl", "there is no such program"),
         ("run --on job --gpus-per-node 1 --dry-run", "--image IMAGE is needed"),
         (f"run --on job --gpus-per-node 1 --runtime mpi {_IMAGE}", "--runtime is for --on trainjob"),
+        (f"run --on mpijob --gpus-per-node 1 --trainer-version 2.0 {_IMAGE}", "--trainer-version is for --on trainjob"),
         (f"run --on job --gpus-per-node 1 --all-nodes a=b {_IMAGE}", "say it with --nodes"),
         (f"run --on job --gpus-per-node 1 --device rocm {_IMAGE}", "means cuda"),
         (f"run --on job --gpu-resource none --backend nccl {_IMAGE}", "between GPUs only"),

@@ -182,6 +182,20 @@ def test_one_pod_that_failed_fails_a_training(tmp_path: Path) -> None:
     assert "pod t-1 on node gpu-1 ended with exit code 1" in found["text"]
 
 
+def test_a_pod_that_only_misses_the_others_is_not_blamed(tmp_path: Path) -> None:
+    (tmp_path / "t-0.log").write_text("RuntimeError: [gloo] Connection closed by peer\n")
+    (tmp_path / "t-1.log").write_text("no space left\n")
+    heard = Heard(tmp_path, None)
+    heard.told.ended([ended_pod(0, 1), ended_pod(1, 1)], under_mpi=False)
+    assert "pod t-1 on" in heard.outcome(training())["text"]
+    killed = Heard(tmp_path, None)
+    killed.told.ended([ended_pod(1, 1), ended_pod(2, 137)], under_mpi=False)
+    assert "pod t-2 on" in killed.outcome(training())["text"]
+    told_to_end = Heard(tmp_path, None)
+    told_to_end.told.ended([replace(ended_pod(2, 137), deleted=True), ended_pod(1, 1)], under_mpi=False)
+    assert "pod t-1 on" in told_to_end.outcome(training())["text"]
+
+
 def test_a_pod_that_has_not_ended_is_no_success(tmp_path: Path) -> None:
     (running,) = pods_of({"items": [pod(status__phase="Running")]})
     heard = Heard(tmp_path, None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import seatrial
 from seatrial.probe import own_code
 from seatrial.probe.own_code import environ_for, environ_without, module_argv
 
@@ -62,3 +65,16 @@ def test_a_python_without_safe_path_does_not_look_into_the_working_folder(tmp_pa
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, '{"a":1}\n', "")
+
+
+@pytest.mark.root
+def test_process_1_of_a_container_ends_at_sigterm() -> None:
+    code = "from seatrial.probe.own_code import heed_sigterm; heed_sigterm(); print(1, flush=True); input()"
+    enter = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", code]
+    environ = {**os.environ, "PYTHONPATH": str(Path(seatrial.__file__).parents[1])}
+    with subprocess.Popen(enter, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGTERM)
+        assert process.wait(timeout=20) == 128 + signal.SIGTERM

@@ -15,24 +15,33 @@ RECIPE = Recipe(workload="digits", model="convnet", max_steps=1, global_batch_si
 CPU = torch.device("cpu")
 
 
-def _computed(recipe: Recipe = RECIPE, local_count: int = 8) -> OneBatch:
-    return compute_one_batch(recipe, device=CPU, local_count=local_count)
+def _computed(recipe: Recipe = RECIPE, local_count: int = 8, device: torch.device = CPU) -> OneBatch:
+    return compute_one_batch(recipe, device=device, local_count=local_count)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_it_comes_from_the_recipe_alone(model: str) -> None:
-    recipe = replace(RECIPE, model=model)
-    first = _computed(recipe)
+def test_it_comes_from_the_recipe_alone() -> None:
+    first = _computed()
     torch.manual_seed(1234)
-    assert _computed(recipe) == first
-    other = _computed(replace(recipe, seed=2))
+    assert _computed() == first
+    other = _computed(replace(RECIPE, seed=2))
     assert (other.scores != first.scores, other.gradients != first.gradients) == (True, True)
 
 
-def test_a_share_of_one_image_can_be_computed_too() -> None:
-    for model in MODELS:
-        _computed(replace(RECIPE, model=model), local_count=1)
-    assert _computed(local_count=100) == _computed(local_count=64)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_share_of_one_image_can_be_computed_too_and_again(model: str) -> None:
+    first, again = (_computed(replace(RECIPE, model=model), local_count=1) for _ in range(2))
+    assert first == again
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", MODELS)
+def test_an_accelerator_repeats_itself(model: str) -> None:
+    recipe = replace(RECIPE, model=model)
+    assert len({_computed(recipe, 64, torch.device("cuda", 0)) for _ in range(10)}) == 1
+
+
+def test_of_a_large_share_64_images_are_computed() -> None:
+    assert _computed(local_count=100) == _computed(local_count=64) != _computed(local_count=63)
 
 
 def test_a_wrong_gradient_shows_in_the_gradients_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +49,7 @@ def test_a_wrong_gradient_shows_in_the_gradients_only(monkeypatch: pytest.Monkey
     backward = torch.Tensor.backward
 
     def spoiled(self: torch.Tensor, *arguments: object) -> None:
-        backward(self, 1.0000001 * torch.ones_like(self))
+        backward(self, 1.0000001 * torch.ones_like(self))  # type: ignore[no-untyped-call]
 
     monkeypatch.setattr(torch.Tensor, "backward", spoiled)
     wrong = _computed()

@@ -18,7 +18,7 @@ from seatrial.verdict.statistics import minority
 __all__ = ["doubtful", "judge_one_batch"]
 
 _SHOWN = 8
-_ACTION = "run compute and memory on it for longer; until then trust nothing that it computes."
+_ACTION = "run compute and memory there for longer; until then trust nothing that was computed there."
 _EXACT = Limit(value=0, unit="1", origin="exact")
 
 Bits = tuple[str, str]
@@ -45,11 +45,16 @@ class _Group:
 
 
 def doubtful(evidence: Evidence) -> tuple[int, ...]:
-    """The ranks to be asked again, alone: who does not repeat itself or is outvoted; all where nobody is."""
+    """The ranks to be asked again, alone: who does not repeat itself, and one who did so far; who is outvoted;
+    all where nobody is.
+    """
     found: list[int] = []
     for group in _groups(evidence):
-        vote = minority(group.steady())
-        found += [*group.loose(), *(vote.odd if vote.majority is not None else group.steady())]
+        loose, steady = group.loose(), group.steady()
+        vote = minority(steady)
+        found += [*loose, *vote.odd]
+        others = [rank for rank in steady if rank not in vote.odd]
+        found += others if vote.majority is None else others[:1] if loose else ()
     return tuple(found)
 
 

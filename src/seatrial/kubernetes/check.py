@@ -7,6 +7,7 @@ import re
 from seatrial.errors import RequestError
 from seatrial.kubernetes.manifest import KINDS
 from seatrial.kubernetes.parse import dns_label, quantity_bytes
+from seatrial.kubernetes.trainjob import PATCHES
 from seatrial.kubernetes.workload import Workload
 
 __all__ = ["see_that_it_can_be"]
@@ -84,6 +85,8 @@ def _kind(kind: str, workload: Workload) -> None:
         )
     if workload.ttl_s is not None and kind == "trainjob":
         raise RequestError("--ttl: a TrainJob has no such field; delete it by its name, or use another target.")
+    if kind == "trainjob":
+        _trainer(workload)
     if workload.mpirun != "mpirun" and not under_mpi:
         raise RequestError(f"--mpirun {workload.mpirun[:80]!a}: MPI does not start these ranks; add --runtime mpi.")
     if under_mpi and workload.openshift == "arbitrary-uid":
@@ -98,4 +101,15 @@ def _kind(kind: str, workload: Workload) -> None:
             raise RequestError(
                 f"--service-account {workload.service_account} with --openshift custom-scc: the run brings an account"
                 " of its own; leave one out."
+            )
+
+
+def _trainer(workload: Workload) -> None:
+    """A field that a release does not know is dropped without a word by some API servers."""
+    own = PATCHES[workload.trainer_version]
+    for release, field in PATCHES.items():
+        if field != own and field in (workload.patch.workload.get("spec") or {}):
+            raise RequestError(
+                f"--patch: spec.{field} of a TrainJob is of Kubeflow Trainer {release}, and --trainer-version is"
+                f" {workload.trainer_version}, which has spec.{own}; write that."
             )

@@ -47,8 +47,12 @@ PrintMotd no
 """
 # No word of a user is in these; what follows comes as their arguments. On every pod, as a daemon of MPI may start
 # others in turn (a tree, for many hosts).
-_KNOW_HOSTS = f'sed "s/^/* /" {SSH}/id_rsa.pub > {_KNOWN_HOSTS} || exit 3'
+_NEED = 'need() { [ -s "$1" ] || { echo "Error: $1 is not there: the operator has not mounted $2." >&2; exit 3; }; }'
+_KNOW_HOSTS = f"""{_NEED}
+need {SSH}/id_rsa.pub "the key of the run"
+sed "s/^/* /" {SSH}/id_rsa.pub > {_KNOWN_HOSTS} || exit 3"""
 _LAUNCH = f"""{_KNOW_HOSTS}
+need {_HOSTFILE} "the list of the nodes"
 MASTER_ADDR=$(sed -n "1s/[ :].*//p" {_HOSTFILE})
 export MASTER_ADDR
 exec "$@"

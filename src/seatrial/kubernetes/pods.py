@@ -11,10 +11,12 @@ __all__ = ["PodSeen", "complaints", "failure", "first_pod", "pods_of"]
 
 _NAME = r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
 _MOST_WORDS = 300
+_SECONDS = len("2026-01-01T00:00:00")
 _IMAGE = (
     *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"),
     *("ImageInspectError", "SignatureValidationFailed"),
 )
+_NO_CONSTRAINT = "unable to validate against any security context constraint"
 _NOT_MADE = (
     *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"),
     "PostStartHookError",
@@ -87,14 +89,21 @@ def first_pod(pods: Sequence[PodSeen], *, under_mpi: bool) -> PodSeen | None:
     return found[-1] if found else None
 
 
-def complaints(answer: Any, run: str) -> tuple[str, ...]:
-    """What the controllers of the cluster say of objects of the run: the messages of its warnings, the newest last."""
+def complaints(answer: Any, run: str, since: str) -> tuple[str, ...]:
+    """What the controllers of the cluster say of objects of the run: the messages of its warnings, the newest last.
+
+    ``since``: when its workload was made, as the API tells times; an earlier one may have had the same name.
+    """
     found = []
     for item in _list(answer, "items"):
         name = _text(item, "involvedObject", "name")
-        if (name == run or name.startswith(f"{run}-")) and _text(item, "reason").startswith("Failed"):
-            when = _text(item, "lastTimestamp") or _text(item, "eventTime")
-            found.append((when, _one_line(_text(item, "message")), _text(item, "reason")))
+        when = _text(item, "lastTimestamp") or _text(item, "eventTime") or _text(item, "metadata", "creationTimestamp")
+        ours = (name == run or name.startswith(f"{run}-")) and when[:_SECONDS] >= since[:_SECONDS]
+        if ours and _text(item, "reason").startswith("Failed"):
+            message = _one_line(_text(item, "message"))
+            if _NO_CONSTRAINT in message:
+                message = f"see --openshift: {message}"
+            found.append((when, message, _text(item, "reason")))
     return tuple(dict.fromkeys(message for _, message, reason in sorted(found) if "Create" in reason and message))
 
 

@@ -2,7 +2,7 @@
 
 The run brings a TrainingRuntime of its own. The patches that a TrainJob can make to a runtime of the cluster have no
 field for the token of the API, the network of the host and probes, and they have had another name in each release
-(podSpecOverrides, podTemplateOverrides, runtimePatches); so this manifest is the same for all of them.
+(``PATCHES``); so this manifest is the same for all of them, and the release matters to a user's own patch only.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from seatrial.kubernetes.nodes import node_template
 from seatrial.kubernetes.objects import metadata
 from seatrial.kubernetes.workload import Object, Workload
 
-__all__ = ["files", "longest_name", "render"]
+__all__ = ["NEWEST", "PATCHES", "files", "longest_name", "render"]
 
+PATCHES: Mapping[str, str] = {"2.0": "podSpecOverrides", "2.1": "podTemplateOverrides", "2.2+": "runtimePatches"}
+"""Release of Trainer -> the field of a TrainJob's spec in which it patches its runtime."""
+NEWEST = "2.2+"
 _API = "trainer.kubeflow.org/v1alpha1"
 _NODE = "node"
 _TRAINER = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}

@@ -99,6 +99,8 @@ class Workload:
     mpirun: str = "mpirun"
     runtime: Literal["torch", "mpi"] = "torch"
     """Who starts the ranks of a TrainJob."""
+    trainer_version: Literal["2.0", "2.1", "2.2+"] = "2.2+"
+    """Of Kubeflow Trainer: what a patch may name in a TrainJob."""
     patch: Patch = field(default_factory=Patch)
 
     @property

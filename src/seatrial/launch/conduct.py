@@ -29,7 +29,7 @@ from seatrial.launch.target import Driver
 from seatrial.launch.targets import TARGETS
 from seatrial.verdict.events import SCHEMA, Source
 
-__all__ = ["caught_signals", "conduct", "conduct_program", "would_start"]
+__all__ = ["caught_signals", "conduct", "conduct_program"]
 
 _LOG_CHARS = 8_000
 """Of the output of a rank, as it is passed on: what 1,000 ranks say fits into the log of a pod (10 MiB)."""
@@ -81,13 +81,6 @@ def conduct_program(
         join_timeout_s=join_timeout_s(),
     )
     return _conduct(job, lambda now: Program(config, now), {}, folder, keep, caught, hear=hear, meeting=meeting)
-
-
-def would_start(job: Processes, out: Path) -> list[str]:
-    """The lines of ``--dry-run``."""
-    target = TARGETS[job.target]
-    control = f"{target.address(job)}:PORT"
-    return target.shown(target.render(job, control=control, token="TOKEN", keep=str(out / "RUN-ID")))
 
 
 def _conduct(

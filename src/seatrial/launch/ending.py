@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from seatrial.errors import SeatrialError
 from seatrial.launch.options import own_words
+from seatrial.probe.own_code import heed_sigterm
 from seatrial.report import streams
 from seatrial.report.text import printable
 
@@ -32,6 +33,7 @@ def end_with(command: Callable[[], Any], *, debug: bool) -> NoReturn:
     Exit code 1 says FAIL of a cluster, so nothing else may end with it.
     """
     streams.fill()
+    heed_sigterm()
     code: Any
     try:
         code = command()

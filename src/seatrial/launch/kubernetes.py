@@ -19,13 +19,14 @@ from seatrial.errors import RequestError
 from seatrial.kubernetes import parse
 from seatrial.kubernetes.check import see_that_it_can_be
 from seatrial.kubernetes.manifest import manifest
+from seatrial.kubernetes.trainjob import NEWEST, PATCHES
 from seatrial.kubernetes.workload import CODE, JOIN_TIMEOUT_S, Claim, Object, Patch, Toleration, Workload
 from seatrial.launch.command import Command, Feed
 from seatrial.launch.hosts import queue_timeout_s
 from seatrial.launch.job import Job, Processes
 from seatrial.launch.kubectl import Kubectl, find_kubectl
-from seatrial.launch.kubernetes_access import chosen_nodes, see_that_it_may
-from seatrial.launch.kubernetes_options import COMMON, MPI, RUNTIME
+from seatrial.launch.kubernetes_access import chosen_nodes, see_that_it_may, trainer_version
+from seatrial.launch.kubernetes_options import COMMON, MPI, RUNTIME, TRAINER_VERSION
 from seatrial.launch.option import MPIRUN
 from seatrial.launch.target import Placement, Target, Where
 from seatrial.plan.source import is_level, read_file
@@ -75,6 +76,8 @@ def _resolve(where: Where) -> Placement:
         kubectl = Kubectl(program=find_kubectl(told["kubectl"]), namespace=told["namespace"])
     nodes, absent = _nodes(told, kubectl)
     workload = _workload(where, nodes)
+    if where.target == "trainjob":
+        workload = replace(workload, trainer_version=_trainer_version(told, workload.patch, kubectl))
     see_that_it_can_be(where.target, workload)
     queue_s = queue_timeout_s(told)
     if kubectl is not None:
@@ -114,6 +117,14 @@ def _nodes(told: Mapping[str, Any], kubectl: Kubectl | None) -> tuple[int, tuple
     if least is not None and not 1 <= least <= nodes:
         raise RequestError(f"--min-hosts {least}: a number from 1 to {nodes}, the number of nodes, is expected.")
     return nodes, absent
+
+
+def _trainer_version(told: Mapping[str, Any], patch: Patch, kubectl: Kubectl | None) -> Any:
+    """The cluster is asked where it matters: not everybody may read definitions of resources."""
+    matters = any(field in (patch.workload.get("spec") or {}) for field in PATCHES.values())
+    if told["trainer_version"] is None and kubectl is not None and matters:
+        return trainer_version(kubectl)
+    return told["trainer_version"] or NEWEST
 
 
 def _is_under_mpi(where: Where) -> bool:
@@ -315,6 +326,6 @@ TARGETS = (
     _target("job", "a Job of Kubernetes, nothing installed"),
     _target("jobset", "a JobSet"),
     _target("pytorchjob", "a PyTorchJob of Kubeflow's training-operator"),
-    _target("trainjob", "a TrainJob of Kubeflow Trainer", RUNTIME, MPIRUN),
+    _target("trainjob", "a TrainJob of Kubeflow Trainer", RUNTIME, TRAINER_VERSION, MPIRUN),
     _target("mpijob", "an MPIJob of Kubeflow's mpi-operator", MPI, MPIRUN),
 )

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.kubernetes.refusals import refusal
+from seatrial.kubernetes.trainjob import PATCHES
 from seatrial.kubernetes.workload import Object
 from seatrial.launch.kubectl import Answer, Kubectl
 
-__all__ = ["as_list", "chosen_nodes", "resource_of", "see_that_it_may"]
+__all__ = ["as_list", "chosen_nodes", "resource_of", "see_that_it_may", "trainer_version"]
 
 _MOST_NAMED = 4
+_TRAINJOBS = "trainjobs.trainer.kubeflow.org"
 
 
 def see_that_it_may(kubectl: Kubectl, target: str, objects: Sequence[Object]) -> None:
@@ -84,6 +87,20 @@ def _unfit(item: dict[str, Any]) -> str:
         return "it is cordoned"
     ready = [entry.get("status") for entry in status.get("conditions") or () if entry.get("type") == "Ready"]
     return "it is not ready" if ready and ready[0] != "True" else ""
+
+
+def trainer_version(kubectl: Kubectl) -> str:
+    """Which release of Kubeflow Trainer the cluster has, by the fields of its TrainJob. Raises RequestError."""
+    answer = kubectl.ask("get", "customresourcedefinition", _TRAINJOBS, "-o", "json")
+    known: list[Any] = []
+    with contextlib.suppress(LookupError, TypeError):
+        for version in answer.json["spec"]["versions"]:
+            known += version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    for release, field in reversed(tuple(PATCHES.items())):
+        if field in known:
+            return release
+    why = answer.complaint if answer.code != 0 else "its TrainJob has no patches that we know"
+    raise RequestError(f"--patch: which Kubeflow Trainer this is cannot be read ({why}); say --trainer-version.")
 
 
 def resource_of(thing: Object) -> str:

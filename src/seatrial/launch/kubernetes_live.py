@@ -153,17 +153,18 @@ class Attempt:
             if answer is None:
                 continue
             del self._asking[what]
-            if what == "workload" and answer.code == 0:
+            if answer.code != 0:
+                self._complaint = answer.complaint
+            elif what == "workload":
+                # Of one that is gone nothing is printed.
                 self._workload_gone = not answer.out.strip()
                 self._given_up = failure(answer.json)
-            elif answer.code == 0 and answer.json is not None:
+            elif answer.json is not None:
                 self._answered_at = now
                 if what == "pods":
                     self._take_pods(pods_of(answer.json))
-                elif what == "events":
-                    self._complaints = complaints(answer.json, self._made.run)
-            elif answer.code != 0:
-                self._complaint = answer.complaint
+                else:
+                    self._complaints = complaints(answer.json, self._made.run, self._made.since)
         if now < self._look_at:
             return
         self._look_at = now + (_LOOK_S if self._all_came else _WAITING_LOOK_S)
@@ -248,7 +249,8 @@ class Attempt:
         cause = min(gone, key=lambda pod: pod.deleted)
         if not cause.stopped:
             raise SeatrialError(
-                f"{cause.label} {cause.ended} before the first pod has run; its log is in {self._folder}"
+                f"{cause.label} {cause.ended} before the first pod has run{self._told.why(cause)}; its log is in"
+                f" {self._folder}"
             )
         self._told.stopped(f"the cluster: {cause.label} {cause.stopped}")
         return True
@@ -275,7 +277,10 @@ class Attempt:
             return
         if self._told.spoke or isinstance(self._job, Job):
             how = first.ended or "is gone"
-            raise SeatrialError(f"{first.label} {how}, and with it who conducts the run; its log is in {self._folder}")
+            why = self._told.why(first)
+            raise SeatrialError(
+                f"{first.label} {how}, and with it who conducts the run{why}; its log is in {self._folder}"
+            )
         self._wait_for_others()
         self._told.ended([self._now(pod) for pod in self._known.values()], under_mpi=self._under_mpi)
 
@@ -335,13 +340,8 @@ class Attempt:
             self._say(f"seatrial: {words}")
         running = [pod for pod in self._pods if pod.state == "running"]
         nodes = [pod for pod in running if not pod.is_launcher]
-        if self._under_mpi and len(nodes) == self._job.nodes and not any(pod.is_launcher for pod in self._pods):
-            unready = [pod for pod in nodes if not pod.ready]
-            if unready and self._lasts("unready", self._limits.ready_s):
-                raise SeatrialError(
-                    f"{unready[0].label} runs and is not ready: its sshd does not answer on port 2222; see"
-                    f" {unready[0].name}.log in {self._folder}, and that the image has /usr/sbin/sshd"
-                )
+        if (unready := self._unready()) and self._lasts("unready", self._limits.ready_s):
+            raise SeatrialError(f"{words}; see {unready[0].name}.log in {self._folder}")
         late = now - self._began_at > self._limits.queue_s
         least = self._min_hosts
         enough = least is not None and least <= len(nodes) < self._job.nodes
@@ -360,7 +360,19 @@ class Attempt:
             return f"{len(waiting) + max(missing, 0)} of {self._wanted()} pods wait: {why}"
         if self._complaints:
             return f"{missing} of {self._wanted()} pods are not made: {self._complaints[-1]}"
+        if unready := self._unready():
+            return (
+                f"the launcher is not made, as {unready[0].label} is not ready: its sshd does not answer on port 2222;"
+                " see that the image has /usr/sbin/sshd"
+            )
         return f"{missing} of {self._wanted()} pods are not made yet"
+
+    def _unready(self) -> list[PodSeen]:
+        """Under MPI: those without an sshd that answers, when nothing but the launcher is missing."""
+        nodes = [pod for pod in self._pods if pod.state == "running" and not pod.is_launcher]
+        if not self._under_mpi or len(nodes) < self._job.nodes or len(self._pods) > len(nodes):
+            return []
+        return [pod for pod in nodes if not pod.ready]
 
     def _absent(self) -> tuple[str, ...]:
         told = [f"{pod.name}: {pod.waits}" for pod in self._pods if pod.state == "waiting"]

@@ -125,6 +125,7 @@ class Followed:
     def _end(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
+        self._log.flush()
         code = self._process.wait()
         self._process.stdout.close()
         self._process = None

@@ -32,6 +32,8 @@ class Made:
     def __init__(self, kubectl: Kubectl, target: str, objects: Sequence[Object]) -> None:
         self.workload = resource_of(objects[-1])
         self.run: str = objects[-1]["metadata"]["name"]
+        self.since = ""
+        """When the workload was made, as the cluster's clock has it."""
         self._kubectl, self._target, self._objects = kubectl, target, objects
         self._tried = False
 
@@ -43,7 +45,8 @@ class Made:
             raise refusal(self._target, self._kubectl.namespace, answer.complaint)
         told = answer.json if isinstance(answer.json, dict) else {}
         made = told.get("items", [told])
-        uid = next((item["metadata"]["uid"] for item in made if resource_of(item) == self.workload), None)
+        workload: Object = next((item["metadata"] for item in made if resource_of(item) == self.workload), {})
+        uid, self.since = workload.get("uid"), workload.get("creationTimestamp", "")
         owner = self._objects[-1]
         owned = [thing for thing in self._objects[:-1] if thing["kind"] != "SecurityContextConstraints"]
         if uid is not None and owned:

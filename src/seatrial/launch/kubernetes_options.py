@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from seatrial.kubernetes.trainjob import PATCHES
 from seatrial.launch.hosts import MIN_HOSTS, QUEUE_TIMEOUT
 from seatrial.launch.option import NODES, Option
 
-__all__ = ["COMMON", "MPI", "RUNTIME"]
+__all__ = ["COMMON", "MPI", "RUNTIME", "TRAINER_VERSION"]
 
 
 def _text(flag: str, text: str, *, metavar: str, default: str | None = None, name: str | None = None) -> Option:
@@ -85,6 +86,12 @@ COMMON = (
 
 RUNTIME = Option(
     flags=("--runtime",), name="runtime", help="Who starts the ranks.", type=("torch", "mpi"), default="torch"
+)
+TRAINER_VERSION = Option(
+    flags=("--trainer-version",),
+    name="trainer_version",
+    help="Of Kubeflow Trainer, for a --patch that is not the same in all; default: the cluster's, or 2.2+.",
+    type=tuple(PATCHES),
 )
 MPI = Option(
     flags=("--mpi",),

@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.conductor.conclude import conclude
+from seatrial.conductor.program_failures import Exit, complaint
 from seatrial.errors import RequestError
 from seatrial.kubernetes.pods import PodSeen
 from seatrial.launch.job import Job, Processes
+from seatrial.launch.launcher_words import reason
 from seatrial.verdict.events import Source
 
 __all__ = ["Told"]
 
 _RESULT = re.compile(r"trained \d+ of \d+ steps|after step \d+ of|stopped (?:on request|at step)")
 """The first of the lines with which a training ends (``worker/train_words.py``)."""
+_SIGNALLED = 128
+"""Higher exit codes tell a signal."""
+_ERROR = "Error: "
 _LAST_LINES = 20
 _LAST_BYTES = 16_000
 
@@ -130,7 +135,7 @@ class Told:
         """By their exit codes, for a training that no conductor speaks of. Raises RequestError for a wrong request."""
         judged = [pod for pod in pods if pod.is_launcher] if under_mpi else list(pods)
         codes = {pod.name: pod.exit_code for pod in judged}
-        worst = next((pod for pod in judged if pod.exit_code not in (0, 130)), None)
+        worst = min((pod for pod in judged if pod.exit_code not in (0, 130)), key=self._suffers, default=None)
         if self._result:
             self._tell("result", gen=0, rank=0, lines=self._result)
         if worst is None:
@@ -140,8 +145,7 @@ class Told:
         refused = next((pod for pod in judged if pod.exit_code == RequestError.exit_code), None)
         lines = self._last_lines(refused or worst)
         if refused:
-            said = next((line for line in reversed(lines) if line.startswith("Error: ")), "Error: the request is wrong")
-            self._outcome("refused", said.removeprefix("Error: "))
+            self._outcome("refused", _error(lines) or "the request is wrong")
         else:
             self._outcome("failed", f"{worst.label} {worst.ended or worst.stopped or 'has not ended'}", lines)
 
@@ -182,10 +186,29 @@ class Told:
         self._own = self._own or Source(self._run["run"], "controller")
         self._keep(self._own.event(kind, **payload))
 
+    def _suffers(self, pod: PodSeen) -> tuple[bool, bool, bool]:
+        """How well the end of another explains that of a pod: it was told to end, was not killed, misses others."""
+        code = pod.exit_code or 0
+        last = Exit(rank=0, code=code, ours=False, at=0.0, last_lines=tuple(self._last_lines(pod)))
+        return pod.deleted, code <= _SIGNALLED, bool(complaint(last))
+
+    def why(self, pod: PodSeen) -> str:
+        """What a pod said was wrong, behind what is told of it; nothing, if it has said nothing of the kind."""
+        said = _error(self._last_lines(pod)) or (reason(self._last_words(pod)) if pod.is_launcher else "")
+        return said and f" ({said.rstrip('.')})"
+
     def _last_lines(self, pod: PodSeen) -> list[str]:
+        return self._last_words(pod).splitlines()[-_LAST_LINES:]
+
+    def _last_words(self, pod: PodSeen) -> str:
         try:
             with open(self._folder / f"{pod.name}.log", "rb") as file:
                 file.seek(max(0, file.seek(0, 2) - _LAST_BYTES))
-                return file.read().decode(errors="replace").splitlines()[-_LAST_LINES:]
+                return file.read().decode(errors="replace")
         except OSError:
-            return []
+            return ""
+
+
+def _error(lines: Sequence[str]) -> str:
+    """The last line by which a command of ours, or a script of the manifests, tells why it ended."""
+    return next((line for line in reversed(lines) if line.startswith(_ERROR)), "").removeprefix(_ERROR)

@@ -13,12 +13,12 @@ from typing import Any
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.launch.command import pasted
-from seatrial.launch.conduct import caught_signals, conduct_program, would_start
+from seatrial.launch.conduct import caught_signals, conduct_program
 from seatrial.launch.job import ProgramJob
 from seatrial.launch.joined import UNPROTECTED, Meeting
 from seatrial.launch.option import Option, is_given
 from seatrial.launch.record import Recorder, new_folder
-from seatrial.launch.targets import TARGETS
+from seatrial.launch.targets import TARGETS, would_start
 from seatrial.report.program import ProgramDisplay
 from seatrial.report.streams import tell
 from seatrial.report.text import printable

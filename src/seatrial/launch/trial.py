@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-import traceback
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seatrial.conductor.conclude import conclude
-from seatrial.errors import RequestError, SeatrialError
 from seatrial.launch import joined
 from seatrial.launch.command import pasted
-from seatrial.launch.conduct import caught_signals, conduct, would_start
 from seatrial.launch.job import Job
-from seatrial.launch.joined import UNPROTECTED, Meeting
-from seatrial.launch.program import processes
-from seatrial.launch.record import Recorder, new_folder
+from seatrial.launch.joined import Meeting
 from seatrial.launch.request import job_of, request_of
+from seatrial.launch.targets import would_start
 from seatrial.probe.identity import Identity, identify
-from seatrial.report.interim import Interim
-from seatrial.report.progress import Progress
-from seatrial.report.show import show, wrong_request
 from seatrial.report.streams import tell
-from seatrial.report.write import write_reports, write_somewhere
 
-__all__ = ["hold", "run"]
+__all__ = ["run"]
 
 
 def run(options: Mapping[str, Any], *, debug: bool) -> int:
@@ -47,6 +35,9 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
         os.environ.update(joined.agent_environ(identity))
         if meeting.number > 0:
             joined.become_agent(job, meeting)
+    # Here: --dry-run does without, and is to be quick.
+    from seatrial.launch.hold import hold
+
     return hold(job, request.out, meeting, where=where, as_json=request.as_json, debug=debug)
 
 
@@ -56,69 +47,3 @@ def _dry_run(job: Job, out: Path, identity: Identity, meeting: Meeting | None) -
     keep = str(out / "RUN-ID") if meeting.number == 0 else ""
     command = joined.agent_command(job, meeting.number, control=meeting.control, token="TOKEN", keep=keep)
     return [pasted({**joined.agent_environ(identity), **command.env}, command.argv)]
-
-
-def hold(job: Job, out: Path, meeting: Meeting | None, *, where: str, as_json: bool, debug: bool) -> int:
-    """Conduct the trial, write and print its report; returns the exit code of the verdict.
-
-    Whatever goes wrong with ourselves is told in the report, too. Raises RequestError when the reports cannot be
-    written to ``out``, and for what ranks or launchers found wrong with the request, after the report was written.
-    """
-    run_id, folder = new_folder(out)
-    job = replace(job, run=run_id)
-    tell(_summary(job, where))
-    if meeting is not None and not meeting.protected:
-        tell(UNPROTECTED)
-    recorder = Recorder(run_id, folder)
-    refused: str | None = None
-    progress = Progress(sys.stderr)
-    interim = Interim(out)
-
-    def keep(event: dict[str, Any]) -> None:
-        recorder(event)
-        progress(event)
-        interim(event, recorder.events)
-
-    with caught_signals() as caught:
-        try:
-            damaged = conduct(job, folder, keep, caught, meeting, recorder.tell)
-            if damaged:
-                recorder.note(f"{damaged} lines were cut or changed on their way to the conductor")
-        except Exception as error:
-            recorder.note(_own(error))
-            refused = str(error) if isinstance(error, RequestError) else None
-            if debug:
-                tell(traceback.format_exc())
-        finally:
-            recorder.close()
-            progress.close()
-        conclusion = conclude(recorder.events)
-        refused = wrong_request(conclusion, refused)
-        written, problem = write_somewhere(conclusion, out)
-        if problem:
-            recorder.note(problem)
-            conclusion = conclude(recorder.events)
-            if written is not None:
-                # What stands there says nothing of this yet.
-                with contextlib.suppress(RequestError):
-                    write_reports(conclusion, written.folder.parent)
-        if refused:
-            raise RequestError(refused)
-        return show(conclusion, written, as_json=as_json)
-
-
-def _own(error: Exception) -> str:
-    if isinstance(error, SeatrialError):
-        return str(error)
-    return (
-        f"a mistake inside seatrial ended the trial ({type(error).__name__}: {error});"
-        " run it again with --debug to see where, and report that"
-    )
-
-
-def _summary(job: Job, where: str) -> str:
-    backend = job.backend if job.backend != "auto" else "gloo" if job.device == "cpu" else "nccl"
-    return (
-        f"seatrial {job.plan.name}: {processes(job.world_size)} {where} ({job.device}, {backend}),"
-        f" {', '.join(job.plan.checks)}; at most {job.plan.deadline_s.value:.0f} s"
-    )

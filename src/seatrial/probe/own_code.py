@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Mapping
 
 import seatrial
 
-__all__ = ["BUNDLE", "environ_for", "environ_without", "module_argv", "typed"]
+__all__ = ["BUNDLE", "environ_for", "environ_without", "heed_sigterm", "module_argv", "typed"]
 
 _ARCHIVE = getattr(seatrial.__loader__, "archive", None)
 BUNDLE: str | None = None if _ARCHIVE is None else os.path.abspath(_ARCHIVE)
@@ -58,3 +59,9 @@ def module_argv(python: str, module: str) -> tuple[str, ...]:
 def typed() -> str:
     """What a person types to call us, for a line that can be copied."""
     return "seatrial" if BUNDLE is None else shlex.join([sys.executable, BUNDLE])
+
+
+def heed_sigterm() -> None:
+    """End at SIGTERM until somebody handles it better: process 1 of a container does not, unless it asks for it."""
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))

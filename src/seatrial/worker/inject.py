@@ -87,7 +87,8 @@ def _flip_bits() -> None:
     import torch
 
     for each in _parameters():
-        each.data.view(torch.int32).view(-1)[0] ^= 1 << 20
+        # By its place: filters may lie in memory in another order than their numbers.
+        each.data.view(torch.int32)[(0,) * each.dim()] ^= 1 << 20
 
 
 def _parameters() -> list[Any]:

@@ -131,8 +131,7 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
                 self._comm.Allreduce(self._in_place, buffer, reduction.op)
                 if reduction.divided:
                     types.divide(host, self._size)
-                if host is not tensor:
-                    staging.bring_back(tensor, host)
+                staging.bring_back(tensor, host)
 
         return self._collective("all_reduce", opts, run, tensors)
 

@@ -13,8 +13,6 @@ from torch import Tensor
 
 __all__ = ["apart", "bring_back", "check_alike", "check_fits", "deal", "elements", "host_of", "joined", "starts"]
 
-_STRIDED = torch.strided
-
 
 def host_of(tensor: Tensor, *, direct: bool, filled: bool = True) -> Tensor:
     """The tensor itself where MPI can take it, else a contiguous copy, pinned for a device tensor.
@@ -22,7 +20,7 @@ def host_of(tensor: Tensor, *, direct: bool, filled: bool = True) -> Tensor:
     ``direct``: MPI takes the address of its memory. ``filled``: its values are needed. Raises NotImplementedError for a
     sparse tensor.
     """
-    if tensor.layout is not _STRIDED:
+    if tensor.layout != torch.strided:
         raise NotImplementedError(f"the MPI backend takes no {tensor.layout} tensors; make it dense first.")
     # A conjugate or negative view holds other values in memory than it shows.
     if direct and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):

@@ -23,6 +23,7 @@ from typing import Any
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.cpu import usable_cores
+from seatrial.probe.own_code import heed_sigterm
 from seatrial.worker.digests import difference
 from seatrial.worker.meet import form_world
 from seatrial.worker.mpi_end import leave
@@ -62,6 +63,7 @@ class Place:
 
 def main() -> None:
     """Train as one rank, or start the ranks of this node."""
+    heed_sigterm()
     try:
         spec = TrainSpec.from_json(sys.argv[1])
         if spec.spawn is not None:

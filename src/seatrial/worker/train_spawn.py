@@ -25,6 +25,13 @@ def spawn(spec: TrainSpec) -> int:
 
     SIGTERM and SIGINT are passed on: the ranks save and end. A second one ends them at once.
     """
+    caught: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+
+    # Before torch, whose import takes seconds.
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     # In the environment, since the ranks import torch before they come to us.
     quiet = "ignore:Failed to initialize NumPy:UserWarning"
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), quiet)))
@@ -32,12 +39,6 @@ def spawn(spec: TrainSpec) -> int:
     import torch.multiprocessing as mp
 
     assert spec.spawn is not None
-    caught: list[int] = []
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        caught.append(number)
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     processes: list[Any] = []
     try:
         context = mp.spawn(_child, args=(spec.to_json(),), nprocs=spec.spawn.nproc_per_node, join=False)  # type: ignore[no-untyped-call]

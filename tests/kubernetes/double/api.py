@@ -57,9 +57,15 @@ class Api:
 
     def _resource(self, word: str) -> Resource:
         found = resource_named(word)
-        if found is None or (found.operator and self._world.faults.any("crd-absent", kind=found.kind)):
+        if found is None or self._is_absent(found):
             raise RefusedError(f'error: the server doesn\'t have a resource type "{word}"')
         return found
+
+    def _is_absent(self, resource: Resource) -> bool:
+        """Nobody has installed what brings this kind."""
+        if resource.group == _OPENSHIFT and not self._world.openshift:
+            return True
+        return resource.operator and self._world.faults.any("crd-absent", kind=resource.kind)
 
     def _see_that_one_may(self, verb: str, resource: Resource, namespace: str, name: str = "") -> None:
         """Raises RefusedError where a fault forbids it, or the namespace is not there."""
@@ -108,8 +114,7 @@ class Api:
 
     def _see_that_it_is_known(self, thing: Object) -> None:
         resource = resource_named(thing["kind"])
-        absent = resource is not None and self._world.faults.any("crd-absent", kind=resource.kind)
-        if resource is None or resource.api_version != thing["apiVersion"] or (resource.operator and absent):
+        if resource is None or resource.api_version != thing["apiVersion"] or self._is_absent(resource):
             place = thing["metadata"].get("namespace", "")
             raise RefusedError(
                 f'error: resource mapping not found for name: "{thing["metadata"]["name"]}" namespace: "{place}" from'
@@ -290,7 +295,7 @@ class Api:
             raise RefusedError("error: you must specify two arguments: verb resource or verb resource/resourceName.")
         verb, word = told.words[1], told.words[2].partition("/")[0]
         resource = resource_named(word)
-        if resource is None or (resource.operator and self._world.faults.any("crd-absent", kind=resource.kind)):
+        if resource is None or self._is_absent(resource):
             yield "err", f"Warning: the server doesn't have a resource type '{word}'\n\n"
         elif self._world.faults.any("forbidden", verb=verb, resource=resource.plural):
             yield "out", "no\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -20,9 +21,11 @@ from typing import Any
 from hosts import python_of_anybody
 from kubernetes.double import kubectl_double, server
 from kubernetes.double.faults import FILE, NAMES
+from kubernetes.double.podman_sandbox import remove_containers
 
 __all__ = ["Cluster", "made_cluster"]
 
+_NUMBERS = itertools.count()
 _START_S = 15.0
 _END_S = 20.0
 _TESTS = Path(__file__).parents[2]
@@ -34,6 +37,7 @@ class Cluster:
 
     folder: Path
     kubectl: Path
+    openshift: bool = False
 
     def call(self, *words: str, stdin: str = "", timeout_s: float = 50.0) -> subprocess.CompletedProcess[str]:
         """kubectl with these words."""
@@ -93,13 +97,31 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def made_cluster(nodes: int | Mapping[str, Mapping[str, Any]] = 2) -> Iterator[Cluster]:
-    """With so many nodes, or with these: name -> labels, taints, allocatable. Skips where nothing can run it."""
-    tag = f"kd{os.getpid()}"
+def made_cluster(
+    nodes: int | Mapping[str, Mapping[str, Any]] = 2,
+    *,
+    openshift: bool = False,
+    image: str | None = None,
+    image_has_torch: bool = False,
+) -> Iterator[Cluster]:
+    """With so many nodes, or with these: name -> labels, taints, allocatable. Skips where nothing can run it.
+
+    ``openshift``: it has constraints as OpenShift has, and says which user a pod has to be. ``image``: its pods are
+    containers of podman, of this image, into which torch is mounted
+    unless ``image_has_torch``.
+    """
+    tag = f"kd{os.getpid()}x{next(_NUMBERS)}"
     folder = Path(tempfile.mkdtemp(prefix=f"{tag}-", dir="/tmp"))
     python, packages = python_of_anybody()
     made = {f"node-{number}": {} for number in range(nodes)} if isinstance(nodes, int) else nodes
-    config = {"tag": tag, "nodes": made, "python": python, "packages": str(packages), "namespace": "default"}
+    config: dict[str, Any] = {
+        "tag": tag,
+        "nodes": made,
+        "python": python,
+        "packages": str(packages),
+        "namespace": "default",
+    }
+    config |= {"openshift": openshift, "image": image, "image_has_torch": image_has_torch}
     process = None
     try:
         folder.chmod(0o755)
@@ -121,12 +143,14 @@ def made_cluster(nodes: int | Mapping[str, Mapping[str, Any]] = 2) -> Iterator[C
             assert process.poll() is None, (folder / "server.log").read_text()
             assert time.monotonic() < until, "the double of a cluster does not start"
             time.sleep(0.05)
-        yield Cluster(folder=folder, kubectl=kubectl)
+        yield Cluster(folder=folder, kubectl=kubectl, openshift=openshift)
         assert process.poll() is None, (folder / "server.log").read_text()
     finally:
         if process is not None:
             _end(process)
-        for file in Path("/run/netns").glob(f"{tag}*"):
+        if image is not None:
+            remove_containers(tag)
+        for file in Path("/run/netns").glob(f"{tag}[a-z]*"):
             # Only where the server had no time for it.
             pids = subprocess.run(
                 ["ip", "netns", "pids", file.name], capture_output=True, text=True, check=False

@@ -6,11 +6,13 @@ It holds a list of mappings, each with ``fault`` (its name) and:
     quota                                       pods: their creation is refused
     oom-killed, evicted, deleted                pods, after_log: when the log of one has this text; else once it runs
     without                                     pods, variable: an operator does not add it
-    api-silent                                  calls: no answer to these, as "get pods *"; all, if it is not told
+    api-silent                                  calls: no word to these, as "get pods *"; to all, if it is not told
     crd-absent                                  kind
     forbidden                                   verb, resource
     namespace-absent                            namespace
-    logs-break                                  pods, lines: the stream of a log ends after so many
+    logs-break                                  pods, lines or seconds: the stream of a log ends after so many
+    unmounted                                   pods, volume: an operator does not mount it
+    no-service                                  owner: nobody makes its Service
 
 ``pods`` is a pattern of their names, ``*`` if it is not told.
 """
@@ -28,7 +30,8 @@ __all__ = ["FILE", "NAMES", "Faults"]
 FILE = "faults.json"
 NAMES = (
     *("image-pull", "unschedulable", "never-ready", "quota", "oom-killed", "evicted", "deleted", "without"),
-    *("api-silent", "crd-absent", "forbidden", "namespace-absent", "logs-break"),
+    *("api-silent", "crd-absent", "forbidden", "namespace-absent", "logs-break", "unmounted"),
+    "no-service",
 )
 
 

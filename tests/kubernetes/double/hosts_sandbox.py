@@ -15,54 +15,26 @@ import signal
 import subprocess
 from pathlib import Path
 
-from kubernetes.double.sandbox import Container
-from kubernetes.double.store import Object
+from kubernetes.double.networks import Networks
+from kubernetes.double.sandbox import PATH, Container, programs
 
 __all__ = ["IMAGE_USER", "HostsSandbox"]
 
 IMAGE_USER = 10001
 """As in our images; it has a line in /etc/passwd."""
 _HOME = "/home/seatrial"
-_LISTENS = "0A"
 
 
 class HostsSandbox:
-    """One switch, one end of it in each pod."""
+    """Namespaces of this machine."""
 
     image_uid = IMAGE_USER
 
-    def __init__(self, tag: str, python: str, packages: Path) -> None:
-        """``tag``: what all its namespaces begin with. ``packages``: where torch is, for that Python."""
-        self._tag, self._python, self._packages = tag, python, packages
-        self._switch = f"{tag}sw"
-        self._places: dict[str, tuple[str, str]] = {}
-        """By what has a network of its own: namespace and address."""
-        _do("ip", "netns", "add", self._switch)
-        _do("ip", "-n", self._switch, "link", "add", "br0", "type", "bridge")
-        _do("ip", "-n", self._switch, "link", "set", "br0", "up")
-
-    def address(self, pod: Object) -> str:
-        who = self._who(pod)
-        if who not in self._places:
-            number = len(self._places) + 1
-            namespace, address = f"{self._tag}p{number}", f"10.78.{number // 250}.{number % 250 + 2}"
-            self._places[who] = namespace, address
-            _do("ip", "netns", "add", namespace)
-            peer = ["type", "veth", "peer", "name", "eth0", "netns", namespace]
-            _do("ip", "-n", self._switch, "link", "add", f"p{number}", *peer)
-            _do("ip", "-n", self._switch, "link", "set", f"p{number}", "master", "br0", "up")
-            _do("ip", "-n", namespace, "addr", "add", f"{address}/16", "dev", "eth0")
-            _do("ip", "-n", namespace, "link", "set", "eth0", "up")
-            _do("ip", "-n", namespace, "link", "set", "lo", "up")
-        return self._places[who][1]
-
-    @staticmethod
-    def _who(pod: Object) -> str:
-        """Pods in the network of their host share it."""
-        return str(pod["spec"]["nodeName"] if pod["spec"].get("hostNetwork") else pod["metadata"]["uid"])
+    def __init__(self, networks: Networks, python: str, packages: Path) -> None:
+        """``packages``: where torch is, for that Python."""
+        self._networks, self._python, self._packages = networks, python, packages
 
     def start(self, container: Container) -> subprocess.Popen[bytes]:
-        namespace, _ = self._places[self._who(container.pod)]
         root = container.scratch / "root"
         root.mkdir(exist_ok=True)
         script = container.scratch / "enter.sh"
@@ -74,7 +46,7 @@ class HostsSandbox:
         drop += ["--bounding-set=-all", "--inh-caps=-all"] if container.drops_capabilities else []
         drop += [] if container.may_escalate else ["--no-new-privs"]
         words = [*drop, "--", "env", "-C", container.folder, "--", *container.command]
-        enter = ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net=/run/netns/{namespace}"]
+        enter = ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={self._networks.file(container.pod)}"]
         # Process 1 is the first child of a shell, since what `unshare --fork` makes of a signal is lost (2.38).
         enter += ["unshare", "--mount", "--uts", "--ipc", "--pid", "sh", "-c", 'sh "$0" "$@"; exit $?', str(script)]
         return subprocess.Popen(
@@ -88,8 +60,7 @@ class HostsSandbox:
 
     @staticmethod
     def _environ(container: Container) -> dict[str, str]:
-        image = {"PATH": "/double/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
-        return {**image, **container.environ}
+        return {"PATH": PATH, **container.environ}
 
     def _script(self, container: Container, root: Path) -> str:
         """What root does in the new namespaces before it gives its rights away; in the order of mounting."""
@@ -130,10 +101,8 @@ class HostsSandbox:
 
     def _files(self, container: Container) -> dict[str, str]:
         """What an image has."""
-        path = '"${PYTHONPATH:+$PYTHONPATH:}/double/packages"'
         return {
-            "double/bin/python3": f'#!/bin/sh\nPYTHONPATH={path} exec {self._python} "$@"\n',
-            "double/bin/nslookup": '#!/bin/sh\nexec getent hosts "$1"\n',
+            **{f"double/bin/{name}": text for name, text in programs(self._python).items()},
             "etc/hostname": f"{container.hostname}\n",
             "etc/resolv.conf": "",
             "etc/passwd": f"root:x:0:0::/root:/bin/sh\nseatrial:x:{IMAGE_USER}:0::{_HOME}:/bin/bash\n"
@@ -149,26 +118,11 @@ class HostsSandbox:
         if not _signal_first(process, signal.SIGKILL):
             process.kill()
 
-    def listens(self, pod: Object, port: int) -> bool:
-        namespace, _ = self._places[self._who(pod)]
-        command = ["nsenter", f"--net=/run/netns/{namespace}", "cat", "/proc/net/tcp", "/proc/net/tcp6"]
-        lines = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10).stdout.splitlines()
-        fields = [line.split() for line in lines]
-        return any(field[1].endswith(f":{port:04X}") and field[3] == _LISTENS for field in fields if len(field) > 3)
-
-    def remove(self, pod: Object) -> None:
-        if not pod["spec"].get("hostNetwork"):
-            self._remove(self._who(pod))
-
-    def _remove(self, who: str) -> None:
-        place = self._places.get(who)
-        if place is not None:
-            subprocess.run(["ip", "netns", "del", place[0]], capture_output=True, check=False, timeout=20)
+    def was_out_of_memory(self, process: subprocess.Popen[bytes]) -> bool:
+        return False
 
     def end(self) -> None:
-        for who in self._places:
-            self._remove(who)
-        subprocess.run(["ip", "netns", "del", self._switch], capture_output=True, check=False, timeout=20)
+        """All namespaces went with their processes."""
 
 
 def _signal_first(process: subprocess.Popen[bytes], number: int) -> bool:
@@ -183,8 +137,3 @@ def _signal_first(process: subprocess.Popen[bytes], number: int) -> bool:
 
 def _written(path: str, text: str) -> str:
     return f"printf %s {shlex.quote(text)} > {shlex.quote(path)}"
-
-
-def _do(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
-    assert done.returncode == 0, f"{shlex.join(command)}: {done.stderr.strip()}"

@@ -131,6 +131,8 @@ def _make_service(world: World, jobset: Object) -> None:
     name, network = jobset["metadata"]["name"], jobset["spec"].get("network", {})
     subdomain = network.get("subdomain", name)
     namespace = jobset["metadata"]["namespace"]
+    if world.faults.any("no-service", owner=name):
+        return
     if network.get("enableDNSHostnames", True) and world.store.get("Service", namespace, subdomain) is None:
         service = {
             "apiVersion": "v1",

@@ -80,7 +80,8 @@ def _clean(world: World, job: Object, pods: list[Object]) -> None:
 
 
 def _make_service(world: World, owner: Object, name: str, selector: dict[str, str], *, publish: bool) -> None:
-    if world.store.get("Service", owner["metadata"]["namespace"], name) is None:
+    absent = world.faults.any("no-service", owner=owner["metadata"]["name"])
+    if world.store.get("Service", owner["metadata"]["namespace"], name) is None and not absent:
         spec: Object = {"clusterIP": "None", "selector": selector}
         if publish:
             spec["publishNotReadyAddresses"] = True

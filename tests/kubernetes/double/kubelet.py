@@ -1,7 +1,7 @@
 """The kubelet of the double: from a pod that has a node to containers that run, and back to what became of them.
 
 Not done as a kubelet does it: a probe of a TCP port looks whether somebody listens there instead of connecting, other
-kinds of probes are not known, and limits of CPU and memory hold nobody back.
+kinds of probes are not known, limits of CPU hold nobody back, and those of memory only in podman's containers.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from kubernetes.double.names import hosts_file
+from kubernetes.double.networks import Networks
 from kubernetes.double.pods import World, phase
 from kubernetes.double.recorded import KUBELET
 from kubernetes.double.sandbox import Container, Mount, Sandbox
 from kubernetes.double.store import Object, condition, now
-from kubernetes.double.volumes import NotYetError, environment, make_volume, memory_bytes
+from kubernetes.double.volumes import NotYetError, environment, make_volume, memory_bytes, quantity_bytes
 
 __all__ = ["Kubelet", "log_file"]
 
@@ -58,8 +59,18 @@ class _Run:
 class Kubelet:
     """Of all nodes."""
 
-    def __init__(self, world: World, sandbox: Sandbox, folder: Path, environ: dict[str, str], *, owner: bool) -> None:
-        self._world, self._sandbox, self._folder, self._environ, self._owner = world, sandbox, folder, environ, owner
+    def __init__(
+        self,
+        world: World,
+        sandbox: Sandbox,
+        networks: Networks,
+        folder: Path,
+        environ: dict[str, str],
+        *,
+        owner: bool,
+    ) -> None:
+        self._world, self._sandbox, self._networks = world, sandbox, networks
+        self._folder, self._environ, self._owner = folder, environ, owner
         self._runs: dict[str, _Run] = {}
 
     def tick(self) -> None:
@@ -163,7 +174,7 @@ class Kubelet:
         pod, store, name = run.pod, self._world.store, container["name"]
         status = pod["status"]
         if "podIP" not in status:
-            status["podIP"] = self._sandbox.address(pod)
+            status["podIP"] = self._networks.address(pod)
             status["podIPs"] = [{"ip": status["podIP"]}]
             (run.folder / "hosts").touch()
             self._write_hosts()
@@ -177,6 +188,8 @@ class Kubelet:
             read_only, size = fixed or mount.get("readOnly", False), memory_bytes(volume)
             mounts.append(Mount(source=source, target=mount["mountPath"], read_only=read_only, memory_bytes=size))
         hostname = pod["spec"].get("hostname") or pod["metadata"]["name"]
+        if pod["spec"].get("hostNetwork"):
+            hostname = pod["spec"]["nodeName"]
         command, environ = environment(store, pod, container, {**self._environ, "HOSTNAME": hostname, **KUBELET})
         if not command:
             raise NotYetError("CreateContainerError", "no command specified")
@@ -205,6 +218,7 @@ class Kubelet:
             drops_capabilities="ALL" in own.get("capabilities", {}).get("drop", ()),
             may_escalate=own.get("allowPrivilegeEscalation", True),
             read_only_root=own.get("readOnlyRootFilesystem", False),
+            memory_bytes=quantity_bytes(container.get("resources", {}).get("limits", {}).get("memory")),
         )
 
     def _collect(self, run: _Run) -> None:
@@ -213,6 +227,8 @@ class Kubelet:
             if code is not None:
                 for reader in run.readers[name]:
                     reader.join(timeout=5)
+                if self._sandbox.was_out_of_memory(process):
+                    run.reason = "OOMKilled"
                 del run.processes[name]
                 run.ended[name] = 128 - code if code < 0 else code
 
@@ -257,7 +273,7 @@ class Kubelet:
         self._describe(run)
         if not run.processes:
             run.removed = True
-            self._sandbox.remove(run.pod)
+            self._networks.remove(run.pod)
             self._world.store.held.discard(run.pod["metadata"]["uid"])
             self._world.store.forget(run.pod)
 
@@ -317,7 +333,7 @@ class Kubelet:
         probe = container.get("readinessProbe")
         if probe is None:
             return True
-        return self._sandbox.listens(run.pod, probe["tcpSocket"]["port"])
+        return self._networks.listens(run.pod, probe["tcpSocket"]["port"])
 
     def _write_hosts(self) -> None:
         for run in self._runs.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -33,9 +34,12 @@ def log_lines(
             f'Error from server (BadRequest): container "{name}" in pod "{pod_name}" is waiting to start:'
             f" {_why(pod, name)}"
         )
-    lines, said = _entries(file, world, lock, pod, name, follow=told.flag("follow")), 0
     tail, since = told.one("tail"), told.one("since-time") or ""
-    breaks = [fault["lines"] for fault in world.faults.all("logs-break", pods=pod_name)] if told.flag("follow") else []
+    follow = told.flag("follow")
+    breaks = list(world.faults.all("logs-break", pods=pod_name)) if follow else []
+    most = min((fault["lines"] for fault in breaks if "lines" in fault), default=None)
+    seconds = min((fault["seconds"] for fault in breaks if "seconds" in fault), default=math.inf)
+    lines, said = _entries(file, world, lock, pod, name, follow=follow, until=time.monotonic() + seconds), 0
     if tail not in (None, "-1"):
         there = file.read_text(errors="replace").count("\n")
         skipped = max(0, there - int(tail or 0))
@@ -48,7 +52,7 @@ def log_lines(
         # As the API server does it: whole seconds count.
         if stamp[:19] < since[:19]:
             continue
-        if breaks and said >= min(breaks):
+        if said == most:
             return
         said += 1
         yield "out", f"{stamp} {text}" if told.flag("timestamps") else text
@@ -62,7 +66,7 @@ def _why(pod: Object, name: str) -> str:
 
 
 def _entries(
-    file: Path, world: World, lock: threading.Lock, pod: Object, name: str, *, follow: bool
+    file: Path, world: World, lock: threading.Lock, pod: Object, name: str, *, follow: bool, until: float
 ) -> Iterator[tuple[str, str]]:
     """(time, text) of each line, or part of one."""
     with open(file, "rb") as log:
@@ -74,7 +78,7 @@ def _entries(
             for line in whole:
                 stamp, ending, text = line.split(b" ", 2)
                 yield stamp.decode(), text.decode(errors="replace") + ("\n" if ending == b"F" else "")
-            if not runs:
+            if not runs or time.monotonic() > until:
                 return
             time.sleep(_LOOK_S)
 

@@ -19,6 +19,9 @@ def hosts_file(store: Store, pod: Object) -> str:
     own = spec.get("hostname") or pod["metadata"]["name"]
     long = [f"{own}.{spec['subdomain']}.{namespace}.{_DOMAIN}"] if spec.get("subdomain") else []
     lines = ["127.0.0.1 localhost", " ".join([pod["status"]["podIP"], *long, own])]
+    if spec.get("hostNetwork"):
+        # Nodes of most clusters know one another; each address is that of its pods in its network.
+        lines = [lines[0], *dict.fromkeys(_node(other) for other in store.each("Pod") if _is_on_its_node(other))]
     for service in store.each("Service", namespace):
         told = service["spec"]
         if told.get("clusterIP") != "None" or not told.get("selector"):
@@ -34,6 +37,14 @@ def hosts_file(store: Store, pod: Object) -> str:
             lines.append(" ".join([address, *(_names(f"{host}.{name}", namespace) if is_named else ())]))
             lines.append(" ".join([address, *_names(name, namespace)]))
     return "".join(f"{line}\n" for line in lines if " " in line)
+
+
+def _is_on_its_node(pod: Object) -> bool:
+    return bool(pod["spec"].get("hostNetwork")) and "podIP" in pod["status"]
+
+
+def _node(pod: Object) -> str:
+    return f"{pod['status']['podIP']} {pod['spec']['nodeName']}"
 
 
 def _names(short: str, namespace: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kubernetes.double.faults import Faults
+from kubernetes.double.openshift import admit
 from kubernetes.double.store import Object, Store
 
 __all__ = ["World", "is_active", "is_over", "is_ready", "make_pod", "phase", "upserted"]
@@ -20,6 +21,8 @@ class World:
 
     store: Store
     faults: Faults
+    openshift: bool = False
+    """It has constraints, and pods must fit one."""
     memory: dict[tuple[str, str], Any] = field(default_factory=dict)
     """What a controller keeps in mind of an object, by its uid and a word."""
 
@@ -78,7 +81,7 @@ def make_pod(
 ) -> Object | None:
     """A pod of a template, with variables ``added`` to all of its containers and fields of ``spec`` set.
 
-    None where it is refused (quota), which the events of its owner tell.
+    None where it is refused (quota, account, constraints), which the events of its owner tell.
     """
     store, metadata = world.store, owner["metadata"]
     if world.faults.any("quota", pods=name):
@@ -109,8 +112,25 @@ def make_pod(
         container["env"] = [*container.get("env", ()), *kept]
     if taken:
         _take_away(pod, taken, added)
+    unmounted = {fault["volume"] for fault in world.faults.all("unmounted", pods=name)}
+    for container in pod["spec"]["containers"]:
+        mounts = container.get("volumeMounts", ())
+        container["volumeMounts"] = [mount for mount in mounts if mount["name"] not in unmounted]
+    refusal = _refusal(world, pod, metadata["namespace"])
+    if refusal:
+        message = f'Error creating: pods "{name}" is forbidden: {refusal}'
+        store.event(owner, "Warning", "FailedCreate", message)
+        return None
     store.event(owner, "Normal", "SuccessfulCreate", f"Created pod: {name}")
     return store.add(pod, metadata["namespace"], owner)
+
+
+def _refusal(world: World, pod: Object, namespace: str) -> str:
+    """Of the admission of pods; empty: it lets the pod in."""
+    account = pod["spec"].get("serviceAccountName")
+    if account is not None and world.store.get("ServiceAccount", namespace, account) is None:
+        return f'error looking up service account {namespace}/{account}: serviceaccount "{account}" not found'
+    return admit(world.store, pod, namespace) if world.openshift else ""
 
 
 def _take_away(pod: Object, taken: set[str], added: Sequence[Object]) -> None:

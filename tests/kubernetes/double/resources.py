@@ -43,7 +43,7 @@ class Resource:
 
 def _of(kind: str, api_version: str, *short: str, namespaced: bool = True, operator: bool = False) -> Resource:
     ending = kind.lower()
-    plural = f"{ending[:-1]}ies" if ending.endswith("y") else f"{ending}s"
+    plural = f"{ending[:-1]}ies" if ending.endswith("y") else f"{ending.removesuffix('s')}s"
     return Resource(
         kind=kind, api_version=api_version, plural=plural, short=short, namespaced=namespaced, operator=operator
     )

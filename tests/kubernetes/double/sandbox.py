@@ -10,7 +10,20 @@ from typing import Protocol
 
 from kubernetes.double.store import Object
 
-__all__ = ["Container", "Mount", "Sandbox"]
+__all__ = ["PACKAGES", "PATH", "Container", "Mount", "Sandbox", "programs"]
+
+PATH = "/double/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+PACKAGES = "/double/packages"
+"""Where containers see torch."""
+
+
+def programs(python: str) -> dict[str, str]:
+    """What is in /double/bin of each container, by name: a Python that has torch, and what alpine has."""
+    path = f'"${{PYTHONPATH:+$PYTHONPATH:}}{PACKAGES}"'
+    return {
+        "python3": f'#!/bin/sh\nPYTHONPATH={path} exec {python} "$@"\n',
+        "nslookup": '#!/bin/sh\nexec getent hosts "$1"\n',
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +61,8 @@ class Container:
     drops_capabilities: bool
     may_escalate: bool
     read_only_root: bool
+    memory_bytes: int | None
+    """None: as much as there is."""
 
 
 class Sandbox(Protocol):
@@ -55,9 +70,6 @@ class Sandbox(Protocol):
 
     image_uid: int
     """Of the user as whom images run, where a pod names none."""
-
-    def address(self, pod: Object) -> str:
-        """Makes the network of a pod, and returns its address."""
 
     def start(self, container: Container) -> subprocess.Popen[bytes]:
         """Its output comes through the pipes ``stdout`` and ``stderr``."""
@@ -68,11 +80,8 @@ class Sandbox(Protocol):
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """All of it, at once."""
 
-    def listens(self, pod: Object, port: int) -> bool:
-        """Whether somebody listens at that port of the pod."""
-
-    def remove(self, pod: Object) -> None:
-        """Its containers have ended."""
+    def was_out_of_memory(self, process: subprocess.Popen[bytes]) -> bool:
+        """Of a container that has ended: whether it needed more than it may."""
 
     def end(self) -> None:
         """Nothing of it is left."""

@@ -60,6 +60,8 @@ def _obstacle(world: World, pod: Object, node: Object) -> str:
         used = sum(_wanted(other).get(name, 0) for other in here)
         if used + amount > int(node["status"]["allocatable"].get(name, "0")):
             return f"Insufficient {name}"
+    if _ports(pod) & {port for other in here for port in _ports(other)}:
+        return "node(s) didn't have free ports for the requested pod ports"
     apart = pod["spec"].get("affinity", {}).get("podAntiAffinity", {})
     for term in apart.get("requiredDuringSchedulingIgnoredDuringExecution", ()):
         chosen = term["labelSelector"]["matchLabels"].items()
@@ -91,6 +93,14 @@ def _wanted(pod: Object) -> dict[str, int]:
             if name not in _HELD and not name.startswith("hugepages"):
                 wanted[name] = wanted.get(name, 0) + int(amount)
     return wanted
+
+
+def _ports(pod: Object) -> set[int]:
+    """Of its node: in the network of the host, all ports that it names."""
+    named = [port for container in pod["spec"]["containers"] for port in container.get("ports", ())]
+    if pod["spec"].get("hostNetwork"):
+        return {port["containerPort"] for port in named}
+    return {port["hostPort"] for port in named if "hostPort" in port}
 
 
 def _neighbours(world: World, pod: Object, node: Object) -> int:

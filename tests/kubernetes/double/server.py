@@ -24,6 +24,9 @@ from kubernetes.double.hosts_sandbox import HostsSandbox
 from kubernetes.double.jobs import reconcile_job, reconcile_jobset
 from kubernetes.double.kubeflow import reconcile_mpijob, reconcile_pytorchjob, reconcile_trainjob
 from kubernetes.double.kubelet import Kubelet
+from kubernetes.double.networks import Networks
+from kubernetes.double.openshift import ranges
+from kubernetes.double.podman_sandbox import PodmanSandbox
 from kubernetes.double.pods import World
 from kubernetes.double.sandbox import Sandbox
 from kubernetes.double.scheduler import schedule
@@ -49,11 +52,12 @@ _CONTROLLERS = {
 def main(folder: Path) -> None:
     """Returns when standard input has ended."""
     config = json.loads((folder / CONFIG).read_text())
-    lock, world = threading.Lock(), World(store=Store(), faults=Faults(folder))
+    lock, world = threading.Lock(), World(store=Store(), faults=Faults(folder), openshift=config["openshift"])
     _fill(world.store, config)
-    sandbox = _sandbox(config)
+    networks = Networks(config["tag"])
+    sandbox = _sandbox(config, networks)
     environ = {name: os.environ[name] for name in _CARRIED if name in os.environ}
-    kubelet = Kubelet(world, sandbox, folder, environ, owner=os.geteuid() == 0)
+    kubelet = Kubelet(world, sandbox, networks, folder, environ, owner=os.geteuid() == 0)
     api = Api(world, folder, lock, config["namespace"])
     stopped = threading.Event()
     threading.Thread(target=_await_end, args=(stopped,), daemon=True).start()
@@ -71,6 +75,7 @@ def main(folder: Path) -> None:
         server.shutdown()
         kubelet.end()
         sandbox.end()
+        networks.end()
 
 
 def _look(world: World) -> None:
@@ -87,13 +92,17 @@ def _await_end(stopped: threading.Event) -> None:
     stopped.set()
 
 
-def _sandbox(config: Object) -> Sandbox:
-    return HostsSandbox(config["tag"], config["python"], Path(config["packages"]))
+def _sandbox(config: Object, networks: Networks) -> Sandbox:
+    packages = Path(config["packages"])
+    if config["image"] is not None:
+        return PodmanSandbox(config["tag"], networks, config["image"], None if config["image_has_torch"] else packages)
+    return HostsSandbox(networks, config["python"], packages)
 
 
 def _fill(store: Store, config: Object) -> None:
     for name in ("default", "ml", "kube-system"):
-        store.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}, "")
+        marks = {"annotations": ranges()} if config["openshift"] else {}
+        store.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, **marks}}, "")
     for name, node in config["nodes"].items():
         labels = {"kubernetes.io/hostname": name, **node.get("labels", {})}
         allocatable = {"cpu": "64", "memory": "256Gi", **node.get("allocatable", {})}
@@ -129,16 +138,20 @@ class _Handler(socketserver.StreamRequestHandler):
             asked = json.loads(self.rfile.readline())
             with open(self.server.calls, "a") as calls:
                 calls.write(json.dumps(asked["argv"]) + "\n")
-            # An API server that says nothing: the caller gives up, or the fault goes.
-            while self._is_silent(asked["argv"]):
-                time.sleep(_TICK_S)
+            self._await_voice(asked["argv"])
             try:
                 for stream, text in self.server.api.answer(asked["argv"], asked["stdin"]):
+                    self._await_voice(asked["argv"])
                     self._say(stream, text)
                 self._say("code", 0)
             except RefusedError as refusal:
                 self._say("err", f"{refusal}\n" if str(refusal) else "")
                 self._say("code", 1)
+
+    def _await_voice(self, words: list[str]) -> None:
+        """An API server that says nothing, in a stream neither: the caller gives up, or the fault goes."""
+        while self._is_silent(words):
+            time.sleep(_TICK_S)
 
     def _is_silent(self, words: list[str]) -> bool:
         try:

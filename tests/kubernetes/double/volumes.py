@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kubernetes.double.store import Object, Store
 
-__all__ = ["NotYetError", "contents_of", "environment", "make_volume", "memory_bytes"]
+__all__ = ["NotYetError", "contents_of", "environment", "make_volume", "memory_bytes", "quantity_bytes"]
 
 
 class NotYetError(Exception):
@@ -77,7 +77,13 @@ def memory_bytes(volume: Object) -> int | None:
     told = volume.get("emptyDir", {})
     if told.get("medium") != "Memory":
         return None
-    quantity = told.get("sizeLimit", "1Gi")
+    return quantity_bytes(told.get("sizeLimit", "1Gi"))
+
+
+def quantity_bytes(quantity: str | None) -> int | None:
+    """Of memory, as manifests tell it."""
+    if quantity is None:
+        return None
     match = re.fullmatch(r"([0-9]+)(Ki|Mi|Gi|Ti)?", quantity)
     assert match, quantity
     return int(match[1]) << 10 * ("", "Ki", "Mi", "Gi", "Ti").index(match[2] or "")

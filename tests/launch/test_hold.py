@@ -15,7 +15,7 @@ from event_streams import SCENES, Event, a_plan, fake_load, healthy
 from seatrial.checks import registry
 from seatrial.cli.report import report
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.launch import trial
+from seatrial.launch import hold as holding
 from seatrial.launch.job import Job
 
 JOB = Job(
@@ -53,8 +53,8 @@ def tells(scene: str, damaged: int = 0, error: Exception | None = None, until: i
 
 
 def hold(tmp_path: Path, conduct: Conduct, monkeypatch: pytest.MonkeyPatch, *, debug: bool = False) -> int:
-    monkeypatch.setattr(trial, "conduct", conduct)
-    return trial.hold(JOB, tmp_path, None, where="here", as_json=True, debug=debug)
+    monkeypatch.setattr(holding, "conduct", conduct)
+    return holding.hold(JOB, tmp_path, None, where="here", as_json=True, debug=debug)
 
 
 def judged_again(tmp_path: Path) -> int:

@@ -1,0 +1,107 @@
+"""The pods of an MPIJob as containers of the image `mpi`: sshd on 2222 without any right, and mpirun between them.
+
+The commands are those of the manifest. What the operator brings, its key and the host file, is made here; a bridge of
+podman stands in for the network of a cluster.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from images.containers import MARKS, NO_RIGHTS, image, podman, started
+from kubernetes.operators import started as as_kubelet
+from kubernetes.workloads import container_of, templates, workload, workload_object
+
+from seatrial.kubernetes.manifest import KINDS, manifest
+from seatrial.kubernetes.mpi import SSH
+from seatrial.kubernetes.workload import CODE, Workload
+
+pytestmark = MARKS
+_WORKERS = ("worker-0", "worker-1")
+
+
+@pytest.fixture
+def network() -> Iterator[str]:
+    name = f"trial-{uuid.uuid4().hex[:10]}"
+    made = podman("network", "create", name)
+    assert made.code == 0, made.output
+    yield name
+    podman("network", "rm", "-f", name)
+
+
+@pytest.fixture
+def brought(tmp_path: Path) -> list[str]:
+    """What the operator mounts, as options; it belongs to root, as there."""
+    key, code = tmp_path / "key", tmp_path / "code"
+    key.mkdir()
+    code.mkdir()
+    make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-f", str(key / "id_rsa")]
+    subprocess.run(make, check=True)
+    shutil.copy(key / "id_rsa.pub", key / "authorized_keys")
+    (key / "id_rsa").chmod(0o644)
+    for name, content in KINDS["mpijob"].files(_job()).items():
+        (code / name).write_bytes(content)
+    (tmp_path / "hostfile").write_text("".join(f"{name} slots=1\n" for name in _WORKERS))
+    places = {key: SSH, code: CODE, tmp_path / "hostfile": "/etc/mpi/hostfile"}
+    return [word for path, place in places.items() for word in ("--volume", f"{path}:{place}:ro")]
+
+
+def _job() -> Workload:
+    return workload(
+        image="unused",
+        gpu_resource=None,
+        gpus_per_node=0,
+        nproc_per_node=1,
+        bundle=None,
+        token="t" * 32,
+        # Over mpi4py, which the image has, too.
+        arguments=("run", "--device=cpu", "--backend=mpi", "--", "smoke"),
+    )
+
+
+def _pod(component: str) -> tuple[list[str], list[str]]:
+    """Options of ``podman run`` and the words after the image, for the container of such a pod."""
+    (container,) = (
+        container_of(pod)
+        for pod in templates(workload_object(manifest("mpijob", _job())))
+        if pod["metadata"]["labels"]["app.kubernetes.io/component"] == component
+    )
+    (program, *words), environ = as_kubelet(container, {}, _job().token)
+    told = [word for name, value in environ.items() for word in ("--env", f"{name}={value}")]
+    return [*NO_RIGHTS, "--user", "10001:10001", "--shm-size", "1g", *told, "--entrypoint", program], words
+
+
+def test_a_trial_passes_between_containers(network: str, brought: list[str]) -> None:
+    with ExitStack() as stack:
+
+        def start(name: str, component: str) -> str:
+            options, words = _pod(component)
+            place = ["--network", network, "--hostname", name, "--network-alias", name]
+            return stack.enter_context(started("mpi", *words, options=[*options, *place, *brought]))
+
+        # The operator waits for the readiness probe.
+        until = time.monotonic() + 10
+        for worker in [start(name, "node") for name in _WORKERS]:
+            while podman("exec", worker, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/2222").code:
+                assert time.monotonic() < until, podman("logs", worker).output
+                time.sleep(0.2)
+        launcher = start("launcher", "launcher")
+        ended = podman("wait", launcher, timeout_s=45).output
+        output = podman("logs", launcher).output
+        assert ended == "0\n", output
+        assert "FINAL ACCEPTANCE: PASS" in output
+        assert "partial" not in output
+        assert "Communication (mpi): PASS" in output
+        assert "2 processes as openmpi started them" in output
+
+
+def test_no_host_key_lies_in_it() -> None:
+    found = podman("run", "--rm", "--entrypoint", "find", image("mpi"), "/etc/ssh", "-name", "ssh_host_*")
+    assert (found.code, found.output) == (0, "")

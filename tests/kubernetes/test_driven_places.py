@@ -1,0 +1,103 @@
+"""Runs on OpenShift, and in the network of the nodes, driven on the double of a cluster."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes.double.cluster import Cluster, made_cluster
+from kubernetes.double.openshift import FIRST_UID
+from kubernetes.driven import HALF_WAY, LOOK, SHORT_TRIAL, await_in_logs, driven, may_write
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def openshift() -> Iterator[Cluster]:
+    with made_cluster(openshift=True) as made:
+        yield made
+
+
+def _short(*options: str) -> tuple[str, ...]:
+    return (SHORT_TRIAL[0], *options, *SHORT_TRIAL[1:])
+
+
+def test_an_arbitrary_user_can_do_what_a_run_needs(openshift: Cluster, tmp_path: Path) -> None:
+    (openshift.claim("code") / "look.py").write_text(LOOK)
+    words = ("launch", "--openshift=arbitrary-uid", "--pvc=code:/code", "--", "/code/look.py")
+    ended = driven(openshift, tmp_path / "out", words)
+    assert ended.code == 0, ended.said
+    assert f"uid {FIRST_UID} gid 0 groups [{FIRST_UID}]" in ended.said
+    assert "caps 0000000000000000 0000000000000000 escalation 1" in ended.said
+    assert may_write(ended.said) == ["/home/seatrial", "/tmp", "/dev/shm"]
+
+
+@pytest.mark.slow
+def test_a_trial_passes_as_an_arbitrary_user(openshift: Cluster, tmp_path: Path) -> None:
+    ended = driven(openshift, tmp_path / "out", ("run", "--openshift=arbitrary-uid", "--", "smoke"))
+    assert ended.code == 0, ended.said
+    assert "FINAL ACCEPTANCE: PASS\n" in ended.said
+
+
+def test_a_trial_under_mpi_passes_with_a_constraint_of_its_own(tmp_path: Path) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    constraints: list[str] = []
+
+    def look(process: subprocess.Popen[bytes]) -> None:
+        await_in_logs(cluster, HALF_WAY)
+        pods = cluster.get("pods", "-n", "ml")["items"]
+        constraints.extend(pod["metadata"]["annotations"]["openshift.io/scc"] for pod in pods)
+
+    words = ("run", "--openshift=custom-scc", "--namespace=ml", "--", "smoke")
+    with made_cluster(openshift=True) as cluster:
+        ended = driven(cluster, tmp_path / "out", words, "mpijob", meanwhile=look)
+    assert ended.code == 0, ended.said
+    assert "FINAL ACCEPTANCE: PASS\n" in ended.said
+    assert constraints == ["ml-trial-1"] * 3
+
+
+def test_user_10001_is_not_let_in_without_either(openshift: Cluster, tmp_path: Path) -> None:
+    ended = driven(openshift, tmp_path / "out", _short("--queue-timeout=4"))
+    assert ended.code == 3, ended.said
+    assert "unable to validate against any security context constraint" in ended.found
+    assert "--openshift" in ended.found
+
+
+def test_a_constraint_takes_a_cluster_admin(openshift: Cluster, tmp_path: Path) -> None:
+    openshift.plant({"fault": "forbidden", "verb": "create", "resource": "securitycontextconstraints"})
+    ended = driven(openshift, tmp_path / "out", _short("--openshift=custom-scc", "--namespace=ml"))
+    assert ended.code == 2, ended.said
+    assert 'cannot create resource "securitycontextconstraints"' in ended.said
+
+
+def test_a_cluster_that_is_no_openshift_is_told(tmp_path: Path) -> None:
+    with made_cluster() as cluster:
+        ended = driven(cluster, tmp_path / "out", _short("--openshift=custom-scc", "--namespace=ml"))
+    assert ended.code == 2, ended.said
+    assert "this cluster is no OpenShift; leave --openshift out" in ended.said
+
+
+@pytest.mark.parametrize("target", ["job", pytest.param("jobset", marks=pytest.mark.slow)])
+def test_pods_in_the_network_of_one_node_share_it(target: str, tmp_path: Path) -> None:
+    with made_cluster(nodes=1) as cluster:
+        ended = driven(cluster, tmp_path / "out", ("run", "--host-network", "--", "smoke"), target)
+    assert ended.code == 0, ended.said
+    assert "FINAL ACCEPTANCE: PASS\n" in ended.said
+
+
+@pytest.mark.parametrize("target", ["pytorchjob", pytest.param("mpijob", marks=pytest.mark.slow)])
+def test_pods_that_take_a_port_of_their_node_are_kept_apart(target: str, tmp_path: Path) -> None:
+    if target == "mpijob" and shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    with made_cluster() as cluster:
+        refused = driven(cluster, tmp_path / "no", _short("--host-network"), target)
+        assert refused.code == 2, refused.said
+        assert "two pods on one node would take the same port; say --spread required" in refused.said
+        words = ("run", "--host-network", "--spread=required", "--", "smoke")
+        ended = driven(cluster, tmp_path / "out", words, target)
+    assert ended.code == 0, ended.said
+    assert "FINAL ACCEPTANCE: PASS\n" in ended.said

@@ -1,0 +1,59 @@
+"""What a cluster refuses before anything is made: one sentence, exit code 2, on the double of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.double.cluster import Cluster, made_cluster
+from kubernetes.driven import SHORT_TRIAL, driven
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with made_cluster() as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("target", "fault", "words"),
+    [
+        (
+            "jobset",
+            {"fault": "crd-absent", "kind": "JobSet"},
+            "--on jobset: this cluster has no JobSet; install JobSet 0.5 or newer",
+        ),
+        (
+            "trainjob",
+            {"fault": "crd-absent", "kind": "Train*"},
+            "--on trainjob: this cluster has no TrainingRuntime; install Kubeflow Trainer 2.0 or newer",
+        ),
+        ("job", {"fault": "forbidden", "verb": "create", "resource": "jobs"}, 'cannot create resource "jobs"'),
+        ("job", {"fault": "forbidden", "verb": "list", "resource": "pods"}, "you may not list pods in"),
+        ("job", {"fault": "namespace-absent"}, "the namespace of your context, default: there is none such"),
+    ],
+)
+def test_it_is_refused_in_a_sentence(
+    target: str, fault: dict[str, Any], words: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.plant(fault)
+    before = len(cluster.calls())
+    ended = driven(cluster, tmp_path / "out", SHORT_TRIAL, target)
+    assert ended.code == 2, ended.said
+    (line,) = ended.said.splitlines()
+    assert words in line
+    assert not ended.report
+    applied = [call for call in cluster.calls()[before:] if call[0] == "apply"]
+    assert all("--dry-run=server" in call for call in applied)
+
+
+@pytest.mark.slow
+def test_a_server_that_never_answers_is_told(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.plant({"fault": "api-silent"})
+    ended = driven(cluster, tmp_path / "out", SHORT_TRIAL)
+    assert ended.code == 3, ended.said
+    assert "the cluster does not answer: " in ended.said

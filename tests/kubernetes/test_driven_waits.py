@@ -1,0 +1,69 @@
+"""Runs whose pods do not all come, on the double of a cluster: why is told in words, and it has an end."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.double.cluster import Cluster, made_cluster
+from kubernetes.driven import SHORT_TRIAL, driven
+
+pytestmark = pytest.mark.cluster
+_SOON = (SHORT_TRIAL[0], "--queue-timeout=6", *SHORT_TRIAL[1:])
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with made_cluster() as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("target", "fault", "words"),
+    [
+        (
+            "job",
+            {"fault": "image-pull", "pods": "trial-1-1-*"},
+            "1 of 2 pods wait: its image registry.example.com/train:1 cannot be pulled",
+        ),
+        pytest.param(
+            "jobset",
+            {"fault": "unschedulable", "pods": "*-1-?????"},
+            "1 of 2 pods wait: no node takes it (0/2 nodes are available: 2 Insufficient nvidia.com/gpu)",
+            marks=pytest.mark.slow,
+        ),
+        ("pytorchjob", {"fault": "quota", "pods": "*-worker-*"}, "forbidden: exceeded quota: compute-quota"),
+        pytest.param(
+            "job", {"fault": "quota"}, "2 of 2 pods are not made: Error creating: pods", marks=pytest.mark.slow
+        ),
+        (
+            "mpijob",
+            {"fault": "never-ready", "pods": "*-worker-1"},
+            "the launcher is not made, as pod trial-1-worker-1 on node node-1 is not ready: its sshd does not answer",
+        ),
+    ],
+)
+def test_it_is_given_up_with_the_reason(
+    target: str, fault: dict[str, Any], words: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    if target == "mpijob" and shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    cluster.plant(fault)
+    ended = driven(cluster, tmp_path / "out", _SOON, target)
+    assert ended.code == 3, ended.said
+    assert "not all pods have started within 6 s (--queue-timeout)" in ended.found
+    assert words in ended.found
+    assert not ended.blames
+
+
+@pytest.mark.slow
+def test_it_goes_on_with_those_that_came(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.plant({"fault": "unschedulable", "pods": "trial-1-1-*"})
+    ended = driven(cluster, tmp_path / "out", (_SOON[0], "--min-hosts=1", *_SOON[1:]), nproc_per_node=2)
+    assert ended.code == 0, ended.said
+    assert "FINAL ACCEPTANCE: PASS (partial" in ended.said
+    assert ended.report["world_size"] == 2
+    assert "left out: trial-1-1-" in ended.said

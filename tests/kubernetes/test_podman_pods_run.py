@@ -1,0 +1,76 @@
+"""Pods of the double of a cluster as containers of podman: what a manifest asks for, a container runtime holds.
+
+SEATRIAL_TEST_BASE_IMAGE names a Debian image with Python of our version that podman has (tools/make_base_image.sh);
+SEATRIAL_TEST_IMAGES is what the names of our own images begin with (tools/build_images.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes.double.cluster import Cluster, made_cluster
+from kubernetes.driven import LOOK, driven, may_write
+from kubernetes.runs import TRAINING, digest_here, digest_in
+
+_IMAGE = os.environ.get("SEATRIAL_TEST_BASE_IMAGE")
+_IMAGES = os.environ.get("SEATRIAL_TEST_IMAGES")
+pytestmark = [pytest.mark.cluster, pytest.mark.podman]
+_HOG = (
+    "import os, torch.distributed as dist\n"
+    "dist.init_process_group('gloo')\n"
+    "if dist.get_rank() == 1:\n"
+    "    held = bytearray(os.urandom(1 << 20) * 2048)\n"
+    "dist.barrier()\n"
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    if _IMAGE is None:
+        pytest.skip("SEATRIAL_TEST_BASE_IMAGE names no image")
+    with made_cluster(image=_IMAGE) as made:
+        yield made
+
+
+@pytest.mark.slow
+def test_a_trial_passes(cluster: Cluster, tmp_path: Path) -> None:
+    ended = driven(cluster, tmp_path / "out", ("run", "--", "smoke"))
+    assert ended.code == 0, ended.said
+    assert "FINAL ACCEPTANCE: PASS\n" in ended.said
+
+
+def test_a_training_comes_to_the_same_parameters_as_on_this_machine(cluster: Cluster, tmp_path: Path) -> None:
+    ended = driven(cluster, tmp_path / "out", TRAINING)
+    assert ended.code == 0, ended.said
+    assert digest_in(ended.said) == digest_here()
+
+
+def test_a_container_may_do_nothing_but_what_the_manifest_lets_it(cluster: Cluster, tmp_path: Path) -> None:
+    (cluster.claim("code") / "look.py").write_text(LOOK)
+    words = ("launch", "--pvc=code:/code", "--shm-size=96Mi", "--", "/code/look.py")
+    ended = driven(cluster, tmp_path / "out", words, "jobset")
+    assert ended.code == 0, ended.said
+    assert "uid 10001 gid 10001 groups [10001]" in ended.said
+    assert "caps 0000000000000000 0000000000000000 escalation 1 seccomp 2" in ended.said
+    assert f"shm {96 << 20}" in ended.said
+    assert may_write(ended.said) == ["/home/seatrial", "/tmp", "/dev/shm"]
+
+
+def test_a_rank_that_needs_more_memory_than_its_pod_may_have_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    (cluster.claim("code") / "hog.py").write_text(_HOG)
+    words = ("launch", "--pvc=code:/code", "--memory=1Gi", "--shm-size=64Mi", "--", "/code/hog.py")
+    ended = driven(cluster, tmp_path / "out", words, "pytorchjob")
+    assert ended.code == 1, ended.said
+    assert re.search(r"rank 1 on node-\d was killed by signal 9", ended.said), ended.said
+
+
+@pytest.mark.skipif(not _IMAGES, reason="SEATRIAL_TEST_IMAGES names no images")
+def test_launcher_and_workers_are_containers_of_our_image_for_mpi(tmp_path: Path) -> None:
+    with made_cluster(image=f"{_IMAGES}-mpi", image_has_torch=True) as cluster:
+        ended = driven(cluster, tmp_path / "out", ("run", "--", "smoke"), "mpijob")
+    assert ended.code == 0, ended.said
+    assert "FINAL ACCEPTANCE: PASS\n" in ended.said
