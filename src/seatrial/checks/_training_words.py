@@ -42,7 +42,7 @@ def lines_beside(evidence: Evidence, rank: int, other: int | None) -> Iterator[s
 
 def _lines(seen: _Seen, other: _Seen, rank: int, when: str) -> Iterator[str]:
     """``rank`` is that of ``other``. One line says so where nothing stands out."""
-    told = []
+    told = list[str]()
     for name, words in (_OF_DEMAND | _OF_TIME).items():
         own, others = (_share(each, name) for each in (seen, other))
         if name == "waited_s" and told:  # whom a quota stops waits as well
