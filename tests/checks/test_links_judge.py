@@ -30,6 +30,8 @@ class SimulatedCluster:
     slow: Mapping[tuple[int | None, int | None], float] = field(default_factory=dict)
     """(source, target) -> what is left of the rate; None is anybody; 0: nothing comes through."""
     late_us: Mapping[int, float] = field(default_factory=dict)
+    resent: Mapping[tuple[int | None, int | None], float] = field(default_factory=dict)
+    """As ``slow``: the share of TCP's segments that is sent again; where it is not told it is 0."""
     rounds: list[dict[str, Any]] = field(default_factory=list)
 
     def evidence(self) -> Evidence:
@@ -49,8 +51,10 @@ class SimulatedCluster:
         )
 
     def rate(self, source: int, target: int) -> float:
-        wild = ((source, target), (source, None), (None, target))
-        return GBPS * min((self.slow[key] for key in wild if key in self.slow), default=1.0)
+        return GBPS * min((self.slow[key] for key in _keys(source, target) if key in self.slow), default=1.0)
+
+    def resent_share(self, source: int, target: int) -> float:
+        return max((self.resent[key] for key in _keys(source, target) if key in self.resent), default=0.0)
 
     def answer(self, evidence: Evidence, told: dict[str, Any]) -> Evidence:
         self.rounds.append(told)
@@ -72,6 +76,8 @@ class SimulatedCluster:
                     rate = self.rate(source, target)
                     if part["tell_below_gbps"] is None or rate < part["tell_below_gbps"]:
                         figures.append(_figure("gbps", rate, "GB/s", source, target, stage))
+                        share = self.resent_share(source, target)
+                        figures.append(_figure("resent_share", share, "1", source, target, stage))
                 if part["pairs"]:
                     late = max(self.late_us.get(a, 0.0), self.late_us.get(b, 0.0))
                     figures.append(_figure("latency_us", 50.0 + late, "us", a, b, stage))
@@ -88,6 +94,10 @@ class SimulatedCluster:
             assert set(ranks) == {r for part in told["parts"] for g in (part["pairs"] or part["groups"]) for r in g}
             evidence = self.answer(evidence, told)
         return CHECK.judge(evidence, params)
+
+
+def _keys(source: int, target: int) -> tuple[tuple[int | None, int | None], ...]:
+    return (source, target), (source, None), (None, target)
 
 
 def _figure(name: str, value: float, unit: str, rank: int, peer: int | None, stage: str) -> Figure:
@@ -170,6 +180,36 @@ def test_a_late_node_is_named_by_its_latency_and_noise_of_a_scheduler_is_not() -
     assert finding.what == "node n2 has a latency of 5050 us, its peers 50 us"
     assert finding.limit is not None
     assert finding.limit.value == pytest.approx(1100.0)
+
+
+@pytest.mark.parametrize("nodes", [4, 6, 20])
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_a_node_that_loses_what_it_is_sent_is_named_though_nothing_is_slow(nodes: int, device_type: str) -> None:
+    cluster = SimulatedCluster(nodes=nodes, device_type=device_type, resent={(None, 2): 0.05})
+    finding = _only(cluster.trial())
+    assert (finding.culprit.kind, finding.culprit.ranks) == ("node", (2,))
+    assert "(receiving) makes TCP send again 5.00 %, its peers 0.00 %" in finding.what
+    assert finding.limit is not None
+    assert finding.limit.value == pytest.approx(0.01)
+
+
+def test_a_link_that_loses_is_named_and_what_is_lost_everywhere_is_nobodys() -> None:
+    link = _only(SimulatedCluster(nodes=5, resent={(3, 1): 0.05}).trial())
+    assert link.culprit.name == "link n1–n3"
+    assert "(from n3 to n1)" in link.what
+    assert SimulatedCluster(nodes=5, resent={(3, 1): 0.008}).trial().findings == ()
+    everywhere = SimulatedCluster(nodes=5, resent=dict.fromkeys([(rank, None) for rank in range(5)], 0.05)).trial()
+    assert (everywhere.findings, everywhere.absent) == ((), ())
+
+
+def test_who_is_slow_late_and_loses_is_one_culprit_and_its_links_are_told_beside_it() -> None:
+    lossy: Slow = {(None, 2): 0.05}
+    finding = _only(SimulatedCluster(nodes=5, slow=_slow_node(2, 0.2), late_us={2: 5000.0}, resent=lossy).trial())
+    assert "reaches 2 GB/s" in finding.what
+    assert any("has a latency of 5050 us" in line for line in finding.evidence)
+    assert any("makes TCP send again 5.00 %" in line for line in finding.evidence)
+    ruling = SimulatedCluster(nodes=5, slow={(0, 2): 0.2}, resent=lossy).trial()
+    assert [(each.severity, each.culprit.kind) for each in ruling.findings] == [("info", "link"), ("fail", "node")]
 
 
 @pytest.mark.parametrize("slow", [{}, _slow_node(1, 0.2)])

@@ -1,14 +1,15 @@
-"""The links check on hosts whose cables are really limited, cut or noisy: who is at fault is named, and nobody else."""
+"""The links check on hosts whose cables are really limited, cut, slow or noisy: who is at fault is named."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from hosts import Host, Hosts
+from hosts import Hosts
+from live.host_trials import Fault, HostTrial, at_one_gbit, limit_both_ways, named
+from relay import slow_cable
 
 pytestmark = pytest.mark.hosts
 
@@ -22,113 +23,83 @@ pair_timeout_s = 2.0
 """
 
 
-def run_trial(hosts: Hosts) -> dict[str, Any]:
-    """One rank a host, as torchrun would start them; the report of rank 0."""
-    plan = hosts.folder / "links.toml"
-    plan.write_text(_PLAN)
-    running = [
-        subprocess.Popen(
-            host.argv(
-                "env",
-                *_identity(host, hosts),
-                *hosts.seatrial("run", str(plan), "--json", "--out", str(host.home / f"out{host.number}")),
-            ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for host in hosts
-    ]
-    try:
-        told = [process.communicate(timeout=58) for process in running]
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
-    assert told[0][0], told[0][1]
-    report: dict[str, Any] = json.loads(told[0][0])
-    return report
+def _lose_from_others(hosts: Hosts, share: float) -> None:
+    """What the last of them is sent by the others."""
+    *others, last = hosts
+    for other in others:
+        rule = ["-s", other.address, "-m", "statistic", "--mode", "random", "--probability", str(share)]
+        last.firewall("-A", "INPUT", *rule, "-j", "DROP")
 
 
-def _identity(host: Host, hosts: Hosts) -> list[str]:
-    known: dict[str, object] = {"RANK": host.number, "WORLD_SIZE": len(hosts.each), "LOCAL_RANK": 0}
-    known |= {"LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": hosts[0].address, "MASTER_PORT": 29512}
-    known |= {"SEATRIAL_TOKEN": "of these hosts", "GLOO_SOCKET_IFNAME": "eth0"}
-    return [f"{name}={value}" for name, value in known.items()]
-
-
-def _limit(host: Host, rate: str) -> None:
-    """What it sends, and at the switch what it receives."""
-    host.limit(rate)
-    words = f"qdisc replace dev {host.cable} root tbf rate {rate} burst 128kb latency 100ms"
-    subprocess.run(["tc", "-n", host.switch, *words.split()], check=True, capture_output=True)
-
-
-def at_one_gbit(hosts: Hosts) -> Hosts:
-    """What this machine's virtual cables reach depends on its cores; this rate they all reach."""
-    for host in hosts:
-        _limit(host, "1gbit")
-    return hosts
-
-
-def _lose(hosts: Hosts) -> None:
-    for other in (0, 1):
-        rule = ["-s", hosts[other].address, "-m", "statistic", "--mode", "random", "--probability", "0.3"]
-        hosts[2].firewall("-A", "INPUT", *rule, "-j", "DROP")
-
-
-FAULTS: dict[str, tuple[Callable[[Hosts], object], list[tuple[str, str]]]] = {
-    "none": (lambda hosts: None, []),
-    "node2 at 100 Mbit/s": (lambda hosts: _limit(hosts[2], "100mbit"), [("node", "node node2")]),
-    "node1 sends at 100 Mbit/s": (lambda hosts: hosts[1].limit("100mbit"), [("node", "node node1")]),
-    "node1 hears nothing from node3": (
-        lambda hosts: hosts[1].firewall("-A", "INPUT", "-s", hosts[3].address, "-j", "DROP"),
-        [("link", "link node1–node3")],
+FAULTS: dict[str, Fault] = {
+    "none": Fault(),
+    "node2 at 100 Mbit/s": Fault(
+        plant=lambda hosts: limit_both_ways(hosts[2], "100mbit"),
+        named=[("node", "node node2")],
     ),
-    "node2 resets what node3 connects": (
-        lambda hosts: hosts[2].firewall(
+    "node1 sends at 100 Mbit/s": Fault(
+        plant=lambda hosts: hosts[1].limit("100mbit"),
+        named=[("node", "node node1")],
+    ),
+    "5 ms on each way from and to node2": Fault(
+        plant=lambda hosts: slow_cable(hosts[2], 5.0),
+        named=[("node", "node node2")],
+    ),
+    "5 ms between node1 and node3": Fault(
+        plant=lambda hosts: slow_cable(hosts[1], 5.0, only_with=hosts[3]),
+        named=[("link", "link node1–node3")],
+    ),
+    "node1 hears nothing from node3": Fault(
+        plant=lambda hosts: hosts[1].firewall("-A", "INPUT", "-s", hosts[3].address, "-j", "DROP"),
+        named=[("link", "link node1–node3")],
+    ),
+    "node2 resets what node3 connects": Fault(
+        plant=lambda hosts: hosts[2].firewall(
             *("-A", "INPUT", "-p", "tcp", "-s", hosts[3].address, "-j", "REJECT", "--reject-with", "tcp-reset")
         ),
-        [("link", "link node2–node3")],
+        named=[("link", "link node2–node3")],
     ),
-    "node2 of three loses 30 % of what it is sent": (_lose, [("node", "node node2")]),
+    "node3 loses 5 % of what it is sent": Fault(
+        plant=lambda hosts: _lose_from_others(hosts, 0.05),
+        named=[("node", "node node3")],
+    ),
+    # Where meeting a lossy one takes ten seconds, three are enough.
+    "node2 of three loses 30 % of what it is sent": Fault(
+        plant=lambda hosts: _lose_from_others(hosts, 0.3),
+        named=[("node", "node node2")],
+        hosts=3,
+    ),
 }
-"""What is planted -> how, and who is to be named."""
+"""By what is planted."""
 
 
-def hosts_of(fault: str) -> int:
-    """On how many hosts: where meeting a lossy one takes ten seconds, three are enough."""
-    return 3 if "of three" in fault else 4
+def links_trial(hosts: Hosts) -> dict[str, Any]:
+    """Its report."""
+    return HostTrial(hosts, _PLAN).report()
 
 
-def is_right(found: list[tuple[str, str]], fault: str) -> bool:
-    """Whether those were to be named and nobody else. A lossy node may be clean with somebody by luck: its links."""
-    if "loses" in fault:
+def is_right(report: Mapping[str, Any], fault: str) -> bool:
+    """Whether those were named that were to be, and nobody else. A lossy node may be clean with somebody by luck."""
+    found = named(report)
+    if "30 %" in fault:
         return bool(found) and all("node2" in name for _, name in found)
-    return found == FAULTS[fault][1]
-
-
-def named(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Who is at fault by the report."""
-    return [(f["culprit"]["kind"], f["culprit"]["name"]) for f in report["findings"] if f["severity"] == "fail"]
+    return found == list(FAULTS[fault].named)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_who_is_at_fault_is_named_and_nobody_else(hosts: Callable[[int], Hosts], fault: str) -> None:
-    made = at_one_gbit(hosts(hosts_of(fault)))
-    plant, expected = FAULTS[fault]
-    plant(made)
-    report = run_trial(made)
-    assert is_right(named(report), fault), report["findings"]
-    assert report["acceptance"]["status"] == ("FAIL" if expected else "PASS"), report["findings"]
+    made = at_one_gbit(hosts(FAULTS[fault].hosts))
+    with FAULTS[fault].planted(made):
+        report = links_trial(made)
+    assert is_right(report, fault), report["findings"]
+    assert report["acceptance"]["status"] == ("FAIL" if FAULTS[fault].named else "PASS"), report["findings"]
     rates = [figure["value"] for figure in report["figures"] if figure["name"] == "gbps"]
     assert max(rates) < 0.15, "1 Gbit/s is 0.125 GB/s, and the limiter lets a burst through"
+    told = str([finding["what"] for finding in report["findings"]])
     if fault == "node1 sends at 100 Mbit/s":
-        assert any("node1 (sending) reaches 0.01" in finding["what"] for finding in report["findings"])
+        assert "node1 (sending) reaches 0.01" in told
+    if "5 ms" in fault:
+        assert "has a latency of" in str(report["findings"])
 
 
 @pytest.mark.slow
@@ -136,7 +107,7 @@ def test_over_ssh_the_ranks_run_from_the_file_that_travels_and_the_solver_is_at_
     hosts: Callable[[int], Hosts],
 ) -> None:
     made = at_one_gbit(hosts(3))
-    _limit(made[2], "100mbit")
+    limit_both_ways(made[2], "100mbit")
     plan = made.folder / "links.toml"
     plan.write_text(_PLAN)
     where = ["--on", "ssh", "--hosts", "node0,node1,node2", "--nproc-per-node", "1", "--device", "cpu"]

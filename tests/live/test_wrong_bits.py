@@ -14,7 +14,7 @@ from live.trials import kill_left, trial
 
 pytestmark = pytest.mark.slow
 
-_ONLY = ("smoke", "--only", "compute,bootstrap,training", "--nproc-per-node", "3")
+ONLY = ("smoke", "--only", "compute,bootstrap,training", "--nproc-per-node", "3")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ _ONLY = ("smoke", "--only", "compute,bootstrap,training", "--nproc-per-node", "3
 def test_the_rank_whose_bits_are_wrong_is_named_and_nobody_else(
     tmp_path: Path, fault: str, check: str, words: str
 ) -> None:
-    ended = trial(tmp_path, *_ONLY, plant=[fault])
+    ended = trial(tmp_path, *ONLY, plant=[fault])
     (finding,) = ended.grave()
     assert (ended.exit_code, finding["severity"], finding["check"]) == (1, "fail", check)
     assert finding["culprit"]["ranks"] == [int(fault[-1])]
@@ -59,7 +59,7 @@ def test_a_wrong_gradient_that_all_ranks_take_over_is_named(tmp_path: Path, num_
 
 
 def test_the_clean_twin_passes(tmp_path: Path) -> None:
-    ended = trial(tmp_path, *_ONLY)
+    ended = trial(tmp_path, *ONLY)
     assert ended.exit_code == 0, ended.report["findings"]
 
 

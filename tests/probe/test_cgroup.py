@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from probe.cgroup_trees import TREES, plant
 
-from seatrial.probe.cgroup import read_cgroup
+from seatrial.probe.cgroup import read_cgroup, throttled_s
 
 GIB = 1 << 30
 
@@ -71,6 +71,17 @@ def test_where_a_hierarchy_is_mounted_twice_the_one_that_shows_more_counts(tmp_p
     found = read_cgroup(plant(tmp_path, tree))
     assert found is not None
     assert found.memory_limit_bytes == 3
+
+
+def test_the_longest_time_that_a_quota_of_ours_or_above_stopped_us_is_told(tmp_path: Path) -> None:
+    v2 = {"proc/self/cgroup": "0::/a/b\n", "proc/self/mountinfo": "1 0 0:26 / /sys/fs/cgroup rw - cgroup2 c rw\n"}
+    stat = "usage_usec 9000000\nnr_periods 4\nnr_throttled 3\nthrottled_usec"
+    v2 |= {"sys/fs/cgroup/a/cpu.stat": f"{stat} 2500000\n", "sys/fs/cgroup/a/b/cpu.stat": f"{stat} 1000000\n"}
+    assert throttled_s(plant(tmp_path / "v2", v2)) == 2.5
+    v1 = {"proc/self/cgroup": "1:cpu:/a\n", "proc/self/mountinfo": "1 0 0:26 / /sys/fs/cgroup/cpu rw - cgroup c cpu\n"}
+    v1 |= {"sys/fs/cgroup/cpu/a/cpu.stat": "nr_periods 4\nnr_throttled 3\nthrottled_time 1500000000\n"}
+    assert throttled_s(plant(tmp_path / "v1", v1)) == 1.5
+    assert throttled_s(tmp_path / "nowhere") is None
 
 
 def test_this_process_is_in_some_group() -> None:

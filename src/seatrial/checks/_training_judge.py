@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from seatrial.checks._one_batch_judge import doubtful, judge_one_batch
+from seatrial.checks._training_held import beside, held_up, judge_held_up
 from seatrial.checks.base import STARVED, last_told
 from seatrial.training.references import find_reference
 from seatrial.verdict.evidence import Evidence
@@ -48,6 +49,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             _judge_accuracy(evidence, params),
             _judge_digests(evidence),
             *(_judge_fleet(evidence, fleet) for fleet in _fleets(evidence)),
+            judge_held_up(evidence),
         ]
     # Also where the training was given up: a wrong rank may be why.
     parts.append(judge_one_batch(evidence))
@@ -255,35 +257,40 @@ def _judge_fleet(evidence: Evidence, fleet: _Fleet) -> Ruling:
 
     On a GPU it is only warned of: a small model says more of the host that launches it.
     """
-    findings, absent = [], []
+    findings, absent, unjudged = [], [], []
     shares, on_gpu = _by_rank(evidence, "cpu_share", stage="repeat"), evidence.device_type == "cuda"
     judged = [
         Judged(figure=figure, limit=fleet.limit, passed=True)
         for rank, figure in sorted(fleet.first.items())
         if rank not in fleet.outliers
     ]
+    known = held_up(evidence, "throttled_s")
     for rank in fleet.outliers:
+        if rank in known:
+            continue
         if rank not in fleet.again or fleet.reference not in fleet.again:
             if on_gpu:
                 findings.append(_not_repeated(evidence, fleet, rank))
             else:
                 absent.append(f"compute_s of rank {rank} measured again, alone; it was slow in the group")
             continue
-        before, beside = fleet.first[fleet.reference], fleet.again[fleet.reference]
+        before, after = fleet.first[fleet.reference], fleet.again[fleet.reference]
         # Alone on a quiet machine everybody is faster: the limit moves as the reference rank did.
-        limit = Limit(value=fleet.limit.value * beside.value / before.value, unit="s", origin=fleet.limit.origin)
+        limit = Limit(value=fleet.limit.value * after.value / before.value, unit="s", origin=fleet.limit.origin)
         slow = fleet.again[rank].value > limit.value
         share = min((shares[other].value for other in (rank, fleet.reference) if other in shares), default=1.0)
         starved = slow and share < STARVED
         blamed = slow and not starved and not on_gpu
         lines = [
             f"in the group: {fleet.first[rank].value * 1e3:.3g} ms, limit {fleet.limit.value * 1e3:.3g} ms",
-            f"rank {fleet.reference} beside it: {before.value * 1e3:.3g} ms, alone {beside.value * 1e3:.3g} ms",
+            f"rank {fleet.reference} beside it: {before.value * 1e3:.3g} ms, alone {after.value * 1e3:.3g} ms",
         ]
+        lines += beside(evidence, rank, fleet.reference)
         if blamed or not slow:
             judged.append(Judged(figure=fleet.again[rank], limit=limit, passed=not slow))
         if starved:
             what = f"how fast rank {rank} computes could not be judged: other processes held the CPU"
+            unjudged.append(what)
             action = "end what else runs on the node and repeat the trial."
             lines.append(f"alone, it got {share * 100:.0f} % of the CPU time that its threads could use")
         elif slow and not blamed:
@@ -306,7 +313,7 @@ def _judge_fleet(evidence: Evidence, fleet: _Fleet) -> Ruling:
             action=action,
         )
         findings.append(finding)
-    return Ruling(findings=tuple(findings), judged=tuple(judged), absent=tuple(absent))
+    return Ruling(findings=tuple(findings), judged=tuple(judged), absent=tuple(absent), unjudged=tuple(unjudged))
 
 
 def _not_repeated(evidence: Evidence, fleet: _Fleet, rank: int) -> Finding:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from seatrial.checks.base import Check, Held, Stage, held_by_user
-from seatrial.probe import own_code
+from seatrial.probe import own_code, tcp
 from seatrial.verdict.circle import circle
 from seatrial.verdict.findings import Culprit, Finding, Ruling
 from seatrial.verdict.statistics import median
@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     from seatrial.verdict.evidence import Evidence
     from seatrial.worker.context import Context
 
-__all__ = ["CHECK", "EFFECTS", "FLOORS_S", "Params"]
+__all__ = ["CHECK", "EFFECTS", "FLOORS_S", "MOST_RESENT", "Params"]
 
 EFFECTS = {"cpu": 0.5, "cuda": 0.10}
 """So much below its healthy peers a link is slow. Between processes on CPUs a factor of two is common."""
 FLOORS_S = {"cpu": 1e-3, "cuda": 50e-6}
 """Added to all latencies before they are compared: what a scheduler may add is nobody's fault."""
+MOST_RESENT = 0.01
+"""Of the segments of TCP, beyond what healthy pairs send again. Alone on a fabric pairs of busy hosts sent less than
+0.01 % again; with a host that lost 5 % it was 2.6 to 6.1 % (``docs/culprits.md``)."""
 
 _NO_LINK = Finding(
     severity="info",
@@ -40,6 +43,8 @@ _NO_LINK = Finding(
 _NO_SOLVER = "links not measured: the file that travels has no room to judge them; start from an installed seatrial"
 _PINGS, _PING_BYTES = 20, 8
 _FEWEST = 3
+_FEWEST_SEGMENTS = 200
+"""Of fewer, one that was sent again would be half of what is allowed. What RDMA carries is none of TCP's."""
 _SHARE = 0.5
 """Of the time that a round has; the rest is for a last turn in which all pairs fail."""
 
@@ -85,6 +90,8 @@ def limits(params: Params) -> tuple[Held, ...]:
         rows.append(Held(what=f"gbps, {what}", limit=f"at least {left:.0%} of it", origin=fleet))
         most = f"at most {1 / left - 1:.0%} and {FLOORS_S[device] * (1 / left - 1) * 1e6:.0f} us more"
         rows.append(Held(what=f"latency_us, {what}", limit=most, origin=fleet))
+        resent = f"at most {1 / left - 1:.0%} and {MOST_RESENT:.0%} of all more"
+        rows.append(Held(what=f"resent_share, {what}", limit=resent, origin=fleet))
     return tuple(rows)
 
 
@@ -215,11 +222,15 @@ class _Part:
             if self._context.rank == target:
                 self._receive(ranks.index(source))
                 continue
+            before = tcp.segments()
             rates.append(self._send(ranks.index(target)))
+            sent, again = (now - then for now, then in zip(tcp.segments(), before, strict=True))
             below = self._asked["tell_below_gbps"]
             if below is None or rates[-1] < below:
                 size = self._payload.numel()
                 self._context.figure("gbps", rates[-1], "GB/s", "high", peer=target, size_bytes=size)
+                if sent >= _FEWEST_SEGMENTS:
+                    self._context.figure("resent_share", again / sent, "1", "low", peer=target, size_bytes=size)
         return rates
 
     def _send(self, to: int) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from seatrial.checks._convolution import count_wrong_convolution
 from seatrial.checks._training_judge import LOSS_WINDOW, accuracy_limit, judge, suspects
 from seatrial.checks.base import STARVED, TELL_EVERY_S, Check, Held
 from seatrial.errors import RequestError
+from seatrial.probe import contention
 from seatrial.probe.arithmetic import arithmetic
 from seatrial.training.data import find_workload
 from seatrial.training.models import find_model
@@ -116,6 +117,8 @@ def limits(params: Params) -> tuple[Held, ...]:
             limit=f"below {STARVED:g} its speed only warns",
             origin="CPU time that its threads could use",
         ),
+        Held(what="CPU time kept by a quota", limit="20 % more than most others", origin="fleet, kernel's counters"),
+        Held(what="CPU time kept by others", limit="30 % more, only warns", origin="fleet, kernel's counters"),
         Held(what="compute_s, on a GPU", limit="only warns", origin="a small model says little of a GPU"),
     )
 
@@ -157,10 +160,12 @@ def measure(context: Context, params: Params) -> None:
     device, full_count = context.device.torch, -(-recipe.global_batch_size // context.world_size)
     if context.stage == "repeat":
         context.phase("compute alone")
+        before = contention.counters()
         tries = compute_alone(recipe, device=device, local_count=full_count, num_steps=_REPEAT_STEPS, repeats=_REPEATS)
         # A lasting fault is slow each time; a disturbance from outside is not.
         best = min(tries, key=lambda each: median(each.seconds))
         context.figure("compute_s", median(best.seconds), "s", "low")
+        _tell_contention(context, before)
         if context.device.type == "cpu":
             context.figure("cpu_share", best.cpu_share, "1")
         for turn in range(_REPEATS):
@@ -177,7 +182,7 @@ def measure(context: Context, params: Params) -> None:
         context.fact("recipe", {"key": key, "workload": recipe.workload, "num_test": recipe.data().num_test})
     asked = recipe
     _tell_one_batch(context, asked, full_count)
-    runs, began = Runs(full_count=full_count), time.monotonic()
+    runs, began, before = Runs(full_count=full_count), time.monotonic(), contention.counters()
     told_at = began
     while True:
         started = time.monotonic()
@@ -194,6 +199,7 @@ def measure(context: Context, params: Params) -> None:
         wanted = _wait_for_others_to_agree(context, params, began, started, told_at) if params.duration_s else _STOP
         if wanted != _AGAIN:
             _tell(context, runs)
+            _tell_contention(context, before)
             _tell_one_batch(context, asked, full_count)
             told_at = time.monotonic()
         if wanted == _STOP:
@@ -212,6 +218,11 @@ def _tell(context: Context, runs: Runs) -> None:
     context.figure("runs", len(runs.accuracies), "1")
     # Digests of other numbers of runs are never equal: each says which it is of.
     context.fact("digest", {"runs": len(runs.accuracies), "digest": runs.digest()})
+
+
+def _tell_contention(context: Context, before: Mapping[str, float]) -> None:
+    """What the kernel counted meanwhile. What is told last counts."""
+    context.fact("contention", contention.since(before))
 
 
 def _tell_one_batch(context: Context, recipe: Recipe, local_count: int) -> None:

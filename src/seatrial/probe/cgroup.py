@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-__all__ = ["Cgroup", "read_cgroup"]
+__all__ = ["Cgroup", "read_cgroup", "throttled_s"]
 
 _UNLIMITED = 1 << 60
 """Version 1 says "no limit" as a number of about 2**63; no machine has 2**60 bytes."""
@@ -42,17 +42,7 @@ class _Mount:
 
 def read_cgroup(root: Path = Path("/")) -> Cgroup | None:
     """Where we are and what is allowed there; None where there are no control groups (macOS)."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text(errors="replace").splitlines()
-    except OSError:
-        return None
-    paths = {}
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if path:
-            # Version 2 has no name here: "0::/path".
-            paths.update(dict.fromkeys(controllers.split(","), path))
+    paths = _paths(root)
     if not paths:
         return None
     mounts = _mounts(root)
@@ -67,14 +57,33 @@ def read_cgroup(root: Path = Path("/")) -> Cgroup | None:
     )
 
 
+def throttled_s(root: Path = Path("/")) -> float | None:
+    """For how long our group, or the one above it that did so most, was stopped by its CPU quota; summed over cores.
+
+    None: not known.
+    """
+    tables = [_table(folder / "cpu.stat") for folder in _groups("cpu", _paths(root), _mounts(root), root)]
+    # Version 2 counts microseconds, version 1 nanoseconds.
+    units = {"throttled_usec": 1e6, "throttled_time": 1e9}
+    return max((each[name] / unit for each in tables for name, unit in units.items() if name in each), default=None)
+
+
+def _paths(root: Path) -> dict[str, str]:
+    """Our group in each hierarchy, by controller."""
+    paths: dict[str, str] = {}
+    for line in _lines(root / "proc/self/cgroup"):
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if path:
+            # Version 2 has no name here: "0::/path".
+            paths.update(dict.fromkeys(controllers.split(","), path))
+    return paths
+
+
 def _mounts(root: Path) -> list[_Mount]:
     """The mounted hierarchies: ``id parent dev root point options [optional ...] - type source options``."""
     found = []
-    try:
-        lines = (root / "proc/self/mountinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-    for line in lines:
+    for line in _lines(root / "proc/self/mountinfo"):
         left, _, right = line.partition(" - ")
         fields, kind = left.split(), right.split()
         if len(fields) >= 5 and len(kind) >= 1 and kind[0] in ("cgroup", "cgroup2"):
@@ -146,15 +155,16 @@ def _memory(folder: Path) -> tuple[int, int] | None:
 
 def _table(path: Path) -> dict[str, int]:
     """Lines of a name and a number; empty where it cannot be read."""
-    found = {}
+    rows = (line.partition(" ") for line in _lines(path))
+    return {name: int(value) for name, _, value in rows if value.isdigit()}
+
+
+def _lines(path: Path) -> list[str]:
+    """None where it cannot be read."""
     try:
-        for line in path.read_text(errors="replace").splitlines():
-            name, _, value = line.partition(" ")
-            if value.isdigit():
-                found[name] = int(value)
+        return path.read_text(errors="replace").splitlines()
     except OSError:
-        pass
-    return found
+        return []
 
 
 def _quota(folder: Path) -> float | None:

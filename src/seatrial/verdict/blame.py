@@ -8,7 +8,7 @@ What the others said meanwhile ("connection reset by peer") is a consequence and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from seatrial.verdict.findings import Culprit, Finding
@@ -186,6 +186,8 @@ def _vanished(scene: Scene) -> list[Finding]:
     found = []
     trial = scene.trial
     entries = {entry.node: entry for entry in scene.troubles if entry.node is not None}
+    if cut_off := _cut_off(scene, entries):
+        return cut_off
     for node, entry in sorted((node, entry) for node, entry in entries.items() if node is not None):
         name = trial.hostname(node)
         ranks = tuple(rank for rank in _ranks(scene) if scene.node_of(rank) == node)
@@ -201,6 +203,24 @@ def _vanished(scene: Scene) -> list[Finding]:
         action = f"see whether {name} is up and reachable, and whether something ended its agent"
         found.append(_finding("fail" if came else "error", scene.check, what, who, evidence=evidence, action=action))
     return found
+
+
+def _cut_off(scene: Scene, entries: Mapping[int, TroubleSeen]) -> list[Finding]:
+    """All nodes but one at most, and those several, silent at once: it was not they who fell silent one by one."""
+    trial, ranks = scene.trial, _ranks(scene)
+    left = sorted({node for rank in ranks if (node := scene.node_of(rank)) is not None} - entries.keys())
+    if len(left) > 1 or len(entries) < 2 or any(entry.how != "silent" for entry in entries.values()):
+        return []
+    others, first = [trial.hostname(node) for node in sorted(entries)], next(iter(entries.values()))
+    what, shared = f"fell silent at once in {scene.check}{seconds(first)}", f"what {', '.join(others[:8])} share"
+    if not left:
+        action = f"look at the network of the machine that conducts, then at {shared}"
+        return [_finding("error", scene.check, f"all {len(others)} nodes {what}", _NOBODY, action=action)]
+    name, own = trial.hostname(left[0]), tuple(rank for rank in ranks if scene.node_of(rank) == left[0])
+    who = Culprit(kind="link", name=f"link of node {name}", ranks=own, nodes=(name,))
+    what = f"all {len(others)} nodes but {name} {what}: the link of {name}, or {shared}"
+    action = f"look at the NIC, cable and switch port of {name}, then at {shared}"
+    return [_finding("fail", scene.check, what, who, evidence=scene.waiting(()), action=action)]
 
 
 def _fabric(scene: Scene) -> list[Finding]:

@@ -1,0 +1,161 @@
+"""Whom real trials name when something real is wrong, and how fast: links, cables, CPUs, bits.
+
+    sudo python bench/live_faults.py
+
+Hosts made from network namespaces, one rank each, and ranks of one machine for wrong bits; each group of faults with
+its clean twin. Writes ``results/live_faults.json``. It takes six minutes and wants the machine for itself.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import write_result
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from hosts import Hosts, made_hosts
+from live import test_cable_pulled as cables
+from live import test_links_on_hosts as links
+from live import test_starved_host as starved
+from live import test_wrong_bits as bits
+from live.host_trials import at_one_gbit
+from live.trials import trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """One fault, and what is to come of it."""
+
+    check: str
+    planted: str
+    run: Callable[[], Mapping[str, Any]]
+    """Runs the trial; its report."""
+    verdict: str
+    named: Sequence[str]
+    """What the name of each culprit contains."""
+    severity: str = "fail"
+    """Of the findings that name it."""
+
+
+def _on_hosts(count: int, run: Callable[[Hosts], Mapping[str, Any]]) -> Callable[[], Mapping[str, Any]]:
+    def made() -> Mapping[str, Any]:
+        with made_hosts(count) as hosts:
+            return run(hosts)
+
+    return made
+
+
+def _linked(fault: str) -> Callable[[], Mapping[str, Any]]:
+    def run(hosts: Hosts) -> Mapping[str, Any]:
+        with links.FAULTS[fault].planted(at_one_gbit(hosts)):
+            return links.links_trial(hosts)
+
+    return _on_hosts(links.FAULTS[fault].hosts, run)
+
+
+def _with_bits(plant: str | None) -> Callable[[], Mapping[str, Any]]:
+    def run() -> Mapping[str, Any]:
+        with tempfile.TemporaryDirectory() as out:
+            return trial(Path(out), *bits.ONLY, plant=[plant] if plant else []).report
+
+    return run
+
+
+def _rows() -> list[_Row]:
+    rows = [
+        _Row(
+            check="links",
+            planted=fault,
+            run=_linked(fault),
+            verdict="FAIL" if made.named else "PASS",
+            named=[name for _, name in made.named],
+        )
+        for fault, made in links.FAULTS.items()
+    ]
+    pulled = "cable of node%d pulled at the switch, during a collective of 3 hosts"
+    rows += [
+        _Row(
+            check="collectives",
+            planted="cable of node2 of 3 pulled before the start",
+            run=_on_hosts(3, lambda hosts: cables.trial_without_cable(hosts, 2)),
+            verdict="INCONCLUSIVE",
+            named=[],
+        ),
+        *(
+            _Row(
+                check="collectives",
+                planted=pulled % number,
+                run=_on_hosts(3, lambda hosts, number=number: cables.trial_that_loses_a_cable(hosts, number)),
+                verdict="FAIL",
+                named=[name for _, name in named],
+            )
+            for number, named in cables.PULLED.items()
+        ),
+        _Row(check="training", planted="none", run=_on_hosts(2, starved.clean_trial), verdict="PASS", named=[]),
+        _Row(
+            check="training",
+            planted="node1 may use a quarter of a core (cgroup)",
+            run=_on_hosts(2, starved.trial_with_a_quota),
+            verdict="FAIL",
+            named=["node1"],
+        ),
+        _Row(
+            check="training",
+            planted="8 processes on the core of node1",
+            run=_on_hosts(2, starved.trial_beside_others),
+            verdict="PASS",
+            named=["node1"],
+            severity="warn",
+        ),
+        _Row(check="training", planted="none, 3 ranks of one host", run=_with_bits(None), verdict="PASS", named=[]),
+    ]
+    rows += [
+        _Row(check=check, planted=fault, run=_with_bits(fault), verdict="FAIL", named=[f"rank {fault[-1]} "])
+        for fault, check in (
+            ("flip@training/look at parameters:2", "training"),
+            ("flip@training/step 20 optimizer:0", "training"),
+            ("flip-gradient@training:1", "training"),
+            ("flip-product@compute:1", "compute"),
+        )
+    ]
+    return rows
+
+
+def _ran(row: _Row) -> dict[str, Any]:
+    started = time.monotonic()
+    report = row.run()
+    seconds = time.monotonic() - started
+    told = [each for each in report["findings"] if each["severity"] == row.severity]
+    names = sorted({each["culprit"]["name"] for each in told})
+    if row.planted.startswith("node2 of three loses 30 %"):
+        is_named = bool(names) and all("node2" in name for name in names)
+    else:
+        is_named = len(names) == len(row.named) and all(any(part in name for name in names) for part in row.named)
+    ran = {
+        "check": row.check,
+        "planted": row.planted,
+        "verdict": report["acceptance"]["status"],
+        "named": names,
+        "told": [each["what"] for each in told],
+        "right": is_named and report["acceptance"]["status"] == row.verdict,
+        "seconds": round(seconds, 1),
+        "seconds_measuring": round(sum(step["seconds"] for step in report["steps"]), 1),
+    }
+    print(json.dumps(ran), file=sys.stderr, flush=True)
+    return ran
+
+
+def main() -> None:
+    print(write_result("live_faults", "python bench/live_faults.py", {"rows": [_ran(row) for row in _rows()]}))
+
+
+if __name__ == "__main__":
+    main()

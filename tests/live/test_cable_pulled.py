@@ -1,0 +1,68 @@
+"""A host's cable is pulled at the switch, before a trial or in the middle of a collective: who has lost it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hosts import Hosts
+from live.host_trials import HostTrial, named
+
+pytestmark = pytest.mark.hosts
+
+_JOIN_S = 15
+_PLAN = """
+deadline_s = 50
+checks = ["bootstrap", "collectives"]
+[collectives]
+cpu_sizes = [8, 1_048_576]
+minutes = 0.1
+"""
+
+PULLED = {1: [("node", "node node1")], 0: [("link", "link of node node0")]}
+"""Whose cable -> who is to be named. Node 0 conducts: without it everybody else is silent."""
+
+
+def trial_without_cable(hosts: Hosts, number: int) -> dict[str, Any]:
+    """The report of a trial on which that host never came; what conducts it had this much patience."""
+    hosts[number].pull_cable()
+    return HostTrial(hosts, _PLAN, env={"SEATRIAL_JOIN_TIMEOUT_S": str(_JOIN_S)}).report()
+
+
+def trial_that_loses_a_cable(hosts: Hosts, number: int) -> dict[str, Any]:
+    """The report of a trial in which that host was cut off as soon as the collectives began."""
+    trial = HostTrial(hosts, _PLAN)
+    try:
+        trial.until(lambda event: event["kind"] == "step" and event["check"] == "collectives")
+        hosts[number].pull_cable()
+    except BaseException:
+        trial.end()
+        raise
+    return trial.report()
+
+
+def test_a_host_that_is_cut_off_from_the_start_is_told_of_and_nobody_is_blamed(
+    hosts: Callable[[int], Hosts],
+) -> None:
+    report = trial_without_cable(hosts(3), 2)
+    assert named(report) == []
+    assert report["acceptance"]["status"] == "INCONCLUSIVE"
+    assert f"node 2 did not join within {_JOIN_S} s" in report["acceptance"]["reasons"]
+
+
+@pytest.mark.parametrize("number", PULLED)
+def test_a_host_that_is_cut_off_during_a_collective_is_named(hosts: Callable[[int], Hosts], number: int) -> None:
+    report = trial_that_loses_a_cable(hosts(3), number)
+    assert named(report) == PULLED[number], report["findings"]
+    assert report["acceptance"]["status"] == "FAIL"
+    assert "silent" in report["findings"][0]["what"]
+
+
+def test_over_ssh_a_host_out_of_reach_is_a_sentence(hosts: Callable[[int], Hosts]) -> None:
+    made = hosts(3)
+    made[2].pull_cable()
+    where = ["--on", "ssh", "--hosts", "node0,node1,node2", "--nproc-per-node", "1", "--device", "cpu"]
+    done = made[0].run(*made.seatrial("run", "smoke", *where, "--python", str(made.python)), timeout_s=40.0)
+    assert done.returncode == 3
+    assert done.stderr.startswith("Error: node2: there is no way to it")
