@@ -26,7 +26,8 @@ def _targets() -> list[object]:
     return [pytest.param(name, marks=_NEEDS_MPIRUN if "mpi" in name else ()) for name in TARGETS]
 
 
-@pytest.mark.parametrize("nproc_per_node", [1, 2])
+# With one process a pod those pass that are driven (test_driven_targets.py).
+@pytest.mark.parametrize("nproc_per_node", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("target", _targets())
 def test_a_trial_passes(target: str, nproc_per_node: int, cluster: Cluster) -> None:
     end, log = run_in(cluster, ("run", "--", "smoke"), target, nproc_per_node)
