@@ -20,7 +20,7 @@ cpu_sizes = [8, 1_048_576]
 minutes = 0.1
 """
 
-PULLED = {1: [("node", "node node1")], 0: [("link", "link of node node0")]}
+PULLED = {1: [("node", "node node1")], 0: [("fabric", "the network between node node0 and the others")]}
 """Whose cable -> who is to be named. Node 0 conducts: without it everybody else is silent."""
 
 

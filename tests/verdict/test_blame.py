@@ -113,9 +113,9 @@ def silent(nodes: int, *who: int, how: str = "silent") -> tuple[Finding, ...]:
     return findings(stream.close(ranks=False, nodes=tuple(set(range(nodes)) - set(who))))
 
 
-def test_where_all_but_one_fall_silent_at_once_it_is_the_link_of_that_one() -> None:
+def test_where_all_but_one_fall_silent_at_once_no_node_is_blamed_for_it() -> None:
     (finding,) = silent(4, 1, 2, 3)
-    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "link", (0,))
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "fabric", ())
     assert "all 3 nodes but gpu-0 fell silent at once" in finding.what
     assert "what gpu-1, gpu-2, gpu-3 share" in finding.action
 

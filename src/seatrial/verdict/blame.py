@@ -207,17 +207,17 @@ def _vanished(scene: Scene) -> list[Finding]:
 
 def _cut_off(scene: Scene, entries: Mapping[int, TroubleSeen]) -> list[Finding]:
     """All nodes but one at most, and those several, silent at once: it was not they who fell silent one by one."""
-    trial, ranks = scene.trial, _ranks(scene)
-    left = sorted({node for rank in ranks if (node := scene.node_of(rank)) is not None} - entries.keys())
+    trial = scene.trial
+    left = sorted({node for rank in _ranks(scene) if (node := scene.node_of(rank)) is not None} - entries.keys())
     if len(left) > 1 or len(entries) < 2 or any(entry.how != "silent" for entry in entries.values()):
         return []
     others, first = [trial.hostname(node) for node in sorted(entries)], next(iter(entries.values()))
     what, shared = f"fell silent at once in {scene.check}{seconds(first)}", f"what {', '.join(others[:8])} share"
     if not left:
-        action = f"look at the network of the machine that conducts, then at {shared}"
-        return [_finding("error", scene.check, f"all {len(others)} nodes {what}", _NOBODY, action=action)]
-    name, own = trial.hostname(left[0]), tuple(rank for rank in ranks if scene.node_of(rank) == left[0])
-    who = Culprit(kind="link", name=f"link of node {name}", ranks=own, nodes=(name,))
+        what, action = f"all {len(others)} nodes {what}", f"look at the network of what conducts, then at {shared}"
+        return [_finding("error", scene.check, what, _NOBODY, action=action)]
+    name = trial.hostname(left[0])  # its own link is bad only if the conductor runs there, which is not known
+    who = Culprit(kind="fabric", name=f"the network between node {name} and the others")
     what = f"all {len(others)} nodes but {name} {what}: the link of {name}, or {shared}"
     action = f"look at the NIC, cable and switch port of {name}, then at {shared}"
     return [_finding("fail", scene.check, what, who, evidence=scene.waiting(()), action=action)]
