@@ -98,9 +98,11 @@ def test_of_two_ranks_the_slower_is_named_beyond_the_ratio_only() -> None:
 @pytest.mark.parametrize("starved", [0, 1])
 def test_who_was_starved_of_the_cpu_only_warns(starved: int) -> None:
     seen = fleet([20, 8], {0: 20, 1: 8}, shares={0: 1.0, 1: 1.0, starved: 0.5})
-    (finding,) = CHECK.judge(seen, ONE).findings
+    ruling = CHECK.judge(seen, ONE)
+    (finding,) = ruling.findings
     assert finding.severity == "warn"
     assert "other processes held the CPU" in finding.what
+    assert ruling.unjudged == (finding.what,), "a PASS is partial"
 
 
 def test_a_slow_path_to_the_host_is_told_as_such() -> None:

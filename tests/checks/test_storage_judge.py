@@ -115,9 +115,11 @@ def test_two_nodes_are_compared_by_their_ratio() -> None:
 
 def test_a_node_without_cpu_time_only_warns() -> None:
     starved = fleet([[1.0], [0.4]], again={0: 1.0, 1: 0.4}, shares={0: 1.0, 1: 0.3})
-    (finding,) = grave(CHECK.judge(starved, NAMED))
+    ruling = CHECK.judge(starved, NAMED)
+    (finding,) = grave(ruling)
     assert finding.severity == "warn"
     assert "other processes held the CPU" in finding.what
+    assert ruling.unjudged == (finding.what,), "a PASS is partial"
 
 
 def test_slow_appends_are_compared_and_quick_ones_are_alike() -> None:

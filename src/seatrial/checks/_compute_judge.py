@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from seatrial.checks._beside import beside
 from seatrial.checks._speed_judge import Words, cpu_share, device_culprit, judge_speeds, slowest_first
 from seatrial.checks.base import last_told
 from seatrial.plan.specs import find
@@ -39,7 +40,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     parts = [_judge_values(evidence)]
     for device, dtype, rates in _groups(evidence, params):
         parts.append(_judge_datasheet(evidence, params, device, dtype, rates))
-        parts += judge_speeds(rates, _words(evidence, dtype), cpu_share(evidence, dtype))
+        parts += judge_speeds(rates, _words(evidence, dtype, rates.reference), cpu_share(evidence, dtype))
     told = {
         (figure.rank, figure.name, figure.variant)
         for figure in evidence.figures
@@ -58,6 +59,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         findings=tuple(finding for part in parts for finding in part.findings),
         judged=tuple(entry for part in parts for entry in part.judged),
         absent=(*absent, *(name for part in parts for name in part.absent)),
+        unjudged=tuple(what for part in parts for what in part.unjudged),
     )
 
 
@@ -95,7 +97,7 @@ def _judge_values(evidence: Evidence) -> Ruling:
     return Ruling(findings=findings, judged=judged)
 
 
-def _words(evidence: Evidence, dtype: str) -> Words:
+def _words(evidence: Evidence, dtype: str, reference: int | None) -> Words:
     return Words(
         check="compute",
         figure=f"tflops {dtype}",
@@ -105,6 +107,7 @@ def _words(evidence: Evidence, dtype: str) -> Words:
         together="look for what the ranks of a node share: power, cooling, memory bandwidth, CPU time.",
         who=lambda rank: f"rank {rank}",
         culprit=lambda rank: device_culprit(evidence, rank),
+        beside=lambda rank: beside(evidence, rank, reference),
     )
 
 

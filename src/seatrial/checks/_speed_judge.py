@@ -31,6 +31,8 @@ class Words:
     who: Callable[[int], str]
     """The rank as a sentence names it."""
     culprit: Callable[[int], Culprit]
+    beside: Callable[[int], tuple[str, ...]] = lambda rank: ()
+    """What was seen beside a slow rank, a line each."""
 
 
 def slowest_first(groups: Iterable[Rates]) -> tuple[int, ...]:
@@ -76,7 +78,7 @@ def _judge_speed(rank: int, outcome: Outcome, words: Words, shares: Mapping[int,
     own_share = shares.get(rank, 1.0)
     share = min([own_share, *(shares.get(other, 1.0) for other in outcome.alone)])
     starved = outcome.state == "slow" and share < STARVED
-    lines = outcome.evidence
+    lines = outcome.evidence + words.beside(rank)
     absent: tuple[str, ...] = ()
     if starved and users is not None and figure.value < users.value:
         if own_share < STARVED:
@@ -103,7 +105,8 @@ def _judge_speed(rank: int, outcome: Outcome, words: Words, shares: Mapping[int,
         evidence=lines,
         action=action,
     )
-    return Ruling(findings=(finding,), judged=() if starved else (entry,), absent=absent)
+    unjudged = (what,) if starved else ()
+    return Ruling(findings=(finding,), judged=() if starved else (entry,), absent=absent, unjudged=unjudged)
 
 
 def cpu_share(evidence: Evidence, variant: str) -> dict[int, float]:

@@ -45,7 +45,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         findings=tuple(finding for part in parts for finding in part.findings),
         judged=tuple(entry for part in parts for entry in part.judged),
         absent=(*_absent(evidence), *(name for part in parts for name in part.absent)),
-        unjudged=tuple(what for part in parts for what in (*part.unjudged,)) + tuple(_cut(evidence)),
+        unjudged=tuple(what for part in parts for what in part.unjudged) + tuple(_cut(evidence)),
     )
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Literal
 
+from seatrial.checks._beside import beside
 from seatrial.checks.base import STARVED
-from seatrial.probe import own_code
 from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.findings import Culprit, Finding, Limit, Ruling
 from seatrial.verdict.statistics import median
 
-__all__ = ["beside", "held_up", "judge_held_up"]
+__all__ = ["held_up", "judge_held_up"]
 
 Cause = Literal["throttled_s", "waited_s"]
 _MORE: dict[Cause, float] = {"throttled_s": 1 - STARVED, "waited_s": 0.3}
@@ -71,12 +71,3 @@ def _finding(
         if fails
         else "end what else runs on the node and repeat the trial.",
     )
-
-
-def beside(evidence: Evidence, rank: int, other: int | None) -> tuple[str, ...]:
-    """What was seen beside a slow rank, against another (None: any); in the file that travels is no room for it."""
-    if own_code.BUNDLE is not None:
-        return ()
-    from seatrial.checks import _training_words
-
-    return tuple(_training_words.lines_beside(evidence, rank, other))

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from seatrial.checks._beside import beside
 from seatrial.checks._one_batch_judge import doubtful, judge_one_batch
-from seatrial.checks._training_held import beside, held_up, judge_held_up
+from seatrial.checks._training_held import held_up, judge_held_up
 from seatrial.checks.base import STARVED, last_told
 from seatrial.training.references import find_reference
 from seatrial.verdict.evidence import Evidence

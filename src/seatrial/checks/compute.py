@@ -16,6 +16,7 @@ from seatrial.checks._compute_judge import ATTAINABLE_FROM, CONVOLUTION, DATASHE
 from seatrial.checks._convolution import count_wrong_convolution
 from seatrial.checks.base import STARVED, TELL_EVERY_S, Check, Held, held_by_user
 from seatrial.plan.specs import highest_peak, specs
+from seatrial.probe.contention import Contention
 from seatrial.verdict.statistics import fleet_rules, median
 
 if TYPE_CHECKING:
@@ -125,13 +126,16 @@ def measure(context: Context, params: Params) -> None:
     """Tell TFLOP/s and the number of wrong elements per dtype; in a repeat TFLOP/s only."""
     device_type = context.device.type
     size, dtypes = params.size(device_type), params.dtypes(device_type)
+    contention = Contention(context.device.gauges())
     if context.stage == "repeat":
         for dtype in dtypes:
             context.phase(f"gemm {dtype} alone")
-            tries = [_time_gemm(context, params, dtype, 1_000_000 + turn) for turn in range(_REPEATS)]
+            with contention:
+                tries = [_time_gemm(context, params, dtype, 1_000_000 + turn) for turn in range(_REPEATS)]
             # A lasting fault is slow each time; a disturbance from outside is not.
             seconds, share = min(tries)
             _tell_speed(context, dtype, size, seconds, share)
+        context.fact("contention", contention.so_far())
         return
     timings: dict[str, list[tuple[float, float]]] = {dtype: [] for dtype in dtypes}
     wrong = dict.fromkeys((*dtypes, CONVOLUTION), 0)
@@ -142,24 +146,32 @@ def measure(context: Context, params: Params) -> None:
         answers: dict[int, tuple[Any, Any, Any]] = {}
         for dtype in dtypes:
             context.phase(f"gemm {dtype} round {turn}")
-            timings[dtype].append(_time_gemm(context, params, dtype, turn))
+            with contention:
+                timings[dtype].append(_time_gemm(context, params, dtype, turn))
             wrong[dtype] += _count_wrong(context, min(size, _EXACT_ROWS), dtype, turn, answers, tell=wrong[dtype] == 0)
         context.phase(f"convolution round {turn}")
         wrong[CONVOLUTION] += _count_wrong_convolution(context, turn, tell=wrong[CONVOLUTION] == 0)
         turn += 1
         if time.monotonic() - told_at >= TELL_EVERY_S:
-            _tell(context, size, timings, wrong)
+            _tell(context, size, timings, wrong, contention)
             told_at = time.monotonic()
-    _tell(context, size, timings, wrong)
+    _tell(context, size, timings, wrong, contention)
 
 
-def _tell(context: Context, size: int, timings: dict[str, list[tuple[float, float]]], wrong: dict[str, int]) -> None:
+def _tell(
+    context: Context,
+    size: int,
+    timings: dict[str, list[tuple[float, float]]],
+    wrong: dict[str, int],
+    contention: Contention,
+) -> None:
     """Medians over the rounds so far, and all wrong elements so far. What is told last counts."""
     for dtype, readings in timings.items():
         seconds, share = (median(values) for values in zip(*readings, strict=True))
         _tell_speed(context, dtype, size, seconds, share)
     for variant, count in wrong.items():
         context.figure("wrong_elements", count, "1", "low", variant=variant)
+    context.fact("contention", contention.so_far())
 
 
 def _tell_speed(context: Context, dtype: str, size: int, seconds: float, share: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,8 @@ from seatrial.checks._convolution import count_wrong_convolution
 from seatrial.checks._training_judge import LOSS_WINDOW, accuracy_limit, judge, suspects
 from seatrial.checks.base import STARVED, TELL_EVERY_S, Check, Held
 from seatrial.errors import RequestError
-from seatrial.probe import contention
 from seatrial.probe.arithmetic import arithmetic
+from seatrial.probe.contention import Contention
 from seatrial.training.data import find_workload
 from seatrial.training.models import find_model
 from seatrial.training.recipe import MAX_DIGITS_RANKS, Recipe, fit_to_world
@@ -160,12 +160,14 @@ def measure(context: Context, params: Params) -> None:
     device, full_count = context.device.torch, -(-recipe.global_batch_size // context.world_size)
     if context.stage == "repeat":
         context.phase("compute alone")
-        before = contention.counters()
-        tries = compute_alone(recipe, device=device, local_count=full_count, num_steps=_REPEAT_STEPS, repeats=_REPEATS)
+        with Contention(context.device.gauges()) as contention:
+            tries = compute_alone(
+                recipe, device=device, local_count=full_count, num_steps=_REPEAT_STEPS, repeats=_REPEATS
+            )
         # A lasting fault is slow each time; a disturbance from outside is not.
         best = min(tries, key=lambda each: median(each.seconds))
         context.figure("compute_s", median(best.seconds), "s", "low")
-        _tell_contention(context, before)
+        context.fact("contention", contention.so_far())
         if context.device.type == "cpu":
             context.figure("cpu_share", best.cpu_share, "1")
         for turn in range(_REPEATS):
@@ -182,11 +184,12 @@ def measure(context: Context, params: Params) -> None:
         context.fact("recipe", {"key": key, "workload": recipe.workload, "num_test": recipe.data().num_test})
     asked = recipe
     _tell_one_batch(context, asked, full_count)
-    runs, began, before = Runs(full_count=full_count), time.monotonic(), contention.counters()
+    runs, began, contention = Runs(full_count=full_count), time.monotonic(), Contention(context.device.gauges())
     told_at = began
     while True:
         started = time.monotonic()
-        outcome = train(recipe, device=device, group=context.group, phase=context.phase)
+        with contention:
+            outcome = train(recipe, device=device, group=context.group, phase=context.phase)
         if first and not runs.accuracies:
             _tell_losses(context, outcome.losses)
         if outcome.nonfinite is not None:
@@ -199,7 +202,7 @@ def measure(context: Context, params: Params) -> None:
         wanted = _wait_for_others_to_agree(context, params, began, started, told_at) if params.duration_s else _STOP
         if wanted != _AGAIN:
             _tell(context, runs)
-            _tell_contention(context, before)
+            context.fact("contention", contention.so_far())  # what is told last counts
             _tell_one_batch(context, asked, full_count)
             told_at = time.monotonic()
         if wanted == _STOP:
@@ -218,11 +221,6 @@ def _tell(context: Context, runs: Runs) -> None:
     context.figure("runs", len(runs.accuracies), "1")
     # Digests of other numbers of runs are never equal: each says which it is of.
     context.fact("digest", {"runs": len(runs.accuracies), "digest": runs.digest()})
-
-
-def _tell_contention(context: Context, before: Mapping[str, float]) -> None:
-    """What the kernel counted meanwhile. What is told last counts."""
-    context.fact("contention", contention.since(before))
 
 
 def _tell_one_batch(context: Context, recipe: Recipe, local_count: int) -> None:

@@ -98,7 +98,7 @@ _LEFT_OUT = (
     *("worker/mpi_memory.py", "worker/mpi_staging.py", "worker/mpi_types.py", "worker/mpi_work.py"),
     # 15 kB for which there is no room: who is at fault is worked out where seatrial is installed.
     *("checks/_links_judge.py", "checks/_links_words.py", "verdict/culprits"),
-    "checks/_training_words.py",
+    "checks/_beside_words.py",
     "training/data/fetch.py",
     "training/data/transfer.py",
     *(f"report/{name}.py" for name in OPTIONAL),

@@ -1,21 +1,28 @@
-"""What keeps this process from its cores and its memory: counters of the kernel, of which two readings tell.
+"""What keeps this process from its cores, its memory and its GPU.
 
-A reading takes less than a millisecond. What cannot be told is left out.
+Of the host by counters of the kernel, of which two readings tell; a reading takes less than a millisecond. Of a GPU by
+what it says of itself while it works, many times a second. What cannot be told is left out.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
-from collections.abc import Mapping
+from collections import Counter
 from pathlib import Path
+from types import TracebackType
 
 from seatrial.probe import cgroup, cpu
+from seatrial.probe.gpu_gauges import IDLE, REASONS, Gauges
 
-__all__ = ["counters", "since"]
+__all__ = ["Contention", "counters"]
 
 _MHZ = "mhz"
+_EVERY_S = 0.1
+_END_S = 1.0
+_ASKED = "asked"
 
 
 def counters() -> dict[str, float]:
@@ -49,7 +56,52 @@ def counters() -> dict[str, float]:
     return found
 
 
-def since(before: Mapping[str, float]) -> dict[str, float]:
-    """What has come to pass since that reading."""
-    now = counters()
-    return {name: round(now[name] - (0 if name == _MHZ else then), 4) for name, then in before.items() if name in now}
+class Contention:
+    """What has come to pass since this was made; while it is entered, of the GPU too, by a thread of its own."""
+
+    def __init__(self, gauges: Gauges | None) -> None:
+        """``gauges``: of the GPU, None: there is none."""
+        self._before, self._gauges = counters(), gauges
+        self._clocks, self._reasons, self._most = Counter[float](), Counter[str](), dict[str, float]()
+        self._lock, self._over, self._reader = threading.Lock(), threading.Event(), threading.Thread()
+
+    def __enter__(self) -> Contention:
+        if self._gauges is not None:
+            # One for each time: should a driver not answer, its thread must not hold the next one up.
+            self._over = threading.Event()
+            self._reader = threading.Thread(target=self._read, args=(self._gauges, self._over), daemon=True)
+            self._reader.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
+        if self._gauges is not None:
+            self._reader.join(_END_S)
+
+    def so_far(self) -> dict[str, float]:
+        """The host: what ``counters`` tells of, since then. The GPU: ``gpu_mhz``, the median; the most of each other
+        gauge; and for each of ``gpu_gauges.REASONS`` the share of the readings in which it held its clock down."""
+        now = counters()
+        told = {
+            name: round(now[name] - (0 if name == _MHZ else then), 4)
+            for name, then in self._before.items()
+            if name in now
+        }
+        with self._lock:
+            if count := self._clocks.total():
+                told |= {"gpu_mhz": sorted(self._clocks.elements())[count // 2], **self._most}
+                if asked := self._reasons[_ASKED]:
+                    told |= {name: round(self._reasons[name] / asked, 4) for name in REASONS.values()}
+        return told
+
+    def _read(self, gauges: Gauges, over: threading.Event) -> None:
+        while not over.wait(_EVERY_S):
+            seen = dict(gauges())
+            told_why, reasons = "reasons" in seen, int(seen.pop("reasons", 0))
+            if reasons & IDLE or "gpu_mhz" not in seen:  # nothing runs on it, and its clock sinks
+                continue
+            with self._lock:
+                self._clocks[seen.pop("gpu_mhz")] += 1
+                if told_why:
+                    self._reasons.update([_ASKED, *(name for bit, name in REASONS.items() if reasons & bit)])
+                self._most |= {name: max(value, self._most.get(name, value)) for name, value in seen.items()}

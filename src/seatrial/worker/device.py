@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.probe.cpu import cpu_model
+from seatrial.probe.gpu_gauges import Gauges, open_gauges
 
 __all__ = ["Device", "open_device"]
 
@@ -31,6 +32,8 @@ class Device:
     """What decides the bits of a result besides the model: torch, CUDA or ROCm, and the CPU capability."""
     id: str = ""
     """Which one it is on its host: UUID or PCI address; empty where torch tells neither, and for a CPU."""
+    bus: str = ""
+    """Its PCI address, empty where torch does not tell it."""
 
     @property
     def torch(self) -> Any:
@@ -47,6 +50,10 @@ class Device:
         if self.type == "cuda":
             return int(torch.cuda.get_device_properties(self.index).multi_processor_count)
         return torch.get_num_threads()
+
+    def gauges(self) -> Gauges | None:
+        """What it says of itself while it works; None: it has no gauges that can be read."""
+        return open_gauges(self.vendor, self.id, self.bus)
 
     def synchronize(self) -> None:
         """Return when all work queued on the device is done."""
@@ -82,6 +89,7 @@ def open_device(wanted: str, local_rank: int, threads: int) -> Device:
     torch.cuda.set_device(index)
     properties = torch.cuda.get_device_properties(index)
     hip = getattr(torch.version, "hip", None)
+    uuid, bus = str(getattr(properties, "uuid", "")), _bus(properties)
     return Device(
         type="cuda",
         vendor="amd" if hip else "nvidia",
@@ -90,14 +98,12 @@ def open_device(wanted: str, local_rank: int, threads: int) -> Device:
         backend="nccl",
         memory_bytes=int(properties.total_memory),
         libraries=f"torch {torch.__version__} {'ROCm ' + hip if hip else 'CUDA ' + str(torch.version.cuda)}",
-        id=_identity(properties),
+        id=uuid if uuid.strip("0-") else bus,  # all zeros: a virtual device without one
+        bus=bus,
     )
 
 
-def _identity(properties: Any) -> str:
-    uuid = str(getattr(properties, "uuid", ""))
-    if uuid.strip("0-"):  # all zeros: a virtual device without one
-        return uuid
+def _bus(properties: Any) -> str:
     if not hasattr(properties, "pci_domain_id"):
         return ""
     return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}"
