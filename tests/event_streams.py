@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +93,15 @@ class Stream:
     """Writes the events of a trial; every source numbers its own."""
 
     def __init__(
-        self, world_size: int = 2, *, nodes: int = 1, plan: Plan | None = None, run: str = RUN, **job: Any
+        self,
+        world_size: int = 2,
+        *,
+        nodes: int = 1,
+        plan: Plan | None = None,
+        run: str = RUN,
+        conductor: str = "laptop",
+        hostnames: Sequence[str] = (),
+        **job: Any,
     ) -> None:
         self.run, self.world_size, self.nodes = run, world_size, nodes
         self.plan = plan or a_plan()
@@ -110,11 +118,13 @@ class Stream:
             version="0.1.0",
             schema=SCHEMA,
             created=BEGUN,
+            hostname=conductor,
             plan=self.plan.to_json(),
             job={"target": "local", "nodes": nodes, "world_size": world_size, "device": "cpu", "planted": [], **job},
         )
         for node in range(nodes):
-            self.say(f"node{node}", "node", node=node, hostname=f"gpu-{node}", address="127.0.0.1", pid=10, cores=2)
+            name = hostnames[node] if hostnames else f"gpu-{node}"
+            self.say(f"node{node}", "node", node=node, hostname=name, address=f"10.0.0.{node}", pid=10, cores=2)
         self.start(self.alive)
 
     def say(self, src: str, event: str, /, **payload: Any) -> None:

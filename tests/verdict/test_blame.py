@@ -106,30 +106,6 @@ def test_a_rank_on_a_lost_node_is_the_nodes_matter() -> None:
     assert (finding.culprit.kind, finding.culprit.ranks) == ("node", (1,))
 
 
-def silent(nodes: int, *who: int, how: str = "silent") -> tuple[Finding, ...]:
-    stream = Stream(nodes, nodes=nodes).until("collectives")
-    stream.trouble(*({"node": node, "how": how} for node in who), waiting=tuple(set(range(nodes)) - set(who)))
-    stream.kill(*set(range(nodes)) - set(who))
-    return findings(stream.close(ranks=False, nodes=tuple(set(range(nodes)) - set(who))))
-
-
-def test_where_all_but_one_fall_silent_at_once_no_node_is_blamed_for_it() -> None:
-    (finding,) = silent(4, 1, 2, 3)
-    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "fabric", ())
-    assert "all 3 nodes but gpu-0 fell silent at once" in finding.what
-    assert "what gpu-1, gpu-2, gpu-3 share" in finding.action
-
-
-def test_where_all_fall_silent_it_may_be_the_network_of_the_conductor() -> None:
-    (finding,) = silent(3, 0, 1, 2)
-    assert (finding.severity, finding.culprit.kind) == ("error", "none")
-
-
-def test_some_that_fall_silent_and_all_that_are_lost_are_each_named() -> None:
-    assert [finding.culprit.ranks for finding in silent(4, 2, 3)] == [(2,), (3,)]
-    assert [finding.culprit.ranks for finding in silent(3, 1, 2, how="lost")] == [(1,), (2,)]
-
-
 def test_alone_in_a_step_nobody_blames_the_fabric() -> None:
     assert [finding.culprit.ranks for finding in findings(SCENES["alone"]())] == [(0,), (1,)]
 

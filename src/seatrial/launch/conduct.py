@@ -27,6 +27,7 @@ from seatrial.launch.joined import Meeting, agent_command
 from seatrial.launch.record import keep_log
 from seatrial.launch.target import Driver
 from seatrial.launch.targets import TARGETS
+from seatrial.probe.process import host_name
 from seatrial.verdict.events import SCHEMA, Source
 
 __all__ = ["caught_signals", "conduct", "conduct_program"]
@@ -95,7 +96,8 @@ def _conduct(
     meeting: Meeting | None = None,
 ) -> int:
     source = Source(job.run, "conductor")
-    run = source.event("run", version=__version__, schema=SCHEMA, created=time.time(), **told, job=job.to_json())
+    told = {"version": __version__, "schema": SCHEMA, "created": time.time(), "hostname": host_name(), **told}
+    run = source.event("run", **told, job=job.to_json())
     target = TARGETS[job.target]
 
     def heard(message: dict[str, Any]) -> None:

@@ -8,16 +8,16 @@ What the others said meanwhile ("connection reset by peer") is a consequence and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from seatrial.verdict.findings import Culprit, Finding
-from seatrial.verdict.scene import Scene, culprit_rank, ended_how, look, seconds
+from seatrial.verdict.scene import NOBODY, Scene, culprit_rank, ended_how, look, seconds
+from seatrial.verdict.silence import explain_silence
 from seatrial.verdict.trial import ErrorTold, Trial, TroubleSeen
 
 __all__ = ["blame"]
 
-_NOBODY = Culprit(kind="none", name="nobody could be named")
 _SIGNAL_ACTIONS = {
     "SIGKILL": "look for the kernel's out-of-memory killer there (dmesg, the memory limit of the container or job)",
     "SIGTERM": "find out who ended it: the scheduler, a time limit, an administrator",
@@ -42,7 +42,7 @@ def blame(trial: Trial) -> tuple[Finding, ...]:
         what = f"process {left.pid} of rank {left.rank} on {node} could not be ended (state {left.state or 'unknown'})"
         who = Culprit(kind="node", name=node, ranks=(left.rank,), nodes=(node,))
         findings.append(_finding("warn", "trial", what, who, action=f"end process {left.pid} there, or restart {node}"))
-    findings += [_finding(note.severity, "trial", note.text, _NOBODY) for note in trial.notes]
+    findings += [_finding(note.severity, "trial", note.text, NOBODY) for note in trial.notes]
     return tuple(findings)
 
 
@@ -111,17 +111,17 @@ def _raised(scene: Scene) -> list[Finding]:
             what = f"an exception of our own on {scene.trial.label(rank)}{where}: {error.type}: {_message(error)}"
             action = "this says nothing of the cluster: report it with the folder of this run"
         evidence = (*_stack(error), *scene.evidence(rank), *waiting)
-        found.append(_finding("error", scene.check, what, _NOBODY, evidence=evidence, action=action))
+        found.append(_finding("error", scene.check, what, NOBODY, evidence=evidence, action=action))
     for entry in scene.of("error"):
         if entry.rank is not None and entry.rank not in scene.raised:
             what = (
                 f"{scene.trial.label(entry.rank)} told an error whose words were lost ({entry.detail or 'no detail'})"
             )
-            found.append(_finding("error", scene.check, what, _NOBODY))
+            found.append(_finding("error", scene.check, what, NOBODY))
     for rank, seen in sorted(scene.died_unsure.items()):
         words = ended_how(seen.code).words
         what = f"{scene.trial.label(rank)} {words}, but what would say why may be among the lost events"
-        found.append(_finding("error", scene.check, what, _NOBODY, evidence=scene.evidence(rank)))
+        found.append(_finding("error", scene.check, what, NOBODY, evidence=scene.evidence(rank)))
     return found
 
 
@@ -141,10 +141,10 @@ def _start_cut(scene: Scene) -> list[Finding]:
     if not entries or (deadline_s is not None and deadline_s >= _JOIN_S + before_s + _START_S):
         return []
     told = "the trial's deadline" + ("" if deadline_s is None else f" of {deadline_s:.3g} s")
-    what = f"{told} passed while ranks were starting: {len(entries)} of {len(_ranks(scene))} were not ready"
+    what = f"{told} passed while ranks were starting: {len(entries)} of {len(scene.ranks)} were not ready"
     evidence = tuple(f"rank {entry.rank} was{_in(entry)}{seconds(entry)}" for entry in entries[:4])
     return [
-        _finding("error", scene.check, what, _NOBODY, evidence=evidence, action="give the trial more time (deadline_s)")
+        _finding("error", scene.check, what, NOBODY, evidence=evidence, action="give the trial more time (deadline_s)")
     ]
 
 
@@ -166,7 +166,7 @@ def _did_not_come(scene: Scene) -> list[Finding]:
     if len(stuck) > 1 and stuck[0].step in (None, -1):
         what = f"none of {len(stuck)} ranks was ready in time"
         evidence = tuple(f"rank {entry.rank} was{_in(entry)}{seconds(entry)}" for entry in stuck[:4])
-        return [_finding("error", "trial", what, _NOBODY, evidence=evidence, action="look at the output of the ranks")]
+        return [_finding("error", "trial", what, NOBODY, evidence=evidence, action="look at the output of the ranks")]
     if not scene.trial.missing:
         entries += [entry for entry in stuck if _alone(scene, entry)]
     return _named(
@@ -179,48 +179,6 @@ def _did_not_come(scene: Scene) -> list[Finding]:
         ),
         "look at its stack, and at what else runs on that node",
     )
-
-
-def _vanished(scene: Scene) -> list[Finding]:
-    """Nodes whose agent fell silent or was cut off."""
-    found = []
-    trial = scene.trial
-    entries = {entry.node: entry for entry in scene.troubles if entry.node is not None}
-    if cut_off := _cut_off(scene, entries):
-        return cut_off
-    for node, entry in sorted((node, entry) for node, entry in entries.items() if node is not None):
-        name = trial.hostname(node)
-        ranks = tuple(rank for rank in _ranks(scene) if scene.node_of(rank) == node)
-        came = any(seen.node == node for seen in trial.nodes)
-        words = "fell silent" if entry.how == "silent" else "was lost"
-        # The phase of one of its ranks would be as old as the last word from there.
-        where = "" if scene.check == "trial" else f" in {scene.check}"
-        what = f"node {name} {words}{where}{seconds(entry)}" if came else f"node {name} was never reached"
-        if entry.detail:
-            what += f": {entry.detail}"
-        who = Culprit(kind="node", name=f"node {name}", ranks=ranks, nodes=(name,)) if came else _NOBODY
-        evidence = scene.waiting(ranks)
-        action = f"see whether {name} is up and reachable, and whether something ended its agent"
-        found.append(_finding("fail" if came else "error", scene.check, what, who, evidence=evidence, action=action))
-    return found
-
-
-def _cut_off(scene: Scene, entries: Mapping[int, TroubleSeen]) -> list[Finding]:
-    """All nodes but one at most, and those several, silent at once: it was not they who fell silent one by one."""
-    trial = scene.trial
-    left = sorted({node for rank in _ranks(scene) if (node := scene.node_of(rank)) is not None} - entries.keys())
-    if len(left) > 1 or len(entries) < 2 or any(entry.how != "silent" for entry in entries.values()):
-        return []
-    others, first = [trial.hostname(node) for node in sorted(entries)], next(iter(entries.values()))
-    what, shared = f"fell silent at once in {scene.check}{seconds(first)}", f"what {', '.join(others[:8])} share"
-    if not left:
-        what, action = f"all {len(others)} nodes {what}", f"look at the network of what conducts, then at {shared}"
-        return [_finding("error", scene.check, what, _NOBODY, action=action)]
-    name = trial.hostname(left[0])  # its own link is bad only if the conductor runs there, which is not known
-    who = Culprit(kind="fabric", name=f"the network between node {name} and the others")
-    what = f"all {len(others)} nodes but {name} {what}: the link of {name}, or {shared}"
-    action = f"look at the NIC, cable and switch port of {name}, then at {shared}"
-    return [_finding("fail", scene.check, what, who, evidence=scene.waiting(()), action=action)]
 
 
 def _fabric(scene: Scene) -> list[Finding]:
@@ -238,10 +196,10 @@ def _fabric(scene: Scene) -> list[Finding]:
         )
     else:
         phase = errors[0].phase
-        what = f"{len(errors)} of {len(_ranks(scene))} ranks had a communication error" + (
+        what = f"{len(errors)} of {len(scene.ranks)} ranks had a communication error" + (
             f" in {phase}" if phase else ""
         )
-    nodes = sorted({scene.trial.ranks[rank].node for rank in _ranks(scene) if rank in scene.trial.ranks})
+    nodes = sorted({scene.trial.ranks[rank].node for rank in scene.ranks if rank in scene.trial.ranks})
     evidence = (
         *scene.waiting(()),
         *(line for entry in (stuck or late)[:2] if entry.rank is not None for line in scene.evidence(entry.rank)),
@@ -250,7 +208,7 @@ def _fabric(scene: Scene) -> list[Finding]:
     if scene.trial.missing:
         # The event that would name somebody may be the one that was lost.
         return [
-            _finding("error", scene.check, f"{what}; events were lost, so why is not known", _NOBODY, evidence=evidence)
+            _finding("error", scene.check, f"{what}; events were lost, so why is not known", NOBODY, evidence=evidence)
         ]
     name = f"the fabric between {', '.join(nodes[:8])}" if len(nodes) > 1 else "communication inside " + "".join(nodes)
     who = Culprit(kind="fabric", name=name, nodes=tuple(nodes))
@@ -267,7 +225,7 @@ def _deadline(scene: Scene) -> list[Finding]:
             what += ": the deadline of the whole trial cut it short" if cut else ", and nobody could be named"
             action = "give the trial more time (deadline_s)" if cut else ""
             evidence = scene.waiting(())
-            found.append(_finding("error", step.check, what, _NOBODY, evidence=evidence, action=action))
+            found.append(_finding("error", step.check, what, NOBODY, evidence=evidence, action=action))
     return found
 
 
@@ -277,7 +235,7 @@ _IN_ORDER: tuple[Callable[[Scene], list[Finding]], ...] = (
     _start_cut,
     _frozen,
     _did_not_come,
-    _vanished,
+    explain_silence,
     _fabric,
     _deadline,
 )
@@ -319,10 +277,6 @@ def _named(
     ]
 
 
-def _ranks(scene: Scene) -> tuple[int, ...]:
-    return next((seen.ranks for seen in scene.trial.generations if seen.number == scene.generation), ())
-
-
 def _alone(scene: Scene, entry: TroubleSeen) -> bool:
     """Whether the rank had nobody to wait for: before the world was formed, in a repeat, or asked by itself."""
     step = scene.step(entry.step)
@@ -338,7 +292,7 @@ def _alone(scene: Scene, entry: TroubleSeen) -> bool:
 
 def _num_asked(scene: Scene, entry: TroubleSeen) -> int:
     step = scene.step(entry.step)
-    return len(_ranks(scene) if step is None else step.ranks)
+    return len(scene.ranks if step is None else step.ranks)
 
 
 def _late_together(scene: Scene) -> list[TroubleSeen]:
@@ -369,7 +323,7 @@ def _number_of(pair: object) -> float | None:
 def _told_when(scene: Scene, finding: Finding) -> Finding:
     if scene.generation == 0:
         return finding
-    without = sorted(set(scene.trial.ranks) - set(_ranks(scene)))
+    without = sorted(set(scene.trial.ranks) - set(scene.ranks))
     names = f", without rank{'s' if len(without) > 1 else ''} {', '.join(map(str, without[:8]))}" if without else ""
     return replace(finding, what=f"in generation {scene.generation}{names}: {finding.what}")
 

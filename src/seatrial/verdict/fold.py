@@ -174,6 +174,7 @@ def _trial(run: str, reader: Reader, missing: tuple[str, ...]) -> Trial:
     return Trial(
         run=run,
         version=reader.run.get("version") or "",
+        conductor_hostname=reader.run.get("hostname") or "",
         created=float(reader.run.get("t", 0.0 if reader.earliest == float("inf") else reader.earliest)),
         plan=reader.run.get("plan", {}),
         job=reader.run.get("job", {}),

@@ -233,7 +233,8 @@ class Reader:
 
     def _run(self, event: Event) -> None:
         plan = fields.mapping(event, "plan")
-        fields.integer(fields.mapping(event, "job"), "world_size"), fields.text(event, "version")
+        fields.integer(fields.mapping(event, "job"), "world_size")
+        fields.text(event, "version"), fields.text(event, "hostname")
         if fields.integer(event, "schema") != SCHEMA:
             raise DamageError(f"schema {str(event.get('schema'))[:20]}, and this seatrial reads {SCHEMA}")
         fields.texts({"checks": plan.get("checks", [])}, "checks")

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from seatrial.verdict.findings import Culprit
 from seatrial.verdict.trial import ErrorTold, ExitSeen, StepSeen, Trial, TroubleSeen
 
-__all__ = ["Scene", "culprit_rank", "ended_how", "look", "seconds"]
+__all__ = ["NOBODY", "Scene", "culprit_rank", "ended_how", "look", "seconds"]
 
+NOBODY = Culprit(kind="none", name="nobody could be named")
 _MOST_EVIDENCE = 6
 _STACK_LINES = 24
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
@@ -37,6 +38,11 @@ class Scene:
     """What is to be said of each rank if it was only waiting."""
     check: str
     """The check in which it happened; ``trial`` outside of any. A generation ends with its first trouble."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """All of this generation."""
+        return next((seen.ranks for seen in self.trial.generations if seen.number == self.generation), ())
 
     def of(self, *hows: str) -> list[TroubleSeen]:
         """What the conductor saw of ranks, one entry a rank; a rank on a node that vanished is the node's matter."""

@@ -151,6 +151,8 @@ class Trial:
     """Empty when the run could not be told."""
     version: str
     """The seatrial that ran it."""
+    conductor_hostname: str
+    """Of the machine that conducted, as its nodes are named; empty where that was not told."""
     created: float
     """Seconds since the epoch, the conductor's clock."""
     plan: Mapping[str, Any]
