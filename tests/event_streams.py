@@ -33,8 +33,7 @@ __all__ = [
 Event = dict[str, Any]
 RUN = "20260102-030405-abcd"
 CHECKS = ("compute", "bootstrap", "collectives", "training")
-BEGUN = 1_767_322_645.0
-"""2026-01-02 02:57:25 UTC."""
+BEGUN = 1_767_322_645.0  # 2026-01-02 02:57:25 UTC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +122,8 @@ class Stream:
             job={"target": "local", "nodes": nodes, "world_size": world_size, "device": "cpu", "planted": [], **job},
         )
         for node in range(nodes):
-            name = hostnames[node] if hostnames else f"gpu-{node}"
-            self.say(f"node{node}", "node", node=node, hostname=name, address=f"10.0.0.{node}", pid=10, cores=2)
+            named = {"hostname": hostnames[node] if hostnames else f"gpu-{node}", "address": f"10.0.0.{node}"}
+            self.say(f"node{node}", "node", node=node, **named, pid=10, cores=2)
         self.start(self.alive)
 
     def say(self, src: str, event: str, /, **payload: Any) -> None:
@@ -398,4 +397,4 @@ SCENES: dict[str, Callable[[], Stream]] = {
     "refused": refused,
     "alone": alone,
 }
-"""Every trial that the tests of fold, blame and reports go through."""
+"""What the tests of fold, blame and reports go through."""

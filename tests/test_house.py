@@ -51,8 +51,8 @@ def test_no_file_is_too_long() -> None:
 @pytest.mark.parametrize("path", _travelling(), ids=_name)
 def test_what_travels_is_python_3_10_and_brings_nothing_along(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 10))
-    # The last two are optional: each stands behind one module and may be absent.
-    allowed = {*sys.stdlib_module_names, "seatrial", "torch", "mpi4py", "pynvml"}
+    # The last one is optional: it stands behind one module and may be absent.
+    allowed = {*sys.stdlib_module_names, "seatrial", "torch", "mpi4py"}
     assert [name for name in _imports(tree) if name.split(".")[0] not in allowed] == []
 
 
