@@ -3,12 +3,14 @@
 A zip compresses each of its files by itself, and ours are many and small: in one stream they take half of that.
 ``packed.bin`` is a bz2 stream, and behind it, as they are, files that cannot be made smaller. The stream is a line of
 words, a line of JSON, a list of [path, size_bytes] of all files, and then their content, one after another. From the
-second line on each of those words is one character, of ``CODES``.
+second line on each of those words is one character, of ``CODES``. A second such stream may lie beside the file that
+travels; it is taken if it is the one that was written with it.
 """
 
 from __future__ import annotations
 
 import bz2
+import hashlib
 import json
 import os
 import pkgutil
@@ -18,17 +20,20 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from typing import Any
 
-__all__ = ["CODES", "STREAM", "Folder", "install", "install_here"]
+__all__ = ["CODES", "MORE", "STREAM", "Folder", "install", "install_here"]
 
 STREAM = "packed.bin"
 """Beside this module."""
+MORE = ".more"
+"""What the name of the second stream has more than that of the file beside which it lies."""
+_MOST_BYTES = 1 << 20
 CODES = (*range(1, 9), *range(14, 32), *range(256, 2048))
 """What our source does not hold, of one byte or two."""
 
 
-def install(root: str, stream: bytes) -> None:
-    """From here on the modules and data of the package whose folder is ``root`` come from the stream."""
-    files = _files(root, stream)
+def install(root: str, *streams: bytes) -> None:
+    """From here on the modules and data of the package whose folder is ``root`` come from the streams."""
+    files = {path: content for stream in streams for path, content in _files(root, stream).items()}
 
     def hook(path: str) -> Folder:
         if path != root and not path.startswith(f"{root}{os.sep}"):
@@ -98,9 +103,20 @@ class Folder:
                 yield prefix + os.path.basename(folder), True
 
 
-def install_here() -> None:
-    """The same for the package that this module is in."""
+def install_here(sha256: str) -> None:
+    """The same for the package that this module is in. ``sha256``: of the second stream."""
     root = os.path.dirname(__file__)
     stream = pkgutil.get_data(__package__, STREAM)
     assert stream is not None
-    install(root, stream)
+    install(root, stream, *_second(f"{os.path.realpath(os.path.dirname(root))}{MORE}", sha256))
+
+
+def _second(path: str, sha256: str) -> Iterator[bytes]:
+    """Whatever else is in that place is not ours, and is none of the code that runs."""
+    try:
+        with open(path, "rb") as file:
+            stream = file.read(_MOST_BYTES)
+    except OSError:
+        return
+    if hashlib.sha256(stream).hexdigest() == sha256:
+        yield stream

@@ -86,5 +86,5 @@ def test_compute_says_what_was_seen_beside_a_slow_device() -> None:
 
 
 def test_there_is_no_room_for_it_in_the_file_that_travels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_code, "BUNDLE", "/x/seatrial.pyz")
+    monkeypatch.setattr(own_code, "is_whole", lambda: False)
     assert beside(of_gpu({}, {"gpu_mhz": 1200.0}), 1, 0) == ()

@@ -244,7 +244,7 @@ def test_what_mpi_cannot_measure_is_said() -> None:
 
 
 def test_the_file_that_travels_measures_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_code, "BUNDLE", "/x/seatrial.pyz")
+    monkeypatch.setattr(own_code, "is_whole", lambda: False)
     cluster = SimulatedCluster(nodes=2)
     ruling = cluster.trial()
     assert cluster.rounds == []

@@ -82,7 +82,7 @@ def test_where_nothing_was_counted_nobody_is_named() -> None:
 
 
 def test_the_file_that_travels_judges_alike_and_has_fewer_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_code, "BUNDLE", "/x/seatrial.pyz")
+    monkeypatch.setattr(own_code, "is_whole", lambda: False)
     finding = only(counted({}, {"throttled_s": 6.0}))
     assert (finding.severity, finding.culprit.ranks, finding.evidence) == ("fail", (1,), ())
 

@@ -22,6 +22,8 @@ from kubernetes.rules import (
 )
 from kubernetes.workloads import container_of
 
+from seatrial.kubernetes.workload import Object
+
 _RULES = [
     Rule(
         name="a pod that has ended is not started again",
@@ -127,18 +129,24 @@ _RULES = [
     ),
     Rule(
         name="the file that travels cannot change under a run",
-        cases=["job", "jobset", "pytorchjob", "trainjob", "mpijob"],
+        cases=["job", "job-links", "jobset", "pytorchjob", "trainjob", "mpijob"],
         kept=lambda objects: (
             all(thing["immutable"] is True for thing in of_kind(objects, "ConfigMap") + of_kind(objects, "Secret"))
             and all(
-                of_kind(objects, "ConfigMap")[0]["metadata"]["name"]
-                in [volume.get("configMap", {}).get("name") for volume in spec["volumes"]]
+                [thing["metadata"]["name"] for thing in of_kind(objects, "ConfigMap")] == maps_seen(spec)
                 for spec in pod_specs(objects)
             )
         ),
         spoil=lambda objects: of_kind(objects, "ConfigMap")[0]["metadata"].update(name="trial-1"),
     ),
 ]
+
+
+def maps_seen(spec: Object) -> list[str]:
+    """The ConfigMaps that a pod sees, in the folder of the code."""
+    (code,) = (volume for volume in spec["volumes"] if volume["name"] == "code")
+    sources = code.get("projected", {}).get("sources", [code])
+    return [source["configMap"]["name"] for source in sources]
 
 
 def _spoil_policy(objects: Objects) -> None:

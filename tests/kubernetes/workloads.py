@@ -69,6 +69,7 @@ CASES: dict[str, tuple[str, Callable[[], Workload]]] = {
     "job-one-node": ("job", lambda: workload(nodes=1, nproc_per_node=4, gpus_per_node=4)),
     "job-cpu": ("job", lambda: workload(**_CPU)),
     "job-everything": ("job", _everything),
+    "job-links": ("job", lambda: workload(more=b"stands in for what lies beside it\n")),
     "job-image-has-seatrial": ("job", lambda: workload(bundle=None)),
     "job-arbitrary-uid": ("job", lambda: workload(openshift="arbitrary-uid")),
     "jobset": ("jobset", lambda: workload(max_restarts=2)),

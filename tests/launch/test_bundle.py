@@ -126,12 +126,14 @@ def test_a_file_that_is_there_is_replaced_and_a_link_leads_to_it(tmp_path: Path)
     file.write_text("before")
     link.symlink_to(file)
     with file.open() as before:
-        made = write_bundle(link)
+        made, more = write_bundle(link)
         assert before.read() == "before", "who runs the old one still has it"
     assert link.is_symlink()
     content = file.read_bytes()
     assert (made.size_bytes, made.sha256) == (len(content), hashlib.sha256(content).hexdigest())
-    assert sorted(tmp_path.iterdir()) == [link, file]
+    beside = tmp_path / "x.pyz.more"
+    assert (more.size_bytes, more.sha256) == (beside.stat().st_size, hashlib.sha256(beside.read_bytes()).hexdigest())
+    assert sorted(tmp_path.iterdir()) == [link, file, beside]
 
 
 @pytest.mark.parametrize(
@@ -158,10 +160,33 @@ def test_what_cannot_be_written_is_one_sentence(tmp_path: Path, name: str, words
 
 def test_the_command_tells_size_and_digest(tmp_path: Path) -> None:
     result = CliRunner().invoke(bundle, [str(tmp_path / "x.pyz")], catch_exceptions=False)
-    content = (tmp_path / "x.pyz").read_bytes()
-    assert result.output == (
-        f"{tmp_path / 'x.pyz'}: {len(content):,} bytes, SHA-256 {hashlib.sha256(content).hexdigest()}\n"
-    )
+    lines = []
+    for file in (tmp_path / "x.pyz", tmp_path / "x.pyz.more"):
+        content = file.read_bytes()
+        lines.append(f"{file}: {len(content):,} bytes, SHA-256 {hashlib.sha256(content).hexdigest()}")
+    assert result.output.splitlines() == lines
+
+
+WHOLE = "from seatrial.probe import own_code; print(own_code.is_whole())"
+
+
+def is_whole(pyz: Path) -> bool:
+    environ = {**os.environ, "PYTHONPATH": str(pyz)}
+    command = [sys.executable, "-c", WHOLE]
+    done = subprocess.run(command, env=environ, cwd=pyz.parent, capture_output=True, text=True, timeout=50, check=True)
+    return done.stdout == "True\n"
+
+
+def test_what_judges_links_is_taken_from_beside_it_if_it_was_written_with_it(pyz: Path, tmp_path: Path) -> None:
+    own, link = tmp_path / "own.pyz", tmp_path / "link.pyz"
+    own.write_bytes(pyz.read_bytes())
+    link.symlink_to(own)
+    assert (is_whole(own), is_whole(link)) == (False, False)
+    more = Path(f"{pyz}.more").read_bytes()
+    beside = tmp_path / "own.pyz.more"
+    for content, taken in ((more, True), (more[:-1], False), (b"print('not ours')", False), (b"", False)):
+        beside.write_bytes(content)
+        assert (is_whole(own), is_whole(link)) == (taken, taken)
 
 
 def test_it_can_be_read_by_a_person(pyz: Path) -> None:

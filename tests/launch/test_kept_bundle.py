@@ -15,13 +15,14 @@ def builds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], int]
     """How often it was built; to build the real one takes seconds."""
     calls = []
 
-    def pack(files: dict[str, bytes]) -> bytes:
+    def pack(files: dict[str, bytes], beside: bytes) -> bytes:
         calls.append(1)
         return b"built %d" % len(calls)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(bundle, "pack", pack)
     monkeypatch.setattr(bundle, "contents", dict)
+    monkeypatch.setattr(bundle, "more", bytes)
     return lambda: len(calls)
 
 
@@ -33,7 +34,7 @@ def test_it_is_built_once(builds: Callable[[], int]) -> None:
 def test_a_change_of_the_source_builds_it_anew(builds: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
     bundle.kept_bundle()
     files = {**bundle.package_files(), next(iter(bundle.package_files())): b"# changed\n"}
-    monkeypatch.setattr(bundle, "package_files", lambda: files)
+    monkeypatch.setattr(bundle, "package_files", lambda wanted=bundle.travels: files)
     assert bundle.kept_bundle() == b"built 2"
 
 

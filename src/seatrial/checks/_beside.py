@@ -13,8 +13,9 @@ __all__ = ["beside"]
 
 
 def beside(evidence: Evidence, rank: int, other: int | None) -> tuple[str, ...]:
-    """A line each, against another rank (None: any that was measured with it); in the file that travels is no room."""
-    if own_code.BUNDLE is not None:
+    """A line each, against another rank (None: any that was measured with it); none where the file that travels is
+    alone, in which there is no room for them."""
+    if not own_code.is_whole():
         return ()
     from seatrial.checks import _beside_words
 

@@ -40,7 +40,10 @@ _NO_LINK = Finding(
     what="nothing was measured: between processes on the CPUs of one node there is no link",
     culprit=Culprit(kind="none", name="nobody"),
 )
-_NO_SOLVER = "links not measured: the file that travels has no room to judge them; start from an installed seatrial"
+_NO_SOLVER = (
+    "links not measured: what judges them, the file .more that `seatrial bundle` writes, is not beside the file that"
+    " travels, or is another version's"
+)
 _PINGS, _PING_BYTES = 20, 8
 _FEWEST = 3
 _FEWEST_SEGMENTS = 200
@@ -293,12 +296,12 @@ def _first_line(error: Exception) -> str:
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
-    """Name who is at fault; in the file that travels, which has no room for the solver, say that nobody judged."""
+    """Name who is at fault; where the file that travels is alone, without the solver, say that nobody judged."""
     if len(evidence.ranks) == 1:
         return Ruling()
     if evidence.device_type == "cpu" and len({seen.node_rank for seen in evidence.ranks.values()}) == 1:
         return Ruling(findings=(_NO_LINK,))
-    if own_code.BUNDLE is not None:
+    if not own_code.is_whole():
         return Ruling(unjudged=(_NO_SOLVER,))
     from seatrial.checks import _links_judge
 
@@ -307,7 +310,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
 
 def next_round(evidence: Evidence, params: Params) -> tuple[tuple[int, ...], dict[str, Any]] | None:
     """Which pairs or groups measure next; None: no more."""
-    if own_code.BUNDLE is not None:
+    if not own_code.is_whole():
         return None
     from seatrial.checks import _links_judge
 

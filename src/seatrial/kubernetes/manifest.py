@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from seatrial.kubernetes import job, jobset, mpijob, pytorchjob, trainjob
-from seatrial.kubernetes.objects import code_map, network_policy, token_secret
+from seatrial.kubernetes.objects import code_maps, network_policy, token_secret
 from seatrial.kubernetes.openshift import custom_scc
 from seatrial.kubernetes.pod import COMPONENT
 from seatrial.kubernetes.workload import Object, Patch, Workload
@@ -50,7 +50,7 @@ def manifest(kind: str, workload: Workload) -> list[Object]:
     return [
         *custom_scc(workload),
         token_secret(workload),
-        *code_map(workload),
+        *code_maps(workload),
         *network_policy(workload),
         *(_patched(thing, workload.patch, is_workload=thing is own[-1]) for thing in own),
     ]

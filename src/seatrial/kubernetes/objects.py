@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Mapping
 
 from seatrial.errors import RequestError
 from seatrial.kubernetes.workload import Object, Workload
+from seatrial.packed import MORE
 
-__all__ = ["BUNDLE", "code_map", "code_name", "labels", "metadata", "network_policy", "service", "token_secret"]
+__all__ = ["BUNDLE", "code_maps", "code_volume", "labels", "metadata", "network_policy", "service", "token_secret"]
 
 BUNDLE = "seatrial.pyz"
 _MOST_ANNOTATION_BYTES = 256 * 1024
@@ -32,32 +34,44 @@ def metadata(workload: Workload, name: str | None = None) -> Object:
     return {"name": name or workload.run, **place, "labels": labels(workload)}
 
 
-def _contents(workload: Workload) -> dict[str, bytes]:
-    return {**({BUNDLE: workload.bundle} if workload.bundle is not None else {}), **workload.files}
+def _contents(workload: Workload) -> list[Mapping[str, bytes]]:
+    """What each ConfigMap holds: the second one has what the first has no room for."""
+    code = {} if workload.bundle is None else {BUNDLE: workload.bundle}
+    more = {} if workload.more is None else {f"{BUNDLE}{MORE}": workload.more}
+    return [files for files in ({**code, **workload.files}, more) if files]
 
 
-def code_name(workload: Workload) -> str | None:
-    """The name of the ConfigMap, with a digest of what is in it; None where there is nothing to bring along."""
-    contents = _contents(workload)
-    if not contents:
-        return None
+def _code_name(workload: Workload, contents: Mapping[str, bytes]) -> str:
     digest = hashlib.sha256()
     for name, content in sorted(contents.items()):
         digest.update(f"{name} {len(content)}\n".encode() + content)
     return f"{workload.run}-{digest.hexdigest()[:8]}"
 
 
-def code_map(workload: Workload) -> list[Object]:
-    """The file that travels and what goes with it. Raises RequestError for more than ``kubectl apply`` takes."""
-    name = code_name(workload)
-    if name is None:
-        return []
+def code_volume(workload: Workload) -> Object | None:
+    """Where the ConfigMaps are seen as one folder; None where there is nothing to bring along."""
+    maps = [{"name": _code_name(workload, contents)} for contents in _contents(workload)]
+    if len(maps) > 1:
+        return {"projected": {"sources": [{"configMap": each} for each in maps]}}
+    return {"configMap": maps[0]} if maps else None
+
+
+def code_maps(workload: Workload) -> list[Object]:
+    """The file that travels and what goes with it, each named with a digest of what is in it.
+
+    Raises RequestError for more than ``kubectl apply`` takes.
+    """
+    return [_code_map(workload, contents) for contents in _contents(workload)]
+
+
+def _code_map(workload: Workload, contents: Mapping[str, bytes]) -> Object:
+    name = _code_name(workload, contents)
     made = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(workload, name),
         "immutable": True,
-        "binaryData": {key: base64.b64encode(content).decode() for key, content in _contents(workload).items()},
+        "binaryData": {key: base64.b64encode(content).decode() for key, content in contents.items()},
     }
     size = len(_ANNOTATION) + len(json.dumps(made, separators=(",", ":")))
     if size > _MOST_ANNOTATION_BYTES:
@@ -65,7 +79,7 @@ def code_map(workload: Workload) -> list[Object]:
             f"the ConfigMap {name} would be kept in an annotation of {size:,} bytes, and Kubernetes takes"
             f" {_MOST_ANNOTATION_BYTES:,}; use a shorter plan, or an image that has seatrial (--image-has-seatrial)."
         )
-    return [made]
+    return made
 
 
 def token_secret(workload: Workload) -> Object:

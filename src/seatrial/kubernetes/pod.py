@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from seatrial.kubernetes.objects import BUNDLE, code_name, labels
+from seatrial.kubernetes.objects import BUNDLE, code_volume, labels
 from seatrial.kubernetes.openshift import account
 from seatrial.kubernetes.workload import CODE, HOME, JOIN_TIMEOUT_S, SCRATCH, UID, Object, Toleration, Workload
 
@@ -144,9 +144,9 @@ def _volumes(workload: Workload) -> tuple[list[Object], list[Object]]:
         {"name": "tmp", "mountPath": SCRATCH},
         {"name": "shm", "mountPath": "/dev/shm"},
     ]
-    code = code_name(workload)
+    code = code_volume(workload)
     if code is not None:
-        volumes.append({"name": "code", "configMap": {"name": code}})
+        volumes.append({"name": "code", **code})
         mounts.append({"name": "code", "mountPath": CODE, "readOnly": True})
     for number, claim in enumerate(workload.claims):
         volumes.append({"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim.name}})

@@ -70,6 +70,8 @@ class Workload:
     python: str = "python3"
     bundle: bytes | None = None
     """The file that travels. None: the image has seatrial."""
+    more: bytes | None = None
+    """What lies beside it. None: nothing of it is asked for."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """What is seen beside it, by name: a plan."""
     env: Mapping[str, str] = field(default_factory=dict)

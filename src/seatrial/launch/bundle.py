@@ -6,6 +6,7 @@
         ├── __init__.py         the package
         ├── packed.py           from here on its modules come from the next
         └── packed.bin          all rooms but cli, and of report only what needs no other package
+    seatrial.pyz.more           who is at fault on links: packed like packed.bin, taken where it lies beside the file
 
 Comments, docstrings, types and ``__all__`` become blanks: the numbers of lines in a traceback stay those of the
 source. TOML becomes JSON, which Python 3.10 can read. Compressed by bz2, which packs our code tighter than zlib and
@@ -26,6 +27,7 @@ import re
 import stat
 import zipfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -38,7 +40,7 @@ from seatrial.report.files import replace
 from seatrial.report.parts import OPTIONAL
 from seatrial.report.text import printable
 
-__all__ = ["Bundle", "contents", "kept_bundle", "pack", "package_files", "travels", "write_bundle"]
+__all__ = ["Bundle", "contents", "kept_bundle", "more", "pack", "package_files", "travels", "write_bundle"]
 
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -72,13 +74,15 @@ if __name__ == "__main__":
 """
 
 # A process that is started with the file in its PYTHONPATH comes this way, too.
-_INSTALL = b"""
+_INSTALL = """
 from seatrial import packed
-packed.install_here()
+packed.install_here({!r})
 """
 
 _ZIPPED = ("__init__.py", "packed.py")
 """What Python itself reads out of the zip."""
+_MORE = ("checks/_beside_words.py", "checks/_links_judge.py", "checks/_links_words.py", "verdict/culprits")
+"""What lies beside it: 15 kB for which there is no room in a ConfigMap with the rest."""
 _LEFT_OUT = (
     "cli",
     "__main__.py",
@@ -96,9 +100,7 @@ _LEFT_OUT = (
     # It needs mpi4py, which an image that has it can have beside an installation.
     *("mpi.py", "worker/mpi.py", "worker/mpi_group.py", "worker/mpi_lane.py", "worker/mpi_library.py"),
     *("worker/mpi_memory.py", "worker/mpi_staging.py", "worker/mpi_types.py", "worker/mpi_work.py"),
-    # 15 kB for which there is no room: who is at fault is worked out where seatrial is installed.
-    *("checks/_links_judge.py", "checks/_links_words.py", "verdict/culprits"),
-    "checks/_beside_words.py",
+    *_MORE,
     "training/data/fetch.py",
     "training/data/transfer.py",
     *(f"report/{name}.py" for name in OPTIONAL),
@@ -107,30 +109,38 @@ _LEFT_OUT = (
 )
 """Files and folders in the package: what needs other packages, and what is for those who have it installed."""
 _LEFT_OUT_PREFIXES = tuple(f"{name}/" for name in _LEFT_OUT)
+_MORE_PREFIXES = tuple(f"{name}/" for name in _MORE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """What was written."""
+    """A file that was written."""
 
+    file: Path
     size_bytes: int
     sha256: str
 
 
-def write_bundle(file: Path) -> Bundle:
-    """Build it in place of ``file``. Raises RequestError when nothing can be written there."""
+def write_bundle(file: Path) -> tuple[Bundle, Bundle]:
+    """Build it in place of ``file``, and what lies beside it. Raises RequestError when nothing can be written there."""
     try:
         if file.exists() and not stat.S_ISREG(file.stat().st_mode):
             raise RequestError(f"{file} is there and is no file; name a file to be written, such as seatrial.pyz.")
         if not file.parent.is_dir():
             raise RequestError(f"{file}: there is no folder {file.parent}; make it, or name another place.")
-        content = pack(contents())
+        made = {file: pack(contents(), more()), file.with_name(f"{file.name}{packed.MORE}"): more()}
         # A link stays one: what it leads to is replaced.
-        replace(file.resolve(), content, 0o755)
+        place = file.resolve()
+        replace(place, made[file], 0o755)
+        replace(place.with_name(f"{place.name}{packed.MORE}"), more(), 0o644)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise RequestError(f"{printable(str(file))}: it cannot be written ({why}); name another place.") from error
-    return Bundle(size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+    own, beside = (
+        Bundle(file=path, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+        for path, content in made.items()
+    )
+    return own, beside
 
 
 def travels(path: PurePosixPath) -> bool:
@@ -140,6 +150,10 @@ def travels(path: PurePosixPath) -> bool:
     return not f"{path}/".startswith(_LEFT_OUT_PREFIXES)
 
 
+def _travels_beside(path: PurePosixPath) -> bool:
+    return path.suffix == ".py" and f"{path}/".startswith(_MORE_PREFIXES)
+
+
 def kept_bundle() -> bytes:
     """The file that travels, built once for each state of the source: to build it takes seconds.
 
@@ -147,7 +161,7 @@ def kept_bundle() -> bytes:
     """
     digest = hashlib.sha256()
     makers = {PurePosixPath(path): Path(path).read_bytes() for path in (__file__, strip.__file__)}
-    for inside, content in sorted({**package_files(), **makers}.items()):
+    for inside, content in sorted({**package_files(), **package_files(_travels_beside), **makers}.items()):
         digest.update(f"{inside} {len(content)}\n".encode() + content)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seatrial"
     file = folder / f"{digest.hexdigest()}.pyz"
@@ -155,23 +169,23 @@ def kept_bundle() -> bytes:
         seen = os.fstat(kept.fileno())
         if seen.st_uid == os.getuid() and stat.S_ISREG(seen.st_mode) and not seen.st_mode & 0o022:
             return kept.read()
-    content = pack(contents())
+    content = pack(contents(), more())
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace(file, content)
     return content
 
 
-def package_files() -> dict[PurePosixPath, bytes]:
+def package_files(wanted: Callable[[PurePosixPath], bool] = travels) -> dict[PurePosixPath, bytes]:
     """What travels of the package that is running, by path in it, as it is in the source."""
     root = Path(seatrial.__file__).parent
     files = {PurePosixPath(path.relative_to(root).as_posix()): path for path in root.rglob("*") if path.is_file()}
-    return {inside: path.read_bytes() for inside, path in files.items() if travels(inside)}
+    return {inside: path.read_bytes() for inside, path in files.items() if wanted(inside)}
 
 
-def contents() -> dict[str, bytes]:
+def contents(wanted: Callable[[PurePosixPath], bool] = travels) -> dict[str, bytes]:
     """The files of the running package as they travel, by their paths in it; what cannot be made smaller last."""
-    made = (_made_small(path, content) for path, content in package_files().items())
+    made = (_made_small(path, content) for path, content in package_files(wanted).items())
     found = {str(path): content for path, content in made}
     return {name: found[name] for name in sorted(found, key=lambda name: (_is_dense(found[name]), name))}
 
@@ -197,17 +211,28 @@ def _compact(table: object) -> bytes:
     return json.dumps(table, separators=(",", ":"), allow_nan=False).encode()
 
 
-def pack(files: dict[str, bytes]) -> bytes:
-    """An executable zip of the files, in their order, without times, owners and modes of this machine."""
-    streamed = {name: content for name, content in files.items() if name not in _ZIPPED}
-    index = _compact([[name, len(content)] for name, content in streamed.items()])
-    small = b"".join(content for content in streamed.values() if not _is_dense(content))
-    dense = b"".join(content for content in streamed.values() if _is_dense(content))
+def more() -> bytes:
+    """What lies beside the file that travels."""
+    return _stream(contents(_travels_beside))
+
+
+def _stream(files: dict[str, bytes]) -> bytes:
+    index = _compact([[name, len(content)] for name, content in files.items()])
+    small = b"".join(content for content in files.values() if not _is_dense(content))
+    dense = b"".join(content for content in files.values() if _is_dense(content))
+    return bz2.compress(_in_codes((index + b"\n" + small).decode()).encode()) + dense
+
+
+def pack(files: dict[str, bytes], beside: bytes) -> bytes:
+    """An executable zip of the files, in their order, without times, owners and modes of this machine.
+
+    ``beside``: what may lie beside it; nothing else is taken.
+    """
     entries = {
         "__main__.py": _MAIN,
-        "seatrial/__init__.py": files["__init__.py"] + _INSTALL,
+        "seatrial/__init__.py": files["__init__.py"] + _INSTALL.format(hashlib.sha256(beside).hexdigest()).encode(),
         "seatrial/packed.py": files["packed.py"],
-        f"seatrial/{packed.STREAM}": bz2.compress(_in_codes((index + b"\n" + small).decode()).encode()) + dense,
+        f"seatrial/{packed.STREAM}": _stream({name: files[name] for name in files if name not in _ZIPPED}),
     }
     made = io.BytesIO()
     made.write(_SHEBANG)

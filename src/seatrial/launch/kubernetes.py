@@ -59,12 +59,14 @@ def objects_of(job: Processes) -> list[Object]:
     """What is applied, or printed."""
     workload: Workload = job.detail.workload
     env = dict(job.env)
-    deadline_s = None
+    deadline_s = more = None
     if isinstance(job, Job):
+        # The first pod conducts: it works out which pairs to measure.
+        more = _more() if "links" in job.plan.checks and workload.bundle is not None else None
         deadline_s = float(job.plan.deadline_s.value)
         env |= {"SEATRIAL_PLANT": ";".join(job.planted)} if job.planted else {}
     live = None if job.detail.kubectl is None else job.run
-    return manifest(job.target, replace(workload, env=env, deadline_s=deadline_s, live=live))
+    return manifest(job.target, replace(workload, env=env, deadline_s=deadline_s, live=live, more=more))
 
 
 def _resolve(where: Where) -> Placement:
@@ -271,6 +273,12 @@ def _bundle() -> bytes:
     from seatrial.launch.bundle import kept_bundle
 
     return kept_bundle()
+
+
+def _more() -> bytes:
+    from seatrial.launch.bundle import more
+
+    return more()
 
 
 # The words for the pods

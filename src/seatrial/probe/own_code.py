@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import signal
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 
 import seatrial
 
-__all__ = ["BUNDLE", "environ_for", "environ_without", "heed_sigterm", "module_argv", "typed"]
+__all__ = ["BUNDLE", "environ_for", "environ_without", "heed_sigterm", "is_whole", "module_argv", "typed"]
 
 _ARCHIVE = getattr(seatrial.__loader__, "archive", None)
 BUNDLE: str | None = None if _ARCHIVE is None else os.path.abspath(_ARCHIVE)
@@ -24,6 +25,11 @@ _WITHOUT_FOLDER = (
     'import sys; del sys.path[: sys.path[:1] == [""]]; import runpy;'
     ' runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)'
 )
+
+
+def is_whole() -> bool:
+    """Whether all of our code is here that a trial can use: it is installed, or lies beside the file that travels."""
+    return importlib.util.find_spec("seatrial.verdict.culprits") is not None
 
 
 def environ_for(environ: Mapping[str, str], bundle: str | None = BUNDLE) -> dict[str, str]:

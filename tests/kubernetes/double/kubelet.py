@@ -184,7 +184,7 @@ class Kubelet:
             volume = volumes[mount["name"]]
             claims, place = self._folder / "claims", run.folder / "volumes"
             source = make_volume(store, pod, volume, place, claims, owner=self._owner)
-            fixed = "configMap" in volume or "secret" in volume
+            fixed = not {"configMap", "secret", "projected"}.isdisjoint(volume)
             read_only, size = fixed or mount.get("readOnly", False), memory_bytes(volume)
             mounts.append(Mount(source=source, target=mount["mountPath"], read_only=read_only, memory_bytes=size))
         hostname = pod["spec"].get("hostname") or pod["metadata"]["name"]

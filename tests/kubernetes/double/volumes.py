@@ -51,6 +51,9 @@ def make_volume(store: Store, pod: Object, volume: Object, folder: Path, claims:
 
 
 def _files(store: Store, namespace: str, volume: Object) -> list[tuple[str, bytes, int]]:
+    if "projected" in volume:
+        parts = ({"name": volume["name"], **source} for source in volume["projected"]["sources"])
+        return [file for part in parts for file in _files(store, namespace, part)]
     kind, told = ("Secret", volume["secret"]) if "secret" in volume else ("ConfigMap", volume["configMap"])
     name = told["secretName"] if kind == "Secret" else told["name"]
     thing = store.get(kind, namespace, name)
