@@ -35,6 +35,8 @@ _OF_GPU = {
     "gpu_power_brake": "told by its power supply to draw less (HW power brake)",
     "gpu_hw_slowdown": "slowed by its hardware (HW slowdown)",
     "gpu_power_cap": "at its power limit (SW power cap)",
+    "gpu_board_limit": "at a limit of its board",
+    "gpu_reliability": "held down to stay reliable (voltage)",
     "gpu_set_clocks": "held at a clock that somebody set (application clocks)",
     "gpu_sync_boost": "held at the clock of others of its group (sync boost)",
 }

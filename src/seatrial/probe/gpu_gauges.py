@@ -27,6 +27,8 @@ REASONS = {
     0x20: "gpu_sw_thermal",
     0x40: "gpu_hw_thermal",
     0x80: "gpu_power_brake",
+    0x200: "gpu_board_limit",
+    0x400: "gpu_reliability",
 }
 """NVML's nvmlClocksEventReason*, which older drivers call nvmlClocksThrottleReason*, with the same bits."""
 
