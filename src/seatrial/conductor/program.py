@@ -12,6 +12,7 @@ from typing import Any
 
 from seatrial.conductor import watch
 from seatrial.conductor.base import END_S, NODE_SILENT_S, BaseConductor, take_status
+from seatrial.conductor.hearsay import refuse_hearsay
 from seatrial.conductor.program_failures import Exit, Failure, complaint, first_failure, only_witnesses
 from seatrial.conductor.program_records import ProgramConfig, ProgramState
 from seatrial.conductor.records import Actions
@@ -34,6 +35,7 @@ class Program(BaseConductor):
         self._config = config
         self.state = ProgramState.GATHER
         """In RUN ``_until`` is the deadline of starting, then of ending."""
+        self._nodes = {rank: rank // config.nproc_per_node for rank in range(config.world_size)}
         self._hostnames: dict[int, str] = {}
         self._restarts = 0
         self._interrupted_by = ""
@@ -66,9 +68,11 @@ class Program(BaseConductor):
     def message(self, node: int, message: dict[str, Any], now: float) -> Actions:
         """A message or an event of a node that joined.
 
-        Raises KeyError, TypeError, ValueError or AttributeError for one that is malformed, and then ignores it.
+        Raises KeyError, TypeError, ValueError or AttributeError for one that is malformed, and then ignores it;
+        HearsayError for one that speaks for somebody else, which must not be kept either.
         """
         self._hear(node, now)
+        refuse_hearsay(node, message, self._nodes, self._config.run)
         kind = message.get("kind")
         if kind == "status":
             take_status(self._pulses, message["ranks"], now)
@@ -336,7 +340,7 @@ class Program(BaseConductor):
         return failure.words(where, hosts)
 
     def _on(self, rank: int) -> str:
-        node = rank // self._config.nproc_per_node
+        node = self._nodes[rank]
         return f" on {self._hostnames[node]}" if node in self._hostnames else f" on node {node}"
 
     def _finish(self) -> None:
