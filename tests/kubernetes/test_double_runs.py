@@ -5,21 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Iterator
 
 import pytest
-from kubernetes.double.cluster import Cluster, made_cluster
+from kubernetes.double.cluster import Cluster
 from kubernetes.double.recorded import OPERATOR_VARIABLES
 from kubernetes.runs import TARGETS, TRAINING, await_said, digest_here, digest_in, first_pod, run_in, start_in
 
 pytestmark = pytest.mark.cluster
 _NEEDS_MPIRUN = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with made_cluster() as made:
-        yield made
 
 
 def _targets() -> list[object]:
