@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from conductor.simulated_program import Act, SimulatedProgram, config
 
+from seatrial.conductor.hearsay import HearsayError
+
 KILLED = Act(at_s=3.0, what="exit", code=-9)
 COMPLAINS = [Act(at_s=2.95, what="error", cause="fabric"), Act(at_s=3.1, what="exit", code=1)]
 WAITS = [Act(at_s=500.0, what="exit")]
@@ -264,22 +266,31 @@ def test_time_that_the_controller_missed_is_nobodys_silence() -> None:
     assert not fleet.program.tick(fleet.now + 100.1).events
 
 
+_EXIT = {"kind": "exit", "gen": 0, "code": 1, "ours": False, "phase": "", "last_lines": []}
+
+
 @pytest.mark.parametrize(
-    "message",
+    ("message", "error"),
     [
-        {"kind": "exit", "gen": 0, "rank": 9, "code": 0},
-        {"kind": "exit", "gen": 0, "rank": 1},
-        {"kind": "status", "ranks": {"1": ["R", "x", 1, ""]}},
-        {"kind": "status", "ranks": {"1": ["R", 1.0, None, ""]}},
-        {"kind": "result", "gen": 0, "rank": 1, "code": "good"},
-        {"kind": "signal"},
+        ({**_EXIT, "rank": "2"}, KeyError),
+        ({"kind": "exit", "gen": 0, "rank": 2}, KeyError),
+        ({"kind": "status", "ranks": {"2": ["R", "x", 1, ""]}}, TypeError),
+        ({"kind": "status", "ranks": {"2": ["R", 1.0, None, ""]}}, ValueError),
+        ({"kind": "result", "gen": 0, "rank": 2, "code": "good"}, ValueError),
+        ({"kind": "signal"}, KeyError),
+        ({**_EXIT, "rank": 0}, HearsayError),
+        ({"kind": "error", "gen": 0, "rank": 0, "cause": "own", "message": "of another node"}, HearsayError),
+        ({"kind": "status", "ranks": {"0": ["T", 1.0, 1, ""]}}, HearsayError),
+        ({"kind": "end", "seq": 9, "run": "simulated", "src": "node0"}, HearsayError),
     ],
 )
-def test_a_message_that_makes_no_sense_is_refused_and_changes_nothing(message: dict[str, Any]) -> None:
+def test_a_message_that_makes_no_sense_or_is_of_another_node_is_refused_and_changes_nothing(
+    message: dict[str, Any], error: type[Exception]
+) -> None:
     refused = []
 
     def say(fleet: SimulatedProgram) -> None:
-        with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
+        with pytest.raises(error):
             fleet.say(1, message)
         refused.append(message)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kubernetes.double.cluster import Cluster, made_cluster
+from kubernetes.double.cluster import Cluster
 from kubernetes.driven import driven, plant_after, stop
 from kubernetes.runs import TRAINING, digest_here, digest_in
 
@@ -21,12 +20,6 @@ _SUM = (
     "print('nodes', told.item(), flush=True)\n"
 )
 _LAUNCH = ("launch", "--pvc=code:/code", "--", "/code/script.py")
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with made_cluster() as made:
-        yield made
 
 
 def test_a_script_is_followed_to_its_end(cluster: Cluster, tmp_path: Path) -> None:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes.double.cluster import Cluster, made_cluster
+from kubernetes.double.cluster import Cluster
 from kubernetes.driven import SHORT_TRIAL, driven
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with made_cluster() as made:
-        yield made
 
 
 @pytest.mark.parametrize(
@@ -38,22 +31,22 @@ def cluster() -> Iterator[Cluster]:
     ],
 )
 def test_it_is_refused_in_a_sentence(
-    target: str, fault: dict[str, Any], words: str, cluster: Cluster, tmp_path: Path
+    target: str, fault: dict[str, Any], words: str, same_cluster: Cluster, tmp_path: Path
 ) -> None:
-    cluster.plant(fault)
-    before = len(cluster.calls())
-    ended = driven(cluster, tmp_path / "out", SHORT_TRIAL, target)
+    same_cluster.plant(fault)
+    before = len(same_cluster.calls())
+    ended = driven(same_cluster, tmp_path / "out", SHORT_TRIAL, target)
     assert ended.code == 2, ended.said
     (line,) = ended.said.splitlines()
     assert words in line
     assert not ended.report
-    applied = [call for call in cluster.calls()[before:] if call[0] == "apply"]
+    applied = [call for call in same_cluster.calls()[before:] if call[0] == "apply"]
     assert all("--dry-run=server" in call for call in applied)
 
 
 @pytest.mark.slow
-def test_a_server_that_never_answers_is_told(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.plant({"fault": "api-silent"})
-    ended = driven(cluster, tmp_path / "out", SHORT_TRIAL)
+def test_a_server_that_never_answers_is_told(same_cluster: Cluster, tmp_path: Path) -> None:
+    same_cluster.plant({"fault": "api-silent"})
+    ended = driven(same_cluster, tmp_path / "out", SHORT_TRIAL)
     assert ended.code == 3, ended.said
     assert "the cluster does not answer: " in ended.said

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kubernetes.double.cluster import Cluster, made_cluster
+from kubernetes.double.cluster import Cluster
 from kubernetes.driven import HALF_WAY, SHORT_TRIAL, await_in_logs, driven, plant_after, stop
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with made_cluster() as made:
-        yield made
 
 
 def test_a_pod_that_is_evicted_blames_nobody(cluster: Cluster, tmp_path: Path) -> None:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes.double.cluster import Cluster, made_cluster
+from kubernetes.double.cluster import Cluster
 from kubernetes.driven import SHORT_TRIAL, driven
 
 pytestmark = pytest.mark.cluster
 _SOON = (SHORT_TRIAL[0], "--queue-timeout=6", *SHORT_TRIAL[1:])
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with made_cluster() as made:
-        yield made
 
 
 @pytest.mark.parametrize(
@@ -47,12 +40,12 @@ def cluster() -> Iterator[Cluster]:
     ],
 )
 def test_it_is_given_up_with_the_reason(
-    target: str, fault: dict[str, Any], words: str, cluster: Cluster, tmp_path: Path
+    target: str, fault: dict[str, Any], words: str, same_cluster: Cluster, tmp_path: Path
 ) -> None:
     if target == "mpijob" and shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
-    cluster.plant(fault)
-    ended = driven(cluster, tmp_path / "out", _SOON, target)
+    same_cluster.plant(fault)
+    ended = driven(same_cluster, tmp_path / "out", _SOON, target)
     assert ended.code == 3, ended.said
     assert "not all pods have started within 6 s (--queue-timeout)" in ended.found
     assert words in ended.found
@@ -60,9 +53,9 @@ def test_it_is_given_up_with_the_reason(
 
 
 @pytest.mark.slow
-def test_it_goes_on_with_those_that_came(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.plant({"fault": "unschedulable", "pods": "trial-1-1-*"})
-    ended = driven(cluster, tmp_path / "out", (_SOON[0], "--min-hosts=1", *_SOON[1:]), nproc_per_node=2)
+def test_it_goes_on_with_those_that_came(same_cluster: Cluster, tmp_path: Path) -> None:
+    same_cluster.plant({"fault": "unschedulable", "pods": "trial-1-1-*"})
+    ended = driven(same_cluster, tmp_path / "out", (_SOON[0], "--min-hosts=1", *_SOON[1:]), nproc_per_node=2)
     assert ended.code == 0, ended.said
     assert "FINAL ACCEPTANCE: PASS (partial" in ended.said
     assert ended.report["world_size"] == 2

@@ -22,13 +22,10 @@ def options(mpirun: str) -> list[str]:
     return ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
 
 
-@pytest.mark.parametrize("source", ["installed", "pyz"])
-@pytest.mark.parametrize("mpirun", MPIRUNS, ids=lambda path: Path(path).parts[-3])
-def test_ranks_of_mpirun_are_the_ranks(tmp_path: Path, mpirun: str, source: str, pyz: Path) -> None:
-    command = [sys.executable, *([str(pyz)] if source == "pyz" else ["-m", "seatrial"])]
-    trial = [*command, "run", "smoke", "--json", "--out", str(tmp_path)]
+def of_two_ranks(mpirun: str, command: list[str]) -> subprocess.CompletedProcess[str]:
+    """It ends well."""
     done = subprocess.run(
-        [mpirun, *options(mpirun), "-np", "2", *trial],
+        [mpirun, *options(mpirun), "-np", "2", *command],
         capture_output=True,
         text=True,
         timeout=55,
@@ -36,6 +33,21 @@ def test_ranks_of_mpirun_are_the_ranks(tmp_path: Path, mpirun: str, source: str,
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    return done
+
+
+@pytest.mark.parametrize("source", ["installed", "pyz"])
+@pytest.mark.parametrize("mpirun", MPIRUNS, ids=lambda path: Path(path).parts[-3])
+def test_ranks_of_mpirun_are_the_ranks(tmp_path: Path, mpirun: str, source: str, pyz: Path) -> None:
+    command = [sys.executable, *([str(pyz)] if source == "pyz" else ["-m", "seatrial"])]
+    report = json.loads(of_two_ranks(mpirun, [*command, "run", "smoke", "--json", "--out", str(tmp_path)]).stdout)
     assert report["acceptance"]["status"] == "PASS"
     assert report["world_size"] == 2
+
+
+@pytest.mark.parametrize("mpirun", MPIRUNS, ids=lambda path: Path(path).parts[-3])
+def test_a_terminal_that_only_mpirun_reads_gets_no_colours(tmp_path: Path, mpirun: str) -> None:
+    trial = [sys.executable, "-m", "seatrial", "run", "--only=inventory", "smoke", "--out", str(tmp_path)]
+    told = of_two_ranks(mpirun, trial).stdout
+    assert "FINAL ACCEPTANCE: PASS" in told
+    assert "\x1b" not in told

@@ -232,8 +232,14 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_colours_only_on_a_terminal_and_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
+@pytest.mark.parametrize(
+    ("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb"), ("OMPI_COMM_WORLD_RANK", "0")], ids=lambda given: given
+)
+def test_colours_only_on_the_terminal_of_a_person_who_wants_them(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in ("NO_COLOR", "OMPI_COMM_WORLD_RANK"):
+        monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     told = lines(concluded(SCENES["killed"]()))
     plain, coloured = io.StringIO(), Terminal()
@@ -242,7 +248,7 @@ def test_colours_only_on_a_terminal_and_without_no_color(monkeypatch: pytest.Mon
     assert plain.getvalue() == "".join(f"{line}\n" for line in told)
     assert "\x1b[" in coloured.getvalue()
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured.getvalue()) == plain.getvalue()
-    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv(name, value)
     again = Terminal()
     print_lines(told, again)
     assert again.getvalue() == plain.getvalue()

@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
+from seatrial.conductor.base import END_S, NODE_SILENT_S, BaseConductor, take_status
 from seatrial.conductor.hearsay import brief, refuse_hearsay
 from seatrial.conductor.records import Actions, Config, State
 from seatrial.conductor.steps import StepPlan, next_generation, ranges
@@ -19,36 +20,26 @@ from seatrial.conductor.watch import Seen
 
 __all__ = ["Machine"]
 
-_NODE_SILENT_S = 15.0
-_BEAT_S = 2.0
-_END_TIMEOUT_S = 10.0
-_MISSED_CLOCK_S = 2.0
 _MOST_REPEATS = 9
 _MOST_STACK = 1 << 16
 _MOST_GIVEN_BYTES = 1 << 18
 
 
-class Machine:
+class Machine(BaseConductor):
     """One trial. Every public method takes the time (monotonic seconds) and returns what to do."""
 
     def __init__(self, config: Config, now: float) -> None:
+        self._join_s = min(config.join_timeout_s, config.deadline_s)
+        super().__init__(now + self._join_s, now)
         self._config = config
         self.state = State.GATHER
-        self._do = Actions()
-        self._clock_at = self._beat_at = now
-        self._join_s = min(config.join_timeout_s, config.deadline_s)
-        self._until = now + self._join_s
-        """Deadline of every state but START and STEP, which the vigil watches."""
+        """START and STEP are watched by the vigil, all others end at ``_until``."""
         self._deadline = now + config.deadline_s
-        self._heard_at: dict[int, float] = {}
-        """Of every node that joined."""
-        self._gone: set[int] = set()
         self._places = {
             rank: divmod(rank, config.nproc_per_node) for rank in range(config.nodes * config.nproc_per_node)
         }
         """(node, local rank) of each rank."""
         self._nodes = {rank: node for rank, (node, _) in self._places.items()}
-        self._generation = -1
         self._ranks: tuple[int, ...] = tuple(self._places)
         self._vigil = Vigil((), now, now)
         self._plan: list[StepPlan] = list(config.steps)
@@ -58,16 +49,13 @@ class Machine:
         self._given: dict[str, Any] = {}
         self._known: list[dict[str, Any]] = []
         self._kept: list[dict[str, Any]] = []
-        self._awaited: set[int] = set()
-        """Nodes that have not said ``killed`` yet, or ranks that have not ended yet."""
         self._interrupted = False
 
     # What comes in
 
     def joined(self, node: int, now: float) -> Actions:
         """An agent with the right token came."""
-        self._pass_time(now)
-        self._heard_at[node] = now
+        self._hear(node, now)
         self._send(node, {"kind": "welcome", "run": self._config.run})
         if self.state is State.STOP:
             self._send(node, {"kind": "stop"})
@@ -81,17 +69,11 @@ class Machine:
         Raises KeyError, TypeError, ValueError or AttributeError for one that is malformed, and then ignores it;
         HearsayError for one that speaks for somebody else, which must not be kept either.
         """
-        self._pass_time(now)
-        self._heard_at[node] = now
+        self._hear(node, now)
         refuse_hearsay(node, message, self._nodes, self._config.run)
         kind = message.get("kind")
         if kind == "status":
-            for rank, (state, cpu_s, number, phase) in message["ranks"].items():
-                pulse = self._vigil.pulses.get(int(rank))
-                if pulse is not None:
-                    if not (isinstance(number, int) and -1e9 < cpu_s < 1e9):
-                        raise ValueError(f"a status of rank {rank} with {number!r} phases and {cpu_s!r} s of CPU time")
-                    pulse.update((brief(state), cpu_s, number, brief(phase)), now)
+            take_status(self._vigil.pulses, message["ranks"], now)
         elif kind == "killed" and self.state is State.KILL and message["gen"] == self._generation:
             self._awaited.discard(node)
             self._after_kill(now)
@@ -137,23 +119,15 @@ class Machine:
     def tick(self, now: float) -> Actions:
         """Time has passed."""
         self._pass_time(now)
-        if now - self._beat_at >= _BEAT_S:
-            self._beat_at = now
-            self._tell_nodes({"kind": "beat"})
+        self._beat(now)
         if self.state in (State.START, State.STEP):
             self._watch(now)
         elif now >= self._until:
             self._overdue(now)
         return self._take()
 
-    def _pass_time(self, now: float) -> None:
-        """Before anything else that comes in: what came meanwhile must not be taken for later than it was."""
-        missed_s, self._clock_at = now - self._clock_at, now
-        if missed_s > _MISSED_CLOCK_S:
-            # We were stopped, or the whole machine was: nobody else was silent meanwhile.
-            self._vigil.shift(missed_s)
-            self._heard_at = {node: at + missed_s for node, at in self._heard_at.items()}
-            self._until += missed_s
+    def _shift(self, missed_s: float) -> None:
+        self._vigil.shift(missed_s)
 
     # One generation after the other, one step after the other
 
@@ -174,8 +148,8 @@ class Machine:
         self._at += 1
         if self._at >= len(self._plan):
             self.state = State.QUIT
-            self._until = now + _END_TIMEOUT_S
-            self._awaited = set(self._ranks)
+            self._until = now + END_S
+            self._awaited = set(self._ranks)  # who have not ended yet
             self._tell_nodes({"kind": "quit"})
             return
         step = self._plan[self._at]
@@ -255,7 +229,7 @@ class Machine:
 
     def _watch(self, now: float) -> None:
         for node, heard_at in self._heard_at.items():
-            if node not in self._gone and now - heard_at > _NODE_SILENT_S:
+            if node not in self._gone and now - heard_at > NODE_SILENT_S:
                 self._gone.add(node)
                 phase = self._phase_of(node)
                 self._vigil.suspect(Seen(how="silent", node=node, phase=phase, waited_s=now - heard_at), now)
@@ -277,9 +251,7 @@ class Machine:
 
     def _kill(self, stacks: Collection[int], now: float) -> None:
         self.state = State.KILL
-        self._until = now + _END_TIMEOUT_S
-        self._awaited = set(self._heard_at) - self._gone
-        self._tell_nodes({"kind": "kill", "gen": self._generation, "stacks": list(stacks)})
+        self._tell_kill(stacks, now)
         self._after_kill(now)
 
     def _after_kill(self, now: float) -> None:
@@ -337,9 +309,9 @@ class Machine:
 
     def _stop(self, now: float) -> None:
         self.state = State.STOP
-        self._until = now + _END_TIMEOUT_S
+        self._until = now + END_S
         self._tell_nodes({"kind": "stop"})
-        if self._heard_at.keys() <= self._gone:
+        if self._all_gone():
             self._finish()
 
     def _after_loss(self, node: int, now: float) -> None:
@@ -350,14 +322,12 @@ class Machine:
             self._awaited -= {rank for rank in self._awaited if self._places[rank][0] == node}
             if not self._awaited:
                 self._stop(now)
-        elif self.state is State.STOP and self._heard_at.keys() <= self._gone:
+        elif self.state is State.STOP and self._all_gone():
             self._finish()
 
     def _finish(self) -> None:
-        if self.state is not State.OVER:
-            self.state = State.OVER
-            self._tell("end")
-            self._do.over = True
+        self.state = State.OVER
+        self._tell_end()
 
     # Words
 
@@ -376,18 +346,3 @@ class Machine:
         number = self._number if self._at >= 0 else -1
         told = [entry.to_json() for entry in seen]
         self._tell("trouble", gen=self._generation, step=number, seen=told, waiting=[])
-
-    def _tell_nodes(self, message: dict[str, Any]) -> None:
-        for node in self._heard_at:
-            self._send(node, message)
-
-    def _send(self, node: int, message: dict[str, Any]) -> None:
-        if node not in self._gone:
-            self._do.send.append((node, message))
-
-    def _tell(self, kind: str, **payload: Any) -> None:
-        self._do.events.append((kind, payload))
-
-    def _take(self) -> Actions:
-        done, self._do = self._do, Actions()
-        return done

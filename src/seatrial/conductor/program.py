@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from seatrial.conductor import watch
+from seatrial.conductor.base import END_S, NODE_SILENT_S, BaseConductor, take_status
+from seatrial.conductor.hearsay import refuse_hearsay
 from seatrial.conductor.program_failures import Exit, Failure, complaint, first_failure, only_witnesses
 from seatrial.conductor.program_records import ProgramConfig, ProgramState
 from seatrial.conductor.records import Actions
@@ -18,35 +20,24 @@ from seatrial.conductor.watch import Pulse, Seen
 
 __all__ = ["Program"]
 
-_NODE_SILENT_S = 15.0
-_BEAT_S = 2.0
 _ANSWER_S = 10.0
-_END_S = 10.0
-_MISSED_CLOCK_S = 2.0
 _HEAR_ALL_S = 1.0
 """The first complaint is seldom the cause: so long others are heard before somebody is named."""
 _SETTLE_S = 60.0
 """From the first rank that told its result to the end of the last one."""
 
 
-class Program:
+class Program(BaseConductor):
     """One program. Every public method takes the time (monotonic seconds) and returns what to do."""
 
     def __init__(self, config: ProgramConfig, now: float) -> None:
+        super().__init__(now + config.join_timeout_s, now)
         self._config = config
         self.state = ProgramState.GATHER
-        self._do = Actions()
-        self._clock_at = self._beat_at = now
-        self._until = now + config.join_timeout_s
-        """Deadline of every state but RUN, where it is that of starting, then of ending."""
-        self._heard_at: dict[int, float] = {}
+        """In RUN ``_until`` is the deadline of starting, then of ending."""
+        self._nodes = {rank: rank // config.nproc_per_node for rank in range(config.world_size)}
         self._hostnames: dict[int, str] = {}
-        self._gone: dict[int, str] = {}
-        """Nodes that are lost, and how."""
-        self._generation = -1
         self._restarts = 0
-        self._awaited: set[int] = set()
-        """Nodes that have not said ``killed`` yet."""
         self._interrupted_by = ""
         self._failure: Failure | None = None
         self._begin_generation(now)
@@ -66,8 +57,7 @@ class Program:
 
     def joined(self, node: int, now: float) -> Actions:
         """An agent with the right token came."""
-        self._pass_time(now)
-        self._heard_at[node] = now
+        self._hear(node, now)
         self._send(node, {"kind": "welcome", "run": self._config.run})
         if self.state in (ProgramState.STOP, ProgramState.OVER):
             self._send(node, {"kind": "stop"})
@@ -78,13 +68,14 @@ class Program:
     def message(self, node: int, message: dict[str, Any], now: float) -> Actions:
         """A message or an event of a node that joined.
 
-        Raises KeyError, TypeError, ValueError or AttributeError for one that is malformed, and then ignores it.
+        Raises KeyError, TypeError, ValueError or AttributeError for one that is malformed, and then ignores it;
+        HearsayError for one that speaks for somebody else, which must not be kept either.
         """
-        self._pass_time(now)
-        self._heard_at[node] = now
+        self._hear(node, now)
+        refuse_hearsay(node, message, self._nodes, self._config.run)
         kind = message.get("kind")
         if kind == "status":
-            self._take_status(message["ranks"], now)
+            take_status(self._pulses, message["ranks"], now)
         elif kind == "node":
             self._hostnames[node] = str(message["hostname"])
         elif kind == "port" and self.state is ProgramState.PORT and node == 0 and message["gen"] == self._generation:
@@ -118,11 +109,9 @@ class Program:
     def tick(self, now: float) -> Actions:
         """Time has passed."""
         self._pass_time(now)
-        if now - self._beat_at >= _BEAT_S:
-            self._beat_at = now
-            self._tell_nodes({"kind": "beat"})
+        self._beat(now)
         for node, heard_at in self._heard_at.items():
-            if now - heard_at > _NODE_SILENT_S and self.state not in (ProgramState.STOP, ProgramState.OVER):
+            if now - heard_at > NODE_SILENT_S and self.state not in (ProgramState.STOP, ProgramState.OVER):
                 self._lose(node, f"its agent said nothing for {now - heard_at:.0f} s", now)
         if self.state is ProgramState.RUN:
             self._watch(now)
@@ -130,14 +119,9 @@ class Program:
             self._overdue(now)
         return self._take()
 
-    def _pass_time(self, now: float) -> None:
-        missed_s, self._clock_at = now - self._clock_at, now
-        if missed_s > _MISSED_CLOCK_S:
-            # We were stopped, or the whole machine was: nobody else was silent meanwhile.
-            for pulse in self._pulses.values():
-                pulse.shift(missed_s)
-            self._heard_at = {node: at + missed_s for node, at in self._heard_at.items()}
-            self._until += missed_s
+    def _shift(self, missed_s: float) -> None:
+        for pulse in self._pulses.values():
+            pulse.shift(missed_s)
 
     # One generation after the other
 
@@ -159,14 +143,6 @@ class Program:
             own = [[rank, local_rank] for rank, at, local_rank in places if at == node]
             command = {"kind": "start", "run": config.run, "gen": self._generation, "places": own}
             self._send(node, {**command, "env": dict(config.env), "program": {**program, "group_rank": node}})
-
-    def _take_status(self, ranks: Mapping[str, Any], now: float) -> None:
-        for rank, (state, cpu_s, number, phase) in ranks.items():
-            pulse = self._pulses.get(int(rank))
-            if pulse is not None:
-                if not (isinstance(number, int) and -1e9 < cpu_s < 1e9):
-                    raise ValueError(f"a status of rank {rank} with {number!r} phases and {cpu_s!r} s of CPU time")
-                pulse.update((str(state), cpu_s, number, str(phase)), now)
 
     def _event_of_rank(self, kind: Any, event: dict[str, Any], now: float) -> None:
         rank = event["rank"]
@@ -212,7 +188,7 @@ class Program:
         heard_s = 0.0 if self._failed_at is None else now - self._failed_at
         # Who only complains of others may know of a death, or of a lost node, before we do.
         witnesses = heard_s and only_witnesses(self._exits, self._errors, self._results)
-        if heard_s >= _HEAR_ALL_S + (_NODE_SILENT_S if witnesses else 0.0):
+        if heard_s >= _HEAR_ALL_S + (NODE_SILENT_S if witnesses else 0.0):
             self._fail(first_failure(self._exits, self._errors, self._results), now)
             return
         running = {rank: pulse for rank, pulse in self._pulses.items() if rank not in self._exits}
@@ -245,7 +221,7 @@ class Program:
 
     def _give_up(self, nodes: Mapping[int, str], now: float) -> None:
         """No rank is running, and without these nodes none will."""
-        self._gone.update(nodes)
+        self._gone |= nodes.keys()
         seen = tuple(Seen(how="lost", node=node, detail=detail) for node, detail in nodes.items())
         self._failure = Failure(seen=seen, text="")
         self._stop(now)
@@ -268,9 +244,7 @@ class Program:
 
     def _kill(self, now: float) -> None:
         self.state = ProgramState.KILL
-        self._until = now + _END_S
-        self._awaited = self._heard_at.keys() - self._gone.keys()
-        self._tell_nodes({"kind": "kill", "gen": self._generation, "stacks": []})
+        self._tell_kill((), now)
         self._after_kill(now)
 
     def _after_kill(self, now: float) -> None:
@@ -296,7 +270,7 @@ class Program:
     def _lose(self, node: int, detail: str, now: float) -> None:
         if node in self._gone or self.state is ProgramState.OVER:
             return
-        self._gone[node] = detail
+        self._gone.add(node)
         if self.state in (ProgramState.GATHER, ProgramState.PORT):
             self._give_up({node: detail}, now)
         elif self.state is ProgramState.RUN:
@@ -304,7 +278,7 @@ class Program:
         elif self.state is ProgramState.KILL:
             self._awaited.discard(node)
             self._after_kill(now)
-        elif self.state is ProgramState.STOP and self._heard_at.keys() <= self._gone.keys():
+        elif self.state is ProgramState.STOP and self._all_gone():
             self._finish()
 
     def _interrupt(self, by: str, now: float) -> None:
@@ -327,8 +301,7 @@ class Program:
         elif self.state is ProgramState.TERMINATE:
             self._kill(now)
         elif self.state is ProgramState.KILL:
-            for node in self._awaited:
-                self._gone[node] = f"its agent did not say within {_END_S:.0f} s that the ranks were ended"
+            self._gone |= self._awaited
             self._awaited = set()
             self._after_kill(now)
         elif self.state is ProgramState.STOP:
@@ -338,10 +311,10 @@ class Program:
 
     def _stop(self, now: float) -> None:
         self.state = ProgramState.STOP
-        self._until = now + _END_S
+        self._until = now + END_S
         self._tell("outcome", **self._outcome())
         self._tell_nodes({"kind": "stop"})
-        if self._heard_at.keys() <= self._gone.keys():
+        if self._all_gone():
             self._finish()
 
     def _outcome(self) -> dict[str, Any]:
@@ -367,31 +340,12 @@ class Program:
         return failure.words(where, hosts)
 
     def _on(self, rank: int) -> str:
-        node = rank // self._config.nproc_per_node
+        node = self._nodes[rank]
         return f" on {self._hostnames[node]}" if node in self._hostnames else f" on node {node}"
 
     def _finish(self) -> None:
-        if self.state is not ProgramState.OVER:
-            self.state = ProgramState.OVER
-            self._tell("end")
-            self._do.over = True
-
-    # Words to others
-
-    def _tell_nodes(self, message: dict[str, Any]) -> None:
-        for node in self._heard_at:
-            self._send(node, message)
-
-    def _send(self, node: int, message: dict[str, Any]) -> None:
-        if node not in self._gone:
-            self._do.send.append((node, message))
-
-    def _tell(self, kind: str, **payload: Any) -> None:
-        self._do.events.append((kind, payload))
-
-    def _take(self) -> Actions:
-        done, self._do = self._do, Actions()
-        return done
+        self.state = ProgramState.OVER
+        self._tell_end()
 
 
 def _on_disk(pulse: Pulse) -> bool:

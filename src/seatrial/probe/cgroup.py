@@ -6,10 +6,11 @@ what stands there is not known to us.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from seatrial.probe.mounts import Mount, mounts
 
 __all__ = ["Cgroup", "read_cgroup", "throttled_s"]
 
@@ -31,22 +32,13 @@ class Cgroup:
     """CPU time per time, the tightest: 1.5 is one and a half cores."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Mount:
-    point: str
-    root: str
-    """The group that is to be seen at ``point``."""
-    version: int
-    options: tuple[str, ...]
-
-
 def read_cgroup(root: Path = Path("/")) -> Cgroup | None:
     """Where we are and what is allowed there; None where there are no control groups (macOS)."""
     paths = _paths(root)
     if not paths:
         return None
-    mounts = _mounts(root)
-    memory, cpu = (_groups(name, paths, mounts, root) for name in ("memory", "cpu"))
+    mounted = _mounts(root)
+    memory, cpu = (_groups(name, paths, mounted, root) for name in ("memory", "cpu"))
     rooms = [room for folder in memory if (room := _memory(folder)) is not None]
     quotas = [quota for folder in cpu if (quota := _quota(folder)) is not None]
     return Cgroup(
@@ -80,34 +72,21 @@ def _paths(root: Path) -> dict[str, str]:
     return paths
 
 
-def _mounts(root: Path) -> list[_Mount]:
-    """The mounted hierarchies: ``id parent dev root point options [optional ...] - type source options``."""
-    found = []
-    for line in _lines(root / "proc/self/mountinfo"):
-        left, _, right = line.partition(" - ")
-        fields, kind = left.split(), right.split()
-        if len(fields) >= 5 and len(kind) >= 1 and kind[0] in ("cgroup", "cgroup2"):
-            options = tuple(kind[2].split(",")) if len(kind) > 2 else ()
-            version = 2 if kind[0] == "cgroup2" else 1
-            found.append(_Mount(point=_plain(fields[4]), root=_plain(fields[3]), version=version, options=options))
-    return found
+def _mounts(root: Path) -> list[Mount]:
+    """The mounted hierarchies; the root of each is the group that is to be seen there."""
+    return [mount for mount in mounts(root / "proc") if mount.kind in ("cgroup", "cgroup2")]
 
 
-def _plain(text: str) -> str:
-    """Blanks and the like stand as octal escapes in mountinfo."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
-
-
-def _groups(controller: str, paths: dict[str, str], mounts: list[_Mount], root: Path) -> list[Path]:
+def _groups(controller: str, paths: dict[str, str], mounted: list[Mount], root: Path) -> list[Path]:
     """The folders of our group and of all above it, ours first; none where the controller is nowhere."""
     if controller in paths:
-        path, mounts = paths[controller], [mount for mount in mounts if controller in mount.options]
+        path, mounted = paths[controller], [mount for mount in mounted if controller in mount.options]
     elif "" in paths:
-        path, mounts = paths[""], [mount for mount in mounts if mount.version == 2]
+        path, mounted = paths[""], [mount for mount in mounted if mount.kind == "cgroup2"]
     else:
         return []
     folders = []
-    for mount in mounts:
+    for mount in mounted:
         top = root / mount.point.lstrip("/")
         below = _below(path, mount.root)
         # A container may see its own group only, under a path that is told from the outside.

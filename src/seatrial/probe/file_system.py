@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from seatrial.probe.mounts import mounts
 
 __all__ = ["FileSystem", "file_system"]
 
@@ -42,20 +43,11 @@ def file_system(folder: str, proc_root: Path = Path("/proc")) -> FileSystem:
 
 
 def _mount(place: str, proc_root: Path) -> tuple[str, str]:
-    """Type and mount point: ``id parent dev root point options [optional ...] - type source options``."""
-    try:
-        lines = (proc_root / "self" / "mountinfo").read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return "", ""
+    """Type and mount point."""
     best = ("", "")
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        fields, kind = left.split(" "), right.split(" ")[0]
-        if len(fields) < 5:
-            continue
-        # Blanks and the like stand as octal escapes. Of two mounts at one point the later one is seen.
-        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])
-        inside = place == point or place.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best[1]):
-            best = kind, point
+    for mount in mounts(proc_root):
+        inside = place == mount.point or place.startswith(mount.point.rstrip("/") + "/")
+        # Of two mounts at one point the later one is seen.
+        if inside and len(mount.point) >= len(best[1]):
+            best = mount.kind, mount.point
     return best

@@ -51,11 +51,13 @@ def lines(conclusion: Conclusion, report: Path | None = None) -> list[str]:
 
 
 def print_lines(told: list[str], stream: IO[str]) -> None:
-    """Write the lines, in colour when the stream is a terminal and NO_COLOR is unset."""
+    """Write the lines, in colour when the stream is a person's terminal and NO_COLOR is unset."""
     # A terminal that cannot show a character gets its escape.
     encoding = getattr(stream, "encoding", None) or "utf-8"
     shown = [line.encode(encoding, "backslashreplace").decode(encoding) for line in told]
-    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    # Open MPI gives its ranks a terminal, whatever it writes to itself: a file, the log of a pod.
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or "OMPI_COMM_WORLD_RANK" in os.environ
+    if plain or not stream.isatty():
         stream.write("".join(f"{line}\n" for line in shown))
         return
     styled = ((_style(line), line) for line in shown)
