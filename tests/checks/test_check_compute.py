@@ -276,6 +276,26 @@ def test_this_cpu_multiplies_rightly(context: RecordingContext) -> None:
     assert context.phases == [f"{part} round {turn}" for turn in range(3) for part in parts]
 
 
+@pytest.mark.parametrize("has_instructions", [True, False])
+def test_what_a_cpu_has_no_instructions_for_is_timed_on_a_quarter_of_the_rows(
+    context: RecordingContext, monkeypatch: pytest.MonkeyPatch, has_instructions: bool
+) -> None:
+    """An AVX2 CPU multiplies 16-bit matrices of 1024 rows in seconds: it passed its deadlines and was failed."""
+    timed: list[tuple[str, int]] = []
+
+    def one_second(_: Any, size: int, __: Params, dtype: str, ___: int) -> tuple[float, float]:
+        timed.append((dtype, size))
+        return 1.0, 1.0
+
+    monkeypatch.setattr(compute, "_has_instructions", lambda dtype: has_instructions)
+    monkeypatch.setattr(compute, "_time_gemm", one_second)
+    compute.measure(context, Params(cpu_size=64, cpu_dtypes=("fp32", "bf16"), seconds=0.001, rounds=1))
+    rows = 64 if has_instructions else 16
+    assert timed == [("fp32", 64), ("bf16", rows)]
+    speeds = {figure.variant: figure.value for figure in context.figures if figure.name == "tflops"}
+    assert speeds == {"fp32": 2 * 64**3 / 1e12, "bf16": 2 * rows**3 / 1e12}
+
+
 def test_a_wrong_product_is_seen_with_its_place(context: RecordingContext, monkeypatch: pytest.MonkeyPatch) -> None:
     right = torch.mm
 

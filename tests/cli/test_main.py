@@ -64,6 +64,31 @@ def test_a_device_that_is_not_here_is_refused(tmp_path: Path, device: str) -> No
     assert f"--device {device}: " in done.stderr
 
 
+def test_ctrl_c_while_the_command_is_still_imported_is_no_traceback(tmp_path: Path) -> None:
+    code = """
+import runpy, sys
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == "seatrial.launch.options":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, CtrlC())
+runpy.run_module("seatrial", run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "\nseatrial: stopped.\n")
+
+
+@pytest.mark.parametrize("command", ["run", "train", "launch"])
+def test_help_lists_options_only_and_the_rest_in_the_usage_line(tmp_path: Path, command: str) -> None:
+    done = _seatrial(command, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    rows = [line for line in done.stdout.partition("Options:")[2].splitlines() if line.startswith("  ")]
+    assert rows
+    assert {line[2] for line in rows} <= {"-", " "}, "every row is a flag, or goes on with its words"
+
+
 def test_reports_that_cannot_be_written_are_told_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = _seatrial("run", "smoke", "--device", "cpu", "--out", "file/reports", cwd=tmp_path)

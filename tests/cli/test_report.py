@@ -14,6 +14,8 @@ from event_streams import RUN, SCENES, fake_load, healthy, lines_of
 from seatrial.checks import registry
 from seatrial.cli.report import report
 from seatrial.errors import RequestError
+from seatrial.verdict.events import SCHEMA
+from seatrial.verdict.wire import encode
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +79,11 @@ def test_a_cut_log_is_no_pass(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path) -> None:
     assert "cannot be read" in refused(tmp_path / "nothing")
     assert "no file of events" in refused(tmp_path)
+    for run in ("reports/20260101-000000-aaaa", "reports/20260102-000000-bbbb", "reports/20260103-000000-cccc"):
+        (tmp_path / run).mkdir(parents=True)
+        if not run.endswith("cccc"):
+            (tmp_path / run / "controller.events").touch()
+    assert refused(tmp_path / "reports").endswith(f"such as {tmp_path}/reports/20260102-000000-bbbb.")
     empty = tmp_path / "empty.events"
     empty.write_bytes(b"")
     assert "no events" in refused(empty)
@@ -92,3 +99,18 @@ def test_two_runs_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "two.events"
     file.write_bytes(b"".join(lines_of(healthy().events + healthy(run="other").events)))
     assert "2 runs" in refused(file)
+
+
+def test_a_training_or_a_script_has_no_report_and_is_not_failed(tmp_path: Path) -> None:
+    run = {"kind": "run", "run": RUN, "src": "conductor", "seq": 0, "version": "0.1.0", "schema": SCHEMA}
+    file = tmp_path / "controller.events"
+    file.write_bytes(b"".join(encode({**run, "job": {"argv": ["python", "train.py"]}})))
+    assert "events of seatrial train or launch" in refused(tmp_path)
+
+
+def test_events_of_another_schema_are_refused_with_the_version_that_reads_them(tmp_path: Path) -> None:
+    """Judged, they would be a trial of which everything was lost."""
+    file = tmp_path / "old.events"
+    told = {"run": {"schema": SCHEMA + 1, "version": "7.8.9"}}
+    file.write_bytes(b"".join(lines_of([{**event, **told.get(event["kind"], {})} for event in healthy().events])))
+    assert f"seatrial 7.8.9 wrote these events, in schema {SCHEMA + 1}" in refused(file)

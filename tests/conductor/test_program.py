@@ -89,6 +89,23 @@ def test_where_all_scripts_complain_of_others_nobody_is_blamed() -> None:
     assert outcome["last_lines"] == [_CLOSED]
 
 
+def test_a_script_that_python_aborts_after_its_traceback_is_told_by_what_it_raised() -> None:
+    """A thread of Gloo that still runs when Python ends: SIGABRT is not why it failed, and a witness stays one."""
+    after = "terminate called without an active exception"
+    raised = ("[rank3]: ValueError: bad batch", "its last words", after)
+    witness = ("[rank0]: RuntimeError: Connection closed by peer", after)
+    complains = [Act(at_s=3.0, what="exit", code=-6, last=witness)]
+
+    def told(*last: str) -> str:
+        acts = {**everybody(0, *WAITS), (0, 0): complains, (0, 3): [Act(at_s=3.6, what="exit", code=-6, last=last)]}
+        return str(SimulatedProgram(config(watched=False), acts).run()["text"])
+
+    assert told(*raised) == "rank 3 on n1 was killed by signal 6 (SIGABRT) in step 7 forward: ValueError: bad batch"
+    # What is no such end: something raised long before, or nothing at all.
+    for last in (raised[:1], ("a line of another kind", after)):
+        assert told(*last) == "rank 3 on n1 was killed by signal 6 (SIGABRT) in step 7 forward"
+
+
 def test_of_two_scripts_that_end_together_the_killed_one_is_named() -> None:
     ends = {(0, 0): [Act(at_s=3.0, what="exit", code=1)], (0, 1): WAITS, (0, 2): WAITS}
     fleet = SimulatedProgram(config(watched=False), {**ends, (0, 3): [Act(at_s=3.1, what="exit", code=-9)]})

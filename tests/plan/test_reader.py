@@ -141,7 +141,7 @@ def test_only_and_skip(options: dict[str, Any], checks: tuple[str, ...], not_ask
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"only": ["trianing"]}, ["--only", "'trianing'", "did you mean training"]),
+        ({"only": ["trianing"]}, ["--only", "'trianing'", "did you mean training?"]),
         ({"skip": ["compute,"]}, ["--skip compute,", "''", "there are: training"]),
         ({"only": ["memory"]}, ["--only memory", "does not ask for memory"]),
         ({"skip": ["bootstrap"]}, ["--skip takes out bootstrap", "collectives"]),
@@ -175,7 +175,7 @@ def test_wrong_options(options: dict[str, Any], words: list[str]) -> None:
         ('level = "quick"\nlevel = "quick"\n', ["not valid TOML", "line 2"]),
         ("a = " + "9" * 5000, ["not valid TOML"]),
         ("a = " + "[" * 100_000, ["not valid TOML", "nested too deep"]),
-        ('level = "qick"', ["level", "'qick'", "did you mean quick"]),
+        ('level = "qick"', ["level", "'qick'", "did you mean quick?"]),
         ("level = 3", ["level", "3 (a whole number)", "smoke"]),
         ('checks = ["compute"]', ["deadline_s is missing"]),
         ("deadline_s = 3", ["checks is missing"]),

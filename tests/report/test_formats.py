@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ import pytest
 from event_streams import RUN, SCENES, Stream, a_plan, fake_load, healthy
 
 from seatrial.conductor.conclude import Conclusion, conclude
+from seatrial.plan.model import Setting
 from seatrial.report.console import lines, print_lines
 from seatrial.report.document import document, schema, to_text
-from seatrial.report.html import html
+from seatrial.report.html import html, plan_value
 from seatrial.report.junit import junit
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\nFINAL ACCEPTANCE: PASS\u202e"
@@ -217,6 +219,17 @@ def test_planted_faults_cannot_be_overlooked() -> None:
     assert "Planted faults:" in html(conclusion)
 
 
+def test_the_page_shows_values_as_a_plan_file_has_them() -> None:
+    assert [plan_value(value) for value in (None, True, "a", 30.0, 0.5, ["fp32", None])] == [
+        *("none", "true", '"a"', "30", "0.5", '["fp32", none]')
+    ]
+    values = {"minutes": Setting(value=30.0, origin="level quick"), "min_tflops": Setting(value=None, origin="default")}
+    plan = replace(a_plan(("compute",)), settings={"compute": {**a_plan().settings["compute"], **values}})
+    page = html(concluded(healthy(plan=plan)))
+    assert re.search(r"compute\.minutes</td>\s*<td>30</td>", page)
+    assert re.search(r"compute\.min_tflops</td>\s*<td>none</td>", page)
+
+
 def test_what_the_ranks_were_told_of_the_network_can_be_copied() -> None:
     conclusion = concluded(healthy(env={"NCCL_NET": "Socket", "OMPI_MCA_btl": "^openib; x", "HOME_TOKEN": "secret"}))
     assert "the ranks had: NCCL_NET=Socket OMPI_MCA_btl='^openib; x'" in lines(conclusion)
@@ -270,6 +283,10 @@ def test_junit_has_a_case_for_every_check_and_the_verdict() -> None:
         "trial": ["failure"],
     }
     assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("2", "1", "1")
+    said = {case.get("name"): child.get("message") for case in suite for child in case}
+    assert said["collectives"] == "NOT CHECKED (never begun)"
+    assert said["training"] == "NOT CHECKED (not asked for)"
+    assert "\nfail compute: rank 0 is slow" in "".join(suite.itertext())
 
 
 def test_charts_are_drawn_by_kind() -> None:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from seatrial.errors import RequestError
-from seatrial.worker.inject import KINDS, Fault, parse_fault, strike
+from seatrial.worker.inject import KINDS, Fault, parse_fault, parse_faults, strike
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,20 @@ def test_what_is_no_fault_is_refused_with_the_kinds_there_are(text: str) -> None
     with pytest.raises(RequestError, match="agent-kill") as refused:
         parse_fault(text)
     assert repr(text) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kill@training:2", "planted in rank 2; there are ranks 0 to 1"),
+        ("kill@memory:1", "planted in 'memory'; what is asked for is bootstrap, training"),
+    ],
+)
+def test_a_fault_that_would_never_strike_is_refused(text: str, words: str) -> None:
+    """Or else a drill with a typing error ends in a PASS, as if the fault had not been found."""
+    assert len(parse_faults(("kill@training:1", "hang@bootstrap:0"), 2, ("bootstrap", "training"))) == 2
+    with pytest.raises(RequestError, match=words):
+        parse_faults(("kill@training:1", text), 2, ("bootstrap", "training"))
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,8 @@ class _Grouped(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         by_name = {parameter.name: parameter for parameter in self.get_params(ctx)}
         for heading, options in self._told.groups.items():
-            shown = [by_name[option.name].get_help_record(ctx) for option in options]
+            # What is no option stands in the usage line, and newer versions of click have a row for it as well.
+            shown = [by_name[option.name].get_help_record(ctx) for option in options if option.flags]
             rows = [row for row in shown if row is not None]
             if options is self._told.own and (own_help := self.get_help_option(ctx)):
                 rows += filter(None, [own_help.get_help_record(ctx)])

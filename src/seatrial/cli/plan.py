@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from seatrial.plan.model import Plan
 from seatrial.plan.reader import read_plan
 from seatrial.plan.source import DEFAULT_LEVEL, LEVELS
+from seatrial.report.html import plan_value
 
 if TYPE_CHECKING:
     from seatrial.checks.base import Held
@@ -54,12 +55,13 @@ def _lines(resolved: Plan, scopes: Mapping[str, str], held: Mapping[str, tuple[H
     """The plan as aligned text: one block a check, in the order of a trial; one column width for all blocks."""
     kind = "level" if resolved.name in LEVELS else "plan"
     deadline = resolved.deadline_s
-    yield f"{kind} {resolved.name}: at most {_text(deadline.value)} s ({deadline.origin})"
+    yield f"{kind} {resolved.name}: at most {plan_value(deadline.value)} s ({deadline.origin})"
     for check, origin in resolved.not_asked.items():
         yield f"not asked for: {check} ({origin})"
     rows = {
         check: [
-            (f"  {name}", _text(setting.value), setting.origin) for name, setting in resolved.settings[check].items()
+            (f"  {name}", plan_value(setting.value), setting.origin)
+            for name, setting in resolved.settings[check].items()
         ]
         for check in resolved.checks
     }
@@ -73,14 +75,3 @@ def _lines(resolved: Plan, scopes: Mapping[str, str], held: Mapping[str, tuple[H
         told = [*rows[check], *([("  held against:", "", ""), *limits[check]] if check in limits else [])]
         for name, value, origin in told:
             yield f"{name:<{name_width}}  {value:<{value_width}}  {origin}".rstrip()
-
-
-def _text(value: Any) -> str:
-    """A value as a plan file would have it; ``none``, which TOML does not know, for a parameter that is off."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool | str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(_text(item) for item in value)}]"
-    return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)

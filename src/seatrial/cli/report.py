@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
+from seatrial import __version__
 from seatrial.errors import RequestError
+from seatrial.verdict.events import SCHEMA
 
 __all__ = ["report"]
 
@@ -57,12 +59,30 @@ def _read(paths: tuple[Path, ...]) -> tuple[list[dict[str, Any]], int]:
     names = ", ".join(map(str, paths))
     if not messages:
         raise RequestError(f"{names}: there are no events of seatrial in it; give *.events files or logs of the trial.")
-    runs = sorted({str(message.get("run")) for message in messages if message.get("kind") == "run"})
+    begun = [message for message in messages if message.get("kind") == "run"]
+    _refuse_other_runs(names, begun)
+    runs = sorted({str(message.get("run")) for message in begun})
     if len(runs) > 1:
         raise RequestError(
             f"{names}: events of {len(runs)} runs ({', '.join(map(repr, runs[:4]))}); give those of one."
         )
     return messages, decoder.damaged
+
+
+def _refuse_other_runs(names: str, begun: list[dict[str, Any]]) -> None:
+    """Raises RequestError for events that would be judged as a trial of which everything was lost."""
+    if begun and all(
+        "plan" not in each and isinstance(each.get("job"), dict) and "argv" in each["job"] for each in begun
+    ):
+        raise RequestError(
+            f"{names}: these are the events of seatrial train or launch, and only a trial (seatrial run) is judged; what"
+            " the ranks said is in the files rank*.log beside them."
+        )
+    if begun and all(type(each.get("schema")) is int and each["schema"] != SCHEMA for each in begun):
+        raise RequestError(
+            f"{names}: seatrial {begun[0].get('version')} wrote these events, in schema {begun[0]['schema']}, and this"
+            f" one, {__version__}, reads schema {SCHEMA}; make the report with that version."
+        )
 
 
 def _files(path: Path) -> list[Path]:
@@ -72,9 +92,15 @@ def _files(path: Path) -> list[Path]:
             return [path]
         if not stat.S_ISDIR(mode):
             raise RequestError(f"{path}: it is neither a file nor a folder.")
-        found = sorted(entry for entry in path.iterdir() if entry.suffix in _ENDINGS and entry.is_file())
+        found = _events_in(path)
+        runs = () if found else sorted(entry for entry in path.iterdir() if entry.is_dir() and _events_in(entry))
     except (OSError, ValueError) as error:
         raise RequestError(f"{path}: it cannot be read ({getattr(error, 'strerror', None) or error}).") from error
     if not found:
-        raise RequestError(f"{path}: there is no file of events in that folder ({', '.join(_ENDINGS)}).")
+        hint = f"; name one run of those in it, such as {runs[-1]}" if runs else ""
+        raise RequestError(f"{path}: there is no file of events in that folder ({', '.join(_ENDINGS)}){hint}.")
     return found
+
+
+def _events_in(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if entry.suffix in _ENDINGS and entry.is_file())

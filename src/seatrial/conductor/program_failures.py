@@ -17,6 +17,8 @@ _TOGETHER_S = 0.25
 _LINE = 300
 _RAISED = re.compile(r"(?:\[rank\d+\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)(?::|$).*)")
 """The line of a traceback that says what was raised; torch puts the rank before it."""
+_THREADS_LEFT = "terminate called without an active exception"
+"""A Python that ends after a traceback may be aborted, because a thread of Gloo still runs: it had failed before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +139,11 @@ def complaint(ended: Exit) -> str:
 def _last_word(ended: Exit) -> str:
     """Why a program ended, as it said: what it raised, else its last line. A signal leaves no such line."""
     lines = [line for line in ended.last_lines if line.strip()]
-    if not lines or ended.code < 0:
+    if ended.code == -signal.SIGABRT and lines and lines[-1].startswith(_THREADS_LEFT):
+        lines = [line for line in lines if _RAISED.match(line)]
+    elif ended.code < 0:
+        return ""
+    if not lines:
         return ""
     # What torch warns of at the very end is no reason.
     raised = [match[1] for line in lines if (match := _RAISED.match(line))]

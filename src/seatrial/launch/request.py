@@ -23,7 +23,7 @@ from seatrial.launch.where import place_of_job, where_of
 from seatrial.plan.model import Plan, Setting
 from seatrial.plan.reader import read_plan
 from seatrial.probe.identity import Identity
-from seatrial.worker.inject import parse_fault
+from seatrial.worker.inject import parse_faults
 
 __all__ = ["Request", "job_of", "request_of"]
 
@@ -64,9 +64,8 @@ def job_of(request: Request, identity: Identity, meeting: Meeting | None) -> tup
         place.see_that_mpi_started(where.backend, identity, "run", least=2)
     placement = TARGETS[where.target].resolve(where) if meeting is None else joined.placement(where, identity, meeting)
     planted = tuple(filter(None, os.environ.get("SEATRIAL_PLANT", "").split(";")))
-    for fault in planted:
-        parse_fault(fault)
     job = Job(run="", plan=_plan(request), planted=planted, **place_of_job(where, placement))
+    parse_faults(planted, job.world_size, job.plan.checks)
     _see_that_it_trains(job)
     return job, placement.words
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -25,7 +26,7 @@ from seatrial.probe import own_code
 from seatrial.probe.identity import Identity
 from seatrial.training.defaults import DEFAULT_MODELS, make_recipe
 from seatrial.training.recipe import Recipe
-from seatrial.worker.inject import parse_fault
+from seatrial.worker.inject import parse_faults
 from seatrial.worker.train_spec import Spawn, TrainSpec
 
 __all__ = ["TrainRequest", "resolve"]
@@ -96,7 +97,11 @@ def _refuse_contradictions(values: Mapping[str, Any]) -> None:
     ):
         if one in given and other in given:
             raise RequestError(f"{flag(one)} and {flag(other)} say the same thing twice; give one of them.")
-    refuse_numbers(values, {"nnodes": 1, "save_every": 0, "save_after": 0})
+    steps = dict.fromkeys(("save_every", "save_after", "epochs", "total_epochs", "max_steps"), 0)
+    sizes = {"nnodes": 1, "batch_size": 1, "global_batch_size": 1, "model_parallel_size": 2, "num_microbatches": 1}
+    refuse_numbers(values, {**steps, **sizes})
+    if values["lr"] is not None and not 0 < values["lr"] < math.inf:
+        raise RequestError(f"--lr {values['lr']}: a positive number is expected.")
     for name, strategies in (("model_parallel_size", ("pipeline", "tensor")), ("num_microbatches", ("pipeline",))):
         if name in given and values["strategy"] not in strategies:
             chosen = values["strategy"] or "ddp"
@@ -250,6 +255,8 @@ def _spec(
     folder = values["checkpoint_dir"]
     if folder is None and (save_every or values["max_restarts"] or values["resume"] not in ("auto", "never")):
         folder = _FOLDER
+    planted = tuple(filter(None, environ.get("SEATRIAL_PLANT", "").split(";")))
+    parse_faults(planted, world_size, ("train",))
     return TrainSpec(
         recipe=_recipe(values, world_size),
         device=here.device,
@@ -264,7 +271,7 @@ def _spec(
         profile=values["profile"],
         timeout_s=values["timeout"] or 300.0,
         debug=debug,
-        planted=tuple(filter(None, environ.get("SEATRIAL_PLANT", "").split(";"))),
+        planted=planted,
     )
 
 
@@ -295,8 +302,6 @@ def _request(
     length = f"{count} {unit}{'' if count == 1 else 's'}"
     backend = spec.backend if spec.backend != "auto" else "gloo" if spec.device == "cpu" else "nccl"
     what = f"{recipe.model}, {length}, global batch {recipe.global_batch_size}, {recipe.optimizer} lr {recipe.lr:g}"
-    for fault in spec.planted:
-        parse_fault(fault)
     strategy = recipe.strategy
     if strategy == "dp":
         strategy += " (for old scripts; ddp is faster)"

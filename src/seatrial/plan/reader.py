@@ -98,10 +98,8 @@ class _Reading:
         level = document.get("level")
         if level is not None:
             if not isinstance(level, str) or not files.is_level(level):
-                hint = did_you_mean(level, files.LEVELS) if isinstance(level, str) else ""
-                raise RequestError(
-                    f"{where}: level is {shown(level)}, expected one of {', '.join(files.LEVELS)}{hint}."
-                )
+                hint = did_you_mean(level, files.LEVELS) if isinstance(level, str) else "."
+                raise RequestError(f"{where}: level is {shown(level)}, expected one of {', '.join(files.LEVELS)}{hint}")
             self.take(files.read_level(level), f"level {level}", of_file=False)
         else:
             for key in ("deadline_s", "checks"):
@@ -123,7 +121,7 @@ class _Reading:
         for key in document:
             if key not in self.schemas and key not in _PLAN_KEYS:
                 hint = did_you_mean(key, (*_PLAN_KEYS, *self.schemas))
-                raise RequestError(f"{where}: nobody knows the key {shown(key)}{hint}.")
+                raise RequestError(f"{where}: nobody knows the key {shown(key)}{hint}")
         if not of_file and "level" in document:
             raise RequestError(f"{where}: a level cannot start from another level; take the key level out.")
         if "deadline_s" in document:
@@ -149,7 +147,7 @@ class _Reading:
         hints = self._hints[check]
         if parameter not in hints:
             hint = did_you_mean(parameter, tuple(hints))
-            raise RequestError(f"{where}: the check {check} has no parameter {shown(parameter)}{hint}.")
+            raise RequestError(f"{where}: the check {check} has no parameter {shown(parameter)}{hint}")
         fitting = fit(value, hints[parameter])
         if fitting is MISFIT:
             raise RequestError(f"{where}: {path} is {shown(value)}, expected {expected(hints[parameter])}.")
@@ -186,7 +184,7 @@ class _Reading:
         for check in checks:
             if check not in self.schemas:
                 hint = did_you_mean(check, tuple(self.schemas))
-                raise RequestError(f"{where}: checks has {shown(check)}, which is no check{hint}.")
+                raise RequestError(f"{where}: checks has {shown(check)}, which is no check{hint}")
             if checks.count(check) > 1:
                 raise RequestError(f"{where}: checks has {check} more than once; name it once.")
         self.checks = checks

@@ -67,7 +67,7 @@ def _names(option: str, entries: Sequence[str], scopes: Mapping[str, str]) -> tu
         if name not in scopes:
             hint = did_you_mean(name, tuple(scopes))
             typed = shortened(",".join(entries))
-            raise RequestError(f"{option} {typed}: {shortened(repr(name))} is no check{hint}.")
+            raise RequestError(f"{option} {typed}: {shortened(repr(name))} is no check{hint}")
     return names
 
 

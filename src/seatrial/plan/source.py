@@ -103,7 +103,7 @@ def _read_bytes(path: str, name: str) -> bytes:
             return file.read()
     except FileNotFoundError:
         hint = did_you_mean(name, LEVELS)
-        raise RequestError(f"plan {name!r}: no level and no file has that name{hint}.") from None
+        raise RequestError(f"plan {name!r}: no level and no file has that name{hint}") from None
     except OSError as error:
         raise RequestError(f"plan {name} cannot be read: {error.strerror or error}.") from error
     except ValueError:

@@ -108,4 +108,4 @@ def shortened(text: str) -> str:
 def did_you_mean(name: str, valid: Sequence[str]) -> str:
     """The end of a sentence about a name that nobody knows: the nearest valid one, or all when none is near."""
     near = difflib.get_close_matches(name[:_SHOWN], valid, n=1)
-    return f"; did you mean {near[0]}" if near else f"; there are: {', '.join(valid)}"
+    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(valid)}."

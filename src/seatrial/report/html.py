@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from seatrial.conductor.conclude import Conclusion
 from seatrial.report import charts
 from seatrial.report.summary import comm_variables, error_lines, headline, main_figures, sentence, summary
 from seatrial.report.text import amount, moment, printable, size
 
-__all__ = ["html"]
+__all__ = ["html", "plan_value"]
 
 
 def html(conclusion: Conclusion) -> str:
@@ -57,5 +60,16 @@ def _settings(conclusion: Conclusion) -> list[tuple[str, str, str]]:
     for check, table in tables.items() if isinstance(tables, dict) else ():
         for name, pair in table.items() if isinstance(table, dict) else ():
             value, origin = pair if isinstance(pair, list) and len(pair) == 2 else (pair, "")
-            rows.append((f"{check}.{name}", str(value), str(origin)))
+            rows.append((f"{check}.{name}", plan_value(value), str(origin)))
     return rows + [(f"env.{name}", value, "the command") for name, value in comm_variables(conclusion).items()]
+
+
+def plan_value(value: Any) -> str:
+    """A value as a plan file would have it; ``none``, which TOML does not know, for a parameter that is off."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool | str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(plan_value(item) for item in value)}]"
+    return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)

@@ -6,10 +6,12 @@ from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 from junitparser.junitparser import FinalResult
 
 from seatrial.conductor.conclude import Conclusion
-from seatrial.report.summary import headline, sentence
+from seatrial.report.summary import headline, sentence, status_word
 from seatrial.report.text import printable
 
 __all__ = ["junit"]
+
+_MOST_LACKING = 8
 
 
 def junit(conclusion: Conclusion) -> str:
@@ -21,13 +23,20 @@ def junit(conclusion: Conclusion) -> str:
         case.time = sum(step.seconds or 0.0 for step in trial.steps if (step.generation, step.check) == (0, name))
         findings = [finding for finding in conclusion.findings if finding.check == name]
         words = "\n".join(sentence(finding) for finding in findings)
-        result = _result(status, words or status)
+        ruling = conclusion.rulings.get(name)
+        lacks = ruling.absent[:_MOST_LACKING] if ruling is not None and status != "absent" else ()
+        missing = f"; lacks {printable(', '.join(lacks))}" if lacks else ""
+        result = _result(status, words or status_word(conclusion, name) + missing)
         if result is not None:
             case.result = [result]
         suite.add_testcase(case)
     case = TestCase("trial", classname="seatrial")
     words = "\n".join(
-        [headline(conclusion), *map(printable, verdict.reasons), *(sentence(found) for found in conclusion.findings)]
+        [
+            headline(conclusion),
+            *map(printable, verdict.reasons),
+            *(f"{found.severity} {printable(found.check)}: {sentence(found)}" for found in conclusion.findings),
+        ]
     )
     if verdict.status != "PASS" or verdict.interrupted:
         case.result = [_told(Failure if verdict.status == "FAIL" else Error, words)]

@@ -13,14 +13,14 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from seatrial.errors import RequestError
 
-__all__ = ["KINDS", "Fault", "parse_fault", "strike"]
+__all__ = ["KINDS", "Fault", "parse_fault", "parse_faults", "strike"]
 
 KINDS = (
     *("kill", "stop", "term", "hang", "raise", "exit", "memory", "device", "agent-kill", "agent-stop"),
@@ -49,6 +49,17 @@ def parse_fault(text: str) -> Fault:
     if match is None or match[1] not in KINDS:
         raise RequestError(f"planted fault {text!r}: expected DO@CHECK[/PHASE]:RANK with DO one of {', '.join(KINDS)}.")
     return Fault(kind=match[1], check=match[2], phase=match[3] or "", rank=int(match[4]))
+
+
+def parse_faults(texts: Iterable[str], world_size: int, checks: Collection[str]) -> tuple[Fault, ...]:
+    """All of them. Raises RequestError also for one that never strikes: a drill would pass for nothing."""
+    faults = tuple(parse_fault(text) for text in texts)
+    for fault in faults:
+        if fault.rank >= world_size:
+            raise RequestError(f"a fault is planted in rank {fault.rank}; there are ranks 0 to {world_size - 1}.")
+        if fault.check not in checks:
+            raise RequestError(f"a fault is planted in {fault.check!r}; what is asked for is {', '.join(checks)}.")
+    return faults
 
 
 def strike(faults: Iterable[Fault], rank: int, check: str, phase: str | None) -> None:
