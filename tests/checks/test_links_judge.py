@@ -100,8 +100,8 @@ class SimulatedCluster:
             for group in () if dead else part["groups"]:
                 for rank in group:
                     if len(group) > self.largest_in_time:
-                        late = {"fabric": part["fabric"], "exchanges": [1, 2]}
-                        facts.append(Fact(check="links", name="late", value=late, rank=rank, stage=stage))
+                        told_late = {"fabric": part["fabric"], "exchanges": [1, 2]}
+                        facts.append(Fact(check="links", name="late", value=told_late, rank=rank, stage=stage))
                     else:
                         figures.append(_figure("group_gbps", GBPS, "GB/s", rank, None, stage))
         return replace(evidence, figures=evidence.figures + tuple(figures), facts=evidence.facts + tuple(facts))

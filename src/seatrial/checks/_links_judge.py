@@ -257,7 +257,7 @@ def _look(told: _Told, fabric: Fabric) -> _Seen:
             each
             for rank in fabric.topology.members
             for each in told.figures.get((fact.stage, rank), ())
-            if each.name == "group_gbps" or each.peer in members
+            if each.name == "group_gbps" or (each.peer in members and each.peer != rank)
         ]
         medians = {
             each.rank: each.value
@@ -297,7 +297,7 @@ def _look(told: _Told, fabric: Fabric) -> _Seen:
 
 def _costly(cost: Cost, figures: Iterable[Figure], common: Mapping[str, Any]) -> Iterator[PairResult]:
     for each in figures:
-        if each.name == cost.figure and each.rank is not None and each.peer is not None and each.rank != each.peer:
+        if each.name == cost.figure and each.rank is not None and each.peer is not None:
             for a, b in ((each.rank, each.peer), (each.peer, each.rank))[: 2 if cost.both_ways else 1]:
                 yield PairResult(source=a, target=b, latency_s=each.value + cost.floor, **common)
 
@@ -314,7 +314,7 @@ def _group(
     why += [f"rank {member} told nothing" for member in members if member not in medians]
     gbps = None if why else median([medians[member] for member in members])
     told_below = 0.9
-    if gbps and asked["tell_below_gbps"]:
+    if gbps and asked.get("tell_below_gbps"):
         told_below = asked["tell_below_gbps"] / gbps
     elif gbps:  # nothing was known to be healthy, and all exchanges are told
         pairs = [each for each in pairs if each.failed or (each.gbps or 0.0) < told_below * gbps]

@@ -17,8 +17,16 @@ if TYPE_CHECKING:
     from seatrial.worker.context import Context
 
 __all__ = [
-    *("STARVED", "TELL_EVERY_S", "Check", "Held", "Scope", "Stage"),
-    *("held_by_user", "holds", "last_told", "sound"),
+    "STARVED",
+    "TELL_EVERY_S",
+    "Check",
+    "Held",
+    "Scope",
+    "Stage",
+    "held_by_user",
+    "holds",
+    "last_told",
+    "sound",
 ]
 
 STARVED = 0.8
