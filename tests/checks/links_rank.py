@@ -19,6 +19,7 @@ from seatrial.checks.links import Params, measure
 
 rank, size, port = (int(word) for word in sys.argv[1:4])
 store = dist.TCPStore("127.0.0.1", port, None, rank == 0, timedelta(seconds=30), wait_for_workers=False)
+params = Params(**json.loads(sys.argv[5]))
 context = LoneContext(
     check="links",
     rank=rank,
@@ -27,9 +28,10 @@ context = LoneContext(
     ranks=tuple(range(size)),
     store=store,
     stage="round 1",
+    timeout_s=params.timeout_s,
     given={"round": json.loads(sys.argv[4])},
 )
-measure(context, Params(**json.loads(sys.argv[5])))
+measure(context, params)
 # The store lives in rank 0: it goes last.
 store.add("left", 1)
 if rank == 0:

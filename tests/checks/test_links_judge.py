@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 import pytest
 
-from seatrial.checks.links import CHECK, Params
+from seatrial.checks.links import CHECK, MOST_RESENT, Params
 from seatrial.probe import own_code
 from seatrial.verdict.circle import circle
 from seatrial.verdict.evidence import Evidence, RankSeen
@@ -32,6 +33,12 @@ class SimulatedCluster:
     late_us: Mapping[int, float] = field(default_factory=dict)
     resent: Mapping[tuple[int | None, int | None], float] = field(default_factory=dict)
     """As ``slow``: the share of TCP's segments that is sent again; where it is not told it is 0."""
+    crowd_resends: float = 0.0
+    """So much more for each pair that is at work at the same time."""
+    largest_in_time: int = 10_000
+    """Larger groups have no time for all their exchanges."""
+    lacks: frozenset[int] = frozenset()
+    """Ranks that are not there: their node has fewer."""
     rounds: list[dict[str, Any]] = field(default_factory=list)
 
     def evidence(self) -> Evidence:
@@ -45,6 +52,7 @@ class SimulatedCluster:
                 kind="",
             )
             for rank in range(self.nodes * self.nproc_per_node)
+            if rank not in self.lacks
         }
         return Evidence(
             ranks=ranks, asked=tuple(ranks), figures=(), facts=(), backend="gloo", device_type=self.device_type
@@ -65,6 +73,7 @@ class SimulatedCluster:
             first = min(rank for group in (part["groups"] or part["pairs"]) for rank in group)
             facts.append(Fact(check="links", name="asked", value=asked, rank=first, stage=stage))
             pairs = part["pairs"] or [pair for group in part["groups"] for some in circle(group) for pair in some]
+            resent = dict[int, dict[int, float]]()
             dead = [pair for pair in pairs if not (self.rate(*pair) and self.rate(*pair[::-1]))]
             for a, b in pairs:
                 if [a, b] in dead or (a, b) in dead:
@@ -73,17 +82,28 @@ class SimulatedCluster:
                     facts.append(Fact(check="links", name="failed", value={"peer": a, **reason}, rank=b, stage=stage))
                     continue
                 for source, target in ((a, b), (b, a)):
-                    rate = self.rate(source, target)
-                    if part["tell_below_gbps"] is None or rate < part["tell_below_gbps"]:
+                    rate, below = self.rate(source, target), part["tell_below_gbps"]
+                    share = self.resent_share(source, target) + self.crowd_resends * (part["at_once"] - 1)
+                    if below is None or rate < below:
                         figures.append(_figure("gbps", rate, "GB/s", source, target, stage))
-                        share = self.resent_share(source, target)
                         figures.append(_figure("resent_share", share, "1", source, target, stage))
+                    else:
+                        resent.setdefault(source, {})[target] = share
                 if part["pairs"]:
                     late = max(self.late_us.get(a, 0.0), self.late_us.get(b, 0.0))
                     figures.append(_figure("latency_us", 50.0 + late, "us", a, b, stage))
-            if not dead:
-                for rank in (rank for group in part["groups"] for rank in group):
-                    figures.append(_figure("group_gbps", GBPS, "GB/s", rank, None, stage))
+            for source, shares in resent.items():
+                most = MOST_RESENT + median(shares.values())
+                for target in sorted(shares, key=shares.__getitem__)[-4:]:
+                    if shares[target] > most:
+                        figures.append(_figure("resent_share", shares[target], "1", source, target, stage))
+            for group in () if dead else part["groups"]:
+                for rank in group:
+                    if len(group) > self.largest_in_time:
+                        told_late = {"fabric": part["fabric"], "exchanges": [1, 2]}
+                        facts.append(Fact(check="links", name="late", value=told_late, rank=rank, stage=stage))
+                    else:
+                        figures.append(_figure("group_gbps", GBPS, "GB/s", rank, None, stage))
         return replace(evidence, figures=evidence.figures + tuple(figures), facts=evidence.facts + tuple(facts))
 
     def trial(self, params: Params | None = None, *, most_rounds: int = 60) -> Ruling:
@@ -193,6 +213,14 @@ def test_a_node_that_loses_what_it_is_sent_is_named_though_nothing_is_slow(nodes
     assert finding.limit.value == pytest.approx(0.01)
 
 
+@pytest.mark.parametrize("nodes", [5, 17, 40])
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_a_link_that_loses_is_named_in_a_large_cluster_too(nodes: int, device_type: str) -> None:
+    link = _only(SimulatedCluster(nodes=nodes, device_type=device_type, resent={(3, 1): 0.05}).trial())
+    assert link.culprit.name == "link n1–n3"
+    assert "(from n3 to n1) makes TCP send again 5.00 %" in link.what
+
+
 def test_a_link_that_loses_is_named_and_what_is_lost_everywhere_is_nobodys() -> None:
     link = _only(SimulatedCluster(nodes=5, resent={(3, 1): 0.05}).trial())
     assert link.culprit.name == "link n1–n3"
@@ -220,6 +248,52 @@ def test_a_search_that_was_cut_short_is_no_pass(slow: Slow) -> None:
         cut = SimulatedCluster(nodes=6, slow=slow).trial(most_rounds=most_rounds)
         assert cut.absent
         assert {f.culprit for f in cut.findings} <= {f.culprit for f in full.findings}
+
+
+@pytest.mark.parametrize("nodes", [6, 16, 40])
+def test_what_many_at_once_make_tcp_send_again_is_measured_again_with_fewer(nodes: int) -> None:
+    """Also the link that loses no more than the crowd does."""
+    crowded = SimulatedCluster(nodes=nodes, crowd_resends=0.01)
+    ruling = crowded.trial()
+    assert (ruling.findings, ruling.absent) == ((), ())
+    link = _only(SimulatedCluster(nodes=nodes, crowd_resends=0.01, resent={(3, 1): 0.03}).trial())
+    assert link.culprit.name == "link n1–n3"
+
+
+def test_what_a_group_had_no_time_for_is_no_pass_and_not_asked_for_again() -> None:
+    cluster = SimulatedCluster(nodes=20, largest_in_time=19)
+    ruling = cluster.trial()
+    assert ruling.findings == ()
+    assert any("time for all exchanges of 1 groups (raise links.timeout_s)" in text for text in ruling.absent)
+    assert any("pairs were not measured" in text for text in ruling.absent)
+    assert sum(bool(part["groups"]) for told in cluster.rounds for part in told["parts"]) == 1
+
+
+def test_a_group_that_is_asked_while_nothing_was_healthy_yet_is_judged_by_its_own() -> None:
+    """The first pairs of a large cluster lie on links that are all dead."""
+    order = [tuple(pair) for pair in _first_pairs(20)]
+    dead: Slow = {key: 0.0 for a, b in order for key in ((a, b), (b, a))}
+    ruling = SimulatedCluster(nodes=20, slow=dead).trial()
+    assert any(finding.severity == "fail" for finding in ruling.findings)
+
+
+def _first_pairs(nodes: int) -> list[list[int]]:
+    cluster = SimulatedCluster(nodes=nodes)
+    cluster.trial(most_rounds=1)
+    (part,) = cluster.rounds[0]["parts"]
+    found: list[list[int]] = part["pairs"]
+    return found
+
+
+def test_devices_that_some_nodes_have_more_of_are_measured_where_two_have_them() -> None:
+    """Of three nodes with two devices each one has a single one; of two, one."""
+    slow: Slow = {(1, 3): 0.0, (3, 1): 0.0}
+    three = SimulatedCluster(nodes=3, nproc_per_node=2, device_type="cuda", slow=slow, lacks=frozenset({5}))
+    finding = _only(three.trial())
+    assert finding.culprit.ranks == (1, 3)
+    two = SimulatedCluster(nodes=2, nproc_per_node=2, device_type="cuda", lacks=frozenset({3})).trial()
+    assert (two.findings, two.absent) == ((), ())
+    assert two.unjudged == ("links: no other node has a device beside rank 1",)
 
 
 def test_processes_on_the_cpus_of_one_node_have_no_link() -> None:
@@ -268,6 +342,22 @@ def test_over_what_nothing_comes_is_at_fault_within_one_node_too() -> None:
     dead: Slow = {(1, 2): 0.0, (2, 1): 0.0}
     finding = _only(SimulatedCluster(nodes=1, nproc_per_node=4, device_type="cuda", slow=dead).trial())
     assert finding.culprit.ranks == (1, 2)
+
+
+def test_a_device_that_is_only_warned_of_takes_no_blame_off_a_dead_link() -> None:
+    """It is a little slow with all others of its node, which may be design; one of its links carries nothing."""
+    slow: Slow = {**_slow_node(1, 0.88), (1, 2): 0.0, (2, 1): 0.0}
+    ruling = SimulatedCluster(nodes=1, nproc_per_node=6, device_type="cuda", slow=slow).trial()
+    told = {(each.severity, each.culprit.kind, each.culprit.ranks) for each in ruling.findings}
+    assert told == {("warn", "device", (1,)), ("fail", "link", (1, 2))}
+
+
+def test_nodes_of_one_name_are_told_apart() -> None:
+    cluster = SimulatedCluster(nodes=5, nproc_per_node=2, slow=_slow_node(4, 0.1))
+    evidence = cluster.evidence()
+    same = {rank: replace(seen, node="localhost") for rank, seen in evidence.ranks.items()}
+    cluster.evidence = lambda: replace(evidence, ranks=same)  # type: ignore[method-assign]
+    assert _only(cluster.trial()).culprit.ranks == (4, 5)
 
 
 @pytest.mark.parametrize(

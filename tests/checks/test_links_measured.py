@@ -16,11 +16,14 @@ _PART = {"fabric": "nodes", "pairs": [], "groups": [], "turns": 1, "at_once": 1,
 _PARAMS = {"cpu_bytes": 65_536, "seconds": 0.05, "pair_timeout_s": 5.0}
 
 
-def _measured(size: int, *parts: dict[str, Any]) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+def _measured(
+    size: int, *parts: dict[str, Any], **params: float
+) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
     """Figures and facts of each rank."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    words = [str(size), str(port), json.dumps({"parts": [{**_PART, **part} for part in parts]}), json.dumps(_PARAMS)]
+    asked = json.dumps({"parts": [{**_PART, **part} for part in parts]})
+    words = [str(size), str(port), asked, json.dumps({**_PARAMS, **params})]
     script = str(Path(__file__).with_name("links_rank.py"))
     with contextlib.ExitStack() as stack:
         running = [
@@ -47,3 +50,19 @@ def test_a_pair_and_a_group_on_two_fabrics() -> None:
     assert late == {(0, 1), (2, 0)}
     assert [[each["rank"] for each in rank if each["name"] == "group_gbps"] for rank, _ in told] == [[0], [1], [2]]
     assert [[fact["name"] for fact in facts] for _, facts in told] == [["asked", "asked"], [], []]
+
+
+@pytest.mark.slow
+def test_a_small_group_is_not_waited_for_by_a_large_one() -> None:
+    """Three have three turns, two have one."""
+    told = _measured(5, {"groups": [[0, 1, 2], [3, 4]], "tell_below_gbps": 1e9})
+    assert [sum(each["name"] == "gbps" for each in rank) for rank, _ in told] == [2, 2, 2, 1, 1]
+    assert [sum(each["name"] == "group_gbps" for each in rank) for rank, _ in told] == [1] * 5
+
+
+@pytest.mark.slow
+def test_a_group_without_time_for_all_its_exchanges_says_so_and_tells_no_median() -> None:
+    told = _measured(2, {"groups": [[0, 1]]}, pair_timeout_s=0.9e-3, timeout_s=1e-3)
+    for rank, facts in told:
+        assert [each["name"] for each in rank] == []
+        assert [each["value"] for each in facts if each["name"] == "late"] == [{"fabric": "nodes", "exchanges": [0, 1]}]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from checks.simulated_training import SMOKE, trained
+from checks.simulated_training import SMOKE, a_figure, trained
 
 from seatrial.checks._training_held import held_up
 from seatrial.checks._training_judge import judge
@@ -73,6 +73,53 @@ def test_who_shares_its_cores_is_warned_of_with_what_was_seen() -> None:
 )
 def test_what_all_lose_alike_or_costs_little_is_nobodys(ranks: list[dict[str, float]]) -> None:
     assert judge(counted(*ranks), SMOKE).findings == ()
+
+
+def waiting(evidence: Evidence, waits: dict[int, float]) -> Evidence:
+    """Each of them waits for so long in its steps, of which 10 ms is the rest."""
+    parts = {"data_s": 0.0, "compute_s": 0.01, "optimizer_s": 0.0}
+    told = ({**parts, "wait_s": wait_s} for wait_s in waits.values())
+    figures = [
+        a_figure(name, value, rank) for rank, each in zip(waits, told, strict=True) for name, value in each.items()
+    ]
+    return replace(evidence, figures=(*evidence.figures, *figures))
+
+
+@pytest.mark.parametrize("num_others", [1, 3])
+def test_who_spins_while_it_waits_uses_up_its_quota_and_holds_nobody_up(num_others: int) -> None:
+    evidence = counted(*({} for _ in range(num_others)), {"throttled_s": 6.0})
+    alike = dict.fromkeys(range(num_others + 1), 0.005)
+    assert only(waiting(evidence, alike)).severity == "fail"
+    finding = only(waiting(evidence, {**alike, num_others: 0.03}))
+    assert (finding.severity, finding.culprit.ranks) == ("warn", (num_others,))
+    assert "while it waited itself" in finding.what
+    assert finding.action.startswith("raise the CPU limit")
+    # Who waits for a core while it waits for others holds nobody up either.
+    beside_others = counted(*({} for _ in range(num_others)), {"waited_s": 8.0})
+    assert only(waiting(beside_others, alike)).severity == "warn"
+    assert judge(waiting(beside_others, {**alike, num_others: 0.03}), SMOKE).findings == ()
+
+
+def test_what_a_quota_of_several_ranks_took_is_counted_once() -> None:
+    """Two ranks a node. Theirs is one control group, whose counter both tell: each lost 15 % of what it could use."""
+    shared = {"throttled_s": 3.0, "cpu_s": 8.5}
+    assert judge(counted({}, {}, {}, {}, shared, {**shared, "throttled_s": 3.01}), SMOKE).findings == ()
+    # Each its own group, or one that took more from both.
+    assert only(counted({}, {}, {}, {}, shared, {"cpu_s": 8.5})).culprit.ranks == (4,)
+    much = {"throttled_s": 8.0, "cpu_s": 6.0}
+    assert [each.culprit.ranks for each in judge(counted({}, {}, {}, {}, much, much), SMOKE).findings] == [(4,), (5,)]
+
+
+def test_a_clock_that_only_one_rank_could_read_is_compared_with_nobodys() -> None:
+    whole = counted({}, {"throttled_s": 6.0})
+    for rank in (0, 1):
+        facts = tuple(
+            replace(fact, value={name: value for name, value in fact.value.items() if name != "mhz"})
+            if (fact.name, fact.rank) == ("contention", rank)
+            else fact
+            for fact in whole.facts
+        )
+        assert only(replace(whole, facts=facts)).culprit.ranks == (1,)
 
 
 def test_where_nothing_was_counted_nobody_is_named() -> None:

@@ -11,6 +11,7 @@ _LEAST = {
     "event streams": 10_000,
     "control messages": 30_000,
     "arguments": 2_000,
+    "judges": 2_000,
 }
 _LEAST_IN_ALL = 100_000
 

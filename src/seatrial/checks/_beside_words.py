@@ -78,7 +78,7 @@ def _lines(seen: _Seen, other: _Seen, rank: int, when: str) -> Iterator[str]:
     faults, faults_there = seen.get("major_faults", 0.0), other.get("major_faults", 0.0)
     if faults >= max(_LEAST_FAULTS, _TIMES * faults_there):
         told.append(f"{faults:.0f} of its pages had to be read from a disk (rank {rank}: {faults_there:.0f})")
-    if seen.get("mhz", 1.0) < _SLOWER * other.get("mhz", 0.0):
+    if seen.get("mhz", math.inf) < _SLOWER * other.get("mhz", 0.0):
         told.append(f"its cores ran at {seen['mhz']:.0f} MHz (rank {rank}: {other['mhz']:.0f})")
     told += _lines_of_gpu(seen, other, rank)
     yield from (f"{when} {line}" for line in told)

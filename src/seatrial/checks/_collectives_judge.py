@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from seatrial.checks._operations import OPERATIONS, array_sizes
-from seatrial.checks.base import last_told
+from seatrial.checks.base import holds, last_told, sound
 from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.figures import Fact
 from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
@@ -21,6 +21,10 @@ __all__ = ["judge"]
 _EXACTLY = Limit(value=0, unit="1", origin="exact")
 _LINES = 8
 _NOBODY = Culprit(kind="none", name="nobody")
+_FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "unsupported": lambda value: holds(value, operation=str, reason=str),
+    "wrong_values": lambda value: holds(value, operation=str, count=int, contributors=list),
+}
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
@@ -28,6 +32,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     if len(evidence.ranks) == 1:
         what = "not checked: there is 1 rank"
         return Ruling(findings=(Finding(severity="info", check="collectives", what=what, culprit=_NOBODY),))
+    evidence = sound(evidence, _FORMS)
     evidence = replace(evidence, figures=last_told(evidence.figures))
     lacking = _lacking(evidence)
     values = [
@@ -138,7 +143,12 @@ def _trace(evidence: Evidence, wrong: Mapping[tuple[int, str], float], facts: li
 
     A rank that sees its own contribution wrong is named for certain: its own block comes to it over no link.
     """
-    pairs = {(giver, fact.rank) for fact in facts for giver in fact.value["contributors"] if fact.rank is not None}
+    pairs = {
+        (giver, fact.rank)
+        for fact in facts
+        for giver in evidence.ranks
+        if giver in fact.value["contributors"] and fact.rank is not None
+    }
     certain = {giver for giver, taker in pairs if giver == taker}
     ranks = [evidence.ranks[rank] for rank in sorted(certain)]
     culprits = [Culprit(kind="rank", name=seen.label(), ranks=(seen.rank,), nodes=(seen.node,)) for seen in ranks]

@@ -102,7 +102,8 @@ class Words:
         if named.kind in ("node", "device"):
             if self.fabric.name != BETWEEN:
                 return Culprit(kind="device", name=self.who(ranks[0]), ranks=ranks, nodes=nodes)
-            ranks = tuple(rank for rank, seen in self.evidence.ranks.items() if seen.node == nodes[0])
+            number = self.evidence.ranks[ranks[0]].node_rank
+            ranks = tuple(rank for rank, seen in self.evidence.ranks.items() if seen.node_rank == number)
             return Culprit(kind="node", name=self.who(ranks[0]), ranks=ranks, nodes=nodes)
         name = f"the fabric between {', '.join(nodes[:8])}" if len(nodes) > 1 else f"communication inside {nodes[0]}"
         return Culprit(kind="fabric", name=name, ranks=ranks, nodes=nodes)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from seatrial.checks._beside import beside
 from seatrial.checks._one_batch_judge import doubtful, judge_one_batch
-from seatrial.checks._training_held import held_up, judge_held_up
-from seatrial.checks.base import STARVED, last_told
+from seatrial.checks._training_held import held_up, is_counted, judge_held_up
+from seatrial.checks.base import STARVED, holds, last_told, sound
 from seatrial.training.references import find_reference
 from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.figures import Figure
@@ -26,6 +27,13 @@ LOSS_WINDOW = 10
 _NEEDED = ("compute_s", "accuracy", "evaluated", "runs", "digest", "one_batch")
 _SHOWN = 16
 _NOBODY = Culprit(kind="none", name="nobody can be named")
+_FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "recipe": lambda value: holds(value, key=str, workload=str, num_test=int),
+    "nonfinite": lambda value: holds(value, step=int, seed=int, ranks=list),
+    "digest": lambda value: holds(value, runs=int, digest=str),
+    "one_batch": lambda value: holds(value, scores=str, gradients=str, alike=str),
+    "contention": is_counted,
+}
 
 
 def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
@@ -33,6 +41,7 @@ def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
 
     That rank comes first and then the worst, because only so many are measured again, and nobody without the first.
     """
+    evidence = sound(evidence, _FORMS)
     fleets = [fleet for fleet in _fleets(evidence) if fleet.outliers]
     slow = [(-fleet.first[rank].value / fleet.limit.value, rank) for fleet in fleets for rank in fleet.outliers]
     slowest = [*(fleet.reference for fleet in fleets), *(rank for _, rank in sorted(slow))]
@@ -41,6 +50,7 @@ def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
     """It learns, the replicas are equal bit for bit, every test sample is counted, and no rank is wrong or slow."""
+    evidence = sound(evidence, _FORMS)
     evidence = replace(evidence, figures=last_told(evidence.figures))
     parts = [_judge_nonfinite(evidence)]
     if not parts[0].findings:
@@ -67,7 +77,7 @@ def _judge_nonfinite(evidence: Evidence) -> Ruling:
     told = next((fact.value for fact in evidence.facts if fact.name == "nonfinite"), None)
     if told is None:
         return Ruling()
-    ranks, num_ranks = tuple(told["ranks"]), len(evidence.ranks)
+    ranks, num_ranks = tuple(rank for rank in evidence.ranks if rank in told["ranks"]), len(evidence.ranks)
     # Some: those brought it in. All: what they were given was wrong already. None: only the sum over ranks was.
     apart = 0 < len(ranks) < num_ranks
     action = "run compute on it for longer." if apart else "lower training.lr; if that does not help, test the links."
@@ -178,7 +188,7 @@ def accuracy_limit(params: Params, key: str, num_runs: float) -> Limit | None:
     if reference is None:
         return None
     origin = f"reference {key}, {reference.num_seeds} seeds" + (f", {num_runs:.0f} runs" if num_runs > 1 else "")
-    return Limit(value=reference.limit(int(num_runs)), unit="1", origin=origin)
+    return Limit(value=reference.limit(int(min(max(num_runs, 1), 1e9))), unit="1", origin=origin)
 
 
 def _judge_digests(evidence: Evidence) -> Ruling:
@@ -331,9 +341,11 @@ def _not_repeated(evidence: Evidence, fleet: _Fleet, rank: int) -> Finding:
 
 def _by_rank(evidence: Evidence, name: str, *, stage: str = "measure") -> dict[int, Figure]:
     found = {figure.rank: figure for figure in evidence.figures if (figure.name, figure.stage) == (name, stage)}
-    # A time that is not above 0 was not measured.
+    # A time that is not above 0 was not measured, and what is not finite is no figure.
     return {
-        rank: found[rank] for rank in evidence.ranks if rank in found and (found[rank].value > 0 or name != "compute_s")
+        rank: found[rank]
+        for rank in evidence.ranks
+        if rank in found and abs(found[rank].value) < math.inf and (found[rank].value > 0 or name != "compute_s")
     }
 
 

@@ -5,8 +5,8 @@ Importing a check costs nothing: torch is imported inside ``measure`` only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from seatrial.verdict.evidence import Evidence
@@ -16,7 +16,18 @@ from seatrial.verdict.findings import Ruling
 if TYPE_CHECKING:
     from seatrial.worker.context import Context
 
-__all__ = ["STARVED", "TELL_EVERY_S", "Check", "Held", "Scope", "Stage", "held_by_user", "last_told"]
+__all__ = [
+    "STARVED",
+    "TELL_EVERY_S",
+    "Check",
+    "Held",
+    "Scope",
+    "Stage",
+    "held_by_user",
+    "holds",
+    "last_told",
+    "sound",
+]
 
 STARVED = 0.8
 """Who gets less of the CPU time that its threads could use is not blamed for being slow."""
@@ -52,6 +63,28 @@ def held_by_user(what: str, limit: str | None, key: str) -> Held:
     if limit is None:
         return Held(what=what, limit="none: only measured", origin=f"{key} is none")
     return Held(what=what, limit=limit, origin=f"user {key}")
+
+
+def holds(value: Any, **kinds: type) -> bool:
+    """Whether the value of a fact has these keys, each of its kind."""
+    return isinstance(value, dict) and all(isinstance(value.get(key), kind) for key, kind in kinds.items())
+
+
+def sound(evidence: Evidence, forms: Mapping[str, Callable[[Any], bool]]) -> Evidence:
+    """What a judge can read: of ranks that there are, and of the facts named in ``forms`` those that have their form.
+
+    Whoever wrote the events may have written anything, and must not take away what else is known.
+    """
+    known = {None, *evidence.ranks}
+    return replace(
+        evidence,
+        figures=tuple(each for each in evidence.figures if {each.rank, each.peer} <= known),
+        facts=tuple(
+            each
+            for each in evidence.facts
+            if each.rank in known and (each.name not in forms or forms[each.name](each.value))
+        ),
+    )
 
 
 def last_told(figures: Iterable[Figure]) -> tuple[Figure, ...]:

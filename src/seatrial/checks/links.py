@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,8 @@ _FEWEST_SEGMENTS = 200
 """Of fewer, one that was sent again would be half of what is allowed. What RDMA carries is none of TCP's."""
 _SHARE = 0.5
 """Of the time that a round has; the rest is for a last turn in which all pairs fail."""
+_MOST_TOLD = 4
+"""Of the exchanges in a group that were not slow so many are told, those of which the most was sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,8 @@ class Params:
     """Of one transfer."""
     gpu_bytes: int = 268_435_456
     seconds: float = 1.0
-    """One direction of one pair takes about so long at most; the number of its transfers shrinks to that, down to 3."""
+    """One direction of one pair takes about so long at most, in large groups less; the number of its transfers shrinks
+    to that, down to 3."""
     pair_timeout_s: float = 5.0
     """After so long without an answer a transfer has failed. Gloo tries about five times so long to meet a peer."""
     min_gbps: float | None = None
@@ -120,22 +123,24 @@ def measure(context: Context, params: Params) -> None:
             if context.rank == members[0]:
                 told = {key: mine[key] for key in ("fabric", "at_once", "repeats", "groups", "tell_below_gbps")}
                 context.fact("asked", told)
-            _Part(context, params, mine, len(members)).run()
+            _Part(context, params, mine).run()
 
 
 class _Part:
     """One rank's share of a round on one fabric."""
 
-    def __init__(self, context: Context, params: Params, asked: dict[str, Any], num_members: int) -> None:
+    def __init__(self, context: Context, params: Params, asked: dict[str, Any]) -> None:
         import torch
 
-        self._context, self._params, self._asked, self._num_members = context, params, asked, num_members
+        self._context, self._params, self._asked = context, params, asked
         self._timeout = timedelta(seconds=params.pair_timeout_s)
         size = params.cpu_bytes if context.device.type == "cpu" else params.gpu_bytes
         self._payload = torch.ones(size, dtype=torch.uint8, device=context.device.torch)
         self._word = torch.zeros(1, dtype=torch.int64, device=context.device.torch)
         self._name = f"links/{context.stage}/{asked['fabric']}"
         self._late_at = time.monotonic() + _SHARE * context.timeout_s
+        self._seconds = params.seconds
+        self._resent = dict[int, float]()
 
     def run(self) -> None:
         """Turn by turn, each beginning when all have ended the one before."""
@@ -143,9 +148,9 @@ class _Part:
             if self._context.rank in group:
                 self._run_group(group)
                 return
-        turns = self._asked["turns"]
+        turns, members = self._asked["turns"], {rank for pair in self._asked["pairs"] for rank in pair}
         for turn in range(turns):
-            if not self._wait_for_others_to_end(turn):
+            if not self._wait_for_others_to_end(turn, members):
                 return
             for a, b in self._asked["pairs"][turn::turns]:
                 if self._context.rank in (a, b):
@@ -166,15 +171,19 @@ class _Part:
 
     def _run_group(self, group: Sequence[int]) -> None:
         """Every two of the group once; who is slow is told by name, of all others only their median."""
-        store, rates = self._context.store, list[float]()
+        store, rates, is_late = self._context.store, list[float](), False
         assert store is not None  # joined in measure
+        exchanges = list(_exchanges(group, self._asked["turns"]))
+        self._seconds = min(self._params.seconds, _SHARE * self._context.timeout_s / (2 * len(exchanges)))
         broken = f"{self._name}/broken/{group[0]}"
         failed = self._meet(str(group[0]), group)
         if failed:
             store.set(broken, "")
             self._context.fact("failed", {"reason": failed})
-        for turn, pairs in enumerate(_exchanges(group, self._asked["turns"])):
-            if not self._wait_for_others_to_end(turn):
+        for turn, pairs in enumerate(exchanges):
+            if not self._wait_for_others_to_end(turn, group):
+                is_late = True
+                self._context.fact("late", {"fabric": self._asked["fabric"], "exchanges": [turn, len(exchanges)]})
                 break
             for a, b in pairs:
                 if self._context.rank not in (a, b) or store.check([broken]):
@@ -186,7 +195,11 @@ class _Part:
                     peer = b if self._context.rank == a else a
                     self._context.fact("failed", {"peer": peer, "reason": _first_line(error)})
         self._part()
-        if rates and not store.check([broken]):
+        most = MOST_RESENT + median(list(self._resent.values())) if self._resent else 0.0
+        for peer in sorted(self._resent, key=self._resent.__getitem__)[-_MOST_TOLD:]:
+            if self._resent[peer] > most:
+                self._tell_resent(peer, self._resent[peer])
+        if rates and not is_late and not store.check([broken]):
             self._context.figure("group_gbps", median(rates), "GB/s", "high")
 
     def _meet(self, name: str, ranks: Sequence[int]) -> str:
@@ -228,19 +241,25 @@ class _Part:
             before = tcp.segments()
             rates.append(self._send(ranks.index(target)))
             sent, again = (now - then for now, then in zip(tcp.segments(), before, strict=True))
+            share = again / sent if sent >= _FEWEST_SEGMENTS else None
             below = self._asked["tell_below_gbps"]
             if below is None or rates[-1] < below:
                 size = self._payload.numel()
                 self._context.figure("gbps", rates[-1], "GB/s", "high", peer=target, size_bytes=size)
-                if sent >= _FEWEST_SEGMENTS:
-                    self._context.figure("resent_share", again / sent, "1", "low", peer=target, size_bytes=size)
+                if share is not None:
+                    self._tell_resent(target, share)
+            elif share is not None:
+                self._resent[target] = share
         return rates
+
+    def _tell_resent(self, peer: int, share: float) -> None:
+        self._context.figure("resent_share", share, "1", "low", peer=peer, size_bytes=self._payload.numel())
 
     def _send(self, to: int) -> float:
         import torch.distributed as dist
 
         once_s = self._transfer_s(to)
-        number = max(_FEWEST, min(self._asked["repeats"], int(self._params.seconds / once_s)))
+        number = max(_FEWEST, min(self._asked["repeats"], int(self._seconds / once_s)))
         self._word.fill_(number)
         dist.send(self._word, to)
         return self._payload.numel() / self._of([self._transfer_s(to) for _ in range(number)]) / 1e9
@@ -270,16 +289,17 @@ class _Part:
                 dist.recv(self._word, source)
                 number = int(self._word.item())
 
-    def _wait_for_others_to_end(self, turn: int) -> bool:
-        """All of this part of the round have come to this turn; False when it is too late for another one.
+    def _wait_for_others_to_end(self, turn: int, members: Collection[int]) -> bool:
+        """All of them have come to this turn; False when it is too late for another one.
 
-        What was not measured is asked for again in a round of its own.
+        A pair that was not measured is asked for again in a round of its own. A small group has fewer turns than a
+        large one beside it, so each waits for its own members only.
         """
         store = self._context.store
         assert store is not None  # joined in measure
         self._context.phase(f"{self._asked['fabric']} turn {turn}")
-        name = f"{self._name}/turn {turn}"
-        if store.add(name, 1) == self._num_members:
+        name = f"{self._name}/{min(members)}/turn {turn}"
+        if store.add(name, 1) == len(members):
             store.set(f"{name}/all", "late" if time.monotonic() > self._late_at else "go")
         return bytes(store.get(f"{name}/all")) == b"go"
 

@@ -150,9 +150,9 @@ def clean_unless_listed(group: GroupResult, reference: float, limit: float, effe
 
 def _all_pairs(observations: Observations) -> Iterable[PairResult]:
     yield from observations.pairs
-    for group in observations.groups:
-        # A group lists the slow ones of many, unlucky ones among them: that confirms nothing, however quiet it was.
-        yield from (replace(each, at_once=max(2, each.at_once)) for each in group.slow)
+    # A group lists the slow ones of many, unlucky ones among them: that confirms nothing, however quiet it was.
+    for listed in (*(group.slow for group in observations.groups), observations.outliers):
+        yield from (replace(each, at_once=max(2, each.at_once)) for each in listed)
 
 
 def _crowd(results: Iterable[PairResult], latency: bool) -> list[tuple[float, int]]:

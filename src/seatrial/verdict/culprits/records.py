@@ -134,6 +134,8 @@ class Observations:
     alone: tuple[Alone, ...] = ()
     digests: tuple[Digest, ...] = ()
     phases: tuple[Phase, ...] = ()
+    outliers: tuple[PairResult, ...] = ()
+    """Latencies that stood out in groups; of the other exchanges there nothing is known."""
     rounds: int = 0
     """How many rounds were asked for and answered."""
 

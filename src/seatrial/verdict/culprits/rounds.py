@@ -61,7 +61,7 @@ def next_round(
     if first is not None:
         return first
     all_steps = (_once_more, trace_groups, _suspects, _thinner_pairs, thinner_groups, in_groups)
-    for latency, steps in ((False, all_steps), (True, (_once_more, _suspects))):
+    for latency, steps in ((False, all_steps), (True, (_once_more, _suspects, _thinner_pairs))):
         rates = gather(observations, topology, limits, latency=latency)
         sides = weigh(rates, broken)
         scene = Scene(
