@@ -4,6 +4,8 @@ As root, once tools/make_base_image.sh has made BASE_IMAGE and FOLDER/containers
 stands in for python:slim, and PREFIX-slim, which is BASE_IMAGE without Python, for debian:bookworm-slim. torch comes
 from where pip finds it on this machine (TORCH_PIP_ARGS chooses): its settings, and the folders that they name, are
 seen while an image is built, and are not in it.
+
+Exit code 75: nothing can be fetched here, so the Dockerfiles were not tried. 1: a step of one has failed all the same.
 """
 
 from __future__ import annotations
@@ -42,6 +44,15 @@ ENV PATH=/opt/venv/bin:/usr/bin:/bin PIP_CONSTRAINT=/etc/pip-constraint.txt
 """
 
 
+# As the first step of each image fetches; a mirror that does not answer is no mere warning.
+_FETCHING = r"""
+ARG BASE
+FROM ${BASE}
+RUN apt-get update -q -o APT::Update::Error-Mode=any
+"""
+_CANNOT_FETCH = 75
+
+
 def main() -> None:
     """Do what the first lines say."""
     if len(sys.argv) != 4:
@@ -52,7 +63,12 @@ def main() -> None:
 
     def build(name: str, *words: str, file: str = "deploy/images/Dockerfile", **told: str) -> None:
         arguments = [f"--build-arg={key}={value}" for key, value in told.items()]
-        _podman("build", "-q", "--pull-never", "-f", file, *words, *arguments, "-t", f"{prefix}-{name}", ".")
+        words = ("--pull-never", "-f", file, *words, *arguments, "-t", f"{prefix}-{name}", ".")
+        if (why := _failure("podman", "build", "-q", *words)) is None:
+            return
+        print(f"build_images: {why}", file=sys.stderr)
+        _see_that_it_can_fetch(folder, base, torch)
+        sys.exit(f"build_images: {file} is at fault: what it fetches can be fetched here")
 
     torch = " ".join(["torch", *os.environ.get("TORCH_PIP_ARGS", "").split()])
     # The first one makes the layers with torch, which the next two take over.
@@ -91,10 +107,23 @@ def _written(file: Path, text: str) -> str:
     return str(file)
 
 
-def _podman(*words: str) -> None:
-    done = subprocess.run(["podman", *words], cwd=_ROOT, text=True, capture_output=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"build_images: podman {' '.join(words)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
+def _see_that_it_can_fetch(folder: Path, base: str, torch: str) -> None:
+    """Exit with _CANNOT_FETCH unless packages of the distribution, in a container, and those of pip can be had."""
+    file = _written(folder / "fetching.Dockerfile", _FETCHING)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--no-deps", "--ignore-installed"]
+    why = _failure("podman", "build", "-q", "--no-cache", "--pull-never", "-f", file, f"--build-arg=BASE={base}", ".")
+    for package in (["hatchling"], torch.split()):
+        why = why or _failure(*pip, "--no-cache-dir", *package)
+    if why is not None:
+        print(f"build_images: nothing can be fetched here: {why}", file=sys.stderr)
+        sys.exit(_CANNOT_FETCH)
+
+
+def _failure(*words: str) -> str | None:
+    done = subprocess.run(words, cwd=_ROOT, text=True, capture_output=True, check=False)
+    if done.returncode == 0:
+        return None
+    return f"{' '.join(words)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 # make_base_image.sh FOLDER IMAGE: for the tests with podman, an image with the Debian and the Python of this machine, so that
 # the torch here can be mounted into it. As root, with podman, runc and debootstrap; a minute, nothing if podman has it already.
 # FOLDER/containers.conf is written always: podman is to be started with CONTAINERS_CONF naming it.
+# Exit code 75: the mirror of the distribution cannot be reached.
 set -euo pipefail
 folder=$(realpath "$1") image=$2
 mkdir -p "$folder"
@@ -22,13 +23,18 @@ podman image exists "$image" && exit
 . /etc/os-release
 mirror=$(apt-get indextargets --format '$(CODENAME) $(REPO_URI)' |
   awk -v wanted="$VERSION_CODENAME" '$1 == wanted && !found++ { print $2 }')
+[ -n "$mirror" ] || { echo "make_base_image.sh: apt names no mirror for $VERSION_CODENAME; see /etc/apt" >&2; exit 1; }
 root=$(mktemp -d)
 # Not into what debootstrap may have left mounted there.
 trap 'rm -rf --one-file-system "$root"' EXIT
 # Where Ubuntu has tini and Open MPI.
 [ "$ID" = ubuntu ] && components=main,universe || components=main
 debootstrap --variant=minbase --include=ca-certificates,python3 --components="$components" \
-  "$VERSION_CODENAME" "$root/base" "$mirror" > "$root/log" || { tail -n 20 "$root/log" >&2; exit 1; }
+  "$VERSION_CODENAME" "$root/base" "$mirror" > "$root/log" || {
+  tail -n 20 "$root/log" >&2
+  /usr/lib/apt/apt-helper download-file "${mirror%/}/dists/$VERSION_CODENAME/Release" "$root/Release" >&2 || exit 75
+  exit 1
+}
 # As in images of registries: any user may write there, and podman gives a volume at this place the mode of the folder.
 chmod 1777 "$root/base/dev/shm"
 tar -C "$root/base" -c . | podman import --change 'CMD ["/bin/bash"]' \

@@ -72,9 +72,11 @@ class StubConductor:
         return [message for message in self.heard if message["kind"] == kind]
 
     def hear_out(self) -> int:
-        """All the rest, and the exit code of the agent."""
+        """All the rest, and the exit code of the agent, which waits for us to hang up after its last words."""
         with contextlib.suppress(AssertionError):
             self.until(lambda message: False)
+        with contextlib.suppress(OSError):  # one that was killed has hung up for both
+            self.connection.shutdown(socket.SHUT_WR)
         return self.agent.wait(20)
 
     def kept(self) -> list[dict[str, Any]]:

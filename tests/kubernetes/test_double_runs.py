@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from collections.abc import Collection
 
 import pytest
 from kubernetes.double.cluster import Cluster
@@ -15,13 +16,14 @@ pytestmark = pytest.mark.cluster
 _NEEDS_MPIRUN = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
 
 
-def _targets() -> list[object]:
-    return [pytest.param(name, marks=_NEEDS_MPIRUN if "mpi" in name else ()) for name in TARGETS]
+def _targets(slow: Collection[str] = ()) -> list[object]:
+    marks = {name: [_NEEDS_MPIRUN] * ("mpi" in name) + [pytest.mark.slow] * (name in slow) for name in TARGETS}
+    return [pytest.param(name, marks=marks[name]) for name in TARGETS]
 
 
-# With one process a pod those pass that are driven (test_driven_targets.py).
+# The other targets, and these with one process a pod, pass where they are driven (test_driven_targets.py).
 @pytest.mark.parametrize("nproc_per_node", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("target", _targets())
+@pytest.mark.parametrize("target", _targets(slow=("jobset", "pytorchjob", "trainjob", "trainjob-mpi")))
 def test_a_trial_passes(target: str, nproc_per_node: int, cluster: Cluster) -> None:
     end, log = run_in(cluster, ("run", "--", "smoke"), target, nproc_per_node)
     assert end != "Failed", log
@@ -29,7 +31,8 @@ def test_a_trial_passes(target: str, nproc_per_node: int, cluster: Cluster) -> N
     assert f"{2 * nproc_per_node} processes as" in log
 
 
-@pytest.mark.parametrize("target", _targets())
+# That of a job is driven, too (test_driven_programs.py).
+@pytest.mark.parametrize("target", _targets(slow=("job",)))
 def test_a_training_comes_to_the_same_parameters_as_on_this_machine(target: str, cluster: Cluster) -> None:
     end, log = run_in(cluster, TRAINING, target)
     assert end != "Failed", log
@@ -47,20 +50,6 @@ def test_without_what_an_operator_adds_it_fails_and_says_so(target: str, variabl
     word = {"RANK": "SEATRIAL_NODE_RANK", "PET_NODE_RANK": "SEATRIAL_NODE_RANK"}.get(variable, variable)
     word = "SEATRIAL_NODE_RANK" if variable == "JOB_COMPLETION_INDEX" else word.removeprefix("PET_")
     assert word in log
-
-
-def test_a_script_is_launched_from_a_claim(cluster: Cluster) -> None:
-    (cluster.claim("code") / "script.py").write_text(
-        "import os, torch, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "told = torch.tensor([10 ** int(os.environ['GROUP_RANK'])])\n"
-        "dist.all_reduce(told)\n"
-        "print('nodes', told.item())\n"
-        "dist.destroy_process_group()\n"
-    )
-    end, log = run_in(cluster, ("launch", "--pvc=code:/code", "--", "/code/script.py"), "job")
-    assert end != "Failed", log
-    assert "nodes 11" in log
 
 
 @pytest.mark.parametrize("init", ["tcp://trial-1-master-0:23457", "file:///shared/meet"])

@@ -13,9 +13,16 @@ from kubernetes.runs import TARGETS
 pytestmark = pytest.mark.cluster
 
 
+# Applied by hand, job and mpijob pass with two processes a pod (test_double_runs.py).
 @pytest.mark.parametrize(
     ("target", "nproc_per_node"),
-    [*((target, 1) for target in TARGETS), ("jobset", 2), pytest.param("mpijob", 2, marks=pytest.mark.slow)],
+    [
+        pytest.param(
+            target, count, marks=() if count == (1 if target in ("job", "mpijob") else 2) else pytest.mark.slow
+        )
+        for target in TARGETS
+        for count in (1, 2)
+    ],
 )
 def test_a_trial_is_driven_to_a_pass(target: str, nproc_per_node: int, tmp_path: Path) -> None:
     if "mpi" in target and shutil.which("mpirun") is None:

@@ -18,6 +18,7 @@ from launch.kubectl_script_double import scripted
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.kubernetes.manifest import manifest
 from seatrial.kubernetes.trainjob import PATCHES
+from seatrial.launch import kubernetes_live
 from seatrial.launch.job import Job
 from seatrial.launch.kubectl import Kubectl
 from seatrial.launch.kubernetes import Pods
@@ -32,6 +33,9 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 _UNSCHEDULABLE = [
     {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available."}
 ]
+
+
+_ITS_LOG_ENDS = ("'logs trial-1-1-x'*", "echo its last line")
 
 
 def waiting(number: int, **changes: Any) -> dict[str, Any]:
@@ -196,9 +200,15 @@ def test_somebody_deletes_it_before_it_runs(tmp_path: Path) -> None:
     assert cluster.told.interrupted
 
 
-def test_a_pod_that_is_evicted_before_the_first_one_runs(tmp_path: Path) -> None:
+@pytest.fixture
+def soon_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is on its way from the script comes at once."""
+    monkeypatch.setattr(kubernetes_live, "_GONE_S", 0.3)
+
+
+def test_a_pod_that_is_evicted_before_the_first_one_runs(tmp_path: Path, soon_gone: None) -> None:
     evicted = waiting(1, spec__nodeName="gpu-1", status__phase="Failed", status__reason="Evicted")
-    cluster = Cluster(tmp_path, [waiting(0), evicted])
+    cluster = Cluster(tmp_path, [waiting(0), evicted], _ITS_LOG_ENDS)
     attempt = cluster.attempt()
     attempt.hold()
     assert attempt.end(keep=False) == []
@@ -207,14 +217,15 @@ def test_a_pod_that_is_evicted_before_the_first_one_runs(tmp_path: Path) -> None
     assert by == "the cluster: pod trial-1-1-x on node gpu-1 was evicted"
 
 
-def test_a_pod_that_fails_before_the_first_one_runs(tmp_path: Path) -> None:
+def test_a_pod_that_fails_before_the_first_one_runs(tmp_path: Path, soon_gone: None) -> None:
     state = {"terminated": {"exitCode": 3, "reason": "Error"}}
     failed = waiting(1, status__phase="Failed", status__containerStatuses=[{"name": "seatrial", "state": state}])
-    told = str(Cluster(tmp_path, [waiting(0), failed]).failure())
+    told = str(Cluster(tmp_path, [waiting(0), failed], _ITS_LOG_ENDS).failure())
     assert "pod trial-1-1-x ended with exit code 3 before the first pod has run; its log is in" in told
+    assert (tmp_path / "trial-1-1-x.log").read_text() == "its last line\n"
 
 
-def test_a_workload_that_is_given_up_before_a_pod_was_seen(tmp_path: Path) -> None:
+def test_a_workload_that_is_given_up_before_a_pod_was_seen(tmp_path: Path, soon_gone: None) -> None:
     why = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "the limit is reached"}
     (tmp_path / "job").write_text(json.dumps({"status": {"conditions": [why]}}))
     told = str(Cluster(tmp_path, [], ("'get job'*", f"cat {tmp_path}/job")).failure())
