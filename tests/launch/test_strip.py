@@ -15,13 +15,24 @@ SOURCES = {str(path): content.decode() for path, content in package_files().item
 
 def statements(source: str) -> list[str]:
     """The program: what stands in which line, without what does nothing and what takes its place."""
-    tree = ast.parse(source, feature_version=(3, 10))
+    tree = program(source)
     fields = {id(field) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for field in node.body}
     return [
         f"{node.lineno}: {ast.dump(untyped(node, fields)) if not isinstance(node, Blocks) else type(node).__name__}"
         for node in ast.walk(tree)
         if isinstance(node, ast.stmt) and not is_text(node) and not isinstance(node, ast.Pass) and not is_list(node)
     ]
+
+
+def program(source: str) -> ast.Module:
+    """Without imports that only a type checker makes."""
+    tree = ast.parse(source, feature_version=(3, 10))
+    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and is_for_types(node))]
+    return tree
+
+
+def is_for_types(node: ast.If) -> bool:
+    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def untyped(node: ast.stmt, fields: set[int]) -> ast.stmt:
@@ -54,7 +65,7 @@ def is_text(node: ast.AST) -> bool:
 
 def heads(source: str) -> Iterator[str]:
     """Of blocks what is not in them: names, arguments without their types, decorators, conditions."""
-    tree = ast.parse(source)
+    tree = program(source)
     postponed = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
     for node in ast.walk(tree) if postponed else ():
         if isinstance(node, ast.arg):
@@ -231,3 +242,10 @@ def kept(here: (int)) -> (
         "",
     ]
     compile(stripped(postponed), "x", "exec")
+
+
+def test_imports_for_types_go_and_others_stay() -> None:
+    source = "if TYPE_CHECKING:\n    from a import B\n\n    from c import D\nif other:\n    import e\n"
+    postponed = "from __future__ import annotations\n"
+    assert stripped(postponed + source) == postponed + "\n\n\n\nif other:\n    import e\n"
+    assert "from a import B" in stripped(source), "types that are not postponed may be read"

@@ -75,8 +75,8 @@ def _refuse_other_runs(names: str, begun: list[dict[str, Any]]) -> None:
         "plan" not in each and isinstance(each.get("job"), dict) and "argv" in each["job"] for each in begun
     ):
         raise RequestError(
-            f"{names}: these are the events of seatrial train or launch, and only a trial (seatrial run) is judged; what"
-            " the ranks said is in the files rank*.log beside them."
+            f"{names}: these are the events of seatrial train or launch, and only a trial (seatrial run) is judged;"
+            " what the ranks said is in the files rank*.log beside them."
         )
     if begun and all(type(each.get("schema")) is int and each["schema"] != SCHEMA for each in begun):
         raise RequestError(

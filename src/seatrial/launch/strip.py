@@ -1,5 +1,5 @@
 """Python source without what nothing needs that runs it: comments, docstrings, ``__all__``, types of functions and
-variables, spaces. On the same lines.
+variables, imports for types, spaces. On the same lines.
 
 By places in the text, not by ``ast.unparse``: what that writes differs from Python to Python.
 """
@@ -72,7 +72,7 @@ def _untyped(source: str) -> str:
 
 
 def _types(tree: ast.Module, text: bytes, starts: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where in the text types stand, from the colon or the arrow on, and the whole of ``__all__``."""
+    """Where in the text types stand, from the colon or the arrow on, and the whole of ``__all__`` and TYPE_CHECKING."""
 
     def cut(begin: int, annotation: ast.expr) -> Iterator[tuple[int, int]]:
         # A bracket around a type is none of the type's: then it stays.
@@ -81,7 +81,10 @@ def _types(tree: ast.Module, text: bytes, starts: Sequence[int]) -> Iterator[tup
 
     fields = {id(field) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for field in node.body}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
+        if node in tree.body and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            assert not node.orelse
+            yield _begin(node, starts), _end(node, starts)
+        elif isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
             yield _begin(node, starts), _end(node, starts)
         elif isinstance(node, ast.AnnAssign) and node.value is not None and id(node) not in fields:
             # Over several lines it is its own brackets that keep them together.
