@@ -13,14 +13,24 @@ from seatrial.verdict.fold import fold
 
 
 def silent(
-    nodes: int, *who: int, how: str = "silent", conductor: str = "gpu-0", hostnames: Sequence[str] = ()
+    nodes: int,
+    *who: int,
+    how: str = "silent",
+    conductor: str = "gpu-0",
+    hostnames: Sequence[str] = (),
+    lost: str = "",
 ) -> tuple[Finding, ...]:
-    """What is told of nodes ``gpu-0`` and so on, some of which were no longer heard in the collectives."""
+    """What is told of nodes ``gpu-0`` and so on, some of which were no longer heard in the collectives.
+
+    ``lost``: the first event of this kind is.
+    """
     stream = Stream(nodes, nodes=nodes, conductor=conductor, hostnames=hostnames).until("collectives")
     left = tuple(sorted(set(range(nodes)) - set(who)))
     stream.trouble(*({"node": node, "how": how, "waited_s": 15.2} for node in who), waiting=left)
     stream.kill(*left)
-    return blame(fold(stream.close(ranks=False, nodes=left).events))
+    events = stream.close(ranks=False, nodes=left).events
+    gone = next((event for event in events if event["kind"] == lost), None)
+    return blame(fold([event for event in events if event is not gone]))
 
 
 def test_who_is_silent_while_another_is_heard_over_the_network_is_named() -> None:
@@ -36,10 +46,17 @@ def test_of_two_nodes_one_of_which_conducts_it_cannot_be_told_which_end_it_is() 
     assert finding.culprit == Culprit(
         kind="link", name="link gpu-0–gpu-1, endpoints not separable", nodes=("gpu-0", "gpu-1")
     )
-    assert finding.what == (
-        "node gpu-1 fell silent in collectives for 15 s: it, or the network between it and gpu-0, where the trial is "
-        "conducted"
-    )
+    assert finding.what == ("node gpu-1 fell silent in collectives for 15 s: it, or the network between it and gpu-0")
+
+
+@pytest.mark.parametrize("conductor", ["gpu-0", "laptop"])
+@pytest.mark.parametrize("lost", ["run", "node"])
+def test_where_events_were_lost_it_is_not_known_where_it_is_conducted_and_nobody_is_named(
+    conductor: str, lost: str
+) -> None:
+    (finding,) = silent(2, 1, conductor=conductor, lost=lost)
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+    assert "events were lost" in finding.what
 
 
 def test_a_connection_that_was_closed_is_the_word_of_its_own_end() -> None:

@@ -37,8 +37,8 @@ def _conducting(scene: Scene) -> frozenset[int] | None:
     """The nodes that are the machine of the conductor; None: that is not known."""
     name = scene.trial.conductor_hostname
     found = [seen for seen in scene.trial.nodes if seen.hostname == name]
-    # Several machines of one name: it may be any of them.
-    known = bool(name) and len({seen.address for seen in found}) < 2
+    # Several machines of one name: it may be any of them. And what was lost may be where it is.
+    known = bool(name) and len({seen.address for seen in found}) < 2 and not scene.trial.missing
     return frozenset(seen.node for seen in found) if known else None
 
 
@@ -93,16 +93,17 @@ def _all_but_one(scene: Scene, entries: Mapping[int, TroubleSeen], node: int, *,
 
 
 def _one_of_two(scene: Scene, silent: tuple[int, TroubleSeen], *, other: int) -> Finding:
-    """Nobody else hears either of them."""
+    """The other may be where the trial is conducted, and nobody else hears either of them."""
     node, entry = silent
     gone, left = scene.trial.hostname(node), scene.trial.hostname(other)
-    nodes = tuple(sorted((gone, left)))
+    nodes, lost = tuple(sorted((gone, left))), bool(scene.trial.missing)
+    link = Culprit(kind="link", name=f"link {nodes[0]}–{nodes[1]}, endpoints not separable", nodes=nodes)
+    why = "; events were lost, so where the trial is conducted is not known" if lost else ""
     return Finding(
-        severity="fail",
+        severity="error" if lost else "fail",
         check=scene.check,
-        what=f"node {gone} fell silent{_when(scene, {node: entry})}: it, or the network between it and {left}, "
-        "where the trial is conducted",
-        culprit=Culprit(kind="link", name=f"link {nodes[0]}–{nodes[1]}, endpoints not separable", nodes=nodes),
+        what=f"node {gone} fell silent{_when(scene, {node: entry})}: it, or the network between it and {left}{why}",
+        culprit=NOBODY if lost else link,
         evidence=scene.waiting(()),
         action=f"see whether {gone} is up, and whether something ended its agent; then look at the NICs, cables and "
         "switch ports of both",
