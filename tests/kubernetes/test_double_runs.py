@@ -9,7 +9,7 @@ import time
 import pytest
 from kubernetes.double.cluster import Cluster
 from kubernetes.double.recorded import OPERATOR_VARIABLES
-from kubernetes.runs import TARGETS, TRAINING, await_said, digest_here, digest_in, first_pod, run_in, start_in
+from kubernetes.runs import SUM, TARGETS, TRAINING, await_said, digest_here, digest_in, first_pod, run_in, start_in
 
 pytestmark = pytest.mark.cluster
 _NEEDS_MPIRUN = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
@@ -50,14 +50,7 @@ def test_without_what_an_operator_adds_it_fails_and_says_so(target: str, variabl
 
 
 def test_a_script_is_launched_from_a_claim(cluster: Cluster) -> None:
-    (cluster.claim("code") / "script.py").write_text(
-        "import os, torch, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "told = torch.tensor([10 ** int(os.environ['GROUP_RANK'])])\n"
-        "dist.all_reduce(told)\n"
-        "print('nodes', told.item())\n"
-        "dist.destroy_process_group()\n"
-    )
+    (cluster.claim("code") / "script.py").write_text(f"{SUM}dist.destroy_process_group()\n")
     end, log = run_in(cluster, ("launch", "--pvc=code:/code", "--", "/code/script.py"), "job")
     assert end != "Failed", log
     assert "nodes 11" in log

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.launch.agents import Adopt, Agents
+from seatrial.launch.agents import Adopt, Agents, said_last
 from seatrial.launch.bundle import kept_bundle
 from seatrial.launch.command import Command, pasted, shown
 from seatrial.launch.launcher_words import reason, reason_of_agent, refused
@@ -105,7 +105,7 @@ class Launcher(Agents):
         if self._clock() >= self._look_at:
             self._look_at = self._clock() + _LOOK_S
             for log, node in {log: node for node, log in reversed(self._logs.items())}.items():
-                why = reason_of_agent(_tail(log))
+                why = reason_of_agent(said_last(log, _READ_BYTES))
                 if why:
                     return node, why
         return None
@@ -130,7 +130,7 @@ class Launcher(Agents):
 
 def refuse(log: Path) -> None:
     """Raises RequestError when what a launcher has printed says that it was asked for something wrong."""
-    why = refused(_tail(log))
+    why = refused(said_last(log, _READ_BYTES))
     if why:
         raise RequestError(f"{why}.")
 
@@ -138,12 +138,3 @@ def refuse(log: Path) -> None:
 def _words(node: int, code: int, said: str) -> str:
     why = reason(said) or f"exit code {code}"
     return f"its launcher ended: {why}"
-
-
-def _tail(log: Path) -> str:
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(0, log.stat().st_size - _READ_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
