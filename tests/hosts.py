@@ -34,7 +34,6 @@ __all__ = ["SSH_PORT", "UID", "Host", "Hosts", "hosts", "made_hosts", "python_of
 UID = 10001
 SSH_PORT = 2222
 _CARRIED = ("SEATRIAL_TEST_RUN", "PYTHONDONTWRITEBYTECODE", "LANG")
-_OF_SSHD = ("HOME", "USER", "LOGNAME")
 _READY_S = 10.0
 
 # One bind of a whole /etc: binds of single files are dropped when a package on the machine renames them.

@@ -43,7 +43,6 @@ _STOPPED = Act(at_s=0.0, what="exit", code=130)
 @dataclass(kw_only=True)
 class _Rank:
     node: int
-    acts: Sequence[Act]
     state: str = "S"
     cpu_s: float = 0.0
     phase: str = "step 7 forward"
@@ -75,7 +74,6 @@ class SimulatedProgram:
         self.program = Program(settings, 0.0)
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.sent: list[tuple[float, int, dict[str, Any]]] = []
-        self._settings = settings
         self._script = script or {}
         self._heeds_s = heeds_sigterm_after_s
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -167,7 +165,7 @@ class SimulatedProgram:
             agent.generation = message["gen"]
             for number, _ in message["places"]:
                 acts = self._script.get((message["gen"], number), [Act(at_s=5.0, what="exit")])
-                rank = agent.ranks[number] = _Rank(node=node, acts=acts)
+                rank = agent.ranks[number] = _Rank(node=node)
                 if not any(act.what == "never ready" for act in acts):
                     self._event(rank, number, "rank")
                 for act in acts:
