@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from event_streams import a_plan
+from fake_checks import a_plan
 
 from seatrial.launch.job import Job
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from event_streams import SCENES, Event, fake_load, healthy
+from event_streams import SCENES, Event, healthy
+from fake_checks import fake_load
 from launch.jobs import A_JOB
 
 from seatrial.checks import registry
