@@ -68,7 +68,7 @@ class Stream:
         self._now += 0.25
         return self._now
 
-    def start(self, ranks: tuple[int, ...], *, device: str = "Test CPU", device_type: str = "cpu") -> None:
+    def start(self, ranks: tuple[int, ...]) -> None:
         """A generation whose ranks all come."""
         places = [[rank, rank // self.per_node, rank % self.per_node] for rank in ranks]
         self.alive = ranks
@@ -84,13 +84,13 @@ class Stream:
                 hostname=f"gpu-{node}",
                 local_rank=local_rank,
                 pid=100 + rank,
-                device=device,
-                device_type=device_type,
+                device="Test CPU",
+                device_type="cpu",
                 libraries="torch 2.13.0",
                 threads=1,
                 torch="2.13.0",
                 python="3.11.0",
-                backend="gloo" if device_type == "cpu" else "nccl",
+                backend="gloo",
             )
 
     def of(self, rank: int) -> str:
@@ -195,19 +195,19 @@ def died(code: int = -9, rank: int = 1) -> Stream:
     return stream.close(ranks=False)
 
 
-def frozen(rank: int = 1, how: str = "frozen") -> Stream:
-    """A rank stops, or does not come, and the other one waits."""
+def frozen(how: str = "frozen") -> Stream:
+    """Rank 1 stops, or does not come, and the other one waits."""
     stream = Stream().until("collectives")
-    stream.trouble({"rank": rank, "how": how, "phase": "collectives/begin", "detail": "state T"}, waiting=(1 - rank,))
+    stream.trouble({"rank": 1, "how": how, "phase": "collectives/begin", "detail": "state T"}, waiting=(0,))
     stream.kill(0, 1)
     return stream.close(ranks=False)
 
 
-def raised(cause: str, message: str = "CUDA out of memory. Tried to allocate 2 GiB", rank: int = 1) -> Stream:
-    """A rank's own program raises."""
+def raised(cause: str, message: str = "CUDA out of memory. Tried to allocate 2 GiB") -> Stream:
+    """Rank 1's own program raises."""
     stream = Stream().until("training")
-    stream.error(rank, cause, message, "training/step 3 forward")
-    stream.trouble({"rank": rank, "how": "error", "detail": cause}, waiting=(1 - rank,))
+    stream.error(1, cause, message, "training/step 3 forward")
+    stream.trouble({"rank": 1, "how": "error", "detail": cause}, waiting=(0,))
     stream.kill(0, 1)
     return stream.close(ranks=False)
 

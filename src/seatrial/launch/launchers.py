@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,8 +71,8 @@ def shown_with_files(commands: Sequence[Command]) -> list[str]:
 class Launcher(Agents):
     """Agents that a launcher starts for us. It is asked to end before it is killed: it has helpers on other hosts."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock, _words)
+    def __init__(self) -> None:
+        super().__init__(words=_words)
         self._seen = False
         self._look_at = 0.0
 
@@ -102,8 +102,8 @@ class Launcher(Agents):
                 return f"{signal.Signals(-code).name}, which its launcher got"
             if code:
                 refuse(self._logs[node])
-        if self._clock() >= self._look_at:
-            self._look_at = self._clock() + _LOOK_S
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_S
             for log, node in {log: node for node, log in reversed(self._logs.items())}.items():
                 why = reason_of_agent(said_last(log, _READ_BYTES))
                 if why:
