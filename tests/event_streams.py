@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from seatrial.checks.base import Check
-from seatrial.plan.model import Plan, Setting
+from fake_checks import a_plan
+
+from seatrial.plan.model import Plan
 from seatrial.verdict.events import SCHEMA, Source
-from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.figures import Fact, Figure
-from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
 from seatrial.verdict.wire import encode
 
 __all__ = [
-    "CHECKS",
     "RUN",
     "SCENES",
     "Event",
     "Stream",
-    "a_plan",
     "died",
-    "fake_load",
     "frozen",
     "healthy",
     "interrupted",
@@ -32,60 +27,8 @@ __all__ = [
 
 Event = dict[str, Any]
 RUN = "20260102-030405-abcd"
-CHECKS = ("compute", "bootstrap", "collectives", "training")
-BEGUN = 1_767_322_645.0  # 2026-01-02 02:57:25 UTC
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FakeParams:
-    """Limits of the check that stands in for real ones."""
-
-    min_value: float = 1.0
-    timeout_s: float = 60.0
-
-
-def _measure_nothing(context: Any, params: FakeParams) -> None:
-    raise AssertionError("a check made for judging is not measured")
-
-
-def _judge(evidence: Evidence, params: FakeParams) -> Ruling:
-    """Each asked rank has to tell ``value`` and reach the limit."""
-    told = {figure.rank: figure for figure in evidence.figures if figure.name == "value" and figure.stage != "repeat"}
-    limit = Limit(value=params.min_value, unit="GB/s", origin="plan test.toml:min_value")
-    judged = tuple(Judged(figure=told[rank], limit=limit, passed=told[rank].value >= limit.value) for rank in told)
-    findings = tuple(
-        Finding(
-            severity="fail",
-            check=entry.figure.check,
-            what=f"rank {entry.figure.rank} is slow",
-            culprit=Culprit(kind="rank", name=f"rank {entry.figure.rank}", ranks=(entry.figure.rank or 0,)),
-            measured=f"{entry.figure.value} GB/s",
-            limit=limit,
-        )
-        for entry in judged
-        if not entry.passed
-    )
-    absent = tuple(f"value of rank {rank}" for rank in evidence.asked if rank not in told)
-    return Ruling(findings=findings, judged=judged, absent=absent)
-
-
-def fake_load(name: str) -> Check:
-    """A check that judges like a real one, from the figures that ``Stream`` tells."""
-    if name not in CHECKS:
-        raise KeyError(name)
-    return Check(name=name, scope="world", params=FakeParams, measure=_measure_nothing, judge=_judge)
-
-
-def a_plan(checks: tuple[str, ...] = CHECKS, not_asked: dict[str, str] | None = None) -> Plan:
-    """A resolved plan for the checks above."""
-    table = {"min_value": Setting(value=1.0, origin="plan test.toml"), "timeout_s": Setting(value=60.0, origin="level")}
-    return Plan(
-        name="quick",
-        checks=checks,
-        not_asked=not_asked or {},
-        deadline_s=Setting(value=120.0, origin="level quick"),
-        settings=dict.fromkeys(checks, table),
-    )
+BEGUN = 1_767_322_645.0
+"""2026-01-02 02:57:25 UTC."""
 
 
 class Stream:
@@ -135,7 +78,7 @@ class Stream:
         self._now += 0.25
         return self._now
 
-    def start(self, ranks: tuple[int, ...], *, device: str = "Test CPU", device_type: str = "cpu") -> None:
+    def start(self, ranks: tuple[int, ...]) -> None:
         """A generation whose ranks all come."""
         places = [[rank, rank // self.per_node, rank % self.per_node] for rank in ranks]
         self.alive = ranks
@@ -151,13 +94,13 @@ class Stream:
                 hostname=f"gpu-{node}",
                 local_rank=local_rank,
                 pid=100 + rank,
-                device=device,
-                device_type=device_type,
+                device="Test CPU",
+                device_type="cpu",
                 libraries="torch 2.13.0",
                 threads=1,
                 torch="2.13.0",
                 python="3.11.0",
-                backend="gloo" if device_type == "cpu" else "nccl",
+                backend="gloo",
             )
 
     def of(self, rank: int) -> str:
@@ -262,19 +205,19 @@ def died(code: int = -9, rank: int = 1) -> Stream:
     return stream.close(ranks=False)
 
 
-def frozen(rank: int = 1, how: str = "frozen") -> Stream:
-    """A rank stops, or does not come, and the other one waits."""
+def frozen(how: str = "frozen") -> Stream:
+    """Rank 1 stops, or does not come, and the other one waits."""
     stream = Stream().until("collectives")
-    stream.trouble({"rank": rank, "how": how, "phase": "collectives/begin", "detail": "state T"}, waiting=(1 - rank,))
+    stream.trouble({"rank": 1, "how": how, "phase": "collectives/begin", "detail": "state T"}, waiting=(0,))
     stream.kill(0, 1)
     return stream.close(ranks=False)
 
 
-def raised(cause: str, message: str = "CUDA out of memory. Tried to allocate 2 GiB", rank: int = 1) -> Stream:
-    """A rank's own program raises."""
+def raised(cause: str, message: str = "CUDA out of memory. Tried to allocate 2 GiB") -> Stream:
+    """Rank 1's own program raises."""
     stream = Stream().until("training")
-    stream.error(rank, cause, message, "training/step 3 forward")
-    stream.trouble({"rank": rank, "how": "error", "detail": cause}, waiting=(1 - rank,))
+    stream.error(1, cause, message, "training/step 3 forward")
+    stream.trouble({"rank": 1, "how": "error", "detail": cause}, waiting=(0,))
     stream.kill(0, 1)
     return stream.close(ranks=False)
 

@@ -34,7 +34,6 @@ __all__ = ["SSH_PORT", "UID", "Host", "Hosts", "hosts", "made_hosts", "python_of
 UID = 10001
 SSH_PORT = 2222
 _CARRIED = ("SEATRIAL_TEST_RUN", "PYTHONDONTWRITEBYTECODE", "LANG")
-_OF_SSHD = ("HOME", "USER", "LOGNAME")
 _READY_S = 10.0
 
 # One bind of a whole /etc: binds of single files are dropped when a package on the machine renames them.
@@ -80,9 +79,9 @@ class Host:
         """``ip`` inside of it: ``link set eth0 mtu 1400``."""
         _do("ip", "-n", self.namespace, *words)
 
-    def limit(self, rate: str, latency: str = "100ms") -> None:
+    def limit(self, rate: str) -> None:
         """What it sends is limited to a rate: ``100mbit``."""
-        words = ["qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "128kb", "latency", latency]
+        words = ["qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "128kb", "latency", "100ms"]
         _do("tc", "-n", self.namespace, *words)
 
     def unlimit(self) -> None:

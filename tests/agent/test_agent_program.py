@@ -35,8 +35,8 @@ def start(conductor: StubConductor, code: str, **changes: Any) -> None:
     conductor.send({**command, "program": {**program, "shown": [rank + 2 for rank in program["shown"]]}})
 
 
-def until_shown(conductor: StubConductor, text: str, times: int = 2) -> None:
-    while sum(line.startswith(text) for said in conductor.of("output") for line in said["lines"]) < times:
+def until_shown(conductor: StubConductor, text: str) -> None:
+    while sum(line.startswith(text) for said in conductor.of("output") for line in said["lines"]) < 2:
         conductor.until_kind("output")
 
 

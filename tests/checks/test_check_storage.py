@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from checks.lone_context import LoneContext
+from disks import made_disk
 
 from seatrial.checks import _storage_files as files
 from seatrial.checks import storage
@@ -285,13 +286,8 @@ def test_a_file_of_somebody_else_is_not_removed(tmp_path: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system in memory of 24 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)], check=True)
-    try:
+    with made_disk(tmp_path, 24 * MIB) as disk:
         yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 @pytest.mark.root

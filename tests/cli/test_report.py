@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from event_streams import RUN, SCENES, fake_load, healthy, lines_of
+from event_streams import RUN, SCENES, healthy, lines_of
+from fake_checks import fake_load
 
 from seatrial.checks import registry
 from seatrial.cli.report import report

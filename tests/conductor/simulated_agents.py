@@ -6,12 +6,12 @@ What a rank measures is not simulated. Messages of one agent keep their order in
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from conductor.simulated_clock import SimulatedClock
 from conductor.simulated_records import (
     BEHIND,
     EPOCH_S,
@@ -36,7 +36,7 @@ __all__ = ["SimulatedFleet"]
 _AGENT_PATIENCE_S = 30.0
 
 
-class SimulatedFleet:
+class SimulatedFleet(SimulatedClock):
     """A trial with ``nodes`` x ``nproc_per_node`` simulated ranks. ``run`` gives what came of it."""
 
     def __init__(
@@ -62,7 +62,7 @@ class SimulatedFleet:
         wait use CPU time. ``suspended``: the controller is stopped (from, for) so many seconds. ``echo``: the part of
         all messages that come twice.
         ``on_state``: called once, when that state is first seen. ``at_s``: called so many seconds from the start."""
-        self.now = EPOCH_S
+        super().__init__(EPOCH_S)
         self.told = Told()
         self.config = Config(
             run="simulated",
@@ -82,11 +82,9 @@ class SimulatedFleet:
         self._on_state = dict(on_state or {})
         self._echo, self._at_s = echo, at_s
         self._random = random.Random(seed)
-        self._source = Source("simulated", "conductor", self._clock)
+        self._source = Source("simulated", "conductor", lambda: self.now)
         self._agents: dict[int, SimulatedAgent] = {}
         self._joined: set[int] = set()
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
         self._arrived: dict[int, int] = {}
         self._asked: dict[int, list[int]] = {}
         self._meetings: set[int] = set()
@@ -106,13 +104,12 @@ class SimulatedFleet:
         self._keep("run", version="0", schema=SCHEMA, created=self.now, plan={**plan, "settings": settings}, job=job)
         for node in range(self.config.nodes):
             if node not in self._absent_nodes:
-                self._later(self._random.uniform(0.1, 2.0), partial(self._join, node))
+                self.later(self._random.uniform(0.1, 2.0), partial(self._join, node))
         for delay_s, disturb in self._at_s:
-            self._later(delay_s, partial(disturb, self))
+            self.later(delay_s, partial(disturb, self))
         self._tick()
         while not self._over:
-            self.now, _, action = heapq.heappop(self._queue)
-            action()
+            self.act_next()
         self.told.seconds = self.now - EPOCH_S
         return self.told
 
@@ -147,27 +144,20 @@ class SimulatedFleet:
 
     # The clock, and the two directions of each connection
 
-    def _clock(self) -> float:
-        return self.now
-
-    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._queue, (self.now + delay_s, self._count, action))
-
     def _tick(self) -> None:
         start, end = self._suspended
         if start <= self.now < end:
             # What comes first when it wakes, a tick or what was said meanwhile, is not to matter.
-            self._later(end - self.now + self._random.choice((0.0, 0.05)), self._tick)
+            self.later(end - self.now + self._random.choice((0.0, 0.05)), self._tick)
             return
         self._carry_out(self.machine.tick(self.now))
-        self._later(0.25, self._tick)
+        self.later(0.25, self._tick)
 
     def _to_conductor(self, agent: SimulatedAgent, action: Callable[[], None]) -> None:
         start, end = self._suspended
         at = max(self.now + self._random.uniform(0.0005, 0.02), agent.to_conductor + 1e-6)
         agent.to_conductor = at = end + 0.0005 if start <= at < end else at
-        self._later(at - self.now, action)
+        self.later(at - self.now, action)
 
     def _send(self, agent: SimulatedAgent, message: dict[str, Any]) -> None:
         if agent.silent or not agent.open:
@@ -176,7 +166,7 @@ class SimulatedFleet:
             self.told.events.append(message)
         self._to_conductor(agent, partial(self.say, agent.node, message))
         if self._random.random() < self._echo:
-            self._later(self._random.uniform(0.1, 3.0), partial(self.say, agent.node, message))
+            self.later(self._random.uniform(0.1, 3.0), partial(self.say, agent.node, message))
 
     def _keep(self, kind: str, **payload: Any) -> None:
         self.told.events.append(self._source.event(kind, **payload))
@@ -195,16 +185,18 @@ class SimulatedFleet:
         for node, message in actions.send:
             agent = self._agents[node]
             agent.to_agent = max(self.now + self._random.uniform(0.0005, 0.02), agent.to_agent + 1e-6)
-            self._later(agent.to_agent - self.now, partial(self._obey, agent, message))
+            self.later(agent.to_agent - self.now, partial(self._obey, agent, message))
         self._over = self._over or actions.over
         disturb = self._on_state.pop(self.machine.state, None)
         if disturb is not None:
-            self._later(0.0, lambda: disturb(self))
+            self.later(0.0, lambda: disturb(self))
 
     # An agent
 
     def _join(self, node: int) -> None:
-        agent = SimulatedAgent(node=node, source=Source("simulated", f"node{node}", self._clock), heard_at=self.now)
+        agent = SimulatedAgent(
+            node=node, source=Source("simulated", f"node{node}", lambda: self.now), heard_at=self.now
+        )
         self._agents[node] = agent
 
         def join() -> None:
@@ -212,7 +204,7 @@ class SimulatedFleet:
             self._carry_out(self.machine.joined(node, self.now))
 
         self._to_conductor(agent, join)
-        self._later(1.0, partial(self._beat, agent))
+        self.later(1.0, partial(self._beat, agent))
 
     def _beat(self, agent: SimulatedAgent) -> None:
         if not agent.open:
@@ -225,7 +217,7 @@ class SimulatedFleet:
             rank.cpu_s += rank.computes
         ranks = {str(rank.rank): [rank.state, rank.cpu_s, rank.number, rank.phase] for rank in agent.ranks.values()}
         self._send(agent, {"kind": "status", "ranks": ranks})
-        self._later(1.0, partial(self._beat, agent))
+        self.later(1.0, partial(self._beat, agent))
 
     def _obey(self, agent: SimulatedAgent, message: dict[str, Any]) -> None:
         if not agent.open or agent.silent:
@@ -237,7 +229,7 @@ class SimulatedFleet:
         elif kind == "start":
             agent.generation = message["gen"]
             for rank, local_rank in message["places"]:
-                source = Source("simulated", f"rank{rank}.{agent.generation}", self._clock)
+                source = Source("simulated", f"rank{rank}.{agent.generation}", lambda: self.now)
                 agent.ranks[rank] = started = SimulatedRank(rank=rank, source=source)
                 self._soon(agent, started, self._ready, local_rank)
         elif kind == "step":
@@ -295,7 +287,7 @@ class SimulatedFleet:
 
     def _do(self, agent: SimulatedAgent, rank: SimulatedRank, fault: Planted, at: int) -> None:
         if fault.kind == "dead":
-            self._later(0.1, lambda: self._exit(agent, rank, -9, ours=False))
+            self.later(0.1, lambda: self._exit(agent, rank, -9, ours=False))
             if self._complain and at in self._meetings:
                 self._peers_complain(at, rank)
         elif fault.kind == "error":
@@ -312,7 +304,7 @@ class SimulatedFleet:
     def _peers_complain(self, at: int, dying: SimulatedRank) -> None:
         for agent, rank in self._everybody():
             if rank is not dying:
-                self._later(self._random.uniform(0.005, 0.05), partial(self._fail, agent, rank, at, "fabric"))
+                self.later(self._random.uniform(0.005, 0.05), partial(self._fail, agent, rank, at, "fabric"))
 
     def _everybody(self) -> list[tuple[SimulatedAgent, SimulatedRank]]:
         return [(agent, rank) for agent in self._agents.values() for rank in agent.ranks.values()]
@@ -324,7 +316,7 @@ class SimulatedFleet:
             if agent.ranks.get(rank.rank) is rank:
                 action(agent, rank, *arguments)
 
-        self._later(self._random.uniform(0.05, 0.3), act)
+        self.later(self._random.uniform(0.05, 0.3), act)
 
     def _fail(self, agent: SimulatedAgent, rank: SimulatedRank, at: int, cause: str) -> None:
         if agent.ranks.get(rank.rank) is rank:
@@ -359,7 +351,7 @@ class SimulatedFleet:
             rank.stack = BEHIND
             if rank.fault is not None and rank.fault.kind == "slow":
                 rank.computes = True
-                self._later(SLOW_S, partial(self._meet, agent, rank, message))
+                self.later(SLOW_S, partial(self._meet, agent, rank, message))
             return
         self._meet(agent, rank, message)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from conductor.simulated_clock import SimulatedClock
 
 from seatrial.conductor.program import Program
 from seatrial.conductor.program_records import ProgramConfig
@@ -43,7 +44,6 @@ _STOPPED = Act(at_s=0.0, what="exit", code=130)
 @dataclass(kw_only=True)
 class _Rank:
     node: int
-    acts: Sequence[Act]
     state: str = "S"
     cpu_s: float = 0.0
     phase: str = "step 7 forward"
@@ -58,7 +58,7 @@ class _Agent:
     ranks: dict[int, _Rank] = field(default_factory=dict)
 
 
-class SimulatedProgram:
+class SimulatedProgram(SimulatedClock):
     """``script``: (generation, rank) -> its acts; without any a rank ends with 0 after five seconds."""
 
     def __init__(
@@ -71,15 +71,12 @@ class SimulatedProgram:
         at_s: Sequence[tuple[float, Callable[[SimulatedProgram], None]]] = (),
     ) -> None:
         """``heeds_sigterm_after_s``: so long after SIGTERM ranks end, by 130; None: never. ``at_s``: more to happen."""
-        self.now = 0.0
+        super().__init__(0.0)
         self.program = Program(settings, 0.0)
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.sent: list[tuple[float, int, dict[str, Any]]] = []
-        self._settings = settings
         self._script = script or {}
         self._heeds_s = heeds_sigterm_after_s
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
         self._over = False
         self.agents = {
             node: _Agent(source=Source("simulated", f"node{node}", lambda: self.now))
@@ -95,18 +92,14 @@ class SimulatedProgram:
         """Until it is over; the payload of ``outcome``."""
         while not self._over:
             assert self.now < _GIVE_UP_S, "it never ends"
-            self._act_next()
+            self.act_next()
         (outcome,) = [payload for kind, payload in self.events if kind == "outcome"]
         return outcome
 
     def go_on_until(self, now: float) -> None:
         """Until that time."""
         while self.now < now:
-            self._act_next()
-
-    def _act_next(self) -> None:
-        self.now, _, action = heapq.heappop(self._queue)
-        action()
+            self.act_next()
 
     def told(self, kind: str) -> list[dict[str, Any]]:
         return [payload for name, payload in self.events if name == kind]
@@ -114,10 +107,6 @@ class SimulatedProgram:
     def asked(self, kind: str) -> list[tuple[float, int, dict[str, Any]]]:
         """When which node was sent a message of that kind."""
         return [entry for entry in self.sent if entry[2]["kind"] == kind]
-
-    def later(self, delay_s: float, action: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._queue, (self.now + delay_s, self._count, action))
 
     def interrupt(self) -> None:
         self._carry_out(self.program.interrupt("SIGINT", self.now))
@@ -167,7 +156,7 @@ class SimulatedProgram:
             agent.generation = message["gen"]
             for number, _ in message["places"]:
                 acts = self._script.get((message["gen"], number), [Act(at_s=5.0, what="exit")])
-                rank = agent.ranks[number] = _Rank(node=node, acts=acts)
+                rank = agent.ranks[number] = _Rank(node=node)
                 if not any(act.what == "never ready" for act in acts):
                     self._event(rank, number, "rank")
                 for act in acts:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from event_streams import Stream, a_plan, fake_load, healthy
+from event_streams import Stream, healthy
+from fake_checks import a_plan, fake_load
 
 from seatrial.checks.base import Check, Stage
 from seatrial.conductor.conclude import conclude

@@ -31,7 +31,7 @@ _FULL_HOUSE = 256
 class _Served:
     """A server in a thread, and what it kept."""
 
-    def __init__(self, nodes: int, steps: tuple[StepPlan, ...], deadline_s: float) -> None:
+    def __init__(self, nodes: int, steps: tuple[StepPlan, ...]) -> None:
         self.events: list[dict[str, Any]] = []
         self.news: list[str | tuple[int, str]] = []
         self.server = Server("127.0.0.1", TOKEN, self._keep)
@@ -40,7 +40,7 @@ class _Served:
             nodes=nodes,
             nproc_per_node=2,
             steps=steps,
-            deadline_s=deadline_s,
+            deadline_s=60.0,
             worker={"env": {}},
             suspects=lambda check, events: (),
         )
@@ -72,8 +72,8 @@ class _Served:
 
 
 @contextlib.contextmanager
-def _served(nodes: int = 1, steps: tuple[StepPlan, ...] = _STEPS, deadline_s: float = 60.0) -> Iterator[_Served]:
-    served = _Served(nodes, steps, deadline_s)
+def _served(nodes: int = 1, steps: tuple[StepPlan, ...] = _STEPS) -> Iterator[_Served]:
+    served = _Served(nodes, steps)
     served.thread.start()
     try:
         yield served

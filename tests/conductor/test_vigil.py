@@ -8,9 +8,9 @@ from seatrial.conductor.vigil import MOST_STACKS, Vigil
 from seatrial.conductor.watch import PATIENCE_S, Seen
 
 
-def _vigil(ranks: int = 3, *, together: bool = True, until: float = 100.0) -> Vigil:
+def _vigil(ranks: int = 3, *, until: float = 100.0) -> Vigil:
     vigil = Vigil(range(ranks), until, 0.0)
-    vigil.begin(range(ranks), until, 0.0, together=together)
+    vigil.begin(range(ranks), until, 0.0, together=True)
     return vigil
 
 

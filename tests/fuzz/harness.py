@@ -21,13 +21,13 @@ from typing import Any, Generic, TypeVar
 from hypothesis import given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
-__all__ = ["COUNTED", "LONGEST_SENTENCE", "Target", "assert_sentence", "count", "explore", "watched"]
+__all__ = ["COUNTED", "Target", "assert_sentence", "count", "explore", "watched"]
 
 Input = TypeVar("Input")
 
 COUNTED: Counter[str] = Counter()
 """Target -> inputs that it was really given, counted as each one was."""
-LONGEST_SENTENCE = 500
+_LONGEST_SENTENCE = 500
 _CPU_S = 20.0
 """CPU time that one input may cost, a hundred times what the dearest one needs; what else runs here is not in it."""
 
@@ -90,6 +90,6 @@ def assert_sentence(text: str) -> None:
     """What a person is told: one printable line of a length that is read, and nothing of Python's."""
     assert text
     assert text.isprintable(), repr(text)
-    assert len(text) < LONGEST_SENTENCE, f"{len(text)} characters: {text[:600]!r}"
+    assert len(text) < _LONGEST_SENTENCE, f"{len(text)} characters: {text[:600]!r}"
     assert "Traceback" not in text
     assert not re.search(r"<[a-z_.]+ object at 0x|<class '", text), text

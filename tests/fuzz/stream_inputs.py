@@ -25,13 +25,13 @@ class Damaged:
     """Whether somebody wrote lines with right checksums; else bytes were only lost, changed, moved or doubled."""
 
 
-def damaged(scenes: dict[str, list[Event]] | None = None, *, forge: bool = True) -> st.SearchStrategy[Damaged]:
+def damaged(scenes: dict[str, list[Event]] | None = None) -> st.SearchStrategy[Damaged]:
     """Streams of these scenes, all that the tests know where none is given, after some mutations."""
-    return _damaged(scenes or _EVENTS, forge)
+    return _damaged(scenes or _EVENTS)
 
 
 @st.composite
-def _damaged(draw: st.DrawFn, scenes: dict[str, list[Event]], forge: bool) -> Damaged:
+def _damaged(draw: st.DrawFn, scenes: dict[str, list[Event]]) -> Damaged:
     # Most scenes are no PASS to begin with, and what must not become one is the sound one with something wrong.
     scene = draw(st.sampled_from([name for name in sorted(scenes) if name == "healthy"] * len(scenes) + sorted(scenes)))
     events = scenes[scene]
@@ -41,11 +41,7 @@ def _damaged(draw: st.DrawFn, scenes: dict[str, list[Event]], forge: bool) -> Da
         if not lines:
             break
         at = draw(st.integers(0, len(lines) - 1))
-        how = draw(
-            st.sampled_from(
-                ["lose", "lose", "double", "swap", "cut", "flip", "glue", *(["forge"] * 6 if forge else [])]
-            )
-        )
+        how = draw(st.sampled_from(["lose", "lose", "double", "swap", "cut", "flip", "glue", *["forge"] * 6]))
         if how == "lose":
             del lines[at : at + draw(st.sampled_from([1, 1, 1, 3, 20]))]
         elif how == "double":

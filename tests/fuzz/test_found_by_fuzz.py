@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from event_streams import Stream, fake_load, healthy
+from event_streams import Stream, healthy
+from fake_checks import fake_load
 from fuzz.harness import assert_sentence
 from fuzz.test_fuzz_arguments import nothing_is_started, typed
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from seatrial.agent import main as agent_main
 from seatrial.agent import serve as agent_serve
+from seatrial.agent import voice as agent_voice
 from seatrial.agent.serve import Agent
 from seatrial.verdict.handshake import proof
 from seatrial.verdict.wire import Decoder
@@ -192,7 +193,7 @@ def _commands(draw: st.DrawFn) -> bytes:
 def _without_processes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent_serve, "RankProcess", _FakeRankProcess)
-        patch.setattr(agent_serve, "_DRAIN_S", 0.0)
+        patch.setattr(agent_voice, "_DRAIN_S", 0.0)
         patch.setattr(agent_serve, "_STACK_WAIT_S", 0.0)
         yield
 

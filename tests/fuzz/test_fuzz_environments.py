@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from fuzz.harness import Target, assert_sentence, count, explore
 from hypothesis import strategies as st
-from probe.test_identity import DISAGREEMENTS, NAMES, PLACES, SHELLS
+from probe.recorded_environments import PLACES
+from probe.test_identity import DISAGREEMENTS, NAMES, SHELLS
 
 from seatrial.errors import RequestError
 from seatrial.launch.joined import Meeting, agent_environ, is_one_of_many, meet

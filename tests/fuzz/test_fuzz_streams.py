@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
-from event_streams import SCENES, Event, fake_load
+from event_streams import SCENES, Event
+from fake_checks import fake_load
 from fuzz.harness import Target, count, explore
 from fuzz.oracle import may_pass
 from fuzz.stream_inputs import Damaged, damaged

@@ -20,7 +20,7 @@ from kubernetes.runs import typed
 import seatrial
 
 __all__ = [
-    *("HALF_WAY", "LOOK", "SHORT_TRIAL", "Ended", "await_in_logs", "driven", "left_in", "may_write", "plant_after"),
+    *("HALF_WAY", "LOOK", "SHORT_TRIAL", "Ended", "await_in_logs", "driven", "may_write", "plant_after"),
     "stop",
 ]
 
@@ -97,7 +97,7 @@ def driven(
         process.kill()
         process.wait()
     cluster.plant()
-    assert left_in(cluster) == [], said.read_text()
+    assert _left_in(cluster) == [], said.read_text()
     folder = next((file.resolve().parent for file in out.glob("*/controller.events")), out)
     report = folder / "report.json"
     return Ended(
@@ -108,7 +108,7 @@ def driven(
     )
 
 
-def left_in(cluster: Cluster) -> list[str]:
+def _left_in(cluster: Cluster) -> list[str]:
     """What is there of the kinds that a run makes. Who collects what belongs to nobody may take a moment."""
     kinds = (*_KINDS, "securitycontextconstraints") if cluster.openshift else _KINDS
     until = time.monotonic() + 3

@@ -18,7 +18,18 @@ from kubernetes.workloads import container_of, templates
 import seatrial
 from seatrial.kubernetes.text import to_yaml
 
-__all__ = ["TARGETS", "TRAINING", "await_said", "digest_here", "digest_in", "first_pod", "run_in", "start_in", "typed"]
+__all__ = [
+    "SUM",
+    "TARGETS",
+    "TRAINING",
+    "await_said",
+    "digest_here",
+    "digest_in",
+    "first_pod",
+    "run_in",
+    "start_in",
+    "typed",
+]
 
 TARGETS: dict[str, tuple[str, ...]] = {
     "job": ("--on=job",),
@@ -30,6 +41,14 @@ TARGETS: dict[str, tuple[str, ...]] = {
 }
 """Name -> where-options."""
 TRAINING = ("train", "--max-steps=30", "--", "digits")
+SUM = (
+    "import os, torch, torch.distributed as dist\n"
+    "dist.init_process_group('gloo')\n"
+    "told = torch.tensor([10 ** int(os.environ['GROUP_RANK'])])\n"
+    "dist.all_reduce(told)\n"
+    "print('nodes', told.item(), flush=True)\n"
+)
+"""A script: with one rank in each of two pods it says ``nodes 11``."""
 _RUN = "trial-1"
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-__all__ = ["find_schemas", "problems", "schema_folder"]
+__all__ = ["find_schemas", "problems"]
 
 _BESIDE = Path(__file__).parents[3] / "shared" / "crds"
 
@@ -25,7 +25,7 @@ def find_schemas() -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def schema_folder() -> Path:
+def _schema_folder() -> Path:
     """Skips the test where there is none."""
     folder = find_schemas()
     if folder is None:
@@ -35,7 +35,7 @@ def schema_folder() -> Path:
 
 def problems(thing: dict[str, Any]) -> list[str]:
     """What the schema of its kind finds wrong with an object, unknown fields included."""
-    validator = _validators(schema_folder()).get((thing["apiVersion"], thing["kind"]))
+    validator = _validators(_schema_folder()).get((thing["apiVersion"], thing["kind"]))
     assert validator is not None, f"no schema of {thing['apiVersion']} {thing['kind']}"
     return [f"{error.json_path}: {error.message[:300]}" for error in validator.iter_errors(thing)]
 

@@ -6,9 +6,8 @@ import copy
 from pathlib import Path
 
 import pytest
+from kubernetes.double.controllers import CONTROLLERS
 from kubernetes.double.faults import Faults
-from kubernetes.double.jobs import reconcile_job, reconcile_jobset
-from kubernetes.double.kubeflow import reconcile_mpijob, reconcile_pytorchjob, reconcile_trainjob
 from kubernetes.double.pods import World, is_over
 from kubernetes.double.recorded import OPERATOR_VARIABLES
 from kubernetes.double.scheduler import schedule
@@ -17,14 +16,6 @@ from kubernetes.double.volumes import contents_of, environment
 from kubernetes.workloads import workload
 
 from seatrial.kubernetes.manifest import manifest
-
-_CONTROLLERS = {
-    "TrainJob": reconcile_trainjob,
-    "JobSet": reconcile_jobset,
-    "PyTorchJob": reconcile_pytorchjob,
-    "MPIJob": reconcile_mpijob,
-    "Job": reconcile_job,
-}
 
 
 def _world(folder: Path, kind: str, **changes: object) -> World:
@@ -41,7 +32,7 @@ def _world(folder: Path, kind: str, **changes: object) -> World:
 
 def _look(world: World, times: int = 3) -> None:
     for _ in range(times):
-        for kind, reconcile in _CONTROLLERS.items():
+        for kind, reconcile in CONTROLLERS.items():
             for thing in world.store.each(kind):
                 reconcile(world, thing)
         schedule(world)

@@ -9,21 +9,14 @@ from pathlib import Path
 import pytest
 from kubernetes.double.cluster import Cluster
 from kubernetes.driven import driven, plant_after, stop
-from kubernetes.runs import TRAINING, digest_here, digest_in
+from kubernetes.runs import SUM, TRAINING, digest_here, digest_in
 
 pytestmark = pytest.mark.cluster
-_SUM = (
-    "import os, torch, torch.distributed as dist\n"
-    "dist.init_process_group('gloo')\n"
-    "told = torch.tensor([10 ** int(os.environ['GROUP_RANK'])])\n"
-    "dist.all_reduce(told)\n"
-    "print('nodes', told.item(), flush=True)\n"
-)
 _LAUNCH = ("launch", "--pvc=code:/code", "--", "/code/script.py")
 
 
 def test_a_script_is_followed_to_its_end(cluster: Cluster, tmp_path: Path) -> None:
-    (cluster.claim("code") / "script.py").write_text(_SUM)
+    (cluster.claim("code") / "script.py").write_text(SUM)
     ended = driven(cluster, tmp_path / "out", _LAUNCH)
     assert ended.code == 0, ended.said
     assert re.search(r"^(\S+ )?nodes 11$", ended.said, re.MULTILINE), ended.said
@@ -31,14 +24,14 @@ def test_a_script_is_followed_to_its_end(cluster: Cluster, tmp_path: Path) -> No
 
 def test_a_script_that_fails_is_named_with_its_code(cluster: Cluster, tmp_path: Path) -> None:
     end = "if dist.get_rank() == 1:\n    print('no such file: data', flush=True)\n    os._exit(7)\ndist.barrier()\n"
-    (cluster.claim("code") / "script.py").write_text(_SUM + end)
+    (cluster.claim("code") / "script.py").write_text(SUM + end)
     ended = driven(cluster, tmp_path / "out", _LAUNCH)
     assert ended.code == 1, ended.said
     assert re.search(r"rank 1 on node-[01] failed with exit code 7: no such file: data;", ended.said), ended.said
 
 
 def test_a_script_is_stopped_by_ctrl_c(cluster: Cluster, tmp_path: Path) -> None:
-    (cluster.claim("code") / "script.py").write_text(f"{_SUM}import time\ntime.sleep(600)\n")
+    (cluster.claim("code") / "script.py").write_text(f"{SUM}import time\ntime.sleep(600)\n")
     ended = driven(cluster, tmp_path / "out", _LAUNCH, "jobset", meanwhile=stop(cluster, "nodes 11"))
     assert ended.code == 130, ended.said
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launch.jobs import A_JOB
 
 from seatrial.conductor.serve import Server
 from seatrial.errors import SeatrialError
@@ -18,8 +18,6 @@ from seatrial.launch import conduct as module
 from seatrial.launch.agents import Adopt, Agents
 from seatrial.launch.command import Command
 from seatrial.launch.conduct import caught_signals, conduct
-from seatrial.launch.job import Job
-from seatrial.plan.model import Plan, Setting
 
 
 class UnkillableProcessDouble:
@@ -38,23 +36,6 @@ class UnkillableProcessDouble:
         raise subprocess.TimeoutExpired("agent", timeout)
 
 
-def a_job() -> Job:
-    plan = Plan(
-        name="quick", checks=(), not_asked={}, deadline_s=Setting(value=60.0, origin="level quick"), settings={}
-    )
-    return Job(
-        run="x",
-        plan=plan,
-        target="local",
-        nodes=1,
-        nproc_per_node=2,
-        device="cpu",
-        backend="gloo",
-        python=sys.executable,
-        env={},
-    )
-
-
 def test_an_agent_that_outlives_its_kill_is_named_and_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,7 +45,7 @@ def test_an_agent_that_outlives_its_kill_is_named_and_not_waited_for(
     monkeypatch.setattr(Agents, "start", start)
     monkeypatch.setattr(Server, "serve", lambda *arguments: None)
     events: list[dict[str, Any]] = []
-    conduct(a_job(), tmp_path, events.append, [])
+    conduct(A_JOB, tmp_path, events.append, [])
     note, end = [event for event in events if event["src"] == "launch"]
     assert (note["severity"], end["kind"]) == ("warn", "end")
     assert "node 0: process 4242" in note["text"]
@@ -84,7 +65,7 @@ def test_our_own_failure_closes_the_server_and_ends_the_agents(tmp_path: Path, m
     monkeypatch.setattr(Agents, "end", ends)
     events: list[dict[str, Any]] = []
     with pytest.raises(OSError, match="no more processes"):
-        conduct(a_job(), tmp_path, events.append, [])
+        conduct(A_JOB, tmp_path, events.append, [])
     assert len(ended) == 1
     assert [event["kind"] for event in events] == ["run"], "what was asked is known to the report"
 
@@ -98,7 +79,7 @@ def test_without_a_free_port_the_report_still_knows_what_was_asked(
     monkeypatch.setattr(module, "Server", refuses)
     events: list[dict[str, Any]] = []
     with pytest.raises(SeatrialError):
-        conduct(a_job(), tmp_path, events.append, [])
+        conduct(A_JOB, tmp_path, events.append, [])
     assert [event["kind"] for event in events] == ["run"]
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from event_streams import SCENES, Event, a_plan, fake_load, healthy
+from event_streams import SCENES, Event, healthy
+from fake_checks import fake_load
+from launch.jobs import A_JOB
 
 from seatrial.checks import registry
 from seatrial.cli.report import report
@@ -18,17 +19,6 @@ from seatrial.errors import RequestError, SeatrialError
 from seatrial.launch import hold as holding
 from seatrial.launch.job import Job
 
-JOB = Job(
-    run="",
-    plan=a_plan(),
-    target="local",
-    nodes=1,
-    nproc_per_node=2,
-    device="cpu",
-    backend="gloo",
-    python=sys.executable,
-    env={},
-)
 Keep = Callable[[Event], None]
 Conduct = Callable[..., int]
 
@@ -54,7 +44,7 @@ def tells(scene: str, damaged: int = 0, error: Exception | None = None, until: i
 
 def hold(tmp_path: Path, conduct: Conduct, monkeypatch: pytest.MonkeyPatch, *, debug: bool = False) -> int:
     monkeypatch.setattr(holding, "conduct", conduct)
-    return holding.hold(JOB, tmp_path, None, where="here", as_json=True, debug=debug)
+    return holding.hold(A_JOB, tmp_path, None, where="here", as_json=True, debug=debug)
 
 
 def judged_again(tmp_path: Path) -> int:

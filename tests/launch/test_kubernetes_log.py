@@ -27,11 +27,9 @@ def lines_of(number: int, message: dict[str, Any], token: str = _TOKEN) -> list[
     return encode({"number": number, "proof": proved, "message": message})
 
 
-def stamped(lines: list[bytes], second: int = 0) -> bytes:
+def stamped(lines: list[bytes]) -> bytes:
     """As ``--timestamps`` gives them, an instant each."""
-    return b"".join(
-        f"2026-01-01T00:00:{second:02}.{number + 1:09}Z ".encode() + line for number, line in enumerate(lines)
-    )
+    return b"".join(f"2026-01-01T00:00:00.{number + 1:09}Z ".encode() + line for number, line in enumerate(lines))
 
 
 class Listener:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from event_streams import RUN, Stream, fake_load, healthy, interrupted, node_lost
+from event_streams import RUN, Stream, healthy, interrupted, node_lost
+from fake_checks import fake_load
 from kubernetes.test_pods_seen import of_state, pod
 
 from seatrial.conductor.conclude import Conclusion, conclude

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from disks import made_disk
 from live.trials import trial
 
 pytestmark = pytest.mark.root
@@ -17,14 +17,9 @@ _SIZE_BYTES = 256 << 10
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB with little left."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_SIZE_BYTES}", "tmpfs", str(disk)], check=True)
-    try:
+    with made_disk(tmp_path, _SIZE_BYTES) as disk:
         (disk / "filler").write_bytes(bytes(_SIZE_BYTES - (40 << 10)))
         yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_a_full_disk_is_told_and_nothing_measured_is_lost(small_disk: Path, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
-from event_streams import RUN, SCENES, Stream, a_plan, fake_load, healthy
+from event_streams import RUN, SCENES, Stream, healthy
+from fake_checks import a_plan, fake_load
 
 from seatrial.conductor.conclude import Conclusion, conclude
 from seatrial.plan.model import Setting

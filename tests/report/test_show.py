@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from event_streams import SCENES, fake_load
+from event_streams import SCENES
+from fake_checks import fake_load
 
 from seatrial.conductor.conclude import conclude
 from seatrial.report.console import print_lines

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from event_streams import RUN, SCENES, fake_load, healthy
+from event_streams import RUN, SCENES, healthy
+from fake_checks import fake_load
 
 from seatrial.conductor.conclude import conclude
 from seatrial.errors import RequestError

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from disks import made_disk
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.training.checkpoint import CheckpointStore
@@ -102,13 +103,8 @@ def test_content_that_reads_back_otherwise_is_not_kept(store: CheckpointStore, m
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=True)
-    try:
+    with made_disk(tmp_path, 1 << 20) as disk:
         yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 @pytest.mark.root

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from seatrial.training.watch import EpochStats, Start
 
-__all__ = ["FullDiskStore", "NormedDropoutNet", "RecordingWatch", "UntouchableStore", "build_normed_dropout_net"]
+__all__ = ["FullDiskStore", "RecordingWatch", "UntouchableStore", "build_normed_dropout_net"]
 
 
 class RecordingWatch:
@@ -68,7 +68,7 @@ class FullDiskStore:
         raise OSError(2, "No such file")
 
 
-class NormedDropoutNet(nn.Module):
+class _NormedDropoutNet(nn.Module):
     """BatchNorm and dropout: running statistics and random numbers. Two buckets in DDP, so their layout can change."""
 
     def __init__(self, shape: tuple[int, int, int], num_classes: int) -> None:
@@ -91,4 +91,4 @@ class NormedDropoutNet(nn.Module):
 def build_normed_dropout_net(name: str, shape: tuple[int, int, int], num_classes: int, seed: int) -> nn.Module:
     """In place of ``build_model``."""
     torch.manual_seed(seed)
-    return NormedDropoutNet(shape, num_classes)
+    return _NormedDropoutNet(shape, num_classes)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from event_streams import SCENES, Stream, a_plan, died, frozen, healthy, interrupted, raised
+from event_streams import SCENES, Stream, died, frozen, healthy, interrupted, raised
+from fake_checks import a_plan
 
 from seatrial.plan.model import Setting
 from seatrial.verdict.blame import blame

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from event_streams import SCENES, Stream, a_plan, fake_load, healthy
+from event_streams import SCENES, Stream, healthy
+from fake_checks import a_plan, fake_load
 
 from seatrial.conductor.conclude import conclude
 from seatrial.verdict.decide import Verdict, decide

@@ -6,7 +6,8 @@ import random
 from typing import Any
 
 import pytest
-from event_streams import CHECKS, RUN, SCENES, Stream, fake_load, healthy, lines_of
+from event_streams import RUN, SCENES, Stream, healthy, lines_of
+from fake_checks import CHECKS, fake_load
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -14,9 +14,9 @@ from typing import Any, BinaryIO
 from seatrial.agent.clock import ClockOffset
 from seatrial.agent.program import Relay, args_of, environ_of, free_port
 from seatrial.agent.rank import RankProcess, Tail
+from seatrial.agent.voice import Voice, append
 from seatrial.probe.process import host_name, leave_launcher
-from seatrial.verdict.events import Source
-from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder, encode
+from seatrial.verdict.wire import MAX_LINE_BYTES, Decoder
 
 __all__ = ["Agent"]
 
@@ -25,8 +25,6 @@ _CONDUCTOR_SILENT_S = 30.0
 """The conductor says something at least every two seconds; so long without a word and it is dead or stopped."""
 _END_S = 5.0
 _STACK_WAIT_S = 1.0
-_SEND_TIMEOUT_S = 10.0
-_DRAIN_S = 2.0
 _MOST_TAILS = 64
 """Each is of 256 KiB at most; of a node that has started more lives of ranks the last ones count."""
 
@@ -54,14 +52,10 @@ class Agent:
         self._local_rank = local_rank
         self._local_world_size = local_world_size
         self._connection = connection
-        self._connection.settimeout(_SEND_TIMEOUT_S)
-        if connection.family != socket.AF_UNIX:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._voice = Voice(connection)
         self._node_rank = node_rank
         self._cores = cores
         self._keep = keep
-        self._events: BinaryIO | None = None
-        self._source: Source | None = None
         self._ranks: dict[int, RankProcess] = {}
         self._tails: dict[str, Tail] = {}
         """Of the ranks whose output goes into no file here, by the name that it has at the conductor."""
@@ -76,7 +70,6 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._selector.register(connection, selectors.EVENT_READ, self._read_conductor)
         self._heard_at = time.monotonic()
-        self._lost = False
         self._over = False
 
     def serve(self, stopped_by: list[int]) -> int:
@@ -85,13 +78,14 @@ class Agent:
             self._loop(stopped_by)
         except Exception as error:  # a mistake of ours, or no more descriptors: never a fault of the node
             text = f"the agent of node {self._node_rank} failed: {type(error).__name__}: {error}"
-            self._event("note", severity="error", text=text)
+            self._voice.event("note", severity="error", text=text)
         self._end_ranks(stacks=())
         self._send_logs()
         if self._mpi:
             leave_launcher(os.environ)
-        self._event("end", told=bool(stopped_by))
-        self._close()
+        self._voice.event("end", told=bool(stopped_by))
+        self._selector.close()
+        self._voice.close()
         return 0 if self._over else 3
 
     def _loop(self, stopped_by: list[int]) -> None:
@@ -111,7 +105,7 @@ class Agent:
             if now >= next_status:
                 self._send_status()
                 next_status = now + _STATUS_S
-            if self._is_told(stopped_by) or self._lost or now - self._heard_at > _CONDUCTOR_SILENT_S:
+            if self._is_told(stopped_by) or self._voice.lost or now - self._heard_at > _CONDUCTOR_SILENT_S:
                 self._say_why(stopped_by)
                 break
 
@@ -124,18 +118,18 @@ class Agent:
             return bool(stopped_by)
         if self._signals_told == 0:
             self._signals_told = 1
-            self._send({"kind": "signal", "number": stopped_by[0]})
+            self._voice.send({"kind": "signal", "number": stopped_by[0]})
         return False
 
     def _say_why(self, stopped_by: list[int]) -> None:
         if stopped_by:
             text = f"the agent of node {self._node_rank} was told to end by signal {stopped_by[0]}"
-        elif self._lost:
+        elif self._voice.lost:
             text = f"node {self._node_rank} lost the control connection; its ranks were ended"
         else:
             silent = f"heard nothing from the controller for {_CONDUCTOR_SILENT_S:.0f} s"
             text = f"node {self._node_rank} {silent}; its ranks were ended"
-        self._event("note", severity="error", text=text)
+        self._voice.event("note", severity="error", text=text)
 
     # Conductor -> agent
 
@@ -145,7 +139,7 @@ class Agent:
         except OSError:
             data = b""
         if not data:
-            self._lost = True
+            self._voice.lost = True
             return
         self._take_in(data)
 
@@ -153,7 +147,7 @@ class Agent:
         self._heard_at = time.monotonic()
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         if len(self._buffer) > MAX_LINE_BYTES:
-            self._lost = True  # whoever this is, it does not speak our language
+            self._voice.lost = True  # whoever this is, it does not speak our language
             return
         for line in lines:
             message = self._decoder.line(line)
@@ -169,7 +163,7 @@ class Agent:
             if self._clock.answer(message):
                 self._ask_time()
         elif kind == "port":
-            self._send({"kind": "port", "gen": message["gen"], "address": self._address, "port": free_port()})
+            self._voice.send({"kind": "port", "gen": message["gen"], "address": self._address, "port": free_port()})
         elif kind == "start":
             self._start(message)
         elif kind == "step":
@@ -187,15 +181,13 @@ class Agent:
             self._tell_stacks(message["ranks"])
         elif kind == "kill":
             self._end_ranks(stacks=message["stacks"])
-            self._send({"kind": "killed", "gen": message["gen"]})
+            self._voice.send({"kind": "killed", "gen": message["gen"]})
         elif kind == "stop":
             self._over = True
 
     def _begin(self, message: dict[str, Any]) -> None:
-        self._source = Source(message["run"], f"node{self._node_rank}")
-        if self._keep:
-            self._events = _append(os.path.join(self._keep, f"node{self._node_rank}.events"))
-        self._event(
+        self._voice.begin(message["run"], f"node{self._node_rank}", self._keep)
+        self._voice.event(
             "node",
             node=self._node_rank,
             hostname=host_name(),
@@ -245,11 +237,11 @@ class Agent:
 
     def _show(self, process: RankProcess, lines: list[str], left_out: int) -> None:
         what = {"gen": process.generation, "rank": process.rank, "lines": lines, "left_out": left_out}
-        self._send({"kind": "output", **what})
+        self._voice.send({"kind": "output", **what})
 
     def _open_log(self, rank: int, generation: int) -> BinaryIO | Tail:
         name = f"rank{rank}.gen{generation}.log"
-        file = _append(os.path.join(self._keep, name)) if self._keep else None
+        file = append(os.path.join(self._keep, name)) if self._keep else None
         if file is not None:
             return file
         tail = self._tails[name] = Tail()
@@ -260,7 +252,7 @@ class Agent:
     def _ask_time(self) -> None:
         question = self._clock.question()
         if question is not None:
-            self._send(question)
+            self._voice.send(question)
 
     # Ranks -> conductor
 
@@ -273,9 +265,9 @@ class Agent:
                 continue  # none of ours, and the conductor would cut us off for it
             # What has no number is no event: news of the moment, which nobody reads later.
             if b'"seq":' in line:
-                self._pass_on(line + b"\n")
+                self._voice.keep(line + b"\n")
             else:
-                self._write(line + b"\n")
+                self._voice.write(line + b"\n")
 
     def _drain(self, process: RankProcess, *, everything: bool = False) -> None:
         lines, ended = process.read(process.output_fd, everything=everything)
@@ -314,7 +306,7 @@ class Agent:
         if relay is not None:
             relay.close()
         del self._ranks[process.rank]
-        self._event("exit", **process.ended())
+        self._voice.event("exit", **process.ended())
         process.close()
 
     def _end_ranks(self, stacks: Collection[int]) -> None:
@@ -327,7 +319,7 @@ class Agent:
                 self._bury(process)
             else:
                 state = process.status()[0]
-                self._event("left", gen=process.generation, rank=process.rank, pid=process.pid, state=state)
+                self._voice.event("left", gen=process.generation, rank=process.rank, pid=process.pid, state=state)
                 self._forget_all(process)
                 del self._ranks[process.rank]
 
@@ -337,62 +329,15 @@ class Agent:
             process.ask_stack()
         until = time.monotonic() + _STACK_WAIT_S
         for process in asked:
-            self._event("stack", **process.take_stack(until))
+            self._voice.event("stack", **process.take_stack(until))
 
     # Words
 
-    def _event(self, kind: str, **payload: Any) -> None:
-        if self._source is not None:
-            for line in encode(self._source.event(kind, **payload)):
-                self._pass_on(line)
-
-    def _pass_on(self, line: bytes) -> None:
-        if self._events is not None:
-            try:
-                self._events.write(line)
-            except OSError:  # a full disk: the conductor still has them all
-                with contextlib.suppress(OSError):
-                    self._events.close()
-                self._events = None
-        self._write(line)
-
-    def _send(self, message: dict[str, Any]) -> None:
-        for line in encode(message):
-            self._write(line)
-
     def _send_logs(self) -> None:
         for name, tail in self._tails.items():
-            self._send({"kind": "log", "name": name, "text": tail.data.decode(errors="replace")})
+            self._voice.send({"kind": "log", "name": name, "text": tail.data.decode(errors="replace")})
 
     def _send_status(self) -> None:
-        self._send({"kind": "status", "ranks": {str(rank): process.status() for rank, process in self._ranks.items()}})
-
-    def _write(self, line: bytes) -> None:
-        if self._lost:
-            return
-        try:
-            self._connection.sendall(line)
-        except OSError:
-            self._lost = True
-
-    def _close(self) -> None:
-        # Closing with something unread would reset the connection, and our last words might be lost with it.
-        until = time.monotonic() + _DRAIN_S
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_WR)
-            self._connection.settimeout(_DRAIN_S)
-            while time.monotonic() < until and self._connection.recv(1 << 16):
-                pass
-        self._selector.close()
-        self._connection.close()
-        if self._events is not None:
-            with contextlib.suppress(OSError):
-                self._events.close()
-
-
-def _append(path: str) -> BinaryIO | None:
-    """A file that grows line by line; None where there can be none, which must not disturb the trial."""
-    try:
-        return open(path, "ab", buffering=0)
-    except OSError:
-        return None
+        self._voice.send(
+            {"kind": "status", "ranks": {str(rank): process.status() for rank, process in self._ranks.items()}}
+        )

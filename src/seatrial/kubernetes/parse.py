@@ -17,7 +17,6 @@ __all__ = [
     "environment",
     "gpu_resource",
     "group_ids",
-    "is_dns_name",
     "object_name",
     "parse_patch",
     "quantity_bytes",
@@ -56,14 +55,14 @@ def dns_label(text: str, option: str) -> str:
     return text
 
 
-def is_dns_name(text: str) -> bool:
+def _is_dns_name(text: str) -> bool:
     """Whether it is a name of an object: RFC 1123, with dots."""
     return len(text) <= 253 and bool(re.fullmatch(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?", text))
 
 
 def object_name(text: str, option: str) -> str:
     """The name of an object that the cluster has."""
-    if not is_dns_name(text):
+    if not _is_dns_name(text):
         raise RequestError(f"{option} {text[:80]!a}: the name of an object in the cluster is expected.")
     return text
 
@@ -139,7 +138,7 @@ def claims(texts: Iterable[str]) -> tuple[Claim, ...]:
     for text in texts:
         name, _, path = text.partition(":")
         parts = path.split("/")[1:]
-        if not is_dns_name(name) or not re.fullmatch(r"/[A-Za-z0-9._/-]{1,250}", path) or {"", ".", ".."} & set(parts):
+        if not _is_dns_name(name) or not re.fullmatch(r"/[A-Za-z0-9._/-]{1,250}", path) or {"", ".", ".."} & set(parts):
             raise RequestError(
                 f"--pvc {text[:80]!a}: NAME:PATH is expected, a claim and a full path, such as data:/data."
             )

@@ -13,7 +13,7 @@ from pathlib import Path
 from seatrial.launch.command import Command
 from seatrial.probe.process import launcher_fds
 
-__all__ = ["Adopt", "Agents"]
+__all__ = ["Adopt", "Agents", "said_last"]
 
 Adopt = Callable[[socket.socket, bytes], None]
 """Takes a connection at whose other end an agent will speak, once it was sent these bytes (``conductor/serve.py``)."""
@@ -78,7 +78,7 @@ class Agents:
                 continue
             if now - self._ended_at.setdefault(node, now) >= _LAST_WORDS_S:
                 self._told.add(node)
-                return node, self._words(node, process.returncode, _said_last(self._logs[node]))
+                return node, self._words(node, process.returncode, said_last(self._logs[node]))
         return None
 
     def kill(self) -> None:
@@ -104,10 +104,11 @@ class Agents:
                 process.wait(max(0.0, until - time.monotonic()))
 
 
-def _said_last(log: Path) -> str:
+def said_last(log: Path, most_bytes: int = _SAID_BYTES) -> str:
+    """The end of a file; empty where there is none."""
     try:
         with open(log, "rb") as file:
-            file.seek(max(0, log.stat().st_size - _SAID_BYTES))
+            file.seek(max(0, file.seek(0, 2) - most_bytes))
             return file.read().decode(errors="replace")
     except OSError:
         return ""

@@ -16,9 +16,9 @@ from typing import IO, Any
 
 from seatrial.errors import RequestError, SeatrialError
 
-__all__ = ["ANSWER_S", "Answer", "Asked", "Kubectl", "end_at_once", "find_kubectl"]
+__all__ = ["Answer", "Asked", "Kubectl", "end_at_once", "find_kubectl"]
 
-ANSWER_S = 20.0
+_ANSWER_S = 20.0
 """For one answer. A healthy API server takes less than a second, a login of a cloud's plug-in a few."""
 _SERVER_S = 15
 """kubectl itself gives up then, and says in its own words what it waited for."""
@@ -107,7 +107,7 @@ class Kubectl:
     program: str
     namespace: str | None
     """None: that of the user's own context."""
-    answer_s: float = ANSWER_S
+    answer_s: float = _ANSWER_S
 
     def argv(self, *words: str, follows: bool = False) -> list[str]:
         """The command. ``follows``: it goes on for as long as there is something to tell."""

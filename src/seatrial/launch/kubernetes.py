@@ -32,7 +32,7 @@ from seatrial.launch.target import Placement, Target, Where
 from seatrial.plan.source import is_level, read_file
 from seatrial.report.streams import tell
 
-__all__ = ["TARGETS", "Pods", "objects_of"]
+__all__ = ["TARGETS", "Pods"]
 
 _APPLY = ("kubectl", "apply", "-f", "-")
 _CPU_PROCESSES = 2
@@ -55,7 +55,7 @@ class Pods:
     keep: bool
 
 
-def objects_of(job: Processes) -> list[Object]:
+def _objects_of(job: Processes) -> list[Object]:
     """What is applied, or printed."""
     workload: Workload = job.detail.workload
     env = dict(job.env)
@@ -137,7 +137,7 @@ def _render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Com
     # Here: no other target waits for it.
     from seatrial.kubernetes.text import to_yaml
 
-    feed = Feed(lines=(), content=to_yaml(objects_of(job)).encode())
+    feed = Feed(lines=(), content=to_yaml(_objects_of(job)).encode())
     return (Command(argv=_APPLY, env={}, nodes=tuple(range(job.nodes)), feed=feed),)
 
 
@@ -166,7 +166,7 @@ def _carry_out(
             assert pods.kubectl is not None
             attempt = Attempt(
                 kubectl=pods.kubectl,
-                made=Made(pods.kubectl, job.target, objects_of(job)),
+                made=Made(pods.kubectl, job.target, _objects_of(job)),
                 job=job,
                 limits=Limits(queue_s=pods.queue_timeout_s),
                 told=told,

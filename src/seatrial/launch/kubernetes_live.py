@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.errors import SeatrialError
+from seatrial.kubernetes.gathering import Gathering
 from seatrial.kubernetes.pods import PodSeen, complaints, failure, first_pod, pods_of
 from seatrial.kubernetes.workload import JOIN_TIMEOUT_S
 from seatrial.launch.job import Job, Processes
@@ -169,7 +170,7 @@ class Attempt:
             return
         self._look_at = now + (_LOOK_S if self._all_came else _WAITING_LOOK_S)
         self._begin("pods", "get", "pods", "-l", selector_of(self._made.run), "-o", "json")
-        if len(self._pods) < self._wanted():
+        if self._gathering().missing > 0:
             self._begin("events", "get", "events", "--field-selector", "type=Warning", "-o", "json")
             self._begin("workload", "get", self._made.workload, "--ignore-not-found", "-o", "json")
 
@@ -177,8 +178,8 @@ class Attempt:
         if what not in self._asking:
             self._asking[what] = self._kubectl.begin(*words)
 
-    def _wanted(self) -> int:
-        return self._job.nodes + self._under_mpi
+    def _gathering(self) -> Gathering:
+        return Gathering(pods=self._pods, nodes=self._job.nodes, under_mpi=self._under_mpi, complaints=self._complaints)
 
     def _take_pods(self, pods: tuple[PodSeen, ...]) -> None:
         self._pods = pods
@@ -193,7 +194,7 @@ class Attempt:
                 self._known[pod.name] = replace(pod, stopped="was deleted", deleted=True)
                 self._say(f"seatrial: {pod.label} was deleted")
         came = [pod for pod in pods if pod.state != "waiting"]
-        if not self._all_came and len(came) >= self._wanted():
+        if not self._all_came and len(came) >= self._gathering().wanted:
             self._all_came = True
             self._told.settle()
         first = first_pod(pods, under_mpi=self._under_mpi)
@@ -327,57 +328,28 @@ class Attempt:
                 raise SeatrialError(f"the pods have not come to an end within {most_s:.0f} s")
 
     def _see_to_those_that_wait(self, now: float) -> None:
-        waiting = [pod for pod in self._pods if pod.state == "waiting"]
-        missing = self._wanted() - len(self._pods)
-        if self._all_came or (not waiting and missing <= 0):
+        gathering = self._gathering()
+        if self._all_came or (not gathering.waiting and gathering.missing <= 0):
             return
-        for pod in waiting:
+        for pod in gathering.waiting:
             if pod.hopeless and self._lasts(f"hopeless {pod.uid}", self._limits.hopeless_s):
                 raise SeatrialError(f"{pod.label} does not start: {pod.waits}")
-        words = self._waiting_words(waiting, missing)
+        words = gathering.words()
         if words != self._words and self._lasts("waiting", _TOLD_WAITING_S):
             self._words = words
             self._say(f"seatrial: {words}")
-        running = [pod for pod in self._pods if pod.state == "running"]
-        nodes = [pod for pod in running if not pod.is_launcher]
-        if (unready := self._unready()) and self._lasts("unready", self._limits.ready_s):
+        if (unready := gathering.unready) and self._lasts("unready", self._limits.ready_s):
             raise SeatrialError(f"{words}; see {unready[0].name}.log in {self._folder}")
         late = now - self._began_at > self._limits.queue_s
         least = self._min_hosts
-        enough = least is not None and least <= len(nodes) < self._job.nodes
+        running = len(gathering.running)
+        enough = least is not None and least <= running < self._job.nodes
         if enough and (late or self._lasts("fewer", self._limits.fewer_s)):
-            raise TooFewError(len(nodes), self._absent())
+            raise TooFewError(running, gathering.absent(self._words))
         if late:
             raise SeatrialError(
                 f"not all pods have started within {self._limits.queue_s:g} s (--queue-timeout): {words}"
             )
-
-    def _waiting_words(self, waiting: list[PodSeen], missing: int) -> str:
-        if waiting:
-            why = next((pod.waits for pod in waiting if pod.hopeless), waiting[0].waits)
-            if len(self._complaints) and missing > 0:
-                why = f"{why}; {self._complaints[-1]}"
-            return f"{len(waiting) + max(missing, 0)} of {self._wanted()} pods wait: {why}"
-        if self._complaints:
-            return f"{missing} of {self._wanted()} pods are not made: {self._complaints[-1]}"
-        if unready := self._unready():
-            return (
-                f"the launcher is not made, as {unready[0].label} is not ready: its sshd does not answer on port 2222;"
-                " see that the image has /usr/sbin/sshd"
-            )
-        return f"{missing} of {self._wanted()} pods are not made yet"
-
-    def _unready(self) -> list[PodSeen]:
-        """Under MPI: those without an sshd that answers, when nothing but the launcher is missing."""
-        nodes = [pod for pod in self._pods if pod.state == "running" and not pod.is_launcher]
-        if not self._under_mpi or len(nodes) < self._job.nodes or len(self._pods) > len(nodes):
-            return []
-        return [pod for pod in nodes if not pod.ready]
-
-    def _absent(self) -> tuple[str, ...]:
-        told = [f"{pod.name}: {pod.waits}" for pod in self._pods if pod.state == "waiting"]
-        missing = self._job.nodes - sum(not pod.is_launcher for pod in self._pods)
-        return (*told, *(f"pod {number + 1} that was not made: {self._words}" for number in range(missing)))
 
     def _has_failed(self) -> bool:
         """Without a conductor nobody else sees that the others wait for somebody who is gone."""

@@ -11,8 +11,8 @@ from seatrial.launch.option import NODES, Option
 __all__ = ["COMMON", "MPI", "RUNTIME", "TRAINER_VERSION"]
 
 
-def _text(flag: str, text: str, *, metavar: str, default: str | None = None, name: str | None = None) -> Option:
-    return Option(flags=(flag,), name=name or _name(flag), help=text, metavar=metavar, default=default)
+def _text(flag: str, text: str, *, metavar: str, default: str | None = None) -> Option:
+    return Option(flags=(flag,), name=_name(flag), help=text, metavar=metavar, default=default)
 
 
 def _number(flag: str, text: str, *, metavar: str = "N") -> Option:

@@ -11,6 +11,7 @@ from seatrial.conductor.conclude import conclude
 from seatrial.conductor.program_failures import Exit, complaint
 from seatrial.errors import RequestError
 from seatrial.kubernetes.pods import PodSeen
+from seatrial.launch.agents import said_last
 from seatrial.launch.job import Job, Processes
 from seatrial.launch.launcher_words import reason
 from seatrial.verdict.events import Source
@@ -201,12 +202,7 @@ class Told:
         return self._last_words(pod).splitlines()[-_LAST_LINES:]
 
     def _last_words(self, pod: PodSeen) -> str:
-        try:
-            with open(self._folder / f"{pod.name}.log", "rb") as file:
-                file.seek(max(0, file.seek(0, 2) - _LAST_BYTES))
-                return file.read().decode(errors="replace")
-        except OSError:
-            return ""
+        return said_last(self._folder / f"{pod.name}.log", _LAST_BYTES)
 
 
 def _error(lines: Sequence[str]) -> str:

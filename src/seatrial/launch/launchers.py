@@ -7,12 +7,12 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.launch.agents import Adopt, Agents
+from seatrial.launch.agents import Adopt, Agents, said_last
 from seatrial.launch.bundle import kept_bundle
 from seatrial.launch.command import Command, pasted, shown
 from seatrial.launch.launcher_words import reason, reason_of_agent, refused
@@ -71,8 +71,8 @@ def shown_with_files(commands: Sequence[Command]) -> list[str]:
 class Launcher(Agents):
     """Agents that a launcher starts for us. It is asked to end before it is killed: it has helpers on other hosts."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock, _words)
+    def __init__(self) -> None:
+        super().__init__(words=_words)
         self._seen = False
         self._look_at = 0.0
 
@@ -102,10 +102,10 @@ class Launcher(Agents):
                 return f"{signal.Signals(-code).name}, which its launcher got"
             if code:
                 refuse(self._logs[node])
-        if self._clock() >= self._look_at:
-            self._look_at = self._clock() + _LOOK_S
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_S
             for log, node in {log: node for node, log in reversed(self._logs.items())}.items():
-                why = reason_of_agent(_tail(log))
+                why = reason_of_agent(said_last(log, _READ_BYTES))
                 if why:
                     return node, why
         return None
@@ -130,7 +130,7 @@ class Launcher(Agents):
 
 def refuse(log: Path) -> None:
     """Raises RequestError when what a launcher has printed says that it was asked for something wrong."""
-    why = refused(_tail(log))
+    why = refused(said_last(log, _READ_BYTES))
     if why:
         raise RequestError(f"{why}.")
 
@@ -138,12 +138,3 @@ def refuse(log: Path) -> None:
 def _words(node: int, code: int, said: str) -> str:
     why = reason(said) or f"exit code {code}"
     return f"its launcher ended: {why}"
-
-
-def _tail(log: Path) -> str:
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(0, log.stat().st_size - _READ_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""

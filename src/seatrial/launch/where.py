@@ -13,12 +13,12 @@ from seatrial.launch.target import Placement, Target, Where
 from seatrial.launch.targets import TARGETS
 from seatrial.probe import own_code
 
-__all__ = ["place_of_job", "target_of", "where_of"]
+__all__ = ["place_of_job", "where_of"]
 
 _OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
-def target_of(name: str) -> Target:
+def _target_of(name: str) -> Target:
     """Raises RequestError for one that is not there."""
     if name not in TARGETS:
         here = "" if own_code.BUNDLE is None else " in the file that travels; an installed seatrial has more"
@@ -28,7 +28,7 @@ def target_of(name: str) -> Target:
 
 def where_of(values: Mapping[str, Any], typed: tuple[str, ...] = ()) -> Where:
     """Raises RequestError for an unknown target, for an option of another one, and for a wrong ``--env``."""
-    target = target_of(values["target"])
+    target = _target_of(values["target"])
     for other in TARGETS.values():
         for option in other.options:
             if option not in target.options and is_given(option, values[option.name]):

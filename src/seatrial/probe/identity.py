@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from seatrial.errors import RequestError
+from seatrial.probe.variables import Environ, address, below, contradiction, optional, required, shown
 
 __all__ = ["Identity", "identify"]
 
-Environ = Mapping[str, str]
-
-_MOST = 999_999_999
-_MOST_SHOWN = 40
 # Slurm numbers these steps from the top: the shell of salloc (LaunchParameters=use_interactive_step) and the batch
 # script. The first has SLURM_PROCID=0 and SLURM_STEP_NUM_TASKS=1, and is no task.
 _SLURM_SHELL_STEPS = ("4294967290", "4294967291")
@@ -125,7 +122,7 @@ def _hydra(environ: Environ) -> Identity | None:
         if mine == (environ.get("SLURM_PROCID"), environ.get("SLURM_STEP_NUM_TASKS")):
             return None
         raise RequestError(
-            f"PMI_RANK={_shown(environ['PMI_RANK'])} is set, but neither MPI_LOCALRANKID (MPICH, Intel MPI) nor the"
+            f"PMI_RANK={shown(environ['PMI_RANK'])} is set, but neither MPI_LOCALRANKID (MPICH, Intel MPI) nor the"
             " SLURM_PROCID of srun that would go with it; start it with mpirun, or unset PMI_RANK."
         )
     return _rank(
@@ -157,7 +154,7 @@ def _slurm(environ: Environ) -> Identity | None:
     if found is None or found.node_rank is None or "SLURM_STEP_TASKS_PER_NODE" not in environ:
         return found
     tasks = _slurm_tasks(environ, found.node_rank)
-    _below(environ, "SLURM_LOCALID", found.local_rank, "SLURM_STEP_TASKS_PER_NODE", tasks)
+    below(environ, "SLURM_LOCALID", found.local_rank, "SLURM_STEP_TASKS_PER_NODE", tasks)
     return dataclasses.replace(found, local_world_size=tasks)
 
 
@@ -173,7 +170,7 @@ def _operator(environ: Environ) -> Identity | None:
     least, colon, most = environ.get("PET_NNODES", "1").partition(":")
     if colon and most != least:
         raise RequestError(
-            f"PET_NNODES={_shown(environ['PET_NNODES'])} in the environment: only a fixed number of nodes can be"
+            f"PET_NNODES={shown(environ['PET_NNODES'])} in the environment: only a fixed number of nodes can be"
             " accepted; set minReplicas equal to maxReplicas, or leave elasticPolicy out."
         )
     for name in ("PET_NNODES", "PET_NODE_RANK"):
@@ -192,9 +189,9 @@ def _operator(environ: Environ) -> Identity | None:
         # The operator's own word comes first: MASTER_ADDR may be one that the image brings along.
         prefix="PET_" if "PET_MASTER_ADDR" in environ else "",
     )
-    if _optional(environ, "RANK") not in (None, found.node_rank):
+    if optional(environ, "RANK") not in (None, found.node_rank):
         # Somebody's own launcher inside the pod numbered its ranks, or an image brings a RANK along.
-        raise _contradiction(environ, "RANK", "PET_NODE_RANK")
+        raise contradiction(environ, "RANK", "PET_NODE_RANK")
     return found
 
 
@@ -253,12 +250,12 @@ def _pod_of_operator(environ: Environ) -> bool:
 def _note(environ: Environ) -> str:
     said = []
     if "SLURM_JOB_ID" in environ:
-        said.append(f"this is a shell of Slurm job {_shown(environ['SLURM_JOB_ID'])}, not a task; srun starts tasks")
+        said.append(f"this is a shell of Slurm job {shown(environ['SLURM_JOB_ID'])}, not a task; srun starts tasks")
     if "K_MPI_JOB_ROLE" in environ:
-        said.append(f"this is the {_shown(environ['K_MPI_JOB_ROLE'])} of an MPIJob, not a rank; mpirun starts ranks")
+        said.append(f"this is the {shown(environ['K_MPI_JOB_ROLE'])} of an MPIJob, not a rank; mpirun starts ranks")
     left = [name for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") if name in environ]
     if left:
-        told = ", ".join(f"{name}={_shown(environ[name])}" for name in left)
+        told = ", ".join(f"{name}={shown(environ[name])}" for name in left)
         missing = ", ".join(name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR") if name not in environ)
         said.append(f"{told} without {missing} is passed over as left behind")
     return "; ".join(said)
@@ -285,19 +282,19 @@ def _rank(
     found = Identity(
         launcher=launcher,
         level="rank",
-        rank=_required(environ, rank, sign),
-        world_size=_required(environ, world_size, sign, least=1),
-        local_rank=_optional(environ, local_rank),
-        local_world_size=_optional(environ, local_world_size, least=1),
-        node_rank=_optional(environ, node_rank),
-        nnodes=_optional(environ, nnodes, least=1),
-        master_addr=_address(environ, "MASTER_ADDR"),
-        master_port=_optional(environ, "MASTER_PORT", least=1, most=65535),
+        rank=required(environ, rank, sign),
+        world_size=required(environ, world_size, sign, least=1),
+        local_rank=optional(environ, local_rank),
+        local_world_size=optional(environ, local_world_size, least=1),
+        node_rank=optional(environ, node_rank),
+        nnodes=optional(environ, nnodes, least=1),
+        master_addr=address(environ, "MASTER_ADDR"),
+        master_port=optional(environ, "MASTER_PORT", least=1, most=65535),
     )
-    _below(environ, rank, found.rank, world_size, found.world_size)
-    _below(environ, local_rank, found.local_rank, world_size, found.world_size)
-    _below(environ, local_rank, found.local_rank, local_world_size, found.local_world_size)
-    _below(environ, node_rank, found.node_rank, nnodes, found.nnodes)
+    below(environ, rank, found.rank, world_size, found.world_size)
+    below(environ, local_rank, found.local_rank, world_size, found.world_size)
+    below(environ, local_rank, found.local_rank, local_world_size, found.local_world_size)
+    below(environ, node_rank, found.node_rank, nnodes, found.nnodes)
     return found
 
 
@@ -315,57 +312,14 @@ def _node(
     found = Identity(
         launcher=launcher,
         level="node",
-        node_rank=_required(environ, node_rank, sign),
-        nnodes=_optional(environ, nnodes, least=1),
-        nproc_per_node=_optional(environ, nproc_per_node, least=1),
-        master_addr=_address(environ, f"{prefix}MASTER_ADDR"),
-        master_port=_optional(environ, f"{prefix}MASTER_PORT", least=1, most=65535),
+        node_rank=required(environ, node_rank, sign),
+        nnodes=optional(environ, nnodes, least=1),
+        nproc_per_node=optional(environ, nproc_per_node, least=1),
+        master_addr=address(environ, f"{prefix}MASTER_ADDR"),
+        master_port=optional(environ, f"{prefix}MASTER_PORT", least=1, most=65535),
     )
-    _below(environ, node_rank, found.node_rank, nnodes, found.nnodes)
+    below(environ, node_rank, found.node_rank, nnodes, found.nnodes)
     return found
-
-
-def _required(environ: Environ, name: str, sign: str, *, least: int = 0) -> int:
-    if name not in environ:
-        raise RequestError(
-            f"{sign} is set in the environment and {name}, which goes with it, is not; pass both on, or unset {sign}."
-        )
-    return _number(name, environ[name], least=least)
-
-
-def _optional(environ: Environ, name: str | None, *, least: int = 0, most: int = _MOST) -> int | None:
-    return _number(name, environ[name], least=least, most=most) if name is not None and name in environ else None
-
-
-def _number(name: str, text: str, *, least: int = 0, most: int = _MOST) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
-        raise RequestError(
-            f"{name}={_shown(text)} in the environment: a whole number from {least} to {most} is expected;"
-            " set it right, or unset it if it was left behind."
-        )
-    return int(text)
-
-
-def _address(environ: Environ, name: str) -> str | None:
-    text = environ.get(name)
-    if text is not None and not re.fullmatch(r"[!-~]{1,253}", text):
-        raise RequestError(
-            f"{name}={_shown(text)} in the environment: a host name or an address is expected;"
-            " set it right, or unset it if it was left behind."
-        )
-    return text
-
-
-def _below(environ: Environ, name: str | None, value: int | None, size_name: str | None, size: int | None) -> None:
-    if name is not None and size_name is not None and value is not None and size is not None and value >= size:
-        raise _contradiction(environ, name, size_name)
-
-
-def _contradiction(environ: Environ, name: str, other: str) -> RequestError:
-    return RequestError(
-        f"{name}={_shown(environ[name])} and {other}={_shown(environ[other])} in the environment contradict one"
-        " another; set them right, or unset what was left behind."
-    )
 
 
 def _slurm_tasks(environ: Environ, node_rank: int) -> int:
@@ -376,17 +330,10 @@ def _slurm_tasks(environ: Environ, node_rank: int) -> int:
         match = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", part)
         if match is None:
             raise RequestError(
-                f"SLURM_STEP_TASKS_PER_NODE={_shown(text)} in the environment: a list such as 2(x3),1 is expected;"
+                f"SLURM_STEP_TASKS_PER_NODE={shown(text)} in the environment: a list such as 2(x3),1 is expected;"
                 " start the ranks with srun."
             )
         left -= int(match[2] or 1)
         if left < 0:
             return int(match[1])
-    raise _contradiction(environ, "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE")
-
-
-def _shown(text: str) -> str:
-    """A value as a message shows it: on one line, in ASCII, cut to a length."""
-    if re.fullmatch(r"[\w:-]{1,40}", text, re.ASCII):
-        return text
-    return ascii(text[:_MOST_SHOWN]) + ("..." if len(text) > _MOST_SHOWN else "")
+    raise contradiction(environ, "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from seatrial.errors import RequestError
 from seatrial.probe import own_code
 
-__all__ = ["OLDEST", "TorchInstall", "find_torch"]
+__all__ = ["TorchInstall", "find_torch"]
 
-OLDEST = (2, 4)
+_OLDEST = (2, 4)
 _OLDEST_PYTHON = (3, 10)
 _TIMEOUT_S = 30
 
@@ -81,9 +81,9 @@ def find_torch(python: str) -> TorchInstall:
     if not found["seatrial"]:
         raise RequestError(f"--python {python}: seatrial is not installed for it; install it there.")
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
-    if numbers < OLDEST:
+    if numbers < _OLDEST:
         raise RequestError(
             f"torch {version or 'of unknown version'} of {python} is too old: seatrial needs"
-            f" {OLDEST[0]}.{OLDEST[1]} or newer; install a newer torch or name another interpreter with --python."
+            f" {_OLDEST[0]}.{_OLDEST[1]} or newer; install a newer torch or name another interpreter with --python."
         )
     return TorchInstall(version=version, cuda=found.get("cuda") or "", hip=found.get("hip") or "")

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from seatrial.training.outcome import NonFinite
 
-__all__ = ["LONGEST_S", "MOST_STEPS", "Meetings", "Told"]
+__all__ = ["MOST_STEPS", "Meetings", "Told"]
 
-LONGEST_S = 0.25
+_LONGEST_S = 0.25
 """About so much time lies between two meetings: nobody who reads a loss or asks to stop notices."""
 MOST_STEPS = 32
 """And at most so many steps: those of a batch of 64 images on a CPU take milliseconds."""
@@ -64,7 +64,7 @@ class Meetings:
         self._losses.clear()
         rows = _wait_for_others(dist.all_reduce(table, group=self._group, async_op=True), table)
         slowest_s = max(rows[-1])
-        self._due_steps = max(1, min(self._most_steps, int(LONGEST_S / max(slowest_s, 1e-9))))
+        self._due_steps = max(1, min(self._most_steps, int(_LONGEST_S / max(slowest_s, 1e-9))))
         self._since = time.perf_counter()
         sums, nonfinite = [], None
         for number, row in enumerate(rows[:num_steps]):

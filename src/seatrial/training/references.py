@@ -14,9 +14,9 @@ from statistics import NormalDist
 
 from seatrial.errors import SeatrialError
 
-__all__ = ["FALSE_ALARM", "Reference", "find_reference"]
+__all__ = ["Reference", "find_reference"]
 
-FALSE_ALARM = NormalDist().cdf(-3.0)
+_FALSE_ALARM = NormalDist().cdf(-3.0)
 """Probability that a healthy trial misses the limit by chance: that of 3 sigma, 0.00135."""
 _FILE = "references.json"
 
@@ -45,7 +45,7 @@ class Reference:
         Of many healthy runs one is bound to lie beyond 3 sigma, so the distance grows until the chance of a false
         alarm over all of them is that of one run again (Bonferroni).
         """
-        return self.mean + NormalDist().inv_cdf(FALSE_ALARM / num_runs) * self.spread()
+        return self.mean + NormalDist().inv_cdf(_FALSE_ALARM / num_runs) * self.spread()
 
 
 def find_reference(key: str) -> Reference | None:

@@ -25,9 +25,9 @@ from seatrial.training.recipe import Recipe
 from seatrial.training.strategies.base import Strategy
 from seatrial.training.watch import CheckpointStore
 
-__all__ = ["MAY_CHANGE", "Position", "Training", "compare", "find_state", "load_state", "make_state", "save_state"]
+__all__ = ["Position", "Training", "compare", "find_state", "load_state", "save_state"]
 
-MAY_CHANGE = (
+_MAY_CHANGE = (
     "epochs",
     "max_steps",
     "lr",
@@ -85,13 +85,13 @@ def save_state(training: Training, store: CheckpointStore) -> Path | None:
 
     Raises SeatrialError, on all ranks, when it could not be written.
     """
-    state = make_state(training)
+    state = _make_state(training)
     return _on_rank_0(
         lambda: store.save(training.position.step, state), training.group, training.device, "save a checkpoint"
     )
 
 
-def make_state(training: Training) -> dict[str, Any]:
+def _make_state(training: Training) -> dict[str, Any]:
     """The state after a step, of tensors and primitives only. Whole on rank 0; all ranks call this."""
     recipe, position = training.recipe, training.position
     with averaged(training.strategy.model, training.group) as rows:
@@ -178,11 +178,11 @@ def compare(
         )
     saved, asked = dict(state["recipe"]), recipe.to_json()
     changed = [name for name in sorted({*saved, *asked}) if saved.get(name) != asked.get(name)]
-    refused = [name for name in changed if name not in MAY_CHANGE]
+    refused = [name for name in changed if name not in _MAY_CHANGE]
     if refused:
         told = "; ".join(f"{name} was {saved.get(name)!r} and is now {asked.get(name)!r}" for name in refused)
         raise RequestError(
-            f"the checkpoint is of another training: {told}. Only {', '.join(MAY_CHANGE)} may change; give another "
+            f"the checkpoint is of another training: {told}. Only {', '.join(_MAY_CHANGE)} may change; give another "
             "checkpoint folder to start anew."
         )
     if state["step"] > num_steps:

@@ -69,7 +69,6 @@ def train(
     phase("wrap model")
     clock = StepClock(device)
     model = build_model(recipe.model, workload.shape, workload.num_classes, recipe.seed).to(device)
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
     model = model.to(memory_format=layout(recipe, device))  # type: ignore[call-overload]
     strategy = find_strategy(recipe.strategy)(model, recipe, device=device, group=group, clock=clock)
     model, norms = strategy.model, batch_norms(strategy.model)
@@ -117,8 +116,6 @@ def train(
             step=position.step,
             num_steps=num_steps,
             steps_per_epoch=steps_per_epoch,
-            num_train=workload.num_train,
-            num_parameters=num_parameters,
             resumed_from=found[0] if found else None,
             notes=notes,
         )

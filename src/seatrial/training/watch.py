@@ -21,9 +21,6 @@ class Start:
     num_steps: int
     """Steps of the whole training, with those."""
     steps_per_epoch: int
-    num_train: int
-    num_parameters: int
-    """Of the whole model."""
     resumed_from: str | None = None
     """The checkpoint, as rank 0 names it."""
     notes: tuple[str, ...] = ()

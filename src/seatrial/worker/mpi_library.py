@@ -136,9 +136,9 @@ def device_aware(vendor: str) -> bool:
     return query is not None and bool(query())
 
 
-def _loaded_library(maps: Path = Path("/proc/self/maps")) -> str | None:
+def _loaded_library() -> str | None:
     try:
-        lines = maps.read_text(errors="replace").splitlines()
+        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
     except OSError:
         return None
     return next((line.split()[-1] for line in lines if "/libmpi.so" in line), None)

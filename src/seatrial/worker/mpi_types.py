@@ -18,7 +18,6 @@ from seatrial.worker.mpi_library import load_mpi
 
 __all__ = [
     "HALVES",
-    "MOST_COUNTED",
     "Reduction",
     "counted",
     "divide",
@@ -28,7 +27,7 @@ __all__ = [
     "reduction",
 ]
 
-MOST_COUNTED = 2**31 - 1
+_MOST_COUNTED = 2**31 - 1
 """Counts have 32 bits before MPI 4.0."""
 _BLOCK_BYTES = 2**26
 
@@ -68,7 +67,7 @@ def moved_shares(whole: Tensor, share: Tensor) -> list[Any]:
 
 def counted(tensor: Tensor, counts: Sequence[int], starts: Sequence[int]) -> list[Any]:
     """As ``moved``, with as many elements for each rank as ``counts`` says, which begin at ``starts``."""
-    if tensor.numel() > MOST_COUNTED:
+    if tensor.numel() > _MOST_COUNTED:
         _see_that_it_counts(tensor.numel(), "moves")
     return [_memory(tensor), (counts, starts), _element(tensor.element_size())]
 
@@ -85,7 +84,7 @@ class Reduction(NamedTuple):
 def reduced(whole: Tensor, share: Tensor, reduction: Reduction) -> list[Any]:
     """A contiguous tensor as MPI buffer, to be reduced. MPI counts one rank's share: the whole where there are none."""
     number = share.numel()
-    if number > MOST_COUNTED:
+    if number > _MOST_COUNTED:
         _see_that_it_counts(number, "reduces")
     return [_memory(whole), number, reduction.type]
 
@@ -93,7 +92,7 @@ def reduced(whole: Tensor, share: Tensor, reduction: Reduction) -> list[Any]:
 def _see_that_it_counts(number: int, what: str) -> None:
     if not _counts_far():
         raise NotImplementedError(
-            f"the MPI backend {what} at most {MOST_COUNTED} elements in this call with an MPI older than 4.0, and here"
+            f"the MPI backend {what} at most {_MOST_COUNTED} elements in this call with an MPI older than 4.0, and here"
             f" are {number}; do it in parts."
         )
 
@@ -114,7 +113,7 @@ def _from_address() -> Any:
 
 def _extent(number: int, element_size: int) -> tuple[int, Any]:
     """Count and MPI type of so many elements."""
-    if number <= MOST_COUNTED:
+    if number <= _MOST_COUNTED:
         return number, _element(element_size)
     return 1, _whole(number * element_size)
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Work
 
-__all__ = ["FinishedWork", "LaneWork", "RequestWork", "in_background", "settle", "timed_out"]
+__all__ = ["FinishedWork", "LaneWork", "RequestWork", "settle", "timed_out"]
 
 _SPIN_S = 50e-6
 """So long a request is asked without pause: small messages take less."""
@@ -108,7 +108,7 @@ class LaneWork(Work):
         self._running.release()
         if asked:
             # Not here: a callback may wait for a collective that is behind this one.
-            in_background(self._complete)
+            _in_background(self._complete)
 
     def wait(self, timeout: Any = None) -> bool:
         """Until it is done. Raises what the operation raised, or DistBackendError when the time is over."""
@@ -248,7 +248,7 @@ class RequestWork(Work):
             if first:
                 self._future = torch.futures.Future()
         if first and self._threads:
-            in_background(self._complete)
+            _in_background(self._complete)
         elif first:
             self._complete()
         return self._future
@@ -269,7 +269,7 @@ def _fulfil(future: Any, result: list[Tensor], error: BaseException | None) -> N
         future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 
-def in_background(task: Callable[[], None]) -> None:
+def _in_background(task: Callable[[], None]) -> None:
     """Run it in a thread of its own: it may wait for another such task."""
     thread = threading.Thread(target=task, name="seatrial MPI future", daemon=True)
     try:

@@ -50,7 +50,7 @@ class Report:
         self._phases = PhaseWriter(int(os.environ["SEATRIAL_PHASE_FD"])) if self.by_agent else None
         self._faults = [parse_fault(text) for text in spec.planted] if self.generation == 0 else []
         self._log: EpochLog | None = None
-        self._told_at = self._step_at = time.monotonic()
+        self._told_at = time.monotonic()
         self._told_step = self._step = 0
         self.after_step: Callable[[], None] | None = None
         """Called after each step besides; of the profiler."""

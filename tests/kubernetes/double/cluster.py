@@ -59,18 +59,18 @@ class Cluster:
         file.with_suffix(".new").write_text(json.dumps(faults))
         file.with_suffix(".new").replace(file)
 
-    def claim(self, name: str, namespace: str = "default") -> Path:
+    def claim(self, name: str) -> Path:
         """Makes a PersistentVolumeClaim. Its folder."""
         spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
         thing = {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
-            "metadata": {"name": name, "namespace": namespace},
+            "metadata": {"name": name, "namespace": "default"},
             "spec": spec,
         }
         done = self.call("apply", "-f", "-", stdin=json.dumps(thing))
         assert done.returncode == 0, done.stderr
-        folder = self.folder / "claims" / namespace / name
+        folder = self.folder / "claims" / "default" / name
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o777)
         return folder

@@ -18,9 +18,9 @@ from pathlib import Path
 from kubernetes.double.networks import Networks
 from kubernetes.double.sandbox import PATH, Container, programs
 
-__all__ = ["IMAGE_USER", "HostsSandbox"]
+__all__ = ["HostsSandbox"]
 
-IMAGE_USER = 10001
+_IMAGE_USER = 10001
 """As in our images; it has a line in /etc/passwd."""
 _HOME = "/home/seatrial"
 
@@ -28,7 +28,7 @@ _HOME = "/home/seatrial"
 class HostsSandbox:
     """Namespaces of this machine."""
 
-    image_uid = IMAGE_USER
+    image_uid = _IMAGE_USER
 
     def __init__(self, networks: Networks, python: str, packages: Path) -> None:
         """``packages``: where torch is, for that Python."""
@@ -39,7 +39,7 @@ class HostsSandbox:
         root.mkdir(exist_ok=True)
         script = container.scratch / "enter.sh"
         script.write_text(self._script(container, root))
-        user = IMAGE_USER if container.uid is None else container.uid
+        user = _IMAGE_USER if container.uid is None else container.uid
         group = container.gid if container.gid is not None else 0
         drop = ["setpriv", "--reuid", str(user), "--regid", str(group)]
         drop += ["--groups", ",".join(map(str, container.groups))] if container.groups else ["--clear-groups"]
@@ -105,7 +105,7 @@ class HostsSandbox:
             **{f"double/bin/{name}": text for name, text in programs(self._python).items()},
             "etc/hostname": f"{container.hostname}\n",
             "etc/resolv.conf": "",
-            "etc/passwd": f"root:x:0:0::/root:/bin/sh\nseatrial:x:{IMAGE_USER}:0::{_HOME}:/bin/bash\n"
+            "etc/passwd": f"root:x:0:0::/root:/bin/sh\nseatrial:x:{_IMAGE_USER}:0::{_HOME}:/bin/bash\n"
             "sshd:x:105:65534::/run/sshd:/usr/sbin/nologin\n",
             "etc/group": "root:x:0:\nnogroup:x:65534:\n",
         }

@@ -19,10 +19,9 @@ from pathlib import Path
 import yaml
 from kubernetes.double.api import Api
 from kubernetes.double.arguments import RefusedError, parse
+from kubernetes.double.controllers import CONTROLLERS
 from kubernetes.double.faults import Faults
 from kubernetes.double.hosts_sandbox import HostsSandbox
-from kubernetes.double.jobs import reconcile_job, reconcile_jobset
-from kubernetes.double.kubeflow import reconcile_mpijob, reconcile_pytorchjob, reconcile_trainjob
 from kubernetes.double.kubelet import Kubelet
 from kubernetes.double.networks import Networks
 from kubernetes.double.openshift import ranges
@@ -40,13 +39,6 @@ SOCKET = "api.sock"
 _TICK_S = 0.1
 _CARRIED = ("SEATRIAL_TEST_RUN",)
 """So that what a test leaves running is found."""
-_CONTROLLERS = {
-    "TrainJob": reconcile_trainjob,
-    "JobSet": reconcile_jobset,
-    "PyTorchJob": reconcile_pytorchjob,
-    "MPIJob": reconcile_mpijob,
-    "Job": reconcile_job,
-}
 
 
 def main(folder: Path) -> None:
@@ -79,7 +71,7 @@ def main(folder: Path) -> None:
 
 
 def _look(world: World) -> None:
-    for kind, reconcile in _CONTROLLERS.items():
+    for kind, reconcile in CONTROLLERS.items():
         if not world.faults.any("crd-absent", kind=kind):
             for thing in world.store.each(kind):
                 reconcile(world, thing)

@@ -13,7 +13,7 @@ from typing import Any
 
 from kubernetes.double.resources import RESOURCES, Resource
 
-__all__ = ["Object", "Store", "condition", "controlled_by", "now", "random_suffix"]
+__all__ = ["Object", "Store", "condition", "now", "random_suffix"]
 
 Object = dict[str, Any]
 _BY_KIND = {resource.kind: resource for resource in RESOURCES}
@@ -29,7 +29,7 @@ def random_suffix() -> str:
     return "".join(random.choices(string.ascii_lowercase + string.digits, k=5))
 
 
-def controlled_by(owner: Object) -> list[Object]:
+def _controlled_by(owner: Object) -> list[Object]:
     """The ownerReferences of what a controller makes for an object."""
     return [
         {
@@ -62,7 +62,7 @@ class Store:
         metadata.setdefault("uid", str(uuid.uuid4()))
         metadata.setdefault("creationTimestamp", now())
         if owner is not None:
-            metadata["ownerReferences"] = controlled_by(owner)
+            metadata["ownerReferences"] = _controlled_by(owner)
         if made["kind"] == "Secret" and "stringData" in made:
             plain = {name: base64.b64encode(text.encode()).decode() for name, text in made.pop("stringData").items()}
             made["data"] = {**made.get("data", {}), **plain}

@@ -1,0 +1,23 @@
+"""A job for what never starts it."""
+
+from __future__ import annotations
+
+import sys
+
+from fake_checks import a_plan
+
+from seatrial.launch.job import Job
+
+__all__ = ["A_JOB"]
+
+A_JOB = Job(
+    run="",
+    plan=a_plan(()),
+    target="local",
+    nodes=1,
+    nproc_per_node=2,
+    device="cpu",
+    backend="gloo",
+    python=sys.executable,
+    env={},
+)
