@@ -38,6 +38,7 @@ def typed(
     [
         (["rum"], "no such command 'rum'. Did you mean 'run'?"),
         (["--nonsense"], "no such command '--nonsense'"),
+        (["report", "x"], "report: this file has run, train, launch; an installed seatrial has that command."),
         (["run", "--nonsense"], "unrecognized arguments: --nonsense; see seatrial.pyz run --help."),
         (["run", "--nproc-per-node", "two"], "'two'"),
         (["run", "--device", "gpu"], "'gpu'"),

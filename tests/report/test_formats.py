@@ -336,3 +336,15 @@ def test_what_was_measured_between_two_ranks_is_a_small_table_on_the_console() -
     for rank in range(9):
         many.tell("compute", rank, 7.5, name="bandwidth", peer=(rank + 1) % 9)
     assert any("9 ranks, see the report" in line for line in lines(concluded(many.close())))
+
+
+def test_of_a_figure_that_a_long_check_tells_again_the_last_word_of_each_rank_counts() -> None:
+    stream = Stream(plan=a_plan(("compute",)))
+    stream.begin("compute")
+    for value in (9.0, 6.0, 3.0):
+        for rank in stream.alive:
+            stream.tell("compute", rank, value + rank)
+    conclusion = concluded(stream.close())
+    (row,) = document(conclusion)["validation"]["main_figures"]
+    assert (row["value"], row["low"], row["high"], row["count"]) == (3.5, 3.0, 4.0, 2)
+    assert any(re.match(r"compute +value +3\.5 GB/s +3 to 4 over 2", line) for line in lines(conclusion))

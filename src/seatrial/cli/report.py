@@ -71,9 +71,8 @@ def _read(paths: tuple[Path, ...]) -> tuple[list[dict[str, Any]], int]:
 
 def _refuse_other_runs(names: str, begun: list[dict[str, Any]]) -> None:
     """Raises RequestError for events that would be judged as a trial of which everything was lost."""
-    if begun and all(
-        "plan" not in each and isinstance(each.get("job"), dict) and "argv" in each["job"] for each in begun
-    ):
+    jobs = [each.get("job") for each in begun]
+    if jobs and all(isinstance(job, dict) and "argv" in job for job in jobs):
         raise RequestError(
             f"{names}: these are the events of seatrial train or launch, and only a trial (seatrial run) is judged;"
             " what the ranks said is in the files rank*.log beside them."

@@ -19,6 +19,7 @@ from seatrial.probe import own_code
 __all__ = ["main", "parse"]
 
 _HELP = ("-h", "--help")
+_INSTALLED = ("report", "plan", "data", "bundle")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -48,6 +49,8 @@ def _call(arguments: list[str], *, debug: bool) -> int:
         print(f"seatrial, version {__version__}", flush=True)
         return 0
     name, *rest = arguments
+    if name in _INSTALLED:
+        raise RequestError(f"{name}: this file has {', '.join(SUBCOMMANDS)}; an installed seatrial has that command.")
     if name not in SUBCOMMANDS:
         raise RequestError(no_such_command(name, SUBCOMMANDS))
     code: int = importlib.import_module(SUBCOMMANDS[name].module).run(parse(program, name, rest), debug=debug)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from seatrial.checks.base import last_told
 from seatrial.conductor.conclude import Conclusion
 from seatrial.report import charts
 from seatrial.report.summary import comm_variables, error_lines, headline, main_figures, sentence, summary
@@ -28,6 +29,7 @@ def html(conclusion: Conclusion) -> str:
     )
     environment.filters |= {"amount": amount, "size": size}
     trial = conclusion.trial
+    figures = last_told(figure for figure in trial.figures if figure.generation == 0)
     planted = trial.job.get("planted")
     page = environment.get_template("page.html.j2").render(
         conclusion=conclusion,
@@ -42,10 +44,10 @@ def html(conclusion: Conclusion) -> str:
             (finding, sentence(finding), [entry.splitlines() for entry in finding.evidence])
             for finding in conclusion.findings
         ],
-        main_figures=main_figures(trial.figures),
-        curves=charts.curves(trial.figures),
-        bars=charts.bars(trial.figures),
-        pairs=charts.pairs(trial.figures),
+        main_figures=main_figures(figures),
+        curves=charts.curves(figures),
+        bars=charts.bars(figures),
+        pairs=charts.pairs(figures),
         settings=_settings(conclusion),
         width=charts.WIDTH,
         height=charts.HEIGHT,

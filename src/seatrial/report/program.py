@@ -49,7 +49,7 @@ class ProgramDisplay:
         if kind == "note":
             self._say(str(event.get("text", "")))
         elif kind == "interrupted":
-            self._say(f"interrupted by {event.get('by')}: the ranks are asked to save and end")
+            self._say(f"interrupted by {event.get('by')}: the ranks get SIGTERM, and time to save and end")
 
     def hear(self, message: dict[str, Any]) -> None:
         """A rank's lines, or its progress. Raises what a message that makes no sense raises."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
+from seatrial.checks.base import last_told
 from seatrial.conductor.conclude import Conclusion
 from seatrial.report.text import amount, printable
 from seatrial.verdict.decide import COMMUNICATION, TRAINING
@@ -128,8 +129,9 @@ def sentence(finding: Finding) -> str:
 def main_figures(figures: Iterable[Figure]) -> list[MainFigure]:
     """By check, name and variant; generation 0, without repeats, and only what says good or bad."""
     groups: defaultdict[tuple[str, str, str], list[Figure]] = defaultdict(list)
-    for figure in figures:
-        if figure.better is not None and figure.generation == 0 and figure.stage != "repeat":
+    # A long check tells its figures again as it goes on: the last word of each rank counts, as it does for the judge.
+    for figure in last_told(figure for figure in figures if figure.generation == 0):
+        if figure.better is not None and figure.stage != "repeat":
             groups[figure.check, figure.name, figure.variant].append(figure)
     lines = []
     for (check, name, variant), group in groups.items():

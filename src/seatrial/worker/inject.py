@@ -53,13 +53,16 @@ def parse_fault(text: str) -> Fault:
 
 def parse_faults(texts: Iterable[str], world_size: int, checks: Collection[str]) -> tuple[Fault, ...]:
     """All of them. Raises RequestError also for one that never strikes: a drill would pass for nothing."""
-    faults = tuple(parse_fault(text) for text in texts)
-    for fault in faults:
-        if fault.rank >= world_size:
-            raise RequestError(f"a fault is planted in rank {fault.rank}; there are ranks 0 to {world_size - 1}.")
-        if fault.check not in checks:
-            raise RequestError(f"a fault is planted in {fault.check!r}; what is asked for is {', '.join(checks)}.")
-    return faults
+    faults = []
+    for text in texts:
+        fault = parse_fault(text)
+        if fault.rank >= world_size or fault.check not in checks:
+            raise RequestError(
+                f"planted fault {text!r} (SEATRIAL_PLANT) would never strike: there are ranks 0 to {world_size - 1},"
+                f" and what is asked for is {', '.join(checks)}."
+            )
+        faults.append(fault)
+    return tuple(faults)
 
 
 def strike(faults: Iterable[Fault], rank: int, check: str, phase: str | None) -> None:
