@@ -261,9 +261,9 @@ def test_what_many_at_once_make_tcp_send_again_is_measured_again_with_fewer(node
 
 
 def test_what_a_group_had_no_time_for_is_no_pass_and_not_asked_for_again() -> None:
-    cluster = SimulatedCluster(nodes=20, largest_in_time=19)
+    cluster = SimulatedCluster(nodes=20, largest_in_time=19, slow={(4, 9): 0.1})
     ruling = cluster.trial()
-    assert ruling.findings == ()
+    assert _only(ruling).culprit.name == "link n4–n9", "what it saw in time is measured again all the same"
     assert any("time for all exchanges of 1 groups (raise links.timeout_s)" in text for text in ruling.absent)
     assert any("pairs were not measured" in text for text in ruling.absent)
     assert sum(bool(part["groups"]) for told in cluster.rounds for part in told["parts"]) == 1
@@ -350,6 +350,16 @@ def test_a_device_that_is_only_warned_of_takes_no_blame_off_a_dead_link() -> Non
     ruling = SimulatedCluster(nodes=1, nproc_per_node=6, device_type="cuda", slow=slow).trial()
     told = {(each.severity, each.culprit.kind, each.culprit.ranks) for each in ruling.findings}
     assert told == {("warn", "device", (1,)), ("fail", "link", (1, 2))}
+
+
+@pytest.mark.parametrize(("nodes", "slow_ones"), [(5, 3), (16, 10), (40, 30)])
+def test_where_most_nodes_are_slow_those_that_are_not_tell_of_it(nodes: int, slow_ones: int) -> None:
+    slow = {key: left for rank in range(slow_ones) for key, left in _slow_node(rank, 0.4).items()}
+    (finding,) = SimulatedCluster(nodes=nodes, slow=slow).trial().findings
+    assert (finding.severity, finding.culprit.kind) == ("warn", "none")
+    assert "10 GB/s and 4 GB/s" in finding.what
+    given = _only(SimulatedCluster(nodes=nodes, slow=slow).trial(Params(min_gbps=8.0)))
+    assert given.culprit.kind == "fabric"
 
 
 def test_nodes_of_one_name_are_told_apart() -> None:
