@@ -48,7 +48,7 @@ def test_one_direction_is_told() -> None:
 
 
 def test_what_comes_through_before_the_way_back_is_dead_is_no_part_of_the_fault() -> None:
-    link = _only(SimulatedCluster(nodes=5, slow={(3, 1): 0.0}).trial())
+    link = _only(SimulatedCluster(nodes=5, device_type="cuda", slow={(3, 1): 0.0}).trial())
     assert link.what == f"link n1–n3 (from n3 to n1) carries nothing ({DEAD})"
 
 
