@@ -2,130 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from statistics import median
-from typing import Any
+from dataclasses import replace
 
 import pytest
+from checks.simulated_links import DEAD, SimulatedCluster, Slow, slow_node
 
-from seatrial.checks.links import CHECK, MOST_RESENT, Params
+from seatrial.checks.links import CHECK, Params
 from seatrial.probe import own_code
-from seatrial.verdict.circle import circle
-from seatrial.verdict.evidence import Evidence, RankSeen
-from seatrial.verdict.figures import Fact, Figure
+from seatrial.verdict.figures import Fact
 from seatrial.verdict.findings import Finding, Ruling
-
-GBPS = 10.0
-DEAD = "timeout after 10 s"
-Slow = dict[tuple[int | None, int | None], float]
-
-
-@dataclass(kw_only=True)
-class SimulatedCluster:
-    """Ranks that answer a round as ``links.measure`` does. No noise, no time."""
-
-    nodes: int
-    nproc_per_node: int = 1
-    device_type: str = "cpu"
-    slow: Mapping[tuple[int | None, int | None], float] = field(default_factory=dict)
-    """(source, target) -> what is left of the rate; None is anybody; 0: nothing comes through."""
-    late_us: Mapping[int, float] = field(default_factory=dict)
-    resent: Mapping[tuple[int | None, int | None], float] = field(default_factory=dict)
-    """As ``slow``: the share of TCP's segments that is sent again; where it is not told it is 0."""
-    crowd_resends: float = 0.0
-    """So much more for each pair that is at work at the same time."""
-    largest_in_time: int = 10_000
-    """Larger groups have no time for all their exchanges."""
-    lacks: frozenset[int] = frozenset()
-    """Ranks that are not there: their node has fewer."""
-    rounds: list[dict[str, Any]] = field(default_factory=list)
-
-    def evidence(self) -> Evidence:
-        ranks = {
-            rank: RankSeen(
-                rank=rank,
-                node=f"n{rank // self.nproc_per_node}",
-                node_rank=rank // self.nproc_per_node,
-                local_rank=rank % self.nproc_per_node,
-                device="a device",
-                kind="",
-            )
-            for rank in range(self.nodes * self.nproc_per_node)
-            if rank not in self.lacks
-        }
-        return Evidence(
-            ranks=ranks, asked=tuple(ranks), figures=(), facts=(), backend="gloo", device_type=self.device_type
-        )
-
-    def rate(self, source: int, target: int) -> float:
-        return GBPS * min((self.slow[key] for key in _keys(source, target) if key in self.slow), default=1.0)
-
-    def resent_share(self, source: int, target: int) -> float:
-        return max((self.resent[key] for key in _keys(source, target) if key in self.resent), default=0.0)
-
-    def answer(self, evidence: Evidence, told: dict[str, Any]) -> Evidence:
-        self.rounds.append(told)
-        stage = f"round {len(self.rounds)}"
-        figures, facts = list[Figure](), list[Fact]()
-        for part in told["parts"]:
-            asked = {key: part[key] for key in ("fabric", "at_once", "repeats", "groups", "tell_below_gbps")}
-            first = min(rank for group in (part["groups"] or part["pairs"]) for rank in group)
-            facts.append(Fact(check="links", name="asked", value=asked, rank=first, stage=stage))
-            pairs = part["pairs"] or [pair for group in part["groups"] for some in circle(group) for pair in some]
-            resent = dict[int, dict[int, float]]()
-            dead = [pair for pair in pairs if not (self.rate(*pair) and self.rate(*pair[::-1]))]
-            for a, b in pairs:
-                if [a, b] in dead or (a, b) in dead:
-                    reason = {"reason": DEAD}
-                    facts.append(Fact(check="links", name="failed", value={"peer": b, **reason}, rank=a, stage=stage))
-                    facts.append(Fact(check="links", name="failed", value={"peer": a, **reason}, rank=b, stage=stage))
-                    continue
-                for source, target in ((a, b), (b, a)):
-                    rate, below = self.rate(source, target), part["tell_below_gbps"]
-                    share = self.resent_share(source, target) + self.crowd_resends * (part["at_once"] - 1)
-                    if below is None or rate < below:
-                        figures.append(_figure("gbps", rate, "GB/s", source, target, stage))
-                        figures.append(_figure("resent_share", share, "1", source, target, stage))
-                    else:
-                        resent.setdefault(source, {})[target] = share
-                if part["pairs"]:
-                    late = max(self.late_us.get(a, 0.0), self.late_us.get(b, 0.0))
-                    figures.append(_figure("latency_us", 50.0 + late, "us", a, b, stage))
-            for source, shares in resent.items():
-                most = MOST_RESENT + median(shares.values())
-                for target in sorted(shares, key=shares.__getitem__)[-4:]:
-                    if shares[target] > most:
-                        figures.append(_figure("resent_share", shares[target], "1", source, target, stage))
-            for group in () if dead else part["groups"]:
-                for rank in group:
-                    if len(group) > self.largest_in_time:
-                        told_late = {"fabric": part["fabric"], "exchanges": [1, 2]}
-                        facts.append(Fact(check="links", name="late", value=told_late, rank=rank, stage=stage))
-                    else:
-                        figures.append(_figure("group_gbps", GBPS, "GB/s", rank, None, stage))
-        return replace(evidence, figures=evidence.figures + tuple(figures), facts=evidence.facts + tuple(facts))
-
-    def trial(self, params: Params | None = None, *, most_rounds: int = 60) -> Ruling:
-        params, evidence = params or Params(), self.evidence()
-        assert CHECK.next_round is not None
-        while len(self.rounds) < most_rounds and (asked := CHECK.next_round(evidence, params)) is not None:
-            ranks, told = asked
-            assert set(ranks) == {r for part in told["parts"] for g in (part["pairs"] or part["groups"]) for r in g}
-            evidence = self.answer(evidence, told)
-        return CHECK.judge(evidence, params)
-
-
-def _keys(source: int, target: int) -> tuple[tuple[int | None, int | None], ...]:
-    return (source, target), (source, None), (None, target)
-
-
-def _figure(name: str, value: float, unit: str, rank: int, peer: int | None, stage: str) -> Figure:
-    return Figure(check="links", name=name, value=value, unit=unit, better="high", rank=rank, peer=peer, stage=stage)
-
-
-def _slow_node(rank: int, left: float) -> Slow:
-    return {(rank, None): left, (None, rank): left}
 
 
 def _only(ruling: Ruling) -> Finding:
@@ -146,7 +31,7 @@ def test_a_healthy_cluster_has_no_finding_and_lacks_nothing(nodes: int, device_t
 @pytest.mark.parametrize("nodes", [4, 6, 20])
 @pytest.mark.parametrize("left", [0.1, 0.0])
 def test_a_slow_or_dead_node_is_named_with_what_its_peers_reach(nodes: int, left: float) -> None:
-    finding = _only(SimulatedCluster(nodes=nodes, slow=_slow_node(2, left)).trial())
+    finding = _only(SimulatedCluster(nodes=nodes, slow=slow_node(2, left)).trial())
     assert (finding.culprit.kind, finding.culprit.name, finding.culprit.ranks) == ("node", "node n2", (2,))
     assert finding.limit is not None
     assert finding.limit.origin.startswith("fleet")
@@ -160,6 +45,11 @@ def test_one_direction_is_told() -> None:
     link = _only(SimulatedCluster(nodes=5, slow={(3, 1): 0.2}).trial())
     assert (link.culprit.kind, link.culprit.name) == ("link", "link n1–n3")
     assert "(from n3 to n1)" in link.what
+
+
+def test_what_comes_through_before_the_way_back_is_dead_is_no_part_of_the_fault() -> None:
+    link = _only(SimulatedCluster(nodes=5, device_type="cuda", slow={(3, 1): 0.0}).trial())
+    assert link.what == f"link n1–n3 (from n3 to n1) carries nothing ({DEAD})"
 
 
 @pytest.mark.parametrize("nodes", [4, 20])
@@ -232,7 +122,7 @@ def test_a_link_that_loses_is_named_and_what_is_lost_everywhere_is_nobodys() -> 
 
 def test_who_is_slow_late_and_loses_is_one_culprit_and_its_links_are_told_beside_it() -> None:
     lossy: Slow = {(None, 2): 0.05}
-    finding = _only(SimulatedCluster(nodes=5, slow=_slow_node(2, 0.2), late_us={2: 5000.0}, resent=lossy).trial())
+    finding = _only(SimulatedCluster(nodes=5, slow=slow_node(2, 0.2), late_us={2: 5000.0}, resent=lossy).trial())
     assert "reaches 2 GB/s" in finding.what
     assert any("has a latency of 5050 us" in line for line in finding.evidence)
     assert any("makes TCP send again 5.00 %" in line for line in finding.evidence)
@@ -240,7 +130,7 @@ def test_who_is_slow_late_and_loses_is_one_culprit_and_its_links_are_told_beside
     assert [(each.severity, each.culprit.kind) for each in ruling.findings] == [("info", "link"), ("fail", "node")]
 
 
-@pytest.mark.parametrize("slow", [{}, _slow_node(1, 0.2)])
+@pytest.mark.parametrize("slow", [{}, slow_node(1, 0.2)])
 def test_a_search_that_was_cut_short_is_no_pass(slow: Slow) -> None:
     cluster = SimulatedCluster(nodes=6, slow=slow)
     full = cluster.trial()
@@ -261,12 +151,18 @@ def test_what_many_at_once_make_tcp_send_again_is_measured_again_with_fewer(node
 
 
 def test_what_a_group_had_no_time_for_is_no_pass_and_not_asked_for_again() -> None:
-    cluster = SimulatedCluster(nodes=20, largest_in_time=19)
+    cluster = SimulatedCluster(nodes=20, largest_in_time=19, slow={(4, 9): 0.1})
     ruling = cluster.trial()
-    assert ruling.findings == ()
+    assert _only(ruling).culprit.name == "link n4–n9", "what it saw in time is measured again all the same"
     assert any("time for all exchanges of 1 groups (raise links.timeout_s)" in text for text in ruling.absent)
     assert any("pairs were not measured" in text for text in ruling.absent)
     assert sum(bool(part["groups"]) for told in cluster.rounds for part in told["parts"]) == 1
+
+
+def test_a_group_that_failed_and_was_late_for_it_is_looked_into() -> None:
+    dead: Slow = {(4, 9): 0.0, (9, 4): 0.0}
+    ruling = SimulatedCluster(nodes=20, largest_in_time=19, slow=dead).trial()
+    assert (_only(ruling).culprit.name, ruling.absent) == ("link n4–n9", ())
 
 
 def test_a_group_that_is_asked_while_nothing_was_healthy_yet_is_judged_by_its_own() -> None:
@@ -346,14 +242,24 @@ def test_over_what_nothing_comes_is_at_fault_within_one_node_too() -> None:
 
 def test_a_device_that_is_only_warned_of_takes_no_blame_off_a_dead_link() -> None:
     """It is a little slow with all others of its node, which may be design; one of its links carries nothing."""
-    slow: Slow = {**_slow_node(1, 0.88), (1, 2): 0.0, (2, 1): 0.0}
+    slow: Slow = {**slow_node(1, 0.88), (1, 2): 0.0, (2, 1): 0.0}
     ruling = SimulatedCluster(nodes=1, nproc_per_node=6, device_type="cuda", slow=slow).trial()
     told = {(each.severity, each.culprit.kind, each.culprit.ranks) for each in ruling.findings}
     assert told == {("warn", "device", (1,)), ("fail", "link", (1, 2))}
 
 
+@pytest.mark.parametrize(("nodes", "slow_ones"), [(5, 3), (16, 10), (40, 30)])
+def test_where_most_nodes_are_slow_those_that_are_not_tell_of_it(nodes: int, slow_ones: int) -> None:
+    slow = {key: left for rank in range(slow_ones) for key, left in slow_node(rank, 0.4).items()}
+    (finding,) = SimulatedCluster(nodes=nodes, slow=slow).trial().findings
+    assert (finding.severity, finding.culprit.kind) == ("warn", "none")
+    assert "10 GB/s and 4 GB/s" in finding.what
+    given = _only(SimulatedCluster(nodes=nodes, slow=slow).trial(Params(min_gbps=8.0)))
+    assert given.culprit.kind == "fabric"
+
+
 def test_nodes_of_one_name_are_told_apart() -> None:
-    cluster = SimulatedCluster(nodes=5, nproc_per_node=2, slow=_slow_node(4, 0.1))
+    cluster = SimulatedCluster(nodes=5, nproc_per_node=2, slow=slow_node(4, 0.1))
     evidence = cluster.evidence()
     same = {rank: replace(seen, node="localhost") for rank, seen in evidence.ranks.items()}
     cluster.evidence = lambda: replace(evidence, ranks=same)  # type: ignore[method-assign]

@@ -49,6 +49,16 @@ def test_who_is_stopped_by_a_quota_is_at_fault_and_who_waited_for_it_is_not(num_
     assert any("in the group its CPU quota kept 60 %" in line for line in finding.evidence)
 
 
+def test_whom_a_quota_stops_has_one_fault_though_it_waits_and_is_slow_by_it() -> None:
+    whole = counted({}, {}, {"throttled_s": 6.0, "waited_s": 9.0}, {})
+    slow = trained(4, compute_s={2: 0.050}, alone_s={2: 0.050, 0: 0.010})
+    for evidence in (whole, replace(slow, facts=whole.facts)):
+        ruling = judge(evidence, SMOKE)
+        assert [(each.severity, each.culprit.ranks) for each in ruling.findings] == [("fail", (2,))]
+        assert "by the CPU quota" in ruling.findings[0].what
+        assert ruling.absent == ()
+
+
 def test_who_shares_its_cores_is_warned_of_with_what_was_seen() -> None:
     finding = only(counted({}, {}, {"waited_s": 8.0, "busy_s": 9.9, "cpu_s": 2.0, "steal_s": 1.0, "mhz": 1200.0}))
     assert (finding.severity, finding.culprit.ranks) == ("warn", (2,))

@@ -9,9 +9,9 @@ from functools import cache
 from typing import Any
 
 import pytest
+from checks.simulated_links import SimulatedCluster
 from checks.simulated_training import SMOKE, a_batch, a_figure, trained
 from checks.test_collectives_judge import SMALL, corrupted
-from checks.test_links_judge import SimulatedCluster
 from checks.test_training_held import counted
 from fuzz.harness import Target, count, explore
 from fuzz.hostile_values import HOSTILE_TEXTS, VALUES

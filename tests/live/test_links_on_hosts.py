@@ -103,6 +103,22 @@ def test_who_is_at_fault_is_named_and_nobody_else(hosts: Callable[[int], Hosts],
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_in_groups_a_link_that_loses_is_named_though_it_is_not_slow(hosts: Callable[[int], Hosts]) -> None:
+    """Above 16 hosts pairs are no longer measured one by one. At 100 Mbit/s two cores carry them all."""
+    made = hosts(17)
+    for host in made:
+        limit_both_ways(host, "100mbit")
+    drop = ["-s", made[3].address, "-m", "statistic", "--mode", "random", "--probability", "0.05", "-j", "DROP"]
+    made[1].firewall("-A", "INPUT", *drop)
+    plan = _PLAN.replace("= 55", "= 150").replace("1_048_576", "262_144").replace("s = 2.0", "s = 5.0")
+    report = HostTrial(made, plan).report(timeout_s=170.0)
+    assert named(report) == [("link", "link node1–node3")], report["findings"]
+    assert "(from node3 to node1) makes TCP send again" in str(report["findings"])
+    assert any(figure["name"] == "group_gbps" for figure in report["figures"])
+
+
+@pytest.mark.slow
 def test_over_ssh_the_ranks_run_from_the_file_that_travels_and_the_solver_is_at_home(
     hosts: Callable[[int], Hosts],
 ) -> None:

@@ -283,3 +283,31 @@ def test_a_group_that_failed_and_was_not_traced_is_told() -> None:
     diagnosis = solve(seen, fleet(3))
     assert diagnosis.culprits == ()
     assert "a group of 3 failed (crash)" in diagnosis.remains[0]
+
+
+def both_ways(a: int, b: int, gbps: float, *, at_once: int = 1) -> list[PairResult]:
+    return [PairResult(source=x, target=y, gbps=gbps, at_once=at_once) for x, y in ((a, b), (b, a))]
+
+
+def test_one_good_partner_is_not_enough_to_name_a_member() -> None:
+    """It may be the link. With a second partner it is the member."""
+    clean = [*both_ways(0, 1, 20.0), *both_ways(0, 2, 20.0), *both_ways(1, 2, 20.0)]
+    one = solve(Observations(pairs=(*clean, *both_ways(0, 3, 5.0))), fleet(4))
+    assert one.culprits == ()
+    assert one.unconfirmed
+    two = solve(Observations(pairs=(*clean, *both_ways(0, 3, 5.0), *both_ways(1, 3, 5.0))), fleet(4))
+    assert named(two) == {("node", (3,), "both")}
+
+
+def test_what_a_group_lists_confirms_nothing_even_where_it_had_the_fabric_for_itself() -> None:
+    clean = [result for a in range(4) for b in range(a) for result in both_ways(a, b, 20.0, at_once=2)]
+    slow = tuple(PairResult(source=2, target=other, gbps=5.0) for other in (0, 1))
+    group = GroupResult(members=(0, 1, 2), gbps=20.0, slow=slow)
+    diagnosis = solve(Observations(pairs=tuple(clean), groups=(group,)), fleet(4))
+    assert diagnosis.culprits == ()
+
+
+def test_where_pairs_slowed_one_another_down_and_nobody_measured_again_it_is_told() -> None:
+    busy = [result for a in range(6) for b in range(a) for result in both_ways(a, b, 10.0, at_once=3)]
+    diagnosis = solve(Observations(pairs=(*busy, *both_ways(0, 1, 20.0), *both_ways(2, 3, 20.0))), fleet(6))
+    assert any("slowed one another down" in text for text in diagnosis.remains)

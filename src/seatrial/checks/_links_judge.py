@@ -22,10 +22,10 @@ from seatrial.verdict.culprits import (
     solve,
 )
 from seatrial.verdict.culprits import next_round as propose
-from seatrial.verdict.culprits.rates import gather
+from seatrial.verdict.culprits.rates import Rates, gather
 from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.figures import Fact, Figure
-from seatrial.verdict.findings import Finding, Judged, Limit, Ruling
+from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
 from seatrial.verdict.statistics import median
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ ByPlace = Mapping[tuple[str, int], Sequence[Item]]
 
 _GRAVITY = ("info", "warn", "error", "fail")
 _MOST_REPEATS = 1_000_000
+_FEW_FAST = 2
+"""One transfer may have been lucky."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +63,16 @@ class _Seen:
     rates: Observations
     by_cost: Mapping[str, Observations]
     """By the name of the figure."""
-    late: int
-    """So many groups had no time for all their exchanges. Another round of them would have no more."""
+    late: tuple[GroupResult, ...]
+    """Groups that had no time for all their exchanges, as if the others had been clean."""
 
     def with_cost(self, cost: Cost) -> Observations:
-        """Rates, and of the costs only this: the solver knows one quantity besides rates."""
-        mine = self.by_cost[cost.figure]
-        return replace(self.rates, pairs=self.rates.pairs + mine.pairs, outliers=mine.outliers)
+        """To ask by. Rates, and of the costs only this: the solver knows one quantity besides rates.
+
+        With the late groups: another round of them would have no more time.
+        """
+        mine, rates = self.by_cost[cost.figure], self.rates
+        return replace(rates, pairs=rates.pairs + mine.pairs, groups=rates.groups + self.late, outliers=mine.outliers)
 
 
 def next_round(evidence: Evidence, params: Params) -> tuple[tuple[int, ...], dict[str, Any]] | None:
@@ -106,11 +111,12 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         if _propose(seen, fabric, evidence) is not None:
             absent.append(f"the last rounds between {fabric.name}")
         if seen.late:
-            absent.append(f"{fabric.name}: time for all exchanges of {seen.late} groups (raise links.timeout_s)")
+            absent.append(f"{fabric.name}: time for all exchanges of {len(seen.late)} groups (raise links.timeout_s)")
         rates = solve(seen.rates, fabric.topology, fabric.limits)
         words = Words(evidence=evidence, fabric=fabric)
         solved = [(cost, solve(seen.by_cost[cost.figure], fabric.topology, fabric.limits)) for cost in _costs(evidence)]
         findings += _findings(words, [(None, rates), *solved])
+        findings += _far_better(words, gather(seen.rates, fabric.topology, fabric.limits), findings)
         if rates.limit is not None:
             judged += [each for each in _judged(told, fabric, rates, seen) if each.passed or not fabric.inside]
         diagnoses = (rates, *(diagnosis for _, diagnosis in solved))
@@ -134,8 +140,6 @@ def _kind(evidence: Evidence) -> str:
 
 
 def _propose(seen: _Seen, fabric: Fabric, evidence: Evidence) -> Round | None:
-    if seen.late:
-        return None
     asked = (propose(seen.with_cost(cost), fabric.topology, fabric.limits) for cost in _costs(evidence))
     return next((each for each in asked if each is not None), None)
 
@@ -163,6 +167,25 @@ def _findings(words: Words, solved: Sequence[tuple[Cost | None, Diagnosis]]) -> 
         else each
         for each in found.values()
     ]
+
+
+def _far_better(words: Words, rates: Rates, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Where most nodes are slow alike, they are what all are held against: those that are not tell of it."""
+    fast = [cell for cell in rates.cells.values() if cell.ratio * rates.limit > 1]
+    if words.fabric.inside or rates.goal is not None or rates.reference is None or findings or len(fast) < _FEW_FAST:
+        return
+    best = max(fast, key=lambda cell: cell.ratio)
+    shown = ", ".join(dict.fromkeys(words.pair(*sorted((cell.source, cell.target))) for cell in fast[:_FEW_FAST]))
+    yield Finding(
+        severity="warn",
+        check="links",
+        what=f"some links reach far more than most do, {best.rate:.3g} GB/s and {rates.reference:.3g} GB/s: "
+        "there are two kinds of nodes, or most of them are slow",
+        culprit=Culprit(kind="none", name="nobody can be named"),
+        measured=f"{best.rate:.3g} GB/s",
+        evidence=(f"{len(fast)} of {len(rates.cells)} transfers, such as {shown}",),
+        action="give links.min_gbps: what every link has to reach.",
+    )
 
 
 def _gravity(finding: Finding) -> int:
@@ -250,7 +273,7 @@ def _look(told: _Told, fabric: Fabric) -> _Seen:
     """What was measured on a fabric, round by round."""
     members = frozenset(fabric.topology.members)
     by_cost = {cost.figure: Observations() for cost in _costs(told.evidence)}
-    seen, late = Observations(), 0
+    seen, late = Observations(), list[GroupResult]()
     for fact in told.asked.get(fabric.name, ()):
         common: dict[str, Any] = {key: fact.value[key] for key in ("at_once", "repeats")}
         figures = [
@@ -287,12 +310,16 @@ def _look(told: _Told, fabric: Fabric) -> _Seen:
         }
         pairs += [PairResult(source=a, target=b, failed=why, **common) for (a, b), why in sorted(lost.items())]
         groups = [tuple(dict.fromkeys(group)) for group in fact.value["groups"] if members.issuperset(group)]
-        in_time = [group for group in groups if not any((fact.stage, member) in told.late for member in group)]
-        late += len(groups) - len(in_time)
         why = {each.rank: str(each.value["reason"]) for each in failed if each.rank is not None}
-        results = tuple(_group(group, pairs, medians, why, fact.value) for group in in_time if len(group) > 1)
-        seen = seen.after(() if groups else tuple(pairs), results)
-    return _Seen(rates=seen, by_cost=by_cost, late=late)
+        results = list[GroupResult]()
+        for group in (group for group in groups if len(group) > 1):
+            result = _group(group, pairs, medians, why, fact.value)
+            if any((fact.stage, member) in told.late for member in group) and why.keys().isdisjoint(group):
+                late.append(replace(result, failed="", gbps=fact.value.get("tell_below_gbps") or 1.0, at_once=1))
+            else:
+                results.append(result)
+        seen = seen.after(() if groups else tuple(pairs), tuple(results))
+    return _Seen(rates=seen, by_cost=by_cost, late=tuple(late))
 
 
 def _costly(cost: Cost, figures: Iterable[Figure], common: Mapping[str, Any]) -> Iterator[PairResult]:

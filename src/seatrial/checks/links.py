@@ -174,7 +174,7 @@ class _Part:
         store, rates, is_late = self._context.store, list[float](), False
         assert store is not None  # joined in measure
         exchanges = list(_exchanges(group, self._asked["turns"]))
-        self._seconds = min(self._params.seconds, _SHARE * self._context.timeout_s / (2 * len(exchanges)))
+        self._seconds = min(self._params.seconds, _SHARE * self._context.timeout_s / (4 * len(exchanges)))
         broken = f"{self._name}/broken/{group[0]}"
         failed = self._meet(str(group[0]), group)
         if failed:
