@@ -30,7 +30,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def test_a_script_is_followed_to_its_end(cluster: Cluster, tmp_path: Path) -> None:
-    (cluster.claim("code") / "script.py").write_text(_SUM)
+    (cluster.claim("code") / "script.py").write_text(f"{_SUM}dist.destroy_process_group()\n")
     ended = driven(cluster, tmp_path / "out", _LAUNCH)
     assert ended.code == 0, ended.said
     assert re.search(r"^(\S+ )?nodes 11$", ended.said, re.MULTILINE), ended.said
