@@ -10,7 +10,7 @@ from collections.abc import Collection
 import pytest
 from kubernetes.double.cluster import Cluster
 from kubernetes.double.recorded import OPERATOR_VARIABLES
-from kubernetes.runs import SUM, TARGETS, TRAINING, await_said, digest_here, digest_in, first_pod, run_in, start_in
+from kubernetes.runs import TARGETS, TRAINING, await_said, digest_here, digest_in, first_pod, run_in, start_in
 
 pytestmark = pytest.mark.cluster
 _NEEDS_MPIRUN = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")

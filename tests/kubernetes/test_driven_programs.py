@@ -16,7 +16,7 @@ _LAUNCH = ("launch", "--pvc=code:/code", "--", "/code/script.py")
 
 
 def test_a_script_is_followed_to_its_end(cluster: Cluster, tmp_path: Path) -> None:
-    (cluster.claim("code") / "script.py").write_text(SUM)
+    (cluster.claim("code") / "script.py").write_text(f"{SUM}dist.destroy_process_group()\n")
     ended = driven(cluster, tmp_path / "out", _LAUNCH)
     assert ended.code == 0, ended.said
     assert re.search(r"^(\S+ )?nodes 11$", ended.said, re.MULTILINE), ended.said
