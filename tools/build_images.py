@@ -68,7 +68,9 @@ def main() -> None:
             return
         print(f"build_images: {why}", file=sys.stderr)
         _see_that_it_can_fetch(folder, base, torch)
-        sys.exit(f"build_images: {file} is at fault: what it fetches can be fetched here")
+        # A mirror may have been away for a moment.
+        if (why := _failure("podman", "build", "-q", *words)) is not None:
+            sys.exit(f"build_images: {file} is at fault, as what it fetches can be fetched here: {why}")
 
     torch = " ".join(["torch", *os.environ.get("TORCH_PIP_ARGS", "").split()])
     # The first one makes the layers with torch, which the next two take over.

@@ -23,6 +23,7 @@ __all__ = [
     "headline",
     "main_figures",
     "sentence",
+    "status_word",
     "summary",
 ]
 
@@ -84,8 +85,8 @@ def summary(conclusion: Conclusion) -> list[str]:
     )
     return [
         f"GPU Available: {gpu}",
-        f"{communication}: {_status_word(conclusion, COMMUNICATION)}",
-        f"Training Status: {_status_word(conclusion, TRAINING)}",
+        f"{communication}: {status_word(conclusion, COMMUNICATION)}",
+        f"Training Status: {status_word(conclusion, TRAINING)}",
     ]
 
 
@@ -96,7 +97,7 @@ def comm_variables(conclusion: Conclusion) -> dict[str, str]:
     return {name: str(value) for name, value in told if _COMM.fullmatch(str(name))}
 
 
-def _status_word(conclusion: Conclusion, check: str) -> str:
+def status_word(conclusion: Conclusion, check: str) -> str:
     """The status of a check as the banner says it."""
     status = conclusion.verdict.checks.get(check)
     return _WORDS[status] if status else "NOT CHECKED (not in the plan)"
