@@ -230,9 +230,9 @@ def stuck() -> Stream:
     return stream.close(ranks=False)
 
 
-def node_lost(how: str = "silent") -> Stream:
+def node_lost(how: str = "silent", conductor: str = "laptop") -> Stream:
     """A node vanishes with its rank."""
-    stream = Stream(2, nodes=2).until("collectives")
+    stream = Stream(2, nodes=2, conductor=conductor).until("collectives")
     stream.error(0, "fabric", "Connection reset by peer", "collectives/all_reduce 8 B")
     stream.trouble({"node": 1, "how": how}, {"rank": 0, "how": "error", "detail": "fabric"})
     stream.kill(0)
@@ -331,6 +331,7 @@ SCENES: dict[str, Callable[[], Stream]] = {
     "fabric": lambda: raised("fabric", "Connection closed"),
     "stuck": stuck,
     "node silent": node_lost,
+    "one of two silent": lambda: node_lost(conductor="gpu-0"),
     "node lost": lambda: node_lost("lost"),
     "interrupted": interrupted,
     "second generation": second_generation,
