@@ -263,7 +263,7 @@ def test_what_is_not_there_is_one_sentence_with_the_ways_out(tmp_path: Path) -> 
         text = str(caught.value)
         assert f"{name} is not in {tmp_path}/my data on " in text
         assert f"`seatrial data fetch {name} --data '{tmp_path}/my data'`" in text
-        assert "--data or SEATRIAL_DATA" in text
+        assert "SEATRIAL_DATA (or --data of train)" in text
         assert "synthetic-" in text
     assert list(tmp_path.iterdir()) == [], "nothing was fetched"
 

@@ -62,7 +62,7 @@ def require(name: str, folder: Path) -> tuple[Path, ...]:
         raise RequestError(
             f"{name} is not in {folder} on {socket.gethostname()}{_there_instead(name, folder)}: fetch it with "
             f"`seatrial data fetch {name} --data {shlex.quote(str(folder))}`, or name the directory that has it with "
-            f"--data or SEATRIAL_DATA, or train on digits or {_SYNTHETIC[name]}, which need no files."
+            f"SEATRIAL_DATA (or --data of train), or train on digits or {_SYNTHETIC[name]}, which need no files."
         )
     return files
 
