@@ -257,7 +257,7 @@ def _is_round(value: Any) -> bool:
         1 <= value["at_once"] <= _MOST_REPEATS
         and 1 <= value["repeats"] <= _MOST_REPEATS
         and all(isinstance(group, list) and all(isinstance(each, int) for each in group) for group in value["groups"])
-        and (below is None or (isinstance(below, float) and 0 < below < math.inf))
+        and (below is None or (isinstance(below, (int, float)) and 0 < below < math.inf))
     )
 
 
