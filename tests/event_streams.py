@@ -230,6 +230,14 @@ def stuck() -> Stream:
     return stream.close(ranks=False)
 
 
+def too_short() -> Stream:
+    """All ranks were getting on when the deadline of the step passed."""
+    stream = Stream(2).until("training")
+    stream.trouble(*({"rank": rank, "how": "working", "phase": "step 21"} for rank in (0, 1)), outcome="deadline")
+    stream.kill(0, 1)
+    return stream.close(ranks=False)
+
+
 def node_lost(how: str = "silent", conductor: str = "laptop") -> Stream:
     """A node vanishes with its rank."""
     stream = Stream(2, nodes=2, conductor=conductor).until("collectives")
@@ -330,6 +338,7 @@ SCENES: dict[str, Callable[[], Stream]] = {
     "request": lambda: raised("request", "--device cuda: no device"),
     "fabric": lambda: raised("fabric", "Connection closed"),
     "stuck": stuck,
+    "too short": too_short,
     "node silent": node_lost,
     "one of two silent": lambda: node_lost(conductor="gpu-0"),
     "node lost": lambda: node_lost("lost"),

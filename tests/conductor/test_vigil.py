@@ -183,3 +183,26 @@ def test_who_works_alone_and_does_not_move_is_named_once_another_is_done() -> No
     vigil.finished(0)
     assert vigil.look(PATIENCE_S) == "trouble"
     assert vigil.guilty() == {1}
+
+
+def test_a_deadline_that_comes_while_all_are_getting_on_blames_nobody() -> None:
+    for together in (True, False):
+        vigil = Vigil(range(2), 100.0, 0.0)
+        vigil.begin(range(2), 60.0, 0.0, together=together)
+        for rank in range(2):
+            vigil.pulses[rank].update(("R", 50.0, 21, "forward"), 58.0)
+        vigil.look(60.0)
+        for _ in _peek(vigil, 60.0) if together else ():
+            vigil.stacks = {0: BEHIND, 1: INSIDE}
+        assert vigil.look(60.5) == "deadline"
+        assert {entry["how"] for entry in vigil.told(0)["seen"]} == {"working"}
+        assert vigil.guilty() == set()
+
+
+def test_who_is_still_at_work_when_another_is_done_is_late() -> None:
+    vigil = Vigil(range(2), 100.0, 0.0)
+    vigil.begin(range(2), 60.0, 0.0, together=False)
+    vigil.finished(0)
+    vigil.pulses[1].update(("R", 50.0, 21, "gemm"), 58.0)
+    assert vigil.look(60.0) == "deadline"
+    assert vigil.guilty() == {1}

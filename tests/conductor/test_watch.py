@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conductor.simulated_records import BEHIND, INSIDE
 
-from seatrial.conductor.watch import PATIENCE_S, Pulse, at_deadline, idle, outside, stopped, suspects
+from seatrial.conductor.watch import PATIENCE_S, Pulse, at_deadline, idle, outside, stopped, suspects, working
 
 NOW = 1_000.0
 LONG_AGO = NOW - PATIENCE_S
@@ -173,3 +173,13 @@ def test_state_d_with_progress_is_not_held() -> None:
     for second in range(20):
         pulse.update(("D", float(second), second, "phase"), NOW + second)
     assert suspects({0: pulse, 1: _pulse(99)}, [0], True, NOW + 20, together=True) == []
+
+
+def test_at_the_deadline_who_was_getting_on_is_at_work() -> None:
+    going = {rank: _pulse(entered_at=NOW - 4, moved_at=NOW - 1) for rank in range(3)}
+    alike = [("working", 0), ("working", 1), ("working", 2)]
+    assert _told(working(going, range(3), {}, NOW)) == alike
+    assert _told(working(going, range(3), {0: INSIDE, 1: BEHIND}, NOW)) == alike
+    assert working(going, range(3), dict.fromkeys(range(3), INSIDE), NOW) == [], "all wait for one another"
+    assert working({**going, 1: _pulse(entered_at=NOW - 6, moved_at=NOW - 1)}, range(3), {}, NOW) == []
+    assert working({**going, 1: _pulse(state="T", entered_at=NOW - 4, held_since=NOW - 1)}, range(3), {}, NOW) == []

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import collections.abc
+import typing
 from collections.abc import Iterator
 
 import pytest
@@ -25,14 +28,29 @@ def statements(source: str) -> list[str]:
 
 
 def program(source: str) -> ast.Module:
-    """Without imports that only a type checker makes."""
+    """Without imports that only a type checker makes, and those of types, of which names may be gone."""
     tree = ast.parse(source, feature_version=(3, 10))
-    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and is_for_types(node))]
+    tree.body = [node for node in tree.body if not is_for_types(node)]
     return tree
 
 
-def is_for_types(node: ast.If) -> bool:
-    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+def is_for_types(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.module in ("typing", "collections.abc")
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def unbound(source: str) -> set[str]:
+    """Names of types that are read and not imported."""
+    typed = {*typing.__all__, *collections.abc.__all__} - {*dir(builtins)}
+    tree = ast.parse(source)
+    bound = {
+        name.asname or name.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names
+    }
+    bound |= {node.name for node in ast.walk(tree) if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    bound |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
+    return {name.id for name in names} & typed - bound
 
 
 def untyped(node: ast.stmt, fields: set[int]) -> ast.stmt:
@@ -86,6 +104,7 @@ def test_all_that_travels_stays_the_same_program_on_the_same_lines(path: str) ->
     assert statements(after) == statements(before)
     assert list(heads(after)) == list(heads(before))
     assert after.count("\n") == before.count("\n")
+    assert unbound(after) == set()
 
 
 def test_comments_and_texts_are_gone() -> None:
@@ -249,3 +268,25 @@ def test_imports_for_types_go_and_others_stay() -> None:
     postponed = "from __future__ import annotations\n"
     assert stripped(postponed + source) == postponed + "\n\n\n\nif other:\n    import e\n"
     assert "from a import B" in stripped(source), "types that are not postponed may be read"
+
+
+def test_types_that_nothing_is_left_of_are_not_imported() -> None:
+    source = """from __future__ import annotations
+from collections.abc import (
+    Callable,
+    Iterator,
+)
+from typing import Any, cast
+from typing import Literal
+
+class Kept:
+    field: Iterator[int]
+
+def go(here: Any, there: Callable[[], Literal[1]]) -> Any:
+    return cast(int, here)
+"""
+    assert stripped(source).splitlines() == [
+        *("from __future__ import annotations", "from collections.abc import Iterator", "", "", ""),
+        *("from typing import cast", "", "", "class Kept:", "    field:Iterator[int]", ""),
+        *("def go(here,there):", "    return cast(int,here)"),
+    ]

@@ -251,3 +251,11 @@ def test_a_death_by_our_own_hand_is_never_a_finding() -> None:
     stream.check("compute")
     stream.kill(0, 1)
     assert findings(stream.close(ranks=False)) == ()
+
+
+def test_where_all_were_getting_on_the_time_was_too_short_and_nobody_is_blamed() -> None:
+    (finding,) = findings(SCENES["too short"]())
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+    assert finding.what == "training/measure was not finished within 60 s, and all 2 ranks were still at work"
+    assert finding.action.startswith("give it more time (training.timeout_s)")
+    assert finding.evidence == ("rank 0 was at work in step 21", "rank 1 was at work in step 21")

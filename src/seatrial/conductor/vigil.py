@@ -86,8 +86,10 @@ class Vigil:
             self.seen = found
             return "trouble"
         if not self._together:  # who works alone waits for nobody, whatever its stack says
-            self.seen = watch.late(pulses, waiting, now) if now >= self._until else []
-            return "deadline" if now >= self._until else None
+            if now < self._until:
+                return None
+            self.seen = self._working(waiting, {}, now) or watch.late(pulses, waiting, now)
+            return "deadline"
         self._forget_stale_stacks(now)
         absent = [seen.rank for seen in found if seen.rank is not None]
         self._candidates = absent or watch.idle(pulses, waiting, now)
@@ -101,9 +103,14 @@ class Vigil:
             return "trouble"
         if now >= self._until:
             stacks = self._fresh(waiting)
-            self.seen = watch.at_deadline(pulses, waiting, bool(self.done), stacks, self._peeked, now)
+            self.seen = self._working(waiting, stacks, now) or watch.at_deadline(
+                pulses, waiting, bool(self.done), stacks, self._peeked, now
+            )
             return "deadline"
         return None
+
+    def _working(self, waiting: list[int], stacks: dict[int, str], now: float) -> list[watch.Seen]:
+        return [] if self.done else watch.working(self.pulses, waiting, stacks, now)
 
     def peek(self, now: float) -> list[int]:
         """Whose stacks are needed now: asked for once, and again only after they have become stale."""

@@ -22,9 +22,12 @@ __all__ = [
     "outside",
     "stopped",
     "suspects",
+    "working",
 ]
 
 PATIENCE_S = 15.0
+_RECENTLY_S = 5.0
+"""Who entered a phase so shortly before a deadline was getting on."""
 _WAITS = (
     "/torch/distributed/",
     "/torch/cuda/",
@@ -81,7 +84,7 @@ class Pulse:
 class Seen:
     """One suspicion, as the ``trouble`` event tells it."""
 
-    how: Literal["dead", "error", "frozen", "absent", "stuck", "lost", "silent", "late"]
+    how: Literal["dead", "error", "frozen", "absent", "stuck", "lost", "silent", "late", "working"]
     rank: int | None = None
     node: int | None = None
     phase: str = ""
@@ -228,6 +231,20 @@ def at_deadline(
         Seen(how="stuck", rank=rank, phase=pulses[rank].phase, waited_s=now - pulses[rank].moved_at)
         for rank in sorted(waiting_for)
     ]
+
+
+def working(
+    pulses: Mapping[int, Pulse], waiting_for: Collection[int], stacks: Mapping[int, str], now: float
+) -> list[Seen]:
+    """All of them, if nobody has finished and all were getting on when the deadline passed: it was too short.
+
+    ``waiting_for``: all who were asked. None, where all that are known wait for one another.
+    """
+    if any(now - pulses[rank].entered_at > _RECENTLY_S for rank in waiting_for) or _held(pulses, waiting_for, now):
+        return []
+    if stacks and all(is_inside(text, _WAITS) for text in stacks.values()):
+        return []
+    return [Seen(how="working", rank=rank, phase=pulses[rank].phase) for rank in sorted(waiting_for)]
 
 
 def late(pulses: Mapping[int, Pulse], ranks: Collection[int], now: float) -> list[Seen]:

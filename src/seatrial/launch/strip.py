@@ -68,7 +68,20 @@ def _untyped(source: str) -> str:
         starts.append(starts[-1] + len(line))
     for begin, end in sorted(_types(tree, text, starts), reverse=True):
         text = text[:begin] + b"\n" * text.count(b"\n", begin, end) + text[end:]
-    return text.decode()
+    return _without_unused(text.decode())
+
+
+def _without_unused(source: str) -> str:
+    """Without names of types that nothing is left of. Such an import has no effect of its own."""
+    lines, tree = list(io.StringIO(source)), ast.parse(source)
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module in ("typing", "collections.abc"):
+            assert node.end_lineno is not None
+            names = ", ".join(name.name for name in node.names if name.name in used)
+            told = f"from {node.module} import {names}\n" if names else "\n"
+            lines[node.lineno - 1 : node.end_lineno] = [told, *["\n"] * (node.end_lineno - node.lineno)]
+    return "".join(lines)
 
 
 def _types(tree: ast.Module, text: bytes, starts: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -220,10 +220,13 @@ def _deadline(scene: Scene) -> list[Finding]:
     found = []
     for step in scene.trial.steps:
         if step.generation == scene.generation and step.outcome == "deadline":
-            cut = _cut_short(scene)
-            what = f"{step.check}/{step.stage} was not finished within {step.timeout_s:.3g} s"
-            what += ": the deadline of the whole trial cut it short" if cut else ", and nobody could be named"
-            action = "give the trial more time (deadline_s)" if cut else ""
+            why, action = ", and nobody could be named", ""
+            if _cut_short(scene):
+                why, action = ": the deadline of the whole trial cut it short", "give the trial more time (deadline_s)"
+            elif working := scene.of("working"):
+                why = f", and all {len(working)} ranks were still at work"
+                action = f"give it more time ({step.check}.timeout_s), or see what slows all of them down"
+            what = f"{step.check}/{step.stage} was not finished within {step.timeout_s:.3g} s{why}"
             evidence = scene.waiting(())
             found.append(_finding("error", step.check, what, NOBODY, evidence=evidence, action=action))
     return found

@@ -27,7 +27,7 @@ _RANK = re.compile(r"rank(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})")
 _NODE = re.compile(r"node(0|[1-9]\d{0,8})")
 _OUTCOMES = ("done", "trouble", "deadline", "interrupted")
 _CAUSES = ("memory", "device", "fabric", "request", "own")
-_HOWS = ("dead", "error", "frozen", "absent", "stuck", "lost", "silent", "late")
+_HOWS = ("dead", "error", "frozen", "absent", "stuck", "lost", "silent", "late", "working")
 _SEVERITIES = ("error", "warn", "info")
 
 Event = Mapping[str, Any]

@@ -127,6 +127,8 @@ def _told(troubles: tuple[TroubleSeen, ...], raised: dict[int, ErrorTold]) -> di
     for entry in troubles:
         if entry.rank is not None and entry.how in ("stuck", "absent", "late", "frozen"):
             told[entry.rank] = f"rank {entry.rank} was waiting in {entry.phase or 'an unknown phase'}{seconds(entry)}"
+        elif entry.rank is not None and entry.how == "working":
+            told[entry.rank] = f"rank {entry.rank} was at work in {entry.phase or 'an unknown phase'}"
     # All entries of one trouble share one list of who waited.
     for waiting in {entry.order: entry.waiting for entry in troubles}.values():
         told |= {rank: f"rank {rank} was waiting in {phase or 'an unknown phase'}" for rank, phase in waiting}
