@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _NODES = 2
@@ -83,6 +83,19 @@ def slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
     finally:
         for pid_file in folder.glob("*.pid"):
             os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        # What a slurmd starts for each step outlives it, and does not heed SIGTERM.
+        for pid in _steps_of(folder):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _steps_of(folder: Path) -> Iterator[int]:
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "cmdline").read_bytes().startswith(b"slurmstepd"):
+                opened = [os.readlink(fd) for fd in (process / "fd").iterdir()]
+                if any(file.startswith(f"{folder}/") for file in opened):
+                    yield int(process.name)
 
 
 def _sbin(name: str) -> str:
