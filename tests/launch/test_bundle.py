@@ -132,6 +132,7 @@ def test_a_file_that_is_there_is_replaced_and_a_link_leads_to_it(tmp_path: Path)
     content = file.read_bytes()
     assert (made.size_bytes, made.sha256) == (len(content), hashlib.sha256(content).hexdigest())
     beside = tmp_path / "x.pyz.more"
+    assert (made.file, more.file) == (link, beside), "what judges links is looked for beside what the link leads to"
     assert (more.size_bytes, more.sha256) == (beside.stat().st_size, hashlib.sha256(beside.read_bytes()).hexdigest())
     assert sorted(tmp_path.iterdir()) == [link, file, beside]
 
@@ -156,6 +157,13 @@ def test_what_cannot_be_written_is_one_sentence(tmp_path: Path, name: str, words
     with pytest.raises(RequestError, match=words):
         write_bundle(tmp_path / name)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+def test_where_what_lies_beside_it_cannot_be_written_nothing_is(tmp_path: Path) -> None:
+    (tmp_path / "x.pyz.more").mkdir()
+    with pytest.raises(RequestError, match="it cannot be written"):
+        write_bundle(tmp_path / "x.pyz")
+    assert [path.name for path in tmp_path.rglob("*")] == ["x.pyz.more"]
 
 
 def test_the_command_tells_size_and_digest(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ _BEAT_S = 2.0
 _MISSED_CLOCK_S = 2.0
 
 
-class BaseConductor:
+class BaseConductor(ABC):
     """The nodes, our clock, and what is to be done: ``_take`` gives what gathered since the last time."""
 
     def __init__(self, until: float, now: float) -> None:
@@ -47,9 +48,9 @@ class BaseConductor:
             self._until += missed_s
             self._shift(missed_s)
 
+    @abstractmethod
     def _shift(self, missed_s: float) -> None:
         """The same for the ranks."""
-        raise NotImplementedError
 
     def _beat(self, now: float) -> None:
         """Now and then: a node that hears nothing ends its ranks."""

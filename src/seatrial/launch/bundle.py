@@ -128,19 +128,21 @@ def write_bundle(file: Path) -> tuple[Bundle, Bundle]:
             raise RequestError(f"{file} is there and is no file; name a file to be written, such as seatrial.pyz.")
         if not file.parent.is_dir():
             raise RequestError(f"{file}: there is no folder {file.parent}; make it, or name another place.")
-        made = {file: pack(contents(), more()), file.with_name(f"{file.name}{packed.MORE}"): more()}
-        # A link stays one: what it leads to is replaced.
+        beside = more()
+        # A link stays one: what it leads to is replaced, and beside that the rest is looked for.
         place = file.resolve()
+        second = place.with_name(f"{place.name}{packed.MORE}")
+        made = {second: beside, file: pack(contents(), beside)}
+        replace(second, beside, 0o644)
         replace(place, made[file], 0o755)
-        replace(place.with_name(f"{place.name}{packed.MORE}"), more(), 0o644)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise RequestError(f"{printable(str(file))}: it cannot be written ({why}); name another place.") from error
-    own, beside = (
-        Bundle(file=path, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+    told = {
+        path: Bundle(file=path, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
         for path, content in made.items()
-    )
-    return own, beside
+    }
+    return told[file], told[second]
 
 
 def travels(path: PurePosixPath) -> bool:
