@@ -1,4 +1,4 @@
-"""A process of its own for one rank of the links check: ``python links_rank.py RANK SIZE PORT ROUND PARAMS``.
+"""A process of its own for one rank of the links check: ``python links_rank.py RANK SIZE PORT ROUND PARAMS ROUND_S``.
 
 It answers one round and prints what it told as a line of JSON.
 """
@@ -28,7 +28,7 @@ context = LoneContext(
     ranks=tuple(range(size)),
     store=store,
     stage="round 1",
-    timeout_s=params.timeout_s,
+    timeout_s=float(sys.argv[6]),
     given={"round": json.loads(sys.argv[4])},
 )
 measure(context, params)

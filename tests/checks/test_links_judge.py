@@ -267,7 +267,8 @@ def test_nodes_of_one_name_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("cpu_bytes", 4), ("seconds", 0.0), ("pair_timeout_s", 500.0), ("min_gbps", -1.0)]
+    ("key", "value"),
+    [("cpu_bytes", 4), ("seconds", 0.0), ("pair_timeout_s", 500.0), ("pair_timeout_s", 0.9e-3), ("min_gbps", -1.0)],
 )
 def test_values_that_cannot_be_meant_are_refused(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=key):

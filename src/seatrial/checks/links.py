@@ -76,9 +76,10 @@ class Params:
         for key in ("cpu_bytes", "gpu_bytes"):
             if getattr(self, key) < _PING_BYTES:
                 raise ValueError(f"{key} is {getattr(self, key)}; it must be at least {_PING_BYTES}")
-        if not 0 < self.pair_timeout_s < self.timeout_s:
+        if not 1e-3 <= self.pair_timeout_s < self.timeout_s:  # torch counts in ms; 0 may wait for ever
             raise ValueError(
-                f"pair_timeout_s is {self.pair_timeout_s:g}; it must be above 0 and below timeout_s, {self.timeout_s:g}"
+                f"pair_timeout_s is {self.pair_timeout_s:g}; it must be at least 0.001 and below timeout_s,"
+                f" {self.timeout_s:g}"
             )
         for key in ("seconds", "min_gbps"):
             value = getattr(self, key)
