@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,14 +115,15 @@ def test_one_unknown_device_is_measured_only() -> None:
 @pytest.mark.parametrize("num_ranks", [1, 2, 5])
 def test_a_wrong_element_fails_the_device_that_made_it_also_alone(num_ranks: int) -> None:
     last = num_ranks - 1
-    places = Fact(check="compute", name="wrong_values", value={"dtype": "bf16", "round": 0, "count": 2}, rank=last)
+    first = {"dtype": "bf16", "round": 0, "count": 2}
+    places = Fact(check="compute", name="wrong_values", value=first | {"first": ["[5, 7] is 3, not 4"]}, rank=last)
     ruling = CHECK.judge(evidence([700.0] * num_ranks, wrong={last: 2}, facts=(places,)), ONE)
     (finding,) = ruling.findings
     assert finding.severity == "fail"
     assert finding.culprit.ranks == (last,)
     assert f"rank {last} (some device" in finding.culprit.name
     assert finding.limit == Limit(value=0, unit="1", origin="exact")
-    assert "'round': 0" in finding.evidence[0]
+    assert finding.evidence[0] == "dtype bf16; round 0; count 2; first [5, 7] is 3, not 4"
 
 
 def test_a_slow_rank_is_a_suspect_and_is_named_when_it_repeats() -> None:
@@ -309,8 +311,9 @@ def test_a_wrong_product_is_seen_with_its_place(context: RecordingContext, monke
     counts = {figure.variant: figure.value for figure in context.figures if figure.name == "wrong_elements"}
     assert counts == {"fp32": 2, "convolution": 0}, "one in each round"
     (fact,) = (fact for fact in context.facts if fact.name == "wrong_values")
-    ((row, column, got, expected),) = fact.value["row_column_got_expected"]
-    assert (row, column, int(got)) == (5, 7, expected + 1)
+    (place,) = fact.value["first"]
+    got, expected = re.fullmatch(r"\[5, 7\] is (-?\d+), not (-?\d+)", place).groups()  # type: ignore[union-attr]
+    assert int(got) == int(expected) + 1
 
 
 def test_a_repeat_tells_the_speed_only(context: RecordingContext) -> None:

@@ -71,7 +71,7 @@ def test_of_two_that_differ_the_known_answer_names_one(wrong: int) -> None:
     ruling = judge(_again(evidence, again), SMOKE)
     (finding,) = ruling.findings
     assert (finding.culprit.ranks, finding.measured) == ((wrong,), "3 wrong elements")
-    assert finding.evidence[0] == "{'count': 3}"
+    assert finding.evidence[0] == "count 3"
     checked = {entry.figure.rank: entry.passed for entry in ruling.judged if entry.figure.name == "wrong_elements"}
     assert checked == {wrong: False, 1 - wrong: True}
 

@@ -178,4 +178,4 @@ def test_without_rulings_nothing_passes() -> None:
 def test_damaged_lines_alone_forbid_a_pass() -> None:
     found = conclude(healthy().events, damaged=1, load=fake_load).verdict
     assert found.status == "INCONCLUSIVE"
-    assert found.reasons == ("lost: 1 lines were cut or changed on the way",)
+    assert found.reasons == ("lost: lines cut or changed on the way: 1",)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from seatrial.checks._operations import OPERATIONS, array_sizes
-from seatrial.checks.base import holds, last_told, sound
+from seatrial.checks.base import holds, in_words, last_told, sound
 from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.figures import Fact
 from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
@@ -156,7 +156,7 @@ def _trace(evidence: Evidence, wrong: Mapping[tuple[int, str], float], facts: li
     if rest or not certain:
         culprits.append(_not_separable(rest))
     lines = [f"rank {rank}: {count:.0f} wrong elements in {name}" for (rank, name), count in wrong.items()][:_LINES]
-    lines += [f"rank {fact.rank}: {fact.value}" for fact in facts[:_LINES]]
+    lines += [f"rank {fact.rank}: {in_words(fact.value)}" for fact in facts[:_LINES]]
     ranks_seeing = {rank for rank, _ in wrong}
     least = "" if ranks_seeing <= set(evidence.asked) else "at least "
     return [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from seatrial.checks._beside import beside
 from seatrial.checks._speed_judge import Words, cpu_share, device_culprit, judge_speeds, slowest_first
-from seatrial.checks.base import last_told
+from seatrial.checks.base import holds, in_words, last_told, sound
 from seatrial.plan.specs import find
 from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.figures import Figure
@@ -36,6 +36,7 @@ def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
     """Any wrong element fails; a speed fails when it misses its limit again, alone and with the CPU to itself."""
+    evidence = sound(evidence, {"wrong_values": lambda value: holds(value, dtype=str, count=int)})
     evidence = replace(evidence, figures=last_told(evidence.figures))
     parts = [_judge_values(evidence)]
     for device, dtype, rates in _groups(evidence, params):
@@ -88,7 +89,7 @@ def _judge_values(evidence: Evidence) -> Ruling:
             measured=f"{'' if rank in evidence.asked else 'at least '}{sum(counts.values()):.0f} wrong elements",
             limit=exact,
             evidence=tuple(
-                str(fact.value) for fact in evidence.facts if fact.name == "wrong_values" and fact.rank == rank
+                in_words(fact.value) for fact in evidence.facts if fact.name == "wrong_values" and fact.rank == rank
             ),
             action="take the device out of service and have it tested; its results cannot be trusted.",
         )

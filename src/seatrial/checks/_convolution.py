@@ -19,11 +19,11 @@ multiplies and adds, which is exact for integers below 2**24 in float32, with TF
 _SHOWN = 4
 
 
-def count_wrong_convolution(device: Device, seed: int) -> tuple[int, list[Any]]:
+def count_wrong_convolution(device: Device, seed: int) -> tuple[int, list[str]]:
     """Elements of one convolution, its output and its three gradients, that are not the exact answer.
 
     In float32 on the device, through the same module and backward as a training; the answer is the host's, in float64
-    by plain functions. Returns their number and the first of them as [which, place, got, expected].
+    by plain functions. Returns their number and the first of them in words.
     """
     import torch
     from torch.nn.functional import conv2d
@@ -49,11 +49,11 @@ def count_wrong_convolution(device: Device, seed: int) -> tuple[int, list[Any]]:
     gradients = {name: parameter.grad for name, parameter in layer.named_parameters()}
     got = [output, inputs.grad, gradients["weight"], gradients["bias"]]
 
-    count, places = 0, list[Any]()
+    count, places = 0, list[str]()
     for name, mine, right in zip(("output", "image", "weight", "bias"), got, expected, strict=True):
         told = mine.detach().cpu().double()
         different = told != right.detach()
         count += int(different.sum())
         for place in different.nonzero()[: _SHOWN - len(places)].tolist():
-            places.append([name, place, f"{told[tuple(place)]:.9g}", int(right[tuple(place)])])
+            places.append(f"{name} {place} is {told[tuple(place)]:.9g}, not {right[tuple(place)]:.9g}")
     return count, places

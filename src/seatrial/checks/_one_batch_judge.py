@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from seatrial.checks._fleet import listed
+from seatrial.checks.base import in_words
 from seatrial.verdict.evidence import Evidence
 from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
 from seatrial.verdict.statistics import minority
@@ -99,7 +100,7 @@ def _groups(evidence: Evidence) -> Iterator[_Group]:
 
 
 def _wrong(evidence: Evidence, rank: int, count: float, lines: list[str]) -> Finding:
-    places = [str(fact.value) for fact in evidence.facts if (fact.name, fact.rank) == ("wrong_values", rank)]
+    places = [in_words(fact.value) for fact in evidence.facts if (fact.name, fact.rank) == ("wrong_values", rank)]
     return _finding(
         evidence,
         (rank,),

@@ -25,6 +25,7 @@ __all__ = [
     "Stage",
     "held_by_user",
     "holds",
+    "in_words",
     "last_told",
     "sound",
 ]
@@ -68,6 +69,14 @@ def held_by_user(what: str, limit: str | None, key: str) -> Held:
 def holds(value: Any, **kinds: type) -> bool:
     """Whether the value of a fact has these keys, each of its kind."""
     return isinstance(value, dict) and all(isinstance(value.get(key), kind) for key, kind in kinds.items())
+
+
+def in_words(value: Any) -> str:
+    """The value of a fact for a reader: ``dtype bf16; count 1; first [5, 7] is 3, not 4``."""
+    if not isinstance(value, dict):
+        return str(value)
+    told = {key: ", ".join(map(str, each)) if isinstance(each, list) else each for key, each in value.items()}
+    return "; ".join(f"{key} {each}" for key, each in told.items())
 
 
 def sound(evidence: Evidence, forms: Mapping[str, Callable[[Any], bool]]) -> Evidence:

@@ -234,7 +234,7 @@ def _chunks(array: Any) -> Iterator[tuple[Any, Any]]:
 
 def _count_wrong(context: Context, operation: str, size: int, turn: int, target: Any, *, tell: bool) -> int:
     """Compare every element; ``tell`` where the first wrong ones are and who contributed them."""
-    count, places, senders = 0, list[Any](), set[int]()
+    count, places, senders = 0, list[str](), set[int]()
     for index, got in _chunks(target):
         expected, sender = contribution(
             operation, context.world_size, context.group_rank, size, turn, index, received=True
@@ -246,9 +246,9 @@ def _count_wrong(context: Context, operation: str, size: int, turn: int, target:
         if sender is not None:
             senders |= {context.ranks[each] for each in (sender + 0 * index)[wrong].unique().tolist()}
         first = (part[wrong][: 4 - len(places)].tolist() for part in (index, got, expected))
-        places += [[place, f"{value:g}", right] for place, value, right in zip(*first, strict=True)]
+        places += [f"[{place}] is {value:.9g}, not {right}" for place, value, right in zip(*first, strict=True)]
     if count and tell:
-        where = {"operation": operation, "size_bytes": size, "count": count, "place_got_expected": places}
+        where = {"operation": operation, "size_bytes": size, "count": count, "first": places}
         context.fact("wrong_values", {**where, "contributors": sorted(senders)})
     return count
 

@@ -254,16 +254,15 @@ def _count_wrong(
     count = int(different.sum())
     if count and tell:
         places = different.nonzero()[:4].tolist()
-        first = [[row, column, f"{got[row, column]:g}", int(answer[row, column])] for row, column in places]
-        context.fact("wrong_values", {"dtype": dtype, "round": turn, "count": count, "row_column_got_expected": first})
+        first = [f"{place} is {got[tuple(place)]:.9g}, not {answer[tuple(place)]:.9g}" for place in places]
+        context.fact("wrong_values", {"dtype": dtype, "round": turn, "count": count, "first": first})
     return count
 
 
 def _count_wrong_convolution(context: Context, turn: int, *, tell: bool) -> int:
     count, places = count_wrong_convolution(context.device, _seed(context, "fp32", turn))
     if count and tell:
-        told = {"dtype": CONVOLUTION, "round": turn, "count": count, "which_place_got_expected": places}
-        context.fact("wrong_values", told)
+        context.fact("wrong_values", {"dtype": CONVOLUTION, "round": turn, "count": count, "first": places})
     return count
 
 

@@ -175,7 +175,7 @@ def measure(context: Context, params: Params) -> None:
             wrong, places = count_wrong_convolution(context.device, turn)
             context.figure("wrong_elements", wrong, "1", "low", variant="convolution", step=turn)
             if wrong:
-                context.fact("wrong_values", {"count": wrong, "which_place_got_expected": places})
+                context.fact("wrong_values", {"count": wrong, "first": places})
         return
     if context.group is None:
         raise RequestError("training needs the group that bootstrap forms; add bootstrap to checks.")

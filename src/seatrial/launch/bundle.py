@@ -252,7 +252,8 @@ def _in_codes(text: str) -> str:
     if not {*map(ord, text)}.isdisjoint(packed.CODES):
         raise ValueError("the source holds a character that stands for a word in the file")
     count = Counter(_WORD.findall(text))
-    chosen = sorted(count, key=lambda word: (-count[word] * (len(word) - 2), word))[:_MOST_WORDS]
+    # What it saves: once it stands in the list itself.
+    chosen = sorted(count, key=lambda word: ((1 - count[word]) * (len(word) - 2), word))[:_MOST_WORDS]
     chosen.sort(key=lambda word: (-count[word], word))
     # The codes of one byte for the most frequent ones; bz2 likes neighbours that are alike.
     short = sum(code < 0x80 for code in packed.CODES)

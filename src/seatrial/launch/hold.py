@@ -50,7 +50,7 @@ def hold(job: Job, out: Path, meeting: Meeting | None, *, where: str, as_json: b
         try:
             damaged = conduct(job, folder, keep, caught, meeting, recorder.tell)
             if damaged:
-                recorder.note(f"{damaged} lines were cut or changed on their way to the conductor")
+                recorder.note(f"lines cut or changed on their way to the conductor: {damaged}")
         except Exception as error:
             recorder.note(_own(error))
             refused = str(error) if isinstance(error, RequestError) else None

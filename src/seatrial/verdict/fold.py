@@ -63,7 +63,7 @@ def fold(messages: Iterable[Mapping[str, Any]], *, damaged_lines: int = 0) -> Tr
         told = ", ".join(f"{what} ({count})" for what, count in sorted(damage.items())[:6])
         missing.append(f"{damage.total()} damaged events: {told}")
     if damaged_lines:
-        missing.append(f"{damaged_lines} lines were cut or changed on the way")
+        missing.append(f"lines cut or changed on the way: {damaged_lines}")
     return _trial(run, reader, tuple(missing))
 
 
