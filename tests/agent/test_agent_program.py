@@ -172,6 +172,7 @@ def test_all_output_is_in_the_file_and_what_is_shown_is_bounded(conductor: StubC
 
 
 def test_without_a_folder_the_last_of_the_output_is_sent_at_the_end(conductor: StubConductor) -> None:
+    conductor.until_kind("node")  # it has made its file
     shutil.rmtree(conductor.keep)
     start(conductor, "import os\nfor n in range(2000): print(f'line {n:06}', 'x' * 300)\nos.write(1, b'no end')")
     while len(conductor.of("exit")) < 2:

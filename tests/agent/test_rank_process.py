@@ -154,10 +154,12 @@ def test_no_stack_is_asked_of_a_rank_that_could_not_answer_yet(start_stand_in: S
     assert process.poll() is None
 
 
-def test_a_stack_that_comes_in_pieces_is_taken_whole(start_stand_in: StartStandIn) -> None:
+def test_a_stack_that_comes_in_pieces_is_taken_whole_and_no_older_one(start_stand_in: StartStandIn) -> None:
     process = start_stand_in(
         "import mmap, struct\n"
-        "def answer(*_):\n    for n in range(50): os.write(stack_fd, b'File %d\\n' % n); time.sleep(0.002)\n"
+        "os.write(stack_fd, b'File of an answer that nobody waited for\\n')\n"
+        # One pause as of a rank that others keep from its core meanwhile.
+        "def answer(*_):\n    for n in range(50): os.write(stack_fd, b'File %d\\n' % n); time.sleep(0.05 * (n == 25))\n"
         "signal.signal(signal.SIGUSR1, answer)\n"
         "mmap.mmap(phase_fd, 512)[:18] = struct.pack('<QQH', 1, 1, 0)\n"
         "print('up', flush=True)\nwhile True: time.sleep(1)\n"

@@ -194,6 +194,9 @@ class RankProcess:
         seen = process.look(self.pid)
         # Before its first phase a rank has no handler yet, and the signal would kill it.
         if seen is not None and seen.state not in ("T", "t", "Z", "X") and self._phases.read()[0] > 0:
+            with contextlib.suppress(OSError):
+                while os.read(self._stack_read, 1 << 16):  # what came too late tells where it was then
+                    pass
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGUSR1)
 
@@ -202,20 +205,20 @@ class RankProcess:
         seen = process.look(self.pid)
         state = seen.state if seen else "X"
         text = b""
-        quiet = False
+        quiet = 0
         while state not in ("T", "t", "Z", "X") and len(text) < _STACK_LIMIT_BYTES:
             try:
                 piece = os.read(self._stack_read, 1 << 16)
             except BlockingIOError:
-                # It comes line by line: whole is what ends in a line and was followed by nothing.
-                if (quiet and text.endswith(b"\n")) or time.monotonic() > until:
+                # It comes line by line, who waits last: whole is what ends in a line and was long followed by nothing.
+                if (quiet > 5 and text.endswith(b"\n")) or time.monotonic() > until:
                     break
-                quiet = True
+                quiet += 1
                 time.sleep(0.02)
                 continue
             if not piece:
                 break
-            text, quiet = text + piece, False
+            text, quiet = text + piece, 0
         return {
             "gen": self.generation,
             "rank": self.rank,

@@ -287,7 +287,7 @@ class Agent:
             self._selector.unregister(fd)
 
     def _reap(self) -> None:
-        for process in list(self._ranks.values()):
+        for process in [each for each in self._ranks.values() if not each.end_fd]:  # others in the order of their ends
             self._reap_one(process)
 
     def _reap_one(self, process: RankProcess) -> None:
