@@ -124,7 +124,7 @@ def nothing_left_running() -> Iterator[None]:
     """Fail a test that leaves processes or threads of its own behind, and end those processes."""
     pids_before, threads_before = _pids(), set(threading.enumerate())
     yield
-    give_up = time.monotonic() + 2
+    give_up = time.monotonic() + 5
     while True:
         # Looking at new ones only makes it cheap enough for thousands of tests.
         processes = {pid: text for pid in _pids() - pids_before if (text := _ours(pid))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from passes import passes
+from passes import left_open, passes
 
 LINE = "====\nFINAL ACCEPTANCE: PASS"
 STARVED = "the bf16 speed of rank 3 could not be judged: other processes held the CPU"
@@ -27,3 +27,7 @@ STARVED = "the bf16 speed of rank 3 could not be judged: other processes held th
 )
 def test_only_speeds_on_a_busy_machine_may_be_left_open(said: str, taken: bool) -> None:
     assert passes(said) is taken
+
+
+def test_what_else_is_open_is_told() -> None:
+    assert left_open([STARVED, "training not asked for", STARVED]) == ["training not asked for"]

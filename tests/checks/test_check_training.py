@@ -284,7 +284,7 @@ def _read(ranks: list[Any], number: int) -> tuple[list[Figure], list[Fact], list
     return figures, facts, [phases for _, phases in read]
 
 
-@pytest.mark.timeout(150)  # it waits for all that the ranks of four files do
+@pytest.mark.timeout(150)  # it waits for all that the ranks of five files do
 def test_real_ranks_tell_what_the_judge_needs_and_pass(three_ranks: dict[str, list[Any]]) -> None:
     ranks = three_ranks[__name__]
     figures, facts, phases = _read(ranks, 0)

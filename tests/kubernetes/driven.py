@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from kubernetes.double.cluster import Cluster
@@ -20,13 +21,15 @@ from kubernetes.runs import typed
 import seatrial
 
 __all__ = [
-    *("HALF_WAY", "LOOK", "SHORT_TRIAL", "Ended", "await_in_logs", "driven", "may_write", "plant_after"),
+    *("HALF_WAY", "HELD", "LOOK", "SHORT_TRIAL", "Ended", "await_in_logs", "driven", "may_write", "plant_after"),
     "stop",
 ]
 
 SHORT_TRIAL = ("run", "--only=inventory,collectives", "--", "smoke")
 HALF_WAY = "inventory, at most"
 """What the first pod of a trial says when all ranks are there."""
+HELD = {"SEATRIAL_PLANT": "hang@collectives:1"}
+"""With this a short trial goes on after that for 15 s. By itself it ends within half a second on a fast machine."""
 LOOK = (
     "import os\n"
     "told = dict(line.split(':\\t') for line in open('/proc/self/status').read().splitlines() if ':\\t' in line)\n"
@@ -73,6 +76,7 @@ def driven(
     target: str = "job",
     nproc_per_node: int = 1,
     meanwhile: Callable[[subprocess.Popen[bytes]], None] | None = None,
+    env: Mapping[str, str] = MappingProxyType({}),
 ) -> Ended:
     """Types ``words`` (the command first) for two pods of a target, does what is to be done ``meanwhile``, and waits.
 
@@ -83,7 +87,7 @@ def driven(
     with open(said, "wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "seatrial", *typed([words[0], *where, *words[1:]], target, nproc_per_node)],
-            env={**os.environ, "PYTHONPATH": str(Path(seatrial.__file__).parents[1])},
+            env={**os.environ, "PYTHONPATH": str(Path(seatrial.__file__).parents[1]), **env},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
@@ -111,7 +115,7 @@ def driven(
 def _left_in(cluster: Cluster) -> list[str]:
     """What is there of the kinds that a run makes. Who collects what belongs to nobody may take a moment."""
     kinds = (*_KINDS, "securitycontextconstraints") if cluster.openshift else _KINDS
-    until = time.monotonic() + 3
+    until = time.monotonic() + 10
     while True:
         names = cluster.call("get", ",".join(kinds), "-A", "-o", "name")
         assert names.returncode == 0, names.stderr

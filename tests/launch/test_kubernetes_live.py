@@ -140,8 +140,8 @@ def test_all_is_made_at_once_and_owned_by_the_workload(tmp_path: Path) -> None:
 
 
 def test_no_node_takes_them(tmp_path: Path) -> None:
-    told = str(Cluster(tmp_path, [running(0), waiting(1)], queue_s=1.0).failure())
-    assert "not all pods have started within 1 s (--queue-timeout)" in told
+    told = str(Cluster(tmp_path, [running(0), waiting(1)], queue_s=3.0).failure())
+    assert "not all pods have started within 3 s (--queue-timeout)" in told
     assert "1 of 2 pods wait: no node takes it (0/3 nodes are available)" in told
 
 
@@ -158,7 +158,7 @@ def test_a_quota(tmp_path: Path) -> None:
     message = 'Error creating: pods "trial-1-0-x" is forbidden: exceeded quota: gpus, requested: 8, used: 0, limited: 4'
     warning = {"involvedObject": {"name": "trial-1"}, "reason": "FailedCreate", "message": message}
     (tmp_path / "events").write_text(json.dumps({"items": [warning]}))
-    told = str(Cluster(tmp_path, [], ("'get events'*", f"cat {tmp_path}/events"), queue_s=1.5).failure())
+    told = str(Cluster(tmp_path, [], ("'get events'*", f"cat {tmp_path}/events"), queue_s=3.0).failure())
     assert "2 of 2 pods are not made: Error creating" in told
     assert "exceeded quota: gpus" in told
 
@@ -179,9 +179,9 @@ def test_a_server_that_has_fallen_silent(tmp_path: Path) -> None:
     once = tmp_path / "once"
     code = f"if [ -e {once} ]; then echo 'Unable to connect to the server: EOF' >&2; exit 1; fi; cat {tmp_path}/pods"
     gone = f"if [ -e {tmp_path}/deleted ]; then cat {tmp_path}/none; else {code}; touch {once}; fi"
-    cluster = Cluster(tmp_path, [running(0), running(1)], ("'get pods'*", gone), silent_s=1.0)
+    cluster = Cluster(tmp_path, [running(0), running(1)], ("'get pods'*", gone), silent_s=3.0)
     told = str(cluster.failure())
-    assert "API server has given no answer for 1 s (Unable to connect to the server: EOF)" in told
+    assert "API server has given no answer for 3 s (Unable to connect to the server: EOF)" in told
 
 
 def test_ctrl_c_deletes_what_was_made(tmp_path: Path) -> None:

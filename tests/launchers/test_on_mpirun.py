@@ -90,7 +90,9 @@ def test_ctrl_c_ends_all(tmp_path: Path, mpirun: str) -> None:
 
 @each_mpirun
 def test_an_agent_that_dies_is_named_and_nobody_else(tmp_path: Path, mpirun: str) -> None:
-    running = Trial(tmp_path, "smoke", "--only", "compute", *ON, "--mpirun", mpirun, "--nproc-per-node", "3")
+    where = (*ON, "--mpirun", mpirun, "--nproc-per-node", "3")
+    # A rank that hangs holds the step, so that the kill surely falls into it.
+    running = Trial(tmp_path, "smoke", "--only", "compute", *where, plant=["hang@compute:0"])
     running.until(begins("compute"))
     os.kill(agents(running)[1], signal.SIGKILL)
     ended = running.ended()
@@ -115,7 +117,7 @@ def test_what_an_mpirun_refuses_is_a_wrong_request(tmp_path: Path, mpirun: str) 
 def test_an_mpirun_that_hangs_is_ended(tmp_path: Path, mpirun: str) -> None:
     """What was measured does not depend on it; conftest looks for what is left."""
     running = Trial(tmp_path, "smoke", *ON, "--mpirun", mpirun, "--only", "compute")
-    running.until(begins("compute"))
+    running.until(lambda event: event["kind"] == "generation")
     os.kill(launcher_of(running), signal.SIGSTOP)
     assert running.ended().exit_code == 0
 

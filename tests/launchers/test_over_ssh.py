@@ -197,7 +197,7 @@ def test_ctrl_c_ends_what_runs_on_the_hosts(hosts: Callable[[int], Hosts]) -> No
         )
         os.kill(controller, signal.SIGINT)
         assert process.wait(timeout=50) == 130
-    await_nothing_on(made[1], made, 2.0)
+    await_nothing_on(made[1], made, 10.0)
 
 
 @pytest.mark.slow

@@ -79,6 +79,8 @@ def test_the_first_that_fails_is_named_with_its_code_and_last_lines(tmp_path: Pa
     name = script(
         tmp_path,
         "print('begins', flush=True)\n"
+        "if rank == 0:\n    open('begun', 'w').close()\n"
+        "while not os.path.exists('begun'): time.sleep(0.01)\n"
         "if rank == 1:\n    print('about to fail', flush=True); sys.exit(7)\n"
         "time.sleep(600)",
     )
@@ -121,11 +123,11 @@ def test_all_start_again_where_one_fails(tmp_path: Path) -> None:
 def test_ctrl_c_gives_the_script_its_grace(tmp_path: Path, heeds: bool) -> None:
     name = script(
         tmp_path,
-        "def stop(*_):\n    print('saved', flush=True)\n"
+        "def stop(*_):\n    os.write(1, b'saved\\n')\n"
         + ("    sys.exit(0)\n" if heeds else "")
         + "signal.signal(signal.SIGTERM, stop); print('up', flush=True)\nwhile True: time.sleep(0.02)",
     )
-    running = launch(tmp_path, "--nproc-per-node", "2", "--grace", "20" if heeds else "0.3", name)
+    running = launch(tmp_path, "--nproc-per-node", "2", "--grace", "20" if heeds else "1.5", name)
     running.until(lambda: list(logs(tmp_path).values()) == ["up\n", "up\n"])
     running.process.send_signal(signal.SIGINT)
     ended = running.ended()

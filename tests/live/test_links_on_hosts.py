@@ -13,8 +13,10 @@ from relay import slow_cable
 
 pytestmark = pytest.mark.hosts
 
-_PLAN = """
-deadline_s = 55
+_MOST_S = 150
+"""Each meeting that packets are lost of takes up to ten seconds, and how many there are is chance."""
+_PLAN = f"""
+deadline_s = {_MOST_S}
 checks = ["links"]
 [links]
 cpu_bytes = 1_048_576
@@ -75,7 +77,7 @@ FAULTS: dict[str, Fault] = {
 
 def links_trial(hosts: Hosts) -> dict[str, Any]:
     """Its report."""
-    return HostTrial(hosts, _PLAN).report()
+    return HostTrial(hosts, _PLAN).report(timeout_s=_MOST_S + 20.0)
 
 
 def is_right(report: Mapping[str, Any], fault: str) -> bool:
@@ -86,6 +88,7 @@ def is_right(report: Mapping[str, Any], fault: str) -> bool:
     return found == list(FAULTS[fault].named)
 
 
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_who_is_at_fault_is_named_and_nobody_else(hosts: Callable[[int], Hosts], fault: str) -> None:
     made = at_one_gbit(hosts(FAULTS[fault].hosts))
@@ -113,8 +116,8 @@ def test_in_groups_a_link_that_loses_is_named_though_it_is_not_slow(hosts: Calla
     made[1].firewall("-A", "INPUT", *drop)
     # As on a real cable packets are lost one by one, and not 45 at once or none.
     made[3].ip("link", "set", "dev", "eth0", "gso_max_segs", "1")
-    plan = _PLAN.replace("= 55", "= 150").replace("1_048_576", "262_144").replace("s = 2.0", "s = 5.0")
-    report = HostTrial(made, plan).report(timeout_s=170.0)
+    plan = _PLAN.replace("1_048_576", "262_144").replace("s = 2.0", "s = 5.0")
+    report = HostTrial(made, plan).report(timeout_s=_MOST_S + 20.0)
     assert named(report) == [("link", "link node1–node3")], report["findings"]
     assert "(from node3 to node1) makes TCP send again" in str(report["findings"])
     assert any(figure["name"] == "group_gbps" for figure in report["figures"])

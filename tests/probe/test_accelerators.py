@@ -130,12 +130,12 @@ def test_a_tool_that_does_not_answer_holds_nobody_up(
 ) -> None:
     pid_file = tmp_path / "pid"
     stand_in_tool(f"trap '' TERM; echo $$ > {pid_file}; echo 'GPU 0: x'; exec sleep 600")
-    monkeypatch.setattr("seatrial.probe.accelerators._TOOL_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("seatrial.probe.accelerators._TOOL_TIMEOUT_S", 1.0)
     monkeypatch.setattr("seatrial.probe.accelerators._KILL_TIMEOUT_S", 2.0 if can_be_killed else 0.1)
     if not can_be_killed:  # as in state D: the signal is sent, and nothing comes of it
         monkeypatch.setattr(os, "killpg", lambda pid, number: None)
     found = count_accelerators({}, sysfs=tmp_path)
-    assert found.problem.startswith("nvidia-smi did not answer in 0.3 s; ")
+    assert found.problem.startswith("nvidia-smi did not answer in 1 s; ")
     assert "--device cpu" in found.problem
     assert found.count == 0
     if can_be_killed:

@@ -37,7 +37,7 @@ NORMED = Recipe(workload="digits", model="convnet", epochs=1, global_batch_size=
 POISONED = Recipe(workload="digits", model="toy", max_steps=3, global_batch_size=64, lr=0.1)
 
 
-pytestmark = pytest.mark.timeout(150)  # the first test waits for all that the ranks of four files do
+pytestmark = pytest.mark.timeout(150)  # the first test waits for all that the ranks of five files do
 
 
 def on_3_ranks(rank: int, folder: str) -> dict[str, Any]:

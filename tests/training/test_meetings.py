@@ -86,6 +86,7 @@ def on_3_ranks(rank: int, folder: str) -> Any:
     return told
 
 
+@pytest.mark.timeout(150)  # it waits for all that the ranks of five files do
 def test_all_ranks_know_the_same(three_ranks: dict[str, list[list[Told]]]) -> None:
     ranks = three_ranks[__name__]
     assert ranks[0] == ranks[1] == ranks[2]

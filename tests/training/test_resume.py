@@ -30,7 +30,7 @@ ADAM = replace(SGD, optimizer="adam", lr=0.003, schedule="cosine")
 STOPPED = 7
 """In the middle of the first epoch."""
 
-pytestmark = pytest.mark.timeout(150)  # the first test waits for all that the ranks of four files do
+pytestmark = pytest.mark.timeout(150)  # the first test waits for all that the ranks of five files do
 Told = tuple[dict[tuple[str, int], "_Seen"], dict[str, Any]]
 
 

@@ -31,7 +31,7 @@ EMPTY = Recipe(
 LONG = Recipe(workload="digits", model="convnet", max_steps=60, global_batch_size=64, lr=0.1, num_samples=1, seed=1)
 POISONED_STEP = 3
 
-pytestmark = pytest.mark.timeout(150)  # the first test waits for all that the ranks of four files do
+pytestmark = pytest.mark.timeout(150)  # the first test waits for all that the ranks of five files do
 
 
 @dataclass(frozen=True, slots=True)

@@ -340,9 +340,11 @@ class Kubelet:
             file = run.folder / "hosts"
             if file.exists() and not run.removed:
                 text = hosts_file(self._world.store, run.pod)
-                # In place: it is mounted in the containers.
+                # In place: it is mounted in the containers. At no time empty: somebody may look for a name in it.
                 if file.read_text() != text:
-                    file.write_text(text)
+                    with open(file, "r+") as there:
+                        there.write(text)
+                        there.truncate()
 
 
 def _keep_log(stream: IO[bytes], log: Path) -> None:
