@@ -72,7 +72,7 @@ class HostTrial:
                 for event in events_in(folder):
                     if wanted(event):
                         return event
-            time.sleep(0.1)
+            time.sleep(0.02)  # what is to strike then may come too late for a fast machine
         raise AssertionError("the event never came")
 
     def report(self, timeout_s: float = 58.0) -> dict[str, Any]:

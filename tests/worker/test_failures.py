@@ -28,8 +28,7 @@ def test_a_store_that_nobody_opened() -> None:
 
 
 def test_a_key_that_never_comes() -> None:
-    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-    store.set_timeout(timedelta(milliseconds=50))  # not before: to open it takes its time, too
+    store = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(milliseconds=50), wait_for_workers=False)
     with pytest.raises(dist.DistStoreError) as raised:
         store.get("x")
     assert cause_of(raised.value) == "fabric"
