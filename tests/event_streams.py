@@ -146,11 +146,19 @@ class Stream:
         stack = f"Traceback\n  in measure\n{kind}: {message}"
         self.say(self.of(rank), "error", **where, cause=cause, type=kind, message=message, stack=stack, phase=phase)
 
-    def exit(self, rank: int, code: int, *, ours: bool, phase: str = "collectives/all_reduce 8 B") -> None:
+    def exit(
+        self,
+        rank: int,
+        code: int,
+        *,
+        ours: bool,
+        phase: str = "collectives/all_reduce 8 B",
+        said: tuple[str, ...] = ("last words",),
+    ) -> None:
         """An agent sees a rank's process end."""
         where = {"gen": self.generation, "rank": rank}
         node = f"node{rank // self.per_node}"
-        self.say(node, "exit", **where, code=code, ours=ours, phase=phase, last_lines=["last words"])
+        self.say(node, "exit", **where, code=code, ours=ours, phase=phase, last_lines=list(said))
 
     def trouble(self, *seen: Event, waiting: tuple[int, ...] = (), outcome: str = "trouble") -> None:
         """The conductor tells what it saw and ends the step; each entry: rank or node, how, and more."""

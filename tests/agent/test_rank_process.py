@@ -70,6 +70,14 @@ def test_how_it_ended_and_what_it_said_last(start_stand_in: StartStandIn, tmp_pa
     assert (tmp_path / "log").read_text().splitlines() == [*(f"line {number}" for number in range(99)), "no newline"]
 
 
+def test_a_stack_in_cpp_does_not_push_out_what_was_said(start_stand_in: StartStandIn, tmp_path: Path) -> None:
+    process = start_stand_in(
+        "print('  what():  NCCL error')\nfor n in range(20): print(f'frame #{n}: c10::Error')", tmp_path / "log"
+    )
+    assert _ended(process)["last_lines"] == ["  what():  NCCL error"]
+    assert len((tmp_path / "log").read_text().splitlines()) == 21
+
+
 def test_a_signal_is_told_as_a_negative_code(start_stand_in: StartStandIn) -> None:
     assert _ended(start_stand_in("os.kill(os.getpid(), signal.SIGSEGV)"))["code"] == -signal.SIGSEGV
 

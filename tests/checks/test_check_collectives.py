@@ -22,6 +22,11 @@ from seatrial.worker.device import Device
 
 MOVING = ("all_gather", "broadcast", "all_to_all", "send_recv")
 REDUCING = ("all_reduce", "reduce_scatter")
+FAILS = {
+    "lacking": "Backend gloo does not support alltoall",
+    "broken": "Connection closed by peer",
+    "driver": "NCCL error in: x.cpp:1, unhandled cuda error. Last error: Cuda failure 801 'operation not supported'",
+}
 SMALL = Params(cpu_sizes=(8, 4096), repeats=2)
 
 
@@ -182,9 +187,10 @@ def test_an_operation_that_the_backend_lacks_is_told_and_passed_over(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_broken_connection_is_no_lacking_operation(tmp_path: Path) -> None:
-    told = run_world(tmp_path, 2, {"cpu_sizes": [8], "repeats": 2}, "broken")
-    assert all("Connection closed by peer" in error for error in told)
+@pytest.mark.parametrize("fault", ["broken", "driver"])
+def test_a_broken_connection_or_driver_is_no_lacking_operation(tmp_path: Path, fault: str) -> None:
+    told = run_world(tmp_path, 2, {"cpu_sizes": [8], "repeats": 2}, fault)
+    assert all(FAILS[fault] in error for error in told)
 
 
 def be_rank(rank: int, world_size: int, store: str, asked: dict[str, Any]) -> None:
@@ -197,11 +203,10 @@ def be_rank(rank: int, world_size: int, store: str, asked: dict[str, Any]) -> No
     dist.init_process_group("gloo", store=meeting, rank=rank, world_size=world_size)
     if asked["fault"] == "contribution" and rank == asked["bad"]:
         plant_wrong_contributions(dist)
-    if asked["fault"] in ("lacking", "broken"):
-        reason = {"lacking": "Backend gloo does not support alltoall", "broken": "Connection closed by peer"}
+    if asked["fault"] in FAILS:
 
         def fails(*_: Any, **__: Any) -> None:
-            raise RuntimeError(reason[asked["fault"]])
+            raise RuntimeError(FAILS[asked["fault"]])
 
         dist.all_to_all_single = fails
     context = RecordingContext(

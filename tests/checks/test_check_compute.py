@@ -337,3 +337,14 @@ def test_no_partial_sum_of_the_exact_test_can_leave_its_bound(seed: int, bound: 
 
 def test_operands_differ_by_seed() -> None:
     assert not torch.equal(compute._operands(64, 2**24, 0)[0], compute._operands(64, 2**24, 2)[0])
+
+
+@pytest.mark.gpu
+def test_this_device_multiplies_and_convolves_rightly(context: RecordingContext) -> None:
+    from seatrial.worker.device import open_device
+
+    context.device = open_device("cuda", 0, 4)
+    compute.measure(context, Params(gpu_size=2048, seconds=0.02, rounds=2))
+    told = {(figure.name, figure.variant): figure.value for figure in context.figures}
+    assert {told["wrong_elements", variant] for variant in ("bf16", "fp16", "fp32", "convolution")} == {0}
+    assert all(told["tflops", dtype] > 0.5 for dtype in ("bf16", "fp16", "fp32"))

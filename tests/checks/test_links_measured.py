@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
+from checks.lone_context import CPU, LoneContext
+
+from seatrial.worker import groups
 
 _PART = {"fabric": "nodes", "pairs": [], "groups": [], "turns": 1, "at_once": 1, "repeats": 5, "tell_below_gbps": None}
 _PARAMS = {"cpu_bytes": 65_536, "seconds": 0.05, "pair_timeout_s": 5.0}
@@ -66,3 +73,27 @@ def test_a_group_without_time_for_all_its_exchanges_says_so_and_tells_no_median(
     for rank, facts in told:
         assert [each["name"] for each in rank] == []
         assert [each["value"] for each in facts if each["name"] == "late"] == [{"fabric": "nodes", "exchanges": [0, 1]}]
+
+
+@pytest.mark.parametrize(
+    ("name", "handling", "timeout"), [("links/x", "2", timedelta(seconds=5)), ("world", "3", timedelta(days=1))]
+)
+def test_over_nccl_what_fails_raises_on_a_link_and_ends_the_rank_in_the_world(
+    monkeypatch: pytest.MonkeyPatch, name: str, handling: str, timeout: timedelta
+) -> None:
+    """A stand-in for NCCL's group, which needs a GPU: what it is told, and what it finds in the environment."""
+    told = [f"TORCH_NCCL_{each}" for each in ("ASYNC_ERROR_HANDLING", "DUMP_ON_TIMEOUT", "WAIT_TIMEOUT_DUMP_MILSEC")]
+    seen = dict[str, Any]()
+
+    def stand_in(backend: str, **options: Any) -> None:
+        seen.update(options, backend=backend, environ=[os.environ[each] for each in told])
+
+    for each in told:
+        monkeypatch.setenv(each, "1")
+    monkeypatch.setattr(dist, "init_process_group", stand_in)
+    context = LoneContext(
+        check="links", store=dist.HashStore(), backend="nccl", device=replace(CPU, type="cuda", backend="nccl", index=3)
+    )
+    groups.form(context, name, [0], timedelta(seconds=5))
+    assert seen["environ"] == [handling, "0", "0"]
+    assert (seen["backend"], seen["timeout"], str(seen["device_id"])) == ("nccl", timeout, "cuda:3")

@@ -45,7 +45,7 @@ class _StandInHost:
     def has_amd_driver(self) -> None:
         folder = self.sysfs / "class" / "kfd" / "kfd" / "topology" / "nodes" / "1"
         folder.mkdir(parents=True)
-        (folder / "simd_count").write_text("1216\n")
+        (folder / "properties").write_text("cpu_cores_count 0\nsimd_count 1216\n")
 
     def choose(
         self,

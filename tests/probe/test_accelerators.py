@@ -35,7 +35,10 @@ def _devices(count: int) -> str:
 
 
 def _sysfs(root: Path, *devices: tuple[str, str], amd_nodes: tuple[int, ...] = ()) -> Path:
-    """A folder like /sys: PCI devices by vendor and class, and the SIMD units of each node that AMD's driver shows."""
+    """A folder like /sys: PCI devices by vendor and class, and the SIMD units of each node that AMD's driver shows.
+
+    A node is a folder with a file ``properties``, a name and a number a line (Linux, amdkfd/kfd_topology.c).
+    """
     for number, (vendor, pci_class) in enumerate(devices):
         folder = root / "bus" / "pci" / "devices" / f"0000:{number:02x}:00.0"
         folder.mkdir(parents=True)
@@ -44,7 +47,7 @@ def _sysfs(root: Path, *devices: tuple[str, str], amd_nodes: tuple[int, ...] = (
     for number, units in enumerate(amd_nodes):
         folder = root / "class" / "kfd" / "kfd" / "topology" / "nodes" / str(number)
         folder.mkdir(parents=True)
-        (folder / "simd_count").write_text(f"{units}\n")
+        (folder / "properties").write_text(f"cpu_cores_count 0\nsimd_count {units}\nmem_banks_count 1\n")
     return root
 
 

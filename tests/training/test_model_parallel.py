@@ -22,10 +22,10 @@ from seatrial.training.clock import StepClock
 from seatrial.training.digest import digest, digest_state
 from seatrial.training.models import build_model
 from seatrial.training.outcome import Outcome
+from seatrial.training.precision import local
 from seatrial.training.recipe import Recipe
 from seatrial.training.sampling import epoch_order
 from seatrial.training.strategies import find_strategy
-from seatrial.training.strategies.parts import local
 from seatrial.training.trainer import train
 from seatrial.training.watch import EpochStats, Start
 

@@ -55,6 +55,16 @@ def test_nobody_is_blamed_without_a_fault(scene: str) -> None:
     assert findings(SCENES[scene]()) == ()
 
 
+def test_a_device_is_named_by_its_address_where_that_is_known() -> None:
+    """Local rank 1 may be the seventh device of its node, if a variable hides some."""
+    stream = raised("device")
+    for event in stream.events:
+        if event["kind"] == "rank":
+            event["device_id"] = f"0000:{event['rank'] + 26:02x}:00"
+    (finding,) = findings(stream)
+    assert finding.culprit.name == "rank 1 (Test CPU, 0000:1b:00, local rank 1 on gpu-0)"
+
+
 def test_a_consequence_is_evidence() -> None:
     (finding,) = findings(died())
     assert any("rank 0 saw a communication error in collectives/all_reduce 8 B" in line for line in finding.evidence)
@@ -97,6 +107,37 @@ def test_a_frozen_rank_is_the_cause_and_an_aborted_one_a_consequence() -> None:
     stream.kill(1)
     (finding,) = findings(stream.close(ranks=False))
     assert finding.culprit.ranks == (1,)
+
+
+WATCHDOG = "[rank0]:[E ProcessGroupNCCL.cpp:2068] [PG ID 0] Process group watchdog thread terminated with exception: "
+MISSED = "NCCL error: remote process exited or there was a network error, NCCL version 2.27.5"
+BROKEN = "CUDA error: uncorrectable ECC error encountered"
+
+
+def _aborted(**said: str) -> Finding:
+    """What comes of ranks that NCCL's watchdog aborted, each with what it said: ``r0="NCCL error: ..."``."""
+    stream = Stream(3).until("collectives")
+    for rank, words in said.items():
+        stream.exit(int(rank[1:]), -6, ours=False, said=("terminate called", f"  what():  {WATCHDOG}{words}"))
+    stream.trouble(*({"rank": int(rank[1:]), "how": "dead", "detail": "exit code -6"} for rank in said), waiting=(2,))
+    stream.kill(2)
+    (finding,) = findings(stream.close(ranks=False))
+    return finding
+
+
+def test_ranks_that_the_watchdog_of_nccl_aborted_are_witnesses_of_the_fabric() -> None:
+    finding = _aborted(r0=MISSED, r1=MISSED)
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "fabric", ())
+    assert finding.what == "2 of 3 ranks had a communication error in collectives/all_reduce 8 B"
+    assert any(MISSED in line for line in finding.evidence)
+    assert _aborted(r1=MISSED).culprit.kind == "fabric"
+
+
+def test_the_rank_whose_device_failed_under_the_watchdog_is_named_and_not_those_that_missed_it() -> None:
+    finding = _aborted(r0=MISSED, r1=BROKEN)
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "rank", (1,))
+    assert "was killed by signal 6 (SIGABRT)" in finding.what
+    assert any("rank 0 saw a communication error" in line for line in finding.evidence)
 
 
 def test_a_rank_on_a_lost_node_is_the_nodes_matter() -> None:
@@ -238,7 +279,7 @@ def test_what_was_left_and_what_ended_badly_at_last_are_warnings() -> None:
     stream = healthy()
     stream.events = [event for event in stream.events if (event["src"], event["kind"]) != ("node0", "end")]
     stream.events = [event for event in stream.events if event["kind"] != "exit" or event["rank"] != 1]
-    stream.exit(1, -11, ours=False, phase="end")
+    stream.exit(1, -6, ours=False, phase="end", said=(WATCHDOG + MISSED,))
     stream.say("node0", "left", gen=0, rank=0, pid=4711, state="D")
     after, left = findings(stream)
     assert (after.severity, left.severity) == ("warn", "warn")

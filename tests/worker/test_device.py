@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,6 +48,20 @@ def test_the_cpu_is_opened_where_it_was_decided_on() -> None:
     assert device.memory_bytes > 1 << 28
     assert torch.__version__ in device.libraries
     device.synchronize()
+
+
+def test_near_a_device_a_process_runs_on_the_cores_of_its_node(tmp_path: Path) -> None:
+    device = replace(open_device("cpu", 0, 1), bus="0000:1b:00")
+    folder = tmp_path / "bus" / "pci" / "devices" / "0000:1b:00.0"
+    folder.mkdir(parents=True)
+    mine = os.sched_getaffinity(0)
+    for told, expected in ((f"{min(mine)}\n", {min(mine)}), ("4000-4003\n", mine), ("\n", mine), ("none\n", mine)):
+        (folder / "local_cpulist").write_text(told)
+        with device.near(sysfs=tmp_path):
+            assert os.sched_getaffinity(0) == expected
+        assert os.sched_getaffinity(0) == mine
+    with replace(device, bus="").near(sysfs=tmp_path):
+        assert os.sched_getaffinity(0) == mine
 
 
 @pytest.mark.parametrize(("wanted", "words"), [("cuda", "CUDA error: "), ("rocm", "HIP error: ")])

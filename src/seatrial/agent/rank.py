@@ -163,6 +163,8 @@ class RankProcess:
 
     def _keep(self, lines: list[bytes]) -> None:
         for line in lines:
+            if line.startswith(b"frame #"):  # of torch's own stack in C++, beside which its message would not be kept
+                continue
             shown = line.rstrip(b"\r").rpartition(b"\r")[2]  # of a progress bar its last state
             self._last_lines.append(shown[-_KEPT_LINE_BYTES:].decode(errors="replace"))
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.checks._collectives_judge import judge
 from seatrial.checks._operations import ELEMENT_BYTES, OPERATIONS, array_sizes, busbw_factor, contribution, root_of
+from seatrial.checks._timed import gpu_seconds
 from seatrial.checks.base import TELL_EVERY_S, Check, Held, held_by_user
 from seatrial.verdict.statistics import median
 
@@ -150,7 +151,9 @@ def _run(
         call()
         context.device.synchronize()
     except (RuntimeError, ValueError) as error:
-        if not any(text in str(error).lower() for text in _LACKING):
+        said = str(error).lower()
+        # NCCL has them all; what it says of its device ("operation not supported") is told with its own error.
+        if "nccl error" in said or not any(text in said for text in _LACKING):
             raise
         context.fact("unsupported", {"operation": operation, "reason": str(error).splitlines()[0][:200]})
         return None
@@ -168,22 +171,14 @@ def _run(
 
 def _time_calls(context: Context, call: Callable[[], object], repeats: int) -> list[float]:
     """Seconds of each call, rank-local. Nothing else is in the loop: at 8 B a call takes microseconds."""
-    if context.device.type == "cpu":
-        clock = time.perf_counter
-        readings = [clock()]
-        for _ in range(repeats):
-            call()
-            readings.append(clock())
-        return [after - before for before, after in itertools.pairwise(readings)]
-    import torch
-
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]  # type: ignore[no-untyped-call]
-    events[0].record()
-    for event in events[1:]:
+    if context.device.type != "cpu":
+        return gpu_seconds(context.device, call, repeats)
+    clock = time.perf_counter
+    readings = [clock()]
+    for _ in range(repeats):
         call()
-        event.record()
-    context.device.synchronize()
-    return [before.elapsed_time(after) / 1e3 for before, after in itertools.pairwise(events)]
+        readings.append(clock())
+    return [after - before for before, after in itertools.pairwise(readings)]
 
 
 def _prepare(context: Context, operation: str, size: int, turn: int) -> tuple[Callable[[], object], Any, Any]:

@@ -6,7 +6,6 @@ device, so that any wrong bit is the device's. Fast: GEMM TFLOP/s, 2MNK / t, the
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.checks._compute_judge import ATTAINABLE_FROM, CONVOLUTION, DATASHEET_SHARE, judge, suspects
 from seatrial.checks._convolution import count_wrong_convolution
+from seatrial.checks._timed import timed
 from seatrial.checks.base import STARVED, TELL_EVERY_S, Check, Held, held_by_user
 from seatrial.plan.specs import highest_peak, specs
 from seatrial.probe.contention import Contention
@@ -32,8 +32,6 @@ _LARGEST = 8
 _EXACT_ROWS, _EXACT_INNER = 4096, 512
 """At most so large is the exact test: 4096 x 4096 outputs keep all units of a large GPU busy, and the host's own answer
 still takes about a second of one core."""
-_WARM_UPS = 2
-_READINGS = 3
 _REPEATS = 3
 
 
@@ -205,30 +203,7 @@ def _time_gemm(context: Context, size: int, params: Params, dtype: str, turn: in
         torch.randn(shape, generator=generator, device=device.torch).to(_torch_dtype(dtype)) for _ in range(2)
     )
     product = torch.empty(shape, dtype=left.dtype, device=device.torch)
-    for _ in range(_WARM_UPS):
-        torch.mm(left, right, out=product)
-    device.synchronize()
-    started, used = time.perf_counter(), time.process_time()
-    readings: list[float] = []
-    if device.type == "cpu":
-        last = started
-        while len(readings) < _READINGS or last - started < params.seconds:
-            torch.mm(left, right, out=product)
-            now = time.perf_counter()
-            readings.append(now - last)
-            last = now
-    else:
-        while len(readings) < _READINGS or time.perf_counter() - started < params.seconds:
-            # Queued in tens, so that the device never waits for the host.
-            events = [torch.cuda.Event(enable_timing=True) for _ in range(11)]  # type: ignore[no-untyped-call]
-            events[0].record()
-            for event in events[1:]:
-                torch.mm(left, right, out=product)
-                event.record()
-            device.synchronize()
-            readings += [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(events)]
-    used, wall = time.process_time() - used, time.perf_counter() - started
-    return median(readings), used / (wall * torch.get_num_threads())
+    return timed(device, lambda: torch.mm(left, right, out=product), params.seconds)
 
 
 def _count_wrong(

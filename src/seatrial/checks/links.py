@@ -289,6 +289,8 @@ class _Part:
             if part == 0:
                 dist.recv(self._word, source)
                 number = int(self._word.item())
+        # Before the group ends: a GPU may still be sending the last answer.
+        self._context.device.synchronize()
 
     def _wait_for_others_to_end(self, turn: int, members: Collection[int]) -> bool:
         """All of them have come to this turn; False when it is too late for another one.

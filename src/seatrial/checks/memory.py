@@ -8,15 +8,14 @@ device counts its size once; the host's side is pinned.
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from seatrial.checks import _patterns
 from seatrial.checks._memory_judge import COPIES, DATASHEET_SHARE, judge, suspects
 from seatrial.checks._patterns import PATTERNS
+from seatrial.checks._timed import timed
 from seatrial.checks.base import STARVED, TELL_EVERY_S, Check, Held, held_by_user
 from seatrial.plan.specs import highest_memory_peak
 from seatrial.probe import host
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECK", "Params"]
 
-_WARM_UPS = 2
-_READINGS = 3
 _REPEATS = 5
 _REPEAT_S = 0.05
 """A repeat times at least so long each time: who else used the memory for a moment must not look like a fault."""
@@ -211,8 +208,9 @@ def _time_copy(context: Context, params: Params, kind: str) -> tuple[float, floa
     pinned = {"dtype": torch.int64, "pin_memory": True}
     here = {"dtype": torch.int64, "device": device.torch}
     try:
-        source = torch.arange(count, **(pinned if kind == "host_to_device" else here))
-        target = torch.zeros(count, **(pinned if kind == "device_to_host" else here))
+        with device.near():
+            source = torch.arange(count, **(pinned if kind == "host_to_device" else here))
+            target = torch.zeros(count, **(pinned if kind == "device_to_host" else here))
     except (RuntimeError, MemoryError) as error:
         reason = _patterns.refusal(error)
         if reason is None:
@@ -220,42 +218,7 @@ def _time_copy(context: Context, params: Params, kind: str) -> tuple[float, floa
         _tell_refused(context, f"copies ({kind})", needed_bytes, 0, reason)
         return None
 
-    def copy() -> None:
-        target.copy_(source, non_blocking=True)
-
-    for _ in range(_WARM_UPS):
-        copy()
-    device.synchronize()
-    started, used = time.perf_counter(), time.process_time()
-    readings = _time_calls(context, copy, params.seconds)
-    used, wall = time.process_time() - used, time.perf_counter() - started
-    return median(readings), used / (wall * torch.get_num_threads())
-
-
-def _time_calls(context: Context, copy: Callable[[], None], seconds: float) -> list[float]:
-    """Seconds of each call, for at least ``seconds``."""
-    readings: list[float] = []
-    started = time.perf_counter()
-    if context.device.type == "cpu":
-        last = started
-        while len(readings) < _READINGS or last - started < seconds:
-            copy()
-            now = time.perf_counter()
-            readings.append(now - last)
-            last = now
-        return readings
-    import torch
-
-    while len(readings) < _READINGS or time.perf_counter() - started < seconds:
-        # Queued in tens, so that the device never waits for the host.
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(11)]  # type: ignore[no-untyped-call]
-        events[0].record()
-        for event in events[1:]:
-            copy()
-            event.record()
-        context.device.synchronize()
-        readings += [before.elapsed_time(after) / 1e3 for before, after in itertools.pairwise(events)]
-    return readings
+    return timed(device, lambda: target.copy_(source, non_blocking=True), params.seconds)
 
 
 def _test_patterns(context: Context, params: Params, turn: int, wrong: dict[str, int]) -> int:

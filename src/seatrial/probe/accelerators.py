@@ -167,11 +167,10 @@ def _ask(argv: list[str]) -> tuple[int | None, str]:
 def _amd(sysfs: Path) -> _Shown:
     count = 0
     folder = sysfs / "class" / "kfd"
-    for node in (folder / "kfd" / "topology" / "nodes").glob("*/simd_count"):
-        try:
-            count += int(node.read_text() or "0") > 0  # CPU nodes have no SIMD units
-        except (OSError, ValueError):
-            continue
+    for node in (folder / "kfd" / "topology" / "nodes").glob("*/properties"):
+        with contextlib.suppress(OSError):  # of a device that this container may not use
+            # CPU nodes have no SIMD units.
+            count += re.search("\nsimd_count [1-9]", "\n" + node.read_text()) is not None
     return _Shown(count=count, source=str(folder), complaint=f"nothing in {folder}")
 
 

@@ -1,7 +1,7 @@
 """What keeps this process from its cores, its memory and its GPU.
 
 Of the host by counters of the kernel, of which two readings tell; a reading takes less than a millisecond. Of a GPU by
-what it says of itself while it works, many times a second. What cannot be told is left out.
+what it says of itself while it works, ten times a second at first. What cannot be told is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from seatrial.probe.gpu_gauges import IDLE, REASONS, Gauges
 __all__ = ["Contention", "counters"]
 
 _MHZ = "mhz"
-_EVERY_S = 0.1
+_FIRST_S = 0.1
 _END_S = 1.0
 _ASKED = "asked"
 
@@ -95,7 +95,10 @@ class Contention:
         return told
 
     def _read(self, gauges: Gauges, over: threading.Event) -> None:
-        while not over.wait(_EVERY_S):
+        every_s = _FIRST_S
+        while not over.wait(every_s):
+            # Ever less often: a rank that hangs is known by the CPU time that it does not use, and this uses some.
+            every_s = min(1.0, every_s * 1.1)
             seen = dict(gauges())
             told_why, reasons = "reasons" in seen, int(seen.pop("reasons", 0))
             if reasons & IDLE or "gpu_mhz" not in seen:  # nothing runs on it, and its clock sinks

@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from seatrial.training.batches import Batches
 from seatrial.training.buffers import averaged
+from seatrial.training.clock import synchronize
 from seatrial.training.precision import autocast
 from seatrial.training.recipe import Recipe
 from seatrial.training.strategies.base import Strategy
@@ -36,5 +37,6 @@ def evaluate(strategy: Strategy, batches: Batches, recipe: Recipe, group: dist.P
                 counts[1] += len(labels)
     strategy.model.train()
     dist.all_reduce(counts, group=group)
+    synchronize(batches.device)  # where a rank on a GPU waits for others is told by the frame that it stands in
     num_correct, num_evaluated = counts.tolist()
     return num_correct, num_evaluated

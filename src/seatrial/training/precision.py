@@ -83,6 +83,7 @@ class LossScale:
 
 
 def local(tensor: Any) -> torch.Tensor:
-    """The part that this rank holds of a tensor that may be spread over ranks."""
-    part: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    """What this rank holds of a tensor that may be spread over ranks, in the same memory."""
+    values = tensor.detach()
+    part: torch.Tensor = values.to_local() if hasattr(values, "to_local") else values
     return part

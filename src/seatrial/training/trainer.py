@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from seatrial.training.batches import Batches, layout
 from seatrial.training.buffers import batch_norms, gather_buffers, take_average
-from seatrial.training.clock import WARMUP_STEPS, Lap, StepClock, StepTimes, Stopwatch, typical
+from seatrial.training.clock import WARMUP_STEPS, Lap, StepClock, StepTimes, Stopwatch, synchronize, typical
 from seatrial.training.evaluation import evaluate
 from seatrial.training.meetings import Meetings
 from seatrial.training.models import build_model
@@ -256,6 +256,7 @@ def _ranks_with(flag: bool, group: dist.ProcessGroup, device: torch.device) -> t
     flags = torch.zeros(group.size(), dtype=torch.int64, device=device)
     flags[group.rank()] = int(flag)
     dist.all_reduce(flags, group=group)
+    synchronize(device)
     return tuple(rank for rank, said in enumerate(flags.tolist()) if said)
 
 

@@ -22,10 +22,13 @@ class RankSeen:
     """The device model; two ranks with equal ``kind`` may be compared bit by bit."""
     kind: str
     """Device model, library versions and CPU capability in one string."""
+    device_id: str = ""
+    """Its PCI address, else its UUID; empty: not told, or a CPU."""
 
     def label(self) -> str:
-        """As a finding names it."""
-        return f"rank {self.rank} ({self.device}, local rank {self.local_rank} on {self.node})"
+        """As a finding names it. The local rank alone does not tell which device: a variable may hide some of them."""
+        device = f"{self.device}, {self.device_id}" if self.device_id else self.device
+        return f"rank {self.rank} ({device}, local rank {self.local_rank} on {self.node})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

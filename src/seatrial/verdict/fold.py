@@ -216,6 +216,7 @@ def _rank(event: Mapping[str, Any], rank: int, node: int, local_rank: int, hostn
         node_rank=node,
         local_rank=local_rank,
         device=device,
+        device_id=event.get("device_id") or "",
         # What never said what it is compares with nobody.
         kind=f"{device}, {event.get('libraries') or ''}" if event else f"rank {rank}",
     )

@@ -107,7 +107,7 @@ class Reader:
         if kind == "rank":
             if (generation, rank) in self.came:
                 raise DamageError("told twice")
-            for key in ("hostname", "device", "device_type", "libraries", "torch", "python", "backend"):
+            for key in ("hostname", "device", "device_id", "device_type", "libraries", "torch", "python", "backend"):
                 fields.text(event, key)
             for key in ("pid", "threads"):
                 fields.integer(event, key)

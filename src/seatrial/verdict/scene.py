@@ -99,7 +99,22 @@ def look(trial: Trial, generation: int) -> Scene:
     for rank, seen in exits.items():
         if seen.ours or f"rank{rank}.{generation}" in trial.ended or _explained(seen, raised, told):
             continue
-        if rank in confirmed or ended_how(seen.code).signal in _CRASHES:
+        said = " ".join(line for line in seen.last_lines if "watchdog" in line)
+        if said and ended_how(seen.code).signal == "SIGABRT" and not re.search("(cuda|hip) error", said.lower()):
+            # NCCL's watchdog aborts its process when it misses others. So the rank is a witness, unless its own device
+            # failed, of which the watchdog tells as well.
+            witness = ErrorTold(
+                generation=generation,
+                step=None,
+                rank=rank,
+                cause="fabric",
+                type="",
+                message=said,
+                stack="",
+                phase=seen.phase,
+            )
+            raised.setdefault(rank, witness)
+        elif rank in confirmed or ended_how(seen.code).signal in _CRASHES:
             died[rank] = seen
         elif before is None:
             # Without the conductor's word, and with events lost, it may be a consequence of what we cannot see.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -66,9 +67,18 @@ def form(context: Context, name: str, ranks: Sequence[int], timeout: timedelta) 
     import torch.distributed as dist
 
     options: dict[str, Any] = {}
+    # Over NCCL a transfer that fails or comes too late raises nothing. 2: its group raises at the next operation.
+    value = "2"
+    if name == "world" and context.device.type == "cuda":
+        # 3: the process ends, as whoever went on would compute with what never came. But never because a network is
+        # slow: the time is for each operation of all steps to come, and the conductor has its deadlines.
+        value, timeout = "3", timedelta(days=1)
     if context.device.type == "cuda" and context.backend != "mpi":
         # Without it a barrier guesses the device, and may guess another rank's.
         options["device_id"] = context.device.torch
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = value
+    # Else the watchdog does so after a minute only, and has all other ranks end meanwhile.
+    os.environ.update(TORCH_NCCL_DUMP_ON_TIMEOUT="0", TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC="0")
     try:
         dist.init_process_group(
             torch_backend(context.backend),

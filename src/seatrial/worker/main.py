@@ -125,7 +125,7 @@ def _open_rank(start: dict[str, Any], phases: PhaseWriter, emit: Any) -> Any:
         pid=os.getpid(),
         device=device.name,
         device_type=device.type,
-        device_id=device.id,
+        device_id=device.bus or device.id,  # the kernel's log knows a device by its PCI address
         libraries=device.libraries,
         threads=torch.get_num_threads(),
         torch=torch.__version__,

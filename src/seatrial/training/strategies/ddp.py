@@ -18,13 +18,19 @@ from seatrial.training.digest import digest
 from seatrial.training.recipe import Recipe
 from seatrial.training.strategies.base import OptimizerState, load_optimizer_state, optimizer_state
 
-__all__ = ["Replica", "build"]
+__all__ = ["Replica", "build", "wrap"]
 
 
 def build(
     model: nn.Module, recipe: Recipe, *, device: torch.device, group: dist.ProcessGroup, clock: StepClock
 ) -> Replica:
     """Wrap the model, then compile the wrapper: so the graph is cut where buckets end, and communication overlaps."""
+    wrapped = wrap(model, device, group, clock)
+    return Replica(model, _compiled(wrapped) if recipe.compile else wrapped, group)
+
+
+def wrap(model: nn.Module, device: torch.device, group: dist.ProcessGroup, clock: StepClock) -> DistributedDataParallel:
+    """The model in DDP, which tells the clock when the rank's own gradients are ready."""
     # torch 2.13 renamed broadcast_buffers and warns of the old name. Off: rank 0's statistics are not copied to all
     # before each forward; the trainer averages those of all ranks when they are needed.
     known = inspect.signature(DistributedDataParallel.__init__).parameters
@@ -38,7 +44,7 @@ def build(
         **options,
     )
     note_ready(wrapped, clock)
-    return Replica(model, _compiled(wrapped) if recipe.compile else wrapped, group)
+    return wrapped
 
 
 def _compiled(wrapped: nn.Module) -> Any:

@@ -10,9 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from seatrial.training.precision import local
 from seatrial.training.strategies.base import OptimizerState
 
-__all__ = ["Part", "load_parts", "local", "sharded_parts", "whole_optimizer_state", "whole_state"]
+__all__ = ["Part", "load_parts", "sharded_parts", "whole_optimizer_state", "whole_state"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +29,6 @@ class Part:
     """The ranks that hold the whole together, each value once. None: this rank holds it all, others their own copy."""
     tells_scalars: bool
     """Whether this rank speaks for the group on what the optimizer keeps once a parameter, such as a step count."""
-
-
-def local(tensor: Tensor) -> Tensor:
-    """The values that are on this rank, in the same memory."""
-    values = tensor.detach()
-    on_rank: Tensor = values.to_local() if hasattr(values, "to_local") else values
-    return on_rank
 
 
 def sharded_parts(

@@ -15,13 +15,13 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, schedules
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parallel import DistributedDataParallel
 
 from seatrial.errors import RequestError
-from seatrial.training.clock import StepClock, note_ready
+from seatrial.training.clock import StepClock
 from seatrial.training.digest import digest_state
 from seatrial.training.recipe import Recipe
 from seatrial.training.strategies.base import OptimizerState
+from seatrial.training.strategies.ddp import wrap
 from seatrial.training.strategies.parts import Part, load_parts, whole_optimizer_state, whole_state
 
 __all__ = ["Staged", "build"]
@@ -157,20 +157,8 @@ class _Pipelined:
             for name, value in model.state_dict().items()
         }
 
-        data_group = mesh.get_group("dp")
-        known = inspect.signature(DistributedDataParallel.__init__).parameters
-        buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-        options: dict[str, Any] = {buffers: False}  # there are none that training changes
         # Never static_graph: with a pipeline it ends in wrong parameters, without a word.
-        wrapped = DistributedDataParallel(
-            self.model,
-            device_ids=[device.index] if device.type == "cuda" else None,
-            process_group=data_group,
-            gradient_as_bucket_view=True,
-            **options,
-        )
-        note_ready(wrapped, clock)
-        self._wrapped = wrapped
+        self._wrapped = wrap(self.model, device, mesh.get_group("dp"), clock)
         self._schedule: Schedule1F1B | None = None
         self._loss_sum = torch.zeros((), device=device)
         self._scale = 1.0
