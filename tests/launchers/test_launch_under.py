@@ -17,7 +17,7 @@ LAUNCH = (sys.executable, "-m", "seatrial", "launch")
 
 
 def trained_alike(done: subprocess.CompletedProcess[str]) -> None:
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     told = re.findall(r"rank (\d) of 2 has ([0-9a-f]{64})", done.stdout)
     assert sorted(rank for rank, _ in told) == ["0", "1"]
     assert told[0][1] == told[1][1]
