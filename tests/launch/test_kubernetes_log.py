@@ -85,6 +85,13 @@ def test_a_stream_that_breaks_is_taken_up_where_it_was(tmp_path: Path) -> None:
     assert listener.followed.lost == 0
 
 
+def test_a_kubectl_that_ends_its_output_and_stays_is_ended(tmp_path: Path) -> None:
+    log = file_of(tmp_path, "log", stamped([line for event in EVENTS for line in lines_of(event["seq"], event)]))
+    once = tmp_path / "once"
+    stays = f"cat {log}; if ! [ -e {once} ]; then touch {once}; exec >&-; sleep 600; fi"
+    assert Listener(tmp_path, ("logs*", stays)).all() == EVENTS
+
+
 def test_what_is_missing_is_looked_for_from_the_beginning_then_counted(tmp_path: Path) -> None:
     """A server that forgets lines at a break has them still, or a log was rotated away: then they are lost."""
     lines = {event["seq"]: lines_of(event["seq"], event) for event in EVENTS}

@@ -126,7 +126,11 @@ class Followed:
         assert self._process is not None
         assert self._process.stdout is not None
         self._log.flush()
-        code = self._process.wait()
+        try:
+            code = self._process.wait(timeout=_AGAIN_S)
+        except subprocess.TimeoutExpired:  # it has closed its output, and stays
+            end_at_once(self._process)
+            code = self._process.returncode
         self._process.stdout.close()
         self._process = None
         self._begin_at = time.monotonic() + (_AGAIN_S if code or not self._ended_before else 0.0)
