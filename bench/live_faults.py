@@ -56,7 +56,7 @@ def _on_hosts(count: int, run: Callable[[Hosts], Mapping[str, Any]]) -> Callable
 def _linked(fault: str) -> Callable[[], Mapping[str, Any]]:
     def run(hosts: Hosts) -> Mapping[str, Any]:
         with links.FAULTS[fault].planted(at_one_gbit(hosts)):
-            return links.links_trial(hosts)
+            return links.links_trial(hosts, fault)
 
     return _on_hosts(links.FAULTS[fault].hosts, run)
 

@@ -312,8 +312,9 @@ def test_a_wrong_product_is_seen_with_its_place(context: RecordingContext, monke
     assert counts == {"fp32": 2, "convolution": 0}, "one in each round"
     (fact,) = (fact for fact in context.facts if fact.name == "wrong_values")
     (place,) = fact.value["first"]
-    got, expected = re.fullmatch(r"\[5, 7\] is (-?\d+), not (-?\d+)", place).groups()  # type: ignore[union-attr]
-    assert int(got) == int(expected) + 1
+    told = re.fullmatch(r"\[5, 7\] is (-?\d+), not (-?\d+)", place)
+    assert told is not None, place
+    assert int(told[1]) == int(told[2]) + 1
 
 
 def test_a_repeat_tells_the_speed_only(context: RecordingContext) -> None:

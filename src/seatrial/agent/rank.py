@@ -197,8 +197,7 @@ class RankProcess:
         # Before its first phase a rank has no handler yet, and the signal would kill it.
         if seen is not None and seen.state not in ("T", "t", "Z", "X") and self._phases.read()[0] > 0:
             with contextlib.suppress(OSError):
-                while os.read(self._stack_read, 1 << 16):  # what came too late tells where it was then
-                    pass
+                os.read(self._stack_read, 1 << 16)  # all that a pipe holds: what came too late tells where it was then
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGUSR1)
 

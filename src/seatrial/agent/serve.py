@@ -287,7 +287,7 @@ class Agent:
             self._selector.unregister(fd)
 
     def _reap(self) -> None:
-        for process in [each for each in self._ranks.values() if not each.end_fd]:  # others in the order of their ends
+        for process in [each for each in self._ranks.values() if each.end_fd is None]:  # others as they ended
             self._reap_one(process)
 
     def _reap_one(self, process: RankProcess) -> None:

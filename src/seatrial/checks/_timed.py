@@ -34,11 +34,11 @@ def timed(device: Device, call: Callable[[], object], seconds: float) -> tuple[f
             call()
             now = time.perf_counter()
             readings.append(now - last)
-            last = now
-            continue
-        # Queued in tens, so that the device never waits for the host.
-        readings += gpu_seconds(device, call, 10)
-        last = time.perf_counter()
+        else:
+            # Queued in tens, so that the device never waits for the host.
+            readings += gpu_seconds(device, call, 10)
+            now = time.perf_counter()
+        last = now
     used, wall = time.process_time() - used, time.perf_counter() - started
     return median(readings), used / (wall * torch.get_num_threads())
 
