@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from seatrial.checks import collectives
+from seatrial.checks.collectives import measure
 
 SIZES = (8, 65_536, 1_048_576)
 CALLS = 50
@@ -48,7 +48,7 @@ def rank_main(rank: int, port: int, rounds: int, results: object) -> None:
         ratios = []
         for _ in range(rounds):
             dist.barrier()
-            ours = statistics.median(collectives._time_calls(context, call, CALLS))
+            ours = statistics.median(measure._time_calls(context, call, CALLS))
             dist.barrier()
             ratios.append(ours / bare(call, CALLS))
         told[str(size)] = {"median_ratio": round(statistics.median(ratios), 4)}

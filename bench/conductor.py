@@ -1,8 +1,8 @@
-"""How the conductor's machine grows with the fleet: time for a message and memory, at 64, 512 and 4,096 agents.
+"""How the conductor grows with the fleet: time for a message and memory, at 64, 512 and 4,096 agents.
 
 A simulated trial (healthy until a rank dies in the fourth step, then a second generation) is recorded once for each
-size. The machine is pure, so the same calls are then made on a new one with nothing else beside it: what is timed and
-counted is the machine alone, not the simulation, the sockets or the JSON.
+size. The conductor is pure, so the same calls are then made on a new one with nothing else beside it: what is timed and
+counted is the conductor alone, not the simulation, the sockets or the JSON.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from conductor.simulated_agents import SimulatedFleet
 from conductor.simulated_records import Planted
 
-from seatrial.conductor.machine import Machine
-from seatrial.conductor.records import Config, State
+from seatrial.conductor.config import State, TrialConfig
+from seatrial.conductor.trial_conductor import TrialConductor
 
 _AGENTS = (64, 512, 4096)
 _ROUNDS = 5
@@ -31,10 +31,10 @@ _EPOCH_S = 1_000.0
 
 
 class _Recorded:
-    """A machine that notes every call."""
+    """A conductor that notes every call."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, conductor: TrialConductor) -> None:
+        self._machine = conductor
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
     @property
@@ -58,44 +58,44 @@ def main() -> None:
         {str(agents): partial(_seconds_per_message, *recording) for agents, recording in recorded.items()}, _ROUNDS
     )
     per_message = ratios({name: [value * 1e6 for value in values] for name, values in times.items()})
-    figures: dict[str, Any] = {}
+    measurements: dict[str, Any] = {}
     for agents, (config, calls) in recorded.items():
         peak_bytes = _peak_bytes(config, calls)
-        figures[str(agents)] = {
+        measurements[str(agents)] = {
             "messages": sum(name == "message" for name, _ in calls),
             "us_per_message": per_message[str(agents)],
             "messages_per_s": round(1e6 / per_message[str(agents)]["median"]),
             "peak_bytes": peak_bytes,
             "peak_bytes_per_agent": round(peak_bytes / agents),
         }
-    path = write_result("conductor", "python bench/conductor.py", {"agents": figures, "rounds": _ROUNDS})
+    path = write_result("conductor", "python bench/conductor.py", {"agents": measurements, "rounds": _ROUNDS})
     print(path.read_text())
 
 
-def _record(agents: int) -> tuple[Config, list[tuple[str, tuple[Any, ...]]]]:
+def _record(agents: int) -> tuple[TrialConfig, list[tuple[str, tuple[Any, ...]]]]:
     fleet = SimulatedFleet(nodes=agents, planted=(Planted(kind="dead", rank=agents // 2, at=3),))
-    recorder = _Recorded(fleet.machine)
-    fleet.machine = recorder  # type: ignore[assignment]
+    recorder = _Recorded(fleet.conductor)
+    fleet.conductor = recorder  # type: ignore[assignment]
     fleet.run()
     return fleet.config, recorder.calls
 
 
-def _replay(config: Config, calls: list[tuple[str, tuple[Any, ...]]]) -> float:
+def _replay(config: TrialConfig, calls: list[tuple[str, tuple[Any, ...]]]) -> float:
     """Seconds in all calls; the messages to the agents are dropped as soon as they are made."""
-    machine = Machine(config, _EPOCH_S)
+    conductor = TrialConductor(config, _EPOCH_S)
     started = time.perf_counter()
     for name, arguments in calls:
-        getattr(machine, name)(*arguments)
+        getattr(conductor, name)(*arguments)
     seconds = time.perf_counter() - started
-    assert machine.state is State.OVER
+    assert conductor.state is State.OVER
     return seconds
 
 
-def _seconds_per_message(config: Config, calls: list[tuple[str, tuple[Any, ...]]]) -> float:
+def _seconds_per_message(config: TrialConfig, calls: list[tuple[str, tuple[Any, ...]]]) -> float:
     return _replay(config, calls) / sum(name == "message" for name, _ in calls)
 
 
-def _peak_bytes(config: Config, calls: list[tuple[str, tuple[Any, ...]]]) -> int:
+def _peak_bytes(config: TrialConfig, calls: list[tuple[str, tuple[Any, ...]]]) -> int:
     tracemalloc.start()
     _replay(config, calls)
     peak = tracemalloc.get_traced_memory()[1]

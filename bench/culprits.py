@@ -2,9 +2,9 @@
 
     nice python bench/culprits.py [NUM_FLEETS [FOLDER]]
 
-Simulated fleets (``culprits_fleet.py``) answer the rounds that the solver asks for; its diagnosis is held against what
-was planted. Writes ``results/culprits.json``. Each 500 fleets and each row of rounds are kept in FOLDER, and not
-played again.
+Simulated fleets (``culprits_fleet.py``) answer the rounds that the solver requests, and its diagnosis is compared with
+the planted faults. Writes ``results/culprits.json``. The counts of every 500 fleets and each row of rounds are kept in
+FOLDER and are not computed again.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Any
 from culprits_fleet import GBPS, Fault, Fleet
 from harness import write_result
 
-from seatrial.verdict.culprits import Diagnosis, Limits, Named, Observations, Topology, next_round, solve
+from seatrial.checks.links.solver import Diagnosis, LinkLimits, Observations, Suspect, Topology, next_round, solve
 
 SEED = 7
 PART = 500
 MADS = (0.03, 0.04, 0.05)
 LOSSES = (0.10, 0.15, 0.20, 0.30, 0.50, 0.80, 1.00)
-"""Shares of the healthy rate that a culprit loses; 1: it is dead."""
+"""The shares of the healthy rate that a culprit loses; 1: it is dead."""
 COUNTED = 0.20
-"""From this loss on a culprit that is not named counts as missed."""
+"""A culprit with at least this loss that is not named counts as missed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +40,16 @@ class Played:
     diagnosis: Diagnosis
     rounds: int
     turns: int
-    """Pair exchanges one after the other."""
+    """The number of pair exchanges one after the other."""
     rounds_to_name: int
-    """After how many rounds all that is named in the end was named."""
+    """The number of rounds after which every culprit of the final diagnosis was named."""
 
-    def right(self, named: Named) -> Fault | None:
+    def right(self, named: Suspect) -> Fault | None:
         return next((fault for fault in self.fleet.faults if _is(named, fault, self.fleet)), None)
 
     @property
-    def wrong(self) -> list[Named]:
-        # Links of a member that is bad towards some are slow indeed: true, and not sharp.
+    def wrong(self) -> list[Suspect]:
+        # Naming slow links of a member that is bad towards some members is correct, though not precise.
         parts = {frozenset((*each.members, other)) for each in self.fleet.faults for other in each.towards}
         others = (named for named in self.diagnosis.culprits if self.right(named) is None)
         return [named for named in others if named.kind != "link" or frozenset(named.members) not in parts]
@@ -59,7 +59,7 @@ class Played:
         return [fault for named in self.diagnosis.culprits if (fault := self.right(named)) is not None]
 
 
-def _is(named: Named, fault: Fault, fleet: Fleet) -> bool:
+def _is(named: Suspect, fault: Fault, fleet: Fleet) -> bool:
     topology = fleet.topology
     if named.inseparable and named.kind == "link":
         return set(fault.members) <= set(named.members) and (
@@ -67,76 +67,73 @@ def _is(named: Named, fault: Fault, fleet: Fleet) -> bool:
         )
     if named.kind == "switch" and fault.kind == "switch":
         rest = set(topology.members) - set(fault.members)
-        # Of two switches nobody can tell whose uplink it is.
-        two = len(set(topology.switch.values())) == 2
+        # With two switches, the measurements do not show whose uplink is slow.
+        two = len(set(fleet.switch.values())) == 2
         return set(named.members) == set(fault.members) or (two and set(named.members) in (rest, set(topology.members)))
-    if named.kind == "fabric" and fault.kind == "switch" and not fleet.known.switch:
-        # Many links without a name for what they share: true, and not sharp.
+    if named.kind == "fabric" and fault.kind == "switch":
+        # Naming the fabric for many slow links is correct, though not precise.
         return named.members != topology.members
     return named.kind == fault.kind and named.members == fault.members
 
 
 def play(fleet: Fleet, *, watch: bool = False) -> Played:
-    """Ask and measure until the solver has nothing more to ask. ``watch``: note when the last culprit was named."""
+    """Measure until the solver requests nothing more. ``watch``: record when the last culprit was named."""
     seen = Observations()
-    # Two alone have no peers: they are held against a baseline.
-    limits = Limits(gbps=0.9 * GBPS, origin="baseline") if len(fleet.topology.members) == 2 else Limits()
+    # Two members alone have no peers, so they are compared with a baseline.
+    limits = LinkLimits(gbps=0.9 * GBPS, origin="baseline") if len(fleet.topology.members) == 2 else LinkLimits()
     rounds = turns = 0
     history: list[set[tuple[str, tuple[int, ...]]]] = []
-    while (asked := next_round(seen, fleet.known, limits, seed=len(fleet.topology.members))) is not None:
+    while (asked := next_round(seen, fleet.topology, limits, seed=len(fleet.topology.members))) is not None:
         pairs, groups = fleet.measure(asked)
         seen = seen.after(tuple(pairs), tuple(groups))
         rounds += 1
         turns += asked.turns * max((len(group) - 1 for group in asked.groups), default=1)
         if watch:
-            history.append({(named.kind, named.members) for named in solve(seen, fleet.known, limits).culprits})
-    diagnosis = solve(seen, fleet.known, limits)
+            history.append({(named.kind, named.members) for named in solve(seen, fleet.topology, limits).culprits})
+    diagnosis = solve(seen, fleet.topology, limits)
     final = {(named.kind, named.members) for named in diagnosis.culprits}
     to_name = next((index + 1 for index, names in enumerate(history) if final <= names), rounds)
     return Played(fleet=fleet, diagnosis=diagnosis, rounds=rounds, turns=turns, rounds_to_name=to_name)
 
 
 def draw(rng: random.Random, *, num_members: int | None = None, bursts: bool = False) -> Fleet:
-    """Any fleet: 2 to 4,096 members, none to five culprits, 3 to 5 % noise, switches known or not."""
+    """Return any fleet: 2 to 4,096 members, none to five culprits, 3 to 5 % noise."""
     # Large ones take seconds each: 60 in 1,000 have more than 64 members, four more than 512.
     place = rng.random()
     least, largest = (512, 4096) if place < 0.004 else (64, 512) if place < 0.06 else (2, 64)
     size = num_members or round(math.exp(rng.uniform(math.log(least), math.log(largest))))
-    topology = make_topology(size, rng.choice([per for per in (2, 4, 8, 16, 32) if per >= min(8, size // 2)]))
+    switch = make_switches(size, rng.choice([per for per in (2, 4, 8, 16, 32) if per >= min(8, size // 2)]))
     most = 1 if size < 5 else min(5, (size - 1) // 3 + 1)
     number = 0 if rng.random() < 0.3 else rng.randint(1, most)
     return make(
-        topology,
+        switch,
         rng,
-        faults=_faults(topology, number, rng),
+        faults=_faults(switch, number, rng),
         mad=rng.choice(MADS),
         oversubscribed=rng.choice((1, 1, 2, 4)),
         bursts=bursts,
     )
 
 
-def make_topology(size: int, per_switch: int) -> Topology:
-    return Topology(
-        members=tuple(range(size)), switch={member: f"s{member // per_switch:04d}" for member in range(size)}
-    )
+def make_switches(size: int, per_switch: int) -> dict[int, str]:
+    """Return member -> its first switch."""
+    return {member: f"s{member // per_switch:04d}" for member in range(size)}
 
 
 def make(
-    topology: Topology,
+    switch: dict[int, str],
     rng: random.Random,
     *,
     faults: Sequence[Fault],
     mad: float = 0.03,
     oversubscribed: int = 1,
-    known: bool | None = None,
     hints: bool | None = None,
     bursts: bool = False,
 ) -> Fleet:
-    per_switch = Counter(topology.switch.values()).most_common(1)[0][1]
-    is_known = rng.random() < 0.5 if known is None else known
+    per_switch = Counter(switch.values()).most_common(1)[0][1]
     return Fleet(
-        topology=topology,
-        known=topology if is_known else Topology(members=topology.members),
+        topology=Topology(members=tuple(switch)),
+        switch=switch,
         faults=tuple(faults),
         mad=mad,
         uplink=math.inf if oversubscribed == 1 else max(1.0, per_switch / oversubscribed),
@@ -146,15 +143,15 @@ def make(
     )
 
 
-def _faults(topology: Topology, number: int, rng: random.Random) -> list[Fault]:
-    """Nodes, links between good nodes without a common end, or now and then the uplink of one switch alone."""
-    switches = Counter(topology.switch.values())
+def _faults(switch: dict[int, str], number: int, rng: random.Random) -> list[Fault]:
+    """Return nodes, links between good nodes without a common end, or sometimes the uplink of one switch alone."""
+    switches = Counter(switch.values())
     full = [name for name, count in switches.items() if count >= 2]
     if number == 1 and len(switches) > 1 and len(full) == len(switches) and rng.random() < 0.15:
         name = rng.choice(full)
-        members = tuple(member for member in topology.members if topology.switch[member] == name)
+        members = tuple(member for member in switch if switch[member] == name)
         return [Fault(kind="switch", members=members, factor=1 - rng.choice(LOSSES[2:6]))]
-    free = list(topology.members)
+    free = list(switch)
     rng.shuffle(free)
     faults = []
     for _ in range(number):
@@ -169,7 +166,7 @@ def _faults(topology: Topology, number: int, rng: random.Random) -> list[Fault]:
 
 
 def draw_partial(rng: random.Random) -> Fleet:
-    """A fleet with one member that is bad towards three others or more, and clean with at least two."""
+    """Return a fleet with one member that is bad towards three others or more, and clean with at least two."""
     size = round(math.exp(rng.uniform(math.log(6), math.log(64))))
     member, *others = rng.sample(range(size), size)
     fault = Fault(
@@ -179,11 +176,11 @@ def draw_partial(rng: random.Random) -> Fleet:
         factor=1 - rng.choice(LOSSES[2:]),
         towards=tuple(others[: rng.randint(3, min(16, size - 3))]),
     )
-    return make(make_topology(size, 32), rng, faults=[fault], mad=rng.choice(MADS))
+    return make(make_switches(size, 32), rng, faults=[fault], mad=rng.choice(MADS))
 
 
 def quality(num_fleets: int, folder: Path, kind: str = "quality") -> dict[str, Any]:
-    """Counts over fleets 0, 1, ...; played in parts, each of which is kept."""
+    """Return the counts over fleets 0, 1, ... The counts of every part are kept in ``folder``."""
     count: Counter[str] = Counter()
     for first in range(0, num_fleets, PART):
         last = min(first + PART, num_fleets)
@@ -253,23 +250,21 @@ def _part(indices: Iterable[int], kind: str) -> Counter[str]:
 
 def _tell(index: int, played: Played, what: str) -> None:
     fleet, diagnosis = played.fleet, played.diagnosis
-    size, known = len(fleet.topology.members), bool(fleet.known.switch)
-    print(
-        f"{what} fleet {index}: {size} members, mad {fleet.mad}, uplink {fleet.uplink}, known {known}", file=sys.stderr
-    )
+    size = len(fleet.topology.members)
+    print(f"{what} fleet {index}: {size} members, mad {fleet.mad}, uplink {fleet.uplink}", file=sys.stderr)
     for fault in fleet.faults:
         print("  planted", fault.kind, fault.members[:2], fault.direction, round(fault.factor, 2), file=sys.stderr)
     for each in diagnosis.culprits:
         print("  named", each.kind, each.members[:4], each.direction, each.ratio, file=sys.stderr)
-    open_ends = [(cell.source, cell.target, round(cell.ratio, 3), cell.at_once) for cell in diagnosis.unconfirmed[:4]]
+    open_ends = [(link.source, link.target, round(link.ratio, 3), link.at_once) for link in diagnosis.unconfirmed[:4]]
     print("  open", diagnosis.remains, open_ends, "rounds", played.rounds, file=sys.stderr, flush=True)
 
 
 def rounds_table(sizes: Iterable[int], repeats: int, folder: Path) -> list[dict[str, Any]]:
-    """Rounds and exchanges for fleets with nothing wrong, five bad nodes, and one bad link; each row is kept."""
+    """Return rounds and exchanges for healthy fleets, five bad nodes, and one bad link. Each row is kept."""
     rows = []
     for size in sizes:
-        topology = make_topology(size, 16)
+        switch = make_switches(size, 16)
         cases = {
             "healthy": [],
             "5 bad nodes": [("node", 1, 0.7)] * 5,
@@ -288,13 +283,13 @@ def rounds_table(sizes: Iterable[int], repeats: int, folder: Path) -> list[dict[
             played = []
             for index in range(number):
                 rng = random.Random(f"{case} {size} {index}")
-                free = rng.sample(topology.members, 10) if size >= 10 else list(topology.members)
+                free = rng.sample(tuple(switch), 10) if size >= 10 else list(switch)
                 faults = []
                 for kind, ends, factor in kinds:
                     members = tuple(sorted(free.pop() for _ in range(ends)))
                     faults.append(Fault(kind=kind, members=members, factor=factor))
-                # The hard case: nothing is known of the switches, and a failed group says nothing.
-                fleet = make(topology, rng, faults=faults, known=False, hints=False)
+                # The hard case: a failed group does not list the exchanges that never ended.
+                fleet = make(switch, rng, faults=faults, hints=False)
                 played.append(play(fleet, watch=bool(kinds) and size <= 1024))
             rounds = sorted(each.rounds for each in played)
             rows.append(
@@ -319,18 +314,18 @@ def main() -> None:
     num_fleets = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     folder = Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp())
     folder.mkdir(exist_ok=True)
-    figures = {
+    measurements = {
         "seed": SEED,
         "quality": quality(num_fleets, folder),
         "bursts": quality(num_fleets // 20, folder, "bursts"),
         "partial": quality(num_fleets // 20, folder, "partial"),
         "rounds": rounds_table(
-            (2, 3, 4, 8, 16, 17, 32, 64, 128, 232, *((512, 1024) if num_fleets >= 10_000 else ())),
-            100 if num_fleets >= 10_000 else 10,
+            (2, 3, 4, 8, 16, 17, 32, 64, 128, 232, *((512, 1024) if num_fleets >= 3_000 else ())),
+            max(10, num_fleets // 100),
             folder,
         ),
     }
-    print(write_result("culprits", f"python bench/culprits.py {num_fleets}", figures))
+    print(write_result("culprits", f"python bench/culprits.py {num_fleets}", measurements))
 
 
 if __name__ == "__main__":

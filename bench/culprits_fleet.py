@@ -1,8 +1,8 @@
 """Simulated fleets for ``bench/culprits.py``: members on switches with shared uplinks, noise, and planted faults.
 
-A transfer reaches the least of what its sender, receiver, link and its share of the uplinks allow (1 is healthy),
-divided by the noise of its time: log-normal with a given MAD, and 30 % longer in 1 % of the transfers. A figure is the
-median over the repeats that the solver asked for.
+The rate of a transfer (1: healthy) is the least that its sender, its receiver, its link and its share of the uplinks
+allow, divided by a noise factor: log-normal with a given MAD, and 30 % longer in 1 % of the transfers. A measurement is
+the median over the repeats that the solver requests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass, field
 from functools import cache
 
-from seatrial.verdict.culprits import GroupResult, PairResult, Round, Topology
+from seatrial.checks.links.solver import GroupResult, PairResult, Round, Topology
 
 SPIKES, SPIKE = 0.01, math.log(1.3)
 GBPS = 25.0
@@ -29,25 +29,25 @@ class Fault:
     members: tuple[int, ...]
     direction: str = "both"
     factor: float = 0.5
-    """What is left of the healthy rate; 0: dead."""
+    """The remaining share of the healthy rate; 0: dead."""
     towards: tuple[int, ...] = ()
-    """Of a node: only with these; empty: with all."""
+    """For a node: the members with which it is bad; empty: all."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Fleet:
     topology: Topology
-    known: Topology
-    """What the solver is told: perhaps nothing of the switches."""
+    switch: dict[int, str]
+    """Member -> its first switch. The solver does not know the switches."""
     faults: tuple[Fault, ...]
     mad: float
     uplink: float
-    """How many members' full rate the uplink of a switch carries."""
+    """The number of members whose full rate the uplink of a switch carries."""
     hints: bool
-    """Whether a group that failed says which of its exchanges never ended."""
+    """Whether a failed group lists the exchanges that never ended."""
     rng: random.Random
     bursts: bool = False
-    """Spikes last for all repeats of a figure, not for one transfer."""
+    """Spikes last for all repeats of a measurement, not for one transfer."""
     sends: dict[int, float] = field(default_factory=dict)
     receives: dict[int, float] = field(default_factory=dict)
     links: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -74,12 +74,12 @@ class Fleet:
                 if fault.direction != "send":
                     self.links[b, a] = fault.factor
             else:
-                self.uplinks[self.topology.switch[fault.members[0]]] = fault.factor
+                self.uplinks[self.switch[fault.members[0]]] = fault.factor
 
     def factor(self, source: int, target: int) -> float:
-        """What a transfer reaches on a quiet fabric, without noise."""
+        """Return the rate of a transfer without contention and without noise."""
         factor = min(self.sends.get(source, 1.0), self.receives.get(target, 1.0), self.links.get((source, target), 1.0))
-        here, there = self.topology.switch[source], self.topology.switch[target]
+        here, there = self.switch[source], self.switch[target]
         if here != there and self.uplinks:
             factor = min(factor, self.uplinks.get(here, 1.0), self.uplinks.get(there, 1.0))
         return factor
@@ -97,7 +97,7 @@ class Fleet:
     def _transfers(
         self, transfers: list[tuple[int, int]] | tuple[tuple[int, int], ...], asked: Round
     ) -> list[PairResult]:
-        switch = self.topology.switch
+        switch = self.switch
         out: dict[str, int] = {}
         into: dict[str, int] = {}
         for a, b in transfers:
@@ -125,7 +125,7 @@ class Fleet:
         return math.exp(_table(self.mad).value(self.rng.betavariate(half, half)))
 
     def _groups(self, asked: Round) -> list[GroupResult]:
-        switch = self.topology.switch
+        switch = self.switch
         flows: dict[str, float] = {}
         for group in asked.groups:
             inside: dict[str, int] = {}
@@ -139,19 +139,19 @@ class Fleet:
         return [self._group(group, share, asked) for group in asked.groups]
 
     def _group(self, members: tuple[int, ...], share: float, asked: Round) -> GroupResult:
-        inside, switch, at_once = set(members), self.topology.switch, asked.at_once
+        inside, switch, at_once = set(members), self.switch, asked.at_once
         odd = self._odd_exchanges(members, inside)
         dead = [key for key in odd if self.factor(*key) <= 0]
         if dead:
-            told = tuple(self._result(a, b, 0.0, at_once, asked.repeats) for a, b in dead) if self.hints else ()
-            return GroupResult(members=members, failed=DEAD, slow=told, at_once=at_once, repeats=asked.repeats)
+            listed = tuple(self._result(a, b, 0.0, at_once, asked.repeats) for a, b in dead) if self.hints else ()
+            return GroupResult(members=members, failed=DEAD, slow=listed, at_once=at_once, repeats=asked.repeats)
         counts: dict[str, int] = {}
         for member in members:
             counts[switch[member]] = counts.get(switch[member], 0) + 1
         near = sum(count * (count - 1) for count in counts.values())
         total = len(members) * (len(members) - 1)
         typical = share if 2 * near < total else 1.0
-        floor = asked.told_below * typical
+        floor = asked.listed_below * typical
         slow: dict[tuple[int, int], float] = {}
         for a, b in odd:
             factor = min(self.factor(a, b), share if switch[a] != switch[b] else 1.0)
@@ -165,18 +165,18 @@ class Fleet:
             members=members,
             gbps=typical * GBPS,
             slow=tuple(self._result(a, b, r, at_once, asked.repeats) for (a, b), r in slow.items() if r < floor),
-            told_below=asked.told_below,
+            listed_below=asked.listed_below,
             at_once=at_once,
             repeats=asked.repeats,
         )
 
     def _odd_exchanges(self, members: tuple[int, ...], inside: set[int]) -> set[tuple[int, int]]:
-        """Those that a fault touches; all others are alike and drawn by their number."""
+        """Return the exchanges that a fault affects; all others are alike and are drawn by their number."""
         odd = {key for key in self.links if inside.issuperset(key)}
         odd |= {(a, b) for a in self.sends if a in inside for b in members if a != b}
         odd |= {(a, b) for b in self.receives if b in inside for a in members if a != b}
         if self.uplinks:
-            switch = self.topology.switch
+            switch = self.switch
             behind = [member for member in members if switch[member] in self.uplinks]
             odd |= {key for a in behind for b in members if switch[a] != switch[b] for key in ((a, b), (b, a))}
         return odd
@@ -184,11 +184,11 @@ class Fleet:
     def _any_exchange(self, members: tuple[int, ...], is_near: bool) -> tuple[int, int]:
         while True:
             a, b = self.rng.sample(members, 2)
-            if (self.topology.switch[a] == self.topology.switch[b]) == is_near:
+            if (self.switch[a] == self.switch[b]) == is_near:
                 return a, b
 
     def _tail(self, limit: float, number: int, repeats: int) -> list[float]:
-        """The rates of those of so many healthy exchanges that lie below the limit."""
+        """Return the rates below ``limit`` among ``number`` healthy exchanges."""
         if self.bursts:
             return [rate for rate in (self._noise(repeats) for _ in range(number)) if rate < limit]
         table, half = _table(self.mad), (repeats + 1) // 2
@@ -211,7 +211,7 @@ class Fleet:
 
 
 def _median_below(share: float, repeats: int) -> float:
-    """How often the median of so many lies below what a share of single ones lies below."""
+    """Return how often the median of ``repeats`` values lies below a bound that holds ``share`` of single values."""
     half = (repeats + 1) // 2
     return sum(math.comb(repeats, k) * share**k * (1 - share) ** (repeats - k) for k in range(half, repeats + 1))
 

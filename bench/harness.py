@@ -53,7 +53,7 @@ def process_s(argv: Sequence[str]) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures belong to; no names of hosts and no paths. torch is not imported."""
+    """What the measurements belong to; no names of hosts and no paths. torch is not imported."""
     try:
         torch = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -73,9 +73,14 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write_result(name: str, command: str, figures: Mapping[str, Any]) -> Path:
+def write_result(name: str, command: str, measurements: Mapping[str, Any]) -> Path:
     """Replace ``results/NAME.json``. ``command`` is what to type to measure again, from the root of the repository."""
-    document = {"command": command, "date": time.strftime("%Y-%m-%d"), "machine": machine(), "figures": figures}
+    document = {
+        "command": command,
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "measurements": measurements,
+    }
     path = _RESULTS / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(document, indent=2) + "\n")

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from seatrial.verdict.figures import Figure
-from seatrial.verdict.statistics import compare_rates
+from seatrial.evidence.measurement import Measurement
+from seatrial.evidence.statistics import compare_rates
 
 SEED = 20
 NUM_RANKS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128, 1024, 32768)
@@ -63,10 +63,10 @@ SLOW = {"cuda": (0.9, 0.75), "cpu": (0.6, 0.4)}
 """Rates of the one slow rank, of 1."""
 
 
-def figures(rates: dict[int, float], stage: str) -> list[Figure]:
+def measurements(rates: dict[int, float], stage: str) -> list[Measurement]:
     """As a check would tell them."""
     return [
-        Figure(check="compute", name="tflops", value=value, unit="TFLOP/s", better="high", rank=rank, stage=stage)
+        Measurement(check="compute", name="tflops", value=value, unit="TFLOP/s", better="high", rank=rank, stage=stage)
         for rank, value in rates.items()
     ]
 
@@ -79,11 +79,11 @@ def judge(
     def draw(rank: int) -> float:
         return noise(source) * (slow if rank == 0 else 1.0)
 
-    first = figures({rank: draw(rank) for rank in range(num_ranks)}, "measure")
-    suspects = compare_rates(first, own=(), device_type=device_type).suspects()
+    first = measurements({rank: draw(rank) for rank in range(num_ranks)}, "measure")
+    suspects = compare_rates(first, limits=(), device_type=device_type).suspects()
     # As in the check: the best of three tries.
-    again = figures({rank: max(draw(rank) for _ in range(3)) for rank in suspects}, "repeat")
-    rates = compare_rates(first + again, own=(), device_type=device_type)
+    again = measurements({rank: max(draw(rank) for _ in range(3)) for rank in suspects}, "repeat")
+    rates = compare_rates(first + again, limits=(), device_type=device_type)
     outcomes = {rank: rates.outcome(rank).state for rank in suspects}
     missed = {rank for rank, state in outcomes.items() if state not in ("passed", "unjudged")}
     return missed, {rank for rank in missed if outcomes[rank] == "slow"}

@@ -24,9 +24,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from hosts import Hosts, made_hosts
 from live import test_cable_pulled as cables
 from live import test_links_on_hosts as links
+from live import test_network_on_hosts as network
 from live import test_starved_host as starved
 from live import test_wrong_bits as bits
-from live.host_trials import at_one_gbit
+from live.host_trials import at_one_rate
 from live.trials import trial
 
 
@@ -55,10 +56,18 @@ def _on_hosts(count: int, run: Callable[[Hosts], Mapping[str, Any]]) -> Callable
 
 def _linked(fault: str) -> Callable[[], Mapping[str, Any]]:
     def run(hosts: Hosts) -> Mapping[str, Any]:
-        with links.FAULTS[fault].planted(at_one_gbit(hosts)):
+        with links.FAULTS[fault].planted(at_one_rate(hosts, links.FAULTS[fault].rate)):
             return links.links_trial(hosts, fault)
 
     return _on_hosts(links.FAULTS[fault].hosts, run)
+
+
+def _networked(fault: str) -> Callable[[], Mapping[str, Any]]:
+    def run(hosts: Hosts) -> Mapping[str, Any]:
+        network.FAULTS[fault].plant(hosts)
+        return network.network_trial(hosts, network.FAULTS[fault])
+
+    return _on_hosts(network.FAULTS[fault].hosts, run)
 
 
 def _with_bits(plant: str | None) -> Callable[[], Mapping[str, Any]]:
@@ -79,6 +88,16 @@ def _rows() -> list[_Row]:
             named=[name for _, name in made.named],
         )
         for fault, made in links.FAULTS.items()
+    ]
+    rows += [
+        _Row(
+            check="network",
+            planted=fault,
+            run=_networked(fault),
+            verdict="FAIL" if row.named else "PASS",
+            named=[name for _, name in row.named],
+        )
+        for fault, row in network.FAULTS.items()
     ]
     pulled = "cable of node{} pulled at the switch, during a collective of {} hosts"
     rows += [
@@ -110,7 +129,7 @@ def _rows() -> list[_Row]:
         _Row(
             check="training",
             planted="8 processes on the core of node1",
-            run=_on_hosts(2, starved.trial_beside_others),
+            run=_on_hosts(2, starved.trial_on_a_shared_core),
             verdict="PASS",
             named=["node1"],
             severity="warn",

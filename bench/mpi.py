@@ -178,9 +178,9 @@ def main() -> None:
         command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     told = json.loads(done.stdout)
-    figures = {"targets": targets(told), "most bandwidth under torch, by bytes": most_bandwidth(told), **told}
-    print(json.dumps({name: figures[name] for name in list(figures)[:2]}, indent=2))
-    write_result("mpi", 'python bench/mpi.py "mpirun --bind-to none"', figures)
+    measurements = {"targets": targets(told), "most bandwidth under torch, by bytes": most_bandwidth(told), **told}
+    print(json.dumps({name: measurements[name] for name in list(measurements)[:2]}, indent=2))
+    write_result("mpi", 'python bench/mpi.py "mpirun --bind-to none"', measurements)
 
 
 if __name__ == "__main__":

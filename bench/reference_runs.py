@@ -23,12 +23,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import tomllib
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from seatrial.checks.training import Params, recipe_for
+from seatrial.checks.training.params import Params, recipe_for
 from seatrial.training.trainer import train
 
 __all__ = ["main"]
@@ -92,8 +91,8 @@ def main() -> None:
 def _distinct_params() -> list[Params]:
     """The training of each level, once where levels share one."""
     found: dict[str, Params] = {}
-    for path in sorted(_LEVELS.glob("*.toml")):
-        table = tomllib.loads(path.read_text(encoding="utf-8"))["training"]
+    for path in sorted(_LEVELS.glob("*.json")):
+        table = json.loads(path.read_text(encoding="utf-8"))["training"]
         # Each training once and to its end; how long a level may take does not matter here.
         params = Params(**{**table, "duration_s": 0.0, "timeout_s": _NO_TIMEOUT_S})
         found.setdefault(recipe_for(params, 1)[1], params)

@@ -2,7 +2,7 @@
 
     python bench/rendering.py
 
-Modules are compiled and the file that travels is built before the first round, as after the first use. Results go to
+Modules are compiled and the bundle is built before the first round, as after the first use. Results go to
 bench/results/.
 """
 

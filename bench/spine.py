@@ -3,6 +3,7 @@
     python bench/spine.py processes  whole processes and their memory, about 3 minutes
     python bench/spine.py loop       our collective loop against the bare call
     python bench/spine.py trials     100 clean smoke and 20 clean quick trials, quiet and beside a load, 25 minutes
+    python bench/spine.py trials 5   5 of each, printed and not recorded
 
 Results go to bench/results/.
 """
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -77,6 +78,14 @@ def collective_loop(rounds: int) -> dict[str, Any]:
     return found
 
 
+def all_clean_trials(counts: Mapping[str, int]) -> dict[str, Any]:
+    """Verdicts of clean trials of each level, quiet and beside a load: none of them may be a FAIL."""
+    quiet = {level: clean_trials(level, count) for level, count in counts.items()}
+    with half_load():
+        loaded = {level: clean_trials(level, count) for level, count in counts.items()}
+    return {"quiet": quiet, "beside half a core of load": loaded}
+
+
 def clean_trials(level: str, count: int) -> dict[str, Any]:
     """Verdicts of clean trials, one after the other."""
     verdicts: Counter[str] = Counter()
@@ -121,7 +130,7 @@ def _of_run(out: str) -> Iterator[tuple[int, str]]:
         try:
             if f"SEATRIAL_KEEP={out}".encode() in (folder / "environ").read_bytes():
                 words = (folder / "cmdline").read_bytes().split(b"\0")
-                yield int(folder.name), "rank" if b"seatrial.worker.main" in words else "agent"
+                yield int(folder.name), "rank" if b"seatrial.worker.worker_main" in words else "agent"
         except OSError:
             continue
 
@@ -145,10 +154,10 @@ def main() -> None:
     elif what == "loop":
         write_result("collective_loop", command, collective_loop(30))
     elif what == "trials":
-        quiet = {level: clean_trials(level, count) for level, count in TRIALS.items()}
-        with half_load():
-            loaded = {level: clean_trials(level, count) for level, count in TRIALS.items()}
-        write_result("clean_trials", command, {"quiet": quiet, "beside half a core of load": loaded})
+        if len(sys.argv) > 2:  # a look; the record has the whole number
+            print(json.dumps(all_clean_trials(dict.fromkeys(TRIALS, int(sys.argv[2]))), indent=2))
+        else:
+            write_result("clean_trials", command, all_clean_trials(TRIALS))
     else:
         sys.exit(__doc__)
 

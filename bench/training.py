@@ -7,7 +7,7 @@ Fabric, and the loop of many examples, a DataLoader that transforms sample by sa
 without (training_contenders.py). All train the same model from the same initial values on the same data with the same
 batch, optimizer and number of threads. Each has two processes of its own, which live through all rounds and sleep while
 others are measured. In a round each trains anew, one contender after the other, and the order turns round from round to
-round: what loads the machine meanwhile hits all alike. A ratio is taken within a round, since its two figures are
+round: what loads the machine meanwhile hits all alike. A ratio is taken within a round, since its two measurements are
 neighbours in time; told are the median of these and their quartiles. The hand-written loop takes part twice: how far it
 is from itself is what noise does.
 
@@ -136,7 +136,7 @@ def write_data(folder: Path) -> None:
     (folder / "MNIST/raw").symlink_to("../mnist")  # where torchvision looks
     for part, count, seed in (("train", _NUM_TRAIN, 1), ("t10k", _NUM_TEST, 2)):
         images, labels = make_images((1, 28, 28), count, seed=seed, num_classes=10)
-        # Dark as those of MNIST are, since all bring them to mean 0 with MNIST's own figures.
+        # Dark as those of MNIST are, since all bring them to mean 0 with MNIST's own measurements.
         pixels = bytearray(images.numel())
         torch.frombuffer(pixels, dtype=torch.uint8).copy_((images.flatten().short() - 95).clamp(min=0))
         header = struct.pack(">4I", 0x803, count, 28, 28)
@@ -212,7 +212,7 @@ def main() -> None:
     models = sys.argv[2:] or list(_STEPS)
     missing = [name for name, module in _NEEDS.items() if importlib.util.find_spec(module) is None]
     names = [name for name in _CONTENDERS if name not in missing]
-    figures: dict[str, Any] = {
+    measurements: dict[str, Any] = {
         "load_1_min_before": round(os.getloadavg()[0], 2),
         "rounds": rounds,
         "processes": _WORLD_SIZE,
@@ -226,9 +226,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_data(Path(folder))
         for model in models:
-            figures[model] = compare(model, names, rounds, Path(folder))
-            print(json.dumps({model: figures[model]}, indent=1), flush=True)
-    write_result("training", " ".join(["python bench/training.py", *sys.argv[1:]]), figures)
+            measurements[model] = compare(model, names, rounds, Path(folder))
+            print(json.dumps({model: measurements[model]}, indent=1), flush=True)
+    write_result("training", " ".join(["python bench/training.py", *sys.argv[1:]]), measurements)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from seatrial.probe.phase import PhaseWriter, create
+from seatrial.protocol.phase_page import PhaseWriter, create
 from seatrial.training.models import build_model
 from seatrial.training.recipe import Recipe
 from seatrial.training.trainer import train
@@ -136,7 +136,7 @@ def _seatrial(setting: Setting) -> Callable[[], Round]:
             group=group,
             phase=phases.write,
             data_dir=setting.folder,
-            watch=stopwatch,
+            callbacks=stopwatch,
         )
         return Round(
             seconds=stopwatch.seconds,

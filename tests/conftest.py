@@ -1,4 +1,4 @@
-"""What all tests share: the marks for what a machine must be fit for, and the search for what a test left running."""
+"""Shared by all tests: the marks of tests that need something of the machine, and the search for leftover processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from hosts import hosts as hosts
 from hypothesis import settings
 
-from seatrial.launch.bundle import write_bundle
+from seatrial.bundle import write_bundle
 
 # A shared machine may pause any example for long; the timeout of the whole test stands. CI tries the same inputs each
 # time, so that a change is judged by what it changes; whoever runs the tests elsewhere tries new ones.
@@ -46,17 +46,39 @@ MARKS: dict[str, tuple[str, Callable[[], bool]]] = {
         "needs mpirun as above, and mpi4py and NumPy in the folder that SEATRIAL_TEST_MPI4PY names",
         lambda: all(os.environ.get(f"SEATRIAL_TEST_{name}") for name in ("MPIRUNS", "MPI4PY")),
     ),
+    "debian_torch": (
+        "needs root and a Debian 13 with its torch in the folder that SEATRIAL_TEST_DEBIAN_TORCH names"
+        " (tools/make_debian_torch.sh)",
+        lambda: os.geteuid() == 0 and bool(os.environ.get("SEATRIAL_TEST_DEBIAN_TORCH")),
+    ),
+    "frameworks": (
+        "needs Lightning Fabric, ignite and accelerate in the folder that SEATRIAL_TEST_FRAMEWORKS names",
+        lambda: bool(os.environ.get("SEATRIAL_TEST_FRAMEWORKS")),
+    ),
+    "heavy_frameworks": (
+        "needs the folder that SEATRIAL_TEST_HEAVY_FRAMEWORKS names, as tests/launchers/heavy-frameworks.txt says",
+        lambda: bool(os.environ.get("SEATRIAL_TEST_HEAVY_FRAMEWORKS")),
+    ),
     "slurm": ("needs slurmctld and slurmd", lambda: _has("slurmctld", "slurmd")),
     "podman": ("needs podman", lambda: _has("podman")),
+    "terraform": (
+        "needs terraform, shellcheck, the AWS provider below the folder that SEATRIAL_TEST_TERRAFORM_PLUGINS names, and"
+        " moto in the one of SEATRIAL_TEST_MOTO",
+        lambda: (
+            _has("terraform", "shellcheck", "ssh-keygen")
+            and all(os.environ.get(f"SEATRIAL_TEST_{name}") for name in ("TERRAFORM_PLUGINS", "MOTO"))
+        ),
+    ),
     "browser": ("needs chromium", lambda: _has("chromium")),
     "fuzz": ("takes minutes", lambda: True),
     "gpu": ("needs an accelerator", lambda: Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()),
     "slow": ("takes long", lambda: True),
+    "nightly": ("takes long, and CI runs a cheaper case of its class", lambda: True),
 }
-"""Mark -> what it says of a test, and whether this machine is fit for it."""
+"""Mark -> its meaning, and a function that says whether this machine can run it."""
 
 RUN_VARIABLE = "SEATRIAL_TEST_RUN"
-"""In the environment of all that the tests start, so that orphans are found too."""
+"""A variable in the environment of every process that the tests start, so that orphans are found too."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,7 +95,7 @@ _left_out: Counter[str] = Counter()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marked tests run with ``--marked`` or by their mark (``-m gpu``), and skip where the machine is not fit."""
+    """Marked tests run with ``--marked`` or by their mark (``-m gpu``), and skip where the machine cannot run them."""
     by_mark = bool(config.getoption("markexpr"))
     chosen, other = [], []
     for item in items:
@@ -99,7 +121,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file that travels, built from this source."""
+    """The bundle, built from this source."""
     file = tmp_path_factory.mktemp("bundle") / "seatrial.pyz"
     write_bundle(file)
     return file
@@ -107,7 +129,7 @@ def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def three_ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """What ``on_3_ranks(rank, folder)`` gave in real ranks, of each collected file that has one: file -> by rank.
+    """Results of ``on_3_ranks(rank, folder)`` in real ranks, for each collected file that defines it: file -> by rank.
 
     One set of processes for all: starting them costs more than what they do.
     """
@@ -121,7 +143,7 @@ def three_ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(autouse=True)
 def nothing_left_running() -> Iterator[None]:
-    """Fail a test that leaves processes or threads of its own behind, and end those processes."""
+    """Fail a test that leaves its processes or threads behind, and end those processes."""
     pids_before, threads_before = _pids(), set(threading.enumerate())
     yield
     give_up = time.monotonic() + 5

@@ -1,4 +1,4 @@
-"""Disks that are soon full: file systems in memory. Needs root."""
+"""Small disks: file systems in memory. Needs root."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["made_disk"]
-
 
 @contextlib.contextmanager
 def made_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
-    """One of so many bytes, in a new folder below this one."""
+    """Mount a file system of this size in a new folder below ``folder`` while the block lasts."""
     disk = folder / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(disk)], check=True)
     try:
         yield disk
     finally:
-        # With -l: who wrote to it may not have ended.
+        # With -l: a process that wrote to it may not have ended.
         subprocess.run(["umount", "-l", str(disk)], check=True)

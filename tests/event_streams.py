@@ -1,34 +1,26 @@
-"""Streams of events as a real trial writes them, and what goes wrong in one."""
+"""Streams of events as a real trial writes them, healthy and with faults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from fake_checks import a_plan
 
+from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.plan.model import Plan
-from seatrial.verdict.events import SCHEMA, Source
-from seatrial.verdict.figures import Fact, Figure
-from seatrial.verdict.wire import encode
-
-__all__ = [
-    "RUN",
-    "SCENES",
-    "Event",
-    "Stream",
-    "died",
-    "frozen",
-    "healthy",
-    "interrupted",
-    "lines_of",
-    "raised",
-]
+from seatrial.protocol.events import SCHEMA, Source
+from seatrial.protocol.wire import encode
 
 Event = dict[str, Any]
 RUN = "20260102-030405-abcd"
 BEGUN = 1_767_322_645.0
 """2026-01-02 02:57:25 UTC."""
+
+
+def event_of(source: Source, kind: str, /, **payload: Any) -> Event:
+    """The next event of a source, whatever its payload."""
+    return source.event(cast(Any, {"kind": kind, **payload}))
 
 
 class Stream:
@@ -54,7 +46,7 @@ class Stream:
         self._sources: dict[str, Source] = {}
         self._now = BEGUN
         self._step = -1
-        self.say(
+        self.send(
             "conductor",
             "run",
             version="0.1.0",
@@ -66,25 +58,25 @@ class Stream:
         )
         for node in range(nodes):
             named = {"hostname": hostnames[node] if hostnames else f"gpu-{node}", "address": f"10.0.0.{node}"}
-            self.say(f"node{node}", "node", node=node, **named, pid=10, cores=2)
+            self.send(f"node{node}", "node", node=node, **named, pid=10, cores=2)
         self.start(self.alive)
 
-    def say(self, src: str, event: str, /, **payload: Any) -> None:
-        """One event of one source."""
+    def send(self, src: str, event: str, /, **payload: Any) -> None:
+        """Add one event of one source."""
         source = self._sources.setdefault(src, Source(self.run, src, self._tick))
-        self.events.append(source.event(event, **payload))
+        self.events.append(event_of(source, event, **payload))
 
     def _tick(self) -> float:
         self._now += 0.25
         return self._now
 
     def start(self, ranks: tuple[int, ...]) -> None:
-        """A generation whose ranks all come."""
-        places = [[rank, rank // self.per_node, rank % self.per_node] for rank in ranks]
+        """Start a generation whose ranks all start."""
+        rows = [[rank, rank // self.per_node, rank % self.per_node] for rank in ranks]
         self.alive = ranks
-        self.say("conductor", "generation", gen=self.generation, ranks=places)
-        for rank, node, local_rank in places:
-            self.say(
+        self.send("conductor", "generation", gen=self.generation, ranks=rows)
+        for rank, node, local_rank in rows:
+            self.send(
                 self.of(rank),
                 "rank",
                 gen=self.generation,
@@ -104,47 +96,47 @@ class Stream:
             )
 
     def of(self, rank: int) -> str:
-        """The source of a rank in this generation."""
+        """Return the source of a rank in this generation."""
         return f"rank{rank}.{self.generation}"
 
     def begin(self, check: str, stage: str = "measure", timeout_s: float = 60.0) -> int:
-        """The conductor asks for a step."""
+        """Start a step, and return its number."""
         self._step += 1
-        what = {"gen": self.generation, "step": self._step, "check": check, "stage": stage}
-        self.say("conductor", "step", **what, ranks=list(self.alive), timeout_s=timeout_s)
+        fields = {"gen": self.generation, "step": self._step, "check": check, "stage": stage}
+        self.send("conductor", "step", **fields, ranks=list(self.alive), timeout_s=timeout_s)
         return self._step
 
-    def tell(self, check: str, rank: int, value: float = 2.0, /, **place: Any) -> None:
-        """A rank's figure and fact."""
-        where = {"gen": self.generation, "step": self._step}
-        figure = Figure(
+    def measure(self, check: str, rank: int, value: float = 2.0, /, **changed: Any) -> None:
+        """Send a measurement and a fact of a rank; ``changed``: other fields of the measurement."""
+        step = {"gen": self.generation, "step": self._step}
+        measurement = Measurement(
             check=check, name="value", value=value, unit="GB/s", better="high", rank=rank, generation=self.generation
         )
         fact = Fact(check=check, name="digest", value="00ff", rank=rank, generation=self.generation)
-        self.say(self.of(rank), "figures", **where, figures=[{**figure.to_json(), **place}])
-        self.say(self.of(rank), "facts", **where, facts=[fact.to_json()])
+        self.send(self.of(rank), "measurements", **step, measurements=[{**measurement.to_json(), **changed}])
+        self.send(self.of(rank), "facts", **step, facts=[fact.to_json()])
 
     def done(self, rank: int) -> None:
-        """A rank finished the step."""
-        self.say(self.of(rank), "done", gen=self.generation, step=self._step, rank=rank, seconds=0.5, share={})
+        """Let a rank finish the step."""
+        self.send(self.of(rank), "done", gen=self.generation, step=self._step, rank=rank, seconds=0.5, share={})
 
     def step_end(self, outcome: str = "done") -> None:
-        """The conductor closes the step."""
-        self.say("conductor", "step_end", gen=self.generation, step=self._step, outcome=outcome, seconds=0.7)
+        """Let the conductor end the step."""
+        self.send("conductor", "step_end", gen=self.generation, step=self._step, outcome=outcome, seconds=0.7)
 
     def check(self, check: str, value: Callable[[int], float] = lambda rank: 2.0) -> None:
-        """A step in which nothing goes wrong."""
+        """Run a step without a fault."""
         self.begin(check)
         for rank in self.alive:
-            self.tell(check, rank, value(rank))
+            self.measure(check, rank, value(rank))
             self.done(rank)
         self.step_end()
 
     def error(self, rank: int, cause: str, message: str, phase: str, kind: str = "RuntimeError") -> None:
-        """A rank tells an exception."""
-        where = {"gen": self.generation, "step": self._step, "rank": rank}
+        """Let a rank report an exception."""
+        step = {"gen": self.generation, "step": self._step, "rank": rank}
         stack = f"Traceback\n  in measure\n{kind}: {message}"
-        self.say(self.of(rank), "error", **where, cause=cause, type=kind, message=message, stack=stack, phase=phase)
+        self.send(self.of(rank), "error", **step, cause=cause, type=kind, message=message, stack=stack, phase=phase)
 
     def exit(
         self,
@@ -153,40 +145,40 @@ class Stream:
         *,
         ours: bool,
         phase: str = "collectives/all_reduce 8 B",
-        said: tuple[str, ...] = ("last words",),
+        last_lines: tuple[str, ...] = ("last words",),
     ) -> None:
-        """An agent sees a rank's process end."""
-        where = {"gen": self.generation, "rank": rank}
+        """Let an agent report the end of a rank."""
         node = f"node{rank // self.per_node}"
-        self.say(node, "exit", **where, code=code, ours=ours, phase=phase, last_lines=list(said))
+        ending = {"code": code, "ours": ours, "phase": phase, "last_lines": list(last_lines)}
+        self.send(node, "exit", gen=self.generation, rank=rank, **ending)
 
     def trouble(self, *seen: Event, waiting: tuple[int, ...] = (), outcome: str = "trouble") -> None:
-        """The conductor tells what it saw and ends the step; each entry: rank or node, how, and more."""
+        """Let the conductor report suspects (rank or node, how, and more) and end the step."""
         full = [{"phase": "collectives/all_reduce 8 B", "waited_s": 16.0, "detail": "", **entry} for entry in seen]
         rows = [[rank, "collectives/all_reduce 8 B"] for rank in waiting]
-        self.say("conductor", "trouble", gen=self.generation, step=self._step, seen=full, waiting=rows)
+        self.send("conductor", "trouble", gen=self.generation, step=self._step, seen=full, waiting=rows)
         self.step_end(outcome)
 
     def kill(self, *ranks: int) -> None:
-        """The agents end the ranks that are left."""
+        """Let the agents end these ranks."""
         for rank in ranks:
             stack = 'File "collectives.py", line 1 in measure'
-            place = {"gen": self.generation, "rank": rank}
-            self.say(f"node{rank // self.per_node}", "stack", **place, state="S", wchan="futex", text=stack)
+            node = f"node{rank // self.per_node}"
+            self.send(node, "stack", gen=self.generation, rank=rank, state="S", wchan="futex", text=stack)
             self.exit(rank, -9, ours=True)
 
     def close(self, *, ranks: bool = True, nodes: tuple[int, ...] | None = None) -> Stream:
-        """Everybody who can says ``end``."""
+        """Send the ``end`` events."""
         for rank in self.alive if ranks else ():
-            self.say(self.of(rank), "end")
+            self.send(self.of(rank), "end")
             self.exit(rank, 0, ours=True, phase="end")
         for node in range(self.nodes) if nodes is None else nodes:
-            self.say(f"node{node}", "end")
-        self.say("conductor", "end")
+            self.send(f"node{node}", "end")
+        self.send("conductor", "end")
         return self
 
     def until(self, check: str) -> Stream:
-        """All checks before that one, and the beginning of it."""
+        """Run all checks before that one, and start it."""
         for name in self.plan.checks[: self.plan.checks.index(check)]:
             self.check(name)
         self.begin(check)
@@ -194,7 +186,7 @@ class Stream:
 
 
 def healthy(world_size: int = 2, **kwargs: Any) -> Stream:
-    """A trial in which everything is as it should be."""
+    """Return a trial without a fault."""
     stream = Stream(world_size, **kwargs)
     for check in stream.plan.checks:
         stream.check(check)
@@ -214,7 +206,7 @@ def died(code: int = -9, rank: int = 1) -> Stream:
 
 
 def frozen(how: str = "frozen") -> Stream:
-    """Rank 1 stops, or does not come, and the other one waits."""
+    """Rank 1 stops, or never enters the collective, and the other one waits."""
     stream = Stream().until("collectives")
     stream.trouble({"rank": 1, "how": how, "phase": "collectives/begin", "detail": "state T"}, waiting=(0,))
     stream.kill(0, 1)
@@ -231,7 +223,7 @@ def raised(cause: str, message: str = "CUDA out of memory. Tried to allocate 2 G
 
 
 def stuck() -> Stream:
-    """All entered a collective and none left it."""
+    """All ranks hang in a collective."""
     stream = Stream(2, nodes=2).until("collectives")
     stream.trouble({"rank": 0, "how": "stuck"}, {"rank": 1, "how": "stuck"}, outcome="deadline")
     stream.kill(0, 1)
@@ -239,7 +231,7 @@ def stuck() -> Stream:
 
 
 def too_short() -> Stream:
-    """All ranks were getting on when the deadline of the step passed."""
+    """All ranks are at work when the deadline of the step passes."""
     stream = Stream(2).until("training")
     stream.trouble(*({"rank": rank, "how": "working", "phase": "step 21"} for rank in (0, 1)), outcome="deadline")
     stream.kill(0, 1)
@@ -247,7 +239,7 @@ def too_short() -> Stream:
 
 
 def node_lost(how: str = "silent", conductor: str = "laptop") -> Stream:
-    """A node vanishes with its rank."""
+    """A node disappears with its rank."""
     stream = Stream(2, nodes=2, conductor=conductor).until("collectives")
     stream.error(0, "fabric", "Connection reset by peer", "collectives/all_reduce 8 B")
     stream.trouble({"node": 1, "how": how}, {"rank": 0, "how": "error", "detail": "fabric"})
@@ -256,9 +248,9 @@ def node_lost(how: str = "silent", conductor: str = "laptop") -> Stream:
 
 
 def interrupted() -> Stream:
-    """Somebody presses Ctrl-C; the launcher ends a rank before we do."""
+    """A person presses Ctrl-C; the launcher ends a rank before we do."""
     stream = Stream().until("training")
-    stream.say("conductor", "interrupted", by="SIGINT")
+    stream.send("conductor", "interrupted", by="SIGINT")
     stream.step_end("interrupted")
     stream.exit(1, -15, ours=False)
     stream.kill(0)
@@ -266,12 +258,12 @@ def interrupted() -> Stream:
 
 
 def lines_of(events: list[Event]) -> list[bytes]:
-    """The events as lines of the wire."""
+    """Return the events as lines of the wire."""
     return [line for event in events for line in encode(event)]
 
 
 def second_generation(fault_again: bool = False) -> Stream:
-    """Rank 3 of 4 dies by itself; the others go on without it, and end in order or lose another one."""
+    """Rank 3 of 4 dies; the others start again without it, and finish or lose another rank."""
     stream = Stream(4, nodes=2).until("collectives")
     stream.exit(3, -11, ours=False)
     stream.trouble({"rank": 3, "how": "dead", "detail": "exit code -11"}, waiting=(0, 1, 2))
@@ -300,16 +292,16 @@ def watchdog_aborts() -> Stream:
 
 
 def noted() -> Stream:
-    """All went well, but an agent has something to say that forbids a PASS."""
+    """No fault, but an agent has a note that forbids a PASS."""
     stream = Stream()
     for check in stream.plan.checks:
         stream.check(check)
-    stream.say("node0", "note", severity="error", text="the disk is full: the events are not whole")
+    stream.send("node0", "note", severity="error", text="the disk is full: the events are not whole")
     return stream.close()
 
 
 def refused() -> Stream:
-    """A rank finds at its start that the request cannot be met, says so and ends by itself."""
+    """A rank finds at its start that the request is wrong, reports that and exits."""
     stream = Stream()
     stream.events = [event for event in stream.events if (event["src"], event["kind"]) != ("rank1.0", "rank")]
     del stream._sources["rank1.0"]
@@ -317,13 +309,13 @@ def refused() -> Stream:
     stream.exit(1, 1, ours=False, phase="start-up/open device")
     error, dead = {"how": "error", "detail": "request"}, {"how": "dead", "detail": "exit code 1"}
     seen = [{"rank": 1, "phase": "start-up/open device", "waited_s": 0.0, **what} for what in (error, dead)]
-    stream.say("conductor", "trouble", gen=0, step=-1, seen=seen, waiting=[[0, "ready"]])
+    stream.send("conductor", "trouble", gen=0, step=-1, seen=seen, waiting=[[0, "ready"]])
     stream.kill(0)
     return stream.close(ranks=False)
 
 
 def alone() -> Stream:
-    """A rank does not come back from a step in which it has nobody to wait for; neither does the other."""
+    """Two ranks hang in a step in which they wait for no other rank."""
     stream = Stream().until("compute")
     stream.trouble({"rank": 0, "how": "stuck"}, {"rank": 1, "how": "stuck"}, outcome="deadline")
     stream.kill(0, 1)
@@ -358,4 +350,4 @@ SCENES: dict[str, Callable[[], Stream]] = {
     "refused": refused,
     "alone": alone,
 }
-"""What the tests of fold, blame and reports go through."""
+"""The trials of the tests of fold, blame and reports, by name."""

@@ -1,7 +1,7 @@
-"""Hosts to test on: network namespaces with names, addresses, /etc and an sshd of their own, gone whatever happens.
+"""Hosts to test on: network namespaces with names, addresses, /etc and a separate sshd for each, gone whatever happens.
 
     node0 -- 10.77.0.10   \\
-    node1 -- 10.77.0.11    +-- a bridge in a namespace of its own; nothing is made in the one of this machine
+    node1 -- 10.77.0.11    +-- a bridge in a separate namespace; nothing is made in the one of this machine
     ...                   /
 
 All run as the same user without rights, whose home they share, with its key and the known hosts. They share the disk,
@@ -29,8 +29,6 @@ import pytest
 
 import seatrial
 
-__all__ = ["SSH_PORT", "UID", "Host", "Hosts", "hosts", "made_hosts", "python_of_anybody"]
-
 UID = 10001
 SSH_PORT = 2222
 _CARRIED = ("SEATRIAL_TEST_RUN", "PYTHONDONTWRITEBYTECODE", "LANG")
@@ -38,8 +36,8 @@ _READY_S = 10.0
 
 # One bind of a whole /etc: binds of single files are dropped when a package on the machine renames them.
 _ENTER = """
-i=$1 etc=$2; shift 2
-hostname "node$i"
+name=$1 etc=$2; shift 2
+hostname "$name"
 mount -t overlay overlay -o lowerdir="$etc:/etc" /etc
 exec "$@"
 """
@@ -51,6 +49,8 @@ class Host:
 
     number: int
     name: str
+    called: str
+    """The name that it gives itself."""
     address: str
     namespace: str
     cable: str
@@ -66,7 +66,7 @@ class Host:
         drop = ["setpriv", "--reuid", str(UID), "--regid", str(UID), "--clear-groups", "--no-new-privs", "--"]
         environ = ["env", "-i", "-C", str(self.home), *(f"{name}={value}" for name, value in self.environ.items())]
         enter = ["nsenter", f"--net=/run/netns/{self.namespace}", "unshare", "--uts", "--mount"]
-        enter += ["sh", "-c", _ENTER, "sh", str(self.number), str(self.etc)]
+        enter += ["sh", "-c", _ENTER, "sh", self.called, str(self.etc)]
         return [*enter, *([] if root else drop), *environ, *command]
 
     def run(self, *command: str, timeout_s: float = 50.0, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -80,12 +80,12 @@ class Host:
         _do("ip", "-n", self.namespace, *words)
 
     def limit(self, rate: str) -> None:
-        """What it sends is limited to a rate: ``100mbit``."""
+        """Limit the rate at which it sends: ``100mbit``."""
         words = ["qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "128kb", "latency", "100ms"]
         _do("tc", "-n", self.namespace, *words)
 
     def unlimit(self) -> None:
-        """As fast again as this machine is."""
+        """Remove the limit of the rate."""
         _do("tc", "-n", self.namespace, "qdisc", "del", "dev", "eth0", "root")
 
     def join_network(self, address: str) -> None:
@@ -136,15 +136,16 @@ class Hosts:
 
 
 @pytest.fixture
-def hosts() -> Iterator[Callable[[int], Hosts]]:
-    """Call it with how many hosts are needed; once a test."""
+def hosts() -> Iterator[Callable[..., Hosts]]:
+    """Call it with how many hosts are needed, and what all of them call themselves if not node0, node1, ...; once a
+    test."""
     with contextlib.ExitStack() as stack:
-        yield lambda count: stack.enter_context(made_hosts(count))
+        yield lambda count, called="": stack.enter_context(made_hosts(count, called))
 
 
 @contextlib.contextmanager
-def made_hosts(count: int) -> Iterator[Hosts]:
-    """That many, for as long as the block lasts."""
+def made_hosts(count: int, called: str = "") -> Iterator[Hosts]:
+    """Make this number of hosts, for as long as the block lasts."""
     tag = f"st{os.getpid()}"
     folder = Path(tempfile.mkdtemp(prefix=f"{tag}-", dir="/tmp"))
     each: list[Host] = []
@@ -164,6 +165,7 @@ def made_hosts(count: int) -> Iterator[Hosts]:
                 Host(
                     number=number,
                     name=f"node{number}",
+                    called=called or f"node{number}",
                     address=f"10.77.0.{10 + number}",
                     namespace=f"{tag}n{number}",
                     cable=f"p{number}",
@@ -191,7 +193,7 @@ def _do(*command: str) -> None:
 
 
 def _environ(home: Path, folder: Path) -> dict[str, str]:
-    """As of somebody who has just logged in, and what the search for leftovers needs."""
+    """The environment of a fresh login, and the variable by which leftover processes are found."""
     carried = {name: os.environ[name] for name in _CARRIED if name in os.environ}
     return {
         "HOME": str(home),
@@ -226,7 +228,7 @@ def python_of_anybody() -> tuple[str, Path]:
 
 
 def _write_commands(folder: Path, python: Path) -> None:
-    """What their user may type."""
+    """The words of the command that their user types."""
     source = Path(seatrial.__file__).parents[1]
     commands = folder / "bin"
     commands.mkdir()
@@ -258,6 +260,7 @@ def _wire(host: Host) -> None:
 def _write_etc(host: Host, each: Sequence[Host]) -> None:
     host.etc.mkdir()
     known = ["127.0.0.1 localhost", *(f"{other.address} {other.name}" for other in each)]
+    known += [f"{host.address} {host.called}"] if host.called != host.name else []
     (host.etc / "hosts").write_text("\n".join(known) + "\n")
     (host.etc / "resolv.conf").write_text("")
     (host.etc / "passwd").write_text(f"root:x:0:0::/root:/bin/sh\nrunner:x:{UID}:{UID}::{host.home}:/bin/bash\n")
@@ -280,8 +283,7 @@ def _start_sshd(host: Host, folder: Path) -> subprocess.Popen[bytes]:
         "PasswordAuthentication no",
         "AuthorizedKeysFile .ssh/authorized_keys",
         "MaxStartups 256",
-        # What a test run puts into the environment of all that it starts is inherited here only so. One line: of
-        # several the first counts.
+        # sshd passes on no variable of the test run without SetEnv. One line: sshd obeys only the first.
         " ".join(
             [
                 "SetEnv",

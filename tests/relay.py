@@ -1,6 +1,6 @@
 """A cable that takes its time, for hosts made from network namespaces: what netem would do, on kernels without it.
 
-The host's cable is replaced by two taps, one at its end and one at the switch; a process of its own reads the frames
+The host's cable is replaced by two taps, one at its end and one at the switch; a separate process reads the frames
 of each and writes them to the other when they are due.
 """
 
@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hosts import Host
 
-__all__ = ["slow_cable"]
-
 _TUNSETIFF = 0x400454CA
 _IFF_TAP, _IFF_NO_PI = 0x2, 0x1000
 _MOST_BYTES = 1 << 16
@@ -34,7 +32,7 @@ _READY_S = 10.0
 
 @contextlib.contextmanager
 def slow_cable(host: Host, delay_ms: float, *, only_with: Host | None = None) -> Iterator[None]:
-    """Each frame of the host takes so much longer, each way; with ``only_with`` only those between the two."""
+    """Delay each frame of the host, each way; with ``only_with`` only frames between the two."""
     host.ip("link", "del", "eth0")
     enter = ["nsenter", f"--net=/run/netns/{host.namespace}"]
     peer = only_with.address if only_with else ""

@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 import pytest
 
-from seatrial.cli import cli
+from seatrial.cli.click_app import cli
+from seatrial.cli.command import commands, options_of
+from seatrial.environment.identity import identify
 from seatrial.errors import SeatrialError
-from seatrial.launch import place
-from seatrial.launch.options import SUBCOMMANDS
-from seatrial.launch.train_request import resolve
-from seatrial.probe.identity import identify
 from seatrial.probe.torch_install import find_torch
+from seatrial.request.training_request import resolve
+from seatrial.targets import resources
 
 DOCS = Path(__file__).parents[1] / "docs"
 _find_torch = functools.cache(find_torch)
@@ -24,10 +24,11 @@ _ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
 
 def runnable(page: str) -> list[str]:
-    """Blocks that begin with ``# runs``, and indented lines that begin with the command."""
+    """Blocks that begin with ``# runs`` (``\\`` continues a line), and indented lines that begin with the command."""
     text = (DOCS / page).read_text(encoding="utf-8")
     blocks = re.findall(r"^```sh\n# runs\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    return [*"".join(blocks).splitlines(), *re.findall(r"^    (seatrial .*)$", text, re.MULTILINE)]
+    commands = re.sub(r" *\\\n *", " ", "".join(blocks))
+    return [*commands.splitlines(), *re.findall(r"^    (seatrial .*)$", text, re.MULTILINE)]
 
 
 def parse(line: str) -> tuple[dict[str, str], click.Context]:
@@ -52,7 +53,9 @@ def refusal(line: str) -> str | None:
     try:
         environ, context = parse(line)
         if context.command.name == "train":
-            values = {option.name: False if option.flag else option.default for option in SUBCOMMANDS["train"].options}
+            values = {
+                option.name: False if option.flag else option.default for option in options_of(commands()["train"])
+            }
             resolve({**values, **context.params, "device": "cpu"}, identify(environ), environ, debug=False)
     except (AssertionError, SeatrialError, click.ClickException) as error:
         return f"{line}: {error}"
@@ -62,14 +65,14 @@ def refusal(line: str) -> str | None:
 @pytest.fixture(autouse=True)
 def _ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each training looks for torch by starting its Python: the same one for all lines, so one answer will do."""
-    monkeypatch.setattr(place, "find_torch", _find_torch)
+    monkeypatch.setattr(resources, "find_torch", _find_torch)
 
 
 @pytest.mark.parametrize("page", ["coming-from.md", "training.md"])
 def test_every_command_of_a_page_can_be_typed(page: str) -> None:
     lines = runnable(page)
     assert len(lines) >= {"coming-from.md": 20, "training.md": 2}[page]
-    assert [told for told in map(refusal, lines) if told] == []
+    assert [message for message in map(refusal, lines) if message] == []
 
 
 @pytest.mark.parametrize(

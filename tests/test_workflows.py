@@ -1,4 +1,4 @@
-"""What GitHub is told to run: pinned, with no more rights than needed, and nothing of a stranger's in a shell."""
+"""The workflows of GitHub: pinned, with no more rights than needed, and nothing of a stranger's in a shell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import yaml
 
 _FOLDER = Path(__file__).parents[1] / ".github" / "workflows"
 _WRITES = {
-    ("images", "publish"): {"packages"},
+    ("images", "publish"): {"packages", "id-token", "attestations"},
+    ("release", "build"): {"id-token", "attestations"},
     ("release", "publish"): {"id-token"},
     ("release", "asset"): {"contents"},
 }
@@ -35,9 +36,9 @@ def test_actions_are_pinned(workflow: tuple[str, dict[str, Any], str]) -> None:
 
 
 def test_rights_are_few(workflow: tuple[str, dict[str, Any], str]) -> None:
-    name, told, _ = workflow
-    assert told["permissions"] == {}
-    for job, content in told["jobs"].items():
+    name, document, _ = workflow
+    assert document["permissions"] == {}
+    for job, content in document["jobs"].items():
         writes = {right for right, how in content["permissions"].items() if how == "write"}
         assert writes == _WRITES.get((name, job), set())
         assert content["timeout-minutes"] <= 60
@@ -59,3 +60,42 @@ def test_they_are_what_github_reads() -> None:
     files = map(str, sorted(_FOLDER.glob("*.yml")))
     done = subprocess.run([*command, *files], env={**os.environ, "PYTHONPATH": where}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_everything_published_is_attested() -> None:
+    """What is pushed or uploaded was named to the attestation before."""
+    release = yaml.safe_load((_FOLDER / "release.yml").read_text())["jobs"]
+    steps = release["build"]["steps"]
+    attested = next(step for step in steps if step.get("uses", "").startswith("actions/attest-build-provenance@"))
+    assert attested["with"] == {"subject-checksums": "SHA256SUMS"}
+    sums = next(step["run"] for step in steps if "SHA256SUMS" in step.get("run", ""))
+    assert "seatrial.pyz" in sums
+    assert "cd dist" in sums
+    assert "SHA256SUMS" in release["asset"]["steps"][-1]["run"]
+    images = yaml.safe_load((_FOLDER / "images.yml").read_text())["jobs"]["publish"]["steps"]
+    assert [step.get("name") for step in images][-2:] == ["Push", "Attest where it was built"]
+
+
+def test_bases_of_images_are_named_by_digest() -> None:
+    images = yaml.safe_load((_FOLDER / "images.yml").read_text())
+    build = next(step["run"] for step in images["jobs"]["publish"]["steps"] if step.get("name") == "Build")
+    for name in ("BASE_IMAGE", "LAUNCHER_BASE_IMAGE"):
+        assert f'--build-arg "{name}=$(digest "${name}")"' in build
+        assert images["env"][name]
+    for file in ("Dockerfile", "deploy/images/Dockerfile"):
+        assert "LABEL org.opencontainers.image.base.name=${BASE_IMAGE}" in (_FOLDER.parents[1] / file).read_text()
+
+
+@pytest.mark.parametrize("name", ["run", "build", "mpi", "dev", "torch"])
+def test_requirements_have_a_digest_for_each_version_that_we_test_with(name: str) -> None:
+    root = _FOLDER.parents[1]
+    text = (root / "requirements" / f"{name}.txt").read_text().replace("\\\n", " ")
+    tested = dict(re.findall(r"^([\w.-]+)==(\S+)$", (root / "constraints.txt").read_text(), re.MULTILINE))
+    tested = {package.lower().replace("_", "-"): version for package, version in tested.items()}
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    assert lines
+    for line in lines:
+        package, version = re.match(r"([a-z0-9-]+)==(\S+)", line).groups()  # type: ignore[union-attr]
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", line), package
+        if package != "colorama":  # for Windows, of click
+            assert tested.get(package) == version

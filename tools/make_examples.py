@@ -8,13 +8,11 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from seatrial.launch.pyz import parse
-from seatrial.launch.request import job_of, request_of
-from seatrial.launch.targets import would_start
-from seatrial.launch.train_request import resolve
-from seatrial.probe.identity import Identity
-
-__all__ = ["EXAMPLES", "FOLDER", "text_of"]
+from seatrial.cli.argparse_app import parse
+from seatrial.environment.identity import Identity
+from seatrial.request.training_request import resolve
+from seatrial.request.trial_request import job_of, request_of
+from seatrial.targets.registry import dry_run_lines
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "examples"
 _IMAGE = "registry.example.com/ml/train:1"
@@ -52,7 +50,7 @@ def text_of(name: str) -> str:
     command, *typed = shlex.split(f"{EXAMPLES[name]} {common}")
     values = parse("seatrial", command, typed)
     if command == "run":
-        lines = would_start(job_of(request_of(values), _NOBODY, None)[0], values["out"])
+        lines = dry_run_lines(job_of(request_of(values), _NOBODY, None)[0], values["out"])
     else:
         lines = resolve(values, _NOBODY, {}, debug=False).dry_run()
     documents = "\n".join(lines).split("---\n")
@@ -61,9 +59,9 @@ def text_of(name: str) -> str:
     head = [
         f"# Printed by: seatrial {EXAMPLES[name]}",
         f"#   {common}",
-        "# but for its Secret, which is another one in each run; before this is applied:",
+        "# without its Secret, which is a fresh one for each run; before you apply this file:",
         '#   kubectl create secret generic example --from-literal=token="$(openssl rand -hex 24)"',
-        "# Made by tools/make_examples.py.",
+        "# Written by tools/make_examples.py.",
     ]
     return "\n".join(head) + "\n" + "".join(f"---\n{document.rstrip()}\n" for document in kept)
 

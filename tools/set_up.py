@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 _VENV = Path(".venv")
 _PYTHON = str(_VENV / "bin" / "python")
-_HAS_PIP = "import pip, sys; sys.exit(sys.version_info < (3, 11))"
+_HAS_PIP = "import pip, sys; sys.exit(sys.version_info < (3, 10))"
 # Pre-releases such as 2.4.0a0, which the images of vendors carry, count.
 _HAS_TORCH = "import torch, sys; sys.exit(tuple(int(part) for part in torch.__version__.split('.')[:2]) < (2, 4))"
 
@@ -31,7 +31,7 @@ def main() -> None:
         _install_torch()
     elif sys.argv[1:] == ["dev"]:
         _say("installing what checks and tests")
-        _pip("--group", "dev")
+        _pip_hashed("dev")
     else:
         sys.exit("usage: set_up.py run | dev")
 
@@ -56,17 +56,23 @@ def _make_venv() -> None:
 
 
 def _install_seatrial() -> None:
-    # Dependency groups and build constraints need a newer pip than many Pythons bring.
     _say("installing seatrial and what it needs")
-    _pip("pip")
-    _pip("--build-constraint", "constraints.txt", "--editable", ".")
+    _pip_hashed("build")
+    _pip_hashed("run")
+    _pip("--no-deps", "--no-build-isolation", "--editable", ".")
 
 
 def _install_torch() -> None:
     if _succeeds(_PYTHON, _HAS_TORCH):
         return
     _say("installing torch; this may take minutes (TORCH_PIP_ARGS chooses the index)")
+    _pip_hashed("torch")
     _pip("torch", *shlex.split(os.environ.get("TORCH_PIP_ARGS", "")))
+
+
+def _pip_hashed(name: str) -> None:
+    """Install from requirements/NAME.txt: only files with the SHA-256 that is written there."""
+    _pip("--require-hashes", "--requirement", f"requirements/{name}.txt")
 
 
 def _pip(*arguments: str) -> None:

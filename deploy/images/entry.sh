@@ -1,6 +1,7 @@
 #!/bin/sh
-# The start of the image of the root Dockerfile. Docker makes a folder for `-v "$PWD/reports:/reports"` that belongs to
-# root. Started as root, we give it to user 10001, or become whom it belongs to, and give all rights away.
+# Entry point of the image of the root Dockerfile. For `-v "$PWD/reports:/reports"` Docker makes a folder of root. As
+# root, this script gives that folder to user 10001, or becomes its owner if that is another user, and drops all
+# privileges.
 set -eu
 if [ "$(id -u)" = 0 ]; then
   user=$(stat -c %u /reports)

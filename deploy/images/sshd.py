@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""An sshd without root, in a container: who may come, is told; a host key is made, and printed as known_hosts wants it.
+"""An sshd without root, in a container. It makes a host key and prints it as a line for known_hosts.
 
     trial-sshd --port 2222 "ssh-ed25519 AAAA... me@here"
 
-What the container has in its environment, PATH and LD_LIBRARY_PATH of the image among it, a session has too: sshd by
-itself would drop it.
+Logins get the environment of the container, including PATH and LD_LIBRARY_PATH of the image; sshd would drop it by
+default. The arguments are the public keys that may log in.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-_SESSIONS_OWN = {"HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "USER", "_"}
-"""What sshd or the shell sets itself."""
+_SET_AT_LOGIN = {"HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "USER", "_"}
+"""Variables that sshd or the shell sets itself."""
 _SETTINGS = {
     "PidFile": "none",
     "UsePAM": "no",
@@ -33,9 +33,9 @@ _SETTINGS = {
 
 
 def main() -> None:
-    """Become sshd; does not return."""
-    told = _arguments()
-    # Root would not be let in with the sshd of a user, nor does anybody need to be root here.
+    """Replace this process by sshd; does not return."""
+    arguments = _arguments()
+    # The sshd of a user cannot log in root, and nothing here needs root.
     if os.geteuid() == 0:
         sys.exit("trial-sshd: do not run it as root; leave --user out, or name another user.")
     sshd = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
@@ -44,40 +44,41 @@ def main() -> None:
     folder = Path.home() / ".ssh"
     folder.mkdir(mode=0o700, exist_ok=True)
     keys = folder / "authorized_keys"
-    keys.write_text("".join(f"{key}\n" for key in told.key), encoding="utf-8")
+    keys.write_text("".join(f"{key}\n" for key in arguments.key), encoding="utf-8")
     keys.chmod(0o600)
     host_key = folder / "host_key"
     if not host_key.exists():
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(host_key)], check=True)
     file = folder / "sshd_config"
-    file.write_text(config(told.port, told.listen, host_key, os.environ), encoding="utf-8")
+    file.write_text(config(arguments.port, arguments.listen, host_key, os.environ), encoding="utf-8")
     kind, public, *_ = host_key.with_suffix(".pub").read_text(encoding="utf-8").split()
-    print(f"[{told.name}]:{told.port} {kind} {public}", flush=True)
+    print(f"[{arguments.name}]:{arguments.port} {kind} {public}", flush=True)
     os.execv(sshd, [sshd, "-D", "-e", "-f", str(file)])
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="trial-sshd", description="An sshd without root, for seatrial --on ssh.")
-    parser.add_argument("key", nargs="+", help="A public key that may come: the line of an id_ed25519.pub.")
+    parser.add_argument("key", nargs="+", help="A public key that may log in: the line of an id_ed25519.pub.")
     parser.add_argument("--port", type=int, default=2222, help="A port that is free on the host; default: 2222.")
     parser.add_argument("--listen", default="0.0.0.0", metavar="ADDRESS", help="Default: all addresses of the host.")
-    parser.add_argument("--name", default=platform.node(), help="The host as others call it; default: its own name.")
-    told = parser.parse_args()
-    for key in told.key:
+    parser.add_argument("--name", default=platform.node(), help="Host name for its clients; default: its own.")
+    arguments = parser.parse_args()
+    for key in arguments.key:
         if len(key.split()) < 2 or "\n" in key or not key.split()[0].startswith(("ssh-", "ecdsa-", "sk-")):
-            parser.error(f"{key[:40]!r} is no public key; give the line of an id_ed25519.pub, in quotes.")
-    if not 1024 <= told.port <= 65535:
-        parser.error(f"--port {told.port}: from 1024 to 65535, as it is opened without root.")
-    return told
+            parser.error(f"{key[:40]!r} is not a public key; give the line of an id_ed25519.pub, in quotes.")
+    if not 1024 <= arguments.port <= 65535:
+        parser.error(f"--port {arguments.port}: expected 1024 to 65535, since it is opened without root.")
+    return arguments
 
 
 def config(port: int, listen: str, host_key: Path, environ: Mapping[str, str]) -> str:
-    """The text of sshd_config."""
+    """Return the text of sshd_config."""
     settings = {"Port": str(port), "ListenAddress": listen, "HostKey": str(host_key), **_SETTINGS}
-    told = [f"{name}={value}" for name, value in environ.items() if name not in _SESSIONS_OWN and "\n" not in value]
-    quoted = ['"' + each.replace("\\", "\\\\").replace('"', '\\"') + '"' for each in told]
+    passed = {name: value for name, value in environ.items() if name not in _SET_AT_LOGIN and "\n" not in value}
+    variables = [f"{name}={value}" for name, value in passed.items()]
+    quoted = ['"' + variable.replace("\\", "\\\\").replace('"', '\\"') + '"' for variable in variables]
     if quoted:
-        # On one line: of several, sshd takes the first.
+        # On one line, since sshd uses only the first SetEnv.
         settings["SetEnv"] = " ".join(quoted)
     return "".join(f"{name} {value}\n" for name, value in settings.items())
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["main"]
-
 
 def main() -> None:
-    """The command line; Ctrl-C while it is still being imported ends it as Ctrl-C does later."""
+    """Run the command line. Ctrl-C during its import ends the process as Ctrl-C does later: exit code 130."""
     try:
-        from seatrial.cli import main as carry_out
+        from seatrial.cli.click_app import main as run_command_line
     except KeyboardInterrupt:
-        sys.stderr.write("\nseatrial: stopped.\n")
+        sys.stderr.write("\nseatrial: interrupted.\n")
         sys.exit(130)
-    carry_out()
+    run_command_line()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@
 Importing registers the backend; MPI itself is initialised with the first group. docs/mpi.md has a whole example.
 """
 
-from seatrial.worker.mpi import BACKEND, register, transport
+from seatrial.mpi_backend.register import BACKEND, register, transport
 
 __all__ = ["BACKEND", "transport"]
 

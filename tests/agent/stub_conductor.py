@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from seatrial.verdict.handshake import proof
-from seatrial.verdict.wire import Decoder, encode
+from seatrial.protocol.handshake import proof
+from seatrial.protocol.line_tags import LineTags
+from seatrial.protocol.wire import Decoder, encode
 
 __all__ = ["TOKEN", "StubConductor"]
 
@@ -22,30 +23,38 @@ TOKEN = "the-token"
 class StubConductor:
     """Listens, starts one agent, and has its one conversation."""
 
-    def __init__(self, keep: Path) -> None:
+    def __init__(self, keep: Path, *, starts_programs: bool = True) -> None:
         self.keep = keep
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.settimeout(20)
             environ = {**os.environ, "SEATRIAL_CONTROL": f"127.0.0.1:{listener.getsockname()[1]}"}
             environ |= {"SEATRIAL_TOKEN": TOKEN, "SEATRIAL_NODE_RANK": "0", "SEATRIAL_KEEP": str(keep)}
-            self.agent = subprocess.Popen([sys.executable, "-m", "seatrial.agent.main"], env=environ)
+            environ |= {"SEATRIAL_PROGRAM": "1"} if starts_programs else {}
+            self.agent = subprocess.Popen([sys.executable, "-m", "seatrial.agent.agent_main"], env=environ)
             self.connection, _ = listener.accept()
+        (self.agent_pid,) = _children(self.agent.pid)  # the guardian's only child
         self.connection.settimeout(30)
         self.heard: list[dict[str, Any]] = []
+        self.tags: LineTags | None = None
+        self._tags_heard: LineTags | None = None
         self._decoder = Decoder()
         self._lines = self.connection.makefile("rb")
         self.hello = self.until_kind("hello")
-        told = proof(TOKEN, "conductor", self.hello["nonce"], "c", 0)
-        self.send({"kind": "proof", "challenge": "c", "proof": told})
+        own_proof = proof(TOKEN, "conductor", self.hello["nonce"], "c", 0)
+        self.send({"kind": "proof", "challenge": "c", "proof": own_proof})
         self.proof = self.until_kind("proof")
+        self.tags = LineTags(TOKEN, "conductor", self.hello["nonce"], "c", 0)
+        self._tags_heard = LineTags(TOKEN, "agent", self.hello["nonce"], "c", 0)
 
     def send(self, *messages: dict[str, Any]) -> None:
         for message in messages:
-            self.connection.sendall(b"".join(encode(message)))
+            self.connection.sendall(b"".join(self.tags.add(line) if self.tags else line for line in encode(message)))
 
     def until(self, wanted: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         """The next message that is wanted; all that came before it is kept in ``heard``."""
-        for line in self._lines:
+        for received in self._lines:
+            line = self._tags_heard.remove(received.rstrip(b"\n")) if self._tags_heard else received
+            assert line is not None, "a tag of the agent is wrong"
             message = self._decoder.line(line)
             if message is not None:
                 self.heard.append(message)
@@ -85,11 +94,14 @@ class StubConductor:
 
     def ranks(self) -> list[int]:
         """Process ids of the agent's children."""
-        text = Path(f"/proc/{self.agent.pid}/task/{self.agent.pid}/children").read_text()
-        return [int(pid) for pid in text.split()]
+        return _children(self.agent_pid)
 
     def close(self) -> None:
         self._lines.close()
         self.connection.close()
         self.agent.kill()
         self.agent.wait()
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from agent.stub_conductor import TOKEN, StubConductor
 
-from seatrial.probe.process import look
-from seatrial.verdict.handshake import proves
+from seatrial.probe.process import read_process
+from seatrial.protocol.handshake import proves
+from seatrial.protocol.wire import encode
 
-_START: dict[str, Any] = {"kind": "start", "run": "x", "gen": 0, "ranks": [[0, 1]], "places": [[0, 0], [1, 1]]}
-_START |= {"device": "cpu", "backend": "auto", "env": {}, "planted": []}
+_START: dict[str, Any] = {"kind": "start_workers", "run": "x", "gen": 0, "ranks": [[0, 1]], "places": [[0, 0], [1, 1]]}
+_START |= {"device": "cpu", "backend": "auto", "interface": "", "env": {}, "planted": []}
 
 
 @pytest.fixture
@@ -30,10 +31,10 @@ def conductor(tmp_path: Path) -> Iterator[StubConductor]:
 
 
 def _gone(pids: list[int]) -> bool:
-    return len(pids) == 2 and all((seen := look(pid)) is None or seen.state in "ZX" for pid in pids)
+    return len(pids) == 2 and all((seen := read_process(pid)) is None or seen.state in "ZX" for pid in pids)
 
 
-def test_it_says_hello_and_nothing_else_before_it_is_welcome(conductor: StubConductor) -> None:
+def test_hello_is_all_that_it_sends_before_the_welcome(conductor: StubConductor) -> None:
     hello = conductor.hello
     assert hello["node_rank"] == 0
     assert proves(conductor.proof["proof"], TOKEN, "agent", hello["nonce"], "c", 0)
@@ -45,10 +46,10 @@ def test_it_says_hello_and_nothing_else_before_it_is_welcome(conductor: StubCond
     assert conductor.hear_out() == 0
     assert {message["kind"] for message in conductor.heard} <= {"hello", "proof", "node", "time", "status", "end"}
     assert conductor.kept() == conductor.of("node") + conductor.of("end")
-    assert conductor.of("end")[0]["told"] is False
+    assert conductor.of("end")[0]["by_signal"] is False
 
 
-def test_it_asks_for_the_time_again_and_again_until_it_has_asked_enough(conductor: StubConductor) -> None:
+def test_it_asks_for_the_time_eight_times(conductor: StubConductor) -> None:
     conductor.send({"kind": "welcome", "run": "x"})
     asked = []
     for _ in range(8):
@@ -62,7 +63,7 @@ def test_it_asks_for_the_time_again_and_again_until_it_has_asked_enough(conducto
     assert len(conductor.of("time")) == 8
 
 
-def test_ranks_of_a_whole_trial_killed_hanging_stopped_and_quitting(conductor: StubConductor) -> None:
+def test_a_trial_with_killed_hanging_and_stopped_ranks(conductor: StubConductor) -> None:
     """One start of torch for all that needs the real worker."""
     conductor.send({"kind": "welcome", "run": "x"})
     conductor.send({**_START, "ranks": [[0, 3]], "places": [[n, n] for n in range(4)], "planted": ["hang@bootstrap:0"]})
@@ -81,16 +82,16 @@ def test_ranks_of_a_whole_trial_killed_hanging_stopped_and_quitting(conductor: S
     conductor.until_phase(0, "bootstrap/begin store")
     os.kill(pids[1], signal.SIGSTOP)
     conductor.until(lambda message: message["kind"] == "status" and message["ranks"]["1"][0] == "T")
-    conductor.send({"kind": "peek", "ranks": [0, 3]})
-    peeked = conductor.until_kind("stack")
-    assert peeked["rank"] == 0
-    assert "worker/inject.py" in peeked["text"]
-    assert "worker/main.py" in peeked["text"]
+    conductor.send({"kind": "dump_stack", "ranks": [0, 3]})
+    stack = conductor.until_kind("stack")
+    assert stack["rank"] == 0
+    assert "rank/faults.py" in stack["text"]
+    assert "worker/worker_main.py" in stack["text"]
 
     conductor.send({"kind": "kill", "gen": 0, "stacks": [0, 1]})
     assert conductor.until_kind("killed")["gen"] == 0
     stacks = {event["rank"]: event for event in conductor.of("stack")[1:]}
-    assert "worker/inject.py" in stacks[0]["text"]
+    assert "rank/faults.py" in stacks[0]["text"]
     assert (stacks[1]["state"], stacks[1]["text"]) == ("T", "")
     exits = {event["rank"]: (event["code"], event["ours"]) for event in conductor.of("exit")}
     assert exits == {0: (-9, True), 1: (-9, True), 2: (-9, True), 3: (-9, False)}
@@ -125,17 +126,18 @@ def test_ranks_that_are_killed_while_they_start(conductor: StubConductor, stacks
     assert {event["rank"] for event in conductor.of("stack")} == set(stacks)
 
 
-def test_a_death_that_the_agent_meets_together_with_the_order_to_kill(conductor: StubConductor) -> None:
+def test_a_death_that_arrives_with_the_kill_command(conductor: StubConductor) -> None:
     conductor.send({"kind": "welcome", "run": "x"}, _START)
     conductor.until_both_are_up()
     pids = conductor.ranks()
-    conductor.agent.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, conductor.agent.pid, os.WSTOPPED | os.WNOWAIT)
+    os.kill(conductor.agent_pid, signal.SIGSTOP)
+    while (seen := read_process(conductor.agent_pid)) is not None and seen.state != "T":
+        pass
     conductor.send({"kind": "kill", "gen": 0, "stacks": []})
     os.kill(pids[0], signal.SIGKILL)
-    while not ((seen := look(pids[0])) is None or seen.state in "ZX"):
+    while not ((seen := read_process(pids[0])) is None or seen.state in "ZX"):
         pass
-    conductor.agent.send_signal(signal.SIGCONT)
+    os.kill(conductor.agent_pid, signal.SIGCONT)
     conductor.until_kind("killed")
     assert {(event["code"], event["ours"]) for event in conductor.of("exit")} == {(-9, False), (-9, True)}
     conductor.send({"kind": "stop"})
@@ -162,8 +164,53 @@ def test_without_its_conductor_it_ends_its_ranks_and_itself(conductor: StubCondu
     assert "lost the control connection" in kept[-4]["text"]
 
 
-def test_a_conductor_that_is_none_is_left(conductor: StubConductor) -> None:
+def test_a_peer_that_is_no_conductor_is_left(conductor: StubConductor) -> None:
     conductor.connection.sendall(b"x" * 100_000)
+    assert conductor.agent.wait(20) == 3
+
+
+def test_an_injected_command_is_not_obeyed(conductor: StubConductor, tmp_path: Path) -> None:
+    conductor.send({"kind": "welcome", "run": "x"})
+    conductor.until_kind("node")
+    written = tmp_path / "written"
+    program = {"argv": ["touch", str(written)], "args": [], "spawns": 0, "watched": False, "cwd": "/", "shown": []}
+    program |= {"world_size": 1, "nnodes": 1, "group_rank": 0, "master_addr": "127.0.0.1", "master_port": 1}
+    start = {"kind": "start_program", "run": "x", "gen": 0, "places": [[0, 0]], "env": {}, "program": program}
+    # Somebody in the path has passed the handshake on, and knows no token.
+    conductor.connection.sendall(b"".join(encode(start)))
+    assert conductor.agent.wait(20) == 3
+    assert not written.exists()
+    note = next(event for event in conductor.kept() if event["kind"] == "note")
+    assert "changed, repeated or left out on the way" in note["text"]
+
+
+def test_an_agent_of_a_trial_starts_no_program(tmp_path: Path) -> None:
+    conductor = StubConductor(tmp_path, starts_programs=False)
+    try:
+        written = tmp_path / "written"
+        program = {"argv": ["touch", str(written)], "args": [], "spawns": 0, "watched": False, "cwd": "/", "shown": []}
+        program |= {"world_size": 1, "nnodes": 1, "group_rank": 0, "master_addr": "127.0.0.1", "master_port": 1}
+        start = {"kind": "start_program", "run": "x", "gen": 0, "places": [[0, 0]], "env": {}, "program": program}
+        conductor.send({"kind": "welcome", "run": "x"}, start)
+        assert conductor.hear_out() == 3
+        assert not written.exists()
+        assert "was asked to start a program" in conductor.of("note")[-1]["text"]
+        assert conductor.kept()[-2] == conductor.of("note")[-1]
+    finally:
+        conductor.close()
+
+
+def test_its_token_is_not_in_proc(conductor: StubConductor) -> None:
+    conductor.send({"kind": "welcome", "run": "x"}, _START)
+    conductor.until_both_are_up()
+    for pid in (conductor.agent.pid, conductor.agent_pid, *conductor.ranks()):
+        assert TOKEN.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def test_a_repeated_command_is_not_obeyed(conductor: StubConductor) -> None:
+    assert conductor.tags is not None
+    (welcome,) = (conductor.tags.add(line) for line in encode({"kind": "welcome", "run": "x"}))
+    conductor.connection.sendall(welcome + welcome)
     assert conductor.agent.wait(20) == 3
 
 
@@ -174,7 +221,7 @@ def test_a_signal_ends_it_in_order(conductor: StubConductor) -> None:
     conductor.agent.send_signal(signal.SIGTERM)
     assert conductor.hear_out() == 3
     assert _gone(pids)
-    assert conductor.of("end")[-1]["told"] is True
+    assert conductor.of("end")[-1]["by_signal"] is True
     assert "signal 15" in conductor.of("note")[0]["text"]
     assert [event["ours"] for event in conductor.of("exit")] == [True, True]
 
@@ -191,7 +238,7 @@ def test_its_ranks_do_not_outlive_it(conductor: StubConductor) -> None:
 
 
 @pytest.mark.parametrize("missing", ["SEATRIAL_CONTROL", "SEATRIAL_TOKEN", "SEATRIAL_NODE_RANK"])
-def test_an_agent_started_by_hand_is_told_what_is_missing(missing: str) -> None:
+def test_an_agent_started_by_hand_names_the_missing_variable(missing: str) -> None:
     environ = {"SEATRIAL_CONTROL": "127.0.0.1:1", "SEATRIAL_TOKEN": TOKEN, "SEATRIAL_NODE_RANK": "0"}
     del environ[missing]
     code, text = _agent(environ)
@@ -210,7 +257,7 @@ def test_a_controller_that_cannot_be_reached_is_named() -> None:
 
 def _agent(environ: dict[str, str]) -> tuple[int, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SEATRIAL_") or "TEST" in name}
-    command = [sys.executable, "-m", "seatrial.agent.main"]
+    command = [sys.executable, "-m", "seatrial.agent.agent_main"]
     done = subprocess.run(command, env={**clean, **environ}, capture_output=True, text=True, timeout=50, check=False)
     assert "Traceback" not in done.stderr
     assert done.stdout == ""

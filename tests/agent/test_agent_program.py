@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import signal
 import socket
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,13 @@ from typing import Any
 import pytest
 from agent.stub_conductor import StubConductor
 
-from seatrial.agent.program import Relay, free_port
-from seatrial.probe.process import look
+from seatrial.agent.program_ranks import Relay
+from seatrial.probe.process import read_process
+from seatrial.util.ports import free_port
 
 _PROGRAM: dict[str, Any] = {"watched": False, "shown": [0, 1], "world_size": 4, "group_rank": 1, "nnodes": 2}
 _PROGRAM |= {"master_addr": "10.0.0.1", "master_port": 5000, "args": [], "spawns": 0, "cwd": "/no/such"}
+_PROGRAM |= {"max_restarts": 0}
 
 
 @pytest.fixture
@@ -31,7 +35,7 @@ def conductor(tmp_path: Path) -> Iterator[StubConductor]:
 def start(conductor: StubConductor, code: str, **changes: Any) -> None:
     """Two ranks that each execute this code."""
     program = {**_PROGRAM, "argv": [sys.executable, "-c", code], **changes}
-    command = {"kind": "start", "run": "x", "gen": 0, "places": [[2, 0], [3, 1]], "env": {}}
+    command = {"kind": "start_program", "run": "x", "gen": 0, "places": [[2, 0], [3, 1]], "env": {}}
     conductor.send({**command, "program": {**program, "shown": [rank + 2 for rank in program["shown"]]}})
 
 
@@ -40,7 +44,7 @@ def until_shown(conductor: StubConductor, text: str) -> None:
         conductor.until_kind("output")
 
 
-def test_each_rank_gets_its_place_nothing_of_ours_and_its_end_is_told(conductor: StubConductor) -> None:
+def test_the_environment_and_the_exit_of_each_rank(conductor: StubConductor) -> None:
     code = (
         "import os, sys; names = sorted(os.environ)\n"
         "print(*(os.environ[n] for n in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE', 'GROUP_RANK',"
@@ -59,7 +63,7 @@ def test_each_rank_gets_its_place_nothing_of_ours_and_its_end_is_told(conductor:
         for rank in (2, 3)
     }
     assert [shown[rank][0] for rank in (2, 3)] == ["2 0 4 2 1 10.0.0.1 5000", "3 1 4 2 1 10.0.0.1 5000"]
-    assert shown[2][1] == "SEATRIAL_KEEP"
+    assert shown[2][1] == ""
     assert shown[2][2] == "[0, 1, 2, 3] True"  # the last is the listing's own
     assert shown[2][3].startswith("int")
     exits = {event["rank"]: event for event in conductor.of("exit")}
@@ -68,7 +72,7 @@ def test_each_rank_gets_its_place_nothing_of_ours_and_its_end_is_told(conductor:
     assert (conductor.keep / "rank3.gen0.log").read_text().splitlines() == shown[3]
 
 
-def test_arguments_with_places_are_those_of_each_rank(conductor: StubConductor) -> None:
+def test_each_rank_fills_the_placeholders(conductor: StubConductor) -> None:
     args = ["{rank}:{local_rank}", "{node_rank}/{nnodes}", "{nproc_per_node}", "{master_addr}:{master_port}"]
     args += ["{{rank}}", "{Rank}", '{"a": {rank}}', "{{{rank}}}"]
     code = "import os, sys; print(*sys.argv[1:], os.environ['OMP_NUM_THREADS'], sep='|')"
@@ -77,13 +81,13 @@ def test_arguments_with_places_are_those_of_each_rank(conductor: StubConductor) 
         while len(conductor.of("exit")) < (2 if spawns == 0 else 4):
             conductor.until_kind("exit")
     shown = [line for said in conductor.of("output") if said["rank"] == 3 for line in said["lines"]]
-    told = ["3:1|1/2|2|10.0.0.1:5000", '|{rank}|{Rank}|{"a": 3}|{{rank}}|']
-    assert shown[0].startswith("".join(told))
+    expected = ["3:1|1/2|2|10.0.0.1:5000", '|{rank}|{Rank}|{"a": 3}|{{rank}}|']
+    assert shown[0].startswith("".join(expected))
     assert shown[1].startswith("3:1|1/2|4096|")
     assert shown[1].endswith("|1"), "what it starts shares the cores"
 
 
-def test_terminate_reaches_the_rank_and_not_what_it_started(conductor: StubConductor) -> None:
+def test_terminate_reaches_the_rank_and_not_its_children(conductor: StubConductor) -> None:
     code = (
         "import signal, subprocess, sys, time\n"
         "child = subprocess.Popen(['sleep', '600'])\n"
@@ -100,12 +104,12 @@ def test_terminate_reaches_the_rank_and_not_what_it_started(conductor: StubCondu
     # What a rank started is ended with it: the fixture of all tests fails if one is left.
 
 
-def test_deaths_are_told_in_their_order(conductor: StubConductor) -> None:
+def test_deaths_are_reported_in_their_order(conductor: StubConductor) -> None:
     code = (
         "import os, time; rank = int(os.environ['RANK'])\n"
         "print('pid', os.getpid(), flush=True)\n"
         "if rank == 3: time.sleep(600)\n"
-        "path = os.environ['SEATRIAL_KEEP'] + '/go'\n"
+        f"path = {str(conductor.keep / 'go')!r}\n"
         "while not os.path.exists(path): time.sleep(0.001)\n"
         "other = int(open(path).read()); os.kill(other, 9)\n"
         "try:\n    while open(f'/proc/{other}/stat').read().rpartition(')')[2].split()[0] != 'Z': pass\n"
@@ -138,27 +142,27 @@ def test_programs_do_not_outlive_their_agent(conductor: StubConductor) -> None:
     assert conductor.hear_out() == -signal.SIGKILL
 
 
-def test_a_signal_is_told_to_the_conductor_first_and_a_second_one_ends_all(conductor: StubConductor) -> None:
+def test_a_first_signal_is_reported_and_a_second_ends_all(conductor: StubConductor) -> None:
     start(conductor, "import time; print('up', flush=True); time.sleep(600)")
     until_shown(conductor, "up")
     pids = conductor.ranks()
     conductor.agent.send_signal(signal.SIGTERM)
     assert conductor.until_kind("signal")["number"] == signal.SIGTERM
-    assert all(look(pid) for pid in pids)
+    assert all(read_process(pid) for pid in pids)
     conductor.agent.send_signal(signal.SIGTERM)
     assert conductor.hear_out() == 3
     assert [event["ours"] for event in conductor.of("exit")] == [True, True]
 
 
-def test_it_names_a_port_that_is_free(conductor: StubConductor) -> None:
+def test_the_port_that_it_names_is_free(conductor: StubConductor) -> None:
     conductor.send({"kind": "port", "gen": 4})
-    told = conductor.until_kind("port")
-    assert (told["gen"], told["address"]) == (4, "127.0.0.1")
-    with socket.create_server(("", told["port"])):
-        assert free_port() != told["port"]
+    answer = conductor.until_kind("port")
+    assert (answer["gen"], answer["address"]) == (4, "127.0.0.1")
+    with socket.create_server(("", answer["port"])):
+        assert free_port() != answer["port"]
 
 
-def test_all_output_is_in_the_file_and_what_is_shown_is_bounded(conductor: StubConductor) -> None:
+def test_the_log_has_all_output_and_the_relay_is_bounded(conductor: StubConductor) -> None:
     start(conductor, "import os\nfor n in range(60000): print(f'line {n:06}', 'x' * 300)\nos.write(1, b'no end')")
     while len(conductor.of("exit")) < 2:
         conductor.until_kind("exit")
@@ -166,24 +170,97 @@ def test_all_output_is_in_the_file_and_what_is_shown_is_bounded(conductor: StubC
     assert len(text) == 60000 * 313 + 6
     assert text.endswith(b"no end")
     shown = [said for said in conductor.of("output") if said["rank"] == 2]
-    told = sum(len(said["lines"]) for said in shown)
-    assert told + sum(said["left_out"] for said in shown) == 60001
-    assert 200 < told < 20000
+    forwarded = sum(len(said["lines"]) for said in shown)
+    assert forwarded + sum(said["left_out"] for said in shown) == 60001
+    assert 200 < forwarded < 20000
 
 
-def test_without_a_folder_the_last_of_the_output_is_sent_at_the_end(conductor: StubConductor) -> None:
+def _output(conductor: StubConductor, rank: int) -> bytes:
+    """What the pieces of a rank give together; none is missing."""
+    output, pieces = b"", [log for log in conductor.of("log") if log["rank"] == rank]
+    for log in pieces:
+        assert log["at"] == len(output)
+        output += zlib.decompress(base64.b64decode(log["data"]))
+    assert [log["last"] for log in pieces] == [*([False] * (len(pieces) - 1)), True]
+    return output
+
+
+def test_without_a_folder_the_whole_output_is_sent(conductor: StubConductor) -> None:
     conductor.until_kind("node")  # it has made its file
     shutil.rmtree(conductor.keep)
-    start(conductor, "import os\nfor n in range(2000): print(f'line {n:06}', 'x' * 300)\nos.write(1, b'no end')")
+    code = "import os\nfor n in range(9000): print(f'line {n:06}', 'x' * 300)\nos.write(1, b'no \\xff end')"
+    start(conductor, code)
     while len(conductor.of("exit")) < 2:
         conductor.until_kind("exit")
-    assert conductor.of("log") == []
     conductor.send({"kind": "stop"})
     assert conductor.hear_out() == 0
-    logs = {log["name"]: log["text"] for log in conductor.of("log")}
-    assert sorted(logs) == ["rank2.gen0.log", "rank3.gen0.log"]
-    assert {len(text) for text in logs.values()} == {1 << 18}
-    assert all(text.endswith("x\nno end") for text in logs.values())
+    expected = "".join(f"line {n:06} {'x' * 300}\n" for n in range(9000)).encode() + b"no \xff end"
+    assert _output(conductor, 2) == _output(conductor, 3) == expected
+
+
+def test_output_is_sent_while_the_rank_runs(conductor: StubConductor) -> None:
+    """So that it is there when the node is lost."""
+    conductor.until_kind("node")
+    shutil.rmtree(conductor.keep)
+    start(conductor, "import time\nprint('begun', flush=True)\ntime.sleep(600)")
+    piece = conductor.until_kind("log")
+    assert zlib.decompress(base64.b64decode(piece["data"])) == b"begun\n"
+    assert not piece["last"]
+
+
+def test_where_ranks_are_that_stand_still(conductor: StubConductor) -> None:
+    """The first waits for a child that sleeps; the second prints now and then, so the node does not stand still."""
+    code = (
+        "import os, subprocess, sys, time\nprint('begins')\nsys.stdout.write('step 5')\n"
+        "if os.environ['RANK'] == '2': subprocess.run(['sleep', '600'])\n"
+        "while not os.path.exists('quiet'): time.sleep(0.3); print('works')\n"
+        "print('is quiet')\ntime.sleep(600)"
+    )
+    start(conductor, code, cwd=str(conductor.keep))
+    until_shown(conductor, "begins")
+    for _ in range(8):  # one a second
+        assert conductor.until_kind("status")["still_s"] < 5
+    (conductor.keep / "quiet").touch()
+    conductor.until(lambda message: message["kind"] == "status" and message["still_s"] > 6)
+    conductor.send({"kind": "dump_stack", "ranks": [2, 3, 0]})
+    first, second = conductor.until_kind("stack"), conductor.until_kind("stack")
+    assert [(event["rank"], event["last_line"]) for event in (first, second)] == [(2, "step 5"), (3, "is quiet")]
+    assert (first["state"], second["state"]) == ("S", "S")
+    assert first["quiet_s"] > second["quiet_s"] > 6
+    conductor.send({"kind": "stop"})
+    conductor.hear_out()
+
+
+def test_daemons_of_a_script_end_with_its_last_rank(conductor: StubConductor) -> None:
+    """Each has a session of its own and no parent; one that has ended meanwhile stays no zombie."""
+    code = (
+        "import os, subprocess, sys, time\n"
+        "def daemon(*argv):\n"
+        "    if os.fork() == 0:\n"
+        "        os.setsid(); child = subprocess.Popen(argv)\n"
+        "        open(f'{argv[-1]}.{os.environ[\"RANK\"]}', 'w').write(str(child.pid)); os._exit(0)\n"
+        "daemon('sleep', '3602'); daemon('sleep', '0.1')\n"
+        "daemon('sh', '-c', 'trap \"\" TERM; sleep 3603', '3603')\n"
+        "while not os.path.exists('end'): time.sleep(0.02)\n"
+        "sys.exit(int(os.environ['RANK']))"
+    )
+    start(conductor, code, cwd=str(conductor.keep))
+
+    def pid_of(name: str) -> int:
+        path = conductor.keep / name
+        conductor.until(lambda message: message["kind"] == "status" and path.exists() and path.read_text())
+        return int(path.read_text())
+
+    daemons = [pid_of(f"{name}.{rank}") for name in ("3602", "3603") for rank in (2, 3)]
+    short = [pid_of(f"0.1.{rank}") for rank in (2, 3)]
+    conductor.until(lambda message: message["kind"] == "status" and not any(read_process(pid) for pid in short))
+    assert all(read_process(pid) for pid in daemons)
+    (conductor.keep / "end").touch()
+    conductor.until_kind("exit")
+    conductor.until_kind("exit")
+    conductor.send({"kind": "stop"})
+    assert conductor.hear_out() == 0
+    assert not [pid for pid in daemons if read_process(pid)]
 
 
 class _Clocked:
@@ -195,7 +272,7 @@ class _Clocked:
         self.relay = Relay(lambda lines, left_out: self.sent.append((lines, left_out)), lambda: self.now)
 
 
-def test_what_is_too_much_is_left_out_and_counted() -> None:
+def test_lines_beyond_the_rate_are_dropped_and_counted() -> None:
     clocked = _Clocked()
     clocked.relay.take([b"x" * 999] * 100, b"")
     assert [(len(lines), left_out) for lines, left_out in clocked.sent] == [(65, 35)]
@@ -207,19 +284,19 @@ def test_what_is_too_much_is_left_out_and_counted() -> None:
     assert sum(len(lines) + left_out for lines, left_out in clocked.sent) == 201
 
 
-def test_a_progress_bar_is_shown_once_a_second_and_as_its_last_state() -> None:
+def test_a_progress_bar_is_shown_once_a_second() -> None:
     clocked = _Clocked()
     for percent in range(100):
         clocked.now += 0.05
         clocked.relay.take([], b"\r".join(b"%d%%" % at for at in range(percent + 1)) + b"\r")
-    told = [lines for lines, _ in clocked.sent]
-    assert 4 <= len(told) <= 6
-    assert told[0] == ["0%"]
+    states = [lines for lines, _ in clocked.sent]
+    assert 4 <= len(states) <= 6
+    assert states[0] == ["0%"]
     clocked.relay.take([b"98%\r99%\r100%"], b"")
     assert clocked.sent[-1][0] == ["100%"]
 
 
-def test_a_line_is_cut_and_bytes_that_are_no_text_are_shown_as_such() -> None:
+def test_long_lines_and_bytes_that_are_no_text() -> None:
     clocked = _Clocked()
     clocked.relay.take([b"a" * 5000, b"\xff\xfe"], b"")
     ((lines, _),) = clocked.sent

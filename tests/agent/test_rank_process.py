@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from seatrial.agent.rank import RankProcess, Tail
-from seatrial.probe.process import look
-from seatrial.verdict.wire import Decoder, encode
+from seatrial.agent.rank_process import RankProcess
+from seatrial.probe.process import read_process
+from seatrial.protocol.commands import StartRank
+from seatrial.protocol.events import ExitEvent
+from seatrial.protocol.wire import Decoder, encode
 
 StartStandIn = Callable[..., RankProcess]
 
@@ -25,7 +28,7 @@ event_fd, phase_fd, stack_fd = (int(os.environ[f"SEATRIAL_{name}_FD"]) for name 
 
 @pytest.fixture
 def start_stand_in(tmp_path: Path) -> Iterator[StartStandIn]:
-    """Starts a rank whose ``seatrial.worker.main`` is a program of the test."""
+    """Starts a rank whose ``seatrial.worker.worker_main`` is a program of the test."""
     started = []
 
     def start(program: str, log: Path | None = None) -> RankProcess:
@@ -33,9 +36,9 @@ def start_stand_in(tmp_path: Path) -> Iterator[StartStandIn]:
         folder.mkdir(parents=True, exist_ok=True)
         (tmp_path / "seatrial" / "__init__.py").touch()
         (folder / "__init__.py").touch()
-        (folder / "main.py").write_text(_HEAD + program)
+        (folder / "worker_main.py").write_text(_HEAD + program)
         environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        process = RankProcess({"rank": 3, "gen": 1}, environ, log.open("ab", buffering=0) if log else Tail())
+        process = RankProcess(3, 1, environ, log.open("ab", buffering=0) if log else io.BytesIO())
         started.append(process)
         return process
 
@@ -54,13 +57,13 @@ def _until(happened: Callable[[], Any]) -> Any:
     return value
 
 
-def _ended(process: RankProcess) -> dict[str, Any]:
+def _ended(process: RankProcess) -> ExitEvent:
     assert process.wait(20)
     process.read(process.output_fd, everything=True)
-    return process.ended()
+    return process.exit_event()
 
 
-def test_how_it_ended_and_what_it_said_last(start_stand_in: StartStandIn, tmp_path: Path) -> None:
+def test_the_exit_code_and_the_last_lines(start_stand_in: StartStandIn, tmp_path: Path) -> None:
     process = start_stand_in(
         "for n in range(99): print('line', n)\nprint('no newline', end=''); sys.exit(7)", tmp_path / "log"
     )
@@ -70,7 +73,7 @@ def test_how_it_ended_and_what_it_said_last(start_stand_in: StartStandIn, tmp_pa
     assert (tmp_path / "log").read_text().splitlines() == [*(f"line {number}" for number in range(99)), "no newline"]
 
 
-def test_a_stack_in_cpp_does_not_push_out_what_was_said(start_stand_in: StartStandIn, tmp_path: Path) -> None:
+def test_a_stack_in_cpp_does_not_push_out_the_message(start_stand_in: StartStandIn, tmp_path: Path) -> None:
     process = start_stand_in(
         "print('  what():  NCCL error')\nfor n in range(20): print(f'frame #{n}: c10::Error')", tmp_path / "log"
     )
@@ -78,7 +81,7 @@ def test_a_stack_in_cpp_does_not_push_out_what_was_said(start_stand_in: StartSta
     assert len((tmp_path / "log").read_text().splitlines()) == 21
 
 
-def test_a_signal_is_told_as_a_negative_code(start_stand_in: StartStandIn) -> None:
+def test_a_signal_is_a_negative_exit_code(start_stand_in: StartStandIn) -> None:
     assert _ended(start_stand_in("os.kill(os.getpid(), signal.SIGSEGV)"))["code"] == -signal.SIGSEGV
 
 
@@ -89,7 +92,7 @@ def test_output_without_end_is_bounded(start_stand_in: StartStandIn) -> None:
     assert [len(line) for line in _ended(process)["last_lines"]] == [500, 3]
 
 
-def test_output_that_is_no_text_does_no_harm(start_stand_in: StartStandIn) -> None:
+def test_output_that_is_no_text(start_stand_in: StartStandIn) -> None:
     process = start_stand_in("sys.stdout.buffer.write(bytes(range(256)) + b'\\r\\n'); sys.stdout.flush()")
     assert _ended(process)["last_lines"][-1].endswith("\ufffd")
 
@@ -118,7 +121,7 @@ def test_the_last_phase_outlives_it(start_stand_in: StartStandIn) -> None:
     assert _ended(process)["phase"] == "here"
 
 
-def test_it_is_told_to_quit_and_one_that_died_before_was_not(start_stand_in: StartStandIn) -> None:
+def test_only_a_clean_exit_after_quit_is_ours(start_stand_in: StartStandIn) -> None:
     process = start_stand_in("[line for line in sys.stdin if 'quit' in line and sys.exit(0)]")
     process.quit()
     assert _ended(process)["ours"]
@@ -130,39 +133,39 @@ def test_it_is_told_to_quit_and_one_that_died_before_was_not(start_stand_in: Sta
     assert (ended["code"], ended["ours"]) == (1, False)
 
 
-def test_a_stopped_rank_is_ended_with_all_that_it_started(start_stand_in: StartStandIn) -> None:
+def test_a_stopped_rank_is_killed_with_its_children(start_stand_in: StartStandIn) -> None:
     process = start_stand_in(
         "child = subprocess.Popen(['sleep', '600']); print(child.pid, flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
     )
     child = int(_until(lambda: process.read(process.output_fd)[0])[0])
     _until(lambda: process.status()[0] == "T")
     process.ask_stack()
-    told = process.take_stack(time.monotonic() + 10)
-    assert (told["state"], told["text"]) == ("T", "")
+    stack = process.stack_event(time.monotonic() + 10)
+    assert (stack["state"], stack["text"]) == ("T", "")
     process.kill()
     ended = _ended(process)
     assert (ended["code"], ended["ours"]) == (-9, True)
-    _until(lambda: (seen := look(child)) is None or seen.state in "ZX")
+    _until(lambda: (seen := read_process(child)) is None or seen.state in "ZX")
     assert process.status()[0] == "X"
 
 
 def test_a_command_to_a_rank_that_is_gone_is_no_error(start_stand_in: StartStandIn) -> None:
     process = start_stand_in("os._exit(0)")
     assert process.wait(20)
-    process.send({"kind": "step", "params": "x" * 200_000})
-    assert process.ended()["code"] == 0
+    process.send(cast(Any, {"kind": "step", "params": "x" * 200_000}))
+    assert process.exit_event()["code"] == 0
 
 
-def test_no_stack_is_asked_of_a_rank_that_could_not_answer_yet(start_stand_in: StartStandIn) -> None:
+def test_a_rank_without_a_handler_is_not_asked_for_a_stack(start_stand_in: StartStandIn) -> None:
     # Without a handler the signal would end it.
     process = start_stand_in("print('up', flush=True); time.sleep(600)")
     _until(lambda: process.read(process.output_fd)[0])
     process.ask_stack()
-    assert process.take_stack(time.monotonic())["text"] == ""
+    assert process.stack_event(time.monotonic())["text"] == ""
     assert process.poll() is None
 
 
-def test_a_stack_that_comes_in_pieces_is_taken_whole_and_no_older_one(start_stand_in: StartStandIn) -> None:
+def test_a_stack_in_pieces_is_read_whole_and_no_older_one(start_stand_in: StartStandIn) -> None:
     process = start_stand_in(
         "import mmap, struct\n"
         "os.write(stack_fd, b'File of an answer that nobody waited for\\n')\n"
@@ -174,22 +177,28 @@ def test_a_stack_that_comes_in_pieces_is_taken_whole_and_no_older_one(start_stan
     )
     _until(lambda: process.read(process.output_fd)[0])
     process.ask_stack()
-    text = process.take_stack(time.monotonic() + 20)["text"]
+    text = process.stack_event(time.monotonic() + 20)["text"]
     assert text.splitlines() == [f"File {number}" for number in range(50)]
 
 
-def test_the_real_worker_says_who_it_is_where_it_stands_and_ends() -> None:
-    start = {"kind": "start", "run": "x", "gen": 0, "rank": 1, "local_rank": 1, "node_rank": 0, "node": "here"}
-    start |= {
-        "address": "127.0.0.1",
-        "local_world_size": 2,
-        "ranks": [[0, 1]],
-        "device": "cpu",
-        "backend": "auto",
-        "threads": 1,
-        "planted": [],
-    }
-    process = RankProcess(start, os.environ, Tail())
+def test_the_real_worker_reports_its_rank_and_stack_and_quits() -> None:
+    start = StartRank(
+        kind="start",
+        run="x",
+        gen=0,
+        rank=1,
+        local_rank=1,
+        local_world_size=2,
+        node_rank=0,
+        node="here",
+        address="127.0.0.1",
+        ranks=[[0, 1]],
+        device="cpu",
+        backend="auto",
+        threads=1,
+        planted=[],
+    )
+    process = RankProcess(1, 0, os.environ, io.BytesIO(), start=start)
     decoder = Decoder()
 
     def event() -> dict[str, Any] | None:
@@ -197,17 +206,17 @@ def test_the_real_worker_says_who_it_is_where_it_stands_and_ends() -> None:
         return decoder.line(lines[0]) if lines else None
 
     try:
-        told = _until(event)
-        assert (told["kind"], told["rank"], told["pid"], told["device_type"]) == ("rank", 1, process.pid, "cpu")
-        assert (told["backend"], told["threads"]) == ("gloo", 1)
+        ready = _until(event)
+        assert (ready["kind"], ready["rank"], ready["pid"], ready["device_type"]) == ("rank", 1, process.pid, "cpu")
+        assert (ready["backend"], ready["threads"]) == ("gloo", 1)
         assert process.status()[3] == "ready"
         process.ask_stack()
-        stack = process.take_stack(time.monotonic() + 10)
-        assert "worker/main.py" in stack["text"]
+        stack = process.stack_event(time.monotonic() + 10)
+        assert "worker/worker_main.py" in stack["text"]
         process.quit()
         assert process.wait(20)
         assert [decoder.line(line)["kind"] for line in process.read(process.event_fd, everything=True)[0]] == ["end"]  # type: ignore[index]
-        ended = process.ended()
+        ended = process.exit_event()
         assert (ended["code"], ended["ours"], ended["phase"]) == (0, True, "end")
     finally:
         process.kill()

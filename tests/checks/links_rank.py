@@ -1,6 +1,6 @@
-"""A process of its own for one rank of the links check: ``python links_rank.py RANK SIZE PORT ROUND PARAMS ROUND_S``.
+"""One rank of the links check as a process: ``python links_rank.py RANK SIZE PORT ROUND PARAMS ROUND_S``.
 
-It answers one round and prints what it told as a line of JSON.
+It answers one round and prints its measurements and facts as a line of JSON.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch.distributed as dist
-from checks.lone_context import LoneContext
+from checks.fake_context import FakeContext
 
-from seatrial.checks.links import Params, measure
+from seatrial.checks.links.measure import measure
+from seatrial.checks.links.params import Params
 
 rank, size, port = (int(word) for word in sys.argv[1:4])
 store = dist.TCPStore("127.0.0.1", port, None, rank == 0, timedelta(seconds=30), wait_for_workers=False)
 params = Params(**json.loads(sys.argv[5]))
-context = LoneContext(
+context = FakeContext(
     check="links",
     rank=rank,
     group_rank=rank,
@@ -37,4 +38,4 @@ store.add("left", 1)
 if rank == 0:
     while store.add("left", 0) < size:
         pass
-print(json.dumps([[each.to_json() for each in told] for told in (context.figures, context.facts)]))
+print(json.dumps([[item.to_json() for item in items] for items in (context.measurements, context.facts)]))

@@ -1,28 +1,26 @@
-"""Fleets that never were: what the ranks of healthy nodes tell to ``inventory`` and ``host``, to be bent by tests."""
+"""Simulated fleets: what the ranks of healthy nodes report to ``inventory`` and ``host``; tests change parts of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from typing import Any
 
-from seatrial.verdict.evidence import Evidence, RankSeen
-from seatrial.verdict.figures import Fact, Figure
-
-__all__ = ["FIGURES", "H200", "host_fleet", "inventory_fleet", "rank_of"]
+from seatrial.evidence.evidence import Evidence, RankRecord
+from seatrial.evidence.measurement import Fact, Measurement
 
 H200 = "NVIDIA H200"
-FIGURES = {"shm_free": "GB", "memory_available": "GB", "open_files": "1", "device_memory_used": "GB"}
+MEASUREMENTS = {"shm_free": "GB", "memory_available": "GB", "open_files": "1", "device_memory_used": "GB"}
 Bend = Callable[[int, int, dict[str, Any]], None]
-"""(node, local rank, what it tells): changes it in place."""
+"""(node, local rank, its report): changes the report in place."""
 
 
 def rank_of(node: int, local_rank: int = 0, per_node: int = 8) -> int:
     return node * per_node + local_rank
 
 
-def _seen(nodes: int, per_node: int, *, agent_per_rank: bool, device: str) -> dict[int, RankSeen]:
+def _seen(nodes: int, per_node: int, *, agent_per_rank: bool, device: str) -> dict[int, RankRecord]:
     return {
-        rank: RankSeen(
+        rank: RankRecord(
             rank=rank,
             node=f"n{rank // per_node}",
             node_rank=rank if agent_per_rank else rank // per_node,
@@ -40,16 +38,16 @@ def inventory_fleet(
     bend: Bend | None = None,
     *,
     dead: Collection[int] = (),
-    silent: Collection[int] = (),
+    unreported: Collection[int] = (),
     device_type: str = "cuda",
     agent_per_rank: bool = False,
 ) -> Evidence:
-    """``dead``: ranks that told nothing and did not finish; ``silent``: that finished and told nothing."""
-    facts = []
+    """Return a fleet. Dead ranks reported nothing and did not finish; ``unreported`` ones finished all the same."""
+    records = []
     seen = _seen(nodes, per_node, agent_per_rank=agent_per_rank, device=H200)
     for rank in seen:
         node, local_rank = divmod(rank, per_node)
-        told: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "device": H200,
             "device_id": f"9d1f0000-0000-{node:04x}-{local_rank:04x}-000000000001",
             "index": local_rank,
@@ -68,11 +66,13 @@ def inventory_fleet(
             "machine": f"n{node} boot-{node} 4026531840 25",
         }
         if bend is not None:
-            bend(node, local_rank, told)
-        if rank not in dead and rank not in silent:
-            facts.append(Fact(check="inventory", name="inventory", value=told, rank=rank))
+            bend(node, local_rank, facts)
+        if rank not in dead and rank not in unreported:
+            records.append(Fact(check="inventory", name="inventory", value=facts, rank=rank))
     asked = tuple(rank for rank in seen if rank not in dead)
-    return Evidence(ranks=seen, asked=asked, figures=(), facts=tuple(facts), backend="nccl", device_type=device_type)
+    return Evidence(
+        ranks=seen, asked=asked, measurements=(), facts=tuple(records), backend="nccl", device_type=device_type
+    )
 
 
 def host_fleet(
@@ -85,12 +85,12 @@ def host_fleet(
     backend: str = "nccl",
     agent_per_rank: bool = False,
 ) -> Evidence:
-    """What ``bend`` sees holds the facts of the node and of the rank's place, and the figures by name."""
-    facts, figures = [], []
+    """Return a fleet. ``bend`` gets the facts of the node, those of the process, and the measurements by name."""
+    records, measurements = [], []
     seen = _seen(nodes, per_node, agent_per_rank=agent_per_rank, device=H200)
     for rank in seen:
         node, local_rank = divmod(rank, per_node)
-        told: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "environment": "none",
             "shm": {"size_bytes": 10**12, "free_bytes": 10**12},
             "memory": {"total_bytes": 2 * 10**12, "available_bytes": 10**12},
@@ -104,28 +104,35 @@ def host_fleet(
             "interface": "eth0",
             "mtu": 9000,
             "chosen": {},
-            "place": {
+            "process": {
                 "machine": f"n{node} boot-{node} 4026531840 25",
                 "network": f"boot-{node} 4026531840",
                 "affinity": "0-191",
                 "device_used_known": device_type != "cpu",
             },
-            "figures": {"shm_free": 1000.0, "memory_available": 1000.0, "open_files": 1048576.0},
+            "measurements": {"shm_free": 1000.0, "memory_available": 1000.0, "open_files": 1048576.0},
         }
         if device_type != "cpu":
-            told["figures"]["device_memory_used"] = 0.6
+            facts["measurements"]["device_memory_used"] = 0.6
         if bend is not None:
-            bend(node, local_rank, told)
-        place, measured = told.pop("place"), told.pop("figures")
+            bend(node, local_rank, facts)
+        process, values = facts.pop("process"), facts.pop("measurements")
         if rank in dead:
             continue
-        facts.append(Fact(check="host", name="place", value=place, rank=rank))
+        records.append(Fact(check="host", name="process", value=process, rank=rank))
         if local_rank == 0:
-            facts.append(Fact(check="host", name="host", value=told, rank=rank))
-        for name, value in measured.items():
+            records.append(Fact(check="host", name="host", value=facts, rank=rank))
+        for name, value in values.items():
             if value is not None and (local_rank == 0 or name == "device_memory_used"):
-                figures.append(Figure(check="host", name=name, value=value, unit=FIGURES[name], rank=rank))
+                measurements.append(
+                    Measurement(check="host", name=name, value=value, unit=MEASUREMENTS[name], rank=rank)
+                )
     asked = tuple(rank for rank in seen if rank not in dead)
     return Evidence(
-        ranks=seen, asked=asked, figures=tuple(figures), facts=tuple(facts), backend=backend, device_type=device_type
+        ranks=seen,
+        asked=asked,
+        measurements=tuple(measurements),
+        facts=tuple(records),
+        backend=backend,
+        device_type=device_type,
     )

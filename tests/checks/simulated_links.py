@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from seatrial.checks.links import CHECK, MOST_RESENT, Params
-from seatrial.verdict.circle import circle
-from seatrial.verdict.evidence import Evidence, RankSeen
-from seatrial.verdict.figures import Fact, Figure
-from seatrial.verdict.findings import Ruling
-
-__all__ = ["DEAD", "SimulatedCluster", "Slow", "slow_node"]
+from seatrial.checks.links import CHECK
+from seatrial.checks.links.fabrics import MAX_RESENT
+from seatrial.checks.links.params import Params
+from seatrial.evidence.evidence import Evidence, RankRecord
+from seatrial.evidence.findings import Ruling
+from seatrial.evidence.measurement import Fact, Measurement
+from seatrial.util.round_robin import round_robin
 
 GBPS = 10.0
 DEAD = "timeout after 10 s"
@@ -28,21 +28,25 @@ class SimulatedCluster:
     nproc_per_node: int = 1
     device_type: str = "cpu"
     slow: Mapping[tuple[int | None, int | None], float] = field(default_factory=dict)
-    """(source, target) -> what is left of the rate; None is anybody; 0: nothing comes through."""
+    """(source, target) -> the share of the rate that is left; None is any rank; 0: nothing comes through."""
     late_us: Mapping[int, float] = field(default_factory=dict)
     resent: Mapping[tuple[int | None, int | None], float] = field(default_factory=dict)
-    """As ``slow``: the share of TCP's segments that is sent again; where it is not told it is 0."""
+    """By (source, target), as ``slow``: the share of TCP's segments that is sent again; default 0."""
     crowd_resends: float = 0.0
-    """So much more for each pair that is at work at the same time."""
+    """Added to that share for each pair that is active at the same time."""
     largest_in_time: int = 10_000
     """Larger groups have no time for all their exchanges."""
+    dead_reason: str = DEAD
+    """The error of a transfer that does not come through."""
+    dead_pings: bool = False
+    """Whether the 8 bytes of a ping come through even there."""
     lacks: frozenset[int] = frozenset()
-    """Ranks that are not there: their node has fewer."""
+    """Ranks that do not exist: their node has fewer."""
     rounds: list[dict[str, Any]] = field(default_factory=list)
 
     def evidence(self) -> Evidence:
         ranks = {
-            rank: RankSeen(
+            rank: RankRecord(
                 rank=rank,
                 node=f"n{rank // self.nproc_per_node}",
                 node_rank=rank // self.nproc_per_node,
@@ -54,7 +58,7 @@ class SimulatedCluster:
             if rank not in self.lacks
         }
         return Evidence(
-            ranks=ranks, asked=tuple(ranks), figures=(), facts=(), backend="gloo", device_type=self.device_type
+            ranks=ranks, asked=tuple(ranks), measurements=(), facts=(), backend="gloo", device_type=self.device_type
         )
 
     def rate(self, source: int, target: int) -> float:
@@ -63,59 +67,63 @@ class SimulatedCluster:
     def resent_share(self, source: int, target: int) -> float:
         return max((self.resent[key] for key in _keys(source, target) if key in self.resent), default=0.0)
 
-    def answer(self, evidence: Evidence, told: dict[str, Any]) -> Evidence:
-        self.rounds.append(told)
-        # Nodes are measured while nobody else is at work, devices of several nodes side by side.
-        assert len(told["parts"]) == 1 or all(part["fabric"].startswith("devices of") for part in told["parts"])
+    def answer(self, evidence: Evidence, request: dict[str, Any]) -> Evidence:
+        self.rounds.append(request)
+        # Nodes are measured without contention, devices of several nodes side by side.
+        assert len(request["parts"]) == 1 or all(part["fabric"].startswith("devices of") for part in request["parts"])
         stage = f"round {len(self.rounds)}"
-        figures, facts = list[Figure](), list[Fact]()
-        for part in told["parts"]:
-            asked = {key: part[key] for key in ("fabric", "at_once", "repeats", "groups", "tell_below_gbps")}
+        measurements, facts = list[Measurement](), list[Fact]()
+        for part in request["parts"]:
+            asked = {key: part[key] for key in ("fabric", "at_once", "repeats", "groups", "list_below_gbps")}
             first = min(rank for group in (part["groups"] or part["pairs"]) for rank in group)
             facts.append(Fact(check="links", name="asked", value=asked, rank=first, stage=stage))
-            pairs = part["pairs"] or [pair for group in part["groups"] for some in circle(group) for pair in some]
+            pairs = part["pairs"] or [pair for group in part["groups"] for some in round_robin(group) for pair in some]
             resent = dict[int, dict[int, float]]()
             dead = [pair for pair in pairs if not (self.rate(*pair) and self.rate(*pair[::-1]))]
             for a, b in pairs:
                 if [a, b] in dead or (a, b) in dead:
-                    reason = {"reason": DEAD}
+                    reason = {"reason": self.dead_reason}
+                    if part["pairs"] and self.dead_pings:
+                        measurements.append(_measurement("latency_us", 50.0, "us", a, b, stage))
                     if part["pairs"] and self.rate(a, b):
-                        figures.append(_figure("gbps", self.rate(a, b), "GB/s", a, b, stage))
+                        measurements.append(_measurement("gbps", self.rate(a, b), "GB/s", a, b, stage))
                     facts.append(Fact(check="links", name="failed", value={"peer": b, **reason}, rank=a, stage=stage))
                     facts.append(Fact(check="links", name="failed", value={"peer": a, **reason}, rank=b, stage=stage))
                     continue
                 for source, target in ((a, b), (b, a)):
-                    rate, below = self.rate(source, target), part["tell_below_gbps"]
+                    rate, below = self.rate(source, target), part["list_below_gbps"]
                     share = self.resent_share(source, target) + self.crowd_resends * (part["at_once"] - 1)
                     if below is None or rate < below:
-                        figures.append(_figure("gbps", rate, "GB/s", source, target, stage))
-                        figures.append(_figure("resent_share", share, "1", source, target, stage))
+                        measurements.append(_measurement("gbps", rate, "GB/s", source, target, stage))
+                        measurements.append(_measurement("resent_share", share, "1", source, target, stage))
                     else:
                         resent.setdefault(source, {})[target] = share
                 if part["pairs"]:
                     late = max(self.late_us.get(a, 0.0), self.late_us.get(b, 0.0))
-                    figures.append(_figure("latency_us", 50.0 + late, "us", a, b, stage))
+                    measurements.append(_measurement("latency_us", 50.0 + late, "us", a, b, stage))
             for source, shares in resent.items():
-                most = MOST_RESENT + median(shares.values())
+                most = MAX_RESENT + median(shares.values())
                 for target in sorted(shares, key=shares.__getitem__)[-4:]:
                     if shares[target] > most:
-                        figures.append(_figure("resent_share", shares[target], "1", source, target, stage))
+                        measurements.append(_measurement("resent_share", shares[target], "1", source, target, stage))
             for group in part["groups"]:
                 for rank in group:
                     if len(group) > self.largest_in_time:
-                        told_late = {"fabric": part["fabric"], "exchanges": [1, 2]}
-                        facts.append(Fact(check="links", name="late", value=told_late, rank=rank, stage=stage))
+                        lateness = {"fabric": part["fabric"], "exchanges": [1, 2]}
+                        facts.append(Fact(check="links", name="late", value=lateness, rank=rank, stage=stage))
                     elif not dead:
-                        figures.append(_figure("group_gbps", GBPS, "GB/s", rank, None, stage))
-        return replace(evidence, figures=evidence.figures + tuple(figures), facts=evidence.facts + tuple(facts))
+                        measurements.append(_measurement("group_gbps", GBPS, "GB/s", rank, None, stage))
+        return replace(
+            evidence, measurements=evidence.measurements + tuple(measurements), facts=evidence.facts + tuple(facts)
+        )
 
     def trial(self, params: Params | None = None, *, most_rounds: int = 60) -> Ruling:
         params, evidence = params or Params(), self.evidence()
         assert CHECK.next_round is not None
         while len(self.rounds) < most_rounds and (asked := CHECK.next_round(evidence, params)) is not None:
-            ranks, told = asked
-            assert set(ranks) == {r for part in told["parts"] for g in (part["pairs"] or part["groups"]) for r in g}
-            evidence = self.answer(evidence, told)
+            ranks, request = asked
+            assert set(ranks) == {r for part in request["parts"] for g in (part["pairs"] or part["groups"]) for r in g}
+            evidence = self.answer(evidence, request)
         return CHECK.judge(evidence, params)
 
 
@@ -123,10 +131,12 @@ def _keys(source: int, target: int) -> tuple[tuple[int | None, int | None], ...]
     return (source, target), (source, None), (None, target)
 
 
-def _figure(name: str, value: float, unit: str, rank: int, peer: int | None, stage: str) -> Figure:
-    return Figure(check="links", name=name, value=value, unit=unit, better="high", rank=rank, peer=peer, stage=stage)
+def _measurement(name: str, value: float, unit: str, rank: int, peer: int | None, stage: str) -> Measurement:
+    return Measurement(
+        check="links", name=name, value=value, unit=unit, better="high", rank=rank, peer=peer, stage=stage
+    )
 
 
 def slow_node(rank: int, left: float) -> Slow:
-    """What it sends and what it receives."""
+    """Return slow links for everything that a rank sends and receives."""
     return {(rank, None): left, (None, rank): left}

@@ -1,29 +1,31 @@
-"""What ranks tell of a training, made by hand."""
+"""Reports of ranks about a training, made by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from seatrial.checks.training import Params, recipe_for
-from seatrial.verdict.evidence import Evidence, RankSeen
-from seatrial.verdict.figures import Fact, Figure
+from seatrial.checks.training.params import Params, recipe_for
+from seatrial.evidence.evidence import Evidence, RankRecord
+from seatrial.evidence.measurement import Fact, Measurement
 
-__all__ = ["KEY", "SMOKE", "a_batch", "a_figure", "trained"]
+__all__ = ["KEY", "SMOKE", "a_batch", "a_measurement", "trained"]
 
 SMOKE = Params(max_steps=60, global_batch_size=64, timeout_s=30)
 KEY = recipe_for(SMOKE, 4)[1]
 LOSSES = tuple(2.3 * 0.95**step for step in range(60))
 
 
-def a_figure(name: str, value: float, rank: int, *, step: int | None = None, stage: str = "measure") -> Figure:
-    """One figure of one rank."""
-    return Figure(check="training", name=name, value=value, unit="1", rank=rank, step=step, stage=stage)
+def a_measurement(
+    name: str, value: float, rank: int, *, step: int | None = None, stage: str = "measure"
+) -> Measurement:
+    """Return one measurement of one rank."""
+    return Measurement(check="training", name=name, value=value, unit="1", rank=rank, step=step, stage=stage)
 
 
 def a_batch(rank: int, gradients: str, *, scores: str = "scores", alike: str = "alike", stage: str = "measure") -> Fact:
-    """What one rank tells of the batch that all ranks compute."""
-    told = {"scores": scores, "gradients": gradients, "alike": alike}
-    return Fact(check="training", name="one_batch", value=told, rank=rank, stage=stage)
+    """Return the report of one rank about the batch that all ranks compute."""
+    value = {"scores": scores, "gradients": gradients, "alike": alike}
+    return Fact(check="training", name="one_batch", value=value, rank=rank, stage=stage)
 
 
 def trained(
@@ -41,9 +43,12 @@ def trained(
     runs: int = 1,
     key: str = KEY,
 ) -> Evidence:
-    """All ranks finished, and what is not given is as it should be. ``batches``: the gradients of a rank, each time."""
+    """Return the evidence of ranks that all finished, healthy but for the arguments.
+
+    ``batches``: by rank, its gradients each time.
+    """
     ranks = {
-        rank: RankSeen(
+        rank: RankRecord(
             rank=rank,
             node=f"node-{rank // 2}",
             node_rank=rank // 2,
@@ -53,14 +58,14 @@ def trained(
         )
         for rank in range(num_ranks)
     }
-    figures = [a_figure("loss", loss, 0, step=step) for step, loss in enumerate(losses)]
+    measurements = [a_measurement("loss", loss, 0, step=step) for step, loss in enumerate(losses)]
     facts = [Fact(check="training", name="recipe", value={"key": key, "workload": "digits", "num_test": 360}, rank=0)]
     for rank in ranks:
-        figures += [
-            a_figure("compute_s", {**(compute_s or {})}.get(rank, 0.010 + rank * 1e-5), rank),
-            a_figure("accuracy", accuracy, rank),
-            a_figure("evaluated", (evaluated or {}).get(rank, 360 * runs), rank),
-            a_figure("runs", runs, rank),
+        measurements += [
+            a_measurement("compute_s", {**(compute_s or {})}.get(rank, 0.010 + rank * 1e-5), rank),
+            a_measurement("accuracy", accuracy, rank),
+            a_measurement("evaluated", (evaluated or {}).get(rank, 360 * runs), rank),
+            a_measurement("runs", runs, rank),
         ]
         digest = {"runs": runs, "digest": (digests or {}).get(rank, "aa" * 32)}
         facts.append(Fact(check="training", name="digest", value=digest, rank=rank))
@@ -68,11 +73,11 @@ def trained(
             a_batch(rank, gradients, alike=(alike or {}).get(rank, "alike"))
             for gradients in (batches or {}).get(rank, ("bits", "bits"))
         ]
-    figures += [a_figure("compute_s", value, rank, stage="repeat") for rank, value in (alone_s or {}).items()]
+    measurements += [a_measurement("compute_s", value, rank, stage="repeat") for rank, value in (alone_s or {}).items()]
     return Evidence(
         ranks=ranks,
         asked=tuple(ranks),
-        figures=tuple(figures),
+        measurements=tuple(measurements),
         facts=tuple(facts),
         backend="gloo",
         device_type="cpu",

@@ -6,19 +6,20 @@ Run as a program, this file is one rank of such a group.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from checks.fake_context import FakeContext
 
-from seatrial.checks import collectives
-from seatrial.checks.collectives import CHECK, Params, busbw_factor
-from seatrial.verdict.evidence import Evidence, RankSeen
-from seatrial.verdict.figures import Better, Fact, Figure
-from seatrial.worker.device import Device
+from seatrial.checks.collectives import CHECK
+from seatrial.checks.collectives.operations import busbw_factor
+from seatrial.checks.collectives.params import Params
+from seatrial.evidence.evidence import Evidence, RankRecord
+from seatrial.evidence.measurement import Fact, Measurement
 
 MOVING = ("all_gather", "broadcast", "all_to_all", "send_recv")
 REDUCING = ("all_reduce", "reduce_scatter")
@@ -30,53 +31,10 @@ FAILS = {
 SMALL = Params(cpu_sizes=(8, 4096), repeats=2)
 
 
-@dataclass(kw_only=True)
-class RecordingContext:
-    """Keeps what a check tells, in one rank."""
-
-    device: Device
-    rank: int
-    world_size: int
-    ranks: tuple[int, ...]
-    group_rank: int = 0
-    local_rank: int = 0
-    local_world_size: int = 1
-    node_rank: int = 0
-    node: str = "here"
-    address: str = "127.0.0.1"
-    backend: str = "gloo"
-    group: Any = None
-    store: Any = None
-    stage: str = "measure"
-    timeout_s: float = 60.0
-    clock: tuple[float, float] | None = None
-    given: dict[str, Any] = field(default_factory=dict)
-    figures: list[Figure] = field(default_factory=list)
-    facts: list[Fact] = field(default_factory=list)
-    phases: list[str] = field(default_factory=list)
-
-    def figure(self, name: str, value: float, unit: str, better: Better | None = None, **where: Any) -> None:
-        self.figures.append(
-            Figure(check="collectives", name=name, value=value, unit=unit, better=better, rank=self.rank, **where)
-        )
-
-    def fact(self, name: str, value: Any) -> None:
-        self.facts.append(Fact(check="collectives", name=name, value=value, rank=self.rank))
-
-    def phase(self, label: str) -> None:
-        self.phases.append(label)
-
-    def share(self, name: str, value: Any) -> None:
-        raise AssertionError("collectives shares nothing")
-
-
-CPU = Device(type="cpu", vendor="cpu", index=0, name="a CPU", backend="gloo", memory_bytes=1, libraries="torch")
-
-
-def test_one_rank_has_nobody_to_talk_to() -> None:
-    context = RecordingContext(device=CPU, rank=0, world_size=1, ranks=(0,))
-    collectives.measure(context, SMALL)
-    assert (context.figures, [fact.name for fact in context.facts]) == ([], ["not_checked"])
+def test_one_rank_measures_no_collectives() -> None:
+    context = FakeContext(check="collectives")
+    CHECK.measure(context, SMALL)
+    assert (context.measurements, [fact.name for fact in context.facts]) == ([], ["not_checked"])
 
 
 @pytest.mark.parametrize(
@@ -107,13 +65,13 @@ def test_busbw_factors(operation: str, world_size: int, factor: float) -> None:
         ({"min_busbw_gbps": 0}, "above 0"),
     ],
 )
-def test_a_value_that_cannot_be_meant_is_refused(params: dict[str, Any], sentence: str) -> None:
+def test_an_impossible_value_is_refused(params: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Params(**params)
 
 
 def run_world(tmp_path: Path, world_size: int, params: dict[str, Any], fault: str = "", bad: int = -1) -> list[Any]:
-    """Start the ranks; what each told, or what it said on stderr when it failed."""
+    """Start the ranks; return the output of each, or its stderr when it failed."""
     asked = json.dumps({"params": params, "fault": fault, "bad": bad})
     ranks = [
         subprocess.Popen(
@@ -121,66 +79,71 @@ def run_world(tmp_path: Path, world_size: int, params: dict[str, Any], fault: st
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         )
         for rank in range(world_size)
     ]
     try:
-        told = [rank.communicate(timeout=50) for rank in ranks]
+        outputs = [rank.communicate(timeout=50) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
             rank.wait()
-    return [json.loads(out) if out else error for out, error in told]
+    return [json.loads(out) if out else error for out, error in outputs]
 
 
-def evidence_of(told: list[Any]) -> Evidence:
-    num_ranks = len(told)
+def evidence_of(outputs: list[Any]) -> Evidence:
+    num_ranks = len(outputs)
     return Evidence(
         ranks={
-            rank: RankSeen(rank=rank, node="here", node_rank=0, local_rank=rank, device="a CPU", kind="a CPU")
+            rank: RankRecord(rank=rank, node="here", node_rank=0, local_rank=rank, device="a CPU", kind="a CPU")
             for rank in range(num_ranks)
         },
         asked=tuple(range(num_ranks)),
-        figures=tuple(Figure(**figure) for rank in told for figure in rank["figures"]),
-        facts=tuple(Fact(**fact) for rank in told for fact in rank["facts"]),
+        measurements=tuple(Measurement(**measurement) for rank in outputs for measurement in rank["measurements"]),
+        facts=tuple(Fact(**fact) for rank in outputs for fact in rank["facts"]),
         backend="gloo",
         device_type="cpu",
     )
 
 
 def test_two_healthy_ranks_at_the_sizes_of_quick(tmp_path: Path) -> None:
-    told = run_world(tmp_path, 2, {"repeats": 2, "minutes": 1e-6})
+    outputs = run_world(tmp_path, 2, {"repeats": 2, "minutes": 1e-6})
     params = Params(repeats=2)
-    evidence = evidence_of(told)
+    evidence = evidence_of(outputs)
     ruling = CHECK.judge(evidence, params)
     assert (ruling.findings, ruling.absent) == ((), ())
     assert len(ruling.judged) == 12
-    assert told[0]["phases"] == told[1]["phases"]
+    assert outputs[0]["phases"] == outputs[1]["phases"]
     per_size = [f"{operation} {size} B" for operation in (*MOVING, *REDUCING) for size in params.cpu_sizes]
-    assert all(told[0]["phases"].count(phase) == told[0]["phases"].count(f"{phase} values") == 1 for phase in per_size)
-    assert all(rank["memory_bytes"] < 700e6 for rank in told)
-    figures = {
-        (figure.name, figure.variant, figure.size_bytes): figure for figure in evidence.figures if figure.rank == 0
+    assert all(
+        outputs[0]["phases"].count(phase) == outputs[0]["phases"].count(f"{phase} values") == 1 for phase in per_size
+    )
+    assert all(rank["memory_bytes"] < 700e6 for rank in outputs)
+    measurements = {
+        (measurement.name, measurement.variant, measurement.size_bytes): measurement
+        for measurement in evidence.measurements
+        if measurement.rank == 0
     }
     for operation in (*MOVING, *REDUCING):
         for size in params.cpu_sizes:
-            algbw = figures["algbw", operation, size].value
-            assert algbw == pytest.approx(size / figures["time_us", operation, size].value / 1e3)
-            assert figures["busbw", operation, size].value == pytest.approx(algbw * busbw_factor(operation, 2))
+            algbw = measurements["algbw", operation, size].value
+            assert algbw == pytest.approx(size / measurements["time_us", operation, size].value / 1e3)
+            assert measurements["busbw", operation, size].value == pytest.approx(algbw * busbw_factor(operation, 2))
 
 
 @pytest.mark.parametrize(("world_size", "bad"), [(2, 1), pytest.param(3, 0, marks=pytest.mark.slow)])
 def test_a_wrong_contribution_is_traced_to_its_rank(tmp_path: Path, world_size: int, bad: int) -> None:
-    told = run_world(tmp_path, world_size, {"cpu_sizes": [8, 4096], "repeats": 2, "rounds": 2}, "contribution", bad)
-    (finding,) = CHECK.judge(evidence_of(told), SMALL).findings
+    outputs = run_world(tmp_path, world_size, {"cpu_sizes": [8, 4096], "repeats": 2, "rounds": 2}, "contribution", bad)
+    (finding,) = CHECK.judge(evidence_of(outputs), SMALL).findings
     assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "rank", (bad,))
     assert all(operation in finding.what for operation in ("all_gather", "all_reduce", "all_to_all", "send_recv"))
 
 
 @pytest.mark.slow
-def test_an_operation_that_the_backend_lacks_is_told_and_passed_over(tmp_path: Path) -> None:
-    told = run_world(tmp_path, 2, {"cpu_sizes": [8, 4096], "repeats": 2}, "lacking")
-    ruling = CHECK.judge(evidence_of(told), SMALL)
+def test_an_operation_that_the_backend_lacks_is_reported(tmp_path: Path) -> None:
+    outputs = run_world(tmp_path, 2, {"cpu_sizes": [8, 4096], "repeats": 2}, "lacking")
+    ruling = CHECK.judge(evidence_of(outputs), SMALL)
     assert ruling.absent == ()
     (finding,) = ruling.findings
     assert (finding.severity, finding.what) == ("warn", "all_to_all was not checked: backend gloo does not have it")
@@ -189,12 +152,12 @@ def test_an_operation_that_the_backend_lacks_is_told_and_passed_over(tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["broken", "driver"])
 def test_a_broken_connection_or_driver_is_no_lacking_operation(tmp_path: Path, fault: str) -> None:
-    told = run_world(tmp_path, 2, {"cpu_sizes": [8], "repeats": 2}, fault)
-    assert all(FAILS[fault] in error for error in told)
+    outputs = run_world(tmp_path, 2, {"cpu_sizes": [8], "repeats": 2}, fault)
+    assert all(FAILS[fault] in error for error in outputs)
 
 
 def be_rank(rank: int, world_size: int, store: str, asked: dict[str, Any]) -> None:
-    """One rank of a real group, with a fault planted in torch where one is asked for."""
+    """Be one rank of a real group, with a fault planted in torch if ``asked`` has one."""
     import torch
     import torch.distributed as dist
 
@@ -209,8 +172,8 @@ def be_rank(rank: int, world_size: int, store: str, asked: dict[str, Any]) -> No
             raise RuntimeError(FAILS[asked["fault"]])
 
         dist.all_to_all_single = fails
-    context = RecordingContext(
-        device=CPU,
+    context = FakeContext(
+        check="collectives",
         rank=rank,
         group_rank=rank,
         world_size=world_size,
@@ -221,25 +184,25 @@ def be_rank(rank: int, world_size: int, store: str, asked: dict[str, Any]) -> No
     params: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in asked["params"].items()
     }
-    collectives.measure(context, Params(**params))
+    CHECK.measure(context, Params(**params))
     dist.destroy_process_group()
-    told = {
-        "figures": [figure.to_json() for figure in context.figures],
+    output = {
+        "measurements": [measurement.to_json() for measurement in context.measurements],
         "facts": [fact.to_json() for fact in context.facts],
         "phases": context.phases,
         "memory_bytes": peak_memory_bytes(),
     }
-    print(json.dumps(told))
+    print(json.dumps(output))
 
 
 def peak_memory_bytes() -> int:
-    """Of this program alone: ``ru_maxrss`` starts with that of the process which started it, here pytest's."""
-    told = Path("/proc/self/status").read_text()
-    return int(told.partition("VmHWM:")[2].split()[0]) * 1024
+    """Return the peak of this program alone: ``ru_maxrss`` starts with the peak of the process that started it."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def plant_wrong_contributions(dist: Any) -> None:
-    """What this rank puts into an operation is one too large in its last element."""
+    """Make the last element of every contribution of this rank one too large."""
 
     def spoil(name: str, place: int) -> None:
         right = getattr(dist, name, None)

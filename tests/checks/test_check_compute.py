@@ -1,76 +1,33 @@
-"""The compute check: its judgement on hand-made evidence, and its measurement on this machine's CPU."""
+"""The compute check: its judge on hand-made evidence, and its measurement on the CPU of this machine."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
+from checks.fake_context import FakeContext
 
-from seatrial.checks import compute
-from seatrial.checks._compute_judge import suspects
-from seatrial.checks.compute import CHECK, Params
-from seatrial.verdict.evidence import Evidence, RankSeen
-from seatrial.verdict.figures import Better, Fact, Figure
-from seatrial.verdict.findings import Limit
-from seatrial.worker.device import Device
+from seatrial.checks.compute import CHECK, measure
+from seatrial.checks.compute.judge import suspects
+from seatrial.checks.compute.params import Params
+from seatrial.evidence.evidence import Evidence, RankRecord
+from seatrial.evidence.findings import Limit
+from seatrial.evidence.measurement import Fact, Measurement
 
 H100 = "NVIDIA H100 80GB HBM3"
 ONE = Params(cpu_dtypes=("fp32",), gpu_dtypes=("bf16",))
 
 
-@dataclass(kw_only=True)
-class RecordingContext:
-    """Keeps what a check tells, in one process."""
-
-    device: Device
-    rank: int = 3
-    local_rank: int = 0
-    local_world_size: int = 1
-    node_rank: int = 0
-    node: str = "here"
-    address: str = "127.0.0.1"
-    group_rank: int = 0
-    world_size: int = 1
-    ranks: tuple[int, ...] = (3,)
-    backend: str = "gloo"
-    group: Any = None
-    store: Any = None
-    stage: str = "measure"
-    timeout_s: float = 60.0
-    clock: tuple[float, float] | None = None
-    given: dict[str, Any] = field(default_factory=dict)
-    figures: list[Figure] = field(default_factory=list)
-    facts: list[Fact] = field(default_factory=list)
-    phases: list[str] = field(default_factory=list)
-
-    def figure(self, name: str, value: float, unit: str, better: Better | None = None, **where: Any) -> None:
-        told = Figure(
-            check="compute", name=name, value=value, unit=unit, better=better, rank=self.rank, stage=self.stage, **where
-        )
-        self.figures.append(told)
-
-    def fact(self, name: str, value: Any) -> None:
-        self.facts.append(Fact(check="compute", name=name, value=value, rank=self.rank, stage=self.stage))
-
-    def phase(self, label: str) -> None:
-        self.phases.append(label)
-
-    def share(self, name: str, value: Any) -> None:
-        raise AssertionError("compute shares nothing")
-
-
 @pytest.fixture
-def context() -> RecordingContext:
-    device = Device(type="cpu", vendor="cpu", index=0, name="a CPU", backend="gloo", memory_bytes=1, libraries="torch")
-    return RecordingContext(device=device)
+def context() -> FakeContext:
+    return FakeContext(check="compute", rank=3, ranks=(3,))
 
 
-def tell(name: str, value: float, rank: int, dtype: str = "bf16", stage: str = "measure") -> Figure:
-    return Figure(check="compute", name=name, value=value, unit="TFLOP/s", rank=rank, variant=dtype, stage=stage)
+def reading(name: str, value: float, rank: int, dtype: str = "bf16", stage: str = "measure") -> Measurement:
+    return Measurement(check="compute", name=name, value=value, unit="TFLOP/s", rank=rank, variant=dtype, stage=stage)
 
 
 def evidence(
@@ -83,18 +40,20 @@ def evidence(
     shares: dict[int, float] | None = None,
     facts: tuple[Fact, ...] = (),
 ) -> Evidence:
-    """A fleet of one device model, one dtype."""
+    """Return the evidence of a fleet of one device model, one dtype."""
     dtype = "bf16" if device_type == "cuda" else "fp32"
-    figures = [tell("tflops", value, rank, dtype) for rank, value in enumerate(speeds)]
-    figures += [tell("wrong_elements", (wrong or {}).get(rank, 0), rank, dtype) for rank in range(len(speeds))]
-    figures += [tell("wrong_elements", 0, rank, "convolution") for rank in range(len(speeds))]
-    figures += [tell("tflops", value, rank, dtype, "repeat") for rank, value in (again or {}).items()]
-    figures += [tell("cpu_share", value, rank, dtype, "repeat") for rank, value in (shares or {}).items()]
+    measurements = [reading("tflops", value, rank, dtype) for rank, value in enumerate(speeds)]
+    measurements += [reading("wrong_elements", (wrong or {}).get(rank, 0), rank, dtype) for rank in range(len(speeds))]
+    measurements += [reading("wrong_elements", 0, rank, "convolution") for rank in range(len(speeds))]
+    measurements += [reading("tflops", value, rank, dtype, "repeat") for rank, value in (again or {}).items()]
+    measurements += [reading("cpu_share", value, rank, dtype, "repeat") for rank, value in (shares or {}).items()]
     seen = {
-        rank: RankSeen(rank=rank, node=f"n{rank}", node_rank=rank, local_rank=0, device=device, kind=device)
+        rank: RankRecord(rank=rank, node=f"n{rank}", node_rank=rank, local_rank=0, device=device, kind=device)
         for rank in range(len(speeds))
     }
-    return Evidence(ranks=seen, asked=tuple(seen), figures=tuple(figures), facts=facts, device_type=device_type)
+    return Evidence(
+        ranks=seen, asked=tuple(seen), measurements=tuple(measurements), facts=facts, device_type=device_type
+    )
 
 
 def test_a_healthy_fleet_passes_and_every_speed_is_judged() -> None:
@@ -109,11 +68,11 @@ def test_a_healthy_fleet_passes_and_every_speed_is_judged() -> None:
 def test_one_unknown_device_is_measured_only() -> None:
     ruling = CHECK.judge(evidence([5]), ONE)
     assert (ruling.findings, ruling.absent) == ((), ())
-    assert [entry.figure.variant for entry in ruling.judged] == ["bf16", "convolution"]
+    assert [entry.measurement.variant for entry in ruling.judged] == ["bf16", "convolution"]
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 5])
-def test_a_wrong_element_fails_the_device_that_made_it_also_alone(num_ranks: int) -> None:
+def test_a_wrong_element_fails_its_device_also_alone(num_ranks: int) -> None:
     last = num_ranks - 1
     first = {"dtype": "bf16", "round": 0, "count": 2}
     places = Fact(check="compute", name="wrong_values", value=first | {"first": ["[5, 7] is 3, not 4"]}, rank=last)
@@ -126,7 +85,12 @@ def test_a_wrong_element_fails_the_device_that_made_it_also_alone(num_ranks: int
     assert finding.evidence[0] == "dtype bf16; round 0; count 2; first [5, 7] is 3, not 4"
 
 
-def test_a_slow_rank_is_a_suspect_and_is_named_when_it_repeats() -> None:
+def test_wrong_values_that_cannot_be_read_are_no_pass() -> None:
+    fact = Fact(check="compute", name="wrong_values", value={"dtype": "bf16"}, rank=1)
+    assert "a readable wrong_values of rank 1" in CHECK.judge(evidence([700, 701, 699], facts=(fact,)), Params()).absent
+
+
+def test_a_slow_rank_is_named_after_its_repeat() -> None:
     first = [700.0, 701, 500, 702, 699]
     assert suspects(evidence(first), ONE) == (0, 2)
     ruling = CHECK.judge(evidence(first, {0: 700, 2: 505}), ONE)
@@ -134,7 +98,7 @@ def test_a_slow_rank_is_a_suspect_and_is_named_when_it_repeats() -> None:
     assert (finding.severity, finding.culprit.ranks, finding.culprit.nodes) == ("fail", (2,), ("n2",))
     assert finding.limit is not None
     assert finding.limit.origin == "fleet, median 6 MAD and 5 % of 5"
-    assert [entry.passed for entry in ruling.judged if entry.figure.stage == "repeat"] == [False]
+    assert [entry.passed for entry in ruling.judged if entry.measurement.stage == "repeat"] == [False]
 
 
 def test_a_slow_rank_that_was_not_repeated_is_inconclusive() -> None:
@@ -145,14 +109,14 @@ def test_a_slow_rank_that_was_not_repeated_is_inconclusive() -> None:
         assert ruling.absent[0].startswith("tflops bf16 of rank 2 measured again")
 
 
-def test_of_many_suspects_the_typical_rank_comes_first_and_then_the_worst() -> None:
+def test_the_typical_rank_comes_first_and_then_the_slowest() -> None:
     speeds = [400.0, 650.0, 300.0, *[500.0 - rank for rank in range(8)], *[700.0] * 20]
     asked = suspects(evidence(speeds), ONE)
     assert speeds[asked[0]] == 700.0
     assert asked[1:] == (2, 0, *range(10, 2, -1), 1)
 
 
-def test_what_does_not_repeat_is_a_warning() -> None:
+def test_a_fault_that_does_not_repeat_is_a_warning() -> None:
     ruling = CHECK.judge(evidence([700, 701, 500, 702, 699], {0: 700, 2: 698}), ONE)
     (finding,) = ruling.findings
     assert (finding.severity, finding.culprit.ranks) == ("warn", (2,))
@@ -160,22 +124,22 @@ def test_what_does_not_repeat_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize("starved", [0, 1])
-def test_who_was_starved_of_the_cpu_is_never_blamed(starved: int) -> None:
+def test_a_rank_without_cpu_time_is_never_blamed(starved: int) -> None:
     fleet = evidence([1.0, 0.4], {0: 1.0, 1: 0.4}, device_type="cpu", shares={0: 1.0, 1: 1.0, starved: 0.5})
     ruling = CHECK.judge(fleet, ONE)
     (finding,) = ruling.findings
     assert finding.severity == "warn"
     assert "other processes held the CPU" in finding.what
     assert ruling.unjudged == (finding.what,), "a PASS is partial"
-    assert [entry.figure.rank for entry in ruling.judged if entry.figure.name == "tflops"] == [0]
+    assert [entry.measurement.rank for entry in ruling.judged if entry.measurement.name == "tflops"] == [0]
 
 
-def test_a_limit_of_the_user_is_not_passed_by_who_was_starved() -> None:
+def test_a_starved_rank_does_not_pass_the_users_limit() -> None:
     params = Params(cpu_dtypes=("fp32",), min_tflops=0.5)
     speeds: dict[str, Any] = {"speeds": [1.0, 0.4], "again": {0: 1.0, 1: 0.4}, "device_type": "cpu"}
     ruling = CHECK.judge(evidence(**speeds, shares={0: 1.0, 1: 0.62}), params)
     assert [finding.severity for finding in ruling.findings] == ["warn"]
-    assert ruling.absent == ("tflops fp32 of rank 1: its CPU was held by others, cpu_share 0.62",)
+    assert ruling.absent == ("tflops fp32 of rank 1: other processes took its CPU, cpu_share 0.62",)
     (finding,) = CHECK.judge(evidence(**speeds, shares={0: 0.5, 1: 0.97}), params).findings
     assert finding.severity == "fail", "the user's limit does not depend on the rank beside it"
     assert finding.limit == Limit(value=0.5, unit="TFLOP/s", origin="user compute.min_tflops")
@@ -189,7 +153,7 @@ def test_a_slow_cpu_with_all_its_time_is_blamed() -> None:
     assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
 
 
-def test_a_known_device_is_held_against_what_was_measured_elsewhere() -> None:
+def test_a_known_device_has_the_limit_of_its_model() -> None:
     limit = 794.5 * 0.85
     assert CHECK.judge(evidence([limit + 1], device=H100), ONE).findings == ()
     slow = evidence([limit - 1], {0: limit - 1}, device=H100)
@@ -201,7 +165,7 @@ def test_a_known_device_is_held_against_what_was_measured_elsewhere() -> None:
     assert "attainable 794.5 TFLOP/s of H100 SXM x 0.85, measured" in finding.limit.origin
 
 
-def test_small_matrices_are_not_held_against_the_attainable_figure() -> None:
+def test_small_matrices_have_no_attainable_limit() -> None:
     small = Params(gpu_dtypes=("bf16",), gpu_size=1024)
     assert CHECK.judge(evidence([100], device=H100), small).findings == ()
 
@@ -212,7 +176,7 @@ def test_a_datasheet_warns_and_never_fails() -> None:
     assert CHECK.judge(evidence([200], device="NVIDIA L40S"), ONE).findings == ()
 
 
-def test_the_users_limit_counts_for_the_first_dtype() -> None:
+def test_the_users_limit_applies_to_the_first_dtype() -> None:
     params = Params(gpu_dtypes=("bf16",), min_tflops=600)
     assert CHECK.judge(evidence([601]), params).findings == ()
     (finding,) = CHECK.judge(evidence([599], {0: 599}), params).findings
@@ -221,19 +185,22 @@ def test_the_users_limit_counts_for_the_first_dtype() -> None:
 
 def test_different_models_are_not_compared() -> None:
     fleet = evidence([700, 350])
-    mixed = {0: fleet.ranks[0], 1: RankSeen(rank=1, node="n1", node_rank=1, local_rank=0, device="other", kind="other")}
-    both = Evidence(ranks=mixed, asked=(0, 1), figures=fleet.figures, facts=(), device_type="cuda")
+    mixed = {
+        0: fleet.ranks[0],
+        1: RankRecord(rank=1, node="n1", node_rank=1, local_rank=0, device="other", kind="other"),
+    }
+    both = Evidence(ranks=mixed, asked=(0, 1), measurements=fleet.measurements, facts=(), device_type="cuda")
     assert CHECK.judge(both, ONE).findings == ()
     assert suspects(fleet, ONE) == (0, 1)
 
 
-def test_missing_figures_are_absent() -> None:
+def test_missing_measurements_are_absent() -> None:
     full = evidence([700, 701])
-    for gone in full.figures:
-        rest = tuple(figure for figure in full.figures if figure is not gone)
-        less = Evidence(ranks=full.ranks, asked=full.asked, figures=rest, facts=(), device_type="cuda")
+    for gone in full.measurements:
+        rest = tuple(measurement for measurement in full.measurements if measurement is not gone)
+        less = Evidence(ranks=full.ranks, asked=full.asked, measurements=rest, facts=(), device_type="cuda")
         assert CHECK.judge(less, ONE).absent == (f"{gone.name} {gone.variant} of rank {gone.rank}",)
-    nobody = Evidence(ranks=full.ranks, asked=(), figures=(), facts=(), device_type="cuda")
+    nobody = Evidence(ranks=full.ranks, asked=(), measurements=(), facts=(), device_type="cuda")
     assert CHECK.judge(nobody, ONE).absent == ("any rank that finished",)
 
 
@@ -257,48 +224,50 @@ def test_a_speed_that_is_no_speed_is_absent(speed: float) -> None:
         ({"seconds": -1}, "seconds is -1"),
     ],
 )
-def test_a_value_that_cannot_be_meant_is_refused(params: dict[str, Any], sentence: str) -> None:
+def test_an_impossible_value_is_refused(params: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Params(**params)
 
 
-def test_this_cpu_multiplies_rightly(context: RecordingContext) -> None:
+def test_this_cpu_multiplies_rightly(context: FakeContext) -> None:
     params = Params(cpu_size=192, cpu_dtypes=("fp32", "bf16", "fp16"), seconds=0.01, rounds=3)
-    compute.measure(context, params)
-    told = {(figure.name, figure.variant): figure for figure in context.figures}
-    assert len(told) == len(context.figures) == 10
-    assert told["wrong_elements", "convolution"].value == 0
+    measure.measure(context, params)
+    measured = {(measurement.name, measurement.variant): measurement for measurement in context.measurements}
+    assert len(measured) == len(context.measurements) == 10
+    assert measured["wrong_elements", "convolution"].value == 0
     for dtype in params.cpu_dtypes:
-        assert told["wrong_elements", dtype].value == 0
-        assert told["tflops", dtype].value > 0
-        assert told["tflops", dtype].better == "high"
-        assert 0 < told["cpu_share", dtype].value < 2
+        assert measured["wrong_elements", dtype].value == 0
+        assert measured["tflops", dtype].value > 0
+        assert measured["tflops", dtype].better == "high"
+        assert 0 < measured["cpu_share", dtype].value < 2
     assert {fact.name for fact in context.facts} == {"contention"}
     parts = [*(f"gemm {dtype}" for dtype in params.cpu_dtypes), "convolution"]
     assert context.phases == [f"{part} round {turn}" for turn in range(3) for part in parts]
 
 
 @pytest.mark.parametrize("has_instructions", [True, False])
-def test_what_a_cpu_has_no_instructions_for_is_timed_on_a_quarter_of_the_rows(
-    context: RecordingContext, monkeypatch: pytest.MonkeyPatch, has_instructions: bool
+def test_an_emulated_dtype_is_timed_on_a_quarter_of_the_rows(
+    context: FakeContext, monkeypatch: pytest.MonkeyPatch, has_instructions: bool
 ) -> None:
-    """An AVX2 CPU multiplies 16-bit matrices of 1024 rows in seconds: it passed its deadlines and was failed."""
+    """An AVX2 CPU multiplies 16-bit matrices of 1024 rows in seconds: it missed its deadlines and failed."""
     timed: list[tuple[str, int]] = []
 
     def one_second(_: Any, size: int, __: Params, dtype: str, ___: int) -> tuple[float, float]:
         timed.append((dtype, size))
         return 1.0, 1.0
 
-    monkeypatch.setattr(compute, "_has_instructions", lambda dtype: has_instructions)
-    monkeypatch.setattr(compute, "_time_gemm", one_second)
-    compute.measure(context, Params(cpu_size=64, cpu_dtypes=("fp32", "bf16"), seconds=0.001, rounds=1))
+    monkeypatch.setattr(measure, "_has_instructions", lambda dtype: has_instructions)
+    monkeypatch.setattr(measure, "_time_gemm", one_second)
+    measure.measure(context, Params(cpu_size=64, cpu_dtypes=("fp32", "bf16"), seconds=0.001, rounds=1))
     rows = 64 if has_instructions else 16
     assert timed == [("fp32", 64), ("bf16", rows)]
-    speeds = {figure.variant: figure.value for figure in context.figures if figure.name == "tflops"}
+    speeds = {
+        measurement.variant: measurement.value for measurement in context.measurements if measurement.name == "tflops"
+    }
     assert speeds == {"fp32": 2 * 64**3 / 1e12, "bf16": 2 * rows**3 / 1e12}
 
 
-def test_a_wrong_product_is_seen_with_its_place(context: RecordingContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_product_is_seen_with_its_place(context: FakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
     right = torch.mm
 
     def wrong_mm(left: torch.Tensor, other: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -307,20 +276,24 @@ def test_a_wrong_product_is_seen_with_its_place(context: RecordingContext, monke
         return product
 
     monkeypatch.setattr(torch, "mm", wrong_mm)
-    compute.measure(context, Params(cpu_size=64, cpu_dtypes=("fp32",), seconds=0.001, rounds=2))
-    counts = {figure.variant: figure.value for figure in context.figures if figure.name == "wrong_elements"}
+    measure.measure(context, Params(cpu_size=64, cpu_dtypes=("fp32",), seconds=0.001, rounds=2))
+    counts = {
+        measurement.variant: measurement.value
+        for measurement in context.measurements
+        if measurement.name == "wrong_elements"
+    }
     assert counts == {"fp32": 2, "convolution": 0}, "one in each round"
     (fact,) = (fact for fact in context.facts if fact.name == "wrong_values")
     (place,) = fact.value["first"]
-    told = re.fullmatch(r"\[5, 7\] is (-?\d+), not (-?\d+)", place)
-    assert told is not None, place
-    assert int(told[1]) == int(told[2]) + 1
+    match = re.fullmatch(r"\[5, 7\] is (-?\d+), not (-?\d+)", place)
+    assert match is not None, place
+    assert int(match[1]) == int(match[2]) + 1
 
 
-def test_a_repeat_tells_the_speed_only(context: RecordingContext) -> None:
+def test_a_repeat_reports_the_speed_only(context: FakeContext) -> None:
     context.stage = "repeat"
-    compute.measure(context, Params(cpu_size=64, cpu_dtypes=("fp32",), seconds=0.001))
-    assert [(figure.name, figure.stage) for figure in context.figures] == [
+    measure.measure(context, Params(cpu_size=64, cpu_dtypes=("fp32",), seconds=0.001))
+    assert [(measurement.name, measurement.stage) for measurement in context.measurements] == [
         ("tflops", "repeat"),
         ("cpu_share", "repeat"),
     ]
@@ -329,7 +302,7 @@ def test_a_repeat_tells_the_speed_only(context: RecordingContext) -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("bound", [2**8, 2**11, 2**24])
 def test_no_partial_sum_of_the_exact_test_can_leave_its_bound(seed: int, bound: int) -> None:
-    left, right = compute._operands(300, bound, seed)
+    left, right = measure._operands(300, bound, seed)
     assert int((left.abs() @ right.abs()).max()) <= bound
     assert (left.shape, right.shape) == ((300, 300), (300, 300))
     assert int(left.abs().max()) == int(right.abs().max()) == 8
@@ -337,15 +310,15 @@ def test_no_partial_sum_of_the_exact_test_can_leave_its_bound(seed: int, bound: 
 
 
 def test_operands_differ_by_seed() -> None:
-    assert not torch.equal(compute._operands(64, 2**24, 0)[0], compute._operands(64, 2**24, 2)[0])
+    assert not torch.equal(measure._operands(64, 2**24, 0)[0], measure._operands(64, 2**24, 2)[0])
 
 
 @pytest.mark.gpu
-def test_this_device_multiplies_and_convolves_rightly(context: RecordingContext) -> None:
-    from seatrial.worker.device import open_device
+def test_this_device_multiplies_and_convolves_rightly(context: FakeContext) -> None:
+    from seatrial.rank.device import open_device
 
     context.device = open_device("cuda", 0, 4)
-    compute.measure(context, Params(gpu_size=2048, seconds=0.02, rounds=2))
-    told = {(figure.name, figure.variant): figure.value for figure in context.figures}
-    assert {told["wrong_elements", variant] for variant in ("bf16", "fp16", "fp32", "convolution")} == {0}
-    assert all(told["tflops", dtype] > 0.5 for dtype in ("bf16", "fp16", "fp32"))
+    measure.measure(context, Params(gpu_size=2048, seconds=0.02, rounds=2))
+    measured = {(measurement.name, measurement.variant): measurement.value for measurement in context.measurements}
+    assert {measured["wrong_elements", variant] for variant in ("bf16", "fp16", "fp32", "convolution")} == {0}
+    assert all(measured["tflops", dtype] > 0.5 for dtype in ("bf16", "fp16", "fp32"))

@@ -1,4 +1,4 @@
-"""The host check: on simulated fleets of 1 to 1,000 nodes, and what it tells of this machine."""
+"""The host check: on simulated fleets of 1 to 1,000 nodes, and its facts about this machine."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from checks.fake_context import FakeContext
 from checks.simulated_hosts import host_fleet, rank_of
-from checks.test_check_compute import RecordingContext
 
-from seatrial.checks.host import CHECK, Params, _leftovers
-from seatrial.verdict.findings import Finding
-from seatrial.worker.device import Device, open_device
+from seatrial.checks.host import CHECK
+from seatrial.checks.host.measure import leftover_variables
+from seatrial.checks.host.params import Params
+from seatrial.evidence.findings import Finding
+from seatrial.rank.device import Device, open_device
 
 CPU: dict[str, Any] = {"device_type": "cpu", "backend": "gloo"}
 
@@ -21,12 +23,12 @@ def judge(*fleet: Any, params: Params | None = None, **options: Any) -> tuple[Fi
     return CHECK.judge(host_fleet(*fleet, **options), params or Params()).findings
 
 
-def shrink(**figures: float) -> Any:
-    """Figures of node 1, or of the only one."""
+def shrink(**measurements: float) -> Any:
+    """Measurements of node 1, or of the only one."""
 
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        if node == 1 or figures.get("everywhere"):
-            told["figures"] |= {name: value for name, value in figures.items() if name != "everywhere"}
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        if node == 1 or measurements.get("everywhere"):
+            facts["measurements"] |= {name: value for name, value in measurements.items() if name != "everywhere"}
 
     return bend
 
@@ -44,9 +46,9 @@ def test_fleets_that_are_set_up_well_pass(nodes: int, options: dict[str, Any]) -
 
 
 def small_shm(environment: str) -> Any:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told |= {"environment": environment, "shm": {"size_bytes": 64 << 20, "free_bytes": 64 << 20}}
-        told["figures"]["shm_free"] = 0.067
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts |= {"environment": environment, "shm": {"size_bytes": 64 << 20, "free_bytes": 64 << 20}}
+        facts["measurements"]["shm_free"] = 0.067
 
     return bend
 
@@ -55,14 +57,14 @@ def small_shm(environment: str) -> Any:
     ("environment", "words"),
     [
         ("docker", "--shm-size=2g"),
-        ("podman", "--ipc=host"),
+        ("podman", "--shm-size=2g"),
         ("kubernetes", "emptyDir with medium: Memory"),
         ("slurm", "remount"),
         ("none", "/etc/fstab"),
         ("another", "/etc/fstab"),
     ],
 )
-def test_a_small_shm_fails_several_gpus_in_the_words_of_where_it_is(environment: str, words: str) -> None:
+def test_a_small_shm_fails_several_gpus_with_a_remedy_for_the_environment(environment: str, words: str) -> None:
     (finding,) = judge(1, 8, small_shm(environment))
     assert (finding.severity, finding.culprit.nodes) == ("fail", ("n0",))
     assert finding.what.startswith("/dev/shm of node n0 is too small")
@@ -70,22 +72,22 @@ def test_a_small_shm_fails_several_gpus_in_the_words_of_where_it_is(environment:
     assert words in finding.action
 
 
-def test_a_small_shm_only_warns_where_it_does_this_trial_no_harm() -> None:
+def test_a_small_shm_only_warns_where_it_is_harmless() -> None:
     for fleet, options in (((1, 1), {}), ((1, 2), CPU), ((4, 1), {}), ((4, 8), CPU)):
         (finding,) = judge(*fleet, small_shm("docker"), **options)
         assert finding.severity == "warn"
 
 
-def test_a_shm_that_is_full_is_to_be_emptied() -> None:
+def test_a_full_shm_must_be_emptied() -> None:
     (finding,) = judge(2, 8, shrink(shm_free=0.1))
     assert finding.what.startswith("/dev/shm of node n1 is nearly full")
     assert "remove what earlier runs have left" in finding.action
 
 
 def test_no_shm_at_all() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told["shm"] = None
-        told["figures"]["shm_free"] = None
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts["shm"] = None
+        facts["measurements"]["shm_free"] = None
 
     (finding,) = judge(1, 8, bend)
     assert finding.what.startswith("node n0 has no /dev/shm")
@@ -110,18 +112,18 @@ def test_memory_that_may_run_out_warns() -> None:
     assert judge(2, 8, shrink(memory_available=4.0)) == ()
 
 
-def test_memory_that_a_control_group_limits_is_told_in_its_words() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told["environment"] = "kubernetes"
-        told["cgroup"] |= {"memory_limit_bytes": 2 * 10**9, "memory_left_bytes": 10**9}
-        told["figures"]["memory_available"] = 1.0
+def test_memory_limited_by_a_control_group_has_its_remedy() -> None:
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts["environment"] = "kubernetes"
+        facts["cgroup"] |= {"memory_limit_bytes": 2 * 10**9, "memory_left_bytes": 10**9}
+        facts["measurements"]["memory_available"] = 1.0
 
     (finding,) = judge(1, 8, bend, **CPU)
     assert "resources.limits.memory" in finding.action
     assert finding.evidence == ("the control group allows 2 GB",)
 
 
-def test_open_files_are_held_against_the_size_of_the_world() -> None:
+def test_the_limit_of_open_files_grows_with_the_world() -> None:
     assert judge(2, 8, shrink(open_files=1024)) == ()
     (finding,) = judge(8, 8, shrink(open_files=1024))
     assert (finding.severity, finding.culprit.nodes) == ("warn", ("n1",))
@@ -131,7 +133,7 @@ def test_open_files_are_held_against_the_size_of_the_world() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "warns"),
+    ("reported", "warns"),
     [
         ({"memlock_bytes": 8 << 20}, True),
         ({"memlock_bytes": 2 * 10**9}, False),
@@ -140,16 +142,16 @@ def test_open_files_are_held_against_the_size_of_the_world() -> None:
         ({"memlock_bytes": 8 << 20, "locks_any": True}, False),
     ],
 )
-def test_locked_memory_counts_where_there_are_rdma_devices(told: dict[str, Any], warns: bool) -> None:
-    findings = judge(1, 8, lambda node, local_rank, facts: facts.update({"environment": "docker", **told}))
+def test_locked_memory_counts_where_there_are_rdma_devices(reported: dict[str, Any], warns: bool) -> None:
+    findings = judge(1, 8, lambda node, local_rank, facts: facts.update({"environment": "docker", **reported}))
     assert [finding.severity for finding in findings] == (["warn"] if warns else [])
     assert all("--ulimit memlock=-1" in finding.action for finding in findings)
 
 
 def cores(masks: list[str], quota: float | None = None) -> Any:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told["place"]["affinity"] = masks[local_rank]
-        told["cgroup"]["quota_cores"] = quota
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts["process"]["affinity"] = masks[local_rank]
+        facts["cgroup"]["quota_cores"] = quota
 
     return bend
 
@@ -171,16 +173,16 @@ def test_fewer_than_one_core_a_rank_warns(masks: list[str], quota: float | None,
 
 
 def test_a_mask_that_is_not_known_is_not_judged() -> None:
-    assert judge(1, 2, lambda node, rank, told: told["place"].update(affinity=None), **CPU) == ()
+    assert judge(1, 2, lambda node, rank, facts: facts["process"].update(affinity=None), **CPU) == ()
 
 
 # Devices
 
 
 def test_a_device_in_use_fails_and_is_named() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
         if (node, local_rank) == (1, 5):
-            told["figures"]["device_memory_used"] = 21.5
+            facts["measurements"]["device_memory_used"] = 21.5
 
     (finding,) = judge(2, 8, bend)
     assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "device", (13,))
@@ -191,7 +193,7 @@ def test_a_device_in_use_fails_and_is_named() -> None:
 
 
 @pytest.mark.parametrize(("integrated", "used_gb"), [(0, 2.5), (1, None)])
-def test_what_torch_itself_has_reserved_is_not_in_use_by_others(
+def test_memory_reserved_by_torch_is_not_in_use_by_others(
     integrated: int, used_gb: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a stand-in for a device: this machine has none."""
@@ -199,29 +201,31 @@ def test_what_torch_itself_has_reserved_is_not_in_use_by_others(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (77 * 10**9, 80 * 10**9))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: 5 * 10**8)
     device = Device(type="cuda", vendor="nvidia", index=3, name="x", backend="nccl", memory_bytes=1, libraries="torch")
-    context = RecordingContext(device=device, local_rank=1)
+    context = FakeContext(check="host", device=device, local_rank=1)
     CHECK.measure(context, Params())
-    assert {figure.name: figure.value for figure in context.figures}.get("device_memory_used") == used_gb
+    assert {measurement.name: measurement.value for measurement in context.measurements}.get(
+        "device_memory_used"
+    ) == used_gb
     assert context.facts[0].value["device_used_known"] == (used_gb is not None)
 
 
 def test_devices_that_share_the_memory_of_the_host_leave_it_unjudged() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told["place"]["device_used_known"] = False
-        told["figures"]["device_memory_used"] = None
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts["process"]["device_used_known"] = False
+        facts["measurements"]["device_memory_used"] = None
 
     ruling = CHECK.judge(host_fleet(1, 1, bend), Params())
     assert ruling.findings == ()
-    assert ruling.unjudged == ("memory in use not told by devices that share the host's",)
+    assert ruling.unjudged == ("device memory in use: unknown where a device shares the host's memory",)
 
 
 # Leftovers
 
 
-def test_words_of_another_launcher_are_named() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+def test_variables_of_another_launcher_are_named() -> None:
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
         if node != 1:
-            told["leftovers"] = ["RANK", "MASTER_ADDR"]
+            facts["leftovers"] = ["RANK", "MASTER_ADDR"]
 
     (finding,) = judge(3, 2, bend)
     assert (finding.severity, finding.culprit.nodes) == ("warn", ("n0", "n2"))
@@ -247,33 +251,33 @@ def test_words_of_another_launcher_are_named() -> None:
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "RANK": "1", "WORLD_SIZE": "2"}, []),
     ],
 )
-def test_what_a_launcher_has_set_is_no_leftover(environ: dict[str, str], left: list[str]) -> None:
+def test_variables_set_by_the_launcher_are_no_leftovers(environ: dict[str, str], left: list[str]) -> None:
     """For rank 1 of 2."""
-    assert _leftovers(environ, 1, 2) == left
+    assert leftover_variables(environ, 1, 2) == left
 
 
 # What is missing
 
 
-def test_a_node_that_told_nothing_is_absent_and_a_dead_one_is_not() -> None:
+def test_a_node_without_report_is_absent_and_a_dead_one_is_not() -> None:
     fleet = host_fleet(3, 2, dead={rank_of(2, 0, 2), rank_of(2, 1, 2)})
     facts = tuple(fact for fact in fleet.facts if fact.rank != 2)
     ruling = CHECK.judge(
-        type(fleet)(ranks=fleet.ranks, asked=fleet.asked, figures=fleet.figures, facts=facts), Params()
+        type(fleet)(ranks=fleet.ranks, asked=fleet.asked, measurements=fleet.measurements, facts=facts), Params()
     )
-    assert ruling.absent == ("place of rank 2", "what node n1 is like")
+    assert ruling.absent == ("process facts of rank 2", "host facts of node n1")
     assert ruling.findings == ()
     assert CHECK.judge(host_fleet(1, 1, dead={0}), Params()).absent == ("any rank that finished",)
 
 
 def test_a_node_whose_first_rank_died_is_absent() -> None:
-    assert CHECK.judge(host_fleet(2, 2, dead={2}), Params()).absent == ("what node n1 is like",)
+    assert CHECK.judge(host_fleet(2, 2, dead={2}), Params()).absent == ("host facts of node n1",)
 
 
-def test_two_launchers_or_containers_on_one_network_are_one_host_to_each_other() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told["place"]["network"] = "the same"
-        told |= {"name": {"name": "n", "addresses": ["127.0.1.1"], "own": "127.0.1.1"}, "mtu": 1500 + node}
+def test_agents_on_one_network_reach_each_other_under_any_hostname() -> None:
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts["process"]["network"] = "the same"
+        facts |= {"name": {"name": "n", "addresses": ["127.0.1.1"], "own": "127.0.1.1"}, "mtu": 1500 + node}
 
     (finding,) = judge(2, 1, bend, **CPU)
     assert finding.severity == "info"
@@ -283,9 +287,9 @@ def test_two_launchers_or_containers_on_one_network_are_one_host_to_each_other()
 def test_agents_of_one_rank_each_on_one_machine_are_one_node(nodes: int) -> None:
     """Its ranks share the memory, and a name that resolves to the loopback harms only from the second node on."""
 
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told["name"]["own"] = "127.0.1.1"
-        told["figures"]["memory_available"] = 1.0
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts["name"]["own"] = "127.0.1.1"
+        facts["measurements"]["memory_available"] = 1.0
 
     memory, name = judge(nodes, 8, bend, agent_per_rank=True)
     assert memory.limit is not None
@@ -301,30 +305,30 @@ def test_agents_of_one_rank_each_on_one_machine_are_one_node(nodes: int) -> None
         ({"resolve_timeout_s": 0}, "resolve_timeout_s is 0"),
     ],
 )
-def test_values_that_cannot_be_meant_are_refused(params: dict[str, Any], words: str) -> None:
+def test_invalid_values_are_refused(params: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Params(**params)
 
 
 @pytest.mark.parametrize("local_rank", [0, 1])
-def test_what_is_told_of_this_machine(local_rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_facts_about_this_machine(local_rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "^lo")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,nothing0")
     monkeypatch.setenv("WORLD_SIZE", "7")
-    context = RecordingContext(device=open_device("cpu", 0, 1), local_rank=local_rank, clock=(1.5, 0.25))
+    context = FakeContext(check="host", device=open_device("cpu", 0, 1), local_rank=local_rank, clock=(1.5, 0.25))
     CHECK.measure(context, Params())
     names = [fact.name for fact in context.facts]
-    figures = {figure.name: figure.value for figure in context.figures}
+    measurements = {measurement.name: measurement.value for measurement in context.measurements}
     if local_rank:
-        assert (names, figures) == (["place"], {})
+        assert (names, measurements) == (["process"], {})
         return
-    assert names == ["place", "host"]
-    told = context.facts[1].value
-    assert figures["clock_offset"] == 1.5
-    assert told["clock"] == [1.5, 0.25]
-    assert figures["memory_available"] > 0
-    assert (told["interface"], told["mtu"]) == (None, None), "the loopback leads to no other node"
-    assert "WORLD_SIZE" in told["leftovers"]
-    gloo, nccl = told["chosen"]["GLOO_SOCKET_IFNAME"], told["chosen"]["NCCL_SOCKET_IFNAME"]
+    assert names == ["process", "host"]
+    facts = context.facts[1].value
+    assert measurements["clock_offset"] == 1.5
+    assert facts["clock"] == [1.5, 0.25]
+    assert measurements["memory_available"] > 0
+    assert (facts["interface"], facts["mtu"]) == (None, None), "the loopback leads to no other node"
+    assert "WORLD_SIZE" in facts["leftovers"]
+    gloo, nccl = facts["chosen"]["GLOO_SOCKET_IFNAME"], facts["chosen"]["NCCL_SOCKET_IFNAME"]
     assert (gloo["taken"], gloo["unknown"], gloo["leaves_host"]) == (["lo"], ["nothing0"], False)
     assert "lo" not in nccl["taken"]

@@ -1,4 +1,4 @@
-"""The inventory check: on simulated fleets of 1 to 1,000 nodes, and what it tells of this machine."""
+"""The inventory check: on simulated fleets of 1 to 1,000 nodes, and its facts about this machine."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from checks.fake_context import FakeContext
 from checks.simulated_hosts import H200, inventory_fleet, rank_of
-from checks.test_check_compute import RecordingContext
 
-from seatrial.checks.inventory import CHECK, Params
-from seatrial.verdict.findings import Finding
-from seatrial.worker.device import open_device
+from seatrial.checks.inventory import CHECK
+from seatrial.checks.inventory.params import Params
+from seatrial.evidence.findings import Finding
+from seatrial.rank.device import open_device
 
 
 def judge(*fleet: Any, params: Params | None = None, **options: Any) -> tuple[Finding, ...]:
@@ -25,7 +26,7 @@ def test_fleets_that_are_alike_pass(nodes: int) -> None:
     assert (ruling.findings, ruling.absent, ruling.unjudged) == ((), (), ())
 
 
-def test_one_rank_is_compared_with_nobody_and_says_so() -> None:
+def test_one_rank_alone_is_not_compared() -> None:
     ruling = CHECK.judge(inventory_fleet(1, 1), Params())
     assert (ruling.findings, ruling.absent) == ((), ())
     assert ruling.unjudged == ("inventory not compared (1 rank)",)
@@ -33,9 +34,9 @@ def test_one_rank_is_compared_with_nobody_and_says_so() -> None:
 
 @pytest.mark.parametrize("identity", ["9d1f-uuid", "0000:1b:00"])
 def test_two_ranks_on_one_device_are_both_named(identity: str) -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told["device_id"] = identity if (node, local_rank) in ((1, 2), (1, 5)) else f"{node:04x}:{local_rank:02x}:00"
-        told |= {"index": 0, "visibility": "CUDA_VISIBLE_DEVICES=0"}
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts["device_id"] = identity if (node, local_rank) in ((1, 2), (1, 5)) else f"{node:04x}:{local_rank:02x}:00"
+        facts |= {"index": 0, "visibility": "CUDA_VISIBLE_DEVICES=0"}
 
     (finding,) = judge(3, 8, bend)
     assert (finding.severity, finding.culprit.ranks, finding.culprit.nodes) == ("fail", (10, 13), ("n1",))
@@ -45,36 +46,36 @@ def test_two_ranks_on_one_device_are_both_named(identity: str) -> None:
 
 @pytest.mark.parametrize("boot", ["boot", None])
 def test_equal_pci_addresses_of_two_machines_are_two_devices(boot: str | None) -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told |= {"device_id": f"0000:{local_rank:02x}:00", "boot_id": boot and f"{boot}{node}"}
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts |= {"device_id": f"0000:{local_rank:02x}:00", "boot_id": boot and f"{boot}{node}"}
 
     assert judge(2, 8, bend) == ()
 
 
-def test_parts_of_one_device_are_told_apart_by_their_number() -> None:
+def test_parts_of_one_device_differ_in_their_index() -> None:
     """Compute partitions: one id, and each process sees all of them."""
-    fleet = inventory_fleet(2, 8, lambda node, local_rank, told: told.update(device_id=f"of-node-{node}"))
+    fleet = inventory_fleet(2, 8, lambda node, local_rank, facts: facts.update(device_id=f"of-node-{node}"))
     assert CHECK.judge(fleet, Params()).findings == ()
 
 
 def test_a_device_that_two_containers_of_one_machine_share() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told |= {"device_id": "0000:1b:00", "boot_id": "one", "index": 0, "visible": 1}
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts |= {"device_id": "0000:1b:00", "boot_id": "one", "index": 0, "visible": 1}
 
     (finding,) = judge(2, 1, bend)
     assert finding.what == "ranks 0 and 1 on nodes n0 and n1 use the same device"
 
 
-def test_device_ids_that_torch_does_not_tell_leave_it_unjudged() -> None:
-    ruling = CHECK.judge(inventory_fleet(2, 2, lambda node, local_rank, told: told.update(device_id="")), Params())
+def test_missing_device_ids_are_unjudged() -> None:
+    ruling = CHECK.judge(inventory_fleet(2, 2, lambda node, local_rank, facts: facts.update(device_id="")), Params())
     assert ruling.findings == ()
-    assert ruling.unjudged == ("inventory without device ids, which this torch does not tell",)
+    assert ruling.unjudged == ("inventory without device IDs: this torch does not report them",)
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 1000])
 def test_a_node_with_fewer_devices_than_the_others_is_named(nodes: int) -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told["visible"] = 7 if node == 1 else 8
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts["visible"] = 7 if node == 1 else 8
 
     (finding,) = judge(nodes, 4, bend)
     assert finding.what == "node n1 shows 7 devices where 8 are expected"
@@ -82,10 +83,10 @@ def test_a_node_with_fewer_devices_than_the_others_is_named(nodes: int) -> None:
     assert judge(nodes, 4, bend, params=Params(allow_mixed=("devices",))) == ()
 
 
-def test_one_larger_node_does_not_put_the_blame_on_all_others() -> None:
-    (finding,) = judge(5, 4, lambda node, rank, told: told.update(visible=16 if node == 3 else 8))
+def test_one_larger_node_does_not_accuse_the_others() -> None:
+    (finding,) = judge(5, 4, lambda node, rank, facts: facts.update(visible=16 if node == 3 else 8))
     assert finding.what == "node n3 shows 16 devices where 8 are expected"
-    assert "ask for nodes of one kind" in finding.action
+    assert "request nodes of one kind" in finding.action
     assert finding.limit is not None
     assert finding.limit.origin == "fleet, majority of the nodes"
 
@@ -96,8 +97,8 @@ def test_a_wrong_expectation_is_corrected_in_the_plan() -> None:
 
 
 def test_devices_that_each_process_sees_alone_count_together() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told |= {"visible": 1, "index": 0}
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts |= {"visible": 1, "index": 0}
 
     assert judge(2, 8, bend, params=Params(devices_per_node=8)) == ()
 
@@ -110,36 +111,36 @@ def test_the_number_that_the_user_expects(expected: int, failing: int) -> None:
 
 
 def test_a_cpu_trial_has_no_devices_and_misses_none() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told |= {"device": "a CPU", "device_id": "", "index": 0, "visible": 0, "driver": None, "nccl": None}
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts |= {"device": "a CPU", "device_id": "", "index": 0, "visible": 0, "driver": None, "nccl": None}
 
     ruling = CHECK.judge(inventory_fleet(4, 2, bend, device_type="cpu"), Params())
     assert (ruling.findings, ruling.absent, ruling.unjudged) == ((), (), ())
     assert len(judge(4, 2, bend, device_type="cpu", params=Params(devices_per_node=8))) == 4
 
 
-@pytest.mark.parametrize("nodes", [3, 5, 1000])
 @pytest.mark.parametrize(
-    ("key", "value", "word", "severity"),
+    ("nodes", "key", "value", "word", "severity"),
     [
-        ("device", "NVIDIA H100 80GB HBM3", "device model", "fail"),
-        ("memory_bytes", 145_000_000_000, "memory", "fail"),
-        ("torch", "2.6.0+cu126", "torch", "fail"),
-        ("toolkit", "CUDA 12.6", "CUDA or ROCm", "fail"),
-        ("nccl", "2.21.5", "NCCL", "fail"),
-        ("driver", "550.54.15", "driver", "warn"),
-        ("kernel", "5.15.0", "kernel", "warn"),
-        ("python", "3.11.2", "Python", "warn"),
-        ("cpu", "AMD EPYC 9654", "CPU model", "warn"),
-        ("cores", 12, "cores of a process", "warn"),
+        (3, "device", "NVIDIA H100 80GB HBM3", "device model", "fail"),
+        (1000, "device", "NVIDIA H100 80GB HBM3", "device model", "fail"),
+        (3, "memory_bytes", 145_000_000_000, "memory", "fail"),
+        (3, "torch", "2.6.0+cu126", "torch", "fail"),
+        (3, "toolkit", "CUDA 12.6", "CUDA or ROCm", "fail"),
+        (3, "nccl", "2.21.5", "NCCL", "fail"),
+        (3, "driver", "550.54.15", "driver", "warn"),
+        (3, "kernel", "5.15.0", "kernel", "warn"),
+        (3, "python", "3.11.2", "Python", "warn"),
+        (3, "cpu", "AMD EPYC 9654", "CPU model", "warn"),
+        (5, "cores", 12, "cores of a process", "warn"),
     ],
 )
 def test_the_node_that_is_unlike_the_others_is_named(
     nodes: int, key: str, value: object, word: str, severity: str
 ) -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
         if node == 2:
-            told[key] = value
+            facts[key] = value
 
     (finding,) = judge(nodes, 2, bend)
     assert (finding.severity, finding.culprit.nodes) == (severity, ("n2",))
@@ -149,10 +150,10 @@ def test_the_node_that_is_unlike_the_others_is_named(
     assert judge(nodes, 2, bend, params=Params(allow_mixed=(name,))) == ()
 
 
-def test_one_device_of_another_model_in_one_node_is_named_as_a_device() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+def test_one_device_of_another_model_is_named() -> None:
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
         if (node, local_rank) == (0, 3):
-            told["device"] = "NVIDIA H100 80GB HBM3"
+            facts["device"] = "NVIDIA H100 80GB HBM3"
 
     for nodes in (1, 2, 1000):
         (finding,) = judge(nodes, 8, bend)
@@ -160,9 +161,9 @@ def test_one_device_of_another_model_in_one_node_is_named_as_a_device() -> None:
 
 
 def test_two_equal_halves_name_nobody() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
         if node % 2:
-            told["torch"] = "2.6.0"
+            facts["torch"] = "2.6.0"
 
     for nodes in (2, 4, 1000):
         (finding,) = judge(nodes, 4, bend)
@@ -172,28 +173,28 @@ def test_two_equal_halves_name_nobody() -> None:
 
 
 def test_three_kinds_without_a_majority_name_nobody() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told["kernel"] = f"6.{min(node // 2, 2)}"  # 2, 2 and 1 of 5 nodes
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts["kernel"] = f"6.{min(node // 2, 2)}"  # 2, 2 and 1 of 5 nodes
 
     (finding,) = judge(5, 1, bend)
     assert (finding.severity, finding.culprit.kind) == ("warn", "none")
 
 
 def test_nodes_decide_and_not_ranks() -> None:
-    """Two nodes with one rank each against one node: as told by their machines, whatever their number of ranks."""
+    """Two nodes with one rank each against one node: each machine has one vote, whatever their number of ranks."""
 
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
         if node == 0:
-            told["torch"] = "2.6.0"
+            facts["torch"] = "2.6.0"
 
     (finding,) = judge(3, 8, bend, dead={rank_of(1, at) for at in range(1, 8)} | {rank_of(2, at) for at in range(1, 8)})
     assert finding.culprit.nodes == ("n0",)
 
 
 def test_one_old_image_is_one_finding_and_its_kernel_another() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
         if node == 1:
-            told |= {"torch": "2.6.0", "toolkit": "CUDA 12.6", "nccl": "2.21.5", "kernel": "5.15"}
+            facts |= {"torch": "2.6.0", "toolkit": "CUDA 12.6", "nccl": "2.21.5", "kernel": "5.15"}
 
     gravest, other = judge(4, 8, bend)
     assert gravest.what == "node n1 differs from the rest in torch, CUDA or ROCm, NCCL"
@@ -202,29 +203,29 @@ def test_one_old_image_is_one_finding_and_its_kernel_another() -> None:
 
 
 def test_a_hundred_odd_nodes_are_one_finding() -> None:
-    (finding,) = judge(1000, 1, lambda node, rank, told: told.update(torch="2.6.0") if node % 10 == 3 else None)
+    (finding,) = judge(1000, 1, lambda node, rank, facts: facts.update(torch="2.6.0") if node % 10 == 3 else None)
     assert len(finding.culprit.nodes) == 100
     assert finding.culprit.name == "nodes n3, n13, n23, n33 and 96 more"
 
 
 @pytest.mark.parametrize(("share", "named"), [(1.009, False), (0.991, False), (1.02, True), (0.98, True)])
 def test_memory_may_differ_by_less_than_one_percent(share: float, named: bool) -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
         if node == 2:
-            told["memory_bytes"] = int(told["memory_bytes"] * share)
+            facts["memory_bytes"] = int(facts["memory_bytes"] * share)
 
     found = judge(5, 2, bend)
     assert [finding.culprit.nodes for finding in found] == ([("n2",)] if named else [])
 
 
 def test_every_node_a_little_different_is_alike() -> None:
-    assert judge(1000, 1, lambda node, rank, told: told.update(memory_bytes=10**12 + node * 10**6)) == ()
+    assert judge(1000, 1, lambda node, rank, facts: facts.update(memory_bytes=10**12 + node * 10**6)) == ()
 
 
 def test_memory_is_compared_inside_of_one_model() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
         if node >= 3:
-            told |= {"device": "NVIDIA H100 80GB HBM3", "memory_bytes": 85_000_000_000}
+            facts |= {"device": "NVIDIA H100 80GB HBM3", "memory_bytes": 85_000_000_000}
 
     (finding,) = judge(5, 1, bend)
     assert finding.what == "nodes n3 and n4 differ from the rest in device model"
@@ -233,23 +234,23 @@ def test_memory_is_compared_inside_of_one_model() -> None:
 def test_memory_goes_by_the_votes_of_machines_too() -> None:
     """One node with 8 ranks against two with one each, which are a little different from each other."""
 
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told["memory_bytes"] = (80_000, 96_000, 96_500)[node] * 10**6
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts["memory_bytes"] = (80_000, 96_000, 96_500)[node] * 10**6
 
     (finding,) = judge(3, 8, bend, dead={rank_of(node, at) for node in (1, 2) for at in range(1, 8)})
     assert finding.culprit.nodes == ("n0",)
 
 
 def test_the_cpu_of_a_cpu_trial_is_named_once() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
-        told |= {"device": "a CPU", "cpu": "a CPU"} if node else {"device": "another", "cpu": "another"}
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts |= {"device": "a CPU", "cpu": "a CPU"} if node else {"device": "another", "cpu": "another"}
 
     (finding,) = judge(3, 2, bend, device_type="cpu")
     assert finding.what == "node n0 differs from the rest in device model"
 
 
 def test_a_tie_in_memory_names_nobody() -> None:
-    (finding,) = judge(2, 2, lambda node, rank, told: told.update(memory_bytes=(80 + 16 * node) * 2**30))
+    (finding,) = judge(2, 2, lambda node, rank, facts: facts.update(memory_bytes=(80 + 16 * node) * 2**30))
     assert (finding.severity, finding.culprit.kind) == ("fail", "none")
     assert finding.evidence == ("memory: 80.0 GiB on node n0; 96.0 GiB on node n1",)
 
@@ -280,40 +281,40 @@ def test_the_users_own_values(params: dict[str, Any], ok: bool) -> None:
     assert finding.limit.origin == f"user inventory.{next(iter(params))}"
 
 
-def test_one_node_that_misses_what_the_user_asks_for_is_named_once() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+def test_one_node_without_the_requested_value_is_named_once() -> None:
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
         if node == 0:
-            told["driver"] = "550"
+            facts["driver"] = "550"
 
     (finding,) = judge(2, 8, bend, params=Params(driver="570.86.15"))
-    assert finding.what == "driver of node n0 is 550 where 570.86.15 is asked for"
+    assert finding.what == "driver of node n0 is 550 where 570.86.15 is requested"
 
 
-def test_what_a_user_asks_for_and_nobody_can_tell_is_absent() -> None:
-    fleet = inventory_fleet(1, 2, lambda node, local_rank, told: told.update(driver=None))
+def test_a_requested_value_that_no_rank_knows_is_absent() -> None:
+    fleet = inventory_fleet(1, 2, lambda node, local_rank, facts: facts.update(driver=None))
     assert CHECK.judge(fleet, Params()).absent == ()
     assert CHECK.judge(fleet, Params(driver="570")).absent == ("driver of rank 0", "driver of rank 1")
 
 
-def test_what_is_not_known_of_some_is_held_against_nobody() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+def test_an_unknown_value_accuses_nobody() -> None:
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
         if node != 1:
-            told["driver"] = None
+            facts["driver"] = None
 
     assert judge(3, 2, bend) == ()
 
 
-def test_a_rank_that_told_nothing_is_absent_and_a_dead_one_is_not_compared() -> None:
-    ruling = CHECK.judge(inventory_fleet(2, 2, silent={3}, dead={0}), Params())
+def test_a_rank_without_report_is_absent_and_a_dead_one_is_not() -> None:
+    ruling = CHECK.judge(inventory_fleet(2, 2, unreported={3}, dead={0}), Params())
     assert ruling.absent == ("inventory of rank 3",)
     assert ruling.findings == ()
     assert CHECK.judge(inventory_fleet(2, 1, dead={0, 1}), Params()).absent == ("any rank that finished",)
 
 
 def test_ranks_of_one_machine_with_an_agent_each_are_one_node() -> None:
-    def bend(node: int, local_rank: int, told: dict[str, Any]) -> None:
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
         if node == 0:
-            told["torch"] = "2.6.0"
+            facts["torch"] = "2.6.0"
 
     fleet = inventory_fleet(2, 4, bend, agent_per_rank=True)
     (finding,) = CHECK.judge(fleet, Params()).findings
@@ -329,22 +330,23 @@ def test_ranks_of_one_machine_with_an_agent_each_are_one_node() -> None:
         ({"cores": 0}, "cores is 0"),
     ],
 )
-def test_values_that_cannot_be_meant_are_refused(params: dict[str, Any], words: str) -> None:
+def test_invalid_values_are_refused(params: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Params(**params)
 
 
-def test_limits_name_what_the_user_asks_for_and_what_may_differ() -> None:
-    assert CHECK.limits is not None
-    rows = {row.what: row for row in CHECK.limits(Params(device=H200, allow_mixed=("kernel",), devices_per_node=8))}
-    assert (rows["device"].limit, rows["device"].origin) == (H200, "user inventory.device")
-    assert rows["kernel"].limit == "none: may differ"
-    assert rows["devices of a node"].limit == "exactly 8"
-    assert rows["driver"].limit == "alike; only warns"
+def test_rules_name_requested_values_and_allowed_differences() -> None:
+    assert CHECK.rules is not None
+    params = Params(device=H200, allow_mixed=("kernel",), devices_per_node=8)
+    rules = {rule.subject: rule for rule in CHECK.rules(params)}
+    assert (rules["device"].requirement, rules["device"].origin) == (H200, "user inventory.device")
+    assert rules["kernel"].requirement == "none: may differ"
+    assert rules["devices of a node"].requirement == "exactly 8 devices"
+    assert rules["driver"].requirement == "alike, only warns"
 
 
-def test_what_is_told_of_this_machine() -> None:
-    context = RecordingContext(device=open_device("cpu", 0, 1))
+def test_the_facts_about_this_machine() -> None:
+    context = FakeContext(check="inventory", device=open_device("cpu", 0, 1))
     CHECK.measure(context, Params())
     (fact,) = context.facts
     assert (fact.value["torch"], fact.value["python"]) == (torch.__version__, platform.python_version())

@@ -1,4 +1,4 @@
-"""What the memory check says of simulated fleets."""
+"""The judge of the memory check on simulated fleets."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
-from seatrial.checks._memory_judge import suspects
-from seatrial.checks.memory import CHECK, Params
-from seatrial.verdict.evidence import Evidence, RankSeen
-from seatrial.verdict.figures import Fact, Figure
-from seatrial.verdict.findings import Limit
+from seatrial.checks.memory import CHECK
+from seatrial.checks.memory.judge import suspects
+from seatrial.checks.memory.params import Params
+from seatrial.evidence.evidence import Evidence, RankRecord
+from seatrial.evidence.findings import Limit
+from seatrial.evidence.measurement import Fact, Measurement
 
 ONE = Params(patterns=("0x55",))
 H200 = "NVIDIA H200"
 MIB = 2**20
 
 
-def tell(name: str, value: float, rank: int, variant: str = "device", stage: str = "measure") -> Figure:
-    return Figure(check="memory", name=name, value=value, unit="GB/s", rank=rank, variant=variant, stage=stage)
+def reading(name: str, value: float, rank: int, variant: str = "device", stage: str = "measure") -> Measurement:
+    return Measurement(check="memory", name=name, value=value, unit="GB/s", rank=rank, variant=variant, stage=stage)
 
 
 def fact(name: str, rank: int, **value: Any) -> Fact:
@@ -43,22 +44,24 @@ def fleet(
     shares: dict[int, float] | None = None,
     facts: Sequence[Fact] = (),
 ) -> Evidence:
-    """One device model, one kind of copy that differs, and one pattern."""
+    """Return the evidence of one device model, with one kind of copy that differs, and one pattern."""
     ranks = range(len(speeds))
-    figures = [tell("copy_gbps", value, rank) for rank, value in enumerate(speeds)]
+    measurements = [reading("copy_gbps", value, rank) for rank, value in enumerate(speeds)]
     if device_type == "cuda":
-        figures += [
-            tell("copy_gbps", 50, rank, kind) for rank in ranks for kind in ("host_to_device", "device_to_host")
+        measurements += [
+            reading("copy_gbps", 50, rank, kind) for rank in ranks for kind in ("host_to_device", "device_to_host")
         ]
-    figures += [tell("wrong_words", (wrong or {}).get(rank, 0), rank, "0x55") for rank in ranks]
-    figures += [tell("tested_bytes", 88, rank, "") for rank in ranks]
-    figures += [tell("copy_gbps", value, rank, stage="repeat") for rank, value in (again or {}).items()]
-    figures += [tell("cpu_share", value, rank, stage="repeat") for rank, value in (shares or {}).items()]
+    measurements += [reading("wrong_words", (wrong or {}).get(rank, 0), rank, "0x55") for rank in ranks]
+    measurements += [reading("tested_bytes", 88, rank, "") for rank in ranks]
+    measurements += [reading("copy_gbps", value, rank, stage="repeat") for rank, value in (again or {}).items()]
+    measurements += [reading("cpu_share", value, rank, stage="repeat") for rank, value in (shares or {}).items()]
     seen = {
-        rank: RankSeen(rank=rank, node=f"n{rank}", node_rank=rank, local_rank=0, device=device, kind=device)
+        rank: RankRecord(rank=rank, node=f"n{rank}", node_rank=rank, local_rank=0, device=device, kind=device)
         for rank in ranks
     }
-    return Evidence(ranks=seen, asked=tuple(seen), figures=tuple(figures), facts=tuple(facts), device_type=device_type)
+    return Evidence(
+        ranks=seen, asked=tuple(seen), measurements=tuple(measurements), facts=tuple(facts), device_type=device_type
+    )
 
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
@@ -70,7 +73,7 @@ def test_a_healthy_fleet_passes_and_every_speed_is_judged(device_type: str) -> N
     assert suspects(healthy, ONE) == ()
 
 
-def test_one_slow_rank_of_eight_is_a_suspect_and_is_named_when_it_repeats() -> None:
+def test_one_slow_rank_of_eight_is_named_after_its_repeat() -> None:
     first = [3000.0, 3010, 2990, 2600, 3005, 2995, 3001, 2999]
     assert suspects(fleet(first, device_type="cuda"), ONE) == (0, 3)
     ruling = CHECK.judge(fleet(first, {0: 3001, 3: 2610}, device_type="cuda"), ONE)
@@ -96,7 +99,7 @@ def test_of_two_ranks_the_slower_is_named_beyond_the_ratio_only() -> None:
 
 
 @pytest.mark.parametrize("starved", [0, 1])
-def test_who_was_starved_of_the_cpu_only_warns(starved: int) -> None:
+def test_a_rank_without_cpu_time_only_warns(starved: int) -> None:
     seen = fleet([20, 8], {0: 20, 1: 8}, shares={0: 1.0, 1: 1.0, starved: 0.5})
     ruling = CHECK.judge(seen, ONE)
     (finding,) = ruling.findings
@@ -105,18 +108,20 @@ def test_who_was_starved_of_the_cpu_only_warns(starved: int) -> None:
     assert ruling.unjudged == (finding.what,), "a PASS is partial"
 
 
-def test_a_slow_path_to_the_host_is_told_as_such() -> None:
+def test_a_slow_path_to_the_host_is_named() -> None:
     seen = fleet([3000] * 4, {0: 3000, 2: 3000}, device_type="cuda")
     swap = {("device_to_host", "measure"): 12.0}
-    figures = [
-        replace(figure, value=swap.get((figure.variant, figure.stage), figure.value)) if figure.rank == 2 else figure
-        for figure in seen.figures
+    measurements = [
+        replace(measurement, value=swap.get((measurement.variant, measurement.stage), measurement.value))
+        if measurement.rank == 2
+        else measurement
+        for measurement in seen.measurements
     ]
-    figures += [
-        tell("copy_gbps", 50, 0, "device_to_host", "repeat"),
-        tell("copy_gbps", 12, 2, "device_to_host", "repeat"),
+    measurements += [
+        reading("copy_gbps", 50, 0, "device_to_host", "repeat"),
+        reading("copy_gbps", 12, 2, "device_to_host", "repeat"),
     ]
-    (finding,) = CHECK.judge(replace(seen, figures=tuple(figures)), ONE).findings
+    (finding,) = CHECK.judge(replace(seen, measurements=tuple(measurements)), ONE).findings
     assert (finding.severity, finding.culprit.ranks) == ("fail", (2,))
     assert "copies from device to host" in finding.what
     assert "PCIe" in finding.action
@@ -140,13 +145,15 @@ def test_a_wrong_word_of_a_rank_that_never_finished_fails_too() -> None:
     value = {"pattern": "0x55", "round": 0, "words": 1, "first_byte": 0, "last_byte": 7, "tested_bytes": 64}
     value |= {"expected": "0x5555555555555555", "found": "0x5555555555555555"}
     seen = fleet([20, 20], facts=[fact("wrong_words", 1, **value)])
-    unfinished = replace(seen, asked=(0,), figures=tuple(figure for figure in seen.figures if figure.rank == 0))
+    unfinished = replace(
+        seen, asked=(0,), measurements=tuple(measurement for measurement in seen.measurements if measurement.rank == 0)
+    )
     (finding,) = CHECK.judge(unfinished, ONE).findings
     assert (finding.severity, finding.culprit.ranks, finding.measured) == ("fail", (1,), "at least 1 wrong words")
     assert "a second reading was right" in finding.evidence[0]
 
 
-def test_memory_that_is_free_and_refused_fails_and_memory_that_others_took_does_not() -> None:
+def test_refused_memory_fails_only_where_it_is_free() -> None:
     refused = {"what": "patterns", "refused_bytes": 10**9, "taken_bytes": 5 * 10**9, "reason": "out of memory"}
     ruling = CHECK.judge(
         fleet(
@@ -162,13 +169,16 @@ def test_memory_that_is_free_and_refused_fails_and_memory_that_others_took_does_
     )
     (finding,) = ruling.findings
     assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
-    assert "could not have 1 GB of memory for patterns, although 4 GB are said to be free" in finding.what
+    assert finding.what == (
+        "rank 1 could allocate only 5 GB for patterns: 1 GB more were refused although 4 GB are reported free"
+    )
+    assert finding.measured == "5 GB allocated"
     assert ruling.unjudged == (
-        "memory: only 8 B of 90 B tested of rank 1, as no more was to be had and of 1 other ranks",
+        "memory: only 8 B of 90 B tested of rank 1, as no more was available and of 1 other ranks",
     )
 
 
-def test_what_was_not_tested_makes_a_pass_partial() -> None:
+def test_untested_memory_makes_a_pass_partial() -> None:
     busy = taken(1, free_bytes=70, wanted_bytes=63, tested_bytes=56)
     ruling = CHECK.judge(fleet([20, 20], facts=[taken(0), busy]), ONE)
     assert ruling.unjudged == ("memory: 30 B in use by others not tested of rank 1",)
@@ -178,24 +188,24 @@ def test_what_was_not_tested_makes_a_pass_partial() -> None:
     )
 
 
-def test_missing_figures_are_absent() -> None:
+def test_missing_measurements_are_absent() -> None:
     full = fleet([20, 21], device_type="cuda")
-    for gone in full.figures:
-        rest = tuple(figure for figure in full.figures if figure is not gone)
-        (absent,) = CHECK.judge(replace(full, figures=rest), ONE).absent
+    for gone in full.measurements:
+        rest = tuple(measurement for measurement in full.measurements if measurement is not gone)
+        (absent,) = CHECK.judge(replace(full, measurements=rest), ONE).absent
         assert absent == " ".join(filter(None, (gone.name, gone.variant, f"of rank {gone.rank}")))
-    assert CHECK.judge(replace(full, asked=(), figures=()), ONE).absent == ("any rank that finished",)
+    assert CHECK.judge(replace(full, asked=(), measurements=()), ONE).absent == ("any rank that finished",)
 
 
 def test_a_rank_without_memory_to_test_is_inconclusive() -> None:
     seen = fleet([20, 21])
-    figures = tuple(
-        replace(figure, value=0.0) if (figure.name, figure.rank) == ("tested_bytes", 1) else figure
-        for figure in seen.figures
-        if (figure.name, figure.rank) not in (("wrong_words", 1), ("copy_gbps", 1))
+    measurements = tuple(
+        replace(measurement, value=0.0) if (measurement.name, measurement.rank) == ("tested_bytes", 1) else measurement
+        for measurement in seen.measurements
+        if (measurement.name, measurement.rank) not in (("wrong_words", 1), ("copy_gbps", 1))
     )
     lack = fact("no_room", 1, copy="device", needed_bytes=128 * 10**6, room_bytes=5 * 10**6)
-    assert CHECK.judge(replace(seen, figures=figures, facts=(lack,)), ONE).absent == (
+    assert CHECK.judge(replace(seen, measurements=measurements, facts=(lack,)), ONE).absent == (
         "copy_gbps device of rank 1: 5 MB free of 128 MB",
         "any memory that rank 1 could test",
     )
@@ -206,7 +216,7 @@ def test_a_speed_that_is_no_speed_is_absent(speed: float) -> None:
     assert CHECK.judge(fleet([20, speed]), ONE).absent == ("copy_gbps device of rank 1",)
 
 
-def test_the_users_limits_count_for_their_kind_of_copy() -> None:
+def test_the_users_limits_apply_to_their_kind_of_copy() -> None:
     params = replace(ONE, min_copy_gbps=3000.0, min_host_copy_gbps=40.0)
     assert CHECK.judge(fleet([3001], device_type="cuda"), params).findings == ()
     (finding,) = CHECK.judge(fleet([2999], {0: 2999}, device_type="cuda"), params).findings
@@ -240,6 +250,6 @@ def test_a_datasheet_warns_and_never_fails() -> None:
         ({"seconds": -1}, "seconds is -1"),
     ],
 )
-def test_a_value_that_cannot_be_meant_is_refused(params: dict[str, Any], sentence: str) -> None:
+def test_an_impossible_value_is_refused(params: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Params(**params)

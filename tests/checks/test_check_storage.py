@@ -11,32 +11,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks.lone_context import LoneContext
+from checks.fake_context import FakeContext
 from disks import made_disk
 
-from seatrial.checks import _storage_files as files
-from seatrial.checks import storage
-from seatrial.checks.storage import CHECK, Params
+from seatrial.checks.storage import CHECK, data_file, tokens
+from seatrial.checks.storage.params import Params
+from seatrial.evidence.evidence import Evidence, RankRecord
+from seatrial.evidence.findings import Finding, Ruling
 from seatrial.probe.file_system import file_system
-from seatrial.verdict.evidence import Evidence, RankSeen
-from seatrial.verdict.findings import Finding, Ruling
 
 MIB = 2**20
 STAGES = [stage.name for stage in CHECK.stages]
 
 
-def trial(params: Sequence[Params], stages: Sequence[str] = STAGES) -> list[LoneContext]:
-    """A rank for each of the parameters, each on a node of its own, stage by stage."""
+def trial(params: Sequence[Params], stages: Sequence[str] = STAGES) -> list[FakeContext]:
+    """Run a rank for each of the parameters, each on a separate node, stage by stage."""
     ranks = range(len(params))
     contexts = [
-        LoneContext(check="storage", rank=rank, ranks=tuple(ranks), node=f"n{rank}", node_rank=rank) for rank in ranks
+        FakeContext(check="storage", rank=rank, ranks=tuple(ranks), node=f"n{rank}", node_rank=rank) for rank in ranks
     ]
     for stage in stages:
         shared: dict[str, Any] = {}
         for context, mine in zip(contexts, params, strict=True):
             context.stage = stage
             if stage != "key" or context.rank == 0:
-                storage.measure(context, mine)
+                CHECK.measure(context, mine)
                 shared |= context.given
         for context in contexts:
             context.given = dict(shared)
@@ -47,17 +46,17 @@ def grave(ruling: Ruling) -> list[Finding]:
     return [finding for finding in ruling.findings if finding.severity != "info"]
 
 
-def judge(contexts: Sequence[LoneContext], params: Params) -> Ruling:
+def judge(contexts: Sequence[FakeContext], params: Params) -> Ruling:
     ranks = {
-        context.rank: RankSeen(
+        context.rank: RankRecord(
             rank=context.rank, node=context.node, node_rank=context.rank, local_rank=0, device="a CPU", kind="a CPU"
         )
         for context in contexts
     }
-    figures = tuple(figure for context in contexts for figure in context.figures)
+    measurements = tuple(measurement for context in contexts for measurement in context.measurements)
     facts = tuple(fact for context in contexts for fact in context.facts)
     return CHECK.judge(
-        Evidence(ranks=ranks, asked=tuple(ranks), figures=figures, facts=facts, device_type="cpu"), params
+        Evidence(ranks=ranks, asked=tuple(ranks), measurements=measurements, facts=facts, device_type="cpu"), params
     )
 
 
@@ -65,30 +64,33 @@ def small(folder: Path | None, **changes: Any) -> Params:
     return Params(folder=None if folder is None else str(folder), size_bytes=20 * MIB, appends=3, **changes)
 
 
-def facts(context: LoneContext, name: str) -> list[Any]:
+def facts(context: FakeContext, name: str) -> list[Any]:
     return [fact.value for fact in context.facts if fact.name == name]
 
 
-def test_two_ranks_on_one_folder_write_and_read_rightly_and_leave_nothing(tmp_path: Path) -> None:
+def test_two_ranks_on_one_folder_write_read_and_leave_nothing(tmp_path: Path) -> None:
     params = small(tmp_path, shared="yes")
     contexts = trial([params, params])
-    # Of one node, lest two turns on one disk are compared as two disks.
+    # On one node, lest two turns on one disk are compared as two disks.
     contexts[1].node = contexts[0].node
     ruling = judge(contexts, params)
     assert (ruling.findings, ruling.absent, ruling.unjudged) == ((), (), ())
-    told = {(figure.name, figure.variant.replace("warm", "cold")): figure for figure in contexts[1].figures}
-    assert told["wrong_bytes", ""].value == 0
-    assert told["write_gbps", ""].size_bytes == told["read_gbps", "cold"].size_bytes == 20 * MIB
-    assert told["write_gbps", ""].value > 0
-    assert told["read_gbps", "cold"].value > 0
-    assert 0 < told["fsync_ms", "median"].value <= told["fsync_ms", "p99"].value
-    assert told["free_bytes", ""].value > 0
+    measured = {
+        (measurement.name, measurement.variant.replace("warm", "cold")): measurement
+        for measurement in contexts[1].measurements
+    }
+    assert measured["wrong_bytes", ""].value == 0
+    assert measured["write_gbps", ""].size_bytes == measured["read_gbps", "cold"].size_bytes == 20 * MIB
+    assert measured["write_gbps", ""].value > 0
+    assert measured["read_gbps", "cold"].value > 0
+    assert 0 < measured["fsync_ms", "median"].value <= measured["fsync_ms", "p99"].value
+    assert measured["free_bytes", ""].value > 0
     assert facts(contexts[0], "sees") == [[[0, 1]]]
     assert [label for label in contexts[0].phases if label.startswith("append")] == ["append 0", "append 1", "append 2"]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_of_their_own_are_seen_as_such(tmp_path: Path) -> None:
+def test_separate_folders_are_recognized(tmp_path: Path) -> None:
     params = []
     for name in "ab":
         (tmp_path / name).mkdir()
@@ -100,7 +102,7 @@ def test_folders_of_their_own_are_seen_as_such(tmp_path: Path) -> None:
     assert (finding.severity, finding.culprit.kind, finding.culprit.nodes) == ("fail", "none", ("n0", "n1"))
 
 
-def test_without_a_folder_the_first_that_takes_a_file_is_used_and_that_is_said(
+def test_without_a_named_folder_the_first_usable_one_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, spare = tmp_path / "gone", tmp_path / "spare"
@@ -125,7 +127,7 @@ def test_without_a_folder_the_first_that_takes_a_file_is_used_and_that_is_said(
     )
 
 
-def test_a_named_folder_that_is_not_there_fails_its_node(tmp_path: Path) -> None:
+def test_a_missing_named_folder_fails_its_node(tmp_path: Path) -> None:
     params = [small(tmp_path), small(tmp_path / "missing")]
     (finding,) = grave(judge(trial(params), params[0]))
     assert (finding.severity, finding.culprit.nodes, finding.measured) == ("fail", ("n1",), "ENOENT")
@@ -133,8 +135,8 @@ def test_a_named_folder_that_is_not_there_fails_its_node(tmp_path: Path) -> None
     assert "mounted" in finding.action
 
 
-def test_a_byte_that_changed_between_is_found_with_its_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = files.drop_from_cache
+def test_a_changed_byte_is_found_with_its_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = data_file.drop_from_cache
 
     def spoil(fd: int, size_bytes: int) -> float:
         kept = right(fd, size_bytes)
@@ -143,7 +145,7 @@ def test_a_byte_that_changed_between_is_found_with_its_offset(tmp_path: Path, mo
             os.pwrite(fd, bytes([byte[0] ^ 4]), place)
         return kept
 
-    monkeypatch.setattr(files, "drop_from_cache", spoil)
+    monkeypatch.setattr(data_file, "drop_from_cache", spoil)
     params = small(tmp_path)
     (finding,) = grave(judge(trial([params]), params))
     assert finding.severity == "fail"
@@ -153,27 +155,27 @@ def test_a_byte_that_changed_between_is_found_with_its_offset(tmp_path: Path, mo
 
 
 def test_a_file_that_lost_its_end_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = files.drop_from_cache
+    right = data_file.drop_from_cache
 
     def cut(fd: int, size_bytes: int) -> float:
         os.ftruncate(fd, 10 * MIB)
         return right(fd, size_bytes)
 
-    monkeypatch.setattr(files, "drop_from_cache", cut)
+    monkeypatch.setattr(data_file, "drop_from_cache", cut)
     params = small(tmp_path)
     (finding,) = grave(judge(trial([params]), params))
     assert finding.measured == f"{10 * MIB} wrong bytes, the first at offset {10 * MIB}"
 
 
-def test_the_cache_is_dropped_where_there_is_a_disk_and_a_file_in_memory_is_warm(tmp_path: Path) -> None:
+def test_a_file_on_disk_leaves_the_cache_and_one_in_memory_is_warm(tmp_path: Path) -> None:
     for folder in (tmp_path, Path("/dev/shm")):
-        with files.nameless_file(str(folder), "0" * 16, os.getpid()) as fd:
-            files.write(fd, 4 * MIB, 1, time.monotonic() + 60, lambda label: None)
-            kept = files.drop_from_cache(fd, 4 * MIB)
+        with data_file.nameless_file(str(folder), "0" * 16, os.getpid()) as fd:
+            data_file.write(fd, 4 * MIB, 1, time.monotonic() + 60, lambda label: None)
+            kept = data_file.drop_from_cache(fd, 4 * MIB)
         assert kept == 1 if file_system(str(folder)).in_memory else kept < 0.05
 
 
-def test_an_error_in_the_middle_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_middle_is_reported_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(fd: int) -> None:
         raise OSError(5, "Input/output error")
 
@@ -181,34 +183,34 @@ def test_an_error_in_the_middle_is_told_and_leaves_nothing(tmp_path: Path, monke
     contexts = trial([params], STAGES[:-1])
     monkeypatch.setattr(os, "fsync", fail)
     contexts[0].stage = "measure"
-    storage.measure(contexts[0], params)
+    CHECK.measure(contexts[0], params)
     (finding,) = grave(judge(contexts, params))
     assert (finding.severity, finding.measured) == ("fail", "EIO")
     assert "cannot be used (append): Input/output error" in finding.what
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("stage", ["look", "measure"])
-def test_a_mistake_of_ours_leaves_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+@pytest.mark.parametrize("stage", ["view", "measure"])
+def test_a_bug_leaves_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     params = small(tmp_path)
-    contexts = trial([params], ["key", "meet"])
+    contexts = trial([params], ["key", "token"])
     assert [path.suffix for path in tmp_path.iterdir()] == [".token"]
     contexts[0].stage = stage
 
     def mistake(*arguments: Any) -> None:
         raise KeyError("ours")
 
-    monkeypatch.setattr(files, "seen_ranks", mistake)
-    monkeypatch.setattr(files, "append", mistake)
+    monkeypatch.setattr(tokens, "visible_ranks", mistake)
+    monkeypatch.setattr(data_file, "append", mistake)
     with pytest.raises(KeyError):
-        storage.measure(contexts[0], params)
+        CHECK.measure(contexts[0], params)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_too_small_is_not_written_to(tmp_path: Path) -> None:
     params = Params(folder=str(tmp_path), size_bytes=2**50, appends=1)
     contexts = trial([params, params])
-    assert not any(figure.name == "write_gbps" for context in contexts for figure in context.figures)
+    assert not any(measurement.name == "write_gbps" for context in contexts for measurement in context.measurements)
     (finding,) = grave(judge(contexts, params))
     assert (finding.severity, finding.culprit.kind) == ("fail", "none"), "all share it, so no node is at fault"
     assert "has too few free bytes" in finding.what
@@ -218,11 +220,11 @@ def test_a_disk_too_small_is_not_written_to(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_slow_disk_ends_in_time_with_what_it_has(tmp_path: Path) -> None:
+def test_a_slow_disk_ends_in_time_with_a_part(tmp_path: Path) -> None:
     params = small(tmp_path)
     contexts = trial([params], STAGES[:-1])
     contexts[0].stage, contexts[0].timeout_s = "measure", 0.0
-    storage.measure(contexts[0], params)
+    CHECK.measure(contexts[0], params)
     ruling = judge(contexts, params)
     assert ruling.findings == ()
     assert ruling.unjudged == (
@@ -232,13 +234,13 @@ def test_a_slow_disk_ends_in_time_with_what_it_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("quick_s", "synced_mib"), [(60.0, [8, 20]), (-1.0, [8, 16, 20])])
-def test_a_slow_disk_is_asked_to_sync_less_at_a_time(
+def test_a_slow_disk_syncs_fewer_bytes_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_s: float, synced_mib: list[int]
 ) -> None:
-    monkeypatch.setattr(files, "_QUICK_S", quick_s)
+    monkeypatch.setattr(data_file, "_QUICK_S", quick_s)
     labels: list[str] = []
-    with files.nameless_file(str(tmp_path), "0" * 16, 0) as fd:
-        moved = files.write(fd, 20 * MIB, 0, time.monotonic() + 60, labels.append)
+    with data_file.nameless_file(str(tmp_path), "0" * 16, 0) as fd:
+        moved = data_file.write(fd, 20 * MIB, 0, time.monotonic() + 60, labels.append)
     assert moved.size_bytes == 20 * MIB
     assert [label for label in labels if label.startswith("fsync")] == [f"fsync at {each * MIB}" for each in synced_mib]
 
@@ -246,7 +248,7 @@ def test_a_slow_disk_is_asked_to_sync_less_at_a_time(
 def test_a_repeat_writes_and_reads_alone(tmp_path: Path) -> None:
     params = small(tmp_path)
     (context,) = trial([params], [*STAGES, "repeat"])
-    again = {figure.name for figure in context.figures if figure.stage == "repeat"}
+    again = {measurement.name for measurement in context.measurements if measurement.stage == "repeat"}
     assert again == {"write_gbps", "read_gbps", "fsync_ms", "cpu_share", "wrong_bytes"}
     assert list(tmp_path.iterdir()) == []
 
@@ -269,18 +271,18 @@ def test_only_old_files_of_ours_are_removed(tmp_path: Path) -> None:
     os.utime(tmp_path / name.format(9), (old, old), follow_symlinks=False)
     (tmp_path / name.format(10)).mkdir()
     os.utime(tmp_path / name.format(10), (old, old))
-    assert sorted(files.remove_leftovers(str(tmp_path), time.time())) == [ours[0], ours[2]]
+    assert sorted(tokens.remove_leftovers(str(tmp_path), time.time())) == [ours[0], ours[2]]
     assert {path.name for path in tmp_path.iterdir()} == {ours[1], *others, "keep", name.format(9), name.format(10)}
-    assert files.remove_leftovers(str(tmp_path / "nowhere"), time.time()) == []
+    assert tokens.remove_leftovers(str(tmp_path / "nowhere"), time.time()) == []
 
 
 @pytest.mark.root
-def test_a_file_of_somebody_else_is_not_removed(tmp_path: Path) -> None:
+def test_another_users_file_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "seatrial-storage-0123456789abcdef-0.token"
     path.write_text("0")
     os.chown(path, 10001, 10001)
     os.utime(path, (0, 0))
-    assert files.remove_leftovers(str(tmp_path), time.time()) == []
+    assert tokens.remove_leftovers(str(tmp_path), time.time()) == []
 
 
 @pytest.fixture
@@ -291,23 +293,23 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.root
-def test_a_folder_in_memory_is_told_and_its_reading_is_judged_warm(small_disk: Path) -> None:
+def test_a_folder_in_memory_is_reported_and_judged_warm(small_disk: Path) -> None:
     params = Params(folder=str(small_disk), size_bytes=4 * MIB, appends=2, min_read_gbps=0.001)
     ruling = judge(trial([params]), params)
     (finding,) = ruling.findings
     assert finding.severity == "info"
     assert "the folder is in memory (tmpfs) on node n0" in finding.what
     assert ruling.absent == ()
-    assert [entry.passed for entry in ruling.judged if entry.figure.name == "read_gbps"] == [True]
+    assert [entry.passed for entry in ruling.judged if entry.measurement.name == "read_gbps"] == [True]
 
 
 @pytest.mark.root
-def test_a_disk_that_fills_up_meanwhile_is_told_in_words(small_disk: Path) -> None:
+def test_a_disk_that_fills_up_meanwhile_is_reported(small_disk: Path) -> None:
     params = Params(folder=str(small_disk), size_bytes=8 * MIB, appends=1)
     contexts = trial([params], STAGES[:-1])
     (small_disk / "filler").write_bytes(bytes(20 * MIB))
     contexts[0].stage = "measure"
-    storage.measure(contexts[0], params)
+    CHECK.measure(contexts[0], params)
     (finding,) = grave(judge(contexts, params))
     assert (finding.culprit.nodes, finding.measured) == (("n0",), "ENOSPC")
     assert "No space left on device" in finding.what
@@ -338,8 +340,8 @@ def test_a_read_only_file_system_fails_its_node(small_disk: Path) -> None:
     ("params", "sentence"),
     [
         ({"folder": "checkpoints"}, "folder is 'checkpoints'; it must be an absolute path"),
-        ({"shared": "maybe"}, "shared is 'maybe'; it is one of yes, no, any"),
-        ({"shared": "yes"}, "there is no folder"),
+        ({"shared": "maybe"}, "shared is 'maybe'; it must be one of yes, no, any"),
+        ({"shared": "yes"}, "no folder is given"),
         ({"size_bytes": 4096}, "size_bytes is 4096"),
         ({"size_bytes": 2**20 + 1}, "multiple of 4096"),
         ({"appends": 0}, "appends is 0"),
@@ -347,6 +349,6 @@ def test_a_read_only_file_system_fails_its_node(small_disk: Path) -> None:
         ({"max_fsync_ms": -1}, "max_fsync_ms is -1"),
     ],
 )
-def test_a_value_that_cannot_be_meant_is_refused(params: dict[str, Any], sentence: str) -> None:
+def test_invalid_values_are_refused(params: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Params(**params)

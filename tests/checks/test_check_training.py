@@ -1,22 +1,22 @@
-"""The training check: what it tells from real ranks, and its judgement on hand-made evidence, in both directions."""
+"""The training check: reports of real ranks, and the judge on hand-made evidence, in both directions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from checks.lone_context import CPU
-from checks.simulated_training import KEY, SMOKE, a_figure, trained
+from checks.fake_context import FakeContext
+from checks.simulated_training import KEY, SMOKE, a_measurement, trained
 
-from seatrial.checks._training_judge import judge, suspects
-from seatrial.checks.training import CHECK, Params, recipe_for
+from seatrial.checks.training import CHECK
+from seatrial.checks.training.judge import judge, suspects
+from seatrial.checks.training.params import Params, recipe_for
 from seatrial.errors import RequestError
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Finding, Ruling
+from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.training.references import find_reference
-from seatrial.verdict.evidence import Evidence
-from seatrial.verdict.figures import Fact, Figure
-from seatrial.verdict.findings import Finding, Ruling
 
 
 def _only(ruling: Ruling) -> Finding:
@@ -29,11 +29,11 @@ def test_a_healthy_training_passes_and_is_judged(num_ranks: int) -> None:
     ruling = judge(trained(num_ranks), SMOKE)
     assert (ruling.findings, ruling.absent) == ((), ())
     assert all(entry.passed for entry in ruling.judged)
-    names = {entry.figure.name for entry in ruling.judged}
+    names = {entry.measurement.name for entry in ruling.judged}
     assert names == {"loss", "accuracy", "evaluated"} | ({"compute_s"} if num_ranks > 1 else set())
 
 
-def test_an_accuracy_below_the_reference_fails_and_names_nobody() -> None:
+def test_an_accuracy_below_the_reference_fails_without_a_culprit() -> None:
     reference = find_reference(KEY)
     assert reference is not None
     ruling = judge(trained(accuracy=reference.limit(1) - 0.001), SMOKE)
@@ -65,7 +65,7 @@ def test_a_recipe_without_a_reference_is_measured_only() -> None:
     assert (finding.severity, finding.culprit.kind) == ("warn", "none")
     assert finding.what == "accuracy 0.2000 was only measured: there is no reference for this recipe"
     assert finding.action == "set training.min_accuracy."
-    assert "accuracy" not in {entry.figure.name for entry in ruling.judged}
+    assert "accuracy" not in {entry.measurement.name for entry in ruling.judged}
     assert (ruling.absent, ruling.unjudged) == ((), ("accuracy not judged",))
     assert judge(trained(), SMOKE).unjudged == ()
 
@@ -82,11 +82,11 @@ def test_a_few_losses_show_nothing() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "named"), [([2], (2,)), ([0, 1, 2, 3], ()), ([], ())])
-def test_a_loss_that_is_not_finite_names_who_brought_it_in(ranks: list[int], named: tuple[int, ...]) -> None:
+def test_a_nonfinite_loss_names_the_rank_where_it_arose(ranks: list[int], named: tuple[int, ...]) -> None:
     # All ranks stopped, so there is nothing else.
     whole = trained()
     fact = Fact(check="training", name="nonfinite", value={"step": 7, "seed": 1, "ranks": ranks}, rank=0)
-    finding = _only(judge(replace(whole, figures=(), facts=(fact,)), SMOKE))
+    finding = _only(judge(replace(whole, measurements=(), facts=(fact,)), SMOKE))
     assert finding.severity == "fail"
     assert finding.culprit.ranks == named
     assert "step 7" in finding.what
@@ -139,13 +139,13 @@ def test_a_straggler_that_is_fast_alone_is_a_warning(num_ranks: int) -> None:
 def test_a_straggler_that_was_starved_is_a_warning() -> None:
     whole = trained(2, compute_s={1: 0.030}, alone_s={0: 0.009, 1: 0.028})
     for starved in (0, 1):
-        share = a_figure("cpu_share", 0.6, starved, stage="repeat")
-        ruling = judge(replace(whole, figures=(*whole.figures, share)), SMOKE)
+        share = a_measurement("cpu_share", 0.6, starved, stage="repeat")
+        ruling = judge(replace(whole, measurements=(*whole.measurements, share)), SMOKE)
         assert _only(ruling).severity == "warn"
         assert "other processes held the CPU" in _only(ruling).what
-        assert 1 not in {entry.figure.rank for entry in ruling.judged if entry.figure.name == "compute_s"}
-    share = a_figure("cpu_share", 0.97, 1, stage="repeat")
-    assert _only(judge(replace(whole, figures=(*whole.figures, share)), SMOKE)).severity == "fail"
+        assert 1 not in {entry.measurement.rank for entry in ruling.judged if entry.measurement.name == "compute_s"}
+    share = a_measurement("cpu_share", 0.97, 1, stage="repeat")
+    assert _only(judge(replace(whole, measurements=(*whole.measurements, share)), SMOKE)).severity == "fail"
 
 
 @pytest.mark.parametrize("alone_s", [None, {0: 0.009, 1: 0.028}])
@@ -154,19 +154,19 @@ def test_a_gpu_is_only_warned_of(alone_s: dict[int, float] | None) -> None:
     assert (_only(ruling).severity, _only(ruling).culprit.ranks, ruling.absent) == ("warn", (1,), ())
 
 
-def test_of_many_suspects_the_typical_rank_comes_first_and_then_the_worst() -> None:
+def test_the_typical_rank_comes_first_and_then_the_slowest() -> None:
     asked = suspects(trained(30, compute_s={rank: 0.020 + rank * 1e-3 for rank in range(10)}), SMOKE)
     assert asked[0] >= 10
     assert asked[1:] == tuple(range(9, -1, -1))
 
 
-def test_a_straggler_that_was_not_measured_again_is_not_settled() -> None:
+def test_a_straggler_without_a_repeat_is_inconclusive() -> None:
     ruling = judge(trained(compute_s={1: 0.030}), SMOKE)
     assert ruling.findings == ()
     assert "rank 1 measured again" in ruling.absent[0]
 
 
-def test_nobody_is_suspected_for_being_fast_or_of_another_model() -> None:
+def test_fast_ranks_and_other_models_are_no_suspects() -> None:
     assert suspects(trained(compute_s={1: 0.001}), SMOKE) == ()
     assert suspects(trained(8, compute_s={6: 0.03, 7: 0.03}, kinds={6: "B CPU", 7: "B CPU"}), SMOKE) == ()
 
@@ -178,26 +178,28 @@ def test_a_wrong_count_of_test_samples_fails(evaluated: dict[int, int]) -> None:
     assert "counts of test samples" in finding.what
 
 
-def test_ranks_that_tell_another_accuracy_fail() -> None:
+def test_ranks_that_report_another_accuracy_fail() -> None:
     whole = trained()
-    figures = tuple(
-        replace(figure, value=0.96) if (figure.name, figure.rank) == ("accuracy", 3) else figure
-        for figure in whole.figures
+    measurements = tuple(
+        replace(measurement, value=0.96) if (measurement.name, measurement.rank) == ("accuracy", 3) else measurement
+        for measurement in whole.measurements
     )
-    assert "counts of test samples" in _only(judge(replace(whole, figures=figures), SMOKE)).what
+    assert "counts of test samples" in _only(judge(replace(whole, measurements=measurements), SMOKE)).what
 
 
 @pytest.mark.parametrize("name", ["compute_s", "accuracy", "evaluated", "runs", "digest", "one_batch"])
-def test_what_a_rank_did_not_tell_is_absent(name: str) -> None:
+def test_a_missing_report_is_absent(name: str) -> None:
     whole = trained()
-    figures = tuple(figure for figure in whole.figures if (figure.name, figure.rank) != (name, 2))
+    measurements = tuple(
+        measurement for measurement in whole.measurements if (measurement.name, measurement.rank) != (name, 2)
+    )
     facts = tuple(fact for fact in whole.facts if (fact.name, fact.rank) != (name, 2))
-    ruling = judge(replace(whole, figures=figures, facts=facts), SMOKE)
+    ruling = judge(replace(whole, measurements=measurements, facts=facts), SMOKE)
     assert ruling.absent == (f"{name} of rank 2",)
 
 
 def test_no_evidence_is_no_pass() -> None:
-    ruling = judge(Evidence(ranks={}, asked=(), figures=(), facts=()), SMOKE)
+    ruling = judge(Evidence(ranks={}, asked=(), measurements=(), facts=()), SMOKE)
     assert "any rank that finished" in ruling.absent
 
 
@@ -243,69 +245,60 @@ def test_a_batch_larger_than_the_data_is_refused() -> None:
         recipe_for(Params(batch_size=400), 4)
 
 
-class RecordingContext:
-    """A test double of the worker's context: real ranks, group and training; what is told goes to a list."""
-
-    def __init__(self, rank: int, world_size: int, group: Any, stage: str) -> None:
-        self.rank = self.group_rank = rank
-        self.world_size = world_size
-        self.ranks = tuple(range(world_size))
-        self.group = group
-        self.stage = stage
-        self.timeout_s = 60.0
-        self.device = CPU
-        self.told: dict[str, list[dict[str, Any]]] = {"figures": [], "facts": []}
-        self.phases: list[str] = []
-        self.phase: Callable[[str], None] = self.phases.append
-
-    def figure(self, name: str, value: float, unit: str, better: str | None = None, **where: Any) -> None:
-        figure = {"name": name, "value": value, "unit": unit, "better": better, **where}
-        self.told["figures"].append({**figure, "check": "training", "rank": self.rank, "stage": self.stage})
-
-    def fact(self, name: str, value: Any) -> None:
-        self.told["facts"].append({"check": "training", "name": name, "value": value, "rank": self.rank})
-
-
-def on_3_ranks(rank: int, folder: str) -> list[tuple[dict[str, list[dict[str, Any]]], list[str]]]:
+def on_3_ranks(rank: int, folder: str) -> list[FakeContext]:
     import torch.distributed as dist
 
-    told = []
-    for params, stage in [(SMOKE, "measure"), (SMOKE, "repeat"), (replace(SMOKE, duration_s=0.01), "measure")]:
-        context: Any = RecordingContext(rank, 3, dist.group.WORLD if stage == "measure" else None, stage)
+    contexts = []
+    for number, (params, stage) in enumerate(
+        [(SMOKE, "measure"), (SMOKE, "repeat"), (replace(SMOKE, duration_s=0.01), "measure")]
+    ):
+        context = FakeContext(
+            check="training",
+            rank=rank,
+            group_rank=rank,
+            world_size=3,
+            ranks=(0, 1, 2),
+            group=dist.group.WORLD if stage == "measure" else None,
+            store=dist.FileStore(f"{folder}.store{number}", 3),
+            stage=stage,
+        )
         CHECK.measure(context, params)
-        told.append((context.told, context.phases))
-    return told
+        context.group = context.store = None
+        contexts.append(context)
+    return contexts
 
 
-def _read(ranks: list[Any], number: int) -> tuple[list[Figure], list[Fact], list[list[str]]]:
-    read = [rank[number] for rank in ranks]
-    figures = [Figure(**figure) for told, _ in read for figure in told["figures"]]
-    facts = [Fact(**fact) for told, _ in read for fact in told["facts"]]
-    return figures, facts, [phases for _, phases in read]
+def _read(ranks: list[list[FakeContext]], number: int) -> tuple[list[Measurement], list[Fact], list[list[str]]]:
+    contexts = [contexts[number] for contexts in ranks]
+    measurements = [measurement for context in contexts for measurement in context.measurements]
+    facts = [fact for context in contexts for fact in context.facts]
+    return measurements, facts, [context.phases for context in contexts]
 
 
-@pytest.mark.timeout(150)  # it waits for all that the ranks of five files do
-def test_real_ranks_tell_what_the_judge_needs_and_pass(three_ranks: dict[str, list[Any]]) -> None:
+@pytest.mark.timeout(150)  # it waits for the ranks of five files
+def test_real_ranks_report_all_that_the_judge_needs(three_ranks: dict[str, list[Any]]) -> None:
     ranks = three_ranks[__name__]
-    figures, facts, phases = _read(ranks, 0)
+    measurements, facts, phases = _read(ranks, 0)
     repeated, again, _ = _read(ranks, 1)
-    evidence = replace(trained(3), figures=(*figures, *repeated), facts=tuple(facts))
+    evidence = replace(trained(3), measurements=(*measurements, *repeated), facts=tuple(facts))
     ruling = judge(evidence, SMOKE)
-    # How fast the processes of a shared machine are is not for a test to say.
+    # A test cannot know how fast the processes of a shared machine are.
     assert [finding for finding in ruling.findings if finding.culprit.kind != "rank"] == []
     assert ruling.absent == ()
     assert (phases[0] == phases[1] == phases[2], phases[0][0], phases[0][-1]) == (True, "one batch", "one batch")
     batches = [fact.value for fact in (*facts, *again) if fact.name == "one_batch"]
-    assert (len(batches), len({str(told) for told in batches})) == (3 * (2 + 3), 1), "the same bits, all of them"
-    assert [point.step for point in figures if point.name == "loss"] == list(range(60))
-    assert {figure.rank for figure in figures if figure.name == "samples_per_s"} == {0}
-    assert {(figure.name, figure.rank) for figure in repeated} == {
+    assert (len(batches), len({str(batch) for batch in batches})) == (3 * (2 + 3), 1), "the same bits, all of them"
+    assert [point.step for point in measurements if point.name == "loss"] == list(range(60))
+    assert {measurement.rank for measurement in measurements if measurement.name == "samples_per_s"} == {0}
+    assert {(measurement.name, measurement.rank) for measurement in repeated} == {
         (name, rank) for name in ("compute_s", "cpu_share", "wrong_elements") for rank in (0, 1, 2)
     }
 
-    figures, facts, _ = _read(ranks, 2)
-    runs = {figure.value for figure in figures if figure.name == "runs"}
+    measurements, facts, _ = _read(ranks, 2)
+    runs = {measurement.value for measurement in measurements if measurement.name == "runs"}
     assert len(runs) == 1
-    assert {figure.value for figure in figures if figure.name == "evaluated"} == {360 * number for number in runs}
+    assert {measurement.value for measurement in measurements if measurement.name == "evaluated"} == {
+        360 * number for number in runs
+    }
     assert {fact.value["runs"] for fact in facts if fact.name == "digest"} == runs
     assert len({fact.value["digest"] for fact in facts if fact.name == "digest"}) == 1

@@ -1,4 +1,4 @@
-"""The judgement of the collectives check, on hand-made evidence."""
+"""The judge of the collectives check on hand-made evidence."""
 
 from __future__ import annotations
 
@@ -6,40 +6,43 @@ from dataclasses import replace
 
 import pytest
 
-from seatrial.checks._operations import array_sizes
-from seatrial.checks.collectives import CHECK, Params
-from seatrial.verdict.evidence import Evidence, RankSeen
-from seatrial.verdict.figures import Fact, Figure
+from seatrial.checks.collectives import CHECK
+from seatrial.checks.collectives.operations import array_sizes
+from seatrial.checks.collectives.params import Params
+from seatrial.evidence.evidence import Evidence, RankRecord
+from seatrial.evidence.measurement import Fact, Measurement
 
 OPERATIONS = ("all_gather", "broadcast", "all_to_all", "send_recv", "all_reduce", "reduce_scatter", "barrier")
 NEEDED = ("time_us", "wrong_elements", "busbw")
 SMALL = Params(cpu_sizes=(8, 4096), repeats=2)
 
 
-def tell(name: str, value: float, unit: str, rank: int, operation: str, size_bytes: int | None = None) -> Figure:
-    return Figure(
+def reading(
+    name: str, value: float, unit: str, rank: int, operation: str, size_bytes: int | None = None
+) -> Measurement:
+    return Measurement(
         check="collectives", name=name, value=value, unit=unit, rank=rank, variant=operation, size_bytes=size_bytes
     )
 
 
 def healthy(num_ranks: int, params: Params = SMALL) -> Evidence:
-    """What ranks tell when all is well."""
-    figures = []
+    """Return the measurements of a healthy world."""
+    measurements = []
     for rank in range(num_ranks):
         for operation in OPERATIONS:
             for size in array_sizes(operation, params.cpu_sizes, num_ranks):
-                figures.append(tell("time_us", 10.0, "us", rank, operation, size or None))
+                measurements.append(reading("time_us", 10.0, "us", rank, operation, size or None))
                 if size and rank == 0:
-                    figures.append(tell("busbw", 5.0, "GB/s", rank, operation, size))
+                    measurements.append(reading("busbw", 5.0, "GB/s", rank, operation, size))
             if operation != "barrier":
-                figures.append(tell("wrong_elements", 0, "1", rank, operation))
+                measurements.append(reading("wrong_elements", 0, "1", rank, operation))
     return Evidence(
         ranks={
-            rank: RankSeen(rank=rank, node=f"n{rank}", node_rank=rank, local_rank=0, device="a CPU", kind="a CPU")
+            rank: RankRecord(rank=rank, node=f"n{rank}", node_rank=rank, local_rank=0, device="a CPU", kind="a CPU")
             for rank in range(num_ranks)
         },
         asked=tuple(range(num_ranks)),
-        figures=tuple(figures),
+        measurements=tuple(measurements),
         facts=(),
         backend="gloo",
         device_type="cpu",
@@ -47,13 +50,13 @@ def healthy(num_ranks: int, params: Params = SMALL) -> Evidence:
 
 
 def corrupted(num_ranks: int, wrong: dict[tuple[str, int], list[int]]) -> Evidence:
-    """(operation, rank that saw it) -> whose contributions were wrong there."""
+    """Return facts by (operation, rank that reports it), each with the ranks whose contributions were wrong."""
     evidence = healthy(num_ranks)
-    figures = tuple(
-        replace(figure, value=3)
-        if figure.name == "wrong_elements" and (figure.variant, figure.rank) in wrong
-        else figure
-        for figure in evidence.figures
+    measurements = tuple(
+        replace(measurement, value=3)
+        if measurement.name == "wrong_elements" and (measurement.variant, measurement.rank) in wrong
+        else measurement
+        for measurement in evidence.measurements
     )
     facts = tuple(
         Fact(
@@ -64,7 +67,7 @@ def corrupted(num_ranks: int, wrong: dict[tuple[str, int], list[int]]) -> Eviden
         )
         for (operation, rank), givers in wrong.items()
     )
-    return replace(evidence, figures=figures, facts=facts)
+    return replace(evidence, measurements=measurements, facts=facts)
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 8])
@@ -75,13 +78,13 @@ def test_a_healthy_world_passes_and_all_values_are_judged(num_ranks: int) -> Non
 
 
 def test_one_rank_is_not_checked() -> None:
-    ruling = CHECK.judge(replace(healthy(1), figures=()), SMALL)
+    ruling = CHECK.judge(replace(healthy(1), measurements=()), SMALL)
     (finding,) = ruling.findings
     assert (finding.severity, ruling.judged) == ("info", ())
 
 
 @pytest.mark.parametrize("bad", [0, 2])
-def test_who_sees_its_own_contribution_wrong_is_named(bad: int) -> None:
+def test_a_rank_that_sees_its_own_contribution_wrong_is_named(bad: int) -> None:
     wrong = {("all_gather", rank): [bad] for rank in range(3)} | {("all_reduce", rank): [] for rank in range(3)}
     (finding,) = CHECK.judge(corrupted(3, wrong), SMALL).findings
     assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "rank", (bad,))
@@ -100,7 +103,7 @@ def test_who_sees_its_own_contribution_wrong_is_named(bad: int) -> None:
         ({("all_reduce", 1): []}, "fabric", "not separable", ()),
     ],
 )
-def test_what_cannot_be_separated_blames_nobody(
+def test_wrong_values_that_are_not_separable_blame_no_rank(
     wrong: dict[tuple[str, int], list[int]], kind: str, name: str, ranks: tuple[int, ...]
 ) -> None:
     (finding,) = CHECK.judge(corrupted(3, wrong), SMALL).findings
@@ -116,28 +119,37 @@ def test_two_faults_are_two_findings() -> None:
 
 
 @pytest.mark.parametrize("asked", [(), (1, 2), (0, 1, 2)])
-def test_wrong_values_fail_without_their_figures(asked: tuple[int, ...]) -> None:
+def test_wrong_values_fail_without_their_measurements(asked: tuple[int, ...]) -> None:
     whole = corrupted(3, {("all_gather", rank): [0] for rank in range(3)})
-    (finding,) = CHECK.judge(replace(whole, figures=(), asked=asked), SMALL).findings
+    (finding,) = CHECK.judge(replace(whole, measurements=(), asked=asked), SMALL).findings
     assert (finding.severity, finding.culprit.ranks, finding.what) == ("fail", (0,), "wrong values in all_gather")
     least = "" if len(asked) == 3 else "at least "
     assert finding.measured == f"{least}9 wrong elements on 3 ranks"
 
 
-def test_missing_figures_are_absent() -> None:
+def test_missing_measurements_are_absent() -> None:
     full = healthy(2)
-    for gone in full.figures:
-        less = replace(full, figures=tuple(figure for figure in full.figures if figure is not gone))
+    for gone in full.measurements:
+        less = replace(
+            full, measurements=tuple(measurement for measurement in full.measurements if measurement is not gone)
+        )
         absent = CHECK.judge(less, SMALL).absent
         if gone.rank == 1 and gone.size_bytes == 8:
             assert absent == (), "only rank 0 tells its small sizes"
             continue
         (name,) = absent
         assert name.startswith(f"{gone.name} {gone.variant} of rank {gone.rank}")
-    assert CHECK.judge(replace(full, asked=(), figures=()), SMALL).absent == ("any operation, from any rank",)
+    assert CHECK.judge(replace(full, asked=(), measurements=()), SMALL).absent == ("any operation, from any rank",)
 
 
-def test_limits_speak_of_the_stated_sizes_of_rank_0() -> None:
+def test_wrong_values_that_cannot_be_read_are_no_pass() -> None:
+    evidence = healthy(2)
+    facts = (Fact(check="collectives", name="wrong_values", value={"operation": "all_reduce", "count": "3"}, rank=1),)
+    ruling = CHECK.judge(replace(evidence, facts=facts), SMALL)
+    assert (ruling.findings, ruling.absent) == ((), ("a readable wrong_values of rank 1",))
+
+
+def test_limits_apply_to_the_stated_sizes_of_rank_0() -> None:
     evidence = healthy(2)
     good = Params(cpu_sizes=(8, 4096), min_busbw_gbps=5.0, max_latency_us=10.0)
     assert CHECK.judge(evidence, good).findings == ()
@@ -160,7 +172,10 @@ def lacking(ranks: tuple[int, ...], operation: str = "all_to_all") -> tuple[Fact
 
 def test_an_operation_is_only_lacking_when_every_rank_says_so() -> None:
     full = healthy(2)
-    less = replace(full, figures=tuple(figure for figure in full.figures if figure.variant != "all_to_all"))
+    less = replace(
+        full,
+        measurements=tuple(measurement for measurement in full.measurements if measurement.variant != "all_to_all"),
+    )
     ruling = CHECK.judge(replace(less, facts=lacking((0, 1))), SMALL)
     (finding,) = ruling.findings
     assert (finding.severity, finding.culprit.kind) == ("warn", "none")
@@ -173,8 +188,8 @@ def test_an_operation_is_only_lacking_when_every_rank_says_so() -> None:
 
 
 @pytest.mark.parametrize("asked", [(), (0,)])
-def test_a_backend_lacks_only_what_somebody_said_it_lacks(asked: tuple[int, ...]) -> None:
-    nobody = replace(healthy(2), asked=asked, figures=())
+def test_a_backend_lacks_only_operations_that_a_rank_reported(asked: tuple[int, ...]) -> None:
+    nobody = replace(healthy(2), asked=asked, measurements=())
     ruling = CHECK.judge(nobody, SMALL)
     assert ruling.findings == ()
     assert ruling.absent != ()
@@ -184,9 +199,9 @@ def test_a_backend_lacks_only_what_somebody_said_it_lacks(asked: tuple[int, ...]
     assert ruling.absent != ()
 
 
-def test_a_backend_that_has_nothing_shows_nothing() -> None:
+def test_a_backend_without_any_operation_is_inconclusive() -> None:
     facts = tuple(fact for operation in OPERATIONS for fact in lacking((0, 1), operation))
-    ruling = CHECK.judge(replace(healthy(2), figures=(), facts=facts), SMALL)
+    ruling = CHECK.judge(replace(healthy(2), measurements=(), facts=facts), SMALL)
     assert {finding.severity for finding in ruling.findings} == {"warn"}
     assert ruling.absent == ("any operation, from any rank",)
 

@@ -1,4 +1,4 @@
-"""The convolution with a known answer: right on this CPU, and each of its four results is looked at."""
+"""The convolution with a known answer: right on this CPU, and each of its four results is checked."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from checks.lone_context import CPU
+from checks.fake_context import CPU
 
-from seatrial.checks import _convolution
-from seatrial.checks._convolution import count_wrong_convolution
+from seatrial.checks.shared import convolution
+from seatrial.checks.shared.convolution import count_wrong_convolution
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -20,7 +20,7 @@ def test_this_cpu_convolves_rightly(seed: int) -> None:
 
 @pytest.mark.gpu
 def test_this_accelerator_convolves_rightly() -> None:
-    from seatrial.worker.device import open_device
+    from seatrial.rank.device import open_device
 
     device = open_device("cuda", 0, 1)
     assert [count_wrong_convolution(device, seed) for seed in range(10)] == [(0, [])] * 10
@@ -41,11 +41,11 @@ def test_one_wrong_element_is_seen_with_its_place(which: str, monkeypatch: pytes
 
     monkeypatch.setattr(torch.nn, "Conv2d", SpoiledConv2d)
     count, places = count_wrong_convolution(CPU, 0)
-    _, channels, side = _convolution._SIZES["cpu"]
+    _, channels, side = convolution._SIZES["cpu"]
     assert count == (channels * side * side if which == "output" else 1)
-    told = re.fullmatch(rf"{which} \[0(?:, 0)*\] is (-?\d+), not (-?\d+)", places[0])
-    assert told is not None, places
-    assert int(told[1]) == int(told[2]) + 1
+    match = re.fullmatch(rf"{which} \[0(?:, 0)*\] is (-?\d+), not (-?\d+)", places[0])
+    assert match is not None, places
+    assert int(match[1]) == int(match[2]) + 1
     assert len(places) == min(count, 4)
 
 
@@ -56,7 +56,7 @@ def _spoiled(gradient: Any) -> Any:
 
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
-def test_no_sum_can_leave_what_float32_holds_exactly(device_type: str) -> None:
-    images, channels, side = _convolution._SIZES[device_type]
+def test_every_sum_is_exact_in_float32(device_type: str) -> None:
+    images, channels, side = convolution._SIZES[device_type]
     most_products = max(9 * channels, images * side * side)
-    assert most_products * _convolution._LARGEST**2 + _convolution._LARGEST < 2**24
+    assert most_products * convolution._LARGEST**2 + convolution._LARGEST < 2**24

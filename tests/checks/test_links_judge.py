@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from checks.simulated_links import DEAD, SimulatedCluster, Slow, slow_node
 
-from seatrial.checks.links import CHECK, Params
-from seatrial.probe import own_code
-from seatrial.verdict.figures import Fact
-from seatrial.verdict.findings import Finding, Ruling
+from seatrial.checks.links import CHECK
+from seatrial.checks.links.params import Params
+from seatrial.evidence.findings import Finding, Ruling
+from seatrial.evidence.measurement import Fact
 
 
 def _only(ruling: Ruling) -> Finding:
@@ -21,7 +21,7 @@ def _only(ruling: Ruling) -> Finding:
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 6, 20])
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
-def test_a_healthy_cluster_has_no_finding_and_lacks_nothing(nodes: int, device_type: str) -> None:
+def test_a_healthy_cluster_has_no_finding(nodes: int, device_type: str) -> None:
     ruling = SimulatedCluster(nodes=nodes, nproc_per_node=2, device_type=device_type).trial()
     assert (ruling.findings, ruling.absent) == ((), ())
     assert ruling.judged
@@ -30,7 +30,7 @@ def test_a_healthy_cluster_has_no_finding_and_lacks_nothing(nodes: int, device_t
 
 @pytest.mark.parametrize("nodes", [4, 6, 20])
 @pytest.mark.parametrize("left", [0.1, 0.0])
-def test_a_slow_or_dead_node_is_named_with_what_its_peers_reach(nodes: int, left: float) -> None:
+def test_a_slow_or_dead_node_is_named_with_its_peers_rate(nodes: int, left: float) -> None:
     finding = _only(SimulatedCluster(nodes=nodes, slow=slow_node(2, left)).trial())
     assert (finding.culprit.kind, finding.culprit.name, finding.culprit.ranks) == ("node", "node n2", (2,))
     assert finding.limit is not None
@@ -40,14 +40,14 @@ def test_a_slow_or_dead_node_is_named_with_what_its_peers_reach(nodes: int, left
     )
 
 
-def test_one_direction_is_told() -> None:
+def test_the_slow_direction_is_named() -> None:
     assert "node n1 (sending) reaches 2 GB/s" in _only(SimulatedCluster(nodes=5, slow={(1, None): 0.2}).trial()).what
     link = _only(SimulatedCluster(nodes=5, slow={(3, 1): 0.2}).trial())
     assert (link.culprit.kind, link.culprit.name) == ("link", "link n1–n3")
     assert "(from n3 to n1)" in link.what
 
 
-def test_what_comes_through_before_the_way_back_is_dead_is_no_part_of_the_fault() -> None:
+def test_the_direction_that_comes_through_is_not_at_fault() -> None:
     link = _only(SimulatedCluster(nodes=5, device_type="cuda", slow={(3, 1): 0.0}).trial())
     assert link.what == f"link n1–n3 (from n3 to n1) carries nothing ({DEAD})"
 
@@ -58,19 +58,19 @@ def test_a_dead_link_between_two_good_nodes(nodes: int) -> None:
     assert (finding.culprit.kind, finding.culprit.nodes) == ("link", ("n0", "n3"))
 
 
-def test_of_two_nodes_alone_the_ends_are_not_separable() -> None:
+def test_the_ends_of_two_nodes_alone_are_not_separable() -> None:
     finding = _only(SimulatedCluster(nodes=2, slow={(0, 1): 0.0, (1, 0): 0.0}).trial())
     assert finding.culprit.name == "link n0–n1, endpoints not separable"
 
 
-def test_two_nodes_that_are_slow_alike_are_held_against_the_users_limit() -> None:
+def test_two_nodes_slow_alike_miss_the_users_limit() -> None:
     both: Slow = {(0, 1): 0.5, (1, 0): 0.5}
     assert SimulatedCluster(nodes=2, slow=both).trial().findings == ()
     finding = _only(SimulatedCluster(nodes=2, slow=both).trial(Params(min_gbps=8.0)))
     assert finding.limit is not None or "user links.min_gbps" in str(finding)
 
 
-def test_a_device_that_is_slow_within_its_node_is_named_there() -> None:
+def test_a_device_slow_within_its_node_is_named() -> None:
     slow: Slow = {key: 0.5 for other in (4, 6, 7) for key in ((5, other), (other, 5))}
     finding = _only(SimulatedCluster(nodes=2, nproc_per_node=4, device_type="cuda", slow=slow).trial())
     assert finding.culprit.kind == "device"
@@ -83,7 +83,7 @@ def test_each_rail_of_devices_is_compared_by_itself() -> None:
     assert finding.culprit.ranks == (5,)
 
 
-def test_a_late_node_is_named_by_its_latency_and_noise_of_a_scheduler_is_not() -> None:
+def test_a_late_node_is_named_and_scheduler_noise_is_not() -> None:
     assert SimulatedCluster(nodes=4, late_us={2: 900.0}).trial().findings == ()
     finding = _only(SimulatedCluster(nodes=4, late_us={2: 5000.0}).trial())
     assert finding.culprit.name == "node n2"
@@ -94,7 +94,7 @@ def test_a_late_node_is_named_by_its_latency_and_noise_of_a_scheduler_is_not() -
 
 @pytest.mark.parametrize("nodes", [4, 6, 20])
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
-def test_a_node_that_loses_what_it_is_sent_is_named_though_nothing_is_slow(nodes: int, device_type: str) -> None:
+def test_a_node_that_loses_segments_is_named(nodes: int, device_type: str) -> None:
     cluster = SimulatedCluster(nodes=nodes, device_type=device_type, resent={(None, 2): 0.05})
     finding = _only(cluster.trial())
     assert (finding.culprit.kind, finding.culprit.ranks) == ("node", (2,))
@@ -105,13 +105,13 @@ def test_a_node_that_loses_what_it_is_sent_is_named_though_nothing_is_slow(nodes
 
 @pytest.mark.parametrize("nodes", [5, 17, 40])
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
-def test_a_link_that_loses_is_named_in_a_large_cluster_too(nodes: int, device_type: str) -> None:
+def test_a_lossy_link_is_named_in_a_large_cluster_too(nodes: int, device_type: str) -> None:
     link = _only(SimulatedCluster(nodes=nodes, device_type=device_type, resent={(3, 1): 0.05}).trial())
     assert link.culprit.name == "link n1–n3"
     assert "(from n3 to n1) makes TCP send again 5.00 %" in link.what
 
 
-def test_a_link_that_loses_is_named_and_what_is_lost_everywhere_is_nobodys() -> None:
+def test_a_lossy_link_is_named_and_loss_everywhere_is_not() -> None:
     link = _only(SimulatedCluster(nodes=5, resent={(3, 1): 0.05}).trial())
     assert link.culprit.name == "link n1–n3"
     assert "(from n3 to n1)" in link.what
@@ -120,7 +120,7 @@ def test_a_link_that_loses_is_named_and_what_is_lost_everywhere_is_nobodys() -> 
     assert (everywhere.findings, everywhere.absent) == ((), ())
 
 
-def test_who_is_slow_late_and_loses_is_one_culprit_and_its_links_are_told_beside_it() -> None:
+def test_a_node_slow_late_and_lossy_is_one_culprit() -> None:
     lossy: Slow = {(None, 2): 0.05}
     finding = _only(SimulatedCluster(nodes=5, slow=slow_node(2, 0.2), late_us={2: 5000.0}, resent=lossy).trial())
     assert "reaches 2 GB/s" in finding.what
@@ -141,8 +141,8 @@ def test_a_search_that_was_cut_short_is_no_pass(slow: Slow) -> None:
 
 
 @pytest.mark.parametrize("nodes", [6, 16, 40])
-def test_what_many_at_once_make_tcp_send_again_is_measured_again_with_fewer(nodes: int) -> None:
-    """Also the link that loses no more than the crowd does."""
+def test_loss_by_contention_is_measured_again_with_fewer_pairs(nodes: int) -> None:
+    """A link that loses no more than pairs under contention is found, too."""
     crowded = SimulatedCluster(nodes=nodes, crowd_resends=0.01)
     ruling = crowded.trial()
     assert (ruling.findings, ruling.absent) == ((), ())
@@ -150,22 +150,22 @@ def test_what_many_at_once_make_tcp_send_again_is_measured_again_with_fewer(node
     assert link.culprit.name == "link n1–n3"
 
 
-def test_what_a_group_had_no_time_for_is_no_pass_and_not_asked_for_again() -> None:
+def test_a_late_group_is_no_pass_and_not_requested_again() -> None:
     cluster = SimulatedCluster(nodes=20, largest_in_time=19, slow={(4, 9): 0.1})
     ruling = cluster.trial()
-    assert _only(ruling).culprit.name == "link n4–n9", "what it saw in time is measured again all the same"
+    assert _only(ruling).culprit.name == "link n4–n9", "what it reported in time is measured again all the same"
     assert any("time for all exchanges of 1 groups (raise links.timeout_s)" in text for text in ruling.absent)
     assert any("pairs were not measured" in text for text in ruling.absent)
-    assert sum(bool(part["groups"]) for told in cluster.rounds for part in told["parts"]) == 1
+    assert sum(bool(part["groups"]) for request in cluster.rounds for part in request["parts"]) == 1
 
 
-def test_a_group_that_failed_and_was_late_for_it_is_looked_into() -> None:
+def test_a_group_that_failed_and_is_late_is_traced() -> None:
     dead: Slow = {(4, 9): 0.0, (9, 4): 0.0}
     ruling = SimulatedCluster(nodes=20, largest_in_time=19, slow=dead).trial()
     assert (_only(ruling).culprit.name, ruling.absent) == ("link n4–n9", ())
 
 
-def test_a_group_that_is_asked_while_nothing_was_healthy_yet_is_judged_by_its_own() -> None:
+def test_a_group_without_healthy_pairs_is_judged_by_its_median() -> None:
     """The first pairs of a large cluster lie on links that are all dead."""
     order = [tuple(pair) for pair in _first_pairs(20)]
     dead: Slow = {key: 0.0 for a, b in order for key in ((a, b), (b, a))}
@@ -181,15 +181,15 @@ def _first_pairs(nodes: int) -> list[list[int]]:
     return found
 
 
-def test_devices_that_some_nodes_have_more_of_are_measured_where_two_have_them() -> None:
-    """Of three nodes with two devices each one has a single one; of two, one."""
+def test_additional_devices_are_measured_where_two_nodes_have_them() -> None:
+    """One of three nodes has a single device instead of two; then one of two nodes."""
     slow: Slow = {(1, 3): 0.0, (3, 1): 0.0}
     three = SimulatedCluster(nodes=3, nproc_per_node=2, device_type="cuda", slow=slow, lacks=frozenset({5}))
     finding = _only(three.trial())
     assert finding.culprit.ranks == (1, 3)
     two = SimulatedCluster(nodes=2, nproc_per_node=2, device_type="cuda", lacks=frozenset({3})).trial()
     assert (two.findings, two.absent) == ((), ())
-    assert two.unjudged == ("links: no other node has a device beside rank 1",)
+    assert two.unjudged == ("links: no other node has a device to pair with rank 1",)
 
 
 def test_processes_on_the_cpus_of_one_node_have_no_link() -> None:
@@ -204,7 +204,7 @@ def test_one_rank_has_no_link() -> None:
     assert (cluster.trial(), cluster.rounds) == (Ruling(), [])
 
 
-def test_what_mpi_cannot_measure_is_said() -> None:
+def test_mpi_measures_no_links_and_says_so() -> None:
     why = "MPI has no group before the world"
     evidence = SimulatedCluster(nodes=2).evidence()
     evidence = replace(evidence, facts=(Fact(check="links", name="not_checked", value=why, rank=0, stage="store"),))
@@ -213,17 +213,8 @@ def test_what_mpi_cannot_measure_is_said() -> None:
     assert CHECK.judge(evidence, Params()) == Ruling(unjudged=(f"links not measured: {why}",))
 
 
-def test_the_file_that_travels_measures_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_code, "is_whole", lambda: False)
-    cluster = SimulatedCluster(nodes=2)
-    ruling = cluster.trial()
-    assert cluster.rounds == []
-    assert (ruling.findings, ruling.absent, len(ruling.unjudged)) == ((), (), 1)
-    assert SimulatedCluster(nodes=1, nproc_per_node=2).trial().unjudged == (), "there is nothing to be measured"
-
-
-def test_within_one_node_pairs_may_differ_by_design_and_are_warned_of() -> None:
-    """Two bridges between four devices, as they are sold; another node tells whether it is design."""
+def test_pairs_of_one_node_may_differ_by_design_and_only_warn() -> None:
+    """Two bridges between four devices, a common design; another node shows whether it is by design."""
     pairs = [(a, b) for a in range(4) for b in range(4) if {a, b} not in ({0, 1}, {2, 3})]
     slow: Slow = dict.fromkeys(pairs, 0.5)
     ruling = SimulatedCluster(nodes=1, nproc_per_node=4, device_type="cuda", slow=slow).trial()
@@ -234,42 +225,63 @@ def test_within_one_node_pairs_may_differ_by_design_and_are_warned_of() -> None:
     assert {finding.severity for finding in alike.findings} <= {"warn"}
 
 
-def test_over_what_nothing_comes_is_at_fault_within_one_node_too() -> None:
+def test_a_dead_link_within_one_node_fails() -> None:
     dead: Slow = {(1, 2): 0.0, (2, 1): 0.0}
     finding = _only(SimulatedCluster(nodes=1, nproc_per_node=4, device_type="cuda", slow=dead).trial())
     assert finding.culprit.ranks == (1, 2)
 
 
-def test_a_device_that_is_only_warned_of_takes_no_blame_off_a_dead_link() -> None:
+def test_a_device_with_a_warning_does_not_explain_a_dead_link() -> None:
     """It is a little slow with all others of its node, which may be design; one of its links carries nothing."""
     slow: Slow = {**slow_node(1, 0.88), (1, 2): 0.0, (2, 1): 0.0}
     ruling = SimulatedCluster(nodes=1, nproc_per_node=6, device_type="cuda", slow=slow).trial()
-    told = {(each.severity, each.culprit.kind, each.culprit.ranks) for each in ruling.findings}
-    assert told == {("warn", "device", (1,)), ("fail", "link", (1, 2))}
+    findings = {(each.severity, each.culprit.kind, each.culprit.ranks) for each in ruling.findings}
+    assert findings == {("warn", "device", (1,)), ("fail", "link", (1, 2))}
 
 
 @pytest.mark.parametrize(("nodes", "slow_ones"), [(5, 3), (16, 10), (40, 30)])
-def test_where_most_nodes_are_slow_those_that_are_not_tell_of_it(nodes: int, slow_ones: int) -> None:
+def test_a_few_fast_nodes_show_that_most_are_slow(nodes: int, slow_ones: int) -> None:
     slow = {key: left for rank in range(slow_ones) for key, left in slow_node(rank, 0.4).items()}
     (finding,) = SimulatedCluster(nodes=nodes, slow=slow).trial().findings
     assert (finding.severity, finding.culprit.kind) == ("warn", "none")
-    assert "10 GB/s and 4 GB/s" in finding.what
+    assert "10 GB/s against 4 GB/s" in finding.what
     given = _only(SimulatedCluster(nodes=nodes, slow=slow).trial(Params(min_gbps=8.0)))
     assert given.culprit.kind == "fabric"
 
 
-def test_nodes_of_one_name_are_told_apart() -> None:
+def test_nodes_of_one_name_are_distinguished() -> None:
     cluster = SimulatedCluster(nodes=5, nproc_per_node=2, slow=slow_node(4, 0.1))
     evidence = cluster.evidence()
     same = {rank: replace(seen, node="localhost") for rank, seen in evidence.ranks.items()}
     cluster.evidence = lambda: replace(evidence, ranks=same)  # type: ignore[method-assign]
-    assert _only(cluster.trial()).culprit.ranks == (4, 5)
+    found = _only(cluster.trial())
+    assert found.culprit.ranks == (4, 5)
+    # One name: one machine that starts as several nodes.
+    assert found.culprit.name == "node localhost#2"
+    assert "cable" not in found.action
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [("cpu_bytes", 4), ("seconds", 0.0), ("pair_timeout_s", 500.0), ("pair_timeout_s", 0.9e-3), ("min_gbps", -1.0)],
 )
-def test_values_that_cannot_be_meant_are_refused(key: str, value: float) -> None:
+def test_invalid_values_are_refused(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=key):
         Params(**{key: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("reason", "pings", "words"),
+    [
+        (DEAD, False, "cable"),
+        (DEAD, True, "compare the MTU"),
+        ("timed out connecting: SO_ERROR: Connection refused, remote=[10.0.0.2]:2989$0", False, "open all TCP ports"),
+        ("timed out connecting: SO_ERROR: Connection refused, remote=[127.0.1.1]:2989$0", False, "map the name"),
+    ],
+)
+def test_a_link_that_carries_nothing_says_what_to_look_at(reason: str, pings: bool, words: str) -> None:
+    """8 bytes that pass while a transfer never does have one usual cause; closed ports and names are no cables."""
+    dead: Slow = {(1, 2): 0.0, (2, 1): 0.0}
+    finding = _only(SimulatedCluster(nodes=4, slow=dead, dead_reason=reason, dead_pings=pings).trial())
+    assert finding.culprit.name == "link n1–n2"
+    assert words in finding.action

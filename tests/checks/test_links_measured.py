@@ -1,4 +1,4 @@
-"""What ranks really measure in one round: pairs one after the other, and a group."""
+"""Real measurements of ranks in one round: pairs one after the other, and a group."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from checks.lone_context import CPU, LoneContext
+from checks.fake_context import CPU, FakeContext
 
-from seatrial.worker import groups
+from seatrial.rank import groups
 
-_PART = {"fabric": "nodes", "pairs": [], "groups": [], "turns": 1, "at_once": 1, "repeats": 5, "tell_below_gbps": None}
+_PART = {"fabric": "nodes", "pairs": [], "groups": [], "turns": 1, "at_once": 1, "repeats": 5, "list_below_gbps": None}
 _PARAMS = {"cpu_bytes": 65_536, "seconds": 0.05, "pair_timeout_s": 5.0}
 
 
 def _measured(
     size: int, *parts: dict[str, Any], round_s: float = 60.0
 ) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-    """Figures and facts of each rank, of a round that has so many seconds."""
+    """Return measurements and facts of each rank for a round of ``round_s`` seconds."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     asked = json.dumps({"parts": [{**_PART, **part} for part in parts]})
@@ -41,36 +41,36 @@ def _measured(
         ]
         for process in running:
             stack.callback(process.kill)
-        told = [process.communicate(timeout=50)[0] for process in running]
-    return [tuple(json.loads(text.splitlines()[-1])) for text in told]
+        answers = [process.communicate(timeout=50)[0] for process in running]
+    return [tuple(json.loads(text.splitlines()[-1])) for text in answers]
 
 
 @pytest.mark.slow
 def test_a_pair_and_a_group_on_two_fabrics() -> None:
-    group = {"fabric": "others", "groups": [[0, 1, 2]], "tell_below_gbps": 1e9}
-    told = _measured(3, {"pairs": [[0, 1], [2, 0]], "turns": 2}, group)
-    rates = [(each["rank"], each["peer"]) for rank, _ in told for each in rank if each["name"] == "gbps"]
+    group = {"fabric": "others", "groups": [[0, 1, 2]], "list_below_gbps": 1e9}
+    answers = _measured(3, {"pairs": [[0, 1], [2, 0]], "turns": 2}, group)
+    rates = [(each["rank"], each["peer"]) for rank, _ in answers for each in rank if each["name"] == "gbps"]
     every = {(a, b) for a in range(3) for b in range(3) if a != b}
     assert sorted(rates) == sorted([*every, (0, 1), (1, 0), (0, 2), (2, 0)])
-    assert all(each["value"] > 0 for rank, _ in told for each in rank)
-    late = {(each["rank"], each["peer"]) for rank, _ in told for each in rank if each["name"] == "latency_us"}
+    assert all(each["value"] > 0 for rank, _ in answers for each in rank)
+    late = {(each["rank"], each["peer"]) for rank, _ in answers for each in rank if each["name"] == "latency_us"}
     assert late == {(0, 1), (2, 0)}
-    assert [[each["rank"] for each in rank if each["name"] == "group_gbps"] for rank, _ in told] == [[0], [1], [2]]
-    assert [[fact["name"] for fact in facts] for _, facts in told] == [["asked", "asked"], [], []]
+    assert [[each["rank"] for each in rank if each["name"] == "group_gbps"] for rank, _ in answers] == [[0], [1], [2]]
+    assert [[fact["name"] for fact in facts] for _, facts in answers] == [["asked", "asked"], [], []]
 
 
 @pytest.mark.slow
-def test_a_small_group_is_not_waited_for_by_a_large_one() -> None:
+def test_a_large_group_does_not_wait_for_a_small_one() -> None:
     """Three have three turns, two have one."""
-    told = _measured(5, {"groups": [[0, 1, 2], [3, 4]], "tell_below_gbps": 1e9})
-    assert [sum(each["name"] == "gbps" for each in rank) for rank, _ in told] == [2, 2, 2, 1, 1]
-    assert [sum(each["name"] == "group_gbps" for each in rank) for rank, _ in told] == [1] * 5
+    answers = _measured(5, {"groups": [[0, 1, 2], [3, 4]], "list_below_gbps": 1e9})
+    assert [sum(each["name"] == "gbps" for each in rank) for rank, _ in answers] == [2, 2, 2, 1, 1]
+    assert [sum(each["name"] == "group_gbps" for each in rank) for rank, _ in answers] == [1] * 5
 
 
 @pytest.mark.slow
-def test_a_group_without_time_for_all_its_exchanges_says_so_and_tells_no_median() -> None:
-    told = _measured(2, {"groups": [[0, 1]]}, round_s=0.0)
-    for rank, facts in told:
+def test_a_late_group_says_so_and_reports_no_median() -> None:
+    answers = _measured(2, {"groups": [[0, 1]]}, round_s=0.0)
+    for rank, facts in answers:
         assert [each["name"] for each in rank] == []
         assert [each["value"] for each in facts if each["name"] == "late"] == [{"fabric": "nodes", "exchanges": [0, 1]}]
 
@@ -78,20 +78,22 @@ def test_a_group_without_time_for_all_its_exchanges_says_so_and_tells_no_median(
 @pytest.mark.parametrize(
     ("name", "handling", "timeout"), [("links/x", "2", timedelta(seconds=5)), ("world", "3", timedelta(days=1))]
 )
-def test_over_nccl_what_fails_raises_on_a_link_and_ends_the_rank_in_the_world(
+def test_the_handling_of_nccl_errors_on_a_link_and_in_the_world(
     monkeypatch: pytest.MonkeyPatch, name: str, handling: str, timeout: timedelta
 ) -> None:
-    """A stand-in for NCCL's group, which needs a GPU: what it is told, and what it finds in the environment."""
-    told = [f"TORCH_NCCL_{each}" for each in ("ASYNC_ERROR_HANDLING", "DUMP_ON_TIMEOUT", "WAIT_TIMEOUT_DUMP_MILSEC")]
+    """A stand-in for NCCL's group, which needs a GPU: its arguments, and its environment."""
+    variables = [
+        f"TORCH_NCCL_{each}" for each in ("ASYNC_ERROR_HANDLING", "DUMP_ON_TIMEOUT", "WAIT_TIMEOUT_DUMP_MILSEC")
+    ]
     seen = dict[str, Any]()
 
     def stand_in(backend: str, **options: Any) -> None:
-        seen.update(options, backend=backend, environ=[os.environ[each] for each in told])
+        seen.update(options, backend=backend, environ=[os.environ[variable] for variable in variables])
 
-    for each in told:
-        monkeypatch.setenv(each, "1")
+    for variable in variables:
+        monkeypatch.setenv(variable, "1")
     monkeypatch.setattr(dist, "init_process_group", stand_in)
-    context = LoneContext(
+    context = FakeContext(
         check="links", store=dist.HashStore(), backend="nccl", device=replace(CPU, type="cuda", backend="nccl", index=3)
     )
     groups.form(context, name, [0], timedelta(seconds=5))

@@ -1,4 +1,4 @@
-"""What the storage check says of simulated fleets of nodes."""
+"""The judge of the storage check on simulated fleets of nodes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 
-from seatrial.checks._storage_judge import suspects
-from seatrial.checks.storage import CHECK, Params
-from seatrial.verdict.evidence import Evidence, RankSeen
-from seatrial.verdict.figures import Fact, Figure
-from seatrial.verdict.findings import Finding, Limit, Ruling
+from seatrial.checks.storage import CHECK
+from seatrial.checks.storage.judge import suspects
+from seatrial.checks.storage.params import Params
+from seatrial.evidence.evidence import Evidence, RankRecord
+from seatrial.evidence.findings import Finding, Limit, Ruling
+from seatrial.evidence.measurement import Fact, Measurement
 
 NAMED = Params(folder="/ckpt")
 SIZE_BYTES = 10**9
 
 
-def told(name: str, value: float, rank: int, variant: str = "", stage: str = "measure") -> Figure:
+def measured(name: str, value: float, rank: int, variant: str = "", stage: str = "measure") -> Measurement:
     unit = {"fsync_ms": "ms", "free_bytes": "B", "wrong_bytes": "1"}.get(name, "GB/s")
-    return Figure(check="storage", name=name, value=value, unit=unit, rank=rank, variant=variant, stage=stage)
+    return Measurement(check="storage", name=name, value=value, unit=unit, rank=rank, variant=variant, stage=stage)
 
 
 def fact(name: str, rank: int, value: Any, stage: str = "measure") -> Fact:
@@ -46,27 +47,33 @@ def fleet(
 ) -> Evidence:
     """Nodes with the GB/s that each of their ranks writes. All see one folder, unless ``views`` says otherwise."""
     places = [(node, local) for node, rates in enumerate(writes) for local in range(len(rates))]
-    figures: list[Figure] = []
+    measurements: list[Measurement] = []
     facts: list[Fact] = []
     for rank, (node, local) in enumerate(places):
         rate = writes[node][local]
         latency = (fsync_ms or {}).get(rank, 1.0)
-        figures += [told("write_gbps", rate, rank), told("read_gbps", 2.0, rank, reads), told("wrong_bytes", 0, rank)]
-        figures += [told("fsync_ms", latency, rank, "median"), told("fsync_ms", 2 * latency, rank, "p99")]
-        figures += [told("free_bytes", 1e12, rank, stage="look")]
+        measurements += [
+            measured("write_gbps", rate, rank),
+            measured("read_gbps", 2.0, rank, reads),
+            measured("wrong_bytes", 0, rank),
+        ]
+        measurements += [measured("fsync_ms", latency, rank, "median"), measured("fsync_ms", 2 * latency, rank, "p99")]
+        measurements += [measured("free_bytes", 1e12, rank, stage="view")]
         kind = (kinds or {}).get(node, "nfs4")
-        where = {"path": "/ckpt", "named": True, "in_memory": in_memory, "kind": kind, "mount_point": "/ckpt"}
-        facts += [fact("folder", rank, where, "meet")]
-        facts += [fact("sees", rank, (views or {}).get(rank, [[0, len(places) - 1]]), "look")]
-        facts += [fact("needs", rank, {"bytes": 2e9, "inodes": 6, "sharers": 2}, "look")]
+        folder = {"path": "/ckpt", "named": True, "in_memory": in_memory, "kind": kind, "mount_point": "/ckpt"}
+        facts += [fact("folder", rank, folder, "token")]
+        facts += [fact("sees", rank, (views or {}).get(rank, [[0, len(places) - 1]]), "view")]
+        facts += [fact("needs", rank, {"sharers": 2}, "view")]
         facts += [moved(rank, "write", rate), moved(rank, "read", 2.0, reads)]
-    figures += [told("write_gbps", value, rank, stage="repeat") for rank, value in (again or {}).items()]
-    figures += [told("cpu_share", value, rank, stage="repeat") for rank, value in (shares or {}).items()]
+    measurements += [measured("write_gbps", value, rank, stage="repeat") for rank, value in (again or {}).items()]
+    measurements += [measured("cpu_share", value, rank, stage="repeat") for rank, value in (shares or {}).items()]
     ranks = {
-        rank: RankSeen(rank=rank, node=f"n{node}", node_rank=node, local_rank=local, device="a CPU", kind="a CPU")
+        rank: RankRecord(rank=rank, node=f"n{node}", node_rank=node, local_rank=local, device="a CPU", kind="a CPU")
         for rank, (node, local) in enumerate(places)
     }
-    return Evidence(ranks=ranks, asked=tuple(ranks), figures=tuple(figures), facts=tuple(facts), device_type="cpu")
+    return Evidence(
+        ranks=ranks, asked=tuple(ranks), measurements=tuple(measurements), facts=tuple(facts), device_type="cpu"
+    )
 
 
 def grave(ruling: Ruling) -> list[Finding]:
@@ -77,14 +84,14 @@ def test_a_healthy_fleet_passes_and_its_nodes_are_judged() -> None:
     healthy = fleet([[1.0, 1.0]] * 4)
     ruling = CHECK.judge(healthy, replace(NAMED, shared="yes"))
     assert (ruling.findings, ruling.absent, ruling.unjudged) == ((), (), ())
-    judged = [entry.figure for entry in ruling.judged if entry.figure.name == "write_gbps"]
-    assert [(figure.node, figure.rank, figure.value) for figure in judged] == [
+    judged = [entry.measurement for entry in ruling.judged if entry.measurement.name == "write_gbps"]
+    assert [(measurement.node, measurement.rank, measurement.value) for measurement in judged] == [
         (f"n{node}", None, 2) for node in range(4)
     ]
     assert suspects(healthy, NAMED) == ()
 
 
-def test_one_slow_node_of_eight_is_named_when_it_is_slow_alone_too() -> None:
+def test_one_slow_node_of_eight_is_named_if_slow_alone_too() -> None:
     writes = [[1.0, 1.0]] * 5 + [[0.5, 0.5]] + [[1.0, 1.0]] * 2
     assert suspects(fleet(writes), NAMED) == (0, 10)
     (finding,) = grave(CHECK.judge(fleet(writes, again={0: 1.5, 10: 0.7}), NAMED))
@@ -127,7 +134,7 @@ def test_slow_appends_are_compared_and_quick_ones_are_alike() -> None:
     assert suspects(fleet([[1.0]] * 2, fsync_ms={0: 0.1, 1: 10.1}), NAMED) == (0, 1)
 
 
-def test_different_file_systems_are_not_compared_and_the_odd_one_is_told() -> None:
+def test_different_file_systems_are_not_compared_but_reported() -> None:
     mixed = fleet([[1.0], [0.2], [1.0], [1.0]], kinds={1: "ext4"})
     assert suspects(mixed, NAMED) == ()
     (finding,) = grave(CHECK.judge(mixed, NAMED))
@@ -143,7 +150,7 @@ def test_the_users_limits_count_for_a_node_with_all_its_ranks() -> None:
     assert (finding.severity, finding.culprit.nodes, finding.measured) == ("fail", ("n1",), "1.4 GB/s")
     assert finding.limit == Limit(value=1.5, unit="GB/s", origin="user storage.min_write_gbps")
     (finding,) = grave(CHECK.judge(fleet([[1.0, 1.0]], fsync_ms={1: 5.1}), params))
-    assert finding.what == "node n0 is too slow in fsync, all its ranks at work"
+    assert finding.what == "node n0 is too slow in fsync, with all its ranks at work"
     assert finding.measured == "10.2 ms"
 
 
@@ -179,7 +186,7 @@ def test_the_node_that_does_not_see_the_others_is_named() -> None:
     assert (finding.severity, finding.what) == ("info", "the folder is not the same for all ranks")
 
 
-def test_one_rank_that_sees_too_little_and_one_that_nobody_sees_are_named() -> None:
+def test_a_rank_that_sees_too_little_or_is_not_seen_is_named() -> None:
     for views in ({rank: [[0, 3]] for rank in range(3)} | {3: [[3, 3]]}, {rank: [[0, 2]] for rank in range(4)}):
         (finding,) = grave(CHECK.judge(fleet([[1.0]] * 4, views=views), replace(NAMED, shared="yes")))
         assert finding.culprit.nodes == ("n3",)
@@ -191,7 +198,7 @@ def test_two_nodes_that_see_themselves_only_are_not_separable() -> None:
     assert (finding.severity, finding.culprit.kind, finding.culprit.nodes) == ("fail", "none", ("n0", "n1"))
 
 
-def test_nodes_decide_who_sees_the_wrong_folder_and_not_ranks() -> None:
+def test_nodes_decide_about_the_wrong_folder_and_not_ranks() -> None:
     views = {rank: [[0, 3]] for rank in range(4)} | {4: [[4, 5]], 5: [[4, 5]]}
     (finding,) = grave(CHECK.judge(fleet([[1.0] * 4, [1.0], [1.0]], views=views), replace(NAMED, shared="yes")))
     assert finding.culprit.nodes == ("n0",)
@@ -199,7 +206,7 @@ def test_nodes_decide_who_sees_the_wrong_folder_and_not_ranks() -> None:
     assert finding.culprit.kind == "none"
 
 
-def test_a_folder_that_was_to_be_the_nodes_own_is_not_shared() -> None:
+def test_separate_folders_must_not_be_shared() -> None:
     own = {0: [[0, 1]], 1: [[0, 1]], 2: [[2, 3]], 3: [[2, 3]]}
     params = replace(NAMED, shared="no")
     assert grave(CHECK.judge(fleet([[1.0, 1.0]] * 2, views=own), params)) == []
@@ -209,23 +216,25 @@ def test_a_folder_that_was_to_be_the_nodes_own_is_not_shared() -> None:
 
 
 @pytest.mark.parametrize("gone", ["write_gbps", "read_gbps", "fsync_ms", "wrong_bytes"])
-def test_missing_figures_are_absent(gone: str) -> None:
+def test_missing_measurements_are_absent(gone: str) -> None:
     full = fleet([[1.0, 1.0]])
-    rest = tuple(figure for figure in full.figures if (figure.name, figure.rank) != (gone, 1))
-    assert CHECK.judge(replace(full, figures=rest), NAMED).absent == (f"{gone} of rank 1",)
+    rest = tuple(measurement for measurement in full.measurements if (measurement.name, measurement.rank) != (gone, 1))
+    assert CHECK.judge(replace(full, measurements=rest), NAMED).absent == (f"{gone} of rank 1",)
 
 
-def test_a_rank_that_told_no_folder_is_absent() -> None:
+def test_a_rank_without_folder_report_is_absent() -> None:
     full = fleet([[1.0, 1.0]])
     rest = tuple(each for each in full.facts if (each.name, each.rank) != ("needs", 1))
     assert CHECK.judge(replace(full, facts=rest), NAMED).absent == ("the folder of rank 1",)
-    assert CHECK.judge(replace(full, asked=(), figures=(), facts=()), NAMED).absent == ("any rank that finished",)
+    assert CHECK.judge(replace(full, asked=(), measurements=(), facts=()), NAMED).absent == ("any rank that finished",)
 
 
-def test_wrong_bytes_of_a_rank_that_never_finished_fail_all_the_same() -> None:
+def test_wrong_bytes_of_an_unfinished_rank_fail_all_the_same() -> None:
     full = fleet([[1.0], [1.0]])
     wrong = fact("wrong_bytes", 1, {"count": 3, "first_offset": 17})
-    figures = tuple(figure for figure in full.figures if figure.rank == 0)
-    (finding,) = grave(CHECK.judge(replace(full, asked=(0,), figures=figures, facts=(*full.facts, wrong)), NAMED))
+    measurements = tuple(measurement for measurement in full.measurements if measurement.rank == 0)
+    (finding,) = grave(
+        CHECK.judge(replace(full, asked=(0,), measurements=measurements, facts=(*full.facts, wrong)), NAMED)
+    )
     assert (finding.severity, finding.culprit.nodes) == ("fail", ("n1",))
     assert finding.measured == "3 wrong bytes, the first at offset 17"

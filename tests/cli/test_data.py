@@ -32,8 +32,8 @@ def seatrial(*arguments: str, cwd: Path, environ: dict[str, str] | None = None) 
 # The command itself, on a published set small enough for a test.
 _WITH_A_SMALL_SET = """
 import sys
-from seatrial.cli import main
-from seatrial.training.data.manifest import DATASETS, DataSet, Download
+from seatrial.cli.click_app import main
+from seatrial.training.data.datasets import DATASETS, DataSet, Download
 url, sha256 = sys.argv[1:3]
 download = Download(name="a.gz", size_bytes=256_000, sha256=sha256)
 DATASETS["small"] = DataSet(name="small", downloads=(download,), mirrors=(url,))
@@ -49,7 +49,7 @@ def with_a_small_set(server: FailingServer, *arguments: str) -> list[str]:
     return [sys.executable, "-c", _WITH_A_SMALL_SET, server.url, hashlib.sha256(CONTENT).hexdigest(), *arguments]
 
 
-def test_a_fetch_tells_where_it_is_and_ends_with_0(server: FailingServer, tmp_path: Path) -> None:
+def test_a_download_prints_its_folder(server: FailingServer, tmp_path: Path) -> None:
     command = with_a_small_set(server, "--data", str(tmp_path))
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert (done.returncode, done.stdout) == (0, f"small: a.gz in {tmp_path}/small\n"), done.stderr
@@ -57,7 +57,7 @@ def test_a_fetch_tells_where_it_is_and_ends_with_0(server: FailingServer, tmp_pa
     assert "256000 of 256000 bytes" in done.stderr
     again = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
     assert again.stdout == done.stdout
-    assert "there, and right" in again.stderr
+    assert "exists, and is correct" in again.stderr
     assert len(server.requests) == 1
 
 
@@ -82,7 +82,7 @@ def test_a_terminal_gets_a_bar(server: FailingServer, tmp_path: Path) -> None:
         (["fetch"], "Missing argument 'NAME'"),
         (
             ["fetch", "minst"],
-            "no data set 'minst' can be fetched; did you mean 'mnist'? Known: mnist, fashion-mnist, cifar10.",
+            "no data set 'minst' can be downloaded; did you mean 'mnist'? Known: mnist, fashion-mnist, cifar10.",
         ),
         (["fetch", "mnist", "--mirror", "ftp://host"], "--mirror 'ftp://host': expected http"),
         (["fetch", "mnist", "--data", "a-file"], "a-file"),
@@ -96,7 +96,7 @@ def test_a_wrong_request_is_one_sentence_and_code_2(tmp_path: Path, arguments: l
     assert "Traceback" not in done.stderr
 
 
-def test_what_cannot_be_had_is_one_sentence_and_code_3(server: FailingServer, tmp_path: Path) -> None:
+def test_a_failed_download_is_one_sentence_and_code_3(server: FailingServer, tmp_path: Path) -> None:
     environ = {"SEATRIAL_DATA": str(tmp_path / "cache")}
     done = seatrial("fetch", "mnist", "--mirror", f"{server.url}here", cwd=tmp_path, environ=environ)
     assert done.returncode == 3

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
-_FINDS_TORCH = (
-    'import sys; from seatrial.cli import main\ntry: main()\nfinally: print("torch" in sys.modules, file=sys.stderr)'
-)
+_FINDS_TORCH = """
+import sys
+from seatrial.cli.click_app import main
+try:
+    main()
+finally:
+    print("torch" in sys.modules, file=sys.stderr)
+"""
 
 
 def _seatrial(*arguments: str, cwd: Path, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -29,14 +34,14 @@ def _seatrial(*arguments: str, cwd: Path, environ: dict[str, str] | None = None)
         (["xyz"], "no such command 'xyz'. Commands: run,"),
         (["run", "--nonsense"], "No such option"),
         (["run", "quik"], "quik"),
-        (["run", "--nproc-per-node", "0"], "--nproc-per-node 0: at least one process is needed"),
+        (["run", "--nproc-per-node", "0"], "--nproc-per-node 0: expected at least 1"),
         (["run", "--nproc-per-node", "two"], "'two' is not a valid integer"),
         (["run", "--device", "gpu"], "'gpu' is not one of"),
         (["run", "--on", "moon"], "--on moon: no such target; there is local"),
         (["run", "--backend", "nccl", "--device", "cpu"], "--backend nccl: NCCL moves data between GPUs only"),
         (["run", "--python", "/nonexistent/python"], "--python /nonexistent/python: it does not run"),
-        (["run", "--deadline", "0", "--device", "cpu"], "--deadline 0.0: a positive number of seconds is needed"),
-        (["run", "--deadline", "nan", "--device", "cpu"], "--deadline nan: a positive number of seconds is needed"),
+        (["run", "--deadline", "0", "--device", "cpu"], "--deadline 0.0: expected a positive number of seconds"),
+        (["run", "--deadline", "nan", "--device", "cpu"], "--deadline nan: expected a positive number of seconds"),
         (["run", "--only", "nothing", "--device", "cpu"], "nothing"),
         (["run", "--skip", "", "--only", "compute,compote", "--device", "cpu"], "compote"),
         (
@@ -69,7 +74,7 @@ def test_ctrl_c_while_the_command_is_still_imported_is_no_traceback(tmp_path: Pa
 import runpy, sys
 class CtrlC:
     def find_spec(self, name, path=None, target=None):
-        if name == "seatrial.launch.options":
+        if name == "seatrial.cli.command":
             raise KeyboardInterrupt
 sys.meta_path.insert(0, CtrlC())
 runpy.run_module("seatrial", run_name="__main__")
@@ -77,7 +82,7 @@ runpy.run_module("seatrial", run_name="__main__")
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False
     )
-    assert (done.returncode, done.stderr) == (130, "\nseatrial: stopped.\n")
+    assert (done.returncode, done.stderr) == (130, "\nseatrial: interrupted.\n")
 
 
 @pytest.mark.parametrize("command", ["run", "train", "launch"])
@@ -89,7 +94,7 @@ def test_help_lists_options_only_and_the_rest_in_the_usage_line(tmp_path: Path, 
     assert {line[2] for line in rows} <= {"-", " "}, "every row is a flag, or goes on with its words"
 
 
-def test_reports_that_cannot_be_written_are_told_before_anything_runs(tmp_path: Path) -> None:
+def test_an_unwritable_report_folder_is_refused_first(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = _seatrial("run", "smoke", "--device", "cpu", "--out", "file/reports", cwd=tmp_path)
     assert done.returncode == 2
@@ -111,7 +116,7 @@ def test_a_fault_that_is_none_is_refused(tmp_path: Path) -> None:
         ["run", "--on", "moon", "--debug"],
     ],
 )
-def test_the_traceback_may_be_asked_for_anywhere(tmp_path: Path, arguments: list[str]) -> None:
+def test_debug_may_be_anywhere(tmp_path: Path, arguments: list[str]) -> None:
     done = _seatrial(*arguments, cwd=tmp_path)
     assert "Traceback" in done.stderr
     assert "RequestError: --on moon" in done.stderr
@@ -143,7 +148,7 @@ def test_a_dry_run_prints_the_command_and_nothing_else(tmp_path: Path) -> None:
     words = shlex.split(done.stdout)
     assert done.stdout.count("\n") == 1
     assert words[0] == "env"
-    assert words[-3:] == [sys.executable, "-m", "seatrial.agent.main"]
+    assert words[-3:] == [sys.executable, "-m", "seatrial.agent.agent_main"]
     assert "SEATRIAL_CONTROL=127.0.0.1:PORT" in words
     assert list(tmp_path.iterdir()) == []
 
@@ -156,19 +161,21 @@ def test_a_dry_run_of_a_rank_prints_the_agent_that_it_becomes(tmp_path: Path) ->
     assert {"SEATRIAL_NODE_RANK=3", "SEATRIAL_LOCAL_RANK=1", "SEATRIAL_KEEP="} <= set(shlex.split(done.stdout))
 
 
-def test_the_help_loads_no_command_and_nothing_heavy(tmp_path: Path) -> None:
-    code = "import sys; from seatrial.cli import main\ntry: main()\nfinally: print(*sys.modules, file=sys.stderr)"
+def test_the_help_loads_nothing_heavy(tmp_path: Path) -> None:
+    code = "import sys; from seatrial.cli.click_app import main\n"
+    code += "try: main()\nfinally: print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", code, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=True
     )
     loaded = set(done.stderr.split())
     assert "seatrial.cli" in loaded
     assert (
-        loaded & {"torch", "rich", "jinja2", "yaml", "junitparser", "seatrial.cli.run", "seatrial.conductor"} == set()
+        loaded & {"torch", "rich", "jinja2", "yaml", "junitparser", "seatrial.targets.registry", "seatrial.conductor"}
+        == set()
     )
 
 
-def test_a_reader_that_has_seen_enough_is_no_verdict(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_not_a_verdict(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "seatrial", "plan", "show"]

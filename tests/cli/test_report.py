@@ -13,10 +13,10 @@ from event_streams import RUN, SCENES, healthy, lines_of
 from fake_checks import fake_load
 
 from seatrial.checks import registry
-from seatrial.cli.report import report
+from seatrial.cli.click_app import cli
 from seatrial.errors import RequestError
-from seatrial.verdict.events import SCHEMA
-from seatrial.verdict.wire import encode
+from seatrial.protocol.events import SCHEMA
+from seatrial.protocol.wire import encode
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def _judged_by_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*arguments: Any) -> Result:
-    return CliRunner().invoke(report, [str(argument) for argument in arguments], standalone_mode=False)
+    return CliRunner().invoke(cli, ["report", *map(str, arguments)], standalone_mode=False)
 
 
 def refused(*arguments: Any) -> str:
@@ -41,7 +41,8 @@ def test_the_exit_code_is_the_verdicts(tmp_path: Path, scene: str, code: int) ->
     file.write_bytes(b"".join(lines_of(SCENES[scene]().events)))
     result = call(file)
     assert result.return_value == code
-    assert result.stdout.splitlines()[1].startswith("FINAL ACCEPTANCE: ")
+    assert sum(line.startswith("FINAL ACCEPTANCE: ") for line in result.stdout.splitlines()) == 1
+    assert result.stdout.splitlines()[-1].startswith("next: ")
 
 
 def test_a_folder_and_a_raw_log_say_the_same_as_the_events(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_a_cut_log_is_no_pass(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path) -> None:
     assert "cannot be read" in refused(tmp_path / "nothing")
-    assert "no file of events" in refused(tmp_path)
+    assert "no event file" in refused(tmp_path)
     for run in ("reports/20260101-000000-aaaa", "reports/20260102-000000-bbbb", "reports/20260103-000000-cccc"):
         (tmp_path / run).mkdir(parents=True)
         if not run.endswith("cccc"):
@@ -109,7 +110,7 @@ def test_a_training_or_a_script_has_no_report_and_is_not_failed(tmp_path: Path) 
     assert "events of seatrial train or launch" in refused(tmp_path)
 
 
-def test_events_of_another_schema_are_refused_with_the_version_that_reads_them(tmp_path: Path) -> None:
+def test_events_of_another_schema_name_the_version_that_reads_them(tmp_path: Path) -> None:
     """Judged, they would be a trial of which everything was lost."""
     file = tmp_path / "old.events"
     told = {"run": {"schema": SCHEMA + 1, "version": "7.8.9"}}

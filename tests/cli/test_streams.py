@@ -24,9 +24,9 @@ def in_a_shell(arguments: str, cwd: Path, environ: dict[str, str] | None = None)
     return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=50, check=False)
 
 
-def test_closed_descriptors_are_given_to_no_file_of_ours_and_to_no_child(tmp_path: Path) -> None:
+def test_closed_descriptors_are_reopened(tmp_path: Path) -> None:
     code = (
-        "import os, subprocess, sys; from seatrial.cli import main; sys.argv = ['seatrial', '--version']\n"
+        "import os, subprocess, sys; from seatrial.cli.click_app import main; sys.argv = ['seatrial', '--version']\n"
         "try: main()\nexcept SystemExit: pass\n"
         "child = subprocess.call(['sh', '-c', 'true <&0 && : >&1 && : >&2']);"
         " os._exit(os.open(os.devnull, os.O_RDONLY) * 10 + child)"
@@ -65,7 +65,7 @@ def test_the_verdict_is_not_lost(stopped: Path, streams: str) -> None:
     assert ("FINAL ACCEPTANCE: " in done.stdout) == (not out_is_lost and streams != CLOSED)
 
 
-def test_a_reader_that_has_seen_enough_changes_no_verdict(stopped: Path) -> None:
+def test_a_closed_pipe_changes_no_verdict(stopped: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "seatrial", "report", "x.events"]
@@ -83,9 +83,7 @@ def test_a_reader_that_has_seen_enough_changes_no_verdict(stopped: Path) -> None
     ("arguments", "code"), [("run --on moon", 2), ("--debug run --on moon", 2), ("rum", 2), ("report nothing", 2)]
 )
 @pytest.mark.parametrize("streams", ["2>&-", CLOSED, pytest.param(f"2>{FULL}", marks=needs_full)])
-def test_a_wrong_request_is_code_2_for_whom_nobody_can_tell(
-    tmp_path: Path, arguments: str, code: int, streams: str
-) -> None:
+def test_a_wrong_request_is_code_2_without_streams(tmp_path: Path, arguments: str, code: int, streams: str) -> None:
     assert in_a_shell(f"{arguments} {streams}", tmp_path).returncode == code
 
 

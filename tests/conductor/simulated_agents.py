@@ -1,7 +1,8 @@
-"""Simulated agents: a fleet that never was drives a real ``Machine`` on a simulated clock.
+"""Simulated agents: they drive a real ``TrialConductor`` on a simulated clock.
 
-Each agent answers as ``agent.serve`` does, and each rank as ``worker.main`` does, with random delays that a seed gives.
-What a rank measures is not simulated. Messages of one agent keep their order in each direction, as on one connection.
+Each agent answers as ``agent.supervisor`` does, and each rank as ``worker.worker_main`` does, with random delays that a
+seed gives. Measurements are not simulated. Messages of one agent keep their order in each direction, as on one
+connection.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from conductor.simulated_clock import SimulatedClock
 from conductor.simulated_records import (
@@ -21,15 +22,17 @@ from conductor.simulated_records import (
     START,
     STEPS,
     Planted,
+    RunRecord,
     SimulatedAgent,
     SimulatedRank,
-    Told,
 )
+from event_streams import event_of
 
-from seatrial.conductor.machine import Machine
-from seatrial.conductor.records import Actions, Config, State
+from seatrial.conductor.actions import Actions
+from seatrial.conductor.config import State, TrialConfig
 from seatrial.conductor.steps import StepPlan
-from seatrial.verdict.events import SCHEMA, Source
+from seatrial.conductor.trial_conductor import TrialConductor
+from seatrial.protocol.events import SCHEMA, Source
 
 __all__ = ["SimulatedFleet"]
 
@@ -57,42 +60,47 @@ class SimulatedFleet(SimulatedClock):
         at_s: Sequence[tuple[float, Callable[[SimulatedFleet], None]]] = (),
         suspects: Callable[[str, list[dict[str, Any]]], tuple[int, ...]] = lambda check, events: (),
         next_round: Callable[..., Any] = lambda check, events: None,
+        fails: Callable[..., bool] = lambda check, events: False,
+        late_nodes: frozenset[int] = frozenset(),
     ) -> None:
         """``complain``: ranks that meet in a step tell of a peer's death before its agent does. ``spins``: ranks that
         wait use CPU time. ``suspended``: the controller is stopped (from, for) so many seconds. ``echo``: the part of
         all messages that come twice.
         ``on_state``: called once, when that state is first seen. ``at_s``: called so many seconds from the start."""
         super().__init__(EPOCH_S)
-        self.told = Told()
-        self.config = Config(
+        self.record = RunRecord()
+        self.config = TrialConfig(
             run="simulated",
             nodes=nodes,
             nproc_per_node=nproc_per_node,
             steps=steps,
             deadline_s=deadline_s,
-            worker={"device": "cpu", "backend": "gloo", "env": {}, "planted": []},
+            env={},
+            device="cpu",
+            backend="gloo",
             suspects=suspects,
             next_round=next_round,
+            fails=fails,
         )
-        self.machine = Machine(self.config, self.now)
+        self.conductor = TrialConductor(self.config, self.now)
         self._scopes = {step.check: step.scope for step in steps}
         self._planted, self._complain, self._spins = planted, complain, spins
-        self._absent_nodes = absent_nodes
+        self._absent_nodes, self._late_nodes = absent_nodes, late_nodes
         self._suspended = (EPOCH_S + suspended[0], EPOCH_S + suspended[0] + suspended[1])
         self._on_state = dict(on_state or {})
         self._echo, self._at_s = echo, at_s
         self._random = random.Random(seed)
         self._source = Source("simulated", "conductor", lambda: self.now)
         self._agents: dict[int, SimulatedAgent] = {}
-        self._joined: set[int] = set()
+        self._members: set[int] = set()
         self._arrived: dict[int, int] = {}
         self._asked: dict[int, list[int]] = {}
         self._meetings: set[int] = set()
         """Steps whose ranks wait for one another."""
         self._over = False
 
-    def run(self) -> Told:
-        """Until the machine is over."""
+    def run(self) -> RunRecord:
+        """Until the run is over."""
         settings = {step.check: {"timeout_s": [step.timeout_s, "level simulated"]} for step in self.config.steps}
         plan = {
             "name": "simulated",
@@ -110,24 +118,24 @@ class SimulatedFleet(SimulatedClock):
         self._tick()
         while not self._over:
             self.act_next()
-        self.told.seconds = self.now - EPOCH_S
-        return self.told
+        self.record.seconds = self.now - EPOCH_S
+        return self.record
 
     def say(self, node: int, message: dict[str, Any]) -> None:
-        """Hand the machine a message of a node that has joined. What a server would count as damaged is kept."""
-        if node not in self._joined:
+        """Hand the conductor a message of a node that has joined, and keep the error that it raises."""
+        if node not in self._members:
             return
-        self.told.messages += 1
+        self.record.messages += 1
         try:
-            self._carry_out(self.machine.message(node, message, self.now))
+            self._carry_out(self.conductor.message(node, message, self.now))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            self.told.refused.append(error)
+            self.record.refused.append(error)
 
     def interrupt(self) -> None:
         """The user wants the end."""
-        self._carry_out(self.machine.interrupt("SIGINT", self.now))
+        self._carry_out(self.conductor.interrupt("SIGINT", self.now))
 
-    def silence(self, node: int) -> None:
+    def mute(self, node: int) -> None:
         """The agent of a node is stopped; its connection stays."""
         self._agents[node].silent = True
 
@@ -135,12 +143,12 @@ class SimulatedFleet(SimulatedClock):
         """The connection of a node breaks, and its agent ends. One that never joined: its launcher says so."""
         agent = self._agents.get(node)
         if agent is None:
-            self._carry_out(self.machine.lost(node, "never came", self.now))
+            self._carry_out(self.conductor.lost(node, "never came", self.now))
             return
         if not agent.open:
             return
         agent.open = False
-        self._to_conductor(agent, lambda: self._carry_out(self.machine.lost(node, "closed", self.now)))
+        self._to_conductor(agent, lambda: self._carry_out(self.conductor.lost(node, "closed", self.now)))
 
     # The clock, and the two directions of each connection
 
@@ -150,7 +158,7 @@ class SimulatedFleet(SimulatedClock):
             # What comes first when it wakes, a tick or what was said meanwhile, is not to matter.
             self.later(end - self.now + self._random.choice((0.0, 0.05)), self._tick)
             return
-        self._carry_out(self.machine.tick(self.now))
+        self._carry_out(self.conductor.tick(self.now))
         self.later(0.25, self._tick)
 
     def _to_conductor(self, agent: SimulatedAgent, action: Callable[[], None]) -> None:
@@ -163,31 +171,32 @@ class SimulatedFleet(SimulatedClock):
         if agent.silent or not agent.open:
             return
         if "seq" in message:
-            self.told.events.append(message)
+            self.record.events.append(message)
         self._to_conductor(agent, partial(self.say, agent.node, message))
         if self._random.random() < self._echo:
             self.later(self._random.uniform(0.1, 3.0), partial(self.say, agent.node, message))
 
     def _keep(self, kind: str, **payload: Any) -> None:
-        self.told.events.append(self._source.event(kind, **payload))
+        self.record.events.append(event_of(self._source, kind, **payload))
 
     def _carry_out(self, actions: Actions) -> None:
-        for kind, payload in actions.events:
-            self._keep(kind, **payload)
-            if kind == "generation":
-                self.told.generations.append(tuple(row[0] for row in payload["ranks"]))
-            elif kind == "step":
-                number = payload["step"]
-                self._asked[number] = payload["ranks"]
-                self._arrived[number] = 0
-                if self._scopes[payload["check"]] != "alone" and payload["stage"] not in ("store", "repeat"):
-                    self._meetings.add(number)
+        for event in actions.events:
+            self.record.events.append(self._source.event(event))
+            match event["kind"]:
+                case "generation":
+                    self.record.generations.append(tuple(row[0] for row in event["ranks"]))
+                case "step":
+                    number = event["step"]
+                    self._asked[number] = event["ranks"]
+                    self._arrived[number] = 0
+                    if self._scopes[event["check"]] != "alone" and event["stage"] not in ("store", "repeat"):
+                        self._meetings.add(number)
         for node, message in actions.send:
             agent = self._agents[node]
             agent.to_agent = max(self.now + self._random.uniform(0.0005, 0.02), agent.to_agent + 1e-6)
-            self.later(agent.to_agent - self.now, partial(self._obey, agent, message))
+            self.later(agent.to_agent - self.now, partial(self._obey, agent, cast("dict[str, Any]", message)))
         self._over = self._over or actions.over
-        disturb = self._on_state.pop(self.machine.state, None)
+        disturb = self._on_state.pop(self.conductor.state, None)
         if disturb is not None:
             self.later(0.0, lambda: disturb(self))
 
@@ -200,24 +209,26 @@ class SimulatedFleet(SimulatedClock):
         self._agents[node] = agent
 
         def join() -> None:
-            self._joined.add(node)
-            self._carry_out(self.machine.joined(node, self.now))
+            self._members.add(node)
+            self._carry_out(self.conductor.join(node, self.now))
 
         self._to_conductor(agent, join)
-        self.later(1.0, partial(self._beat, agent))
+        self.later(1.0, partial(self._send_status, agent))
 
-    def _beat(self, agent: SimulatedAgent) -> None:
+    def _send_status(self, agent: SimulatedAgent) -> None:
         if not agent.open:
             return
         if self.now - agent.heard_at > _AGENT_PATIENCE_S:
-            self._send(agent, agent.source.event("note", severity="error", text="heard nothing from the controller"))
+            self._send(
+                agent, event_of(agent.source, "note", severity="error", text="received nothing from the controller")
+            )
             self._end_agent(agent)
             return
         for rank in agent.ranks.values():
             rank.cpu_s += rank.computes
         ranks = {str(rank.rank): [rank.state, rank.cpu_s, rank.number, rank.phase] for rank in agent.ranks.values()}
         self._send(agent, {"kind": "status", "ranks": ranks})
-        self.later(1.0, partial(self._beat, agent))
+        self.later(1.0, partial(self._send_status, agent))
 
     def _obey(self, agent: SimulatedAgent, message: dict[str, Any]) -> None:
         if not agent.open or agent.silent:
@@ -225,8 +236,8 @@ class SimulatedFleet(SimulatedClock):
         agent.heard_at = self.now
         kind = message["kind"]
         if kind == "welcome":
-            self._send(agent, agent.source.event("node", node=agent.node, hostname=f"n{agent.node}", cores=1))
-        elif kind == "start":
+            self._send(agent, event_of(agent.source, "node", node=agent.node, hostname=f"n{agent.node}", cores=1))
+        elif kind == "start_workers":
             agent.generation = message["gen"]
             for rank, local_rank in message["places"]:
                 source = Source("simulated", f"rank{rank}.{agent.generation}", lambda: self.now)
@@ -236,10 +247,12 @@ class SimulatedFleet(SimulatedClock):
             for rank in message["ranks"]:
                 if rank in agent.ranks:
                     self._enter(agent, agent.ranks[rank], message)
-        elif kind == "peek":
-            self._tell_stacks(agent, message["ranks"])
+        elif kind == "node_step":
+            self.later(self._random.uniform(0.05, 0.3), partial(self._finish_node_step, agent, message))
+        elif kind == "dump_stack":
+            self._report_stacks(agent, message["ranks"])
         elif kind == "kill":
-            self._tell_stacks(agent, message["stacks"])
+            self._report_stacks(agent, message["stacks"])
             self._end_ranks(agent)
             self._send(agent, {"kind": "killed", "gen": message["gen"]})
         elif kind == "quit":
@@ -248,28 +261,33 @@ class SimulatedFleet(SimulatedClock):
         elif kind == "stop":
             self._end_agent(agent)
 
-    def _tell_stacks(self, agent: SimulatedAgent, ranks: list[int]) -> None:
+    def _finish_node_step(self, agent: SimulatedAgent, message: dict[str, Any]) -> None:
+        if agent.node not in self._late_nodes:
+            where = {"gen": message["gen"], "step": message["step"], "seconds": 0.1}
+            self._send(agent, event_of(agent.source, "node_done", **where, share=[agent.node], error=""))
+
+    def _report_stacks(self, agent: SimulatedAgent, ranks: list[int]) -> None:
         for rank in agent.ranks.values():
             if rank.rank in ranks:
                 text = "" if rank.state == "T" else rank.stack
                 what = {"gen": agent.generation, "rank": rank.rank, "state": rank.state, "wchan": "", "text": text}
-                self._send(agent, agent.source.event("stack", **what))
+                self._send(agent, event_of(agent.source, "stack", **what))
 
     def _end_ranks(self, agent: SimulatedAgent) -> None:
         for rank in list(agent.ranks.values()):
             self._exit(agent, rank, -9, ours=True)
 
-    def _end_agent(self, agent: SimulatedAgent, *, told: bool = False) -> None:
-        """``told``: by a signal."""
+    def _end_agent(self, agent: SimulatedAgent, *, by_signal: bool = False) -> None:
+        """Its ranks end, and then the agent."""
         self._end_ranks(agent)
-        self._send(agent, agent.source.event("end", told=told))
+        self._send(agent, event_of(agent.source, "end", by_signal=by_signal))
         self.lose(agent.node)
 
     def _exit(self, agent: SimulatedAgent, rank: SimulatedRank, code: int, *, ours: bool) -> None:
         if agent.ranks.get(rank.rank) is rank:
             del agent.ranks[rank.rank]
             what = {"gen": agent.generation, "rank": rank.rank, "code": code, "ours": ours, "phase": rank.phase}
-            self._send(agent, agent.source.event("exit", **what, last_lines=[]))
+            self._send(agent, event_of(agent.source, "exit", **what, last_lines=[]))
 
     # A rank
 
@@ -299,7 +317,7 @@ class SimulatedFleet(SimulatedClock):
         elif fault.kind == "agent-silent":
             agent.silent = True
         elif fault.kind == "agent-ended":
-            self._end_agent(agent, told=True)
+            self._end_agent(agent, by_signal=True)
 
     def _peers_complain(self, at: int, dying: SimulatedRank) -> None:
         for agent, rank in self._everybody():
@@ -322,7 +340,7 @@ class SimulatedFleet(SimulatedClock):
         if agent.ranks.get(rank.rank) is rank:
             words = {"cause": cause, "type": "RuntimeError", "message": "planted", "stack": "", "phase": rank.phase}
             what = {"gen": agent.generation, "step": -1 if at == START else at, "rank": rank.rank}
-            self._send(agent, rank.source.event("error", **what, **words))
+            self._send(agent, event_of(rank.source, "error", **what, **words))
 
     def _ready(self, agent: SimulatedAgent, rank: SimulatedRank, local_rank: int) -> None:
         if self._strike(agent, rank, START):
@@ -335,12 +353,12 @@ class SimulatedFleet(SimulatedClock):
             "local_rank": local_rank,
         }
         what = {"device": "simulated", "device_type": "cpu", "libraries": "none", "backend": "gloo"}
-        self._send(agent, rank.source.event("rank", gen=agent.generation, rank=rank.rank, **where, **what))
+        self._send(agent, event_of(rank.source, "rank", gen=agent.generation, rank=rank.rank, **where, **what))
 
     def _enter(self, agent: SimulatedAgent, rank: SimulatedRank, message: dict[str, Any]) -> None:
         number, check = message["step"], message["check"]
         if number in self._meetings:
-            assert "store" in message["given"], f"rank {rank.rank} was not told in {check} where the store is"
+            assert "store" in message["given"], f"rank {rank.rank} did not receive the store in {check}"
         rank.number, rank.phase = number * 10**9 + 1, f"{check}/begin {message['stage']}"
         struck = self._strike(agent, rank, number)
         if struck and rank.fault is not None and rank.fault.kind not in ("hang", "slow"):
@@ -372,15 +390,22 @@ class SimulatedFleet(SimulatedClock):
         rank.cpu_s += 0.3
         rank.computes = False
         where = {"gen": agent.generation, "step": number}
-        figure = {"check": message["check"], "name": "x", "value": 1.0, "unit": "1", "rank": rank.rank, "stage": stage}
-        figure |= {"generation": agent.generation}
-        self._send(agent, rank.source.event("figures", **where, figures=[figure]))
+        measurement = {
+            "check": message["check"],
+            "name": "x",
+            "value": 1.0,
+            "unit": "1",
+            "rank": rank.rank,
+            "stage": stage,
+        }
+        measurement |= {"generation": agent.generation}
+        self._send(agent, event_of(rank.source, "measurements", **where, measurements=[measurement]))
         share = {"store": {"host": "n0", "port": 1}} if stage == "store" else {}
-        self._send(agent, rank.source.event("done", **where, rank=rank.rank, seconds=0.1, share=share))
+        self._send(agent, event_of(rank.source, "done", **where, rank=rank.rank, seconds=0.1, share=share))
 
     def _quit(self, agent: SimulatedAgent, rank: SimulatedRank) -> None:
         if any((fault.kind, fault.rank) == ("deaf", rank.rank) for fault in self._planted):
             return
         if not self._strike(agent, rank, QUIT):
-            self._send(agent, rank.source.event("end"))
+            self._send(agent, event_of(rank.source, "end"))
             self._exit(agent, rank, 0, ours=True)

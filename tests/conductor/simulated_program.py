@@ -1,4 +1,4 @@
-"""Simulated agents of a program: each rank does what a script says, on a simulated clock, under a real ``Program``."""
+"""Simulated agents of a program: each rank follows a script on a simulated clock, under a real conductor."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any
 
 from conductor.simulated_clock import SimulatedClock
+from event_streams import event_of
 
-from seatrial.conductor.program import Program
-from seatrial.conductor.program_records import ProgramConfig
-from seatrial.conductor.records import Actions
-from seatrial.verdict.events import Source
+from seatrial.conductor.actions import Actions
+from seatrial.conductor.config import ProgramConfig
+from seatrial.conductor.program_conductor import ProgramConductor
+from seatrial.protocol.events import Source
 
 __all__ = ["Act", "SimulatedProgram", "config"]
 
@@ -38,6 +39,7 @@ class Act:
     last: tuple[str, ...] = ("its last",)
 
 
+_ENDS_WELL = (Act(at_s=4.9, what="result"), Act(at_s=5.0, what="exit"))
 _STOPPED = Act(at_s=0.0, what="exit", code=130)
 
 
@@ -47,7 +49,7 @@ class _Rank:
     state: str = "S"
     cpu_s: float = 0.0
     phase: str = "step 7 forward"
-    told: bool = False
+    signaled: bool = False
 
 
 @dataclass(kw_only=True)
@@ -72,9 +74,9 @@ class SimulatedProgram(SimulatedClock):
     ) -> None:
         """``heeds_sigterm_after_s``: so long after SIGTERM ranks end, by 130; None: never. ``at_s``: more to happen."""
         super().__init__(0.0)
-        self.program = Program(settings, 0.0)
-        self.events: list[tuple[str, dict[str, Any]]] = []
-        self.sent: list[tuple[float, int, dict[str, Any]]] = []
+        self.conductor = ProgramConductor(settings, 0.0)
+        self.events: list[Any] = []
+        self.sent: list[tuple[float, int, Any]] = []
         self._script = script or {}
         self._heeds_s = heeds_sigterm_after_s
         self._over = False
@@ -86,14 +88,14 @@ class SimulatedProgram(SimulatedClock):
             self.later(0.5 + 0.1 * node, partial(self._join, node))
         for delay_s, action in at_s:
             self.later(delay_s, partial(action, self))
-        self._beat()
+        self._tick()
 
     def run(self) -> dict[str, Any]:
         """Until it is over; the payload of ``outcome``."""
         while not self._over:
             assert self.now < _GIVE_UP_S, "it never ends"
             self.act_next()
-        (outcome,) = [payload for kind, payload in self.events if kind == "outcome"]
+        (outcome,) = self.recorded("outcome")
         return outcome
 
     def go_on_until(self, now: float) -> None:
@@ -101,40 +103,43 @@ class SimulatedProgram(SimulatedClock):
         while self.now < now:
             self.act_next()
 
-    def told(self, kind: str) -> list[dict[str, Any]]:
-        return [payload for name, payload in self.events if name == kind]
+    def recorded(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["kind"] == kind]
 
-    def asked(self, kind: str) -> list[tuple[float, int, dict[str, Any]]]:
+    def asked(self, kind: str) -> list[tuple[float, int, Any]]:
         """When which node was sent a message of that kind."""
         return [entry for entry in self.sent if entry[2]["kind"] == kind]
 
     def interrupt(self) -> None:
-        self._carry_out(self.program.interrupt("SIGINT", self.now))
+        self.signal("SIGINT")
+
+    def signal(self, name: str) -> None:
+        self._carry_out(self.conductor.interrupt(name, self.now))
 
     def lose(self, node: int) -> None:
         """The connection of a node breaks, with its ranks."""
         self.agents[node].open = False
-        self._carry_out(self.program.lost(node, "the control connection was closed", self.now))
+        self._carry_out(self.conductor.lost(node, "the control connection was closed", self.now))
 
-    def silence(self, node: int) -> None:
+    def mute(self, node: int) -> None:
         self.agents[node].open = False
 
     def say(self, node: int, message: dict[str, Any]) -> None:
         if self.agents[node].open:
-            self._carry_out(self.program.message(node, message, self.now))
+            self._carry_out(self.conductor.message(node, message, self.now))
 
     def _join(self, node: int) -> None:
-        self._carry_out(self.program.joined(node, self.now))
+        self._carry_out(self.conductor.join(node, self.now))
 
-    def _beat(self) -> None:
+    def _tick(self) -> None:
         for node, agent in self.agents.items():
             for rank in agent.ranks.values():
                 rank.cpu_s += 0.9 if rank.state in "SR" else 0.0
             status = {str(number): [rank.state, rank.cpu_s, 3, rank.phase] for number, rank in agent.ranks.items()}
             if agent.open and self.now > 1.0:
                 self.say(node, {"kind": "status", "ranks": status})
-        self._carry_out(self.program.tick(self.now))
-        self.later(0.25, self._beat)
+        self._carry_out(self.conductor.tick(self.now))
+        self.later(0.25, self._tick)
 
     def _carry_out(self, actions: Actions) -> None:
         self.events += actions.events
@@ -144,18 +149,18 @@ class SimulatedProgram(SimulatedClock):
             if node in self.agents and self.agents[node].open:
                 self.later(0.01, partial(self._obey, node, message))
 
-    def _obey(self, node: int, message: dict[str, Any]) -> None:
+    def _obey(self, node: int, message: Any) -> None:
         agent, kind = self.agents[node], message["kind"]
         if kind == "welcome":
-            self.say(node, agent.source.event("node", node=node, hostname=f"n{node}"))
+            self.say(node, event_of(agent.source, "node", node=node, hostname=f"n{node}"))
         elif kind == "port":
             self.say(
                 node, {"kind": "port", "gen": message["gen"], "address": "10.0.0.1", "port": 5000 + message["gen"]}
             )
-        elif kind == "start":
+        elif kind == "start_program":
             agent.generation = message["gen"]
             for number, _ in message["places"]:
-                acts = self._script.get((message["gen"], number), [Act(at_s=5.0, what="exit")])
+                acts = self._script.get((message["gen"], number), _ENDS_WELL)
                 rank = agent.ranks[number] = _Rank(node=node)
                 if not any(act.what == "never ready" for act in acts):
                     self._event(rank, number, "rank")
@@ -163,20 +168,20 @@ class SimulatedProgram(SimulatedClock):
                     self.later(act.at_s, partial(self._act, rank, number, act))
         elif kind == "terminate" and self._heeds_s is not None:
             for number, rank in agent.ranks.items():
-                rank.told = True
+                rank.signaled = True
                 if rank.state != "T":
                     self.later(self._heeds_s, partial(self._act, rank, number, _STOPPED))
         elif kind == "kill":
             for number, rank in list(agent.ranks.items()):
-                rank.told = True
+                rank.signaled = True
                 self._act(rank, number, Act(at_s=0.0, what="exit", code=-9))
             self.say(node, {"kind": "killed", "gen": message["gen"]})
         elif kind == "stop":
-            self.say(node, agent.source.event("end", told=False))
+            self.say(node, event_of(agent.source, "end"))
 
     def _event(self, rank: _Rank, number: int, kind: str, **payload: Any) -> None:
         agent = self.agents[rank.node]
-        self.say(rank.node, agent.source.event(kind, gen=agent.generation, rank=number, **payload))
+        self.say(rank.node, event_of(agent.source, kind, gen=agent.generation, rank=number, **payload))
 
     def _act(self, rank: _Rank, number: int, act: Act) -> None:
         agent = self.agents[rank.node]
@@ -184,7 +189,9 @@ class SimulatedProgram(SimulatedClock):
             return
         if act.what == "exit":
             del agent.ranks[number]
-            self._event(rank, number, "exit", code=act.code, ours=rank.told, phase=act.phase, last_lines=list(act.last))
+            self._event(
+                rank, number, "exit", code=act.code, ours=rank.signaled, phase=act.phase, last_lines=list(act.last)
+            )
         elif act.what == "error":
             self._event(rank, number, "error", cause=act.cause, message=f"{act.cause} trouble")
         elif act.what == "result":

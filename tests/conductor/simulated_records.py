@@ -1,4 +1,4 @@
-"""What a simulated fleet consists of, what is planted in it, and what came of it."""
+"""The parts of a simulated fleet, the faults in it, and the record of its run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from seatrial.conductor.steps import StepPlan
-from seatrial.verdict.events import Source
+from seatrial.protocol.events import Source
 
 __all__ = [
     "BEHIND",
@@ -17,9 +17,9 @@ __all__ = [
     "START",
     "STEPS",
     "Planted",
+    "RunRecord",
     "SimulatedAgent",
     "SimulatedRank",
-    "Told",
 ]
 
 EPOCH_S = 1_000.0
@@ -34,7 +34,8 @@ STEPS = (
     StepPlan(check="collectives", scope="world", timeout_s=40.0),
     StepPlan(check="training", scope="world", timeout_s=40.0),
 )
-_LOOP = '  File "/x/seatrial/worker/step.py", line 9 in run_step\n  File "/x/seatrial/worker/main.py", line 9 in main\n'
+_LOOP = '  File "/x/seatrial/worker/step.py", line 9 in run_step\n'
+_LOOP += '  File "/x/seatrial/worker/worker_main.py", line 9 in main\n'
 INSIDE = 'Current thread 0x1 (most recent call first):\n  File "/x/torch/distributed/c10d.py", line 9 in wait\n' + _LOOP
 BEHIND = 'Current thread 0x1 (most recent call first):\n  File "/x/seatrial/checks/a.py", line 9 in measure\n' + _LOOP
 """Stacks in faulthandler's words: of a rank inside the collective, and of one that never entered it."""
@@ -57,7 +58,7 @@ class Planted:
 
 @dataclass(slots=True, kw_only=True)
 class SimulatedRank:
-    """One simulated rank of today's generation."""
+    """One simulated rank of the current generation."""
 
     rank: int
     source: Source
@@ -87,20 +88,20 @@ class SimulatedAgent:
 
 
 @dataclass(slots=True, kw_only=True)
-class Told:
-    """What came of it."""
+class RunRecord:
+    """The record of a simulated run."""
 
     events: list[dict[str, Any]] = field(default_factory=list)
-    """All that a recorder would have, the agents' own numbering kept."""
+    """The events that a recorder would have, with the numbers of their sources."""
     seconds: float = 0.0
     """Simulated, from the first agent's start to the end."""
     generations: list[tuple[int, ...]] = field(default_factory=list)
     messages: int = 0
     refused: list[Exception] = field(default_factory=list)
-    """What the machine raised for a message."""
+    """Errors that the conductor raised for a message."""
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        """The conductor's own events of a kind."""
+        """Return the conductor's events of a kind."""
         return [event for event in self.events if event["src"] == "conductor" and event["kind"] == kind]
 
     def seen(self, *hows: str) -> list[tuple[str, int]]:

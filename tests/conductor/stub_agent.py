@@ -7,9 +7,12 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from seatrial.verdict.events import Source
-from seatrial.verdict.handshake import proof
-from seatrial.verdict.wire import Decoder, encode
+from event_streams import event_of
+
+from seatrial.protocol.events import Source
+from seatrial.protocol.handshake import proof
+from seatrial.protocol.line_tags import LineTags
+from seatrial.protocol.wire import Decoder, encode
 
 __all__ = ["RUN", "TOKEN", "StubAgent"]
 
@@ -19,11 +22,12 @@ _TIMEOUT_S = 20.0
 
 
 class StubAgent:
-    """One node with two ranks. ``serve`` answers until it is told to stop or sees ``leave_at``."""
+    """One node with two ranks. ``serve`` answers until ``stop`` or ``leave_at``."""
 
-    def __init__(self, port: int, node: int = 0) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S)
+    def __init__(self, port: int, node: int = 0, source: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S, source_address=(source, 0))
         self.said: list[bytes] = []
+        self.tags: LineTags | None = None
         self._decoder = Decoder()
         self._node = Source(RUN, f"node{node}")
         self._ranks = [Source(RUN, f"rank{2 * node + at}.0") for at in range(2)]
@@ -33,17 +37,27 @@ class StubAgent:
         challenge = (self._decoder.line(self._lines.readline()) or {}).get("challenge", "refused")
         with contextlib.suppress(OSError):
             self.send({"kind": "proof", "proof": proof(TOKEN, "agent", "n", challenge, node)})
+        self.tags = LineTags(TOKEN, "agent", "n", challenge, node)
+        self._tags_heard = LineTags(TOKEN, "conductor", "n", challenge, node)
 
     def send(self, *messages: dict[str, Any]) -> None:
         """Say something."""
         for message in messages:
-            self.said += encode(message)
-            self.socket.sendall(b"".join(encode(message)))
+            self.send_lines(b"".join(encode(message)))
+
+    def send_lines(self, text: bytes) -> None:
+        """Send lines as they are, each with its tag."""
+        lines = [line + b"\n" for line in text.removesuffix(b"\n").split(b"\n")]
+        tagged = [self.tags.add(line) if self.tags else line for line in lines]
+        self.said += tagged
+        self.socket.sendall(b"".join(tagged))
 
     def heard(self) -> Iterator[dict[str, Any]]:
         """What the conductor says, until it closes the connection."""
         with self._lines:
-            for line in self._lines:
+            for received in self._lines:
+                line = self._tags_heard.remove(received.rstrip(b"\n"))
+                assert line is not None, "a tag of the conductor is wrong"
                 message = self._decoder.line(line)
                 if message is not None:
                     yield message
@@ -60,14 +74,14 @@ class StubAgent:
         """What an agent whose ranks all do well says to a message."""
         ranks = [(self._first + at, source) for at, source in enumerate(self._ranks)]
         if message["kind"] == "welcome":
-            return [self._node.event("node", node=0, hostname="stub", address="127.0.0.1", pid=1, cores=1)]
-        if message["kind"] == "start":
+            return [event_of(self._node, "node", node=0, hostname="stub", address="127.0.0.1", pid=1, cores=1)]
+        if message["kind"] == "start_workers":
             where = {"gen": 0, "node": "stub", "node_rank": 0, "device": "stub", "libraries": ""}
-            return [source.event("rank", rank=rank, local_rank=rank % 2, **where) for rank, source in ranks]
+            return [event_of(source, "rank", rank=rank, local_rank=rank % 2, **where) for rank, source in ranks]
         if message["kind"] == "step":
             done = {"gen": 0, "step": message["step"], "seconds": 0.1, "share": {}}
-            return [source.event("done", rank=rank, **done) for rank, source in ranks if rank in message["ranks"]]
+            return [event_of(source, "done", rank=rank, **done) for rank, source in ranks if rank in message["ranks"]]
         if message["kind"] == "quit":
             ended = {"gen": 0, "code": 0, "ours": True, "phase": "end", "last_lines": []}
-            return [self._node.event("exit", rank=rank, **ended) for rank, _ in ranks]
-        return [self._node.event("end", told=False)] if message["kind"] == "stop" else []
+            return [event_of(self._node, "exit", rank=rank, **ended) for rank, _ in ranks]
+        return [event_of(self._node, "end")] if message["kind"] == "stop" else []

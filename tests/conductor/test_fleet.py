@@ -1,14 +1,14 @@
-"""The machine with 4,096 simulated ranks: what is right for six must be right, and quick enough, for thousands."""
+"""The trial conductor with 4,096 simulated ranks: correct, and fast enough."""
 
 from __future__ import annotations
 
 import pytest
 from conductor.simulated_agents import SimulatedFleet
-from conductor.simulated_records import QUIT, START, STEPS, Planted, Told
+from conductor.simulated_records import QUIT, START, STEPS, Planted, RunRecord
 
-from seatrial.conductor.watch import PATIENCE_S
-from seatrial.verdict.blame import blame
-from seatrial.verdict.fold import fold
+from seatrial.judge.blame import blame
+from seatrial.judge.fold import fold
+from seatrial.protocol.timeouts import PATIENCE_S
 
 RANKS = 4_096
 SHAPES = {"one rank a node": (RANKS, 1), "eight ranks a node": (RANKS // 8, 8)}
@@ -16,13 +16,13 @@ CULPRIT = 2_741
 WORLD = 2
 
 
-def _run(shape: str, *planted: Planted, seed: int = 0) -> Told:
+def _run(shape: str, *planted: Planted, seed: int = 0) -> RunRecord:
     nodes, nproc_per_node = SHAPES[shape]
     fleet = SimulatedFleet(nodes=nodes, nproc_per_node=nproc_per_node, planted=planted, seed=seed)
-    told = fleet.run()
-    assert told.refused == []
-    assert told.generations[0] == tuple(range(RANKS))
-    return told
+    record = fleet.run()
+    assert record.refused == []
+    assert record.generations[0] == tuple(range(RANKS))
+    return record
 
 
 def _all_but_the_culprit() -> tuple[int, ...]:
@@ -31,39 +31,39 @@ def _all_but_the_culprit() -> tuple[int, ...]:
 
 @pytest.mark.parametrize("at", [3, *(pytest.param(at, marks=pytest.mark.slow) for at in (START, 0, WORLD, 4))])
 def test_a_death_among_thousands_at_every_step(at: int) -> None:
-    told = _run("eight ranks a node", Planted(kind="dead", rank=CULPRIT, at=at), seed=at)
-    assert told.seen("dead") == [("dead", CULPRIT)]
-    assert told.generations[1:] == [_all_but_the_culprit()]
-    assert told.steps(1)[-1] == ("training", "measure")
-    assert len(told.of("trouble")[0]["waiting"]) <= 16
+    record = _run("eight ranks a node", Planted(kind="dead", rank=CULPRIT, at=at), seed=at)
+    assert record.seen("dead") == [("dead", CULPRIT)]
+    assert record.generations[1:] == [_all_but_the_culprit()]
+    assert record.steps(1)[-1] == ("training", "measure")
+    assert len(record.of("trouble")[0]["waiting"]) <= 16
 
 
 @pytest.mark.slow
 def test_thousands_complain_and_the_dead_one_alone_is_blamed() -> None:
-    told = _run("one rank a node", Planted(kind="dead", rank=CULPRIT, at=3))
-    assert len(told.seen("error")) == RANKS - 1
-    trial = fold(told.events)
+    record = _run("one rank a node", Planted(kind="dead", rank=CULPRIT, at=3))
+    assert len(record.seen("error")) == RANKS - 1
+    trial = fold(record.events)
     assert trial.missing == ()
     assert [(finding.severity, finding.culprit.ranks) for finding in blame(trial)] == [("fail", (CULPRIT,))]
 
 
 @pytest.mark.parametrize("kind", [pytest.param("stopped", marks=pytest.mark.slow), "absent"])
-def test_one_that_thousands_wait_for(kind: str) -> None:
-    told = _run("eight ranks a node", Planted(kind=kind, rank=CULPRIT, at=3))  # type: ignore[arg-type]
-    assert told.seen() == [("frozen" if kind == "stopped" else "absent", CULPRIT)]
-    assert told.of("trouble")[0]["t"] - told.of("step")[3]["t"] < PATIENCE_S + 3.0
-    assert told.generations[1:] == [_all_but_the_culprit()]
+def test_a_rank_that_thousands_wait_for(kind: str) -> None:
+    record = _run("eight ranks a node", Planted(kind=kind, rank=CULPRIT, at=3))  # type: ignore[arg-type]
+    assert record.seen() == [("frozen" if kind == "stopped" else "absent", CULPRIT)]
+    assert record.of("trouble")[0]["t"] - record.of("step")[3]["t"] < PATIENCE_S + 3.0
+    assert record.generations[1:] == [_all_but_the_culprit()]
 
 
 @pytest.mark.slow
-def test_a_node_of_thousands_falls_silent() -> None:
-    told = _run("one rank a node", Planted(kind="agent-silent", rank=CULPRIT, at=WORLD))
-    assert told.seen() == [("silent", CULPRIT)]
-    assert told.generations[1:] == [_all_but_the_culprit()]
+def test_a_silent_node_among_thousands() -> None:
+    record = _run("one rank a node", Planted(kind="agent-silent", rank=CULPRIT, at=WORLD))
+    assert record.seen() == [("silent", CULPRIT)]
+    assert record.generations[1:] == [_all_but_the_culprit()]
 
 
 @pytest.mark.slow
 def test_the_end_of_thousands() -> None:
-    told = _run("one rank a node", Planted(kind="dead", rank=CULPRIT, at=QUIT))
-    assert told.steps(0) == [(step.check, step.stage) for step in STEPS]
-    assert told.seen() == []
+    record = _run("one rank a node", Planted(kind="dead", rank=CULPRIT, at=QUIT))
+    assert record.steps(0) == [(step.check, step.stage) for step in STEPS]
+    assert record.seen() == []

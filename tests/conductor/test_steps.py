@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from seatrial.checks.base import Check, Scope, Stage
+from seatrial.checks.check import Check, Scope, Stage
 from seatrial.conductor.steps import StepPlan, next_generation, of_plan
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Ruling
 from seatrial.plan.model import Plan, Setting
-from seatrial.verdict.evidence import Evidence
-from seatrial.verdict.findings import Ruling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +75,17 @@ def test_each_stage_is_a_step_with_the_values_of_the_plan() -> None:
         (4, ["bootstrap", "bootstrap", "training"]),
     ],
 )
-def test_the_next_generation_asks_what_is_left_and_forms_the_world_for_it(failed_at: int, expected: list[str]) -> None:
+def test_the_next_generation_forms_the_world_that_it_needs(failed_at: int, expected: list[str]) -> None:
     steps = _steps()
     assert [step.check for step in next_generation(steps, failed_at)] == expected
 
 
-def test_a_world_that_nothing_needs_is_not_formed_and_repeats_are_not_asked_again() -> None:
+def test_no_world_without_need_and_no_repeats() -> None:
     compute = _steps()[0]
     steps = (compute, compute.repeated_by(3), compute.repeated_by(5))
     assert next_generation(steps, 2) == (compute,)
 
 
-def test_a_repeat_is_asked_of_one_rank_alone() -> None:
+def test_a_repeat_is_by_one_rank_alone() -> None:
     again = _steps()[4].repeated_by(3)
     assert (again.check, again.scope, again.stage, again.ranks) == ("training", "alone", "repeat", (3,))

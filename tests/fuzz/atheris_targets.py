@@ -4,7 +4,7 @@ atheris is not among the tools that the tests need. Where it is installed, from 
 
     PYTHONPATH=src:tests python tests/fuzz/atheris_targets.py TARGET [FOLDER] [-max_total_time=300]
 
-FOLDER keeps the inputs that reached something new. What it finds is printed by Hypothesis, to be made a test.
+FOLDER keeps the inputs that reached something new. A failing input is printed by Hypothesis, to be made a test.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ with atheris.instrument_imports(include=["seatrial"]):
         test_fuzz_arguments,
         test_fuzz_environments,
         test_fuzz_judges,
-        test_fuzz_machine,
+        test_fuzz_lying_agent,
         test_fuzz_plans,
         test_fuzz_streams,
     )
     from fuzz.harness import COUNTED, Target, watched
 
-    from seatrial.cli import main as seatrial
-
-__all__ = ["main"]
+    from seatrial.cli.click_app import main as seatrial
 
 _FOLDER = Path(tempfile.mkdtemp(prefix="seatrial-fuzz-"))
 _TARGETS: dict[str, Target[Any]] = {
@@ -41,7 +39,7 @@ _TARGETS: dict[str, Target[Any]] = {
     "streams": test_fuzz_streams.STREAMS,
     "reports": test_fuzz_streams.REPORTS,
     "judges": test_fuzz_judges.JUDGES,
-    "lies": test_fuzz_machine.LIES,
+    "lies": test_fuzz_lying_agent.LIES,
     "answers": test_fuzz_agent.STRANGERS,
     "commands": test_fuzz_agent.COMMANDS,
     "arguments": test_fuzz_arguments.arguments(seatrial),

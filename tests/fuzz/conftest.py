@@ -15,5 +15,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if COUNTED:
-        told = ", ".join(f"{number} {target}" for target, number in sorted(COUNTED.items()))
-        terminalreporter.write_line(f"FUZZ: {COUNTED.total()} inputs: {told}")
+        counts = ", ".join(f"{number} {target}" for target, number in sorted(COUNTED.items()))
+        terminalreporter.write_line(f"FUZZ: {COUNTED.total()} inputs: {counts}")

@@ -1,7 +1,7 @@
-"""What all targets of the fuzz share: inputs that are counted, a watchdog that shows the input, what a sentence is.
+"""Shared parts of all fuzz targets: inputs that are counted, a watchdog that shows the input, what a sentence is.
 
-A target is a pair: a strategy that makes inputs and a function that takes one and fails where the house's promise is
-broken. ``explore`` runs it. SEATRIAL_TEST_FUZZ_SEED repeats a run whose seed was printed.
+A target is a pair: a strategy that makes inputs, and a function that takes one and fails if a promise is broken.
+``explore`` runs it. SEATRIAL_TEST_FUZZ_SEED repeats a run whose seed was printed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from typing import Any, Generic, TypeVar
 from hypothesis import given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
-__all__ = ["COUNTED", "Target", "assert_sentence", "count", "explore", "watched"]
-
 Input = TypeVar("Input")
 
 COUNTED: Counter[str] = Counter()
@@ -34,7 +32,7 @@ _CPU_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target(Generic[Input]):
-    """What is fed with what."""
+    """A function under test and the strategy that makes its inputs."""
 
     name: str
     inputs: SearchStrategy[Input]
@@ -48,7 +46,7 @@ class HangError(Exception):
 
 
 def explore(target: Target[Input], examples: int) -> None:
-    """Give the target so many different inputs, from a seed that is printed."""
+    """Give the target this number of different inputs, from a seed that is printed."""
     chosen = int(os.environ.get("SEATRIAL_TEST_FUZZ_SEED") or random.SystemRandom().getrandbits(32))
     print(f"fuzz {target.name}: SEATRIAL_TEST_FUZZ_SEED={chosen}")
 
@@ -69,7 +67,7 @@ def count(target: str) -> None:
 
 @contextlib.contextmanager
 def watched(value: Any) -> Iterator[None]:
-    """Fail with the input where it costs more CPU time than it may. What blocks is ended by the timeout of its test."""
+    """Fail with the input that costs too much CPU time. The timeout of the test ends a target that blocks."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -87,7 +85,7 @@ def watched(value: Any) -> Iterator[None]:
 
 
 def assert_sentence(text: str) -> None:
-    """What a person is told: one printable line of a length that is read, and nothing of Python's."""
+    """Assert that an error message is one printable line of readable length, without Python's words."""
     assert text
     assert text.isprintable(), repr(text)
     assert len(text) < _LONGEST_SENTENCE, f"{len(text)} characters: {text[:600]!r}"

@@ -8,9 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from seatrial.verdict.wire import PREFIX
-
-__all__ = ["HOSTILE_TEXTS", "RAW_NUMBERS", "VALUES", "line_of"]
+from seatrial.protocol.wire import PREFIX
 
 HOSTILE_TEXTS = [
     "<script>alert(1)</script>",
@@ -42,7 +40,7 @@ RAW_NUMBERS = [
     "0.1e1",
     "1.7976931348623157e308",
 ]
-"""As JSON text: some are numbers to Python alone, some to nobody."""
+"""Numbers as JSON text: some are numbers to Python alone, some to nobody."""
 _SCALARS = st.one_of(
     st.none(),
     st.booleans(),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-__all__ = ["may_pass"]
-
 Event = dict[str, Any]
 
 
@@ -19,7 +17,7 @@ def may_pass(messages: list[Event]) -> bool:
     mine = _once([event for event in messages if event.get("run") == run["run"]])
     return (
         len(mine) == len(_once(messages))
-        and run["schema"] == 1
+        and run["schema"] == 2
         and all(_whole(mine, src) for src in {event["src"] for event in mine})
         and _all_came(mine, run)
         and all(_step_is_done(mine, check) for check in run["plan"]["checks"])
@@ -46,18 +44,18 @@ def _all_came(events: list[Event], run: Event) -> bool:
     (first,) = [event for event in events if event["kind"] == "generation" and event["src"] == "conductor"] or [{}]
     placed = {row[0]: row[1] for row in first.get("ranks", [])}
     size = run["job"].get("world_size", len(placed))
-    told = Counter((event["src"], event["kind"]) for event in events)
+    counts = Counter((event["src"], event["kind"]) for event in events)
     return (
         first.get("gen") == 0
         and len(placed) == len(first["ranks"]) == size > 0
-        and all(told[f"rank{rank}.0", "rank"] == 1 == told[f"rank{rank}.0", "end"] for rank in placed)
-        and all(told[f"node{node}", "end"] == 1 for node in placed.values())
-        and told["conductor", "end"] == 1
+        and all(counts[f"rank{rank}.0", "rank"] == 1 == counts[f"rank{rank}.0", "end"] for rank in placed)
+        and all(counts[f"node{node}", "end"] == 1 for node in placed.values())
+        and counts["conductor", "end"] == 1
     )
 
 
 def _step_is_done(events: list[Event], check: str) -> bool:
-    """It was begun, everybody who was asked said ``done``, and the conductor saw the end of each of its steps."""
+    """It began, every requested rank reported ``done``, and the conductor saw the end of each of its steps."""
     steps = [
         event for event in events if (event["kind"], event["src"]) == ("step", "conductor") and event["check"] == check
     ]

@@ -7,12 +7,10 @@ from importlib import resources
 from hypothesis import strategies as st
 
 from seatrial.checks import registry
-from seatrial.plan.source import LEVELS
-
-__all__ = ["KEYS", "PLAN_FILES", "VALUES"]
+from seatrial.plan.plan_file import LEVELS
 
 _LEVEL_TEXTS = [
-    resources.files("seatrial.plan").joinpath(f"levels/{name}.toml").read_text("utf-8").encode() for name in LEVELS
+    resources.files("seatrial.plan").joinpath(f"levels/{name}.json").read_text("utf-8").encode() for name in LEVELS
 ]
 _CHECKS = registry.names()
 KEYS = sorted(
@@ -113,4 +111,4 @@ PLAN_FILES = st.one_of(
 )
 """What comes in numbers."""
 LARGE_PLAN_FILES = _DEEP | _LONG
-"""What is deep or long: some of these cost tens of milliseconds."""
+"""Deep or long values: some of these cost tens of milliseconds."""

@@ -10,14 +10,12 @@ from event_streams import SCENES, Event
 from fuzz.hostile_values import HOSTILE_TEXTS, RAW_NUMBERS, VALUES, line_of
 from hypothesis import strategies as st
 
-__all__ = ["Damaged", "damaged"]
-
 _EVENTS = {name: make().events for name, make in SCENES.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damaged:
-    """What is left of a stream."""
+    """The rest of a stream after damage."""
 
     scene: str
     lines: bytes

@@ -1,4 +1,4 @@
-"""What the fuzz has found, each as small as it could be made."""
+"""Inputs on which the fuzz failed, each as small as it could be made."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fuzz.harness import assert_sentence
 from fuzz.test_fuzz_arguments import nothing_is_started, typed
 
 from seatrial.checks import registry
-from seatrial.cli import main
-from seatrial.conductor.conclude import conclude
+from seatrial.cli.argparse_app import parse
+from seatrial.cli.click_app import main
+from seatrial.environment.identity import identify
 from seatrial.errors import RequestError
-from seatrial.launch.joined import meet
-from seatrial.launch.pyz import parse
-from seatrial.plan.reader import read_plan
-from seatrial.probe.identity import identify
+from seatrial.judge.conclude import conclude
+from seatrial.judge.trial import Trial
+from seatrial.plan.plan_reader import read_plan
 from seatrial.probe.torch_install import find_torch
 from seatrial.report.progress import Progress
-from seatrial.verdict.trial import Trial
+from seatrial.run.external_launcher import find_rendezvous
 
 _CHECKS = {name: registry.load(name) for name in registry.names()}
 
@@ -33,12 +33,12 @@ def _refused(folder: Path, text: str, name: str = "p.toml") -> str:
     with pytest.raises(RequestError) as refused:
         read_plan(
             str(path),
-            schemas={name: check.params for name, check in _CHECKS.items()},
-            scopes={name: check.scope for name, check in _CHECKS.items()},
+            schemas=registry.schemas(),
+            scopes=registry.scopes(),
         )
-    told = str(refused.value)
-    assert_sentence(told.replace(str(folder), ""))
-    return told
+    message = str(refused.value)
+    assert_sentence(message.replace(str(folder), ""))
+    return message
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,12 @@ def test_a_comment_may_have_any_number_of_dots(tmp_path: Path) -> None:
     assert "level is 'x'" in _refused(tmp_path, f"  # {'.' * 500}\nlevel = 'x'")
 
 
-def test_a_plan_s_name_is_told_on_one_line(tmp_path: Path) -> None:
-    assert r"a\nb\x1b[2J.toml" in _refused(tmp_path, "x = 1", "a\nb\x1b[2J.toml")
+def test_the_name_of_a_plan_is_shown_on_one_line(tmp_path: Path) -> None:
+    assert r"a\x0ab\x1b[2J.toml" in _refused(tmp_path, "x = 1", "a\nb\x1b[2J.toml")
 
 
 _SRUN = {
+    "SEATRIAL_TOKEN": "0123456789abcdefghij",
     "SLURM_STEP_ID": "0",
     "SLURM_JOB_ID": "7",
     "SLURM_PROCID": "1",
@@ -80,19 +81,19 @@ _SRUN = {
 def test_a_list_of_nodes_without_a_first_host_is_refused(nodelist: str) -> None:
     environ = {**_SRUN, "SLURM_STEP_NODELIST": nodelist}
     with pytest.raises(RequestError) as refused:
-        meet(identify(environ), environ)
+        find_rendezvous(identify(environ), environ)
     assert_sentence(str(refused.value))
 
 
 def test_the_first_host_may_have_numbers_in_several_places() -> None:
     environ = {**_SRUN, "SLURM_STEP_NODELIST": "r[1-2]n[07,9],m"}
-    assert meet(identify(environ), environ).host == "r1n07"
+    assert find_rendezvous(identify(environ), environ).host == "r1n07"
 
 
 def test_an_environment_need_not_be_utf_8() -> None:
-    environ = {**_SRUN, "SLURM_JOB_ID": "\udcff", "SLURM_STEP_NODELIST": "n", "SEATRIAL_TOKEN": "\udcfe"}
-    other = {**environ, "SEATRIAL_TOKEN": "\udcfd"}
-    assert meet(identify(environ), environ).token != meet(identify(other), other).token
+    environ = {**_SRUN, "SLURM_JOB_ID": "\udcff", "SLURM_STEP_NODELIST": "n", "SEATRIAL_TOKEN": "\udcfe" * 20}
+    other = {**environ, "SEATRIAL_TOKEN": "\udcfd" * 20}
+    assert find_rendezvous(identify(environ), environ).token != find_rendezvous(identify(other), other).token
 
 
 def _trial(stream: Stream) -> Trial:
@@ -115,30 +116,30 @@ def _before_the_end(src: str, kind: str, **payload: Any) -> Stream:
     ("stream", "words"),
     [
         (lambda: _before_the_end("node0", "note", severity="error"), "note: text"),
-        (lambda: _before_the_end("rank1.0", "end"), "spoke after its end"),
-        (lambda: _before_the_end("rank1.0", "rank", gen=0, node_rank=0, local_rank=1, device="another"), "told twice"),
-        (lambda: _before_the_end("node0", "node", node=0, hostname="another"), "told twice"),
+        (lambda: _before_the_end("rank1.0", "end"), "after its `end` event"),
+        (lambda: _before_the_end("rank1.0", "rank", gen=0, node_rank=0, local_rank=1, device="another"), "sent twice"),
+        (lambda: _before_the_end("node0", "node", node=0, hostname="another"), "sent twice"),
     ],
 )
-def test_what_a_source_says_beside_the_rest_is_no_pass(stream: Any, words: str) -> None:
+def test_an_event_of_an_unknown_source_is_no_pass(stream: Any, words: str) -> None:
     assert words in " ".join(_trial(stream()).missing)
 
 
-def test_a_generation_that_the_conductor_never_told_of_is_no_pass() -> None:
+def test_an_unannounced_generation_is_no_pass() -> None:
     stream = healthy()
-    stream.say("rank1.1", "done", gen=1, step=0, rank=1, seconds=0.1, share={})
-    assert "the ranks of generation 1" in " ".join(_trial(stream).missing)
+    stream.send("rank1.1", "done", gen=1, step=0, rank=1, seconds=0.1, share={})
+    assert "the `generation` event of attempt 1 is missing" in " ".join(_trial(stream).missing)
 
 
 def test_a_rank_that_is_not_in_its_generation_blames_nobody() -> None:
     stream = healthy()
     place = {"gen": 0, "step": 2, "rank": 7}
-    stream.say("rank7.0", "error", **place, cause="device", type="E", message="m", stack="", phase="p")
-    stream.say("rank7.0", "end")
+    stream.send("rank7.0", "error", **place, cause="device", type="E", message="m", stack="", phase="p")
+    stream.send("rank7.0", "end")
     assert _trial(stream).errors == ()
 
 
-def test_a_node_that_tells_how_a_rank_of_another_node_ended_blames_nobody() -> None:
+def test_an_exit_event_from_another_node_blames_nobody() -> None:
     stream = healthy(2, nodes=2)
     stream.events = [event for event in stream.events if (event["src"], event["kind"]) != ("node0", "exit")]
     at = next(number for number, event in enumerate(stream.events) if (event["src"], event["kind"]) == ("node1", "end"))
@@ -149,14 +150,14 @@ def test_a_node_that_tells_how_a_rank_of_another_node_ended_blames_nobody() -> N
     assert not [finding for finding in conclusion.findings if finding.severity == "fail"]
 
 
-def test_a_trouble_that_is_none_is_not_shown() -> None:
+def test_an_empty_trouble_is_not_shown() -> None:
     stream = io.StringIO()
     Progress(stream)({"kind": "trouble", "seen": ["x"]})
     assert stream.getvalue() == ""
 
 
 @pytest.mark.parametrize("option", ["--on", "--only", "--skip", "--python", "--epochs", "--a\x1b[1m\n"])
-def test_what_was_typed_is_told_on_one_line(tmp_path: Path, option: str) -> None:
+def test_typed_text_is_shown_on_one_line(tmp_path: Path, option: str) -> None:
     with nothing_is_started(tmp_path):
         code, out, err = typed(main, ["run", "--dry-run", option, "a\x1b[2J\nb"])
     assert (code, out) == (2, "")
@@ -172,20 +173,20 @@ def test_a_dry_run_shows_control_characters_as_a_shell_reads_them(tmp_path: Path
 
 
 @pytest.mark.parametrize("word", ["--on=--", "--only=--", "--epochs=--"])
-def test_two_dashes_are_no_value_of_the_file_that_travels(word: str) -> None:
-    with pytest.raises(RequestError, match=f"{word}: two dashes are no value"):
+def test_two_dashes_are_no_value_of_the_bundle(word: str) -> None:
+    with pytest.raises(RequestError, match=f"{word}: two dashes are not a value"):
         parse("seatrial.pyz", "run", ["smoke", word])
 
 
 @pytest.mark.parametrize("size", ["2", True, [2], 2.0])
-def test_a_number_of_ranks_that_is_none_is_no_pass(size: Any) -> None:
+def test_an_invalid_number_of_ranks_is_no_pass(size: Any) -> None:
     stream = healthy()
     (run,) = [event for event in stream.events if event["kind"] == "run"]
     run["job"] = {**run["job"], "world_size": size}
     assert _trial(stream).missing
 
 
-def test_the_name_of_an_interpreter_is_told_once() -> None:
+def test_the_name_of_an_interpreter_is_shown_once() -> None:
     name = "a" * 300
     with pytest.raises(RequestError) as refused:
         find_torch(name)

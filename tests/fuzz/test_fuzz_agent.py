@@ -14,12 +14,12 @@ from fuzz.harness import Target, count, explore
 from fuzz.hostile_values import HOSTILE_TEXTS, VALUES, line_of
 from hypothesis import strategies as st
 
-from seatrial.agent import main as agent_main
-from seatrial.agent import serve as agent_serve
-from seatrial.agent import voice as agent_voice
-from seatrial.agent.serve import Agent
-from seatrial.verdict.handshake import proof
-from seatrial.verdict.wire import Decoder
+from seatrial.agent import agent_main as agent_main
+from seatrial.agent import event_channel as agent_channel
+from seatrial.agent import supervisor as agent_serve
+from seatrial.agent.supervisor import Agent, ControlConnection
+from seatrial.protocol.handshake import proof
+from seatrial.protocol.wire import Decoder
 
 _TOKEN = "the-token"
 
@@ -64,7 +64,7 @@ def test_many_strangers_in_the_place_of_the_conductor_are_not_obeyed() -> None:
     explore(STRANGERS, 4_000)
 
 
-def test_who_answers_a_byte_now_and_then_holds_an_agent_no_longer_than_who_is_silent(
+def test_a_dripping_peer_delays_an_agent_no_longer_than_a_silent_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(agent_main, "_ANSWER_TIMEOUT_S", 0.5)
@@ -91,20 +91,24 @@ def test_who_answers_a_byte_now_and_then_holds_an_agent_no_longer_than_who_is_si
 
 
 class _FakeRankProcess:
-    """A rank that is no process: two pipes that say nothing, gone when it is told to."""
+    """A rank that is no process: two silent pipes, gone on demand."""
 
     def __init__(
         self,
-        start: dict[str, Any],
+        rank: int,
+        generation: int,
         environ: dict[str, str],
         log: Any,
         *,
+        start: dict[str, Any] | None = None,
         argv: list[str] | None = None,
         watched: bool = True,
+        cwd: str | None = None,
     ) -> None:
+        self.watched = watched
         assert argv is None or all(isinstance(word, str) for word in argv)
         self.end_fd: int | None = None
-        self.rank, self.generation = start["rank"], start["gen"]
+        self.rank, self.generation = rank, generation
         self.pid = 0
         self.exit_code: int | None = None
         assert all(isinstance(word, str) for pair in environ.items() for word in pair)
@@ -116,6 +120,8 @@ class _FakeRankProcess:
 
     def send(self, command: dict[str, Any]) -> None: ...
 
+    def flush(self) -> None: ...
+
     def read(self, fd: int, *, everything: bool = False) -> tuple[list[bytes], bool]:
         return [], False
 
@@ -125,13 +131,13 @@ class _FakeRankProcess:
     def poll(self) -> int | None:
         return self.exit_code
 
-    def ended(self) -> dict[str, Any]:
-        return {"gen": self.generation, "rank": self.rank, "code": self.exit_code, "ours": True}
+    def exit_event(self) -> dict[str, Any]:
+        return {"kind": "exit", "gen": self.generation, "rank": self.rank, "code": self.exit_code, "ours": True}
 
     def ask_stack(self) -> None: ...
 
-    def take_stack(self, until: float) -> dict[str, Any]:
-        return {"gen": self.generation, "rank": self.rank, "text": ""}
+    def stack_event(self, until: float) -> dict[str, Any]:
+        return {"kind": "stack", "gen": self.generation, "rank": self.rank, "text": ""}
 
     def quit(self) -> None:
         self.exit_code = 0
@@ -153,22 +159,47 @@ class _FakeRankProcess:
 
 
 _START = {
-    "kind": "start",
+    "kind": "start_workers",
     "run": "r",
     "gen": 0,
     "ranks": [[0, 1]],
     "places": [[0, 0], [1, 1]],
     "device": "cpu",
     "backend": "auto",
+    "interface": "",
     "env": {},
     "planted": [],
 }
+_PROGRAM = {
+    "kind": "start_program",
+    "run": "r",
+    "gen": 0,
+    "places": [[0, 0], [1, 1]],
+    "env": {},
+    "program": {
+        "argv": ["x"],
+        "args": ["{rank}"],
+        "spawns": 0,
+        "nnodes": 1,
+        "cwd": "",
+        "watched": True,
+        "shown": [0],
+        "world_size": 2,
+        "master_addr": "127.0.0.1",
+        "master_port": 1,
+        "group_rank": 0,
+        "max_restarts": 0,
+    },
+}
 _COMMANDS: list[dict[str, Any]] = [
     {"kind": "welcome", "run": "r"},
-    {"kind": "beat"},
+    {"kind": "heartbeat"},
     _START,
+    _PROGRAM,
+    {"kind": "port", "gen": 0},
+    {"kind": "terminate", "gen": 0},
     {"kind": "step", "gen": 0, "step": 0, "check": "compute", "stage": "measure", "ranks": [0, 1], "given": {}},
-    {"kind": "peek", "ranks": [0, 7]},
+    {"kind": "dump_stack", "ranks": [0, 7]},
     {"kind": "kill", "gen": 0, "stacks": [0]},
     {"kind": "quit"},
     {"kind": "stop"},
@@ -193,8 +224,10 @@ def _commands(draw: st.DrawFn) -> bytes:
 def _without_processes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent_serve, "RankProcess", _FakeRankProcess)
-        patch.setattr(agent_voice, "_DRAIN_S", 0.0)
+        patch.setattr(agent_channel, "_DRAIN_S", 0.0)
         patch.setattr(agent_serve, "_STACK_WAIT_S", 0.0)
+        # An agent sets variables for its ranks; here they would be those of all later tests.
+        patch.setattr(os, "environ", dict(os.environ))
         yield
 
 
@@ -211,7 +244,13 @@ def _check_commands(lines: list[bytes]) -> None:
     ours, conductors = _connected()
     with conductors, _without_processes():
         agent = Agent(
-            connection=ours, received=b"".join([*lines, _STOP]), address="127.0.0.1", node_rank=0, cores=2, keep=None
+            control=ControlConnection(
+                connection=ours, received=b"".join([*lines, _STOP]), tags_sent=None, tags_received=None
+            ),
+            address="127.0.0.1",
+            node_rank=0,
+            cores=2,
+            folder=None,
         )
         for line in lines:
             count("control messages")
@@ -219,9 +258,9 @@ def _check_commands(lines: list[bytes]) -> None:
         code = agent.serve([])
         assert code in (0, 3)
         said = list(Decoder().lines(b"".join(iter(lambda: conductors.recv(1 << 16), b""))))
-        told = [message for message in said if message["kind"] == "note"]
+        notes = [message for message in said if message["kind"] == "note"]
         begun = any(message["kind"] == "node" for message in said)
-        assert not begun or code == 0 or told, "it ended before its time and did not say why"
+        assert not begun or code == 0 or notes, "it ended before its time and did not say why"
         assert agent._ranks == {}
 
 
@@ -236,3 +275,9 @@ def test_some_wrong_commands_end_an_agent_in_order() -> None:
 @pytest.mark.timeout(900)
 def test_many_wrong_commands_end_an_agent_in_order() -> None:
     explore(COMMANDS, 3_000)
+
+
+def test_an_interface_that_is_no_name_sets_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    _check_commands([line_of({"kind": "welcome", "run": "r"}), line_of({**_START, "interface": {"node": 1}})])
+    assert "GLOO_SOCKET_IFNAME" not in os.environ

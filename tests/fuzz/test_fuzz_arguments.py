@@ -1,4 +1,4 @@
-"""Whatever is typed after ``seatrial run``: what would be executed, or one sentence; no traceback, and no start."""
+"""Any arguments of ``seatrial run``: the command it would execute, or one sentence; no traceback, and no start."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pytest
 from fuzz.harness import Target, assert_sentence, count, explore
 from hypothesis import strategies as st
 
-from seatrial.cli import main
-from seatrial.launch import pyz
-from seatrial.plan.source import LEVELS
+from seatrial.cli import argparse_app
+from seatrial.cli.click_app import main
+from seatrial.plan.plan_file import LEVELS
 from seatrial.probe.torch_install import find_torch
 
 Entry = Callable[[], None]
 """Reads sys.argv and ends with SystemExit: the command, or that of a bundle."""
 
-ENTRIES: dict[str, Entry] = {"seatrial": main, "seatrial.pyz": pyz.main}
+ENTRIES: dict[str, Entry] = {"seatrial": main, "seatrial.pyz": argparse_app.main}
 
 _NUMBERS = st.sampled_from(
     ["0", "1", "2", "3", "-1", "64", "513", "1e3", "nan", "inf", "-inf", "1_0", " 1", "٣", "", "0x10", "9" * 400, "1.5"]
@@ -94,15 +94,15 @@ def arguments(entry: Entry) -> Target[list[str]]:
         code, out, err = typed(entry, words)
         assert code in (0, 2), (code, err)
         assert "Traceback" not in out + err
-        assert "mistake inside seatrial" not in err, err
+        assert "bug in seatrial" not in err, err
         assert all(char.isprintable() or char == "\n" for char in out + err), repr(out + err)
         if code == 0:
             assert out
         else:
             assert not out
-            (*usage, told) = err.rstrip("\n").split("\n")
-            assert_sentence(told.removeprefix("Error: "))
-            assert told.startswith("Error: ")
+            (*usage, message) = err.rstrip("\n").split("\n")
+            assert_sentence(message.removeprefix("Error: "))
+            assert message.startswith("Error: ")
             assert not usage or usage[0].startswith("Usage: "), usage
 
     return Target(name="arguments", inputs=_arguments(), check=check)
@@ -139,10 +139,10 @@ def nothing_is_started(folder: Path) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("seatrial.launch.hold.hold", refuse)
+        patch.setattr("seatrial.run.run_trial.run_trial", refuse)
         # The same interpreter says the same each time.
-        patch.setattr("seatrial.launch.place.find_torch", functools.cache(find_torch))
-        patch.setattr("seatrial.launch.joined.become_agent", refuse)
+        patch.setattr("seatrial.targets.resources.find_torch", functools.cache(find_torch))
+        patch.setattr("seatrial.run.external_launcher.become_agent", refuse)
         (folder / "plan.toml").write_text('level = "smoke"\ntraining.epochs = 1\n')
         (folder / "wrong.toml").write_text('level = "smoke"\ntraining.epochs = "\x1b"\n')
         yield

@@ -8,7 +8,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pytest
@@ -17,18 +17,19 @@ from fuzz.harness import Target, count, explore
 from fuzz.hostile_values import HOSTILE_TEXTS, RAW_NUMBERS, VALUES, line_of
 from hypothesis import strategies as st
 
-from seatrial.conductor.machine import Machine
-from seatrial.conductor.records import Config
-from seatrial.conductor.serve import Server
+from seatrial.conductor.config import TrialConfig
+from seatrial.conductor.server import Server
 from seatrial.conductor.steps import StepPlan
-from seatrial.verdict.events import Source
-from seatrial.verdict.handshake import proof
-from seatrial.verdict.wire import MAX_LINE_BYTES, PREFIX, Decoder, encode
+from seatrial.conductor.trial_conductor import TrialConductor
+from seatrial.protocol.events import Source
+from seatrial.protocol.handshake import proof
+from seatrial.protocol.line_tags import TAG_CHARS
+from seatrial.protocol.wire import MAX_LINE_BYTES, PREFIX, Decoder, encode
 
 _STEPS = (StepPlan(check="compute", scope="alone"), StepPlan(check="training", scope="world"))
 _MOST_OF_A_STRANGER_BYTES = 2 * MAX_LINE_BYTES + 4_000
 _MOST_OF_AN_AGENT_BYTES = (8 << 20) + (16 << 20) + (1 << 18) + MAX_LINE_BYTES
-"""What it does not read, parts of messages that are not whole, and one reading."""
+"""Unread data of an agent: parts of incomplete messages, and one call of recv."""
 
 
 class _Measured(Server):
@@ -37,34 +38,36 @@ class _Measured(Server):
     def _read(self, peer: Any) -> None:
         super()._read(peer)
         assert held_bytes(peer) <= (_MOST_OF_A_STRANGER_BYTES if peer.node is None else _MOST_OF_AN_AGENT_BYTES)
-        assert peer.socket.fileno() < 0 or b"\n" in peer.buffer or len(peer.buffer) <= MAX_LINE_BYTES
+        assert peer.socket.fileno() < 0 or b"\n" in peer.buffer or len(peer.buffer) <= MAX_LINE_BYTES + TAG_CHARS
 
 
 class _Served:
-    """A server in a thread. What it raises is kept."""
+    """A server in a thread, with the exception that it raised."""
 
     def __init__(self, nodes: int) -> None:
         self.events: list[dict[str, Any]] = []
         self.raised: BaseException | None = None
         self.interrupt = False
-        self.server = _Measured("127.0.0.1", TOKEN, self._keep)
-        config = Config(
+        self.server = _Measured("127.0.0.1", lambda node: TOKEN, self._keep)
+        config = TrialConfig(
             run=RUN,
             nodes=nodes,
             nproc_per_node=2,
             steps=_STEPS,
             deadline_s=3_000.0,
-            worker={"env": {}},
+            env={},
+            device="cpu",
+            backend="gloo",
             suspects=lambda check, events: (),
             join_timeout_s=3_000.0,
             most_generations=1,
         )
-        self.machine = Machine(config, time.monotonic())
+        self.conductor = TrialConductor(config, time.monotonic())
         self.thread = threading.Thread(target=self._serve, args=(nodes,))
 
     def _serve(self, nodes: int) -> None:
         try:
-            self.server.serve(self.machine, nodes, Source(RUN, "conductor"), self._between)
+            self.server.serve(self.conductor, nodes, Source(RUN, "conductor"), self._on_idle)
         except BaseException as error:
             self.raised = error
             self.server.close()
@@ -73,7 +76,7 @@ class _Served:
         encode(event)  # as a recorder does
         self.events.append(event)
 
-    def _between(self) -> str | None:
+    def _on_idle(self, connected: Collection[int]) -> str | None:
         return "the test is over" if self.interrupt else None
 
     def connect(self) -> socket.socket:
@@ -83,9 +86,9 @@ class _Served:
 
 
 def held_bytes(peer: Any) -> int:
-    """All that a server keeps of what a connection said or is to be told."""
+    """Return the bytes that a server keeps for a connection."""
     parts = sum(len(text) for pieces in peer.decoder._partial.values() for text in pieces.values())
-    assert parts == peer.decoder._held
+    assert parts == peer.decoder._partial_chars
     return len(peer.buffer) + len(peer.out) + parts + sum(map(len, (peer.claim or (0, "", ""))[1:]))
 
 
@@ -185,7 +188,7 @@ _KINDS = [
     "killed",
     "end",
     "rank",
-    "figures",
+    "measurements",
     "facts",
     "done",
     "error",
@@ -213,10 +216,10 @@ _WORDS = [
     "code",
     "ours",
     "text",
-    "figures",
+    "measurements",
     "facts",
     "severity",
-    "told",
+    "by_signal",
 ]
 _AGENTS_LINES = st.one_of(
     st.builds(
@@ -261,13 +264,13 @@ def _check_agent(lines: list[_Part]) -> None:
 
 
 def _serve_agent(agent: StubAgent, lies: list[_Part]) -> None:
-    """As an agent does, with lies in its first step."""
+    """Join as an agent does, and lie in the first step."""
     with agent.socket, contextlib.suppress(OSError):
         for message in agent.heard():
             if message["kind"] == "step" and lies:
                 for line in lies:
                     count("control messages")
-                    agent.socket.sendall(line)
+                    agent.send_lines(line)
                 lies = []
             answers = [message | {"kind": "killed"}] if message["kind"] == "kill" else agent.answers(message)
             agent.send(*answers)
@@ -295,7 +298,7 @@ def test_parts_of_messages_that_are_never_whole_are_given_up() -> None:
         for number in range(400):
             decoder.line(line_of({"part": [number, 4_096, f"k{key}"], "text": "x" * 3_000}))
     held = sum(len(text) for pieces in decoder._partial.values() for text in pieces.values())
-    assert held == decoder._held <= 16 << 20
+    assert held == decoder._partial_chars <= 16 << 20
 
 
 def test_a_message_that_could_not_be_written_again_is_damage() -> None:

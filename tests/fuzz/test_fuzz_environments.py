@@ -1,18 +1,18 @@
-"""Whatever stands in the environment, a process learns its place in it or is told one sentence."""
+"""Any environment: a process finds its identity in it, or reports one sentence."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from environment.recorded_environments import PLACES
+from environment.test_identity import DISAGREEMENTS, NAMES, SHELLS
 from fuzz.harness import Target, assert_sentence, count, explore
 from hypothesis import strategies as st
-from probe.recorded_environments import PLACES
-from probe.test_identity import DISAGREEMENTS, NAMES, SHELLS
 
+from seatrial.environment.identity import Identity, identify
 from seatrial.errors import RequestError
-from seatrial.launch.joined import Meeting, agent_environ, is_one_of_many, meet
-from seatrial.probe.identity import Identity, identify
+from seatrial.run.external_launcher import Rendezvous, agent_environ, find_rendezvous, is_one_of_many
 
 Environ = dict[str, str]
 
@@ -25,7 +25,7 @@ _VALUES = st.one_of(
     ),
     st.sampled_from(["999999999", "9999999999", "999999999(x999999999)", "4294967290", "9" * 50_000, "n[0-3,7],m1"]),
     st.sampled_from(["n[", "[0-3]", "n[]", ",", "a b", "::1", "[::1]", "\x1b[2J", "tcp://10.0.0.1:80", "a" * 300]),
-    # Whatever the bytes were, os.environ has them as text, the undecodable ones as surrogates.
+    # os.environ has them as text, the undecodable ones as surrogates.
     st.binary(max_size=12).map(lambda raw: raw.decode("utf-8", "surrogateescape")),
 )
 
@@ -52,7 +52,7 @@ def _check(environ: Environ) -> None:
         found = identify(environ)
         _assert_consistent(found)
         if is_one_of_many(found):
-            _assert_a_place_to_meet(meet(found, environ), found)
+            _assert_a_rendezvous(find_rendezvous(found, environ), found)
     except RequestError as error:
         assert_sentence(str(error))
 
@@ -77,15 +77,15 @@ def _assert_consistent(found: Identity) -> None:
         assert text.isdecimal()
 
 
-def _assert_a_place_to_meet(meeting: Meeting, found: Identity) -> None:
-    assert 0 <= meeting.number < meeting.agents
-    assert meeting.host.isprintable()
-    assert meeting.host.strip() == meeting.host != ""
-    assert len(set(meeting.ports)) == len(meeting.ports) > 0
-    assert all(1_024 <= port < 32_768 for port in meeting.ports)
-    assert len(meeting.token) == 64
-    assert meeting.token.isascii()
-    assert found.launcher == meeting.launcher
+def _assert_a_rendezvous(rendezvous: Rendezvous, found: Identity) -> None:
+    assert 0 <= rendezvous.number < rendezvous.agents
+    assert rendezvous.host.isprintable()
+    assert rendezvous.host.strip() == rendezvous.host != ""
+    assert len(set(rendezvous.ports)) == len(rendezvous.ports) > 0
+    assert all(1_024 <= port < 32_768 for port in rendezvous.ports)
+    assert len(rendezvous.token) == 64
+    assert rendezvous.token.isascii()
+    assert found.launcher == rendezvous.launcher
 
 
 ENVIRONMENTS = Target(name="environments", inputs=_environments(), check=_check)

@@ -1,4 +1,4 @@
-"""Whatever stands in a plan file, ``seatrial run FILE`` ends in a sound plan or in one sentence."""
+"""Any plan file: ``seatrial run FILE`` ends in a sound plan or in one sentence."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from seatrial.checks import registry
 from seatrial.conductor.steps import of_plan
 from seatrial.errors import RequestError
 from seatrial.plan.model import Plan
-from seatrial.plan.reader import read_plan
-from seatrial.verdict.wire import encode
+from seatrial.plan.plan_reader import read_plan
+from seatrial.protocol.wire import encode
 
 _CHECKS = {name: registry.load(name) for name in registry.names()}
 _SCHEMAS = {name: check.params for name, check in _CHECKS.items()}
@@ -33,9 +33,9 @@ def plans(folder: Path, *, large: bool = False) -> Target[bytes]:
         try:
             plan = read_plan(str(path), schemas=_SCHEMAS, scopes=_SCOPES)
         except RequestError as error:
-            told = str(error)
-            assert_sentence(told.replace(str(path), "FILE"))
-            assert str(path) in told or any(key in told for key in KEYS)
+            message = str(error)
+            assert_sentence(message.replace(str(path), "FILE"))
+            assert str(path) in message or any(key in message for key in KEYS)
         else:
             _assert_sound(plan)
 
@@ -43,22 +43,22 @@ def plans(folder: Path, *, large: bool = False) -> Target[bytes]:
 
 
 def _assert_sound(plan: Plan) -> None:
-    """What the rest of the house takes for granted."""
+    """Assert what all other packages rely on in a plan."""
     assert plan.checks
     assert not set(plan.checks) & set(plan.not_asked)
     assert math.isfinite(plan.deadline_s.value)
     assert plan.deadline_s.value > 0
     for name in plan.checks:
         params = plan.params(name, _SCHEMAS[name])
-        if (limits := _CHECKS[name].limits) is not None:
-            assert limits(params) is not None
+        if (rules := _CHECKS[name].rules) is not None:
+            assert all(rule.requirement for rule in rules(params))
     for step in of_plan(plan, _CHECKS.__getitem__):
         assert math.isfinite(step.timeout_s)
         assert step.timeout_s > 0, f"{step.check}.timeout_s"
-    told = plan.to_json()
-    json.dumps(told, allow_nan=False)
-    assert encode({"kind": "run", "plan": told})
-    assert Plan.from_json(json.loads(json.dumps(told))).to_json() == told
+    document = plan.to_json()
+    json.dumps(document, allow_nan=False)
+    assert encode({"kind": "run", "plan": document})
+    assert Plan.from_json(json.loads(json.dumps(document))).to_json() == document
 
 
 def test_some_plan_files_end_in_a_plan_or_in_a_sentence(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from live.trials import Trial
 _SILENT, _SLOW, _LOUD = 1_000, 200, 50
 _LOUD_BYTES = 1 << 20
 _MOST_STRANGERS = 256
-"""That a server keeps at once."""
+"""Connections that a server keeps at once."""
 _MOST_GROWTH_KIB = 64 << 10
 
 
@@ -68,14 +68,14 @@ class _Crowd:
                 stranger.sendall(b"x" * _LOUD_BYTES)
 
     def sent_away(self) -> None:
-        """Forget those whose connection the other end has closed. Nobody was told a word."""
+        """Forget those whose connection the other end has closed. No stranger received a byte."""
         watch = select.poll()
         by_number = {stranger.fileno(): stranger for stranger in self.open}
         for number in by_number:
             watch.register(number, select.POLLIN)
         for number, _ in watch.poll(100):
             with contextlib.suppress(ConnectionError):
-                assert by_number[number].recv(1) == b"", "a stranger was told something"
+                assert by_number[number].recv(1) == b"", "a stranger received data"
             self.open.discard(by_number[number])
 
     def go(self) -> None:

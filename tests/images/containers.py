@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["MARKS", "NO_RIGHTS", "Ended", "image", "podman", "report_in", "run", "started"]
-
 _PREFIX = os.environ.get("SEATRIAL_TEST_IMAGES", "")
 MARKS = [
     pytest.mark.podman,
@@ -29,7 +27,7 @@ NO_RIGHTS = [
     *("--read-only", "--read-only-tmpfs=false", "--tmpfs", "/tmp", "--volume", "/home/seatrial"),
     *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
 ]
-"""What pods of our manifests have: a read-only root but for what they mount, and no right."""
+"""The rights of pods of our manifests: a read-only root but for what they mount, and no right."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,17 +1,19 @@
 """The pods of an MPIJob as containers of the image `mpi`: sshd on 2222 without any right, and mpirun between them.
 
-The commands are those of the manifest. What the operator brings, its key and the host file, is made here; a bridge of
+The commands are those of the manifest. The key and the host file, which the operator makes, are made here; a bridge of
 podman stands in for the network of a cluster.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -20,21 +22,30 @@ from kubernetes.operators import started as as_kubelet
 from kubernetes.workloads import container_of, templates, workload, workload_object
 from passes import passes
 
-from seatrial.kubernetes.manifest import KINDS, manifest
-from seatrial.kubernetes.mpi import SSH
-from seatrial.kubernetes.workload import CODE, Workload
+from seatrial.targets.kubernetes.kinds import KINDS
+from seatrial.targets.kubernetes.manifest.mpi_launcher import SSH
+from seatrial.targets.kubernetes.manifest.render import manifest
+from seatrial.targets.kubernetes.manifest.workload import CODE, Workload
 
 pytestmark = MARKS
 _WORKERS = ("worker-0", "worker-1")
 
 
 @pytest.fixture
-def network() -> Iterator[str]:
+def network() -> Iterator[tuple[str, dict[str, str]]]:
+    """The name of a bridge, and the address of each pod on it.
+
+    It has no DNS server: podman's may outlive its network.
+    """
     name = f"trial-{uuid.uuid4().hex[:10]}"
-    made = podman("network", "create", name)
+    made = podman("network", "create", "--disable-dns", name)
     assert made.code == 0, made.output
-    yield name
-    podman("network", "rm", "-f", name)
+    try:
+        subnet = ip_network(json.loads(podman("network", "inspect", name).output)[0]["subnets"][0]["subnet"])
+        addresses = {pod: str(subnet[number]) for number, pod in enumerate((*_WORKERS, "launcher"), start=10)}
+        yield name, addresses
+    finally:
+        podman("network", "rm", "-f", name)
 
 
 @pytest.fixture
@@ -75,16 +86,18 @@ def _pod(component: str) -> tuple[list[str], list[str]]:
         if pod["metadata"]["labels"]["app.kubernetes.io/component"] == component
     )
     (program, *words), environ = as_kubelet(container, {}, _job().token)
-    told = [word for name, value in environ.items() for word in ("--env", f"{name}={value}")]
-    return [*NO_RIGHTS, "--user", "10001:10001", "--shm-size", "1g", *told, "--entrypoint", program], words
+    env_options = [word for name, value in environ.items() for word in ("--env", f"{name}={value}")]
+    return [*NO_RIGHTS, "--user", "10001:10001", "--shm-size", "1g", *env_options, "--entrypoint", program], words
 
 
-def test_a_trial_passes_between_containers(network: str, brought: list[str]) -> None:
+def test_a_trial_passes_between_containers(network: tuple[str, dict[str, str]], brought: list[str]) -> None:
+    bridge, addresses = network
+    names = [word for pod, address in addresses.items() for word in ("--add-host", f"{pod}:{address}")]
     with ExitStack() as stack:
 
         def start(name: str, component: str) -> str:
             options, words = _pod(component)
-            place = ["--network", network, "--hostname", name, "--network-alias", name]
+            place = ["--network", bridge, "--ip", addresses[name], "--hostname", name, *names]
             return stack.enter_context(started("mpi", *words, options=[*options, *place, *brought]))
 
         # The operator waits for the readiness probe.

@@ -1,4 +1,4 @@
-"""Containers of `worker`, of `launcher` and of the Dockerfile at the root: who runs in them, and what comes out."""
+"""Containers of `worker`, of `launcher` and of the Dockerfile at the root: their users, and the results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_trial_passes_without_any_right(user: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("user", [0, 1234])
-def test_one_machine_is_tried_as_whom_the_reports_belong_to(user: int, tmp_path: Path) -> None:
+def test_the_reports_belong_to_the_user_of_the_trial(user: int, tmp_path: Path) -> None:
     """Arguments pass through; shared memory of a container is too small, and the finding says so."""
     reports, mount = _folder(tmp_path, user=user)
     ended = run("machine", "run", "smoke", "--validation-only", "--skip", "collectives", options=mount)
@@ -47,7 +47,7 @@ def test_one_machine_is_tried_as_whom_the_reports_belong_to(user: int, tmp_path:
     assert "FINAL ACCEPTANCE: PASS (partial" in ended.output
     assert {path.stat().st_uid for path in reports.rglob("*")} == {user or 10001}
     (shm,) = [finding for finding in report_in(reports)["findings"] if "/dev/shm" in finding["what"]]
-    assert "--ipc=host" in shm["action"]
+    assert "--shm-size=2g" in shm["action"]
 
 
 def test_one_machine_trains(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_one_machine_trains(tmp_path: Path) -> None:
     assert list(reports.iterdir())
 
 
-def test_it_gives_its_rights_away_and_heeds_sigterm(tmp_path: Path) -> None:
+def test_it_drops_root_and_obeys_sigterm(tmp_path: Path) -> None:
     _, mount = _folder(tmp_path, user=0)
     with started("machine", "train", "digits", "--epochs", "10000", options=mount) as name:
         until = time.monotonic() + 30
@@ -66,16 +66,16 @@ def test_it_gives_its_rights_away_and_heeds_sigterm(tmp_path: Path) -> None:
             assert time.monotonic() < until, podman("logs", name).output
             time.sleep(0.5)
         status = podman("exec", "--user", "10001", name, "cat", "/proc/1/status").output
-        told = {line.split(":")[0]: line.split()[1:] for line in status.splitlines()}
-        assert told["Name"] == ["tini"]
-        assert set(told["Uid"]) == {"10001"}
-        assert (told["CapEff"], told["CapBnd"], told["NoNewPrivs"]) == (["0" * 16], ["0" * 16], ["1"])
+        values = {line.split(":")[0]: line.split()[1:] for line in status.splitlines()}
+        assert values["Name"] == ["tini"]
+        assert set(values["Uid"]) == {"10001"}
+        assert (values["CapEff"], values["CapBnd"], values["NoNewPrivs"]) == (["0" * 16], ["0" * 16], ["1"])
         # Killed after the time that is given here, it would end with 137.
         assert podman("stop", "-t", "25", name, timeout_s=40).code == 0
         assert podman("inspect", "--format", "{{.State.ExitCode}}", name).output == "130\n"
 
 
-def test_what_starts_others_is_small_and_has_no_torch() -> None:
+def test_the_launcher_image_is_small_and_has_no_torch() -> None:
     size, base = (int(podman("image", "inspect", "--format", "{{.Size}}", image(name)).output) for name in _LAUNCHER)
     # 250 MB on debian:bookworm-slim, which has 75.
     assert size - base <= 175e6, f"{size} bytes, {base} of them in its base"
@@ -84,8 +84,8 @@ def test_what_starts_others_is_small_and_has_no_torch() -> None:
     assert "No module named 'torch'" in _inside("launcher", "python3", "-c", "import torch").output
 
 
-def test_what_the_base_has_is_seen_and_stays() -> None:
-    """In the stand-in of a vendor's image, with its Python in an environment and pins of its own for pip."""
+def test_the_torch_of_the_base_image_is_used() -> None:
+    """In the stand-in of a vendor's image, with its Python in an environment and its pins for pip."""
     where = "import pathlib, {0}; print({0}.__file__)"
     assert _inside("vendor-worker", "python3", "-c", where.format("of_the_base")).output.startswith("/opt/venv/")
     assert _inside("vendor-worker", "python3", "-c", where.format("seatrial")).output.startswith("/opt/trial-venv/")

@@ -1,4 +1,4 @@
-"""Doubles of a cluster, of two nodes."""
+"""Doubles of a cluster with two nodes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kubernetes.double.cluster import Cluster, made_cluster
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """A new one for each test."""
+    """A fresh one for each test."""
     with made_cluster() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def same_cluster() -> Iterator[Cluster]:
-    """One for all tests of a file, that leave nothing in it."""
+    """One for all tests of a file, which must leave nothing in it."""
     with made_cluster() as made:
         yield made

@@ -1,4 +1,4 @@
-"""Commands that the controller drives to their end by itself, on the double of a cluster."""
+"""Commands that the controller runs to their end, on the double of a cluster."""
 
 from __future__ import annotations
 
@@ -20,27 +20,22 @@ from kubernetes.runs import typed
 
 import seatrial
 
-__all__ = [
-    *("HALF_WAY", "HELD", "LOOK", "SHORT_TRIAL", "Ended", "await_in_logs", "driven", "may_write", "plant_after"),
-    "stop",
-]
-
 SHORT_TRIAL = ("run", "--only=inventory,collectives", "--", "smoke")
-HALF_WAY = "inventory, at most"
-"""What the first pod of a trial says when all ranks are there."""
+HALF_WAY = "ranks are ready"
+"""Text that the first pod of a trial prints when all ranks have started."""
 HELD = {"SEATRIAL_PLANT": "hang@collectives:1"}
-"""With this a short trial goes on after that for 15 s. By itself it ends within half a second on a fast machine."""
-LOOK = (
+"""Makes a short trial last 15 s longer; otherwise it ends within half a second on a fast machine."""
+RIGHTS_SCRIPT = (
     "import os\n"
-    "told = dict(line.split(':\\t') for line in open('/proc/self/status').read().splitlines() if ':\\t' in line)\n"
+    "proc = dict(line.split(':\\t') for line in open('/proc/self/status').read().splitlines() if ':\\t' in line)\n"
     "print('uid', os.getuid(), 'gid', os.getgid(), 'groups', os.getgroups())\n"
-    "print('caps', told['CapEff'], told['CapBnd'], 'escalation', told['NoNewPrivs'], 'seccomp', told['Seccomp'])\n"
+    "print('caps', proc['CapEff'], proc['CapBnd'], 'escalation', proc['NoNewPrivs'], 'seccomp', proc['Seccomp'])\n"
     "shm = os.statvfs('/dev/shm')\n"
     "print('shm', shm.f_blocks * shm.f_frsize)\n"
     "for place in ('/opt/seatrial', '/etc', '/usr', '/', '/home/seatrial', '/tmp', '/dev/shm'):\n"
     "    print('may write', place, os.access(place, os.W_OK))\n"
 )
-"""A script: who it is and what it may do, in a container."""
+"""A script that prints its user and its rights in a container."""
 _KINDS = (
     *("jobs", "jobsets", "pytorchjobs", "trainjobs", "mpijobs", "trainingruntimes", "pods", "services", "configmaps"),
     *("secrets", "networkpolicies", "roles", "rolebindings", "serviceaccounts"),
@@ -50,18 +45,18 @@ _END_S = 55.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a command ended, what it said, and the report that it left."""
+    """The end of a command: exit code, output, report."""
 
     code: int
     said: str
     report: dict[str, Any]
-    """Empty: it left none."""
+    """Empty if there is none."""
     folder: Path
-    """Of the run; ``out`` itself, if nothing was begun."""
+    """Folder of the run; ``out`` itself if no run began."""
 
     @property
     def blames(self) -> list[str]:
-        """What it found somebody to be at fault for."""
+        """The findings that blame somebody."""
         return [finding["what"] for finding in self.report["findings"] if finding["severity"] == "fail"]
 
     @property
@@ -78,9 +73,9 @@ def driven(
     meanwhile: Callable[[subprocess.Popen[bytes]], None] | None = None,
     env: Mapping[str, str] = MappingProxyType({}),
 ) -> Ended:
-    """Types ``words`` (the command first) for two pods of a target, does what is to be done ``meanwhile``, and waits.
+    """Run ``words`` (the command first) in two pods of a target, call ``meanwhile``, and wait for the end.
 
-    Whatever the end was, nothing of the run is left in the cluster. Planted faults go when it has ended.
+    Asserts that nothing of the run is left in the cluster. Planted faults are removed at the end.
     """
     where = [f"--kubectl={cluster.kubectl}", f"--out={out}"]
     said = out.with_suffix(".said")
@@ -113,7 +108,7 @@ def driven(
 
 
 def _left_in(cluster: Cluster) -> list[str]:
-    """What is there of the kinds that a run makes. Who collects what belongs to nobody may take a moment."""
+    """Return the objects of the kinds that a run creates. The garbage collector may take a moment."""
     kinds = (*_KINDS, "securitycontextconstraints") if cluster.openshift else _KINDS
     until = time.monotonic() + 10
     while True:
@@ -125,7 +120,7 @@ def _left_in(cluster: Cluster) -> list[str]:
 
 
 def await_in_logs(cluster: Cluster, text: str, timeout_s: float = 30.0) -> None:
-    """Until some pod has said this, be it one that is gone."""
+    """Wait until some pod, even a deleted one, has printed this."""
     until = time.monotonic() + timeout_s
     while not any(text in log.read_text(errors="replace") for log in cluster.folder.glob("pods/*/*.log")):
         assert time.monotonic() < until, f"no pod has said {text!r}"
@@ -133,7 +128,7 @@ def await_in_logs(cluster: Cluster, text: str, timeout_s: float = 30.0) -> None:
 
 
 def plant_after(cluster: Cluster, text: str, fault: Mapping[str, Any]) -> Callable[[subprocess.Popen[bytes]], None]:
-    """This goes wrong as soon as a pod, whichever, has said this."""
+    """Return a function that plants the fault as soon as any pod has printed this."""
 
     def plant(process: subprocess.Popen[bytes]) -> None:
         await_in_logs(cluster, text)
@@ -143,7 +138,7 @@ def plant_after(cluster: Cluster, text: str, fault: Mapping[str, Any]) -> Callab
 
 
 def stop(cluster: Cluster, text: str) -> Callable[[subprocess.Popen[bytes]], None]:
-    """Ctrl-C, as soon as a pod has said this."""
+    """Return a function that sends Ctrl-C as soon as a pod has printed this."""
 
     def press(process: subprocess.Popen[bytes]) -> None:
         await_in_logs(cluster, text)
@@ -153,7 +148,7 @@ def stop(cluster: Cluster, text: str) -> Callable[[subprocess.Popen[bytes]], Non
 
 
 def may_write(said: str) -> list[str]:
-    """The folders that LOOK could write to."""
-    told = re.findall(r"may write (\S+) (True|False)", said)
-    assert told, said
-    return list(dict.fromkeys(place for place, can in told if can == "True"))
+    """Return the folders that RIGHTS_SCRIPT could write to."""
+    answers = re.findall(r"may write (\S+) (True|False)", said)
+    assert answers, said
+    return list(dict.fromkeys(place for place, can in answers if can == "True"))

@@ -1,4 +1,4 @@
-"""A test double of what is added to the containers of pods: by the Job controller, and by the operators.
+"""A double of the Job controller and the operators: the variables that they add to containers.
 
 Taken from their sources (kubernetes 1.31 `pkg/controller/job`, training-operator release-1.9
 `pkg/controller.v1/pytorch/envvar.go`, trainer `pkg/runtime/framework/plugins/torch/torch.go`), not from our renderer.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 
-from seatrial.kubernetes.workload import Object
-
-__all__ = ["INJECTED", "started"]
+from seatrial.targets.kubernetes.manifest.workload import Object
 
 
 def _index(number: int, nodes: int, nproc_per_node: int) -> dict[str, str]:
@@ -44,7 +42,7 @@ def _trainjob(number: int, nodes: int, nproc_per_node: int) -> dict[str, str]:
 
 
 INJECTED = {"job": _index, "jobset": _index, "pytorchjob": _pytorchjob, "trainjob": _trainjob}
-"""Kind -> what the container of pod ``number`` gets, after what the manifest has."""
+"""Kind -> variables that the container of pod ``number`` gets after those of the manifest."""
 
 
 def started(container: Object, injected: dict[str, str], secret: str) -> tuple[list[str], dict[str, str]]:

@@ -16,20 +16,7 @@ from kubernetes.double.cluster import Cluster
 from kubernetes.workloads import container_of, templates
 
 import seatrial
-from seatrial.kubernetes.text import to_yaml
-
-__all__ = [
-    "SUM",
-    "TARGETS",
-    "TRAINING",
-    "await_said",
-    "digest_here",
-    "digest_in",
-    "first_pod",
-    "run_in",
-    "start_in",
-    "typed",
-]
+from seatrial.targets.kubernetes.manifest.yaml_text import to_yaml
 
 TARGETS: dict[str, tuple[str, ...]] = {
     "job": ("--on=job",),
@@ -39,21 +26,21 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "trainjob-mpi": ("--on=trainjob", "--runtime=mpi"),
     "mpijob": ("--on=mpijob",),
 }
-"""Name -> where-options."""
+"""Name -> options that select the target."""
 TRAINING = ("train", "--max-steps=30", "--", "digits")
 SUM = (
     "import os, torch, torch.distributed as dist\n"
     "dist.init_process_group('gloo')\n"
-    "told = torch.tensor([10 ** int(os.environ['GROUP_RANK'])])\n"
-    "dist.all_reduce(told)\n"
-    "print('nodes', told.item(), flush=True)\n"
+    "total = torch.tensor([10 ** int(os.environ['GROUP_RANK'])])\n"
+    "dist.all_reduce(total)\n"
+    "print('nodes', total.item(), flush=True)\n"
 )
-"""A script: with one rank in each of two pods it says ``nodes 11``."""
+"""A script that prints ``nodes 11`` with one rank in each of two pods."""
 _RUN = "trial-1"
 
 
 def typed(words: Sequence[str], target: str, nproc_per_node: int) -> list[str]:
-    """What is typed after ``seatrial``; ``words`` begin with the command."""
+    """Return the arguments of ``seatrial``; ``words`` begin with the command."""
     size = ["--nodes=2", f"--nproc-per-node={nproc_per_node}", "--gpu-resource=none", f"--name={_RUN}"]
     # One thread a rank: a pod of the double believes that all cores of this machine are its own.
     where = [*TARGETS[target], "--image=registry.example.com/train:1", *size, "--env=OMP_NUM_THREADS=1"]
@@ -61,7 +48,7 @@ def typed(words: Sequence[str], target: str, nproc_per_node: int) -> list[str]:
 
 
 def start_in(cluster: Cluster, words: Sequence[str], target: str, nproc_per_node: int = 1) -> None:
-    """Prints the manifest, as a user would, and applies it."""
+    """Print the manifest, as a user would, and apply it."""
     source = Path(seatrial.__file__).parents[1]
     made = subprocess.run(
         [sys.executable, "-m", "seatrial", *typed([words[0], "--dry-run", *words[1:]], target, nproc_per_node)],
@@ -79,13 +66,17 @@ def start_in(cluster: Cluster, words: Sequence[str], target: str, nproc_per_node
                 # Here pods come at once or never: no image is pulled.
                 entry["value"] = "20"
     done = cluster.call("apply", "-f", "-", stdin=to_yaml(objects))
+    if "must be created before" in done.stderr:
+        # As docs/kubernetes.md says of Trainer's webhook.
+        time.sleep(0.5)
+        done = cluster.call("apply", "-f", "-", stdin=to_yaml(objects))
     assert done.returncode == 0, done.stderr
 
 
 def run_in(cluster: Cluster, words: Sequence[str], target: str, nproc_per_node: int = 1) -> tuple[str, str]:
-    """In two pods: how the workload ended (``Failed``, or another word), and what pods have said, the first one first.
+    """Run in two pods; return the end of the workload (``Failed``, ...) and the logs, the first pod's first.
 
-    Pods that a controller has deleted meanwhile say nothing.
+    Pods that a controller has deleted meanwhile have no log.
     """
     start_in(cluster, words, target, nproc_per_node)
     end = cluster.await_end(TARGETS[target][0].partition("=")[2], _RUN)
@@ -94,13 +85,13 @@ def run_in(cluster: Cluster, words: Sequence[str], target: str, nproc_per_node: 
 
 
 def first_pod(cluster: Cluster) -> str:
-    """The one that conducts: the launcher, where there is one."""
+    """Return the pod that conducts: the launcher if there is one."""
     names = sorted(str(pod["metadata"]["name"]) for pod in cluster.get("pods")["items"])
     return next((name for name in names if "-launcher-" in name), names[0])
 
 
 def await_said(cluster: Cluster, text: str, timeout_s: float = 40.0) -> None:
-    """Until the first pod has said this."""
+    """Wait until the first pod has printed this."""
     until = time.monotonic() + timeout_s
     while not (cluster.get("pods")["items"] and text in cluster.log(first_pod(cluster))):
         assert time.monotonic() < until, f"nobody has said {text!r}"
@@ -108,7 +99,7 @@ def await_said(cluster: Cluster, text: str, timeout_s: float = 40.0) -> None:
 
 
 def digest_in(said: str) -> str:
-    """Of the parameters, as a training has told it."""
+    """Return the digest of the parameters that a training printed."""
     found = re.search(r"digests of all ranks equal: ([0-9a-f]{64})", said)
     assert found, said
     return found[1]
@@ -116,7 +107,7 @@ def digest_in(said: str) -> str:
 
 @functools.cache
 def digest_here() -> str:
-    """Of the same training (TRAINING, two ranks) on this machine."""
+    """Return the digest of the same training (TRAINING, two ranks) on this machine."""
     words = [sys.executable, "-m", "seatrial", "train", "--device=cpu", "--nproc-per-node=2", "--env=OMP_NUM_THREADS=1"]
     done = subprocess.run([*words, *TRAINING[1:]], capture_output=True, text=True, timeout=55, check=False)
     assert done.returncode == 0, done.stderr

@@ -14,8 +14,6 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-__all__ = ["find_schemas", "problems"]
-
 _BESIDE = Path(__file__).parents[3] / "shared" / "crds"
 
 

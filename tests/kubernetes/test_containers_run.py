@@ -13,7 +13,7 @@ import yaml
 from images.containers import MARKS, image, podman
 from kubernetes.workloads import container_of, templates, workload, workload_object
 
-from seatrial.kubernetes.manifest import manifest
+from seatrial.targets.kubernetes.manifest.render import manifest
 
 pytestmark = MARKS
 
@@ -51,7 +51,8 @@ def test_a_trial_passes_without_any_right(tmp_path: Path) -> None:
     file = tmp_path / "pod.yaml"
     file.write_text(yaml.safe_dump(_pod(name)))
     try:
-        played = podman("kube", "play", str(file))
+        # The network that kube play makes has a DNS server, which outlives it.
+        played = podman("kube", "play", "--network", "podman", str(file))
         assert played.code == 0, played.output
         ended = podman("wait", f"{name}-seatrial", timeout_s=50)
         output = podman("logs", f"{name}-seatrial").output

@@ -1,4 +1,4 @@
-"""What the double of a cluster makes of workloads, without running any of it: pods, names, variables, ends."""
+"""The pods that the double of a cluster makes of workloads, without running them: names, variables, ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kubernetes.double.store import Object, Store, condition
 from kubernetes.double.volumes import contents_of, environment
 from kubernetes.workloads import workload
 
-from seatrial.kubernetes.manifest import manifest
+from seatrial.targets.kubernetes.manifest.render import manifest
 
 
 def _world(folder: Path, kind: str, **changes: object) -> World:
@@ -83,8 +83,8 @@ def test_pods_have_the_names_and_variables_that_the_operator_gives(kind: str, na
 
 
 @pytest.mark.parametrize("kind", ["mpijob", "trainjob"])
-def test_a_launcher_comes_when_all_workers_are_ready_and_knows_them(kind: str, tmp_path: Path) -> None:
-    world = _world(tmp_path, kind, runtime="mpi" if kind == "trainjob" else "torch")
+def test_a_launcher_starts_when_all_workers_are_ready(kind: str, tmp_path: Path) -> None:
+    world = _world(tmp_path, kind, kind_options={"runtime": "mpi"})
     workers = _pods(world)
     assert len(workers) == 2
     first, second = workers.values()
@@ -105,7 +105,7 @@ def test_a_launcher_comes_when_all_workers_are_ready_and_knows_them(kind: str, t
 
 @pytest.mark.parametrize("kind", ["job", "jobset", "pytorchjob", "trainjob"])
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_the_end_of_pods_is_the_end_of_the_workload(kind: str, phase: str, tmp_path: Path) -> None:
+def test_a_workload_ends_with_its_pods(kind: str, phase: str, tmp_path: Path) -> None:
     world = _world(tmp_path, kind)
     pods = list(_pods(world).values())
     _end(pods[0], "Succeeded")
@@ -117,7 +117,7 @@ def test_the_end_of_pods_is_the_end_of_the_workload(kind: str, phase: str, tmp_p
     assert len(_pods(world)) == 2
 
 
-def test_a_gang_starts_again_as_often_as_it_may(tmp_path: Path) -> None:
+def test_a_jobset_restarts_as_often_as_allowed(tmp_path: Path) -> None:
     world = _world(tmp_path, "jobset", max_restarts=1)
     before = {pod["metadata"]["uid"] for pod in _pods(world).values()}
     _end(next(iter(_pods(world).values())), "Failed")
@@ -132,7 +132,7 @@ def test_a_gang_starts_again_as_often_as_it_may(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["job", "jobset", "pytorchjob", "trainjob", "mpijob"])
-def test_what_a_deleted_workload_owns_goes_with_it(kind: str, tmp_path: Path) -> None:
+def test_objects_are_deleted_with_their_owner(kind: str, tmp_path: Path) -> None:
     world = _world(tmp_path, kind)
     thing = next(each for each in world.store if each["kind"].lower() == kind)
     world.store.drop(thing)

@@ -1,4 +1,4 @@
-"""What goes wrong in the double of a cluster is seen through kubectl as it is in a cluster."""
+"""Faults in the double of a cluster, as kubectl shows them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_pod_for_which_there_is_no_node(cluster: Cluster) -> None:
     assert told["message"] == "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 
-def test_a_quota_is_told_by_the_events_of_the_job(cluster: Cluster) -> None:
+def test_a_quota_is_in_the_events_of_the_job(cluster: Cluster) -> None:
     cluster.plant({"fault": "quota"})
     _start(cluster, _job("true"))
     give_up = time.monotonic() + _WAIT_S
@@ -140,7 +140,16 @@ def test_a_log_that_breaks_can_be_gone_on_with(cluster: Cluster) -> None:
     assert [line.split(" ", 1)[1] for line in stamped] == ["line 1", "line 2", "line 3", "line 4"]
 
 
-def test_a_container_starts_again_as_its_policy_says(cluster: Cluster) -> None:
+def test_a_log_that_was_rotated_begins_later(cluster: Cluster) -> None:
+    cluster.plant({"fault": "log-rotation", "bytes": 130})
+    _start(cluster, _job("sh", "-c", "for i in 1 2 3 4 5; do echo line $i; done"))
+    pod = _pod(cluster, lambda pod: pod["status"]["phase"] == "Succeeded")
+    text = cluster.call("logs", pod["metadata"]["name"]).stdout
+    assert "line 1" not in text
+    assert text.endswith("line 5\n")
+
+
+def test_a_container_restarts_by_its_policy(cluster: Cluster) -> None:
     _start(cluster, _job("sh", "-c", "exit 3", restartPolicy="OnFailure"))
     pod = _pod(cluster, lambda pod: _state(pod).get("waiting", {}).get("reason") == "CrashLoopBackOff")
     assert pod["status"]["phase"] == "Running"

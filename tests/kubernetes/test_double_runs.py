@@ -1,4 +1,4 @@
-"""Each target in pods of the double of a cluster: trials pass, trainings agree, and what an operator adds is needed."""
+"""Each target on the double of a cluster: trials pass, trainings agree, variables of the operator are needed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_trial_passes(target: str, nproc_per_node: int, cluster: Cluster) -> N
 
 # That of a job is driven, too (test_driven_programs.py).
 @pytest.mark.parametrize("target", _targets(slow=("job",)))
-def test_a_training_comes_to_the_same_parameters_as_on_this_machine(target: str, cluster: Cluster) -> None:
+def test_a_training_has_the_same_parameters_as_locally(target: str, cluster: Cluster) -> None:
     end, log = run_in(cluster, TRAINING, target)
     assert end != "Failed", log
     assert digest_in(log) == digest_here()
@@ -43,7 +43,7 @@ def test_a_training_comes_to_the_same_parameters_as_on_this_machine(target: str,
 @pytest.mark.parametrize(
     ("target", "variable"), [(target, name) for target, names in OPERATOR_VARIABLES.items() for name in names]
 )
-def test_without_what_an_operator_adds_it_fails_and_says_so(target: str, variable: str, cluster: Cluster) -> None:
+def test_a_missing_variable_of_the_operator_fails(target: str, variable: str, cluster: Cluster) -> None:
     cluster.plant({"fault": "without", "variable": variable})
     end, log = run_in(cluster, ("run", "--only=inventory", "--", "smoke"), target)
     assert end == "Failed"
@@ -54,13 +54,13 @@ def test_without_what_an_operator_adds_it_fails_and_says_so(target: str, variabl
 
 
 @pytest.mark.parametrize("init", ["tcp://trial-1-master-0:23457", "file:///shared/meet"])
-def test_a_training_meets_wherever_it_is_told_to(init: str, cluster: Cluster) -> None:
+def test_a_training_uses_the_given_rendezvous(init: str, cluster: Cluster) -> None:
     cluster.claim("shared")
     end, log = run_in(cluster, ("train", f"--init={init}", "--pvc=shared:/shared", *TRAINING[1:]), "pytorchjob")
     assert end != "Failed", log
 
 
-def test_a_container_may_do_nothing_but_what_the_manifest_lets_it(cluster: Cluster) -> None:
+def test_a_container_has_no_more_rights_than_its_manifest_says(cluster: Cluster) -> None:
     script = cluster.claim("code") / "look.py"
     script.write_text(
         "import os, socket\n"

@@ -1,4 +1,4 @@
-"""Links between pods: the first pod works out which of them to measure, with what lies beside the file that travels."""
+"""Links between pods, on the double of a cluster: the first pod chooses which of them to measure."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def cluster() -> Iterator[Cluster]:
 def test_links_between_pods_are_measured_and_judged(target: str, cluster: Cluster, tmp_path: Path) -> None:
     ended = driven(cluster, tmp_path / "out", ("run", "--only=inventory,links", "--", "standard"), target)
     assert ended.code == 0, ended.said
-    told = {
-        (figure["name"], figure["rank"], figure["peer"])
-        for figure in ended.report["figures"]
-        if figure["check"] == "links"
+    measured = {
+        (measurement["name"], measurement["rank"], measurement["peer"])
+        for measurement in ended.report["measurements"]
+        if measurement["check"] == "links"
     }
-    assert {("gbps", 0, 1), ("gbps", 1, 0), ("latency_us", 0, 1)} <= told
+    assert {("gbps", 0, 1), ("gbps", 1, 0), ("latency_us", 0, 1)} <= measured
     assert not any("links" in reason for reason in ended.report["acceptance"]["partial"]), ended.report["acceptance"]

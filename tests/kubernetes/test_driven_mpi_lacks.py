@@ -1,4 +1,4 @@
-"""MPI's kinds without one of the things that their operators bring, on the double of a cluster."""
+"""Kinds under MPI without a part that their operators provide, on the double of a cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kubernetes.double.cluster import made_cluster
-from kubernetes.driven import SHORT_TRIAL, driven
+from kubernetes.driven import SHORT_TRIAL, driven, stop
 
 pytestmark = [
     pytest.mark.cluster,
@@ -32,13 +32,24 @@ pytestmark = [
             {"fault": "unmounted", "volume": "mpi-job-config"},
             "hostfile is not there: the operator has not mounted the list of the nodes",
         ),
-        ({"fault": "no-service"}, "Could not resolve hostname"),
     ],
 )
-def test_it_fails_and_says_what_is_missing(target: str, fault: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_a_missing_part_of_the_operator_is_named(
+    target: str, fault: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     with made_cluster() as cluster:
         cluster.plant(fault)
         ended = driven(cluster, tmp_path / "out", SHORT_TRIAL, target)
     assert ended.code == 3, ended.said
     assert words in ended.said
+    assert not ended.blames
+
+
+def test_a_name_that_never_comes_is_waited_for_in_words(tmp_path: Path) -> None:
+    """An operator may make the names later than the pods, so the launcher waits until the join timeout of the run."""
+    with made_cluster() as cluster:
+        cluster.plant({"fault": "no-service"})
+        waiting = "seatrial: waiting for trial-1-worker-0"
+        ended = driven(cluster, tmp_path / "out", SHORT_TRIAL, "mpijob", meanwhile=stop(cluster, waiting))
+    assert ended.code == 130, ended.said
     assert not ended.blames

@@ -1,4 +1,4 @@
-"""Runs on OpenShift, and in the network of the nodes, driven on the double of a cluster."""
+"""Runs on OpenShift and in the host network, on the double of a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kubernetes.double.cluster import Cluster, made_cluster
 from kubernetes.double.openshift import FIRST_UID
-from kubernetes.driven import HALF_WAY, LOOK, SHORT_TRIAL, await_in_logs, driven, may_write
+from kubernetes.driven import HALF_WAY, RIGHTS_SCRIPT, SHORT_TRIAL, await_in_logs, driven, may_write
 from passes import passes
 
 pytestmark = pytest.mark.cluster
@@ -27,8 +27,8 @@ def _short(*options: str) -> tuple[str, ...]:
 
 
 def test_an_arbitrary_user_can_do_what_a_run_needs(openshift: Cluster, tmp_path: Path) -> None:
-    (openshift.claim("code") / "look.py").write_text(LOOK)
-    words = ("launch", "--openshift=arbitrary-uid", "--pvc=code:/code", "--", "/code/look.py")
+    (openshift.claim("code") / "rights.py").write_text(RIGHTS_SCRIPT)
+    words = ("launch", "--openshift=arbitrary-uid", "--pvc=code:/code", "--", "/code/rights.py")
     ended = driven(openshift, tmp_path / "out", words)
     assert ended.code == 0, ended.said
     assert f"uid {FIRST_UID} gid 0 groups [{FIRST_UID}]" in ended.said
@@ -43,25 +43,25 @@ def test_a_trial_passes_as_an_arbitrary_user(openshift: Cluster, tmp_path: Path)
     assert passes(ended.said), ended.said
 
 
-def test_a_trial_under_mpi_passes_with_a_constraint_of_its_own(tmp_path: Path) -> None:
+def test_a_trial_under_mpi_passes_with_custom_scc(tmp_path: Path) -> None:
     if shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
     constraints: list[str] = []
 
-    def look(process: subprocess.Popen[bytes]) -> None:
+    def read_constraints(process: subprocess.Popen[bytes]) -> None:
         await_in_logs(cluster, HALF_WAY)
         pods = cluster.get("pods", "-n", "ml")["items"]
         constraints.extend(pod["metadata"]["annotations"]["openshift.io/scc"] for pod in pods)
 
     words = ("run", "--openshift=custom-scc", "--namespace=ml", "--", "smoke")
     with made_cluster(openshift=True) as cluster:
-        ended = driven(cluster, tmp_path / "out", words, "mpijob", meanwhile=look)
+        ended = driven(cluster, tmp_path / "out", words, "mpijob", meanwhile=read_constraints)
     assert ended.code == 0, ended.said
     assert passes(ended.said), ended.said
     assert constraints == ["ml-trial-1"] * 3
 
 
-def test_user_10001_is_not_let_in_without_either(openshift: Cluster, tmp_path: Path) -> None:
+def test_user_10001_is_refused_without_either_option(openshift: Cluster, tmp_path: Path) -> None:
     ended = driven(openshift, tmp_path / "out", _short("--queue-timeout=4"))
     assert ended.code == 3, ended.said
     assert "unable to validate against any security context constraint" in ended.found
@@ -75,11 +75,11 @@ def test_a_constraint_takes_a_cluster_admin(openshift: Cluster, tmp_path: Path) 
     assert 'cannot create resource "securitycontextconstraints"' in ended.said
 
 
-def test_a_cluster_that_is_no_openshift_is_told(tmp_path: Path) -> None:
+def test_custom_scc_is_refused_outside_openshift(tmp_path: Path) -> None:
     with made_cluster() as cluster:
         ended = driven(cluster, tmp_path / "out", _short("--openshift=custom-scc", "--namespace=ml"))
     assert ended.code == 2, ended.said
-    assert "this cluster is no OpenShift; leave --openshift out" in ended.said
+    assert "this cluster is not OpenShift; leave --openshift out" in ended.said
 
 
 @pytest.mark.parametrize("target", ["job", pytest.param("jobset", marks=pytest.mark.slow)])
@@ -97,7 +97,7 @@ def test_pods_that_take_a_port_of_their_node_are_kept_apart(target: str, tmp_pat
     with made_cluster() as cluster:
         refused = driven(cluster, tmp_path / "no", _short("--host-network"), target)
         assert refused.code == 2, refused.said
-        assert "two pods on one node would take the same port; say --spread required" in refused.said
+        assert "two pods on one node would use the same port; add --spread required" in refused.said
         words = ("run", "--host-network", "--spread=required", "--", "smoke")
         ended = driven(cluster, tmp_path / "out", words, target)
     assert ended.code == 0, ended.said

@@ -1,4 +1,4 @@
-"""Scripts and trainings that the controller drives, on the double of a cluster: their words and their end come here."""
+"""Scripts and trainings run by the controller, on the double of a cluster: output and exit code."""
 
 from __future__ import annotations
 
@@ -22,6 +22,45 @@ def test_a_script_is_followed_to_its_end(cluster: Cluster, tmp_path: Path) -> No
     assert re.search(r"^(\S+ )?nodes 11$", ended.said, re.MULTILINE), ended.said
 
 
+def test_all_output_comes_home(cluster: Cluster, tmp_path: Path) -> None:
+    """Of 60,000 lines a rank 2,172 were shown, and 80 were kept."""
+    prints = "import os\nfor number in range(60_000):\n    print(os.environ['RANK'], 'line', number)\n"
+    (cluster.claim("code") / "script.py").write_text(prints)
+    ended = driven(cluster, tmp_path / "out", _LAUNCH)
+    assert ended.code == 0, ended.said
+    for rank in (0, 1):
+        text = (ended.folder / f"rank{rank}.gen0.log").read_text()
+        assert text == "".join(f"{rank} line {number}\n" for number in range(60_000))
+    assert "the file of the rank has them" in ended.said
+    assert "missing" not in ended.said
+
+
+def test_a_script_under_mpi_succeeds_by_the_ends_of_its_ranks(cluster: Cluster, tmp_path: Path) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    more = "print('ours', [name for name in os.environ if name.startswith('SEATRIAL_') and 'TEST' not in name])\n"
+    (cluster.claim("code") / "script.py").write_text(f"{SUM}{more}dist.destroy_process_group()\n")
+    ended = driven(cluster, tmp_path / "out", _LAUNCH, "mpijob")
+    assert ended.code == 0, ended.said
+    assert re.search(r"^nodes 11$", ended.said, re.MULTILINE), ended.said
+    assert "ours []" in ended.said
+    assert sorted(path.name for path in ended.folder.glob("rank*")) == ["rank0.gen0.log", "rank1.gen0.log"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_killed_worker_fails_a_script_under_mpi(worker: int, cluster: Cluster, tmp_path: Path) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    (cluster.claim("code") / "script.py").write_text(f"{SUM}import time\ntime.sleep(600)\n")
+    killed = plant_after(cluster, "nodes 11", {"fault": "oom-killed", "pods": f"*-worker-{worker}"})
+    ended = driven(cluster, tmp_path / "out", _LAUNCH, "mpijob", meanwhile=killed)
+    assert ended.code == 1, ended.said
+    assert re.search(rf"pod trial-1-worker-{worker} on node node-\d was killed because it needed", ended.said), (
+        ended.said
+    )
+
+
 def test_a_script_that_fails_is_named_with_its_code(cluster: Cluster, tmp_path: Path) -> None:
     end = "if dist.get_rank() == 1:\n    print('no such file: data', flush=True)\n    os._exit(7)\ndist.barrier()\n"
     (cluster.claim("code") / "script.py").write_text(SUM + end)
@@ -37,7 +76,7 @@ def test_a_script_is_stopped_by_ctrl_c(cluster: Cluster, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("target", ["job", pytest.param("mpijob", marks=pytest.mark.slow)])
-def test_a_training_ends_here_with_its_parameters(target: str, cluster: Cluster, tmp_path: Path) -> None:
+def test_a_training_returns_its_parameters(target: str, cluster: Cluster, tmp_path: Path) -> None:
     if target == "mpijob" and shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
     ended = driven(cluster, tmp_path / "out", TRAINING, target)
@@ -45,7 +84,30 @@ def test_a_training_ends_here_with_its_parameters(target: str, cluster: Cluster,
     assert digest_in(ended.said) == digest_here()
 
 
-def test_a_training_whose_pod_has_no_memory_left_fails(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.nightly
+@pytest.mark.parametrize("target", ["pytorchjob", "mpijob"])
+def test_a_slow_kubectl_makes_no_interruption(target: str, cluster: Cluster, tmp_path: Path) -> None:
+    """The operators delete the other pods when the first one has succeeded (the recording slow-train-mpijob-1)."""
+    if target == "mpijob" and shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    cluster.plant({"fault": "slow", "seconds": 0.4})
+    ended = driven(cluster, tmp_path / "out", TRAINING, target)
+    assert ended.code == 0, ended.said
+    assert "was deleted" not in ended.said
+    assert digest_in(ended.said) == digest_here()
+
+
+@pytest.mark.nightly
+def test_a_killed_worker_fails_a_training_under_mpi(cluster: Cluster, tmp_path: Path) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    killed = plant_after(cluster, "local rank 0, process", {"fault": "oom-killed", "pods": "*-worker-1"})
+    ended = driven(cluster, tmp_path / "out", ("train", "--epochs=1000", "--", "digits"), "mpijob", meanwhile=killed)
+    assert ended.code == 1, ended.said
+    assert re.search(r"pod trial-1-worker-1 on node node-\d was killed because it needed more memory", ended.said)
+
+
+def test_a_training_with_a_pod_out_of_memory_fails(cluster: Cluster, tmp_path: Path) -> None:
     killed = plant_after(cluster, "local rank 0, process", {"fault": "oom-killed", "pods": "trial-1-1-*"})
     ended = driven(cluster, tmp_path / "out", ("train", "--epochs=1000", "--", "digits"), meanwhile=killed)
     assert ended.code == 1, ended.said
@@ -57,3 +119,11 @@ def test_a_training_is_stopped_by_ctrl_c(cluster: Cluster, tmp_path: Path) -> No
     words = ("train", "--epochs=1000", "--", "digits")
     ended = driven(cluster, tmp_path / "out", words, meanwhile=stop(cluster, "local rank 0, process"))
     assert ended.code == 130, ended.said
+
+
+def test_a_script_of_this_machine_goes_along(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("import os, sys\nprint('it is', sys.argv[0], os.environ['RANK'])\n")
+    monkeypatch.chdir(tmp_path)
+    ended = driven(cluster, tmp_path / "out", ("launch", "--", "mine.py"))
+    assert ended.code == 0, ended.said
+    assert "it is /opt/seatrial/mine.py 0" in ended.said

@@ -1,4 +1,4 @@
-"""What a cluster refuses before anything is made: one sentence, exit code 2, on the double of a cluster."""
+"""Refusals before anything is created, on the double of a cluster: one sentence, exit code 2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cluster
         (
             "jobset",
             {"fault": "crd-absent", "kind": "JobSet"},
-            "--on jobset: this cluster has no JobSet; install JobSet 0.5 or newer",
+            "--on jobset: this cluster has no JobSet; install JobSet 0.6 or newer",
         ),
         (
             "trainjob",
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.cluster
         ),
         ("job", {"fault": "forbidden", "verb": "create", "resource": "jobs"}, 'cannot create resource "jobs"'),
         ("job", {"fault": "forbidden", "verb": "list", "resource": "pods"}, "you may not list pods in"),
-        ("job", {"fault": "namespace-absent"}, "the namespace of your context, default: there is none such"),
+        ("job", {"fault": "namespace-absent"}, "the namespace of your context, default: this namespace does not exist"),
     ],
 )
 def test_it_is_refused_in_a_sentence(
@@ -45,7 +45,7 @@ def test_it_is_refused_in_a_sentence(
 
 
 @pytest.mark.slow
-def test_a_server_that_never_answers_is_told(same_cluster: Cluster, tmp_path: Path) -> None:
+def test_a_server_that_never_answers(same_cluster: Cluster, tmp_path: Path) -> None:
     same_cluster.plant({"fault": "api-silent"})
     ended = driven(same_cluster, tmp_path / "out", SHORT_TRIAL)
     assert ended.code == 3, ended.said

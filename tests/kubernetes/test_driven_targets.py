@@ -1,4 +1,4 @@
-"""Each target driven by the controller, in pods of the double of a cluster: the verdict comes here, nothing is left."""
+"""A trial on each target, on the double of a cluster: the verdict arrives, nothing is left."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Runs whose pods do not all come, on the double of a cluster: why is told in words, and it has an end."""
+"""Runs whose pods do not all start, on the double of a cluster: the reason is printed, and the wait ends."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -25,21 +26,21 @@ _SOON = (SHORT_TRIAL[0], "--queue-timeout=6", *SHORT_TRIAL[1:])
         pytest.param(
             "jobset",
             {"fault": "unschedulable", "pods": "*-1-?????"},
-            "1 of 2 pods wait: no node takes it (0/2 nodes are available: 2 Insufficient nvidia.com/gpu)",
+            "1 of 2 pods wait: no node accepts it (0/2 nodes are available: 2 Insufficient nvidia.com/gpu)",
             marks=pytest.mark.slow,
         ),
         ("pytorchjob", {"fault": "quota", "pods": "*-worker-*"}, "forbidden: exceeded quota: compute-quota"),
         pytest.param(
-            "job", {"fault": "quota"}, "2 of 2 pods are not made: Error creating: pods", marks=pytest.mark.slow
+            "job", {"fault": "quota"}, "2 of 2 pods cannot be created: Error creating: pods", marks=pytest.mark.slow
         ),
         (
             "mpijob",
             {"fault": "never-ready", "pods": "*-worker-1"},
-            "the launcher is not made, as pod trial-1-worker-1 on node node-1 is not ready: its sshd does not answer",
+            "the launcher is not created because pod trial-1-worker-1 on node node-1 is not ready: its sshd does not",
         ),
     ],
 )
-def test_it_is_given_up_with_the_reason(
+def test_it_gives_up_with_the_reason(
     target: str, fault: dict[str, Any], words: str, same_cluster: Cluster, tmp_path: Path
 ) -> None:
     if target == "mpijob" and shutil.which("mpirun") is None:
@@ -52,8 +53,33 @@ def test_it_is_given_up_with_the_reason(
     assert not ended.blames
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"fault": "no-sandbox", "pods": "trial-1-1-*"}, 'FailedCreatePodSandBox: .*failed to find plugin "bridge"'),
+        (
+            {"fault": "pod-security"},
+            "2 of 2 pods will never be created: .*violates PodSecurity",
+        ),
+        (
+            {"fault": "limit-range"},
+            "2 of 2 pods will never be created: .*maximum memory usage per Container is 32Gi",
+        ),
+    ],
+)
+def test_a_warning_of_the_cluster_is_told(
+    fault: dict[str, Any], words: str, same_cluster: Cluster, tmp_path: Path
+) -> None:
+    same_cluster.plant(fault)
+    ended = driven(same_cluster, tmp_path / "out", _SOON, "job")
+    assert ended.code == 3, ended.said
+    assert re.search(words, ended.said), ended.said
+    assert not ended.blames
+
+
 @pytest.mark.slow
-def test_it_goes_on_with_those_that_came(same_cluster: Cluster, tmp_path: Path) -> None:
+def test_min_hosts_leaves_out_the_missing_pod(same_cluster: Cluster, tmp_path: Path) -> None:
     same_cluster.plant({"fault": "unschedulable", "pods": "trial-1-1-*"})
     ended = driven(same_cluster, tmp_path / "out", (_SOON[0], "--min-hosts=1", *_SOON[1:]), nproc_per_node=2)
     assert ended.code == 0, ended.said

@@ -1,4 +1,4 @@
-"""deploy/examples is what the command prints today, and what the operators take."""
+"""deploy/examples has what the command prints today, and the operators accept it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strings stay strings, whichever reader they meet."""
+"""Strings stay strings in every YAML reader."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.kubernetes import text
-from seatrial.kubernetes.text import to_yaml
+from seatrial.targets.kubernetes.manifest import yaml_text
+from seatrial.targets.kubernetes.manifest.yaml_text import to_yaml
 
 _MISREAD = [
     "8",
@@ -33,7 +33,7 @@ _MISREAD = [
 
 
 @pytest.mark.parametrize("text", _MISREAD)
-def test_what_a_reader_would_take_for_something_else_is_quoted(text: str) -> None:
+def test_ambiguous_text_is_quoted(text: str) -> None:
     assert to_yaml([{"value": text}]) == f'---\nvalue: "{text}"\n'
 
 
@@ -58,6 +58,6 @@ def test_the_slow_writer_writes_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
-    Slow.yaml_representers = text._Dumper.yaml_representers
-    monkeypatch.setattr(text, "_Dumper", Slow)
+    Slow.yaml_representers = yaml_text._Dumper.yaml_representers
+    monkeypatch.setattr(yaml_text, "_Dumper", Slow)
     assert {name: to_yaml(case(name)) for name in CASES} == fast

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 from hosts import UID, Host, Hosts
+from kubernetes.double.volumes import contents_of
 from kubernetes.operators import started
 from kubernetes.workloads import container_of, templates, workload, workload_object
 
-from seatrial.kubernetes.manifest import KINDS, manifest
-from seatrial.kubernetes.mpi import SSH
-from seatrial.kubernetes.workload import CODE, Workload
+from seatrial.targets.kubernetes.manifest.mpi_launcher import SSH
+from seatrial.targets.kubernetes.manifest.render import manifest
+from seatrial.targets.kubernetes.manifest.workload import CODE, COPY, Workload
 
 pytestmark = [pytest.mark.hosts, pytest.mark.mpi]
 _MPIRUNS = [path for path in os.environ.get("SEATRIAL_TEST_MPIRUNS", "").split(":") if path] or ["none"]
@@ -32,32 +33,33 @@ def _may_start(mpirun: str) -> bool:
     return subprocess.run([*drop, mpirun, "--version"], capture_output=True, check=False).returncode == 0
 
 
-def _job(mpirun: str) -> Workload:
+def _job(mpirun: str, pyz: Path) -> Workload:
     said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
     return workload(
         gpu_resource=None,
         gpus_per_node=0,
         nproc_per_node=2,
         token="t" * 32,
+        bundle=pyz.read_bytes(),
         arguments=("run", "--device=cpu", "--only=inventory,collectives", "--", "smoke"),
-        mpi="openmpi" if "Open MPI" in said else "mpich",
-        mpirun=mpirun,
+        kind_options={"mpi": "openmpi" if "Open MPI" in said else "mpich", "mpirun": mpirun},
     )
 
 
 class Pod:
     """The container's command on a host, as the operator would have it started there."""
 
-    def __init__(self, hosts: Hosts, host: Host, made: Workload, component: str, pyz: Path) -> None:
-        objects = workload_object(manifest("mpijob", made))
+    def __init__(self, hosts: Hosts, host: Host, made: Workload, component: str) -> None:
+        objects = manifest("mpijob", made)
         (container,) = (
             container_of(pod)
-            for pod in templates(objects)
+            for pod in templates(workload_object(objects))
             if pod["metadata"]["labels"]["app.kubernetes.io/component"] == component
         )
         command, environ = started(container, {}, made.token)
         places = {
-            f"{CODE}/seatrial.pyz": str(pyz),
+            # mpirun names the same path on all hosts, which share their home.
+            COPY: f"{host.home}/copy",
             "python3": str(hosts.python),
             SSH: f"{hosts.folder}/key",
             CODE: f"{hosts.folder}/code{host.number}",
@@ -65,8 +67,11 @@ class Pod:
         }
         code = hosts.folder / f"code{host.number}"
         code.mkdir()
-        for name, content in KINDS["mpijob"].files(made).items():
-            (code / name).write_text(_put(content.decode(), places).replace("Port 2222", f"Port {_PORT}"))
+        held = [contents_of(thing) for thing in objects if thing["kind"] == "ConfigMap"]
+        for name, content in (item for each in held for item in each.items()):
+            if name.endswith("_config"):
+                content = _put(content.decode(), places).replace("Port 2222", f"Port {_PORT}").encode()
+            (code / name).write_bytes(content)
         environ = {**environ, **host.environ, "SEATRIAL_JOIN_TIMEOUT_S": "30"}
         words = [_put(word, places) for word in command]
         self.process = subprocess.Popen(
@@ -107,32 +112,32 @@ def test_a_trial_passes(mpirun: str, hosts: Callable[[int], Hosts], pyz: Path) -
     if not _may_start(mpirun):
         pytest.skip(f"the user of the hosts may not start {mpirun}")
     three = hosts(3)
-    made = _job(mpirun)
-    is_open = made.mpi == "openmpi"
+    made = _job(mpirun, pyz)
+    is_open = made.kind_options["mpi"] == "openmpi"
     _prepare(three, "".join(f"node{number}{' slots=' if is_open else ':'}2\n" for number in (1, 2)))
-    here = three.folder / "seatrial.pyz"
-    shutil.copy(pyz, here)
-    workers = [Pod(three, three[number], made, "node", here) for number in (1, 2)]
+    workers: list[Pod] = []
     launcher = None
     try:
-        # The operator waits for the readiness probe.
-        _await_port(three)
-        launcher = Pod(three, three[0], made, "launcher", here)
+        for number in (1, 2):
+            # One after the other, since they share the folder that each pod has alone. The operator waits for the
+            # readiness probe, too.
+            workers.append(Pod(three, three[number], made, "node"))
+            _await_port(three, number)
+        launcher = Pod(three, three[0], made, "launcher")
         output, _ = launcher.process.communicate(timeout=45)
         assert launcher.process.returncode == 0, output
         assert "FINAL ACCEPTANCE: PASS" in output
         assert f"4 processes as {'openmpi' if is_open else 'hydra'} started them" in output
-        assert "anybody on these machines" not in output
+        assert "any user of these machines" not in output
         assert made.token not in output
     finally:
         for pod in [*workers, *([launcher] if launcher else [])]:
             pod.end()
 
 
-def _await_port(hosts: Hosts) -> None:
+def _await_port(hosts: Hosts, number: int) -> None:
     until = time.monotonic() + 10
-    for number in (1, 2):
-        probe = hosts[0].argv("bash", "-c", f"exec 3<>/dev/tcp/{hosts[number].name}/{_PORT}")
-        while subprocess.run(probe, capture_output=True, check=False).returncode:
-            assert time.monotonic() < until, f"{hosts[number].name}: sshd does not answer"
-            time.sleep(0.2)
+    probe = hosts[0].argv("bash", "-c", f"exec 3<>/dev/tcp/{hosts[number].name}/{_PORT}")
+    while subprocess.run(probe, capture_output=True, check=False).returncode:
+        assert time.monotonic() < until, f"{hosts[number].name}: sshd does not answer"
+        time.sleep(0.2)

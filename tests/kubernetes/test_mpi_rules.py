@@ -1,4 +1,4 @@
-"""What pods under MPI need to find one another, and what was seen to break it."""
+"""Rules by which pods under MPI find one another, each with a way to break it."""
 
 from __future__ import annotations
 
@@ -57,6 +57,19 @@ _RULES = [
         spoil=lambda objects: launcher_of(objects)["command"].remove("--hostfile"),
     ),
     Rule(
+        # The recording resume-mpijob: launcher and workers started together, and ssh did not know the worker's name.
+        name="mpi: the launcher waits for each host before mpirun",
+        cases=MPI,
+        kept=lambda objects: (
+            any(
+                'exec "$$0" /opt/seatrial/wait_for_hosts.py /etc/mpi/hostfile 2222 900 "$$@"' in shell
+                for shell in shells_of(objects)
+            )
+            and launcher_of(objects)["command"][3] == "python3"
+        ),
+        spoil=lambda objects: launcher_of(objects)["command"].__setitem__(3, "launcher"),
+    ),
+    Rule(
         name="mpi: no long option with one dash, which Open MPI 5 takes for a program",
         cases=["mpijob", "trainjob-mpi"],
         kept=lambda objects: (
@@ -97,10 +110,10 @@ _RULES = [
         spoil=lambda objects: drop("HOME")(launcher_of(objects)),
     ),
     Rule(
-        name="mpi: the launcher takes no device",
+        name="mpi: the launcher takes no device, and has limits for a namespace with a quota for them",
         cases=MPI,
         kept=lambda objects: (
-            "limits" not in launcher_of(objects)["resources"]
+            launcher_of(objects)["resources"]["limits"].keys() == {"cpu", "memory"}
             and all("nvidia.com/gpu" in container_of(pod)["resources"]["limits"] for pod in node_pods(objects))
         ),
         spoil=lambda objects: launcher_of(objects)["resources"].update(limits={"nvidia.com/gpu": "1"}),

@@ -1,27 +1,59 @@
-"""The objects beside the workload."""
+"""The objects besides the workload."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import os
+from pathlib import Path
 
 import pytest
 from kubernetes.workloads import workload
 
+from seatrial import start
 from seatrial.errors import RequestError
-from seatrial.kubernetes.objects import code_maps, code_volume
-from seatrial.kubernetes.workload import Workload
+from seatrial.targets.kubernetes.manifest.objects import code_maps, code_volume, part_names
+from seatrial.targets.kubernetes.manifest.pod import seatrial_argv
+from seatrial.targets.kubernetes.manifest.workload import Object, Workload
 
 
-def test_the_largest_file_that_travels_passes_plain_kubectl_apply() -> None:
-    (code,) = code_maps(workload(run="x" * 40, namespace="n" * 63, bundle=b"x" * 194_000))
-    # kubectl keeps the object in an annotation, and all annotations of an object together have 256 KiB.
-    kept = json.dumps(code, separators=(",", ":"))
-    assert len("kubectl.kubernetes.io/last-applied-configuration") + len(kept) <= 256 * 1024
+def kept_bytes(made: Object) -> int:
+    """What a plain ``kubectl apply`` keeps of the object, in an annotation; all of them together may have 256 KiB."""
+    return len("kubectl.kubernetes.io/last-applied-configuration") + len(json.dumps(made, separators=(",", ":")))
 
 
-def test_a_larger_one_is_refused() -> None:
-    with pytest.raises(RequestError, match="an image that has seatrial"):
-        code_maps(workload(bundle=b"x" * 180_000, files={"plan.json": b"x" * 20_000}))
+@pytest.mark.parametrize("size", [1, 184_000, 190_000, 633_079, 5_000_000])
+@pytest.mark.parametrize("plan", [b"{}", b'"' * 3_000, b"x" * 60_000, b"x" * 250_000])
+def test_the_parts_are_the_bundle_and_pass_plain_kubectl_apply(size: int, plan: bytes) -> None:
+    made = workload(run="x" * 40, namespace="n" * 63, bundle=os.urandom(size), files={"plan.json": plan})
+    maps = code_maps(made)
+    assert max(map(kept_bytes, maps)) <= 256 * 1024
+    assert len(maps) <= size // 190_000 + 3
+    held = {name: base64.b64decode(part) for each in maps for name, part in each["binaryData"].items()}
+    assert max(map(len, held.values())) <= 190_000
+    assert b"".join(held[name] for name in part_names(made)) == made.bundle
+    assert [sorted(each.get("data", ())) for each in maps] == [["plan.json", "start.py"], *[[]] * (len(maps) - 1)]
+    assert maps[0]["data"]["start.py"] == Path(start.__file__).read_text()
+
+
+def test_a_plan_that_is_too_long_is_refused() -> None:
+    with pytest.raises(RequestError, match="use a shorter plan"):
+        code_maps(workload(files={"plan.json": b"x" * 262_000}))
+
+
+def test_a_pod_sees_all_parts_in_one_folder_and_compares_the_digest() -> None:
+    made = workload(bundle=os.urandom(500_000))
+    maps = code_maps(made)
+    assert len({each["metadata"]["name"] for each in maps}) == 3
+    sources = [{"configMap": {"name": each["metadata"]["name"]}} for each in maps]
+    assert code_volume(made) == {"projected": {"sources": sources}}
+    assert made.bundle is not None
+    assert seatrial_argv(made) == [
+        *("python3", "/opt/seatrial/start.py", hashlib.sha256(made.bundle).hexdigest(), "/tmp/seatrial"),
+        *(f"/opt/seatrial/seatrial.pyz.{number}" for number in (1, 2, 3)),
+        *("--", *made.arguments),
+    ]
 
 
 def test_the_name_tells_what_is_in_it() -> None:
@@ -40,17 +72,7 @@ def test_the_name_tells_what_is_in_it() -> None:
 
 def code_name(made: Workload) -> str:
     (code,) = code_maps(made)
-    assert code_volume(made) == {"configMap": {"name": code["metadata"]["name"]}}
     return str(code["metadata"]["name"])
-
-
-def test_what_lies_beside_it_has_a_map_of_its_own_and_is_seen_in_the_same_folder() -> None:
-    made = workload(bundle=b"x" * 194_000, more=b"y" * 100_000)
-    first, second = code_maps(made)
-    assert (list(first["binaryData"]), list(second["binaryData"])) == (["seatrial.pyz"], ["seatrial.pyz.more"])
-    names = [each["metadata"]["name"] for each in (first, second)]
-    assert len(set(names)) == 2
-    assert code_volume(made) == {"projected": {"sources": [{"configMap": {"name": name}} for name in names]}}
 
 
 def test_runs_in_the_network_of_the_hosts_differ_in_their_port() -> None:

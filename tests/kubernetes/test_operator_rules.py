@@ -1,4 +1,4 @@
-"""What no schema knows of the operators, and what breaks a run in silence."""
+"""Rules of the operators that no schema has and whose violation silently breaks a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kubernetes.rules import (
 )
 from kubernetes.workloads import CASES
 
-from seatrial.kubernetes.workload import Object
+from seatrial.targets.kubernetes.manifest.workload import Object
 
 
 def _is_numbered(variable: str) -> Callable[[Objects], bool]:
@@ -138,13 +138,32 @@ _RULES = [
         spoil=each(containers_of, lambda container: container["env"].append({"name": "MASTER_ADDR", "value": "host"})),
     ),
     Rule(
-        name="pytorchjob, mpijob: the restart policy stands at the replica, and nothing is tried again",
+        name="pytorchjob, mpijob: the restart policy stands at the replica",
         cases=[*OF["pytorchjob"], *OF["mpijob"]],
-        kept=lambda objects: (
-            {replica["restartPolicy"] for replica in replicas_of(objects).values()} == {"Never"}
-            and spec_of(objects)["runPolicy"]["backoffLimit"] == 0
-        ),
+        kept=lambda objects: {replica["restartPolicy"] for replica in replicas_of(objects).values()} == {"Never"},
         spoil=lambda objects: next(iter(replicas_of(objects).values())).update(restartPolicy="OnFailure"),
+    ),
+    Rule(
+        name="mpijob: nothing is tried again",
+        cases=OF["mpijob"],
+        kept=lambda objects: spec_of(objects)["runPolicy"]["backoffLimit"] == 0,
+        spoil=set_to("runPolicy.backoffLimit", 6),
+    ),
+    Rule(
+        # training-operator 1.7 to 1.9.3: kubeflow/trainer #3419, and the recording kill193-unfixed.
+        name="pytorchjob: no backoffLimit, by which the operator deletes all pods at the first failure",
+        cases=OF["pytorchjob"],
+        kept=lambda objects: "backoffLimit" not in spec_of(objects)["runPolicy"],
+        spoil=set_to("runPolicy.backoffLimit", 0),
+    ),
+    Rule(
+        # The recording run-trainjob-mpi: with 2 there were two launchers.
+        name="trainjob: under MPI the runtime says one, the number of launchers, and the TrainJob how many nodes",
+        cases=["trainjob-mpi"],
+        kept=lambda objects: (
+            runtime_of(objects)["mlPolicy"]["numNodes"] == 1 and spec_of(objects)["trainer"]["numNodes"] == 2
+        ),
+        spoil=lambda objects: runtime_of(objects)["mlPolicy"].update(numNodes=2),
     ),
     Rule(
         name="mpijob: what stands in the template would be overridden, with a warning",

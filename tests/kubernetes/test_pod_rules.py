@@ -1,4 +1,4 @@
-"""What holds for the pods and objects of every kind."""
+"""Rules for the pods and objects of every kind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kubernetes.rules import (
 )
 from kubernetes.workloads import container_of
 
-from seatrial.kubernetes.workload import Object
+from seatrial.targets.kubernetes.manifest.workload import Object
 
 _RULES = [
     Rule(
@@ -52,14 +52,30 @@ _RULES = [
         spoil=each(pod_specs, lambda spec: spec["tolerations"][0].update(operator="Equal")),
     ),
     Rule(
-        name="no proxy of Istio stands between ranks",
+        name="no proxy of a service mesh stands between ranks",
         cases=ALL,
         kept=lambda objects: all(
             pod["metadata"][part]["sidecar.istio.io/inject"] == "false"
+            and pod["metadata"]["labels"]["istio.io/dataplane-mode"] == "none"
+            and pod["metadata"]["annotations"].get("linkerd.io/inject") == "disabled"
             for pod in pods_of(objects)
             for part in ("labels", "annotations")
         ),
         spoil=each(pods_of, lambda pod: pod["metadata"].update(annotations={"sidecar.istio.io/inject": "true"})),
+    ),
+    Rule(
+        name="no group of the files of a claim is changed at each mount",
+        cases=[name for name in ALL if not name.endswith("arbitrary-uid")],
+        kept=lambda objects: all(
+            spec["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch" for spec in pod_specs(objects)
+        ),
+        spoil=each(
+            pod_specs,
+            lambda spec: (
+                spec["securityContext"].pop("fsGroupChangePolicy")
+                and spec.update(securityContext={**spec["securityContext"], "fsGroupChangePolicy": "Always"})
+            ),
+        ),
     ),
     Rule(
         name="no Service of the namespace sets MASTER_PORT",
@@ -128,8 +144,8 @@ _RULES = [
         spoil=each(pod_specs, lambda spec: spec.pop("activeDeadlineSeconds")),
     ),
     Rule(
-        name="the file that travels cannot change under a run",
-        cases=["job", "job-links", "jobset", "pytorchjob", "trainjob", "mpijob"],
+        name="the bundle cannot change during a run",
+        cases=["job", "jobset", "pytorchjob", "trainjob", "mpijob"],
         kept=lambda objects: (
             all(thing["immutable"] is True for thing in of_kind(objects, "ConfigMap") + of_kind(objects, "Secret"))
             and all(
@@ -145,8 +161,7 @@ _RULES = [
 def maps_seen(spec: Object) -> list[str]:
     """The ConfigMaps that a pod sees, in the folder of the code."""
     (code,) = (volume for volume in spec["volumes"] if volume["name"] == "code")
-    sources = code.get("projected", {}).get("sources", [code])
-    return [source["configMap"]["name"] for source in sources]
+    return [source["configMap"]["name"] for source in code["projected"]["sources"]]
 
 
 def _spoil_policy(objects: Objects) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from kubernetes.double.cluster import Cluster, made_cluster
-from kubernetes.driven import LOOK, driven, may_write
+from kubernetes.driven import RIGHTS_SCRIPT, driven, may_write
 from kubernetes.runs import TRAINING, digest_here, digest_in
 from passes import passes
 
@@ -44,15 +44,15 @@ def test_a_trial_passes(cluster: Cluster, tmp_path: Path) -> None:
     assert passes(ended.said), ended.said
 
 
-def test_a_training_comes_to_the_same_parameters_as_on_this_machine(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_training_has_the_same_parameters_as_locally(cluster: Cluster, tmp_path: Path) -> None:
     ended = driven(cluster, tmp_path / "out", TRAINING)
     assert ended.code == 0, ended.said
     assert digest_in(ended.said) == digest_here()
 
 
-def test_a_container_may_do_nothing_but_what_the_manifest_lets_it(cluster: Cluster, tmp_path: Path) -> None:
-    (cluster.claim("code") / "look.py").write_text(LOOK)
-    words = ("launch", "--pvc=code:/code", "--shm-size=96Mi", "--", "/code/look.py")
+def test_a_container_has_no_more_rights_than_its_manifest_says(cluster: Cluster, tmp_path: Path) -> None:
+    (cluster.claim("code") / "rights.py").write_text(RIGHTS_SCRIPT)
+    words = ("launch", "--pvc=code:/code", "--shm-size=96Mi", "--", "/code/rights.py")
     ended = driven(cluster, tmp_path / "out", words, "jobset")
     assert ended.code == 0, ended.said
     assert "uid 10001 gid 10001 groups [10001]" in ended.said
@@ -61,7 +61,7 @@ def test_a_container_may_do_nothing_but_what_the_manifest_lets_it(cluster: Clust
     assert may_write(ended.said) == ["/home/seatrial", "/tmp", "/dev/shm"]
 
 
-def test_a_rank_that_needs_more_memory_than_its_pod_may_have_is_named(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_rank_over_the_memory_limit_of_its_pod_is_named(cluster: Cluster, tmp_path: Path) -> None:
     (cluster.claim("code") / "hog.py").write_text(_HOG)
     words = ("launch", "--pvc=code:/code", "--memory=1Gi", "--shm-size=64Mi", "--", "/code/hog.py")
     ended = driven(cluster, tmp_path / "out", words, "pytorchjob")

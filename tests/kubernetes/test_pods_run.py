@@ -1,4 +1,4 @@
-"""The command of each pod, with what the operators add, really run on this machine: two pods, of two ranks mostly.
+"""The command of each pod, with the variables of the operators, really run on this machine: two pods.
 
 No cluster, no images and no names of pods: `localhost` stands in for the name of the first pod.
 """
@@ -12,19 +12,20 @@ import uuid
 from pathlib import Path
 
 import pytest
+from kubernetes.double.volumes import contents_of
 from kubernetes.operators import INJECTED, started
 from kubernetes.runs import SUM
 from kubernetes.workloads import container_of, templates, workload, workload_object
 
-from seatrial.kubernetes.manifest import manifest
-from seatrial.kubernetes.workload import CODE, HOME, Object
+from seatrial.targets.kubernetes.manifest.render import manifest
+from seatrial.targets.kubernetes.manifest.workload import CODE, COPY, HOME, Object
 
 pytestmark = pytest.mark.slow
 _SECRET = uuid.uuid4().hex
 
 
-def _containers(kind: str, arguments: tuple[str, ...], nproc_per_node: int) -> list[Object]:
-    """Of the two pods."""
+def _containers(kind: str, arguments: tuple[str, ...], nproc_per_node: int, pyz: Path, code: Path) -> list[Object]:
+    """Of the two pods. ``code``: the folder that gets what the ConfigMaps hold."""
     name = f"t{uuid.uuid4().hex[:12]}"
     objects = manifest(
         kind,
@@ -36,8 +37,14 @@ def _containers(kind: str, arguments: tuple[str, ...], nproc_per_node: int) -> l
             arguments=arguments,
             token=_SECRET,
             deadline_s=60.0,
+            bundle=pyz.read_bytes(),
         ),
     )
+    code.mkdir()
+    for thing in objects:
+        if thing["kind"] == "ConfigMap":
+            for name, content in contents_of(thing).items():
+                (code / name).write_bytes(content)
     things = objects[-2:] if kind == "trainjob" else [workload_object(objects)]
     found = [container_of(pod) for thing in things for pod in templates(thing)]
     return found if len(found) == 2 else found * 2
@@ -50,7 +57,7 @@ class Pods:
         self, kind: str, arguments: tuple[str, ...], folder: Path, pyz: Path, *, without: str = "", ranks: int = 2
     ) -> None:
         self.processes = []
-        for number, container in enumerate(_containers(kind, arguments, ranks)):
+        for number, container in enumerate(_containers(kind, arguments, ranks, pyz, folder / "code")):
             added = INJECTED[kind](number, 2, ranks)
             if number == 1:
                 added.pop(without, None)
@@ -65,7 +72,9 @@ class Pods:
                 "SEATRIAL_JOIN_TIMEOUT_S": "20",
             }
             words = [
-                str(pyz) if word == f"{CODE}/seatrial.pyz" else sys.executable if word == "python3" else word
+                word.replace(CODE, str(folder / "code")).replace(COPY, str(home / "copy"))
+                if word != "python3"
+                else sys.executable
                 for word in command
             ]
             words = ["MASTER_ADDR=localhost" if word.startswith("MASTER_ADDR=") else word for word in words]
@@ -110,7 +119,7 @@ def test_a_trial_passes(kind: str, tmp_path: Path, pyz: Path) -> None:
         ("trainjob", "PET_MASTER_PORT", "MASTER_PORT"),
     ],
 )
-def test_without_what_an_operator_adds_it_says_so(
+def test_a_missing_variable_of_the_operator_is_named(
     kind: str, variable: str, word: str, tmp_path: Path, pyz: Path
 ) -> None:
     typed = ("run", "--device=cpu", "--nproc-per-node=2", "--only=inventory", "--deadline=10", "--", "smoke")
@@ -122,8 +131,8 @@ def test_without_what_an_operator_adds_it_says_so(
 
 
 @pytest.mark.parametrize("init", ["env", "tcp", "file"])
-def test_a_training_meets_wherever_it_is_told_to(init: str, tmp_path: Path, pyz: Path) -> None:
-    from seatrial.agent.program import free_port
+def test_a_training_uses_the_given_rendezvous(init: str, tmp_path: Path, pyz: Path) -> None:
+    from seatrial.util.ports import free_port
 
     where = {"env": "env", "tcp": f"tcp://localhost:{free_port()}", "file": f"file://{tmp_path}/meet"}[init]
     typed = (

@@ -1,200 +1,87 @@
-"""What is refused, each by one sentence that names the option."""
+"""Errors of kubectl 1.32, word for word, and the errors that seatrial raises for them."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from kubernetes.workloads import container_of, templates, workload
 
-from seatrial.errors import RequestError
-from seatrial.kubernetes import parse
-from seatrial.kubernetes.check import see_that_it_can_be
-from seatrial.kubernetes.manifest import KINDS, manifest, merged
-from seatrial.kubernetes.trainjob import PATCHES
-from seatrial.kubernetes.workload import Object, Patch, Toleration
+from seatrial.errors import RequestError, SeatrialError, TargetUnreachableError
+from seatrial.targets.kubernetes.refusals import refusal
 
-_PATCHES = {version: Patch(workload={"spec": {field: []}}) for version, field in PATCHES.items()}
+_NO_JOBSET = (
+    'error: resource mapping not found for name: "t" namespace: "ml" from "STDIN": no matches for kind "JobSet" in'
+    ' version "jobset.x-k8s.io/v1alpha2"'
+)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("target", "complaint", "words"),
     [
-        ({"run": "Trial"}, "--name 'Trial'"),
-        ({"run": "1st"}, "--name"),
-        ({"run": "trial-"}, "--name"),
-        ({"run": "a.b"}, "--name"),
-        ({"run": "x\n"}, "--name"),
-        ({"run": ""}, "--name"),
-        ({"namespace": "My_Space"}, "--namespace"),
-        ({"image": "image with spaces"}, "--image"),
-        ({"image": ""}, "--image"),
-        ({"nodes": 0}, "--nodes 0"),
-        ({"nodes": -1}, "--nodes -1"),
-        ({"nproc_per_node": 0}, "--nproc-per-node 0"),
-        ({"nproc_per_node": 9}, "--gpus-per-node is 8"),
-        ({"gpus_per_node": 0}, "--gpu-resource none"),
-        ({"gpu_resource": None}, "--gpu-resource none: leave one out"),
-        ({"ttl_s": -1}, "--ttl -1"),
-        ({"shm_size": "-1Gi"}, "--shm-size"),
-        ({"shm_size": "64Gi", "resources": {"memory": "64Gi"}}, "counts against --memory"),
-        ({"openshift": "custom-scc"}, "--namespace is needed"),
-        ({"openshift": "custom-scc", "namespace": "ml", "service_account": "me"}, "--service-account me"),
+        ("jobset", _NO_JOBSET, ["this cluster has no JobSet", "install JobSet 0.6", "--on job"]),
+        (
+            "mpijob",
+            'no matches for kind "MPIJob" in version "kubeflow.org/v2beta1"',
+            ["mpi-operator 0.5", "neither an operator nor MPI"],
+        ),
+        ("trainjob", 'no matches for kind "TrainingRuntime" in version "x"', ["Kubeflow Trainer 2.0"]),
+        ("pytorchjob", 'error: the server doesn\'t have a resource type "pytorchjobs"', ["training-operator"]),
+        (
+            "job",
+            'no matches for kind "NetworkPolicy" in version "networking.k8s.io/v1"',
+            ["has no NetworkPolicy", "Kubernetes 1.25"],
+        ),
+        (
+            "job",
+            'no matches for kind "Job" in version "batch.volcano.sh/v1alpha1"',
+            ["this cluster has no Job of batch.volcano.sh/v1alpha1"],
+        ),
+        (
+            "job",
+            'no matches for kind "SecurityContextConstraints" in version "security.openshift.io/v1"',
+            ["is not OpenShift"],
+        ),
+        (
+            "job",
+            'Error from server (NotFound): error when creating "STDIN": namespaces "ml" not found',
+            ["--namespace ml", "create namespace ml"],
+        ),
+        (
+            "job",
+            'Error from server (Forbidden): error when creating "STDIN": jobs.batch is forbidden: User "me" cannot'
+            ' create resource "jobs" in API group "batch" in the namespace "ml"',
+            ["a permission is missing", 'User "me" cannot create resource "jobs"'],
+        ),
+        (
+            "job",
+            'The Secret "t" is invalid: data: Forbidden: field is immutable when `immutable` is set',
+            ["choose another --name"],
+        ),
+        ("job", 'error: Job in version "v1" cannot be handled', ["refused the manifests", "cannot be handled"]),
     ],
 )
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_kind_takes_it(kind: str, changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(RequestError, match=words):
-        see_that_it_can_be(kind, workload(**changes))
+def test_a_refused_request_is_a_request_error(target: str, complaint: str, words: list[str]) -> None:
+    found = refusal(target, "ml", complaint)
+    assert isinstance(found, RequestError)
+    for word in words:
+        assert word in str(found)
+    assert "\n" not in str(found)
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "words"),
+    "complaint",
     [
-        ("pytorchjob", {"host_network": True}, "--spread required"),
-        ("mpijob", {"host_network": True, "spread": "none"}, "--spread required"),
-        ("trainjob", {"host_network": True}, "--spread required"),
-        ("job", {"max_restarts": 1}, "use --on jobset"),
-        ("pytorchjob", {"max_restarts": 1}, "use --on jobset"),
-        ("trainjob", {"ttl_s": 60}, "--ttl"),
-        ("trainjob", {"mpirun": "/opt/mpi/bin/mpirun"}, "add --runtime mpi"),
-        ("trainjob", {"patch": _PATCHES["2.0"]}, r"spec.podSpecOverrides .* Trainer 2.0, .* has spec.runtimePatches"),
-        ("trainjob", {"patch": _PATCHES["2.2+"], "trainer_version": "2.1"}, "2.1, which has spec.podTemplateOverrides"),
-        ("mpijob", {"openshift": "arbitrary-uid"}, "/etc/passwd"),
-        ("trainjob", {"openshift": "arbitrary-uid", "runtime": "mpi"}, "/etc/passwd"),
+        "Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout",
+        "The connection to the server localhost:8080 was refused - did you specify the right host or port?",
+        "error: You must be logged in to the server (Unauthorized)",
+        "no answer within 20 s",
     ],
 )
-def test_some_kinds_do_not_take_it(kind: str, changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(RequestError, match=words):
-        see_that_it_can_be(kind, workload(**changes))
+def test_an_unreachable_cluster_is_no_request_error(complaint: str) -> None:
+    found = refusal("job", None, complaint)
+    assert type(found) is TargetUnreachableError
+    assert "does not answer" in str(found)
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes"),
-    [
-        ("job", {"host_network": True}),
-        ("jobset", {"max_restarts": 3}),
-        ("pytorchjob", {"host_network": True, "spread": "required"}),
-        ("pytorchjob", {"host_network": True, "nodes": 1}),
-        ("trainjob", {"openshift": "arbitrary-uid"}),
-        *(("trainjob", {"patch": patch, "trainer_version": version}) for version, patch in _PATCHES.items()),
-        ("mpijob", {"openshift": "custom-scc", "namespace": "ml"}),
-        ("mpijob", {"mpi": "intel"}),
-        ("job", {"gpu_resource": None, "gpus_per_node": 0}),
-    ],
-)
-def test_others_do(kind: str, changes: dict[str, Any]) -> None:
-    see_that_it_can_be(kind, workload(**changes))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_name_is_as_long_as_what_is_made_of_it(kind: str) -> None:
-    longest = KINDS[kind].longest_name(workload(run="x", nodes=100))
-    room = 63 - len(longest) + 1
-    see_that_it_can_be(kind, workload(run="x" * room, nodes=100))
-    with pytest.raises(RequestError, match="64 characters, and 63 are the most"):
-        see_that_it_can_be(kind, workload(run="x" * (room + 1), nodes=100))
-
-
-@pytest.mark.parametrize(
-    ("call", "text", "words"),
-    [
-        (parse.gpu_resource, "intel.com/gpu", "--gpu-resource"),
-        (parse.gpu_resource, "gpu", "--gpu-resource"),
-        (parse.gpu_resource, "nvidia.com/", "--gpu-resource"),
-        (lambda text: parse.tolerations([text]), "gpu=true:Never", "--toleration"),
-        (lambda text: parse.tolerations([text]), "=x", "--toleration"),
-        (lambda text: parse.selector([text], "--node-selector"), "launch", "--node-selector 'launch'"),
-        (lambda text: parse.selector([text], "--all-nodes"), "a=1,a=2", "cannot be 1 and 2"),
-        (lambda text: parse.claims([text]), "data", "--pvc"),
-        (lambda text: parse.claims([text]), "data:relative", "--pvc"),
-        (lambda text: parse.claims([text]), "data:/a/../b", "--pvc"),
-        (lambda text: parse.claims([text]), "data:/dev/shm", "is taken"),
-        (lambda text: parse.claims([text]), "data:/home", "/home/seatrial is taken"),
-        (lambda text: parse.claims([text]), "data:/opt/seatrial/x", "is taken"),
-        (lambda text: parse.claims([text, "more:/data/in"]), "data:/data", "/data is taken"),
-        (lambda text: parse.rdma([text]), "rdma/hca=0", "--rdma"),
-        (lambda text: parse.rdma([text]), "efa=1", "--rdma"),
-        (lambda text: parse.quantity_bytes(text, "--memory"), "64GiB", "--memory '64GiB'"),
-        (lambda text: parse.quantity_bytes(text, "--memory"), "0", "above 0"),
-        (lambda text: parse.object_name(text, "--pull-secret"), "Regcred", "--pull-secret"),
-        (lambda text: parse.group_ids([int(text)]), "0", "--supplemental-group 0"),
-        (lambda text: parse.environment({text: "x"}), "HF_TOKEN", "put it into a Secret"),
-        (lambda text: parse.environment({text: "x"}), "AWS_SECRET_ACCESS_KEY", "put it into a Secret"),
-        (lambda text: parse.environment({text: "x"}), "db_password", "put it into a Secret"),
-        (lambda text: parse.environment({text: "x"}), "PET_NNODES", "for the launcher to set"),
-        (lambda text: parse.environment({text: "x"}), "OMPI_MCA_btl", "for the launcher to set"),
-        (lambda text: parse.environment({text: "x"}), "RANK", "for the launcher to set"),
-        (lambda text: parse.parse_patch(text.encode(), "p"), "- 1", "not a mapping"),
-        (lambda text: parse.parse_patch(text.encode(), "p"), "spec: {}", "'spec' at its top is unknown"),
-        (lambda text: parse.parse_patch(text.encode(), "p"), "pod: 3", "pod is not a mapping"),
-        (lambda text: parse.parse_patch(text.encode(), "p"), "pod: {a: [", "not YAML, line 1"),
-        (lambda text: parse.parse_patch(text.encode(), "p"), "pod: !!python/object/apply:os.system [id]", "not YAML"),
-        (lambda text: parse.parse_patch(text.encode(), "p"), "pod: {a: 2026-11-21}", "nothing that JSON has"),
-        (lambda text: parse.parse_patch(text.encode(), "p"), "pod: {1: a}", "is no text"),
-        (lambda text: parse.parse_patch(text.encode(), "p"), "pod: {a: .nan}", "nothing that JSON has"),
-        (lambda text: parse.parse_patch(text.encode(), "p"), "pod: &a {b: *a}", "nested too deep"),
-        (lambda text: parse.read_patch(Path(text)), "/nowhere/patch.yaml", "cannot be read"),
-    ],
-)
-def test_it_is_not_taken(call: Callable[[str], Any], text: str, words: str) -> None:
-    with pytest.raises(RequestError, match=words):
-        call(text)
-
-
-def test_what_is_well_said_is_taken() -> None:
-    assert parse.gpu_resource("none") is None
-    assert parse.gpu_resource("nvidia.com/mig-1g.10gb") == "nvidia.com/mig-1g.10gb"
-    assert parse.tolerations(["a", "b=c", "d:NoExecute", "e=f:NoSchedule", "g="]) == (
-        Toleration(key="a"),
-        Toleration(key="b", value="c"),
-        Toleration(key="d", effect="NoExecute"),
-        Toleration(key="e", value="f", effect="NoSchedule"),
-        Toleration(key="g", value=""),
-    )
-    assert parse.selector(["a=b", "c==d,e=f"], "--node-selector") == {"a": "b", "c": "d", "e": "f"}
-    assert parse.quantity_bytes("500m", "--cpu") * 2 == 1
-    assert parse.quantity_bytes("1.5Gi", "--memory") == 3 << 29
-    assert [claim.path for claim in parse.claims(["a:/data", "b:/home/seatrial/reports"])] == [
-        "/data",
-        "/home/seatrial/reports",
-    ]
-    assert parse.environment({"NCCL_DEBUG": "INFO", "TOKENIZERS_PARALLELISM": "false", "MONKEY": "1", "KEYBOARD": "2"})
-
-
-@pytest.mark.parametrize(
-    ("patch", "labels"),
-    [
-        ({}, {"a": "1", "b": {"c": "2"}}),
-        ({"a": "3"}, {"a": "3", "b": {"c": "2"}}),
-        ({"a": None}, {"b": {"c": "2"}}),
-        ({"b": {"d": "4"}}, {"a": "1", "b": {"c": "2", "d": "4"}}),
-        ({"b": ["x"]}, {"a": "1", "b": ["x"]}),
-        ({"new": {"e": {"f": None}}}, {"a": "1", "b": {"c": "2"}, "new": {"e": {}}}),
-    ],
-)
-def test_a_patch_is_a_json_merge_patch(patch: Object, labels: Object) -> None:
-    assert merged({"a": "1", "b": {"c": "2"}}, patch) == labels
-
-
-@given(st.text(max_size=40))
-def test_no_patch_ends_in_a_traceback(text: str) -> None:
-    with contextlib.suppress(RequestError):
-        parse.parse_patch(text.encode(errors="replace"), "p")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_word_of_a_user_is_put_in_by_kubernetes(kind: str) -> None:
-    tricky = "$(HOME) $$ ${HOME} `id` \"'"
-    objects = manifest(kind, workload(env={"NOTE": tricky}, arguments=("train", tricky)))
-    containers = [container_of(pod) for thing in objects for pod in templates(thing)]
-    words = [word for container in containers for word in container["command"]]
-    values = [entry.get("value") for container in containers for entry in container["env"]]
-    assert tricky.replace("$", "$$") in words
-    assert tricky.replace("$", "$$") in values
-    assert tricky not in [*words, *values]
+def test_a_quota_is_no_request_error() -> None:
+    found = refusal("job", None, 'Error from server (Forbidden): jobs.batch "t" is forbidden: exceeded quota: jobs')
+    assert type(found) is SeatrialError
+    assert "exceeded quota: jobs" in str(found)

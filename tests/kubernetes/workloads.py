@@ -1,4 +1,4 @@
-"""Workloads as the command makes them, with a stand-in for the file that travels, and cases that cover the options."""
+"""Workloads as the command makes them, with a double of the bundle, and cases that cover the options."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from seatrial.kubernetes.manifest import manifest
-from seatrial.kubernetes.workload import Claim, Object, Patch, Toleration, Workload
-
-__all__ = ["CASES", "case", "container_of", "templates", "workload", "workload_object"]
+from seatrial.targets.kubernetes.manifest.render import manifest
+from seatrial.targets.kubernetes.manifest.workload import Claim, Object, Patch, Toleration, Workload
 
 _TWO_BY_EIGHT = Workload(
     run="trial-1",
@@ -19,7 +17,7 @@ _TWO_BY_EIGHT = Workload(
     nproc_per_node=8,
     arguments=("run", "quick", "--device", "cuda", "--nproc-per-node", "8"),
     token="not-a-real-token",
-    bundle=b"stands in for the file that travels\n",
+    bundle=b"a double of the bundle\n",
     gpu_resource="nvidia.com/gpu",
     gpus_per_node=8,
     tolerations=(Toleration(key="nvidia.com/gpu"),),
@@ -69,7 +67,6 @@ CASES: dict[str, tuple[str, Callable[[], Workload]]] = {
     "job-one-node": ("job", lambda: workload(nodes=1, nproc_per_node=4, gpus_per_node=4)),
     "job-cpu": ("job", lambda: workload(**_CPU)),
     "job-everything": ("job", _everything),
-    "job-links": ("job", lambda: workload(more=b"stands in for what lies beside it\n")),
     "job-image-has-seatrial": ("job", lambda: workload(bundle=None)),
     "job-arbitrary-uid": ("job", lambda: workload(openshift="arbitrary-uid")),
     "jobset": ("jobset", lambda: workload(max_restarts=2)),
@@ -78,13 +75,13 @@ CASES: dict[str, tuple[str, Callable[[], Workload]]] = {
     "pytorchjob-one-node": ("pytorchjob", lambda: workload(nodes=1)),
     "pytorchjob-everything": ("pytorchjob", _everything),
     "trainjob": ("trainjob", workload),
-    "trainjob-mpi": ("trainjob", lambda: workload(runtime="mpi")),
+    "trainjob-mpi": ("trainjob", lambda: workload(kind_options={"runtime": "mpi"})),
     "trainjob-everything": ("trainjob", lambda: dataclasses.replace(_everything(), ttl_s=None)),
     "mpijob": ("mpijob", workload),
-    "mpijob-mpich": ("mpijob", lambda: workload(mpi="mpich")),
-    "mpijob-intel": ("mpijob", lambda: workload(mpi="intel")),
+    "mpijob-mpich": ("mpijob", lambda: workload(kind_options={"mpi": "mpich"})),
+    "mpijob-intel": ("mpijob", lambda: workload(kind_options={"mpi": "intel"})),
     "mpijob-custom-scc": ("mpijob", lambda: workload(openshift="custom-scc", namespace="ml")),
-    "mpijob-everything": ("mpijob", _everything),
+    "mpijob-everything": ("mpijob", lambda: dataclasses.replace(_everything(), ttl_s=None)),
 }
 """Name of the golden file -> kind and workload."""
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from seatrial.conductor.records import Actions
-from seatrial.conductor.serve import Server
-from seatrial.launch.job import Processes
-from seatrial.launch.target import Placement, Target, Where
-from seatrial.launch.targets import TARGETS
-from seatrial.verdict.events import Source
-
-__all__ = ["gathered", "job_of", "where"]
+from seatrial.conductor.actions import Actions
+from seatrial.conductor.server import Server
+from seatrial.protocol.commands import AgentCommand, Stop, Welcome
+from seatrial.protocol.events import Source
+from seatrial.protocol.handshake import node_token
+from seatrial.targets.job import Processes
+from seatrial.targets.registry import TARGETS
+from seatrial.targets.target import Placement, Target, TargetRequest
 
 
 class GatherDouble:
@@ -25,11 +26,11 @@ class GatherDouble:
         self.here: set[int] = set()
         self.said: list[dict[str, Any]] = []
 
-    def joined(self, node: int, now: float) -> Actions:
+    def join(self, node: int, now: float) -> Actions:
         self.here.add(node)
-        send: list[tuple[int, dict[str, Any]]] = [(node, {"kind": "welcome", "run": "x"})]
+        send: list[tuple[int, AgentCommand]] = [(node, Welcome(kind="welcome", run="x"))]
         if len(self.here) == self.nodes:
-            send += [(each, {"kind": "stop"}) for each in self.here]
+            send += [(each, Stop(kind="stop")) for each in self.here]
         return Actions(send=send)
 
     def message(self, node: int, message: dict[str, Any], now: float) -> Actions:
@@ -49,33 +50,33 @@ class GatherDouble:
         return Actions()
 
 
-def where(hosts: str, *, python: str = sys.executable, dry_run: bool = False, **own: Any) -> Where:
-    """As if typed after ``--on ssh``."""
+def where(hosts: str, *, python: str = sys.executable, dry_run: bool = False, **own: Any) -> TargetRequest:
+    """The request of ``--on ssh``."""
     values = {"nodes": None, "hostfile": None, "min_hosts": None, "ssh_port": None, "hosts": hosts, **own}
     nproc_per_node = values.pop("nproc_per_node", None)
     shared: dict[str, Any] = {"device": "cpu", "backend": "auto", "env": {}, "own": values}
-    return Where(target="ssh", nproc_per_node=nproc_per_node, dry_run=dry_run, python=python, **shared)
+    return TargetRequest(target="ssh", nproc_per_node=nproc_per_node, dry_run=dry_run, python=python, **shared)
 
 
-def job_of(target: Target, told: Where) -> Processes:
+def job_of(target: Target, request: TargetRequest) -> Processes:
     """Resolved, with what the target has found out."""
-    place: Placement = target.resolve(told)
+    place: Placement = target.resolve(request)
     same = ("nodes", "nproc_per_node", "device", "backend", "python", "env", "detail")
     return Processes(run="x", target=target.name, **{name: getattr(place, name) for name in same})
 
 
 def gathered(target: Target, job: Processes, folder: Path) -> list[dict[str, Any]]:
-    """What the agents say that are started so, until all have come and ended, or one is lost."""
+    """Return the messages of the agents of a job, until all have joined and ended, or one is lost."""
     machine = GatherDouble(job.nodes)
-    server = Server("127.0.0.1", "t", lambda event: None)
+    server = Server("127.0.0.1", partial(node_token, "t"), lambda event: None)
     driver = target.driver(job)
     try:
         commands = target.render(job, control="", token="t", keep="")
-        driver.start(commands, folder, [], server.adopt)
-        server.serve(machine, job.nodes, Source("x", "conductor"), driver.news)
+        driver.submit(commands, folder, [], server.attach)
+        server.serve(machine, job.nodes, Source("x", "conductor"), driver.poll)
     finally:
         server.close()
-        assert driver.end() == []
+        assert driver.cleanup() == []
     return machine.said
 
 

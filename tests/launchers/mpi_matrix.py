@@ -32,7 +32,7 @@ def reductions(group: Any, gloo: Any) -> None:
                 continue
             for shape in ((5,), (3, 2), (0,), ()):
                 for asynchronous in (False, True):
-                    parts = [values(shape, dtype, 7, who) for who in range(size)]
+                    parts = [values(shape, dtype, 7, peer) for peer in range(size)]
                     name = f"{op} {dtype} {shape} async={asynchronous}"
                     expected = by_hand(parts, op)
                     tensor = parts[rank].clone()
@@ -46,7 +46,7 @@ def reductions(group: Any, gloo: Any) -> None:
                     if shape != (5,):
                         continue
                     whole = torch.cat([part.clone() for part in parts])
-                    rows = [torch.cat([values((5,), dtype, 7 + who, other) for who in range(size)])
+                    rows = [torch.cat([values((5,), dtype, 7 + peer, other) for peer in range(size)])
                             for other in range(size)]  # fmt: skip
                     expected_row = by_hand(rows, op).view(size, 5)[rank]
                     out = torch.empty_like(parts[rank])
@@ -69,7 +69,7 @@ def movements(group: Any, gloo: Any) -> None:
     for dtype in (*FLOATS, *INTS, *WIDE, torch.bool, torch.complex64):
         for asynchronous in (False, True):
             name = f"{dtype} async={asynchronous}"
-            parts = [values((4, 3), dtype, 5, who) for who in range(size)]
+            parts = [values((4, 3), dtype, 5, peer) for peer in range(size)]
             for root in range(size):
                 tensor = parts[rank].clone()
                 finish(dist.broadcast(tensor, root, group, asynchronous), tensor)
@@ -99,8 +99,8 @@ def movements(group: Any, gloo: Any) -> None:
             assert not tensor.is_contiguous()
             finish(dist.broadcast(tensor, 0, group, asynchronous), tensor)
             moved(f"broadcast not contiguous {name}", tensor, parts[0].t())
-            table = [[values((who + to + 1,), dtype, 31 * who + to, 1) for to in range(size)] for who in range(size)]
-            received = [table[who][rank] for who in range(size)]
+            table = [[values((peer + to + 1,), dtype, 31 * peer + to, 1) for to in range(size)] for peer in range(size)]
+            received = [table[peer][rank] for peer in range(size)]
             outs = [torch.empty_like(part) for part in received]
             finish(dist.all_to_all(outs, table[rank], group, asynchronous), outs[0])
             for out, part in zip(outs, received, strict=True):
@@ -113,8 +113,8 @@ def movements(group: Any, gloo: Any) -> None:
 
 
 def staged(group: Any, gloo: Any) -> None:
-    """As for devices whose memory MPI does not take: all tensors go through copies. Stands in for a GPU."""
-    from seatrial.worker.mpi_group import MpiGroup
+    """Staging for devices whose memory MPI does not take: all tensors go through copies. Stands in for a GPU."""
+    from seatrial.mpi_backend.group import MpiGroup
 
     direct = MpiGroup._direct
     setattr(MpiGroup, "_direct", lambda self, tensor, reduced=False: False)  # noqa: B010
@@ -137,7 +137,7 @@ def sequences(numbers: range, group: Any, gloo: Any) -> None:
             count, kind = drawn.choice((1, 3, 257, 5000)), drawn.choice(("sum", "max", "broadcast", "ring", "gather"))
             # Whether a rank waits at once is its own affair.
             at_once = here.random() < 0.3
-            parts = [values((count,), torch.float32, 10 * number + place, who) for who in range(size)]
+            parts = [values((count,), torch.float32, 10 * number + place, peer) for peer in range(size)]
             tensor = parts[rank].clone()
             if kind == "sum":
                 work, expected = dist.all_reduce(tensor, async_op=True), torch.stack(parts).sum(0)
@@ -178,7 +178,7 @@ def shapes(group: Any, gloo: Any) -> None:
     def check(shape: list[int], dtype: torch.dtype, order: random.Random) -> None:
         dims = list(range(len(shape)))
         order.shuffle(dims)
-        parts = [values(shape, dtype, 11, who).permute(dims) for who in range(size)]
+        parts = [values(shape, dtype, 11, peer).permute(dims) for peer in range(size)]
         tensor = parts[rank].clone(memory_format=torch.preserve_format)
         dist.all_reduce(tensor)
         same(f"all_reduce {shape} {dims}", tensor, by_hand([part.contiguous() for part in parts], Op.SUM))

@@ -23,7 +23,7 @@ def points(group: Any, gloo: Any) -> None:
             for work in reversed(works):
                 finish(work, into)
             same("isend irecv", into, values((count,), dtype, 2, left))
-    # Tags keep messages apart, whatever their order; any source is told.
+    # Tags keep messages apart, whatever their order; the source of a message is known.
     if rank == 0:
         for tag in (1, 2):
             dist.send(torch.full((2,), float(tag)), 1, group, tag=tag)
@@ -63,9 +63,9 @@ def groups(group: Any, gloo: Any) -> None:
             tensor = torch.tensor([rank])
             dist.broadcast(tensor, members[-1], small)
             same("sub-group broadcast", tensor, torch.tensor([members[-1]]))
-    told: list[Any] = [None] * size
-    dist.all_gather_object(told, {"rank": rank})
-    assert told == [{"rank": who} for who in range(size)]
+    gathered: list[Any] = [None] * size
+    dist.all_gather_object(gathered, {"rank": rank})
+    assert gathered == [{"rank": peer} for peer in range(size)]
     words = [{"from": rank}]
     dist.broadcast_object_list(words, 1)
     assert words == [{"from": 1}]
@@ -76,7 +76,7 @@ def groups(group: Any, gloo: Any) -> None:
     tensor = torch.full((2,), 1j)
     dist.all_reduce(tensor)
     same("complex", torch.view_as_real(tensor), torch.view_as_real(torch.full((2,), size * 1j)))
-    # The source is told by its rank in the world, whatever its rank in the group.
+    # The source is its rank in the world, whatever its rank in the group.
     for members, small in made[3:4]:
         if size > 2 and rank == members[-1]:
             dist.send(torch.ones(1), members[0], small)
@@ -93,7 +93,7 @@ def refusals(group: Any, gloo: Any) -> None:
     raises("complex64", lambda: dist.reduce_scatter_tensor(one[:1] * 1j, torch.ones(size) * 1j))
     raises("sparse", lambda: dist.all_reduce(torch.eye(2).to_sparse()))
     raises("monitored_barrier", dist.monitored_barrier)
-    raises("one size", lambda: dist.all_gather([torch.ones(1 + who) for who in range(size)], torch.ones(1 + rank)))
+    raises("one size", lambda: dist.all_gather([torch.ones(1 + peer) for peer in range(size)], torch.ones(1 + rank)))
     raises("3 elements", lambda: dist.all_gather_into_tensor(torch.ones(3), torch.ones(2)))
     raises("splits", lambda: dist.all_to_all_single(torch.ones(size), torch.ones(size), [size + 1] * size, [1] * size))
     dist.barrier()
@@ -105,8 +105,8 @@ def views(group: Any, gloo: Any) -> None:
     number = torch.complex(torch.ones(3), torch.full((3,), float(rank + 1)))
     outs = [torch.empty(3) for _ in range(size)]
     dist.all_gather(outs, number.conj().imag)
-    for who, out in enumerate(outs):
-        same("negative view", out, torch.full((3,), -(who + 1.0)))
+    for peer, out in enumerate(outs):
+        same("negative view", out, torch.full((3,), -(peer + 1.0)))
     into = torch.zeros(3, dtype=torch.complex64)
     dist.broadcast(into.conj().imag if rank else torch.full((3,), 5.0), 0)
     if rank:

@@ -20,9 +20,9 @@ counted: Counter[str] = Counter()
 """Results that were equal, by the first word of their name."""
 
 
-def values(shape: Any, dtype: torch.dtype, salt: int, who: int) -> Tensor:
+def values(shape: Any, dtype: torch.dtype, salt: int, source: int) -> Tensor:
     """Small integers of both signs where the type has them, other ones on each rank: sums and products are exact."""
-    generator = torch.Generator().manual_seed(1000 * salt + who)
+    generator = torch.Generator().manual_seed(1000 * salt + source)
     low = 0 if dtype in (torch.bool, torch.uint8, *WIDE) else -2
     drawn = torch.randint(low, 2 if dtype is torch.bool else 3, shape, generator=generator)
     return drawn.to(dtype)

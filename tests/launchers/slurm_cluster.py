@@ -105,7 +105,7 @@ def _sbin(name: str) -> str:
 def _wait_until_idle(environ: dict[str, str]) -> None:
     until = time.monotonic() + _START_S
     while True:
-        told = subprocess.run(
+        nodes = subprocess.run(
             ["sinfo", "-h", "-t", "idle", "-o", "%D"],
             env=environ,
             capture_output=True,
@@ -113,7 +113,7 @@ def _wait_until_idle(environ: dict[str, str]) -> None:
             timeout=10,
             check=False,
         )
-        if told.stdout.strip() == str(_NODES):
+        if nodes.stdout.strip() == str(_NODES):
             return
-        assert time.monotonic() < until, f"the cluster never came up: {told.stdout} {told.stderr}"
+        assert time.monotonic() < until, f"the cluster never came up: {nodes.stdout} {nodes.stderr}"
         time.sleep(0.1)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from hosts import Hosts
+from launchers.mpiruns import MPIRUNS
 from launchers.slurm_cluster import slurm_cluster
-from launchers.test_under_mpirun import MPIRUNS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "launching.md").read_text(encoding="utf-8")
 

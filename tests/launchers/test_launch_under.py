@@ -9,23 +9,24 @@ import sys
 from pathlib import Path
 
 import pytest
+from launchers.mpiruns import first_mpirun_then_others_nightly
 from launchers.slurm_cluster import slurm_cluster
-from launchers.test_under_mpirun import MPIRUNS, options
+from launchers.test_under_mpirun import options
 
-SCRIPTS = Path(__file__).parents[1] / "launch" / "scripts"
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 LAUNCH = (sys.executable, "-m", "seatrial", "launch")
 
 
 def trained_alike(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
-    told = re.findall(r"rank (\d) of 2 has ([0-9a-f]{64})", done.stdout)
-    assert sorted(rank for rank, _ in told) == ["0", "1"]
-    assert told[0][1] == told[1][1]
+    digests = re.findall(r"rank (\d) of 2 has ([0-9a-f]{64})", done.stdout)
+    assert sorted(rank for rank, _ in digests) == ["0", "1"]
+    assert digests[0][1] == digests[1][1]
     assert len(re.findall("seatrial launch .*: 2 processes as", done.stderr)) == 1
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("mpirun", MPIRUNS, ids=lambda path: Path(path).parts[-3])
+@first_mpirun_then_others_nightly
 @pytest.mark.parametrize("script", ["env_ddp.py", "ompi_ddp.py"])
 def test_under_mpirun(tmp_path: Path, mpirun: str, script: str) -> None:
     words = options(mpirun)

@@ -14,12 +14,10 @@ from typing import Any
 
 import pytest
 from hosts import UID, Hosts
-from launchers.test_under_mpirun import MPIRUNS
+from launchers.mpiruns import each_mpirun, first_mpirun, first_mpirun_then_others_nightly
 from live.trials import Trial, events_in, trial
 
 pytestmark = pytest.mark.mpi
-each_mpirun = pytest.mark.parametrize("mpirun", MPIRUNS, ids=lambda path: Path(path).parts[-3])
-first_mpirun = pytest.mark.parametrize("mpirun", MPIRUNS[:1], ids=lambda path: Path(path).parts[-3])
 ON = ("--on", "mpirun", "--device", "cpu")
 MOST_S = 30.0
 """From a fault to the report: silence of 15 s, a second to hear all, 10 s to end, and what else runs here."""
@@ -73,12 +71,12 @@ def test_the_same_verdict_as_on_this_machine(tmp_path: Path, mpirun: str) -> Non
     assert local_ranks == {0: 0, 1: 1}
 
 
-@each_mpirun
+@first_mpirun_then_others_nightly
 def test_the_same_parameters_as_on_this_machine(tmp_path: Path, mpirun: str, digest_here: str) -> None:
     assert digest("--on", "mpirun", "--mpirun", mpirun, "--hosts", "localhost:2", "--out", str(tmp_path)) == digest_here
 
 
-@each_mpirun
+@first_mpirun_then_others_nightly
 def test_ctrl_c_ends_all(tmp_path: Path, mpirun: str) -> None:
     running = Trial(tmp_path, "smoke", *ON, "--mpirun", mpirun, plant=["hang@compute:0"])
     running.until(begins("compute"))
@@ -88,7 +86,7 @@ def test_ctrl_c_ends_all(tmp_path: Path, mpirun: str) -> None:
     assert ended.report["acceptance"]["interrupted_by"] == "SIGINT"
 
 
-@each_mpirun
+@first_mpirun_then_others_nightly
 def test_an_agent_that_dies_is_named_and_nobody_else(tmp_path: Path, mpirun: str) -> None:
     where = (*ON, "--mpirun", mpirun, "--nproc-per-node", "3")
     # A rank that hangs holds the step, so that the kill surely falls into it.
@@ -102,7 +100,7 @@ def test_an_agent_that_dies_is_named_and_nobody_else(tmp_path: Path, mpirun: str
     assert not any(line.startswith("rank 1 ") for line in finding["evidence"])
 
 
-@each_mpirun
+@first_mpirun_then_others_nightly
 def test_what_an_mpirun_refuses_is_a_wrong_request(tmp_path: Path, mpirun: str) -> None:
     words = ["run", "smoke", *ON, "--mpirun", mpirun, "--mpi-arg=--foo-bar", "--out", str(tmp_path)]
     command = [sys.executable, "-m", "seatrial", *words]
@@ -115,26 +113,26 @@ def test_what_an_mpirun_refuses_is_a_wrong_request(tmp_path: Path, mpirun: str) 
 
 @first_mpirun
 def test_an_mpirun_that_hangs_is_ended(tmp_path: Path, mpirun: str) -> None:
-    """What was measured does not depend on it; conftest looks for what is left."""
+    """The measurements do not depend on it; conftest looks for processes that were left running."""
     running = Trial(tmp_path, "smoke", *ON, "--mpirun", mpirun, "--only", "compute")
     running.until(lambda event: event["kind"] == "generation")
     os.kill(launcher_of(running), signal.SIGSTOP)
     assert running.ended().exit_code == 0
 
 
-@each_mpirun
-def test_who_kills_mpirun_has_stopped_the_trial(tmp_path: Path, mpirun: str) -> None:
+@first_mpirun_then_others_nightly
+def test_a_killed_mpirun_is_an_interruption(tmp_path: Path, mpirun: str) -> None:
     running = Trial(tmp_path, "smoke", *ON, "--mpirun", mpirun, plant=["hang@compute:0"])
     running.until(begins("compute"))
     os.kill(launcher_of(running), signal.SIGKILL)
     ended = running.ended()
     assert ended.exit_code == 130
-    assert ended.report["acceptance"]["interrupted_by"] == "SIGKILL, which its launcher got"
+    assert ended.report["acceptance"]["interrupted_by"] == "SIGKILL, sent to its launcher"
     assert not any(finding["severity"] == "fail" for finding in ended.report["findings"])
 
 
 @pytest.mark.mpi4py
-@each_mpirun
+@first_mpirun_then_others_nightly
 def test_mpi_moves_the_data(tmp_path: Path, mpirun: str) -> None:
     path = [os.environ["SEATRIAL_TEST_MPI4PY"], *filter(None, [os.environ.get("PYTHONPATH")])]
     words = ("--mpirun", mpirun, "--backend", "mpi", "--nproc-per-node", "2", "--only", "collectives")
@@ -185,8 +183,8 @@ def test_two_hosts(hosts: Callable[[int], Hosts], tmp_path: Path, mpirun: str) -
 
 @pytest.mark.hosts
 @first_mpirun
-def test_nodes_meet_on_the_network_between_them(hosts: Callable[[int], Hosts], mpirun: str) -> None:
-    """That on which they reach us may be another one."""
+def test_nodes_rendezvous_on_their_common_network(hosts: Callable[[int], Hosts], mpirun: str) -> None:
+    """The network on which they reach us may be another one."""
     made = hosts(3)
     for host in made.each[1:]:
         host.join_network(f"10.88.0.{host.number}/24")
@@ -220,13 +218,11 @@ def test_a_host_that_is_cut_off_is_named(hosts: Callable[[int], Hosts], mpirun: 
 @pytest.mark.hosts
 @first_mpirun
 @pytest.mark.parametrize("what", ["host key", "python", "name"])
-def test_a_host_that_cannot_be_started_on_is_told_in_a_sentence(
-    hosts: Callable[[int], Hosts], mpirun: str, what: str
-) -> None:
+def test_a_host_that_refuses_the_start_is_a_sentence(hosts: Callable[[int], Hosts], mpirun: str, what: str) -> None:
     made = hosts(2)
     words = ["--hosts", "node0:1,node1:1"]
     expected = {
-        "host key": "ssh: Host key verification failed; log in to each host by hand once and look at its key",
+        "host key": "ssh: Host key verification failed; connect to each host by hand once and compare its key",
         "python": "a host has no /opt/none/python; name a Python that all hosts have with --python",
         "name": "ssh: Could not resolve hostname node7",
     }[what]

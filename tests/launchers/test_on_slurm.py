@@ -67,7 +67,7 @@ def test_the_same_verdict_as_on_this_machine(slurm: Mapping[str, str], tmp_path:
     assert over.report["job"]["target"] == "slurm"
     assert {event["node"] for event in over.events() if event["kind"] == "node"} == {0, 1}
     assert "submitted as Slurm job" in over.errors
-    assert "runs on n[0-1]" in over.errors
+    assert "is running on n[0-1]" in over.errors
 
 
 def test_the_same_verdict_in_an_allocation(slurm: Mapping[str, str], tmp_path: Path) -> None:
@@ -102,9 +102,7 @@ def test_the_same_parameters_as_on_this_machine(slurm: Mapping[str, str], tmp_pa
 
 
 @pytest.mark.parametrize("allocation", [[], ["salloc", "--quiet", "--nodes=2", "--exclusive"]], ids=["job", "salloc"])
-def test_a_script_is_launched_and_who_fails_is_named(
-    slurm: Mapping[str, str], tmp_path: Path, allocation: list[str]
-) -> None:
+def test_the_failed_rank_of_a_script_is_named(slurm: Mapping[str, str], tmp_path: Path, allocation: list[str]) -> None:
     (tmp_path / "place.py").write_text(
         "import os, sys\n"
         "print(*sys.argv[1:], os.environ['SLURM_NODEID'], os.environ['MASTER_ADDR'], os.getcwd(), flush=True)\n"
@@ -142,7 +140,7 @@ def test_ctrl_c_cancels_the_job(slurm: Mapping[str, str], tmp_path: Path) -> Non
     assert over.report["acceptance"]["interrupted_by"] == "SIGINT"
 
 
-def test_a_job_that_somebody_cancels_was_stopped_and_nobody_is_blamed(slurm: Mapping[str, str], tmp_path: Path) -> None:
+def test_a_canceled_job_blames_nobody(slurm: Mapping[str, str], tmp_path: Path) -> None:
     running = Trial(tmp_path, "smoke", *ON, plant=["hang@compute:0"], env=slurm)
     running.until(begins("compute"))
     cancel_all(slurm)
@@ -151,7 +149,7 @@ def test_a_job_that_somebody_cancels_was_stopped_and_nobody_is_blamed(slurm: Map
     assert not any(finding["severity"] == "fail" for finding in over.report["findings"])
 
 
-def test_a_node_that_says_nothing_is_named_before_slurm_notices(slurm: Mapping[str, str], tmp_path: Path) -> None:
+def test_a_silent_node_is_named_before_slurm_notices(slurm: Mapping[str, str], tmp_path: Path) -> None:
     running = Trial(tmp_path, "smoke", *ON, plant=["hang@compute:0"], env=slurm)
     running.until(begins("compute"))
     stopped = agents(tmp_path)[1]
@@ -167,6 +165,37 @@ def test_a_node_that_says_nothing_is_named_before_slurm_notices(slurm: Mapping[s
     (finding,) = (finding for finding in over.report["findings"] if finding["severity"] == "fail")
     assert "said nothing" in finding["what"] or "silent" in finding["what"]
     assert not any(line.startswith("rank 1 ") for line in finding["evidence"])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("command", ["run", "launch"])
+def test_a_killed_node_is_named_whatever_srun_ends_with(command: str, slurm: Mapping[str, str], tmp_path: Path) -> None:
+    """srun ends its other tasks because of the killed one, and its exit code proves nothing."""
+    if command == "run":
+        running = Trial(tmp_path, "smoke", *ON, plant=["hang@compute:0"], env=slurm)
+        running.until(begins("compute"))
+        os.kill(agents(tmp_path)[1], signal.SIGKILL)
+        over = ended(running, slurm)
+        assert over.exit_code == 1
+        (finding,) = (finding for finding in over.report["findings"] if finding["severity"] == "fail")
+        assert " was lost in compute" in finding["what"], finding
+        assert finding["culprit"]["ranks"] == [1]
+        return
+    (tmp_path / "wait.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    typed = [sys.executable, "-m", "seatrial", "launch", "--device", "cpu", *ON, "wait.py"]
+    with open(tmp_path / "said", "wb") as said:
+        process = subprocess.Popen(typed, cwd=tmp_path, env={**os.environ, **slurm}, stdout=said, stderr=said)
+        try:
+            until = time.monotonic() + 30
+            while b"begun" not in (tmp_path / "said").read_bytes():
+                assert time.monotonic() < until, (tmp_path / "said").read_text()
+                time.sleep(0.1)
+            os.kill(agents(tmp_path / "reports")[1], signal.SIGKILL)
+            assert process.wait(timeout=30) == 1, (tmp_path / "said").read_text()
+        finally:
+            process.kill()
+            process.wait()
+    assert "Error: node 1 " in (tmp_path / "said").read_text()
 
 
 # In the queue
@@ -189,12 +218,12 @@ def full(slurm: Mapping[str, str]) -> Iterator[None]:
 def in_queue(running: Trial) -> None:
     """Read what it says until it says why it waits; what was read is not there any more."""
     assert running.process.stderr is not None
-    while "waits: nodes are not free yet (Resources)" not in (line := running.process.stderr.readline()):
+    while "is waiting: nodes are not free yet (Resources)" not in (line := running.process.stderr.readline()):
         assert line, "it ended without waiting"
 
 
 @pytest.mark.usefixtures("full")
-def test_a_job_that_is_cancelled_in_the_queue_is_given_up(slurm: Mapping[str, str], tmp_path: Path) -> None:
+def test_a_job_canceled_in_the_queue_is_given_up(slurm: Mapping[str, str], tmp_path: Path) -> None:
     running = Trial(tmp_path, "smoke", *ON, env=slurm)
     in_queue(running)
     cancel_all(slurm, "PENDING")
@@ -213,7 +242,7 @@ def test_ctrl_c_in_the_queue_takes_the_job_back(slurm: Mapping[str, str], tmp_pa
 
 
 @pytest.mark.usefixtures("full")
-def test_nobody_waits_in_the_queue_for_ever(slurm: Mapping[str, str], tmp_path: Path) -> None:
+def test_the_wait_in_the_queue_ends(slurm: Mapping[str, str], tmp_path: Path) -> None:
     over = Trial(tmp_path, "smoke", *ON, "--queue-timeout", "4", env=slurm).ended()
     assert over.exit_code == 3
     assert any("(--queue-timeout): nodes are not free yet" in finding["what"] for finding in over.grave())
@@ -224,8 +253,8 @@ def test_nobody_waits_in_the_queue_for_ever(slurm: Mapping[str, str], tmp_path: 
     ("words", "why"),
     [
         (["--nodes=9"], "will never start: the partition is too small for it or does not allow it; see --nodes"),
-        (["--partition=nope"], "Error: sbatch refuses the job: Invalid partition name specified; it asks for"),
-        (["--slurm-arg=--foo"], "Error: sbatch refuses the job: unrecognized option '--foo'; it asks for"),
+        (["--partition=nope"], "Error: sbatch refuses the job: Invalid partition name specified; it requests"),
+        (["--slurm-arg=--foo"], "Error: sbatch refuses the job: unrecognized option '--foo'; it requests"),
         (["--container-image=x"], "Error: srun: unrecognized option '--container-image=x'; see --slurm-arg and"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``--on ssh`` between hosts of their own: the same answers as on one machine, and an end whatever is lost."""
+"""``--on ssh`` between separate hosts: the same answers as on one machine, and an end whatever is lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TRAINING = ["train", "digits", "--model", "mlp", "--max-steps", "4", "--device",
 
 
 def digest(done: subprocess.CompletedProcess[str]) -> str:
-    """Of the parameters after some steps."""
+    """Digest of the parameters after some steps."""
     assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("digests of all ranks equal: "))
     return line.rpartition(" ")[2]
@@ -87,7 +87,7 @@ def running(made: Hosts, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def left_on(host: Host) -> list[str]:
-    """What still runs there beside its sshd."""
+    """Return the processes that still run on the host, except its sshd."""
     found = []
     for pid in host.processes():
         with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ def test_the_bits_are_those_of_one_machine(hosts: Callable[[int], Hosts], digest
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "nproc_per_node"), [(1, 8), (2, 4), (4, 2), (8, 1)])
-def test_eight_ranks_calculate_the_same_however_they_are_shared_out(
+def test_eight_ranks_compute_the_same_on_any_hosts(
     hosts: Callable[[int], Hosts], nodes: int, nproc_per_node: int, digest_here: Callable[[int], str]
 ) -> None:
     made = hosts(2)
@@ -157,13 +157,13 @@ def test_a_changed_host_key_is_refused(hosts: Callable[[int], Hosts]) -> None:
     known.write_text(f"{first}\n{second.split()[0]} {' '.join(first.split()[1:])}\n")
     done = run(made, "run", "smoke", "--on", "ssh", "--hosts", "node0,node1", "--python", str(made.python))
     assert done.returncode == 3
-    assert "Error: node1: its host key is another one than known_hosts has" in done.stderr
+    assert "Error: node1: its host key differs from the one in known_hosts" in done.stderr
     known.write_text(f"{first}\n")
     done = run(made, "run", "smoke", "--on", "ssh", "--hosts", "node1", "--python", str(made.python))
-    assert "Error: node1: its host key is not known" in done.stderr
+    assert "Error: node1: its host key is unknown" in done.stderr
     (made[0].home / ".ssh" / "id_ed25519").chmod(0o644)
     done = run(made, "run", "smoke", "--on", "ssh", "--hosts", "node0", "--python", str(made.python))
-    assert "Error: node0: ssh does not use a private key that others can read; chmod 600 it" in done.stderr
+    assert "Error: node0: ssh ignores a private key that others can read; chmod 600 it" in done.stderr
 
 
 @pytest.mark.slow

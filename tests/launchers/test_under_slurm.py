@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ def test_srun_tasks_are_the_ranks(tmp_path: Path, where: list[str], source: str,
     out = tmp_path / "reports"
     with slurm_cluster(tmp_path / "cluster") as environ:
         environ["MASTER_ADDR"] = "127.0.0.1"  # n0 and n1 are names that only this cluster knows
+        environ["SEATRIAL_TOKEN"] = secrets.token_hex(32)
         command = ["srun", *where, *typed, "run", "smoke", "--json", "--out", str(out)]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=55, check=False)
     assert done.returncode == 0, done.stderr

@@ -13,27 +13,27 @@ from typing import Any
 from hosts import Host, Hosts
 from live.trials import events_in
 
-__all__ = ["Fault", "HostTrial", "at_one_gbit", "limit_both_ways", "named"]
-
 _PORT = 29512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is wrong with some hosts before a trial begins, and who is to be named for it."""
+    """A fault of some hosts before a trial begins, and the culprits that the trial must name."""
 
     plant: Callable[[Hosts], AbstractContextManager[None] | None] = lambda hosts: None
     named: Sequence[tuple[str, str]] = ()
     """Kind and name of each culprit."""
     hosts: int = 4
+    rate: str = "1gbit"
+    """What each host sends and receives at most."""
 
     def planted(self, hosts: Hosts) -> AbstractContextManager[None]:
-        """For as long as the block lasts."""
+        """Plant the fault while the block lasts."""
         return self.plant(hosts) or nullcontext()
 
 
 class HostTrial:
-    """A trial that runs. What ``before`` gives for a host stands before the command of its rank."""
+    """A running trial. The words of ``before(host)`` precede the command of the rank on that host."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class HostTrial:
         ]
 
     def until(self, wanted: Callable[[dict[str, Any]], bool], timeout_s: float = 40.0) -> dict[str, Any]:
-        """The first event that is wanted, as soon as rank 0 has kept it."""
+        """Return the first event that matches, as soon as rank 0 has written it."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self._ranks[0].poll() is None:
             for folder in self._out.glob("*/"):
@@ -76,7 +76,7 @@ class HostTrial:
         raise AssertionError("the event never came")
 
     def report(self, timeout_s: float = 58.0) -> dict[str, Any]:
-        """That of rank 0, when it has ended; the others are not waited for."""
+        """Return the report of rank 0 when it has ended, without waiting for the others."""
         try:
             text, errors = self._ranks[0].communicate(timeout=timeout_s)
         finally:
@@ -86,7 +86,7 @@ class HostTrial:
         return report
 
     def end(self) -> None:
-        """Whatever still runs."""
+        """End the ranks that still run."""
         for process in self._ranks:
             process.kill()
             process.wait()
@@ -98,24 +98,24 @@ class HostTrial:
 def _identity(host: Host, hosts: Hosts, env: Mapping[str, str]) -> list[str]:
     known: dict[str, object] = {"RANK": host.number, "WORLD_SIZE": len(hosts.each), "LOCAL_RANK": 0}
     known |= {"LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": hosts[0].address, "MASTER_PORT": _PORT}
-    known |= {"SEATRIAL_TOKEN": "of these hosts", "GLOO_SOCKET_IFNAME": "eth0", **env}
+    known |= {"SEATRIAL_TOKEN": "the secret of these hosts", "GLOO_SOCKET_IFNAME": "eth0", **env}
     return [f"{name}={value}" for name, value in known.items()]
 
 
 def limit_both_ways(host: Host, rate: str) -> None:
-    """What it sends, and at the switch what it receives."""
+    """Limit the rate at which a host sends, and at the switch the rate at which it receives."""
     host.limit(rate)
     words = f"qdisc replace dev {host.cable} root tbf rate {rate} burst 128kb latency 100ms"
     subprocess.run(["tc", "-n", host.switch, *words.split()], check=True, capture_output=True)
 
 
-def at_one_gbit(hosts: Hosts) -> Hosts:
+def at_one_rate(hosts: Hosts, rate: str = "1gbit") -> Hosts:
     """What this machine's virtual cables reach depends on its cores; this rate they all reach."""
     for host in hosts:
-        limit_both_ways(host, "1gbit")
+        limit_both_ways(host, rate)
     return hosts
 
 
 def named(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Who is at fault by the report."""
+    """Return kind and name of each culprit of the report."""
     return [(f["culprit"]["kind"], f["culprit"]["name"]) for f in report["findings"] if f["severity"] == "fail"]

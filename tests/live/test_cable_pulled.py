@@ -1,4 +1,4 @@
-"""A host's cable is pulled at the switch, before a trial or in the middle of a collective: who has lost it is named."""
+"""A host's cable is pulled at the switch, before a trial or during a collective: that host is named."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PULLED: dict[tuple[int, int | None], list[tuple[str, str]]] = {
     (2, None): [],
     (2, 1): [("link", "link node0–node1, endpoints not separable")],
 }
-"""(of how many hosts, whose cable) -> who is to be named. Node 0 conducts: without it everybody else is silent."""
+"""(number of hosts, host of the cable) -> the expected culprit. Node 0 conducts: without it all others are silent."""
 
 
 def trial_without_cable(hosts: Hosts, number: int) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def trial_that_loses_a_cable(hosts: Hosts, number: int | None) -> dict[str, Any]
     return trial.report()
 
 
-def test_a_host_that_is_cut_off_from_the_start_is_told_of_and_nobody_is_blamed(
+def test_a_host_cut_off_from_the_start_blames_nobody(
     hosts: Callable[[int], Hosts],
 ) -> None:
     report = trial_without_cable(hosts(3), 2)
@@ -59,7 +59,7 @@ def test_a_host_that_is_cut_off_from_the_start_is_told_of_and_nobody_is_blamed(
 
 
 @pytest.mark.parametrize(("count", "number"), PULLED)
-def test_a_host_that_is_cut_off_during_a_collective_is_named(
+def test_a_host_cut_off_during_a_collective_is_named(
     hosts: Callable[[int], Hosts], count: int, number: int | None
 ) -> None:
     report = trial_that_loses_a_cable(hosts(count), number)
@@ -68,10 +68,10 @@ def test_a_host_that_is_cut_off_during_a_collective_is_named(
     assert number is None or "silent" in report["findings"][0]["what"]
 
 
-def test_over_ssh_a_host_out_of_reach_is_a_sentence(hosts: Callable[[int], Hosts]) -> None:
+def test_over_ssh_an_unreachable_host_is_a_sentence(hosts: Callable[[int], Hosts]) -> None:
     made = hosts(3)
     made[2].pull_cable()
     where = ["--on", "ssh", "--hosts", "node0,node1,node2", "--nproc-per-node", "1", "--device", "cpu"]
     done = made[0].run(*made.seatrial("run", "smoke", *where, "--python", str(made.python)), timeout_s=40.0)
     assert done.returncode == 3
-    assert done.stderr.startswith("Error: node2: there is no way to it")
+    assert done.stderr.startswith("Error: node2: no route to the host")

@@ -1,9 +1,10 @@
-"""Clean trials: PASS, quiet or beside others, in every output form."""
+"""Clean trials: PASS, on a quiet and on a busy machine, in every output form."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ def test_two_processes_pass(tmp_path: Path) -> None:
     assert ended.exit_code == 0
     assert left_open(ended.report["acceptance"]["partial"]) == []
     assert {check["status"] for check in ended.report["checks"].values()} == {"pass"}
-    assert ended.report["judged_figures"] > 0
+    assert ended.report["judged_measurements"] > 0
     (host,) = (fact["value"] for fact in ended.report["facts"] if fact["name"] == "host")
     assert abs(host["clock"][0]) <= host["clock"][1] + 1.0, "one machine has one clock"
     assert json.loads((tmp_path / "cluster_test_report.json").read_text()) == ended.report
@@ -34,14 +35,14 @@ def test_one_rank_is_a_partial_pass_that_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_taken_out_makes_it_partial(tmp_path: Path) -> None:
+def test_a_check_left_out_makes_a_pass_partial(tmp_path: Path) -> None:
     ended = trial(tmp_path, "smoke", "--validation-only")
     assert ended.exit_code == 0, ended.report["findings"]
     assert left_open(ended.report["acceptance"]["partial"]) == ["training not asked for"]
 
 
 @pytest.mark.slow
-def test_six_busy_processes_beside_it_raise_no_alarm(tmp_path: Path) -> None:
+def test_six_busy_processes_raise_no_alarm(tmp_path: Path) -> None:
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(6)]
     try:
         ended = trial(tmp_path)
@@ -53,11 +54,17 @@ def test_six_busy_processes_beside_it_raise_no_alarm(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_console_begins_with_the_banner_and_has_no_colour_without_a_terminal(tmp_path: Path) -> None:
+def test_the_console_ends_with_the_card_and_has_no_color(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "seatrial", "run", "smoke", "--only", "compute", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, env=os.environ)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("=" * 50 + "\nFINAL ACCEPTANCE: PASS (partial: ")
+    shown = done.stdout.splitlines()
+    assert shown[shown.index("=" * 50) + 1].startswith("FINAL ACCEPTANCE: PASS (partial: ")
+    assert shown[-1] == f"next: seatrial run quick --only compute --out {tmp_path}"
+    assert re.search(r"^\[1/1\] compute \d+(\.\d)? s$", done.stderr, re.MULTILINE)
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    again = [sys.executable, "-m", "seatrial", "report", str(folder)]
+    assert subprocess.run(again, capture_output=True, text=True, timeout=50, check=False).stdout == done.stdout
     assert "\x1b" not in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert SCHEMA["$schema"].endswith("2020-12/schema")

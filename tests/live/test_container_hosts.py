@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.podman, pytest.mark.hosts]
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "deploy" / "images"
-SCRIPTS = ROOT / "tests" / "launch" / "scripts"
+SCRIPTS = ROOT / "tests" / "scripts"
 PORT = "2233"
 OWN_NETWORKS = 'mount -t tmpfs tmpfs /etc/containers/networks && exec "$@"'
 """podman keeps a lock there, and /etc of these hosts is read-only."""
@@ -60,11 +60,11 @@ def started() -> Iterator[Callable[[Host, str, str], str]]:
             here += ["--env", f"PYTHONPATH={packages}", "--env", "SEATRIAL_TEST_RUN", "--env", "NAME=two words"]
             command = ["podman", "run", "-d", "--init", "--name", name, "--network", "host", "--ipc", "host", *here]
             stack.callback(subprocess.run, ["podman", "rm", "-f", "-t", "0", name], capture_output=True, check=False)
-            told = {**host.environ, **{n: os.environ[n] for n in ("CONTAINERS_CONF",) if n in os.environ}}
-            podman = ["env", *(f"{name}={value}" for name, value in told.items()), "sh", "-c", OWN_NETWORKS, "sh"]
+            environ = {**host.environ, **{n: os.environ[n] for n in ("CONTAINERS_CONF",) if n in os.environ}}
+            podman = ["env", *(f"{name}={value}" for name, value in environ.items()), "sh", "-c", OWN_NETWORKS, "sh"]
             arguments = ["--port", PORT, "--listen", host.address, key]
             run(host.argv(*podman, *command, image, *arguments, root=True))
-            return until_told(host.argv(*podman, "podman", "logs", name, root=True))
+            return last_words(host.argv(*podman, "podman", "logs", name, root=True))
 
         yield start
 
@@ -75,7 +75,7 @@ def run(command: list[str]) -> str:
     return done.stdout + done.stderr
 
 
-def until_told(logs: list[str]) -> str:
+def last_words(logs: list[str]) -> str:
     """The line for known_hosts, once sshd listens."""
     for _ in range(40):
         text = run(logs)
@@ -101,9 +101,9 @@ def test_containers_on_two_hosts_train_together(
     done = made[0].run(*made.seatrial("launch", *where, "scripts/env_ddp.py"), timeout_s=100)
     assert done.returncode == 0, done.stderr
     texts = "".join(path.read_text() for path in (made[0].home / "reports").glob("*/rank*.log"))
-    told = re.findall(r"^rank (\d) of 2 has ([0-9a-f]{64})$", texts, re.MULTILINE)
-    assert sorted(rank for rank, _ in told) == ["0", "1"]
-    assert told[0][1] == told[1][1]
+    digests = re.findall(r"^rank (\d) of 2 has ([0-9a-f]{64})$", texts, re.MULTILINE)
+    assert sorted(rank for rank, _ in digests) == ["0", "1"]
+    assert digests[0][1] == digests[1][1]
     ask = [
         "ssh",
         "-o",

@@ -1,4 +1,4 @@
-"""Real trials from the file that travels: the same verdicts as from an installation, wherever it lies."""
+"""Real trials from the bundle: the same verdicts as from an installation, in any folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from live.trials import SCHEMA, left_running
 
-from seatrial.cli.report import report
+from seatrial.cli.click_app import cli
 
 
 def held(file: Path, *arguments: str, cwd: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -47,17 +47,16 @@ def test_a_trial_from_a_read_only_link_among_traps(pyz: Path, tmp_path: Path) ->
         (here / trap).write_text(f"raise SystemExit('the wrong {trap}')")
     done = held(Path("../link"), "smoke", cwd=here, environ={"PATH": os.environ["PATH"], "HOME": "/nonexistent"})
     assert done.returncode == 0, done.stderr + done.stdout
-    assert done.stdout.splitlines()[1] == "FINAL ACCEPTANCE: PASS"
+    assert "FINAL ACCEPTANCE: PASS" in done.stdout.splitlines()
     (folder,) = (path for path in (here / "out").iterdir() if path.is_dir())
     names = {path.name for path in folder.iterdir()}
-    assert "report.json" in names
-    assert names.isdisjoint({"report.html", "junit.xml"})
-    told = json.loads((folder / "report.json").read_text())
-    jsonschema.validate(told, SCHEMA)
-    assert f"report: out/{folder.name}/report.json" in done.stdout
-    assert f"seatrial report out/{folder.name} --out DIR" in done.stdout
-    assert f"next: {shlex.join([sys.executable, str(place / 'link')])} run quick" in done.stdout
-    again = CliRunner().invoke(report, [str(folder), "--out", str(tmp_path / "again")], standalone_mode=False)
+    assert names >= {"report.json", "report.html"}
+    report = json.loads((folder / "report.json").read_text())
+    jsonschema.validate(report, SCHEMA)
+    assert f"report: out/{folder.name}/report.html" in done.stdout
+    command = f"{shlex.join([sys.executable, str(place / 'link')])} run quick"
+    assert done.stdout.splitlines()[-1] == f"next: {command} --out out --device cpu"
+    again = CliRunner().invoke(cli, ["report", str(folder), "--out", str(tmp_path / "again")], standalone_mode=False)
     assert again.return_value == 0
     assert (tmp_path / "again" / folder.name / "report.html").read_text().count("PASS")
 
@@ -73,7 +72,7 @@ def test_a_planted_fault_is_named(pyz: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_ranks_run_from_it_and_not_from_an_installation(pyz: Path, tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "SEATRIAL_PLANT": "raise@bootstrap:1"}
-    done = held(pyz, "smoke", "--only", "bootstrap", cwd=tmp_path, environ=environ)
+    done = held(pyz, "smoke", "--only", "bootstrap", "-v", cwd=tmp_path, environ=environ)
     assert done.returncode == 3, done.stderr
     assert f'File "{pyz}/seatrial/worker/step.py", line ' in done.stdout
 

@@ -1,4 +1,4 @@
-"""A disk that fills up under --out: verdict and figures are told all the same, and no PASS stands on lost evidence."""
+"""A disk that fills up under --out: the verdict and the measurements appear, and lost evidence gives no PASS."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-def test_a_full_disk_is_told_and_nothing_measured_is_lost(small_disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_loses_no_measurement(small_disk: Path, tmp_path: Path) -> None:
     ended = trial(small_disk, env={"TMPDIR": str(tmp_path)})
     assert ended.exit_code == 3
     assert {check["status"] for check in ended.report["checks"].values()} == {"pass"}
@@ -30,7 +30,7 @@ def test_a_full_disk_is_told_and_nothing_measured_is_lost(small_disk: Path, tmp_
     assert any("No space left on device" in text for text in texts)
     elsewhere = list(tmp_path.glob("seatrial-*/*/report.json"))
     assert len(elsewhere) == 1
-    assert any(figure["name"] == "busbw" for figure in ended.report["figures"])
+    assert any(measurement["name"] == "busbw" for measurement in ended.report["measurements"])
 
 
 def test_a_full_disk_does_not_hide_a_fault(small_disk: Path, tmp_path: Path) -> None:

@@ -41,5 +41,5 @@ def test_interrupted(tmp_path: Path, number: signal.Signals, check: str) -> None
     assert ended.report["acceptance"]["interrupted_by"] == number.name
     assert not any(finding["severity"] == "fail" for finding in ended.report["findings"])
     if check in ("collectives", "training"):
-        assert any(figure["check"] == "compute" for figure in ended.report["figures"])
+        assert any(measurement["check"] == "compute" for measurement in ended.report["measurements"])
     assert (ended.folder / "report.html").stat().st_size > 0

@@ -8,7 +8,7 @@ import pytest
 from live.trainings import Training, train
 from training.small_files import write_cifar10, write_mnist
 
-from seatrial.agent.program import free_port
+from seatrial.util.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

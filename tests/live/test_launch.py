@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from live.trainings import SEATRIAL, TORCHRUN, Ended, Training, train
 
-SCRIPTS = Path(__file__).parents[1] / "launch" / "scripts"
-"""As a user may have them: they know nothing of seatrial."""
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+"""Scripts of a user, without anything of seatrial."""
 
 
 def script(folder: Path, text: str) -> str:
@@ -32,9 +32,9 @@ def logs(folder: Path) -> dict[str, str]:
 
 def digests(text: str) -> dict[int, str]:
     # Two ranks that share a stream may tear a line from its end.
-    told = {int(rank): digest for rank, digest in re.findall(r"rank (\d) of 2 has ([0-9a-f]{64})", text)}
-    assert len(told) == 2, text
-    return told
+    digests = {int(rank): digest for rank, digest in re.findall(r"rank (\d) of 2 has ([0-9a-f]{64})", text)}
+    assert len(digests) == 2, text
+    return digests
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_a_script_for_torchrun_runs_as_it_is(alike: str) -> None:
     assert len(alike) == 64
 
 
-def test_each_process_knows_its_place_and_gets_all_that_follows_the_script(tmp_path: Path) -> None:
+def test_each_process_gets_its_rank_and_its_arguments(tmp_path: Path) -> None:
     name = script(
         tmp_path,
         "(here := os.path.dirname(os.path.abspath(__file__))) in sys.path or sys.exit('not importable')\n"
@@ -75,7 +75,7 @@ def test_each_process_knows_its_place_and_gets_all_that_follows_the_script(tmp_p
         assert flags == "True False"
 
 
-def test_the_first_that_fails_is_named_with_its_code_and_last_lines(tmp_path: Path) -> None:
+def test_the_first_failure_is_named_with_code_and_last_lines(tmp_path: Path) -> None:
     name = script(
         tmp_path,
         "print('begins', flush=True)\n"
@@ -92,7 +92,7 @@ def test_the_first_that_fails_is_named_with_its_code_and_last_lines(tmp_path: Pa
     assert len(logs(tmp_path)) == 2
 
 
-def test_who_only_misses_the_others_is_not_named(tmp_path: Path) -> None:
+def test_a_rank_that_only_lost_its_peers_is_not_named(tmp_path: Path) -> None:
     """Rank 0 hears of the end of rank 1 and is gone first, as ranks are that need long to leave their device."""
     name = script(
         tmp_path,
@@ -104,7 +104,7 @@ def test_who_only_misses_the_others_is_not_named(tmp_path: Path) -> None:
     assert "failed with exit code 1: the disk is full" in ended.errors
 
 
-def test_all_start_again_where_one_fails(tmp_path: Path) -> None:
+def test_all_ranks_restart_when_one_fails(tmp_path: Path) -> None:
     name = script(
         tmp_path,
         "if rank == 1 and not os.path.exists('once'):\n    open('once', 'w').close(); os.kill(os.getpid(), 9)\n"
@@ -113,7 +113,7 @@ def test_all_start_again_where_one_fails(tmp_path: Path) -> None:
     )
     ended = launch(tmp_path, "--nproc-per-node", "2", "--max-restarts", "2", name, "{master_port}").ended()
     assert ended.exit_code == 0, ended.errors
-    assert "was killed by signal 9 (SIGKILL); all ranks start again (1 of at most 2)" in ended.errors
+    assert "was killed by signal 9 (SIGKILL); all ranks restart (restart 1 of at most 2)" in ended.errors
     texts = logs(tmp_path)
     assert sorted(texts) == [f"rank{rank}.gen{generation}.log" for rank in (0, 1) for generation in (0, 1)]
     assert re.fullmatch(r"at (\d+) \1\n", texts["rank1.gen1.log"])
@@ -136,7 +136,7 @@ def test_ctrl_c_gives_the_script_its_grace(tmp_path: Path, heeds: bool) -> None:
     assert {event["code"] for event in running.events("exit")} == {0 if heeds else -signal.SIGKILL}
 
 
-def test_nothing_of_the_file_that_travels_reaches_the_script(tmp_path: Path, pyz: Path) -> None:
+def test_nothing_of_the_bundle_reaches_the_script(tmp_path: Path, pyz: Path) -> None:
     name = script(tmp_path, "print(os.environ.get('PYTHONPATH'), os.environ.get('PYTHONSAFEPATH'))")
     before = os.environ.get("PYTHONPATH")
     ended = launch(tmp_path, "--nproc-per-node", "1", name, command=(sys.executable, str(pyz))).ended()
@@ -147,10 +147,10 @@ def test_the_one_process_of_a_pod_starts_the_ranks_of_its_node(tmp_path: Path) -
     name = script(tmp_path, "print(rank, *(os.environ[n] for n in ('LOCAL_RANK', 'WORLD_SIZE', 'GROUP_RANK')))")
     nodes = []
     for node_rank in range(2):
-        told = {"PET_NNODES": "2", "PET_NODE_RANK": str(node_rank), "PET_NPROC_PER_NODE": "2"}
-        told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "SEATRIAL_TOKEN": str(tmp_path)}
+        environ = {"PET_NNODES": "2", "PET_NODE_RANK": str(node_rank), "PET_NPROC_PER_NODE": "2"}
+        environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "SEATRIAL_TOKEN": str(tmp_path)}
         words = ("launch", "--device", "cpu", "--output", "all", name)
-        nodes.append(Training(tmp_path, *words, env=told))
+        nodes.append(Training(tmp_path, *words, env=environ))
     first, second = [node.ended() for node in nodes]
     assert (first.exit_code, second.exit_code) == (0, 0), first.errors + second.errors
     assert sorted(first.output.splitlines()) == [f"[rank {n}] {n} {n % 2} 4 {n // 2}" for n in range(4)]
@@ -167,7 +167,7 @@ print(*sys.argv[1:], os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", "".join(PAGE).splitlines())
+@pytest.mark.parametrize("line", "".join(PAGE).replace("\\\n", " ").splitlines())
 def test_an_example_of_the_page(tmp_path: Path, line: str) -> None:
     (tmp_path / "package").mkdir()
     for name in ("train.py", "package/train.py"):
@@ -192,34 +192,34 @@ def test_a_script_for_torch_distributed_launch_is_given_its_local_rank(tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["tcp://{master_addr}:{master_port}", "file://FOLDER/meet"])
-def test_a_script_that_is_told_where_to_meet(tmp_path: Path, alike: str, url: str) -> None:
-    told = ("--rank", "{rank}", "--world-size", "2", "--dist-url", url.replace("FOLDER", str(tmp_path)))
-    ended = launch(tmp_path, "--nproc-per-node", "2", str(SCRIPTS / "url_ddp.py"), *told).ended()
+def test_a_script_with_a_rendezvous_address(tmp_path: Path, alike: str, url: str) -> None:
+    options = ("--rank", "{rank}", "--world-size", "2", "--dist-url", url.replace("FOLDER", str(tmp_path)))
+    ended = launch(tmp_path, "--nproc-per-node", "2", str(SCRIPTS / "url_ddp.py"), *options).ended()
     ended_alike(ended, tmp_path, alike)
 
 
 @pytest.mark.slow
 def test_a_script_that_starts_its_ranks_itself_is_started_once(tmp_path: Path, alike: str) -> None:
-    told = ("--nnodes={nnodes}", "--node_rank={node_rank}", "--nproc_per_node={nproc_per_node}")
+    options = ("--nnodes={nnodes}", "--node_rank={node_rank}", "--nproc_per_node={nproc_per_node}")
     where = "--dist-url=tcp://{master_addr}:{master_port}"
-    words = ("--per-node", "--nproc-per-node", "2", str(SCRIPTS / "spawn_ddp.py"), *told, where)
+    words = ("--per-node", "--nproc-per-node", "2", str(SCRIPTS / "spawn_ddp.py"), *options, where)
     ended_alike(launch(tmp_path, *words).ended(), tmp_path, alike)
 
 
 @pytest.mark.slow
 def test_a_launcher_of_torch_may_be_what_is_launched(tmp_path: Path, alike: str) -> None:
-    told = ("--nnodes={nnodes}", "--node-rank={node_rank}", "--nproc-per-node={nproc_per_node}")
+    options = ("--nnodes={nnodes}", "--node-rank={node_rank}", "--nproc-per-node={nproc_per_node}")
     where = ("--master-addr={master_addr}", "--master-port={master_port}")
-    words = ("--per-node", "--nproc-per-node", "2", "-m", TORCHRUN[-1], *told, *where, str(SCRIPTS / "env_ddp.py"))
+    words = ("--per-node", "--nproc-per-node", "2", "-m", TORCHRUN[-1], *options, *where, str(SCRIPTS / "env_ddp.py"))
     ended_alike(launch(tmp_path, *words).ended(), tmp_path, alike)
 
 
 @pytest.mark.slow
-def test_of_a_real_training_the_rank_that_failed_is_named(tmp_path: Path) -> None:
+def test_the_failed_rank_of_a_real_training_is_named(tmp_path: Path) -> None:
     words = ("launch", "--device", "cpu", "--nproc-per-node", "2", str(SCRIPTS / "env_ddp.py"))
     ended = train(tmp_path, *words, env={"TOY_FAILS": "1"})
     assert ended.exit_code == 1
-    assert re.search(r"Error: rank 1 on \S+ failed with exit code 1: rank 1 fails as it was told;", ended.errors)
+    assert re.search(r"Error: rank 1 on \S+ failed with exit code 1: rank 1 fails as requested;", ended.errors)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from hosts import Hosts
 
 pytestmark = pytest.mark.hosts
 
-SCRIPTS = Path(__file__).parents[1] / "launch" / "scripts"
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
 def launched(made: Hosts, *words: str) -> tuple[int, str, str, dict[str, str]]:
@@ -29,9 +29,9 @@ def test_a_script_trains_over_two_hosts(hosts: Callable[[int], Hosts]) -> None:
     words = ("--hosts", "node0,node1", "--nproc-per-node", "1", "--env", "PYTHONWARNINGS=ignore", "scripts/env_ddp.py")
     code, output, errors, texts = launched(hosts(2), *words)
     assert code == 0, errors
-    told = re.findall(r"^rank (\d) of 2 has ([0-9a-f]{64})$", "".join(texts.values()), re.MULTILINE)
-    assert [rank for rank, _ in told] == ["0", "1"]
-    assert told[0][1] == told[1][1]
+    digests = re.findall(r"^rank (\d) of 2 has ([0-9a-f]{64})$", "".join(texts.values()), re.MULTILINE)
+    assert [rank for rank, _ in digests] == ["0", "1"]
+    assert digests[0][1] == digests[1][1]
     assert output == texts["rank0.gen0.log"]
     assert "2 processes on 2 hosts by ssh" in errors
 

@@ -30,8 +30,8 @@ def test_memory_and_storage_alone_pass_and_leave_nothing(tmp_path: Path, folder:
     statuses = {name: check["status"] for name, check in ended.report["checks"].items()}
     assert (statuses.pop("memory"), statuses.pop("storage")) == ("pass", "pass")
     assert set(statuses.values()) == {"not_asked"}
-    told = {(figure["check"], figure["name"]) for figure in ended.report["figures"]}
-    assert {("memory", "copy_gbps"), ("memory", "wrong_words"), ("storage", "write_gbps")} <= told
+    measured = {(measurement["check"], measurement["name"]) for measurement in ended.report["measurements"]}
+    assert {("memory", "copy_gbps"), ("memory", "wrong_words"), ("storage", "write_gbps")} <= measured
     assert list(folder.iterdir()) == []
 
 

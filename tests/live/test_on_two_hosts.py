@@ -17,7 +17,7 @@ _OWN = "127.0.0.1 localhost\n10.77.0.10 node0\n{} node1\n"
 
 
 def _trial(made: Hosts, second: dict[str, str]) -> dict[str, Any]:
-    """Inventory and host on both, as a launcher would start them; ``second``: what only the second one is told."""
+    """Inventory and host on both, as a launcher would start them; ``second``: variables of the second one only."""
     running = []
     for host in made:
         command = [
@@ -26,15 +26,19 @@ def _trial(made: Hosts, second: dict[str, str]) -> dict[str, Any]:
             str(host.home / "out"),
         ]
         identity = {"RANK": str(host.number), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-        identity |= {"MASTER_ADDR": made[0].address, "MASTER_PORT": "29512", "SEATRIAL_TOKEN": "of these two"}
-        told = [f"{name}={value}" for name, value in {**identity, **(second if host.number else {})}.items()]
+        identity |= {
+            "MASTER_ADDR": made[0].address,
+            "MASTER_PORT": "29512",
+            "SEATRIAL_TOKEN": "the secret of these two",
+        }
+        variables = [f"{name}={value}" for name, value in {**identity, **(second if host.number else {})}.items()]
         running.append(
             subprocess.Popen(
-                host.argv("env", *told, *command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                host.argv("env", *variables, *command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
         )
-    told_by = [process.communicate(timeout=55) for process in running]
-    report: dict[str, Any] = json.loads(told_by[0][0])
+    outputs = [process.communicate(timeout=55) for process in running]
+    report: dict[str, Any] = json.loads(outputs[0][0])
     return report
 
 
@@ -49,12 +53,12 @@ def test_two_hosts_with_different_mtus_are_otherwise_fine(hosts: Callable[[int],
     assert report["acceptance"]["status"] == "PASS", report["findings"]
     (what,) = _findings(report)
     assert "different MTUs" in what
-    told = [fact["value"] for fact in report["facts"] if fact["name"] == "host"]
-    assert [(each["mtu"], each["name"]["own"]) for each in told] == [(1500, "10.77.0.10"), (1400, "10.77.0.11")]
-    assert all(abs(each["clock"][0]) <= each["clock"][1] + 1.0 for each in told), "one machine has one clock"
+    facts = [fact["value"] for fact in report["facts"] if fact["name"] == "host"]
+    assert [(each["mtu"], each["name"]["own"]) for each in facts] == [(1500, "10.77.0.10"), (1400, "10.77.0.11")]
+    assert all(abs(each["clock"][0]) <= each["clock"][1] + 1.0 for each in facts), "one machine has one clock"
 
 
-def test_a_name_on_the_loopback_and_a_variable_without_a_way_out_are_named(hosts: Callable[[int], Hosts]) -> None:
+def test_a_loopback_name_and_a_useless_variable_are_named(hosts: Callable[[int], Hosts]) -> None:
     made = hosts(2)
     (made[1].etc / "hosts").write_text(_OWN.format("127.0.1.1"))
     report = _trial(made, {"NCCL_SOCKET_IFNAME": "lo"})
@@ -62,5 +66,5 @@ def test_a_name_on_the_loopback_and_a_variable_without_a_way_out_are_named(hosts
     found = _findings(report)
     assert sorted(found.values()) == ["fail", "warn"]
     (what,) = (what for what, severity in found.items() if severity == "fail")
-    assert "the name of node node1 resolves to 127.0.1.1" in what
+    assert "the hostname of node node1 resolves to 127.0.1.1" in what
     assert any(what.startswith("NCCL_SOCKET_IFNAME=lo on node node1 leaves no interface") for what in found)

@@ -1,4 +1,4 @@
-"""One host whose CPU is not its own in real training: its rank is named, with what was seen beside it."""
+"""One host without its whole CPU in real training: its rank is named, with the other activity on the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hosts import Host, Hosts
 from live.host_trials import HostTrial, named
 
 pytestmark = pytest.mark.hosts
-needs_two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="each host needs a core of its own")
+needs_two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="each host needs a separate core")
 
 _GROUPS = Path("/sys/fs/cgroup")
 _QUOTA = 0.25
@@ -59,7 +59,7 @@ def on_its_core(host: Host) -> Sequence[str]:
 
 
 def _trial(hosts: Hosts, before: Callable[[Host], Sequence[str]], strike: Callable[[], None]) -> dict[str, Any]:
-    """Strike when all have met: to load torch without a CPU takes long."""
+    """Strike after the rendezvous: to load torch without a CPU takes long."""
     trial = HostTrial(hosts, _PLAN, before=before)
     try:
         trial.until(lambda event: event["kind"] == "step" and event["check"] == "bootstrap")
@@ -87,7 +87,7 @@ def trial_with_a_quota(hosts: Hosts) -> dict[str, Any]:
         return _trial(hosts, before, strike)
 
 
-def trial_beside_others(hosts: Hosts) -> dict[str, Any]:
+def trial_on_a_shared_core(hosts: Hosts) -> dict[str, Any]:
     """The report of a trial of which one host has other processes on the core of the rank."""
     with contextlib.ExitStack() as stack:
 
@@ -115,7 +115,7 @@ def _about_the_starved(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @needs_two_cores
-def test_who_is_held_up_by_a_quota_is_at_fault(hosts: Callable[[int], Hosts]) -> None:
+def test_a_rank_held_up_by_a_cpu_quota_fails(hosts: Callable[[int], Hosts]) -> None:
     report = trial_with_a_quota(hosts(2))
     assert [kind for kind, _ in named(report)] == ["rank"], report["findings"]
     assert report["acceptance"]["status"] == "FAIL"
@@ -128,20 +128,20 @@ def test_who_is_held_up_by_a_quota_is_at_fault(hosts: Callable[[int], Hosts]) ->
 
 
 @needs_two_cores
-def test_whose_core_is_held_by_another_process_is_named_and_the_process_told_of(hosts: Callable[[int], Hosts]) -> None:
-    report = trial_beside_others(hosts(2))
+def test_a_rank_that_shares_its_core_gets_a_warning(hosts: Callable[[int], Hosts]) -> None:
+    report = trial_on_a_shared_core(hosts(2))
     assert named(report) == [], report["findings"]
     assert report["acceptance"]["status"] == "PASS"
     findings = _about_the_starved(report)
     assert {finding["severity"] for finding in findings} == {"warn"}
     assert any("other processes on its cores" in finding["what"] for finding in findings)
-    told = [line for finding in findings for line in finding["evidence"]]
-    assert any("others on its cores kept" in line for line in told)
-    assert any("other processes used" in line for line in told)
+    lines = [line for finding in findings for line in finding["evidence"]]
+    assert any("others on its cores kept" in line for line in lines)
+    assert any("other processes used" in line for line in lines)
 
 
 @needs_two_cores
-def test_the_clean_twin_has_nothing_to_say_of_anybody(hosts: Callable[[int], Hosts]) -> None:
+def test_the_clean_twin_names_nobody(hosts: Callable[[int], Hosts]) -> None:
     report = clean_trial(hosts(2))
     assert report["acceptance"]["status"] == "PASS", report["findings"]
     assert named(report) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 import subprocess
 import sys
@@ -30,9 +31,9 @@ def started(*command: str) -> subprocess.Popen[str]:
 
 def passed(out: Path, launchers: list[subprocess.Popen[str]]) -> None:
     """All launchers end with 0, and the one report that there is says PASS of two ranks."""
-    told = [launcher.communicate(timeout=55) for launcher in launchers]
-    assert [launcher.returncode for launcher in launchers] == [0] * len(launchers), told
-    (text,) = (json.loads(stdout) for stdout, _ in told if stdout.strip())
+    outputs = [launcher.communicate(timeout=55) for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [0] * len(launchers), outputs
+    (text,) = (json.loads(stdout) for stdout, _ in outputs if stdout.strip())
     jsonschema.validate(text, SCHEMA)
     assert text["acceptance"]["status"] == "PASS", text["findings"]
     assert text["world_size"] == 2
@@ -42,7 +43,7 @@ def passed(out: Path, launchers: list[subprocess.Popen[str]]) -> None:
 
 @pytest.fixture
 def command(request: pytest.FixtureRequest) -> list[str]:
-    """What torchrun starts: the installed package, or the file that travels."""
+    """The command that torchrun starts: the installed package, or the bundle."""
     return [str(request.getfixturevalue("pyz"))] if request.param == "pyz" else ["-m", "seatrial"]
 
 
@@ -63,7 +64,10 @@ def test_under_torchrun_rank_0_conducts(tmp_path: Path, command: list[str]) -> N
     ],
     indirect=["command"],
 )
-def test_under_torchrun_on_two_nodes(tmp_path: Path, backend: str, command: list[str]) -> None:
+def test_under_torchrun_on_two_nodes(
+    tmp_path: Path, backend: str, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEATRIAL_TOKEN", secrets.token_hex(32))
     port = free_port()
     where = (
         ["--master-addr", "127.0.0.1", "--master-port", port]

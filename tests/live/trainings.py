@@ -1,4 +1,4 @@
-"""Trainings as a person starts them, in processes of their own."""
+"""Trainings as a person starts them, in separate processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ END_S = 150
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A command that is over."""
+    """A finished command."""
 
     exit_code: int
     output: str
@@ -39,7 +39,7 @@ class Ended:
 
 
 class Training:
-    """A command that runs in a folder, with its reports in ``out``."""
+    """A command that runs in a folder and writes its reports to ``out``."""
 
     def __init__(
         self, folder: Path, *arguments: str, command: tuple[str, ...] = SEATRIAL, env: Mapping[str, str] | None = None
@@ -57,7 +57,7 @@ class Training:
         )
 
     def until(self, happened: Callable[[], Any]) -> Any:
-        """What it returns once that is true; fails when the command ends before."""
+        """Wait until ``happened()`` is true and return its value; fail if the command ends before."""
         deadline = time.monotonic() + END_S
         while time.monotonic() < deadline and self.process.poll() is None:
             if value := happened():
@@ -88,7 +88,7 @@ def train(folder: Path, *arguments: str, **options: Any) -> Ended:
 
 
 def here(folder: Path) -> tuple[str, ...]:
-    """Where reports and checkpoints of a training in that folder go."""
+    """Return the options that put reports and checkpoints into that folder."""
     return ("--out", str(folder / "reports"), "--checkpoint-dir", str(folder / "checkpoints"))
 
 

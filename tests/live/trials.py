@@ -1,4 +1,4 @@
-"""Real trials for the live tests: the command as a person types it, in a process of its own."""
+"""Real trials for the live tests: the command as a person types it, in a separate process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 
 import seatrial.report
-from seatrial.verdict.wire import Decoder
+from seatrial.protocol.wire import Decoder
 
 SCHEMA = json.loads((Path(seatrial.report.__file__).parent / "schema.json").read_text("utf-8"))
 END_S = 55
@@ -24,7 +24,7 @@ END_S = 55
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A trial that is over."""
+    """A finished trial."""
 
     exit_code: int
     report: dict[str, Any]
@@ -36,7 +36,7 @@ class Ended:
         return next(path for path in self.out.iterdir() if path.is_dir())
 
     def grave(self) -> list[dict[str, Any]]:
-        """The findings that decide."""
+        """Return the findings that decide the verdict."""
         return [finding for finding in self.report["findings"] if finding["severity"] in ("fail", "error")]
 
     def events(self) -> list[dict[str, Any]]:
@@ -44,7 +44,7 @@ class Ended:
 
 
 class Trial:
-    """A trial that runs."""
+    """A running trial."""
 
     def __init__(self, out: Path, *arguments: str, plant: Sequence[str] = (), env: Mapping[str, str] | None = None):
         self.out = out
@@ -59,7 +59,7 @@ class Trial:
         )
 
     def ended(self) -> Ended:
-        """Wait for the end, and see that the report keeps its promises and nothing is left running."""
+        """Wait for the end; assert that the report matches its schema and that no process was left running."""
         try:
             text, errors = self.process.communicate(timeout=END_S)
         except subprocess.TimeoutExpired:
@@ -75,7 +75,7 @@ class Trial:
         return Ended(exit_code=self.process.returncode, report=report, out=self.out, errors=errors)
 
     def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The first event that is wanted, as soon as the controller has kept it."""
+        """Return the first event that matches, as soon as the controller has written it."""
         deadline = time.monotonic() + END_S
         while time.monotonic() < deadline and self.process.poll() is None:
             for folder in self.out.glob("*/"):
@@ -95,7 +95,7 @@ def trial(out: Path, *arguments: str, plant: Sequence[str] = (), env: Mapping[st
 
 
 def events_in(folder: Path) -> list[dict[str, Any]]:
-    """All events that were kept in a run's folder, by the controller and by the agents."""
+    """Return all events in a run's folder, of the controller and of the agents."""
     found: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.events")):
         found.extend(Decoder().lines(path.read_bytes()))
@@ -103,7 +103,7 @@ def events_in(folder: Path) -> list[dict[str, Any]]:
 
 
 def left_running(out: Path) -> list[str]:
-    """Agents and ranks of trials that report to ``out``: they carry its folder in their environment."""
+    """Return agents and ranks of trials that report to ``out``; its path is in their environment."""
     mark = f"SEATRIAL_KEEP={out}".encode()
     left = []
     for folder in Path("/proc").glob("[0-9]*"):

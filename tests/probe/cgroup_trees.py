@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["TREES", "plant"]
-
 GIB = 1 << 30
 _UNLIMITED_V1 = 9223372036854771712
 _ID = "3f1c9a77d0e85b4a6f2d9c01e4b7a8536c2f0d1e9b8a7654f3e2d1c0b9a87654"

@@ -67,7 +67,7 @@ def test_the_tool_says_how_many(stand_in_tool: StandIn) -> None:
     ("script", "said"),
     [
         ("echo 'NVIDIA-SMI has failed'; exit 9", "nvidia-smi: exit code 9: NVIDIA-SMI has failed"),
-        ("exit 9", "nvidia-smi: exit code 9: it says nothing"),
+        ("exit 9", "nvidia-smi: exit code 9: no output"),
         ("echo 'No devices were found'", "nvidia-smi: No devices were found"),
         ("echo 'GPU 0: x'; exit 9", "nvidia-smi: exit code 9: GPU 0: x"),
         (None, "nvidia-smi: not found"),
@@ -84,8 +84,8 @@ def test_devices_on_the_bus_that_the_driver_does_not_show_are_a_problem(
     found = count_accelerators({}, sysfs=_sysfs(tmp_path, *[(NVIDIA, "0x030200")] * 4, (NVIDIA, "0x068000")))
     assert (found.count, found.vendor) == (0, "")
     assert found.problem == (
-        f"4 NVIDIA devices are on the PCI bus, but the driver shows none ({said}); load the driver, or say --device"
-        " cpu to try the CPUs alone."
+        f"4 NVIDIA devices are on the PCI bus, but the driver shows none ({said}); load the driver, or use --device"
+        " cpu to test the CPUs only."
     )
 
 
@@ -128,13 +128,13 @@ def test_the_devices_of_amd_are_the_nodes_with_simd_units(stand_in_tool: StandIn
 
 
 @pytest.mark.parametrize("can_be_killed", [True, False])
-def test_a_tool_that_does_not_answer_holds_nobody_up(
+def test_a_tool_that_does_not_answer_is_given_up(
     stand_in_tool: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_be_killed: bool
 ) -> None:
     pid_file = tmp_path / "pid"
     stand_in_tool(f"trap '' TERM; echo $$ > {pid_file}; echo 'GPU 0: x'; exec sleep 600")
     monkeypatch.setattr("seatrial.probe.accelerators._TOOL_TIMEOUT_S", 1.0)
-    monkeypatch.setattr("seatrial.probe.accelerators._KILL_TIMEOUT_S", 2.0 if can_be_killed else 0.1)
+    monkeypatch.setattr("seatrial.util.tool._KILL_TIMEOUT_S", 2.0 if can_be_killed else 0.1)
     if not can_be_killed:  # as in state D: the signal is sent, and nothing comes of it
         monkeypatch.setattr(os, "killpg", lambda pid, number: None)
     found = count_accelerators({}, sysfs=tmp_path)

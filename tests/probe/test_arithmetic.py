@@ -1,4 +1,4 @@
-"""What may be compared bit by bit: each thing that decides bits makes another text, and nothing else does."""
+"""The fingerprint of everything that decides bits: each part changes it, and nothing else does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _machine(
     return root
 
 
-def test_each_thing_that_decides_bits_is_told_apart(tmp_path: Path) -> None:
+def test_everything_that_decides_bits_changes_the_fingerprint(tmp_path: Path) -> None:
     settings = {"MKL_CBWR": "AVX2", "HOME": "/root"}
     plain = arithmetic(2, root=_machine(tmp_path / "plain"), environ=settings)
     assert plain.startswith("units 2, cpu ")
@@ -45,11 +45,11 @@ def test_each_thing_that_decides_bits_is_told_apart(tmp_path: Path) -> None:
         "size": _machine(tmp_path / "size", libraries={"libtorch_cpu.so": 9, "libgomp.so.1": 4}),
         "another": _machine(tmp_path / "another", libraries={"libtorch_cpu.so": 8, "libiomp5.so": 4}),
     }
-    told = {name: arithmetic(2, root=root, environ=settings) for name, root in others.items()}
-    told["units"] = arithmetic(1, root=tmp_path / "plain", environ=settings)
-    told["settings"] = arithmetic(2, root=tmp_path / "plain", environ={})
-    told["plain"] = plain
-    assert len(set(told.values())) == len(told)
+    fingerprints = {name: arithmetic(2, root=root, environ=settings) for name, root in others.items()}
+    fingerprints["units"] = arithmetic(1, root=tmp_path / "plain", environ=settings)
+    fingerprints["settings"] = arithmetic(2, root=tmp_path / "plain", environ={})
+    fingerprints["plain"] = plain
+    assert len(set(fingerprints.values())) == len(fingerprints)
 
 
 def test_what_decides_no_bits_does_not_count(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_what_decides_no_bits_does_not_count(tmp_path: Path) -> None:
     assert arithmetic(2, root=root, environ={"RANK": "3", "OMP_PLACES": "cores"}) == plain
 
 
-def test_where_nothing_can_be_read_it_is_told_all_the_same(tmp_path: Path) -> None:
+def test_unreadable_sources_still_give_a_fingerprint(tmp_path: Path) -> None:
     assert arithmetic(1, root=tmp_path, environ={}).startswith("units 1, cpu ")
     root = _machine(tmp_path / "gone")
     there = arithmetic(1, root=root, environ={})

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from probe.cgroup_trees import TREES, plant
 
-from seatrial.probe.cgroup import read_cgroup, throttled_s
+from seatrial.agent.oom_watch import OomWatch
+from seatrial.probe.cgroup import oom_kills, read_cgroup, throttled_s
 
 GIB = 1 << 30
 
@@ -48,7 +49,7 @@ def test_a_group_that_is_mounted_nowhere_has_no_limits(tmp_path: Path) -> None:
     assert (found.path, found.memory_limit_bytes, found.quota_cores) == ("/a", None, None)
 
 
-def test_a_path_that_is_mounted_under_another_group_is_read_relative_to_it(tmp_path: Path) -> None:
+def test_a_path_under_a_mounted_group_is_read_relative_to_it(tmp_path: Path) -> None:
     mount = "30 25 0:26 /a /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
     tree = {"proc/self/cgroup": "0::/a/b\n", "proc/self/mountinfo": mount, "sys/fs/cgroup/b/memory.max": "5\n"}
     found = read_cgroup(plant(tmp_path, {**tree, "sys/fs/cgroup/memory.max": "7\n", "sys/fs/cgroup/b/cpu.max": "x\n"}))
@@ -64,7 +65,7 @@ def test_a_group_that_is_not_to_be_seen_is_that_of_the_mount(tmp_path: Path) -> 
     assert found.memory_limit_bytes == 7
 
 
-def test_where_a_hierarchy_is_mounted_twice_the_one_that_shows_more_counts(tmp_path: Path) -> None:
+def test_of_two_mounts_of_a_hierarchy_the_larger_counts(tmp_path: Path) -> None:
     mounts = "1 0 0:26 /x /run/own rw - cgroup2 c rw\n2 0 0:26 / /sys/fs/cgroup rw - cgroup2 c rw\n"
     tree = {"proc/self/cgroup": "0::/x/y\n", "proc/self/mountinfo": mounts}
     tree |= {"run/own/y/memory.max": "9\n", "sys/fs/cgroup/x/y/memory.max": "9\n", "sys/fs/cgroup/memory.max": "3\n"}
@@ -73,7 +74,7 @@ def test_where_a_hierarchy_is_mounted_twice_the_one_that_shows_more_counts(tmp_p
     assert found.memory_limit_bytes == 3
 
 
-def test_the_longest_time_that_a_quota_of_ours_or_above_stopped_us_is_told(tmp_path: Path) -> None:
+def test_the_longest_throttling_of_our_group_or_above_counts(tmp_path: Path) -> None:
     v2 = {"proc/self/cgroup": "0::/a/b\n", "proc/self/mountinfo": "1 0 0:26 / /sys/fs/cgroup rw - cgroup2 c rw\n"}
     stat = "usage_usec 9000000\nnr_periods 4\nnr_throttled 3\nthrottled_usec"
     v2 |= {"sys/fs/cgroup/a/cpu.stat": f"{stat} 2500000\n", "sys/fs/cgroup/a/b/cpu.stat": f"{stat} 1000000\n"}
@@ -87,3 +88,25 @@ def test_the_longest_time_that_a_quota_of_ours_or_above_stopped_us_is_told(tmp_p
 def test_this_process_is_in_some_group() -> None:
     found = read_cgroup()
     assert found is None or found.path.startswith("/")
+
+
+@pytest.mark.parametrize(
+    ("tree", "name", "text"),
+    [
+        ("docker v1", "sys/fs/cgroup/memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"),
+        ("docker v2", "sys/fs/cgroup/memory.events", "low 0\nhigh 0\nmax 9\noom 2\noom_kill {}\noom_group_kill 0\n"),
+    ],
+)
+def test_kills_for_want_of_memory_are_counted_once(tmp_path: Path, tree: str, name: str, text: str) -> None:
+    plant(tmp_path, {**TREES[tree], name: text.format(3)})
+    assert oom_kills(tmp_path) == 3
+    watch = OomWatch(tmp_path)
+    assert not watch.take()
+    (tmp_path / name).write_text(text.format(5))
+    assert [watch.take() for _ in range(3)] == [True, True, False]
+    assert watch.limit_bytes() == {"docker v1": 4 * GIB, "docker v2": 2 * GIB}[tree]
+
+
+def test_where_nothing_counts_kills_none_is_claimed(tmp_path: Path) -> None:
+    assert oom_kills(plant(tmp_path, TREES["docker v1"])) is None
+    assert not OomWatch(tmp_path).take()

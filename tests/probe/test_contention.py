@@ -1,4 +1,4 @@
-"""What keeps a process from its cores and its GPU: the kernel's counters of this very one, and gauges made by hand."""
+"""Contention: the kernel's counters of this process, and gauges made by hand."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="th
 
 
 def test_what_this_process_used_and_its_cores_did_is_counted() -> None:
-    seen = Contention(None)
+    contention = Contention(None)
     until = time.process_time() + 0.05
     while time.process_time() < until:
         pass
-    with seen:
-        told = seen.so_far()
-    assert {"wall_s", "cpu_s", "waited_s", "busy_s", "steal_s", "major_faults"} <= told.keys() <= counters().keys()
-    assert told["cpu_s"] >= 0.05
-    assert told["wall_s"] > 0
-    assert all(value >= 0 for value in told.values())
+    with contention:
+        changes = contention.so_far()
+    assert {"wall_s", "cpu_s", "waited_s", "busy_s", "steal_s", "major_faults"} <= changes.keys() <= counters().keys()
+    assert changes["cpu_s"] >= 0.05
+    assert changes["wall_s"] > 0
+    assert all(value >= 0 for value in changes.values())
 
 
 def test_a_counter_that_was_not_there_before_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seatrial.probe.contention.counters", lambda: {"wall_s": 0.0, "of another kernel": 1.0})
-    seen = Contention(None)
+    contention = Contention(None)
     monkeypatch.setattr("seatrial.probe.contention.counters", counters)
-    assert seen.so_far().keys() == {"wall_s"}
+    assert contention.so_far().keys() == {"wall_s"}
 
 
 def read_to_the_end(*readings: dict[str, float]) -> dict[str, float]:
@@ -44,27 +44,27 @@ def read_to_the_end(*readings: dict[str, float]) -> dict[str, float]:
         all_read.set()
         return {}
 
-    seen = Contention(gauges)
-    with seen:
+    contention = Contention(gauges)
+    with contention:
         assert all_read.wait(10.0)
-    return {name: value for name, value in seen.so_far().items() if name.startswith("gpu_")}
+    return {name: value for name, value in contention.so_far().items() if name.startswith("gpu_")}
 
 
-def test_of_a_gpu_the_usual_clock_the_most_of_the_rest_and_how_often_it_was_held_down() -> None:
-    told = read_to_the_end(
+def test_gpu_samples_give_median_clock_maxima_and_reason_shares() -> None:
+    changes = read_to_the_end(
         {"gpu_mhz": 1980.0, "gpu_celsius": 50.0, "gpu_limit_w": 700.0, "reasons": 0x0},
         {"gpu_mhz": 1200.0, "gpu_celsius": 88.0, "gpu_limit_w": 700.0, "reasons": 0x40 | 0x8},
         {"gpu_mhz": 1215.0, "gpu_celsius": 70.0, "gpu_limit_w": 700.0, "reasons": 0x40 | 0x1000},
         {"gpu_mhz": 1200.0, "gpu_celsius": 70.0, "gpu_limit_w": 700.0, "reasons": 0x4},
     )
-    assert told.pop("gpu_mhz") == pytest.approx(1215)
-    assert (told.pop("gpu_celsius"), told.pop("gpu_limit_w")) == (88, 700)
-    assert told == {**dict.fromkeys(REASONS.values(), 0), "gpu_hw_thermal": 0.5, "gpu_hw_slowdown": 0.25} | {
+    assert changes.pop("gpu_mhz") == pytest.approx(1215)
+    assert (changes.pop("gpu_celsius"), changes.pop("gpu_limit_w")) == (88, 700)
+    assert changes == {**dict.fromkeys(REASONS.values(), 0), "gpu_hw_thermal": 0.5, "gpu_hw_slowdown": 0.25} | {
         "gpu_power_cap": 0.25
     }
 
 
-def test_an_idle_gpu_whose_clock_sinks_tells_nothing() -> None:
+def test_an_idle_gpu_gives_no_sample() -> None:
     assert read_to_the_end({"gpu_mhz": 210.0, "reasons": 0x1}, {"gpu_celsius": 40.0}) == {}
 
 
@@ -75,21 +75,21 @@ def test_readings_add_up_over_several_times() -> None:
         asked.release()
         return {"gpu_mhz": 1000.0, "gpu_processes": 2.0}
 
-    seen = Contention(gauges)
+    contention = Contention(gauges)
     for _ in range(2):
-        with seen:
+        with contention:
             assert asked.acquire(timeout=10.0)
     before = threading.active_count()
-    told = seen.so_far()
-    assert {name: value for name, value in told.items() if name.startswith("gpu_")} == {
+    changes = contention.so_far()
+    assert {name: value for name, value in changes.items() if name.startswith("gpu_")} == {
         "gpu_mhz": 1000,
         "gpu_processes": 2,
-    }, "why its clock is not higher was never told"
+    }, "the reasons that limit its clock are not known"
     assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("wait_s", [30.0])
-def test_a_driver_that_does_not_answer_holds_nobody_up(wait_s: float) -> None:
+def test_a_driver_that_does_not_answer_delays_nothing(wait_s: float) -> None:
     asked, never = threading.Event(), threading.Event()
 
     def gauges() -> dict[str, float]:
@@ -98,9 +98,9 @@ def test_a_driver_that_does_not_answer_holds_nobody_up(wait_s: float) -> None:
         return {}
 
     started = time.monotonic()
-    seen = Contention(gauges)
-    with seen:
+    contention = Contention(gauges)
+    with contention:
         assert asked.wait(10.0)
-    assert "gpu_mhz" not in seen.so_far()
+    assert "gpu_mhz" not in contention.so_far()
     assert time.monotonic() - started < wait_s
     never.set()

@@ -47,7 +47,7 @@ def test_half_a_core_is_one_core(tmp_path: Path) -> None:
     assert usable_cores(plant(tmp_path, TREES["kubernetes v1"])) == 1
 
 
-def test_our_own_mask_is_told_in_ranges() -> None:
+def test_the_affinity_mask_is_given_in_ranges() -> None:
     text = affinity()
     assert text is not None
     assert cores_in(text) == os.sched_getaffinity(0)
@@ -58,8 +58,8 @@ def test_ranges_say_what_they_were_made_of(cores: frozenset[int]) -> None:
     assert cores_in(_ranges(sorted(cores))) == cores
 
 
-def test_a_cpu_without_a_name_is_told_by_its_machine(tmp_path: Path) -> None:
-    told = plant(tmp_path, {"proc/cpuinfo": "processor : 0\nmodel name\t: A CPU @ 2 GHz\n"})
-    assert cpu_model(told) == "A CPU @ 2 GHz"
+def test_a_cpu_without_a_name_has_its_machine_type(tmp_path: Path) -> None:
+    root = plant(tmp_path, {"proc/cpuinfo": "processor : 0\nmodel name\t: A CPU @ 2 GHz\n"})
+    assert cpu_model(root) == "A CPU @ 2 GHz"
     assert cpu_model(plant(tmp_path, {"proc/cpuinfo": "CPU part : 0xd4f\n"}))
     assert cpu_model(tmp_path / "nowhere")

@@ -5,104 +5,76 @@ The double is called as the library is, by C's rules; nothing here was said by a
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
-from typing import Any
 
 import pytest
+from devices import nvml_double
+from devices.nvml_double import h100
 
 from seatrial.probe import gpu_gauges
-from seatrial.probe.gpu_gauges import nvml_gauges, open_gauges
+from seatrial.probe.gpu_gauges import REASONS, open_gauges
 
-_HANDLE = 0x7FFF00001234
-_UNKNOWN, _NOT_SUPPORTED = 6, 3
-
-
-class NvmlDouble:
-    """One GPU, known by its UUID and its place, as functions of C."""
-
-    def __init__(self, **without: int) -> None:
-        """``without``: a function's name, and the code that it returns instead."""
-        self._kept: list[Any] = []
-        text, number = ctypes.c_char_p, ctypes.c_uint
-        wide, place, pointer = ctypes.POINTER(ctypes.c_ulonglong), ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
-        narrow = ctypes.POINTER(number)
-
-        def find(*names: bytes) -> Any:
-            def found(name: bytes, device: Any) -> int:
-                device[0] = _HANDLE
-                return 0 if name in names else _UNKNOWN
-
-            return found
-
-        def put(value: int, *asked: int, code: int = 0) -> Any:
-            """Writes the value where the last pointer leads, for the right device and question."""
-
-            def told(device: int, *others: Any) -> int:
-                assert device == _HANDLE
-                which = [other for other in others if isinstance(other, int)]
-                assert which == list(asked)
-                next(other for other in others if other is not None and not isinstance(other, int))[0] = value
-                return code
-
-            return told
-
-        functions: dict[str, tuple[list[Any], Any]] = {
-            "nvmlInit_v2": ([], lambda: 0),
-            "nvmlDeviceGetHandleByUUID": ([text, place], find(b"GPU-1b2c")),
-            "nvmlDeviceGetHandleByPciBusId_v2": ([text, place], find(b"0000:65:00.0")),
-            "nvmlDeviceGetClockInfo": ([pointer, number, narrow], put(1980, 1)),
-            "nvmlDeviceGetTemperature": ([pointer, number, narrow], put(61, 0)),
-            "nvmlDeviceGetEnforcedPowerLimit": ([pointer, narrow], put(700_000)),
-            "nvmlDeviceGetComputeRunningProcesses_v3": ([pointer, narrow, pointer], put(3, code=7)),
-            "nvmlDeviceGetCurrentClocksThrottleReasons": ([pointer, wide], put(0x44)),
-        }
-        for name, (arguments, function) in functions.items():
-            answer = (lambda code: lambda *_: code)(without[name]) if name in without else function
-            callback = ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(answer)
-            self._kept.append(callback)
-            # As a library's function is called: nothing says here what its arguments are.
-            address = ctypes.cast(callback, ctypes.c_void_p).value
-            assert address is not None
-            setattr(self, name, ctypes.CFUNCTYPE(ctypes.c_int)(address))
+WHOLE = {"gpu_mhz": 1980, "gpu_celsius": 61, "gpu_limit_w": 700, "gpu_processes": 3, "reasons": 0x144}
+BUSY = h100(
+    0,
+    nvmlDeviceGetUUID="GPU-1b2c",
+    bus="00000000:65:00.0",
+    nvmlDeviceGetClockInfo__1=1980,
+    nvmlDeviceGetTemperature__0=61,
+    nvmlDeviceGetCurrentClocksEventReasons=0x144,
+    processes="11 12 13",
+)
 
 
-WHOLE = {"gpu_mhz": 1980, "gpu_celsius": 61, "gpu_limit_w": 700, "gpu_processes": 3, "reasons": 0x44}
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return nvml_double.build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def answers(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(gpu_gauges, "LIBRARY", str(library))
+    monkeypatch.setenv(nvml_double.VARIABLE, str(tmp_path / "answers"))
+    nvml_double.write(tmp_path / "answers", [h100(1), BUSY])
+    return tmp_path / "answers"
 
 
 @pytest.mark.parametrize("identity", ["1b2c", "GPU-1b2c", "0000:65:00"])
-def test_each_gauge_of_nvidia_by_uuid_or_place(identity: str) -> None:
-    read = nvml_gauges(NvmlDouble(), identity)
+def test_each_gauge_of_nvidia_by_uuid_or_place(identity: str, answers: Path) -> None:
+    read = open_gauges("nvidia", identity, "")
     assert read is not None
     assert read() == WHOLE
 
 
 @pytest.mark.parametrize(
-    ("function", "gauge"),
+    ("key", "gauge"),
     [
-        ("nvmlDeviceGetClockInfo", "gpu_mhz"),
+        ("nvmlDeviceGetClockInfo.1", "gpu_mhz"),
         ("nvmlDeviceGetEnforcedPowerLimit", "gpu_limit_w"),
-        ("nvmlDeviceGetComputeRunningProcesses_v3", "gpu_processes"),
-        ("nvmlDeviceGetCurrentClocksThrottleReasons", "reasons"),
+        ("processes", "gpu_processes"),
+        ("nvmlDeviceGetCurrentClocksEventReasons", "reasons"),
     ],
 )
-def test_what_a_gpu_does_not_support_or_a_driver_does_not_know_is_left_out(function: str, gauge: str) -> None:
-    library = NvmlDouble(**{function: _NOT_SUPPORTED})
-    for _ in range(2):
-        read = nvml_gauges(library, "1b2c")
-        assert read is not None
-        assert read() == {name: value for name, value in WHOLE.items() if name != gauge}
-        library = NvmlDouble()
-        delattr(library, function)
+def test_unsupported_gauges_are_left_out(key: str, gauge: str, answers: Path) -> None:
+    read = open_gauges("nvidia", "1b2c", "")
+    assert read is not None
+    nvml_double.write(answers, [h100(1), {**BUSY, key: "!3"}])
+    assert read() == {name: value for name, value in WHOLE.items() if name != gauge}
 
 
-@pytest.mark.parametrize("library", [NvmlDouble(nvmlInit_v2=9), NvmlDouble()])
-def test_without_a_driver_or_that_gpu_there_are_no_gauges(library: NvmlDouble) -> None:
-    assert nvml_gauges(library, "another") is None
+def test_each_bit_of_the_reasons_exists() -> None:
+    # nvml.h, nvmlClocksEventReason*: 0x200 and 0x400 are none, and 0x100 is the clock of a display.
+    assert list(REASONS) == [0x2, 0x4, 0x8, 0x10, 0x20, 0x40, 0x80, 0x100]
+
+
+def test_without_a_driver_or_that_gpu_there_are_no_gauges(answers: Path) -> None:
+    assert open_gauges("nvidia", "another", "") is None
+    nvml_double.write(answers, [BUSY], nvmlInit_v2="!9")
+    assert open_gauges("nvidia", "1b2c", "") is None
 
 
 def test_without_the_library_there_are_no_gauges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_gauges, "_LIBRARY", "libno-such-library.so.1")
+    monkeypatch.setattr(gpu_gauges, "LIBRARY", "libno-such-library.so.1")
     assert open_gauges("nvidia", "1b2c", "") is None
     assert open_gauges("cpu", "", "") is None
 

@@ -34,7 +34,7 @@ def test_memory_by_meminfo(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MemTotal: 5 kB\n", "MemTotal:\nMemAvailable: 3 kB\n", "MemTotal: x kB\n"])
-def test_memory_that_is_not_told_is_not_known(tmp_path: Path, text: str) -> None:
+def test_missing_memory_values_are_unknown(tmp_path: Path, text: str) -> None:
     assert host.memory(plant(tmp_path, {"proc/meminfo": text})) is None
     assert host.memory(tmp_path / "nowhere") is None
 
@@ -56,16 +56,18 @@ def test_a_control_group_may_leave_less_memory_than_the_host_has(
     assert host.memory_available(plant(tmp_path, {**TREES[tree], "proc/meminfo": meminfo})) == left
 
 
-def test_memory_of_a_host_that_tells_nothing_is_not_known(tmp_path: Path) -> None:
+def test_memory_of_an_unreadable_host_is_unknown(tmp_path: Path) -> None:
     assert host.memory_available(tmp_path) is None
     assert host.memory_available(plant(tmp_path, TREES["docker v2"])) == 3 << 29
 
 
 def test_limits_are_those_of_this_process() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert host.limit("nofile") == host.Limit(soft=soft, hard=hard)
-    locked = host.limit("memlock")
-    assert (locked.soft is None) == (resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == resource.RLIM_INFINITY)
+    for found, number in (
+        (host.soft_limit("nofile"), resource.RLIMIT_NOFILE),
+        (host.soft_limit("memlock"), resource.RLIMIT_MEMLOCK),
+    ):
+        soft, _ = resource.getrlimit(number)
+        assert found == (None if soft == resource.RLIM_INFINITY else soft)
 
 
 @pytest.mark.parametrize(("kind", "version"), [("closed", "535.129.03"), ("open", "570.86.15")])
@@ -108,7 +110,7 @@ def test_processes_of_one_machine_share_its_identity(tmp_path: Path) -> None:
         ("", False),
     ],
 )
-def test_who_may_lock_any_memory_has_no_limit(tmp_path: Path, status: str, any_memory: bool) -> None:
+def test_a_process_with_ipc_lock_has_no_limit(tmp_path: Path, status: str, any_memory: bool) -> None:
     assert host.can_lock_any_memory(plant(tmp_path, {"proc/self/status": status})) == any_memory
     assert not host.can_lock_any_memory(tmp_path / "nowhere")
 
@@ -127,7 +129,7 @@ def test_who_may_lock_any_memory_has_no_limit(tmp_path: Path, status: str, any_m
     ],
 )
 def test_the_environment_by_the_control_group(tmp_path: Path, tree: str, found: str) -> None:
-    assert host.environment({}, plant(tmp_path, TREES[tree])) == found
+    assert host.detect_runtime({}, plant(tmp_path, TREES[tree])) == found
 
 
 @pytest.mark.parametrize(
@@ -144,4 +146,4 @@ def test_the_environment_by_the_control_group(tmp_path: Path, tree: str, found: 
 def test_the_environment_by_what_it_leaves(
     tmp_path: Path, environ: dict[str, str], files: tuple[str, ...], found: str
 ) -> None:
-    assert host.environment(environ, plant(tmp_path, dict.fromkeys(files, ""))) == found
+    assert host.detect_runtime(environ, plant(tmp_path, dict.fromkeys(files, ""))) == found

@@ -1,4 +1,4 @@
-"""What a name resolves to, in bounded time."""
+"""Addresses of a host name, in bounded time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _where(address: str) -> tuple[Any, ...]:
     return (address, 0, 0, 0) if ":" in address else (address, 0)
 
 
-def test_the_first_address_of_our_own_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_own_address_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", _answers("192.0.2.77", "127.0.0.1", "127.0.0.2", "127.0.0.1"))
     found = resolve("n0", 5.0)
     assert found.addresses == ("192.0.2.77", "127.0.0.1", "127.0.0.2")
@@ -34,7 +34,7 @@ def test_addresses_of_others_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["no-such-host.invalid", "a" * 70, "a..b", ""])
-def test_a_name_that_nobody_knows_has_no_address(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_name_has_no_address(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name.endswith("invalid"):  # no name server is to be asked
 
         def unknown(*arguments: Any, **options: Any) -> None:
@@ -46,7 +46,7 @@ def test_a_name_that_nobody_knows_has_no_address(name: str, monkeypatch: pytest.
     assert found.addresses == () or name == ""
 
 
-def test_a_resolver_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resolver_that_hangs_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     release, ended = threading.Event(), threading.Event()
 
     def hang(*arguments: Any, **options: Any) -> list[Any]:

@@ -63,7 +63,7 @@ def test_interfaces_with_mtu_and_state(recorded: Path) -> None:
     assert [each.usable for each in interfaces(recorded) or ()] == [True, False, True]
 
 
-def test_what_an_interface_does_not_tell_is_not_known(tmp_path: Path) -> None:
+def test_missing_interface_values_are_unknown(tmp_path: Path) -> None:
     assert interfaces(tmp_path) is None
     plant(tmp_path, {"proc/net/dev": "a\nb\n  tun0: 1 2\n"})
     assert interfaces(tmp_path) == (Interface(name="tun0", mtu=None, state="unknown", loopback=False),)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from seatrial.probe.process import look, wchan
+from seatrial.probe.process import read_process, wchan
 
 
 @pytest.fixture
@@ -27,15 +27,15 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 def _wait_for(pid: int, state: str) -> None:
     give_up = time.monotonic() + 10
-    while (seen := look(pid)) is None or seen.state != state:
+    while (seen := read_process(pid)) is None or seen.state != state:
         assert time.monotonic() < give_up, seen
         time.sleep(0.005)
 
 
 def test_we_ourselves_run_and_use_cpu_time() -> None:
-    before = look(os.getpid())
+    before = read_process(os.getpid())
     assert before is not None
-    while (now := look(os.getpid())) is None or now.cpu_s < before.cpu_s + 0.02:
+    while (now := read_process(os.getpid())) is None or now.cpu_s < before.cpu_s + 0.02:
         pass
     assert now.state == "R"
     assert now.cpu_s == pytest.approx(time.process_time(), abs=0.2)
@@ -48,7 +48,7 @@ def test_a_child_sleeps_stops_and_goes(child: subprocess.Popen[bytes]) -> None:
     child.kill()
     _wait_for(child.pid, "Z")
     child.wait()
-    assert look(child.pid) is None
+    assert read_process(child.pid) is None
     assert wchan(child.pid) == ""
 
 

@@ -1,4 +1,4 @@
-"""What the kernel counts on connections of this process, by a real one over the loopback."""
+"""The kernel's counters of TCP connections, with a real connection over the loopback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LARGEST = 65_536
 """No segment is larger."""
 
 
-def test_what_a_connection_sent_is_counted_while_it_is_open_and_it_stays_open() -> None:
+def test_an_open_connection_is_counted_and_stays_open() -> None:
     before, again_before = tcp.segments()
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = socket.create_connection(server.getsockname())

@@ -1,4 +1,4 @@
-"""Which torch an interpreter would import, with hand-made installations."""
+"""The torch that an interpreter would import, with hand-made installations."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_torch_that_is_too_old_or_unknown_is_refused(
     assert words in str(refused.value)
 
 
-def test_no_torch_and_no_seatrial_are_told_apart(tmp_path: Path, bare_python: str) -> None:
+def test_missing_torch_and_missing_seatrial_are_different_errors(tmp_path: Path, bare_python: str) -> None:
     with pytest.raises(RequestError, match="torch is not installed"):
         find_torch(bare_python)
     _install(tmp_path, torch="__version__ = '2.13.0'\n", seatrial=False)
@@ -94,9 +94,7 @@ def test_what_is_no_python_is_refused_with_its_name(python: str) -> None:
         find_torch(python)
 
 
-def test_a_folder_named_torch_where_the_user_stands_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torch_folder_in_the_working_folder_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _install(tmp_path, torch="__version__ = '1.0'\n")
     monkeypatch.chdir(tmp_path)
     assert find_torch(sys.executable).version != "1.0"

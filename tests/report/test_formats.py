@@ -1,4 +1,4 @@
-"""All formats of the report, for every trial that the tests know: valid, whole and harmless."""
+"""All formats of the report, for every trial of event_streams.py: valid, complete and harmless."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ import jsonschema
 import pytest
 from event_streams import RUN, SCENES, Stream, healthy
 from fake_checks import a_plan, fake_load
+from live.trials import SCHEMA
 
-from seatrial.conductor.conclude import Conclusion, conclude
+from seatrial.evidence.findings import Culprit, Finding
+from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.plan.model import Setting
 from seatrial.report.console import lines, print_lines
-from seatrial.report.document import document, schema, to_text
-from seatrial.report.html import html, plan_value
-from seatrial.report.junit import junit
+from seatrial.report.document import document, to_text
+from seatrial.report.formats.html import text as html
+from seatrial.report.formats.junit import text as junit
+from seatrial.report.summary import sentence
+from seatrial.report.view import View, height, wrapped
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\nFINAL ACCEPTANCE: PASS\u202e"
-VALIDATOR = jsonschema.Draft202012Validator(schema())
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 def concluded(stream: Stream) -> Conclusion:
@@ -32,10 +36,10 @@ def concluded(stream: Stream) -> Conclusion:
 
 
 def hostile(value: Any) -> Any:
-    """The same event with every text of a rank or host replaced."""
+    """Return the event with every text of a rank or host replaced."""
     if isinstance(value, dict):
-        own = ("kind", "run", "src", "check", "stage", "how", "outcome", "cause", "better", "severity", "device_type")
-        return {key: entry if key in own else hostile(entry) for key, entry in value.items()}
+        fixed = ("kind", "run", "src", "check", "stage", "how", "outcome", "cause", "better", "severity", "device_type")
+        return {key: entry if key in fixed else hostile(entry) for key, entry in value.items()}
     if isinstance(value, list):
         return [hostile(entry) for entry in value]
     return HOSTILE if isinstance(value, str) else value
@@ -62,11 +66,11 @@ class Page(HTMLParser):
 
 
 def check_all(conclusion: Conclusion) -> None:
-    found = document(conclusion)
-    VALIDATOR.validate(found)
-    text = to_text(found)
+    report = document(conclusion)
+    VALIDATOR.validate(report)
+    text = to_text(report)
     assert text.isascii()
-    assert json.loads(text) == found
+    assert json.loads(text) == report
     page = Page()
     page.feed(html(conclusion))
     assert page.open == []
@@ -76,15 +80,15 @@ def check_all(conclusion: Conclusion) -> None:
 
 
 def test_the_schema_is_a_schema() -> None:
-    jsonschema.Draft202012Validator.check_schema(schema())
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
 @pytest.mark.parametrize("scene", sorted(SCENES))
 def test_every_format_of_every_trial(scene: str) -> None:
     stream = SCENES[scene]()
     check_all(concluded(stream))
-    for kept in (0, 1, 5, len(stream.events) // 2):
-        check_all(conclude(stream.events[:kept], load=fake_load))
+    for count in (0, 1, 5, len(stream.events) // 2):
+        check_all(conclude(stream.events[:count], load=fake_load))
 
 
 @pytest.mark.parametrize("scene", sorted(SCENES))
@@ -102,30 +106,30 @@ def test_hostile_words_are_only_words(scene: str) -> None:
     assert sum(line.startswith("FINAL ACCEPTANCE") for line in lines(conclusion)) == 1
 
 
-def test_the_schema_refuses_what_is_not_told() -> None:
-    found = document(concluded(healthy()))
-    for key in list(found):
+def test_the_schema_refuses_missing_and_extra_keys() -> None:
+    report = document(concluded(healthy()))
+    for key in list(report):
         with pytest.raises(jsonschema.ValidationError):
-            VALIDATOR.validate({name: value for name, value in found.items() if name != key})
+            VALIDATOR.validate({name: value for name, value in report.items() if name != key})
     with pytest.raises(jsonschema.ValidationError):
-        VALIDATOR.validate({**found, "surprise": 1})
+        VALIDATOR.validate({**report, "surprise": 1})
     with pytest.raises(jsonschema.ValidationError):
-        VALIDATOR.validate({**found, "missing": ["the end of conductor"]})
+        VALIDATOR.validate({**report, "missing": ["the `end` event of conductor is missing"]})
 
 
-def test_the_document_has_what_the_first_users_know() -> None:
-    found = document(concluded(healthy()))
-    assert found["test_timestamp"] == "2026-01-02 02:57:25"
-    assert (found["world_size"], found["status"], found["exit_code"]) == (2, "success", 0)
-    assert found["acceptance"]["status"] == "PASS"
-    assert found["acceptance"]["summary"] == [
+def test_the_document_has_the_keys_of_the_first_users() -> None:
+    report = document(concluded(healthy()))
+    assert report["test_timestamp"] == "2026-01-02 02:57:25"
+    assert (report["world_size"], report["status"], report["exit_code"]) == (2, "success", 0)
+    assert report["acceptance"]["status"] == "PASS"
+    assert report["acceptance"]["summary"] == [
         "GPU Available: NO (CPU trial)",
         "Communication (gloo): PASS",
         "Training Status: PASS",
     ]
-    assert found["validation"]["checks"] == {"compute": "pass", "bootstrap": "pass", "collectives": "pass"}
-    assert found["performance"]["main_figures"][0]["value"] == 2.0
-    assert found["run_id"] == RUN
+    assert report["validation"]["checks"] == {"compute": "pass", "bootstrap": "pass", "collectives": "pass"}
+    assert report["performance"]["main_measurements"][0]["value"] == 2.0
+    assert report["run_id"] == RUN
 
 
 @pytest.mark.parametrize(
@@ -136,28 +140,34 @@ def test_the_status_in_one_word(scene: str, status: str) -> None:
     assert document(concluded(SCENES[scene]()))["status"] == status
 
 
-def test_numbers_that_are_none_are_told_as_words() -> None:
+def test_numbers_that_are_not_finite_are_words() -> None:
     stream = Stream(plan=a_plan(("compute",)))
     stream.begin("compute")
     for rank in stream.alive:
-        stream.tell("compute", rank, "nan")  # type: ignore[arg-type]  # as the wire tells it
+        stream.measure("compute", rank, "nan")  # type: ignore[arg-type]  # as on the wire
         stream.done(rank)
     stream.step_end()
     conclusion = concluded(stream.close())
     check_all(conclusion)
-    assert document(conclusion)["figures"][0]["value"] == "nan"
+    assert document(conclusion)["measurements"][0]["value"] == "nan"
     assert conclusion.verdict.status == "FAIL"
 
 
-def gpu(conclusion_of: Stream) -> Stream:
-    for event in conclusion_of.events:
+def gpu(stream: Stream) -> Stream:
+    for event in stream.events:
         if event["kind"] == "rank":
             event.update(device="NVIDIA H200", device_type="cuda", backend="nccl")
-    return conclusion_of
+    return stream
+
+
+def banner_of(shown: list[str]) -> list[str]:
+    """Return the lines from the first rule to the second one."""
+    begin = shown.index("=" * 50)
+    return shown[begin : shown.index("=" * 50, begin + 1) + 1]
 
 
 def test_the_banner_of_a_pass_on_gpus() -> None:
-    assert lines(concluded(gpu(healthy())))[:6] == [
+    assert banner_of(lines(concluded(gpu(healthy())))) == [
         "=" * 50,
         "FINAL ACCEPTANCE: PASS",
         "- GPU Available: YES",
@@ -168,62 +178,151 @@ def test_the_banner_of_a_pass_on_gpus() -> None:
 
 
 def test_the_banner_of_a_partial_pass() -> None:
-    told = lines(concluded(gpu(healthy(1, plan=a_plan(not_asked={"links": "--skip links"})))))
-    assert told[1:4] == [
+    shown = lines(concluded(gpu(healthy(1, plan=a_plan(not_asked={"links": "--skip links"})))))
+    assert shown[1:4] == [
         "FINAL ACCEPTANCE: PASS (partial: links not asked for, 1 rank)",
         "- GPU Available: YES",
         "- NCCL Communication: NOT CHECKED (1 rank)",
     ]
     plan = a_plan(("compute", "bootstrap", "collectives"), {"training": "--validation-only"})
-    told = lines(concluded(healthy(plan=plan)))
-    assert told[1] == "FINAL ACCEPTANCE: PASS (partial: training not asked for)"
-    assert told[4] == "- Training Status: NOT CHECKED (not asked for)"
+    shown = lines(concluded(healthy(plan=plan)))
+    assert shown[1] == "FINAL ACCEPTANCE: PASS (partial: training not asked for)"
+    assert shown[4] == "- Training Status: NOT CHECKED (not asked for)"
 
 
 def test_the_banner_of_a_failure() -> None:
-    told = lines(concluded(SCENES["out of memory"]()), Path("reports/x/report.html"))
-    end = told.index("=" * 50, 1)
-    assert told[1] == "FINAL ACCEPTANCE: FAIL"
-    assert told[end - 1].startswith("- Error: out of memory on rank 1 (Test CPU, local rank 1 on gpu-0)")
-    assert told[end + 1] == "judged 6 of 6 figures"
-    assert told[-2:] == [
+    shown = lines(concluded(SCENES["out of memory"]()), Path("reports/x/report.html"))
+    banner = banner_of(shown)
+    assert banner[1] == "FINAL ACCEPTANCE: FAIL"
+    assert banner[-2].startswith("- Error: out of memory on rank 1 (Test CPU, local rank 1 on gpu-0)")
+    assert shown[-4:] == [
+        "FAIL: 1 of 4 checks failed, 3 passed, 2 ranks, 9.5 s",
+        "at fault: rank 1 (Test CPU, local rank 1 on gpu-0)",
         "report: reports/x/report.html",
-        "next: seatrial run quick when what is named above is repaired",
+        "next: fix the problem above, then run: seatrial run quick",
     ]
 
 
 def test_an_error_line_has_measured_value_limit_and_origin() -> None:
     stream = Stream(plan=a_plan(("compute",)))
     stream.check("compute", lambda rank: 0.5 if rank else 2.0)
-    told = lines(concluded(stream.close()))
-    assert "- Error: rank 1 is slow; measured 0.5 GB/s; limit 1 GB/s (plan test.toml:min_value)" in told
+    shown = lines(concluded(stream.close()))
+    assert "- Error: rank 1 is slow; measured 0.5 GB/s; limit 1 GB/s (plan test.toml:min_value)" in shown
+
+
+LONG_STACK = "\n".join(f'  File "/a/long/path/of/a/library/{number}.py", line {number} in f' for number in range(40))
+
+
+def with_long_evidence(stream: Stream) -> Stream:
+    """Return the events with stacks and last lines that fill a screen each."""
+    for event in stream.events:
+        if event["kind"] == "stack":
+            event["text"] = LONG_STACK
+        if event["kind"] == "exit":
+            event["last_lines"] = ["a line of output " * 10] * 20
+    return stream
+
+
+@pytest.mark.parametrize("columns", [None, 80], ids=["pipe", "80 columns"])
+@pytest.mark.parametrize("scene", sorted(SCENES))
+def test_one_fault_fits_into_a_terminal(scene: str, columns: int | None) -> None:
+    """23 rows of 80 columns with the card, and 6 of each finding, however long its evidence is."""
+    conclusion = concluded(with_long_evidence(SCENES[scene]()))
+    shown = lines(conclusion, Path("seatrial-reports/20260102-030405-abcd/report.html"), View(columns=columns))
+    rule = shown.index("=" * 50)
+    faults = [finding for finding in conclusion.findings if finding.severity in ("fail", "error")]
+    if len(faults) == 1:
+        assert sum(height(line, columns) for line in shown) <= 23, shown
+        if len("\n".join(faults[0].evidence).splitlines()) > 24:
+            assert any("more lines in the report" in line for line in shown)
+    assert sum(height(line, columns) for line in shown[rule:]) <= 17, shown
+    assert [line.partition(":")[0] for line in shown[-2:]] == ["report", "next"]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize("scene", sorted(SCENES))
+def test_lines_break_between_words(scene: str, columns: int) -> None:
+    view = View(columns=columns)
+    for line in lines(concluded(with_long_evidence(SCENES[scene]())), Path("r/x/report.html"), view):
+        parts = wrapped(line, columns)
+        assert " ".join(" ".join(parts).split()) == " ".join(line.split())
+        if not line.startswith(("report: ", "next: ")):
+            assert all(len(part) <= columns or len(part.split()) == 1 for part in parts)
+
+
+@pytest.mark.parametrize("scene", sorted(SCENES))
+def test_quiet_is_one_line(scene: str) -> None:
+    conclusion = concluded(SCENES[scene]())
+    (line,) = lines(conclusion, Path("r/x/report.html"), View(is_quiet=True))
+    assert line.startswith(conclusion.verdict.status)
+    assert line.endswith("report: r/x/report.html")
+
+
+def test_verbose_shows_all_evidence_and_measurements() -> None:
+    conclusion = concluded(with_long_evidence(SCENES["frozen"]()))
+    shown = lines(conclusion, view=View(is_verbose=True))
+    assert not any("more lines in the report" in line for line in shown)
+    assert any("line 39 in f" in line for line in shown)
+    assert any(line.startswith("compute") for line in shown)
+    assert "line 39 in f" not in "".join(lines(conclusion))
+
+
+def test_zeros_of_one_name_are_one_row() -> None:
+    stream = Stream(plan=a_plan(("compute",)))
+    stream.begin("compute")
+    for rank in stream.alive:
+        for pattern in ("0x00", "0x55", "0xff"):
+            stream.measure("compute", rank, 0.0, name="wrong_words", unit="1", better="low", variant=pattern)
+        stream.done(rank)
+    stream.step_end()
+    shown = lines(concluded(stream.close()), view=View(is_verbose=True))
+    assert [" ".join(line.split()) for line in shown if "wrong_words" in line] == [
+        "compute wrong_words, 3 kinds 0 all of 6"
+    ]
+
+
+def test_the_next_command_keeps_the_options() -> None:
+    options = ["--on", "slurm", "--nodes", "2", "--env", "A=b c"]
+    shown = lines(concluded(healthy(options=options)))
+    assert shown[-1] == "next: seatrial run standard --on slurm --nodes 2 --env 'A=b c'"
+    assert lines(concluded(healthy(options=options, launcher="torchrun")))[-1].startswith(
+        "next: under torchrun as before: seatrial run standard --on"
+    )
+
+
+def test_checks_that_never_started_are_one_reason() -> None:
+    stream = Stream()
+    stream.check("compute")
+    stream.send("conductor", "interrupted", by="SIGINT")
+    shown = lines(concluded(stream.close()))
+    assert sum("never started" in line for line in shown[: shown.index("=" * 50)]) == 1
+    assert "not a PASS: requested but never started: bootstrap, collectives, training" in shown
 
 
 def test_many_errors_are_counted_not_listed() -> None:
     stream = Stream(40, plan=a_plan(("compute",)))
     stream.check("compute", lambda rank: 0.5)
-    told = lines(concluded(stream.close()))
-    assert sum(line.startswith("- Error") for line in told) == 11
-    assert "- Error: and 30 more in the report" in told
-    assert len(told) < 50
+    shown = lines(concluded(stream.close()))
+    assert [line for line in shown if line.startswith("- Error")][1:] == ["- Error: and 39 more above"]
+    assert "and 30 more of fail" in shown
+    assert len(shown) < 50
 
 
-def test_an_interruption_is_told_first() -> None:
-    told = lines(concluded(SCENES["interrupted"]()))
-    assert told[1] == "FINAL ACCEPTANCE: INCONCLUSIVE (interrupted by SIGINT)"
-    assert "not a PASS: training was not finished by all" in told
+def test_an_interruption_is_in_the_first_line() -> None:
+    shown = lines(concluded(SCENES["interrupted"]()))
+    assert banner_of(shown)[1] == "FINAL ACCEPTANCE: INCONCLUSIVE (interrupted by SIGINT)"
+    assert "not a PASS: not all ranks finished training" in shown
 
 
-def test_planted_faults_cannot_be_overlooked() -> None:
+def test_fault_injection_is_prominent() -> None:
     conclusion = concluded(healthy(planted=["kill rank 1 in collectives"]))
-    assert any(line.startswith("PLANTED FAULTS: kill rank 1 in collectives") for line in lines(conclusion))
-    assert "Planted faults:" in html(conclusion)
+    assert "FAULT INJECTION (kill rank 1 in collectives): this result says nothing about the cluster" in lines(
+        conclusion
+    )
+    assert "Fault injection:" in html(conclusion)
 
 
 def test_the_page_shows_values_as_a_plan_file_has_them() -> None:
-    assert [plan_value(value) for value in (None, True, "a", 30.0, 0.5, ["fp32", None])] == [
-        *("none", "true", '"a"', "30", "0.5", '["fp32", none]')
-    ]
     values = {"minutes": Setting(value=30.0, origin="level quick"), "min_tflops": Setting(value=None, origin="default")}
     plan = replace(a_plan(("compute",)), settings={"compute": {**a_plan().settings["compute"], **values}})
     page = html(concluded(healthy(plan=plan)))
@@ -231,40 +330,38 @@ def test_the_page_shows_values_as_a_plan_file_has_them() -> None:
     assert re.search(r"compute\.min_tflops</td>\s*<td>none</td>", page)
 
 
-def test_what_the_ranks_were_told_of_the_network_can_be_copied() -> None:
+def test_network_variables_of_the_ranks_are_shown() -> None:
     conclusion = concluded(healthy(env={"NCCL_NET": "Socket", "OMPI_MCA_btl": "^openib; x", "HOME_TOKEN": "secret"}))
-    assert "the ranks had: NCCL_NET=Socket OMPI_MCA_btl='^openib; x'" in lines(conclusion)
+    assert "environment of the ranks: NCCL_NET=Socket OMPI_MCA_btl='^openib; x'" in lines(conclusion)
     assert "env.NCCL_NET" in html(conclusion)
     assert not any("secret" in line for line in [*lines(conclusion), html(conclusion)])
-    assert not any("the ranks had" in line for line in lines(concluded(healthy())))
+    assert not any("environment of the ranks" in line for line in lines(concluded(healthy())))
 
 
 class Terminal(io.StringIO):
-    """A text stream that says that it is a terminal."""
+    """A text stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb"), ("OMPI_COMM_WORLD_RANK", "0")], ids=lambda given: given
+    ("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb"), ("OMPI_COMM_WORLD_RANK", "0")], ids=lambda text: text
 )
-def test_colours_only_on_the_terminal_of_a_person_who_wants_them(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for each in ("NO_COLOR", "OMPI_COMM_WORLD_RANK"):
-        monkeypatch.delenv(each, raising=False)
+def test_colors_only_on_a_terminal(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("NO_COLOR", "OMPI_COMM_WORLD_RANK"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
-    told = lines(concluded(SCENES["killed"]()))
-    plain, coloured = io.StringIO(), Terminal()
-    print_lines(told, plain)
-    print_lines(told, coloured)
-    assert plain.getvalue() == "".join(f"{line}\n" for line in told)
-    assert "\x1b[" in coloured.getvalue()
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured.getvalue()) == plain.getvalue()
+    shown = lines(concluded(SCENES["killed"]()))
+    plain, colored = io.StringIO(), Terminal()
+    print_lines(shown, plain)
+    print_lines(shown, colored)
+    assert plain.getvalue() == "".join(f"{line}\n" for line in shown)
+    assert "\x1b[" in colored.getvalue()
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored.getvalue()) == plain.getvalue()
     monkeypatch.setenv(name, value)
     again = Terminal()
-    print_lines(told, again)
+    print_lines(shown, again)
     assert again.getvalue() == plain.getvalue()
 
 
@@ -284,9 +381,9 @@ def test_junit_has_a_case_for_every_check_and_the_verdict() -> None:
         "trial": ["failure"],
     }
     assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("2", "1", "1")
-    said = {case.get("name"): child.get("message") for case in suite for child in case}
-    assert said["collectives"] == "NOT CHECKED (never begun)"
-    assert said["training"] == "NOT CHECKED (not asked for)"
+    messages = {case.get("name"): child.get("message") for case in suite for child in case}
+    assert messages["collectives"] == "NOT CHECKED (never started)"
+    assert messages["training"] == "NOT CHECKED (not asked for)"
     assert "\nfail compute: rank 0 is slow" in "".join(suite.itertext())
 
 
@@ -294,12 +391,12 @@ def test_charts_are_drawn_by_kind() -> None:
     stream = Stream(plan=a_plan(("compute",)))
     stream.begin("compute")
     for rank in stream.alive:
-        stream.tell("compute", rank)
+        stream.measure("compute", rank)
         for power in (3, 10, 20):
-            stream.tell("compute", rank, float(power), name="busbw", size_bytes=1 << power, variant="all_reduce")
+            stream.measure("compute", rank, float(power), name="busbw", size_bytes=1 << power, variant="all_reduce")
         for step in range(5):
-            stream.tell("compute", rank, 1 / (1 + step), name="loss", step=step)
-        stream.tell("compute", rank, 7.5, name="bandwidth", peer=1 - rank)
+            stream.measure("compute", rank, 1 / (1 + step), name="loss", step=step)
+        stream.measure("compute", rank, 7.5, name="bandwidth", peer=1 - rank)
         stream.done(rank)
     stream.step_end()
     conclusion = concluded(stream.close())
@@ -314,19 +411,19 @@ def test_charts_are_drawn_by_kind() -> None:
         assert f"<h3>{title}" in page
     points = re.findall(r'<polyline points="([^"]+)"', page)
     assert [len(line.split()) for line in points] == [3, 5]
-    told = lines(conclusion)
-    assert any(re.match(r"compute +busbw all_reduce 1 MiB +20 GB/s", line) for line in told)
-    assert any(re.match(r"compute +loss +0.2 GB/s", line) for line in told)
+    shown = lines(conclusion, view=View(is_verbose=True))
+    assert any(re.match(r"compute +busbw all_reduce 1 MiB +20 GB/s", line) for line in shown)
+    assert any(re.match(r"compute +loss +0.2 GB/s", line) for line in shown)
 
 
-def test_what_was_measured_between_two_ranks_is_a_small_table_on_the_console() -> None:
+def test_pairs_are_a_small_table_on_the_console() -> None:
     stream = Stream(3, plan=a_plan(("compute",)))
     for rank in range(3):
-        stream.tell("compute", rank, 7.5 if rank else 0.75, name="bandwidth", peer=(rank + 1) % 3)
-    told = lines(concluded(stream.close()))
-    (first,) = (index for index, line in enumerate(told) if line.startswith("compute bandwidth"))
-    assert told[first].endswith("from the rank of the row to that of the column")
-    assert told[first + 1 : first + 5] == [
+        stream.measure("compute", rank, 7.5 if rank else 0.75, name="bandwidth", peer=(rank + 1) % 3)
+    shown = lines(concluded(stream.close()), view=View(is_verbose=True))
+    (first,) = (index for index, line in enumerate(shown) if line.startswith("compute bandwidth"))
+    assert shown[first].endswith("from the rank of the row to that of the column")
+    assert shown[first + 1 : first + 5] == [
         "            0     1    2",
         "  rank 0       0.75",
         "  rank 1             7.5",
@@ -334,17 +431,47 @@ def test_what_was_measured_between_two_ranks_is_a_small_table_on_the_console() -
     ]
     many = Stream(9, plan=a_plan(("compute",)))
     for rank in range(9):
-        many.tell("compute", rank, 7.5, name="bandwidth", peer=(rank + 1) % 9)
-    assert any("9 ranks, see the report" in line for line in lines(concluded(many.close())))
+        many.measure("compute", rank, 7.5, name="bandwidth", peer=(rank + 1) % 9)
+    assert any("9 ranks, see the report" in line for line in lines(concluded(many.close()), view=View(is_verbose=True)))
 
 
-def test_of_a_figure_that_a_long_check_tells_again_the_last_word_of_each_rank_counts() -> None:
+def test_the_last_report_of_a_measurement_counts() -> None:
     stream = Stream(plan=a_plan(("compute",)))
     stream.begin("compute")
     for value in (9.0, 6.0, 3.0):
         for rank in stream.alive:
-            stream.tell("compute", rank, value + rank)
+            stream.measure("compute", rank, value + rank)
     conclusion = concluded(stream.close())
-    (row,) = document(conclusion)["validation"]["main_figures"]
+    (row,) = document(conclusion)["validation"]["main_measurements"]
     assert (row["value"], row["low"], row["high"], row["count"]) == (3.5, 3.0, 4.0, 2)
-    assert any(re.match(r"compute +value +3\.5 GB/s +3 to 4 over 2", line) for line in lines(conclusion))
+    assert any(
+        re.match(r"compute +value +3\.5 GB/s +3 to 4 over 2", line)
+        for line in lines(conclusion, view=View(is_verbose=True))
+    )
+    assert not any(line.startswith("compute ") for line in lines(conclusion))
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "words"),
+    [
+        ("rank 1 is slow", "rank 1 (CPU, local rank 1 on n0)", "rank 1 (CPU, local rank 1 on n0) is slow"),
+        ("rank 1 is slow", "rank 1", "rank 1 is slow"),
+        ("bad memory on local rank 1", "rank 1 (CPU)", "bad memory on local rank 1; rank 1 (CPU)"),
+        ("slower than rank 10", "rank 1 (CPU)", "slower than rank 10; rank 1 (CPU)"),
+        ("node a-1 is slow", "node a", "node a-1 is slow; node a"),
+        ("rank 1 (CPU) is slow, unlike rank 0", "rank 1 (CPU)", "rank 1 (CPU) is slow, unlike rank 0"),
+    ],
+)
+def test_a_sentence_names_its_culprit_once(what: str, name: str, words: str) -> None:
+    culprit = Culprit(kind="rank", name=name, ranks=(1,))
+    assert sentence(Finding(severity="fail", check="compute", what=what, culprit=culprit)) == words
+
+
+def test_the_cause_is_printed_before_the_gaps_of_the_record() -> None:
+    stream = Stream()
+    stream.send("controller", "note", severity="error", text="the container runtime is missing; see docker run --help")
+    shown = lines(conclude(stream.events[:1] + stream.events[-1:], load=fake_load))
+    (cause,) = (number for number, line in enumerate(shown) if line.startswith("error trial: the container runtime"))
+    gaps = [number for number, line in enumerate(shown) if line.startswith("not a PASS: ")]
+    assert gaps
+    assert cause < min(gaps)

@@ -1,4 +1,4 @@
-"""The report in between: seldom, and never in the way of the trial."""
+"""The interim report: rare, and never a problem for the trial."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_once_a_generation_and_ten_seconds_apart(tmp_path: Path, monkeypatch: py
     assert len(written) == 2
 
 
-def test_it_is_a_report_of_what_came_so_far(tmp_path: Path) -> None:
+def test_it_reports_the_events_so_far(tmp_path: Path) -> None:
     events = SCENES["killed"]().events
     at = next(number for number, event in enumerate(events) if event["kind"] == "trouble")
     Interim(tmp_path)(events[at], events[: at + 1])
     assert (tmp_path / RUN / "report.json").is_file()
 
 
-def test_nothing_of_it_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(*arguments: object) -> None:
         raise ZeroDivisionError
 

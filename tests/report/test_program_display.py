@@ -1,4 +1,4 @@
-"""What a person sees of a training: lines, counts of what is left out, and never a wait for who does not read."""
+"""The display of a training: lines, counts of lines left out, and never a wait for a slow reader."""
 
 from __future__ import annotations
 
@@ -10,43 +10,51 @@ from typing import Any
 
 import pytest
 
-from seatrial.report.program import ProgramDisplay
+from seatrial.report.program_display import ProgramDisplay
 
 PROGRESS: dict[str, Any] = {"kind": "progress", "step": 5, "num_steps": 10, "epoch": 0, "num_epochs": 1}
 PROGRESS |= {"loss": 0.5, "accuracy": None, "samples_per_s": None, "left_s": None}
 
 
-def test_lines_of_ranks_and_notes_are_shown_and_cannot_forge_anything() -> None:
+def test_lines_of_ranks_and_notes_are_escaped() -> None:
     output, errors = io.StringIO(), io.StringIO()
     display = ProgramDisplay(output, errors, prefix=True)
-    display.hear({"kind": "output", "rank": 3, "lines": ["one", "\x1b[31mred"], "left_out": 2})
-    display.keep({"kind": "note", "text": "rank 1 died"})
-    display.hear(PROGRESS)
-    display.hear(PROGRESS)  # within five seconds of the one before
-    display.keep({"kind": "figures"})
+    display.on_message({"kind": "output", "rank": 3, "lines": ["one", "\x1b[31mred"], "left_out": 2})
+    display.on_event({"kind": "note", "text": "rank 1 died"})
+    display.on_message(PROGRESS)
+    display.on_message(PROGRESS)  # within five seconds of the one before
+    display.on_event({"kind": "measurements"})
     display.close()
-    told = "(2 lines are not shown; the file of the rank has them all)"
-    assert output.getvalue().splitlines() == ["[rank 3] one", "[rank 3] \\x1b[31mred", f"[rank 3] {told}"]
+    left_out = "(2 lines are not shown; the file of the rank has them)"
+    assert output.getvalue().splitlines() == ["[rank 3] one", "[rank 3] \\x1b[31mred", f"[rank 3] {left_out}"]
     note, progress = errors.getvalue().splitlines()
     assert note.endswith("s] rank 1 died")
     assert progress.endswith("s] epoch 1/1, step 5/10, loss 0.5000")
 
 
-def test_without_a_prefix_lines_are_as_the_script_wrote_them() -> None:
+def test_a_gap_promises_no_file_that_is_not_kept() -> None:
+    output = io.StringIO()
+    display = ProgramDisplay(output, None, prefix=False, kept=False)
+    display.on_message({"kind": "output", "rank": 0, "lines": [], "left_out": 9})
+    display.close()
+    assert output.getvalue().startswith("(9 lines are not shown; they are lost with this pod")
+
+
+def test_without_a_prefix_lines_are_unchanged() -> None:
     output = io.StringIO()
     display = ProgramDisplay(output, None, prefix=False)
-    display.hear({"kind": "output", "rank": 0, "lines": ["loss  1.0"], "left_out": 0})
+    display.on_message({"kind": "output", "rank": 0, "lines": ["loss  1.0"], "left_out": 0})
     display.close()
     assert output.getvalue() == "loss  1.0\n"
 
 
-def test_a_reader_who_does_not_read_holds_nobody_up() -> None:
+def test_a_slow_reader_delays_nothing() -> None:
     reading, writing = os.pipe()
     with open(writing, "w") as full, open(reading) as reader:
         display = ProgramDisplay(full, None, prefix=False)
         for _ in range(3_000):
-            display.hear({"kind": "output", "rank": 0, "lines": ["x" * 100], "left_out": 0})
-        # Far more than a pipe holds, and no call has waited; now somebody reads it all.
+            display.on_message({"kind": "output", "rank": 0, "lines": ["x" * 100], "left_out": 0})
+        # Far more than a pipe holds, and no call has waited; now a thread reads all of it.
         thread = threading.Thread(target=lambda: reader.read())
         thread.start()
         display.close()
@@ -61,37 +69,71 @@ class _GoneReader(io.StringIO):
         raise BrokenPipeError
 
 
-def test_a_reader_who_is_gone_is_no_error() -> None:
+def test_a_reader_that_is_gone_is_no_error() -> None:
     errors = io.StringIO()
     display = ProgramDisplay(_GoneReader(), errors, prefix=False)
     for line in ("x", "y"):
-        display.hear({"kind": "output", "rank": 0, "lines": [line], "left_out": 0})
-    display.keep({"kind": "note", "text": "still told"})
+        display.on_message({"kind": "output", "rank": 0, "lines": [line], "left_out": 0})
+    display.on_event({"kind": "note", "text": "still shown"})
     display.close()
-    assert "still told" in errors.getvalue()
+    assert "still shown" in errors.getvalue()
 
 
 @pytest.mark.parametrize("message", [{"kind": "output"}, {"kind": "progress"}, {"kind": "output", "rank": "x"}])
-def test_a_message_that_makes_no_sense_is_refused(message: dict[str, Any]) -> None:
+def test_a_malformed_message_is_refused(message: dict[str, Any]) -> None:
     display = ProgramDisplay(None, None, prefix=False)
     with pytest.raises((KeyError, TypeError, ValueError)):
-        display.hear(message)
+        display.on_message(message)
     display.close()
 
 
-def test_on_a_terminal_the_bar_stands_below_the_lines() -> None:
+def test_on_a_terminal_lines_are_above_the_bar() -> None:
     leader, follower = os.openpty()
     with open(follower, "w") as terminal:
         display = ProgramDisplay(terminal, terminal, prefix=False)
-        display.hear(PROGRESS)
-        display.hear({"kind": "output", "rank": 0, "lines": ["a line"], "left_out": 0})
+        display.on_message(PROGRESS)
+        display.on_message({"kind": "output", "rank": 0, "lines": ["a line"], "left_out": 0})
         deadline = time.monotonic() + 20
-        seen = b""
-        while not (b"step 5/10" in seen and b"a line\r\n" in seen):
-            assert time.monotonic() < deadline, seen
-            seen += os.read(leader, 4096)
+        output = b""
+        while not (b"step 5/10" in output and b"a line\r\n" in output):
+            assert time.monotonic() < deadline, output
+            output += os.read(leader, 4096)
         reader = threading.Thread(target=lambda: os.read(leader, 1 << 16))
         reader.start()
         display.close()
         reader.join()
     os.close(leader)
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "environ", "colored"),
+    [
+        (io.StringIO, {}, False),
+        (io.StringIO, {"FORCE_COLOR": "1"}, True),
+        (io.StringIO, {"FORCE_COLOR": "0"}, False),
+        (io.StringIO, {"CLICOLOR_FORCE": "1", "NO_COLOR": "1"}, False),
+        (_Terminal, {"TERM": "xterm"}, True),
+        (_Terminal, {"TERM": "xterm", "NO_COLOR": "1"}, False),
+        (_Terminal, {"TERM": "dumb"}, False),
+    ],
+)
+def test_colors_of_a_script(
+    stream: type[io.StringIO], environ: dict[str, str], colored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but colors passes: a rank moves no cursor and sets no title."""
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    output = stream()
+    display = ProgramDisplay(output, None, prefix=False)
+    lines = ["a \x1b[1;32mgreen\x1b[0m b", "\x1b[2J\x1b]0;title\x07\x1b[31", "plain"]
+    display.on_message({"kind": "output", "rank": 0, "lines": lines, "left_out": 0})
+    display.close()
+    first = "a \x1b[1;32mgreen\x1b[0m b\x1b[0m" if colored else "a \\x1b[1;32mgreen\\x1b[0m b"
+    assert output.getvalue().splitlines() == [first, "\\x1b[2J\\x1b]0;title\\x07\\x1b[31", "plain"]

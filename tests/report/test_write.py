@@ -1,52 +1,111 @@
-"""Writing: whole files, in the folder of the run, never over another run's."""
+"""Writing: whole files, in the folder of the run, never over those of another run."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
-from event_streams import RUN, SCENES, healthy
+from event_streams import RUN, SCENES, healthy, lines_of
 from fake_checks import fake_load
+from hostile_files import HOSTILE, assert_unharmed
 
-from seatrial.conductor.conclude import conclude
+import seatrial
 from seatrial.errors import RequestError
-from seatrial.report import write
+from seatrial.judge.conclude import conclude
+from seatrial.report import formats, write
 from seatrial.report.console import lines
-from seatrial.report.parts import OPTIONAL, optional
 from seatrial.report.show import wrong_request
 from seatrial.report.write import write_reports
 
+TOY = """
+FILE = "report.md"
+
+def text(conclusion):
+    return f"# {conclusion.verdict.status}\\n"
+"""
+
+
+def files_in(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file()}
+
 
 def test_all_formats_and_the_latest(tmp_path: Path) -> None:
-    written = write_reports(conclude(healthy().events, load=fake_load), tmp_path)
-    names = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
-    assert names == [
-        f"{RUN}/junit.xml",
-        f"{RUN}/report.html",
-        f"{RUN}/report.json",
-        "cluster_test_report.json",
-    ]
-    assert written.latest.read_bytes() == written.json.read_bytes()
-    assert json.loads(written.json.read_text())["acceptance"]["status"] == "PASS"
+    conclusion = conclude(healthy().events, load=fake_load)
+    written = write_reports(conclusion, tmp_path)
+    assert files_in(tmp_path) == {*written.files.values(), written.latest}
+    for name, report_format in formats.load().items():
+        assert written.files[name] == tmp_path / RUN / report_format.file
+        assert written.files[name].read_text("utf-8") == report_format.text(conclusion)
+    assert written.latest.read_bytes() == written.document.read_bytes()
+    assert json.loads(written.document.read_text())["acceptance"]["status"] == "PASS"
+    assert written.best == written.files["html"]
+
+
+def package_with(format_file: str, folder: Path, *, zipped: bool) -> Path:
+    """Copy the whole package with one more file, and return the entry for PYTHONPATH."""
+    copy = folder / "copy"
+    shutil.copytree(Path(seatrial.__file__).parent, copy / "seatrial", ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "seatrial" / "report" / "formats" / "markdown.py").write_text(format_file)
+    return Path(shutil.make_archive(str(folder / "copy"), "zip", copy)) if zipped else copy
+
+
+@pytest.mark.parametrize("zipped", [False, True], ids=["folder", "zip"])
+@pytest.mark.parametrize("package", [None, "json", "no_such_package"])
+def test_a_new_format_is_one_new_file(tmp_path: Path, package: str | None, zipped: bool) -> None:
+    needs = f"PACKAGE = {package!r}\n" if package else ""
+    package_path = package_with(needs + TOY, tmp_path, zipped=zipped)
+    assert zipfile.is_zipfile(package_path) == zipped
+    (tmp_path / "all.events").write_bytes(b"".join(lines_of(SCENES["killed"]().events)))
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "seatrial", "report", "all.events", "--out", "out"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(package_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    others = {entry.file for entry in formats.load().values()}
+    toy = tmp_path / "out" / RUN / "report.md"
+    if package == "no_such_package":
+        assert {path.name for path in toy.parent.iterdir()} == others
+    else:
+        assert {path.name for path in toy.parent.iterdir()} == {*others, toy.name}
+        assert toy.read_text() == "# FAIL\n"
+
+
+def test_without_its_package_a_format_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = formats.load()
+    # With None in sys.modules Python raises ImportError.
+    monkeypatch.setitem(sys.modules, "junitparser", None)
+    assert everything.keys() - formats.load().keys() == {"junit"}
+
+
+def test_no_two_formats_have_the_same_file() -> None:
+    files = [entry.file for entry in formats.load().values()]
+    assert len({*files, "cluster_test_report.json"}) == len(files) + 1
 
 
 def test_formats_that_were_left_out_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "_FORMATS", {})
+    monkeypatch.setattr(write, "_FORMATS", {"json": formats.load()["json"]})
     written = write_reports(conclude(healthy().events, load=fake_load), tmp_path)
-    names = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
-    assert names == [f"{RUN}/report.json", "cluster_test_report.json"]
-    assert (written.html, written.junit, written.best) == (None, None, written.json)
-    told = lines(conclude(healthy().events, load=fake_load), written.best)
-    assert f"report: {written.json}" in told
-    assert any(f"seatrial report {tmp_path / RUN} --out DIR" in line for line in told)
+    assert files_in(tmp_path) == {written.document, written.latest}
+    assert (written.files, written.best) == ({"json": written.document}, written.document)
+    assert f"report: {written.document}" in lines(conclude(healthy().events, load=fake_load), written.best)
 
 
-def test_the_same_run_may_be_told_again(tmp_path: Path) -> None:
+def test_the_same_run_may_be_reported_again(tmp_path: Path) -> None:
     events = SCENES["killed"]().events
     write_reports(conclude(events[:-3], load=fake_load), tmp_path)
     written = write_reports(conclude(events, load=fake_load), tmp_path)
-    assert json.loads(written.json.read_text())["missing"] == []
+    assert json.loads(written.document.read_text())["missing"] == []
 
 
 @pytest.mark.parametrize("content", ['{"test_timestamp": "2020-01-01 00:00:00"}', "not JSON", "[]"])
@@ -66,16 +125,16 @@ def test_a_run_cannot_choose_its_folder(tmp_path: Path, run: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_request_is_told_as_one() -> None:
+def test_a_wrong_request_is_reported_as_one() -> None:
     refusal = wrong_request(conclude(SCENES["refused"]().events, load=fake_load))
     assert refusal == "--device cuda: torch finds no usable device"
     for scene in ("healthy", "killed", "own", "interrupted"):
         assert wrong_request(conclude(SCENES[scene]().events, load=fake_load)) is None
 
 
-def test_without_any_events_there_is_a_report_too(tmp_path: Path) -> None:
+def test_a_report_without_events(tmp_path: Path) -> None:
     written = write_reports(conclude([]), tmp_path)
-    assert json.loads(written.json.read_text())["acceptance"]["status"] == "INCONCLUSIVE"
+    assert json.loads(written.document.read_text())["acceptance"]["status"] == "INCONCLUSIVE"
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -84,7 +143,31 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         write_reports(conclude(healthy().events, load=fake_load), tmp_path / "file")
 
 
-@pytest.mark.parametrize("name", OPTIONAL)
-def test_what_the_file_that_travels_leaves_out_is_there_otherwise(name: str) -> None:
-    assert optional(name) is not None
-    assert optional("nothing") is None
+@pytest.mark.parametrize("kind", [kind for kind in HOSTILE if kind != "folder"])
+def test_reports_replace_links_and_write_through_none(tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    HOSTILE[kind][0](out / "cluster_test_report.json")
+    written = write_reports(conclude(healthy().events, load=fake_load), out)
+    assert json.loads(written.latest.read_text())["acceptance"]["status"] == "PASS"
+    assert not written.latest.is_symlink()
+    assert_unharmed(out / "cluster_test_report.json")
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "socket", "device", "loop", "folder", "link"])
+def test_what_is_no_report_stops_nothing_and_is_kept(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "out" / RUN
+    folder.mkdir(parents=True)
+    HOSTILE[kind][0](folder / "report.json")
+    with pytest.raises(RequestError, match="another trial"):
+        write_reports(conclude(healthy().events, load=fake_load), tmp_path / "out")
+    assert_unharmed(folder / "report.json")
+
+
+def test_the_folder_of_a_run_that_became_a_link_gets_no_report(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / RUN).symlink_to(tmp_path / "home")
+    with pytest.raises(RequestError, match="is a symbolic link and no folder"):
+        write_reports(conclude(healthy().events, load=fake_load), tmp_path / "out")
+    assert list((tmp_path / "home").iterdir()) == []

@@ -1,4 +1,4 @@
-"""A group of one rank, for tests of what a rank does by itself."""
+"""A group of one rank, for tests of a single rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real HTTP server that fails in the way that it is told, request by request."""
+"""A real HTTP server that fails as the test says, request by request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real ranks over Gloo for tests: a function runs in each of several processes, and what it gives back comes home."""
+"""Real ranks over Gloo for tests: a function runs in each of several processes, and its results come back."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-__all__ = ["groups_of", "run_jobs", "run_ranks"]
-
 Job = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function of module level, and what it is given besides the rank."""
 
 
 def run_ranks(world_size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """``function(rank, *arguments)`` in so many processes with one group; what each rank gave back, by rank."""
+    """``function(rank, *arguments)`` in ``world_size`` processes with one group; returns the results by rank."""
     return run_jobs(world_size, {"": (function, arguments)})[""]
 
 
@@ -28,8 +26,8 @@ def run_jobs(world_size: int, jobs: dict[str, Job]) -> dict[str, list[Any]]:
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(_main, args=(world_size, store.port, folder, jobs), nprocs=world_size)  # type: ignore[no-untyped-call]
         # Written by the lines below, so trusted.
-        told = [torch.load(Path(folder, f"{rank}.pt"), weights_only=False) for rank in range(world_size)]
-    return {name: [rank[name] for rank in told] for name in jobs}
+        results = [torch.load(Path(folder, f"{rank}.pt"), weights_only=False) for rank in range(world_size)]
+    return {name: [rank[name] for rank in results] for name in jobs}
 
 
 def groups_of(*sizes: int) -> dict[int, dist.ProcessGroup]:
@@ -41,10 +39,10 @@ def groups_of(*sizes: int) -> dict[int, dist.ProcessGroup]:
 def _main(rank: int, world_size: int, port: int, folder: str, jobs: dict[str, Job]) -> None:
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port)
-    told = {}
+    results = {}
     for name, (function, arguments) in jobs.items():
         dist.init_process_group("gloo", store=dist.PrefixStore(name, store), rank=rank, world_size=world_size)
-        told[name] = function(rank, *arguments)
+        results[name] = function(rank, *arguments)
         if dist.is_initialized():  # the function may have closed it
             dist.destroy_process_group()
-    torch.save(told, Path(folder, f"{rank}.pt"))
+    torch.save(results, Path(folder, f"{rank}.pt"))

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from seatrial.training.checkpoint import CheckpointStore
+from seatrial.training.checkpoint import CheckpointFolder
 
 NUM_VALUES = 500_000
 
@@ -25,11 +25,11 @@ NUM_VALUES = 500_000
 def state_of(step: int) -> dict[str, Any]:
     """A state of 4 MB that only this step has."""
     values = torch.arange(NUM_VALUES, dtype=torch.int64) * (step + 1)
-    return {"model": {"weight": values}, "step": step, "told": [f"step {step}", float(step)]}
+    return {"model": {"weight": values}, "step": step, "words": [f"step {step}", float(step)]}
 
 
 def _save_for_ever(folder: Path, began: int) -> None:
-    with CheckpointStore(folder) as store:
+    with CheckpointFolder(folder) as store:
         newest = store.newest()
         step = 0 if newest is None else newest[0] + 1
         os.write(began, b"!")
@@ -61,13 +61,14 @@ def main() -> None:
     torch.set_num_threads(1)
     for line in sys.stdin:
         words = line.split()
-        began, told = os.pipe()
+        began, announce = os.pipe()
         child = os.fork()
         if child == 0:
+            signal.alarm(50)  # where the call never comes
             if words[0] == "call":
                 _kill_self_at(words[1], int(words[2]), after=words[3] == "after")
-            _save_for_ever(folder, told)
-        os.close(told)
+            _save_for_ever(folder, announce)
+        os.close(announce)
         os.read(began, 1)
         if words[0] == "at":
             time.sleep(float(words[1]))

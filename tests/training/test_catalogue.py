@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DistributedSampler
 from training.rank_processes import groups_of, run_ranks
-from training.training_doubles import RecordingWatch, UntouchableStore, build_normed_dropout_net
+from training.training_doubles import RecordingCallbacks, UntouchableStore, build_normed_dropout_net
 
 from seatrial.errors import SeatrialError
 from seatrial.training import trainer
@@ -28,7 +28,8 @@ from seatrial.training.batches import Batches
 from seatrial.training.buffers import averaged, gather_buffers
 from seatrial.training.precision import LossScale
 from seatrial.training.recipe import Recipe
-from seatrial.worker.train import Place, run_rank
+from seatrial.training.resume import Checkpointing
+from seatrial.worker.train_rank import RankIdentity, run_rank
 from seatrial.worker.train_spec import TrainSpec
 
 CPU = torch.device("cpu")
@@ -54,11 +55,11 @@ def ranks(three_ranks: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
 def _rank(rank: int, sizes: tuple[int, ...]) -> dict[str, Any]:
     groups = groups_of(*sizes)
     world = groups[max(sizes)]
-    told: dict[str, Any] = {"untrained": {}, "tested": []}
+    results: dict[str, Any] = {"untrained": {}, "tested": []}
     test = Batches.test
 
     def recording(self: Batches, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        told["tested"] += indices.tolist()
+        results["tested"] += indices.tolist()
         return test(self, indices)
 
     for size, group in groups.items():
@@ -66,21 +67,21 @@ def _rank(rank: int, sizes: tuple[int, ...]) -> dict[str, Any]:
             if group is world:
                 patch.setattr(Batches, "test", recording)
             outcome = trainer.train(UNTRAINED, device=CPU, group=group, phase=lambda label: None)
-        told["untrained"][size] = (outcome.num_correct, outcome.num_evaluated)
+        results["untrained"][size] = (outcome.num_correct, outcome.num_evaluated)
     if len(sizes) > 3:
-        return told
-    told |= _statistics(world) | _poisoned_parameters(world) | _overflow(world)
-    watch = RecordingWatch()
+        return results
+    results |= _statistics(world) | _poisoned_parameters(world) | _overflow(world)
+    callbacks = RecordingCallbacks()
     trainer.train(
         replace(UNTRAINED, max_steps=None, epochs=3),
         device=CPU,
         group=world,
         phase=lambda label: None,
-        watch=watch,
+        callbacks=callbacks,
         target_accuracy=0.1,
     )
-    told["watch"] = watch
-    return told
+    results["callbacks"] = callbacks
+    return results
 
 
 def _statistics(world: dist.ProcessGroup) -> dict[str, Any]:
@@ -88,7 +89,7 @@ def _statistics(world: dist.ProcessGroup) -> dict[str, Any]:
     nets: list[nn.Module] = []
     seen: dict[str, torch.Tensor] = {}
 
-    class Peeking(RecordingWatch):
+    class Peeking(RecordingCallbacks):
         def on_step(self, step: int) -> None:
             super().on_step(step)
             seen["live"] = gather_buffers(nets[0], world)
@@ -99,7 +100,7 @@ def _statistics(world: dist.ProcessGroup) -> dict[str, Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "build_model", build_and_keep)
-        outcome = trainer.train(NORMED, device=CPU, group=world, phase=lambda label: None, watch=Peeking())
+        outcome = trainer.train(NORMED, device=CPU, group=world, phase=lambda label: None, callbacks=Peeking())
     workload = NORMED.data()
     data = workload.load()
     with torch.inference_mode():
@@ -125,7 +126,11 @@ def _poisoned_parameters(world: dist.ProcessGroup) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "make_optimizer", lambda recipe, parameters, device: SpoilingOptimizer(parameters))
         outcome = trainer.train(
-            replace(POISONED, max_steps=1), device=CPU, group=world, phase=lambda label: None, store=store
+            replace(POISONED, max_steps=1),
+            device=CPU,
+            group=world,
+            phase=lambda label: None,
+            checkpoints=Checkpointing(store=store),
         )
     return {"spoilt": outcome.nonfinite}
 
@@ -145,7 +150,7 @@ def _overflow(world: dist.ProcessGroup) -> dict[str, Any]:
     halved = scale.factor / before
     parameter.grad = torch.full((2,), scale.factor)
     applied = scale.unscale([parameter], world)
-    told = (skipped, halved, applied, parameter.grad.tolist())
+    steps = (skipped, halved, applied, parameter.grad.tolist())
 
     def overflow_for_ever() -> None:
         for _ in range(40):
@@ -154,7 +159,7 @@ def _overflow(world: dist.ProcessGroup) -> dict[str, Any]:
 
     with pytest.raises(SeatrialError) as ended:
         overflow_for_ever()
-    return {"overflow": told, "ended": str(ended.value)}
+    return {"overflow": steps, "ended": str(ended.value)}
 
 
 def _drift(rank: int, folder: str) -> dict[str, Any]:
@@ -169,19 +174,19 @@ def _drift(rank: int, folder: str) -> dict[str, Any]:
                     self.param_groups[0]["params"][0].view(-1)[0] += 1e-3
 
     spec = TrainSpec(recipe=POISONED, device="cpu", init=f"file://{folder}.meet", timeout_s=60.0)
-    place = Place(rank=rank, world_size=3, local_rank=rank, local_world_size=3)
-    told = io.StringIO()
+    place = RankIdentity(rank=rank, world_size=3, local_rank=rank, local_world_size=3)
+    output = io.StringIO()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(told):
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
         patch.setattr(trainer, "make_optimizer", lambda recipe, parameters, device: DriftingOptimizer(parameters, 0.1))
         code = run_rank(spec, place)
     for number, handler in handlers.items():
         signal.signal(number, handler)
-    return {"drift": (code, told.getvalue())}
+    return {"drift": (code, output.getvalue())}
 
 
 def _hold_counts(ranks: list[dict[str, Any]]) -> None:
-    counts = {told for rank in ranks for told in rank["untrained"].values()}
+    counts = {count for rank in ranks for count in rank["untrained"].values()}
     assert len(counts) == 1
     ((num_correct, num_evaluated),) = counts
     assert num_evaluated == 360
@@ -212,14 +217,14 @@ def test_all_ranks_evaluate_each_a_part_of_its_own(ranks: list[dict[str, Any]]) 
     assert sorted(index for part in parts for index in part) == list(range(360))
 
 
-def test_running_statistics_are_each_ranks_own_while_training_and_one_at_the_end(ranks: list[dict[str, Any]]) -> None:
+def test_running_statistics_differ_until_the_end_of_training(ranks: list[dict[str, Any]]) -> None:
     # The wrong way: with these rows each rank would evaluate a model of its own.
     live = ranks[0]["live"]
     assert not torch.equal(live[0], live[1])
     assert len({rank["digest"] for rank in ranks}) == 1
 
 
-def test_what_is_counted_is_the_accuracy_of_the_model_that_all_ranks_end_with(ranks: list[dict[str, Any]]) -> None:
+def test_the_counts_belong_to_the_final_model_of_all_ranks(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         assert rank["counts"][0] == rank["counts"][1]
 
@@ -230,7 +235,7 @@ def test_evaluating_uses_the_average_and_gives_each_rank_its_own_back(ranks: lis
         assert rank["after"] == number
 
 
-def test_parameters_that_are_not_finite_are_never_saved_and_the_rank_is_named(ranks: list[dict[str, Any]]) -> None:
+def test_nonfinite_parameters_are_not_saved_and_the_rank_is_named(ranks: list[dict[str, Any]]) -> None:
     # The wrong way: the newest checkpoint is useless, and every restart begins from it.
     for rank in ranks:
         assert rank["spoilt"].what == "parameters"
@@ -249,29 +254,29 @@ def test_gradients_that_never_fit_end_the_training_on_all_ranks(ranks: list[dict
         assert "use bf16" in rank["ended"]
 
 
-def test_what_is_told_of_an_epoch_is_that_of_all_ranks(ranks: list[dict[str, Any]]) -> None:
+def test_epoch_statistics_cover_all_ranks(ranks: list[dict[str, Any]]) -> None:
     # The wrong way: each rank prints the loss of its own share, and rank 0's is taken for all.
-    watches = [rank["watch"] for rank in ranks]
-    (told,) = watches[0].epochs
-    assert all(watch.epochs == [told] for watch in watches)
-    assert (told.num_samples, told.num_evaluated, told.step) == (1437, 360, 23)
-    assert len(told.rank_times) == 3
-    assert all(times.compute_s > 0 for times in told.rank_times)
-    assert told.samples_per_s == pytest.approx(1437 / told.seconds)
+    callbacks_by_rank = [rank["callbacks"] for rank in ranks]
+    (stats,) = callbacks_by_rank[0].epochs
+    assert all(callbacks.epochs == [stats] for callbacks in callbacks_by_rank)
+    assert (stats.num_samples, stats.num_evaluated, stats.step) == (1437, 360, 23)
+    assert len(stats.rank_times) == 3
+    assert all(times.compute_s > 0 for times in stats.rank_times)
+    assert stats.samples_per_s == pytest.approx(1437 / stats.seconds)
 
 
 def test_training_ends_with_the_first_epoch_that_reaches_the_target(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
-        (told,) = rank["watch"].epochs
-        assert told.accuracy >= 0.1
-        assert rank["watch"].steps == list(range(23))
-        assert rank["watch"].starts[0].num_steps == 69
+        (stats,) = rank["callbacks"].epochs
+        assert stats.accuracy >= 0.1
+        assert rank["callbacks"].steps == list(range(23))
+        assert rank["callbacks"].starts[0].num_steps == 69
 
 
 def test_a_replica_that_went_astray_is_exit_code_1_and_named(ranks: list[dict[str, Any]]) -> None:
     # The wrong way: DistributedDataParallel trains on without a word, and rank 0's model is taken for all.
     assert [rank["drift"][0] for rank in ranks] == [1, 1, 1]
-    assert "rank 1 holds other parameters than the 2 others" in ranks[0]["drift"][1]
+    assert "rank 1 has other parameters than the 2 others" in ranks[0]["drift"][1]
     assert "digests of all ranks equal" not in ranks[0]["drift"][1]
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: only whole ones are loaded, nothing in them runs, and trouble is one sentence."""
+"""Checkpoints on disk: only complete ones are loaded, nothing in them runs, and each failure is one sentence."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 import torch
+from hostile_files import HOSTILE, assert_unharmed
 
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.training.checkpoint import CheckpointStore
+from seatrial.training.checkpoint import CheckpointFolder
 
 STATE: dict[str, Any] = {
     "model": {"weight": torch.arange(6.0).reshape(2, 3), "seen": torch.tensor(7), "none": torch.zeros(0)},
@@ -50,16 +51,16 @@ def notes() -> list[str]:
 
 
 @pytest.fixture
-def store(tmp_path: Path, notes: list[str]) -> Iterator[CheckpointStore]:
-    with CheckpointStore(tmp_path / "kept", note=notes.append, lock_wait_s=0) as opened:
+def store(tmp_path: Path, notes: list[str]) -> Iterator[CheckpointFolder]:
+    with CheckpointFolder(tmp_path / "kept", note=notes.append, lock_wait_s=0) as opened:
         yield opened
 
 
-def _files(store: CheckpointStore) -> list[str]:
+def _files(store: CheckpointFolder) -> list[str]:
     return sorted(path.name for path in store.folder.iterdir() if path.name != "lock")
 
 
-def _plant(store: CheckpointStore, step: int, content: bytes) -> Path:
+def _plant(store: CheckpointFolder, step: int, content: bytes) -> Path:
     """A file whose name is right for what is in it."""
     path = store.folder / f"step-{step:012d}.{hashlib.sha256(content).hexdigest()}.pt"
     path.write_bytes(content)
@@ -72,11 +73,11 @@ def _saved_by_torch(content: Any, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def test_an_empty_folder_has_no_newest(store: CheckpointStore) -> None:
+def test_an_empty_folder_has_no_newest(store: CheckpointFolder) -> None:
     assert store.newest() is None
 
 
-def test_what_was_saved_comes_back_to_the_bit(store: CheckpointStore, notes: list[str]) -> None:
+def test_what_was_saved_comes_back_to_the_bit(store: CheckpointFolder, notes: list[str]) -> None:
     path = store.save(3, STATE)
     found = store.newest()
     assert found is not None
@@ -87,12 +88,12 @@ def test_what_was_saved_comes_back_to_the_bit(store: CheckpointStore, notes: lis
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.bool], ids=str)
-def test_every_kind_of_number_comes_back(store: CheckpointStore, dtype: torch.dtype) -> None:
+def test_every_kind_of_number_comes_back(store: CheckpointFolder, dtype: torch.dtype) -> None:
     values = torch.tensor([0, 1, 1]).to(dtype)
     assert torch.equal(store.load(store.save(1, {"values": values}))[1]["values"], values)
 
 
-def test_a_view_is_saved_without_what_it_is_a_view_of(store: CheckpointStore) -> None:
+def test_a_view_is_saved_without_what_it_is_a_view_of(store: CheckpointFolder) -> None:
     whole = torch.arange(1_000_000)
     path = store.save(1, {"part": whole[5:7], "parameter": torch.nn.Parameter(torch.ones(2))})
     assert path.stat().st_size < 10_000
@@ -114,14 +115,14 @@ def test_a_view_is_saved_without_what_it_is_a_view_of(store: CheckpointStore) ->
     ids=["path", "set", "sparse", "meta", "key", "module"],
 )
 def test_what_is_neither_tensor_nor_primitive_is_refused_by_its_key(
-    store: CheckpointStore, value: dict[str, Any], key: str
+    store: CheckpointFolder, value: dict[str, Any], key: str
 ) -> None:
     with pytest.raises(TypeError, match=key):
         store.save(1, value)
     assert store.newest() is None
 
 
-def test_the_newest_are_kept_and_the_older_ones_go(store: CheckpointStore) -> None:
+def test_the_newest_are_kept_and_the_older_ones_go(store: CheckpointFolder) -> None:
     for step in (1, 2, 3, 10):
         store.save(step, STATE)
     assert [name[:17] for name in _files(store)] == ["step-000000000003", "step-000000000010"]
@@ -129,28 +130,28 @@ def test_the_newest_are_kept_and_the_older_ones_go(store: CheckpointStore) -> No
 
 def test_fewer_than_two_cannot_be_kept(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="must be 2 or more"):
-        CheckpointStore(tmp_path, keep=1)
+        CheckpointFolder(tmp_path, keep=1)
 
 
 def test_damaged_ones_do_not_count_among_those_that_are_kept(tmp_path: Path, notes: list[str]) -> None:
-    with CheckpointStore(tmp_path) as first:
+    with CheckpointFolder(tmp_path) as first:
         first.save(1, STATE)
         first.save(2, STATE).write_bytes(b"")
-    with CheckpointStore(tmp_path, note=notes.append) as second:
+    with CheckpointFolder(tmp_path, note=notes.append) as second:
         second.save(3, STATE)
         assert [name[14:17] for name in _files(second)] == ["001", "002", "003"]
         second.save(4, STATE)
         assert [name[14:17] for name in _files(second)] == ["003", "004"]
 
 
-def test_what_was_just_saved_stays_though_others_have_higher_steps(store: CheckpointStore) -> None:
+def test_what_was_just_saved_stays_though_others_have_higher_steps(store: CheckpointFolder) -> None:
     for step in (10, 20, 5):
         path = store.save(step, STATE)
     assert path.exists()
     assert len(_files(store)) == 3
 
 
-def test_the_same_state_saved_twice_is_one_file_and_mends_a_damaged_one(store: CheckpointStore) -> None:
+def test_the_same_state_saved_twice_is_one_file_and_mends_a_damaged_one(store: CheckpointFolder) -> None:
     path = store.save(1, STATE)
     assert store.save(1, STATE) == path
     path.write_bytes(b"damaged")
@@ -159,7 +160,7 @@ def test_the_same_state_saved_twice_is_one_file_and_mends_a_damaged_one(store: C
     assert len(_files(store)) == 1
 
 
-def test_of_two_with_the_same_step_the_later_one_wins(store: CheckpointStore) -> None:
+def test_of_two_with_the_same_step_the_later_one_wins(store: CheckpointFolder) -> None:
     first = store.save(1, {"which": "first"})
     store.save(1, {"which": "second"})
     os.utime(first, (1, 1))
@@ -168,7 +169,7 @@ def test_of_two_with_the_same_step_the_later_one_wins(store: CheckpointStore) ->
 
 @pytest.mark.parametrize("position", [0, 100, -1])
 def test_one_flipped_bit_is_noticed_and_the_one_before_is_taken(
-    store: CheckpointStore, notes: list[str], position: int
+    store: CheckpointFolder, notes: list[str], position: int
 ) -> None:
     store.save(1, {"which": "former"})
     path = store.save(2, STATE)
@@ -185,7 +186,7 @@ def test_one_flipped_bit_is_noticed_and_the_one_before_is_taken(
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 500])
-def test_a_half_written_one_is_never_loaded(store: CheckpointStore, notes: list[str], size_bytes: int) -> None:
+def test_a_half_written_one_is_never_loaded(store: CheckpointFolder, notes: list[str], size_bytes: int) -> None:
     store.save(1, {"which": "former"})
     path = store.save(2, STATE)
     os.truncate(path, size_bytes)
@@ -193,7 +194,7 @@ def test_a_half_written_one_is_never_loaded(store: CheckpointStore, notes: list[
     assert f"its {size_bytes} bytes" in notes[0]
 
 
-def test_where_all_are_damaged_a_person_decides(store: CheckpointStore, notes: list[str]) -> None:
+def test_where_all_are_damaged_a_person_decides(store: CheckpointFolder, notes: list[str]) -> None:
     os.truncate(store.save(1, STATE), 10)
     with pytest.raises(SeatrialError, match="none of its 1 checkpoints can be loaded"):
         store.newest()
@@ -210,7 +211,7 @@ class _Hostile:
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "old"])
 def test_a_hostile_pickle_is_refused_by_name_and_not_run(
-    store: CheckpointStore, notes: list[str], tmp_path: Path, zipped: bool
+    store: CheckpointFolder, notes: list[str], tmp_path: Path, zipped: bool
 ) -> None:
     store.save(1, {"which": "former"})
     content = {"format": 1, "step": 2, "state": {"model": _Hostile(tmp_path)}}
@@ -223,7 +224,7 @@ def test_a_hostile_pickle_is_refused_by_name_and_not_run(
     assert not (tmp_path / "was-here").exists()
 
 
-def test_a_bare_pickle_is_refused(store: CheckpointStore, tmp_path: Path) -> None:
+def test_a_bare_pickle_is_refused(store: CheckpointFolder, tmp_path: Path) -> None:
     store.save(1, STATE)
     path = _plant(store, 2, pickle.dumps(_Hostile(tmp_path)))
     with pytest.raises(SeatrialError, match="is refused"):
@@ -232,31 +233,31 @@ def test_a_bare_pickle_is_refused(store: CheckpointStore, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
-        ({"model": 1}, "not a checkpoint of ours"),
-        ([1], "not a checkpoint of ours"),
+        ({"model": 1}, "not a checkpoint of seatrial"),
+        ([1], "not a checkpoint of seatrial"),
         ({"format": 2, "step": 1, "state": {}}, "has format 2"),
-        ({"format": 1, "step": 7, "state": {}}, "holds step 7, and its name says 1"),
+        ({"format": 1, "step": 7, "state": {}}, "contains step 7, but its name says 1"),
         ({"format": 1, "step": 1, "state": 3}, "is refused"),
     ],
     ids=["foreign", "list", "later", "other-step", "no-state"],
 )
-def test_what_another_program_saved_is_refused(store: CheckpointStore, content: Any, told: str) -> None:
+def test_what_another_program_saved_is_refused(store: CheckpointFolder, content: Any, message: str) -> None:
     store.save(1, STATE)
-    with pytest.raises(SeatrialError, match=told):
+    with pytest.raises(SeatrialError, match=message):
         store.load(_plant(store, 1, _saved_by_torch(content)))
 
 
-def test_a_zip_file_of_another_kind_is_refused(store: CheckpointStore) -> None:
+def test_a_zip_file_of_another_kind_is_refused(store: CheckpointFolder) -> None:
     store.save(1, STATE)
     with pytest.raises(SeatrialError, match="torch cannot read it"):
         store.load(_plant(store, 1, b"PK\x03\x04" + bytes(100)))
 
 
-def test_other_names_and_missing_files_are_wrong_requests(store: CheckpointStore, tmp_path: Path) -> None:
+def test_other_names_and_missing_files_are_wrong_requests(store: CheckpointFolder, tmp_path: Path) -> None:
     path = store.save(1, STATE)
-    with pytest.raises(RequestError, match="has not the name of a checkpoint"):
+    with pytest.raises(RequestError, match="does not have the name of a checkpoint"):
         store.load(shutil.copy(path, tmp_path / "best.pt"))
     path.unlink()
     with pytest.raises(RequestError, match="there is no checkpoint"):
@@ -266,16 +267,16 @@ def test_other_names_and_missing_files_are_wrong_requests(store: CheckpointStore
 def test_what_dead_writers_left_is_removed_and_other_files_are_not(tmp_path: Path) -> None:
     (tmp_path / ".writing-0123").write_bytes(b"half")
     (tmp_path / "notes.txt").write_text("mine")
-    with CheckpointStore(tmp_path) as opened:
+    with CheckpointFolder(tmp_path) as opened:
         assert opened.newest() is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "notes.txt"]
 
 
-def test_a_second_job_is_refused_and_told_who_is_there(store: CheckpointStore, notes: list[str]) -> None:
+def test_a_second_job_is_refused_with_the_holder_named(store: CheckpointFolder, notes: list[str]) -> None:
     store.save(1, STATE)
     half = store.folder / ".writing-0123"
     half.write_bytes(b"of the first job")
-    second = CheckpointStore(store.folder, lock_wait_s=0.05)
+    second = CheckpointFolder(store.folder, lock_wait_s=0.05)
     for use in (second.newest, lambda: second.save(2, STATE)):
         with pytest.raises(RequestError, match=rf"process {os.getpid()} on {socket.gethostname()}"):
             use()
@@ -294,7 +295,7 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().strip().isdigit()
-        store = CheckpointStore(tmp_path, lock_wait_s=0)
+        store = CheckpointFolder(tmp_path, lock_wait_s=0)
         with pytest.raises(RequestError, match=f"process {process.pid} on "):
             store.newest()
         process.kill()
@@ -302,3 +303,36 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
         assert f'"pid": {process.pid}' in (tmp_path / "lock").read_text()
         assert store.newest() is None
         store.close()
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_what_a_neighbor_plants_among_checkpoints_is_reported(
+    store: CheckpointFolder, notes: list[str], kind: str
+) -> None:
+    store.save(1, {"a": 1})
+    path = store.folder / f"step-{2:012d}.{'0' * 64}.pt"
+    HOSTILE[kind][0](path)
+    assert store.newest() == (1, {"a": 1})
+    (note,) = notes
+    assert note.startswith(str(path))
+    assert note.endswith("It is skipped.")
+    store.save(3, {"a": 3})
+    assert store.newest() == (3, {"a": 3})
+    assert_unharmed(path)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HOSTILE if kind != "hard link"])
+def test_a_planted_lock_is_refused_and_nothing_written(store: CheckpointFolder, kind: str) -> None:
+    store.folder.mkdir()
+    path = store.folder / "lock"
+    HOSTILE[kind][0](path)
+    with pytest.raises(RequestError, match=f"cannot write checkpoints to {store.folder}: lock is {HOSTILE[kind][1]}"):
+        store.save(1, {"a": 1})
+    assert_unharmed(path)
+
+
+def test_a_checkpoint_may_be_reached_by_a_link(store: CheckpointFolder, tmp_path: Path) -> None:
+    saved = store.save(1, {"a": 1})
+    moved = saved.rename(tmp_path / saved.name)
+    saved.symlink_to(moved)
+    assert store.newest() == (1, {"a": 1})

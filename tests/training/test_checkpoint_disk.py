@@ -1,4 +1,4 @@
-"""Disks that are full, read-only, gone or wrong: one sentence, and the former checkpoints are as they were."""
+"""Disks that are full, read-only, gone or faulty: one sentence, and the earlier checkpoints are unchanged."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ import torch
 from disks import made_disk
 
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.training.checkpoint import CheckpointStore
+from seatrial.training.checkpoint import CheckpointFolder
 
 STATE = {"weight": torch.arange(6.0)}
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[CheckpointStore]:
-    with CheckpointStore(tmp_path / "kept") as opened:
+def store(tmp_path: Path) -> Iterator[CheckpointFolder]:
+    with CheckpointFolder(tmp_path / "kept") as opened:
         yield opened
 
 
-def _files(store: CheckpointStore) -> list[str]:
+def _files(store: CheckpointFolder) -> list[str]:
     return sorted(path.name for path in store.folder.iterdir() if path.name != "lock")
 
 
-def test_a_write_that_fails_leaves_the_former_ones_and_nothing_else(store: CheckpointStore) -> None:
+def test_a_write_that_fails_leaves_the_former_ones_and_nothing_else(store: CheckpointFolder) -> None:
     store.save(1, STATE)
     before = _files(store)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        with pytest.raises(SeatrialError, match=r"step 2 was not saved in .*: File too large; the former ones"):
+        with pytest.raises(SeatrialError, match=r"step 2 was not saved in .*: File too large; the earlier ones"):
             store.save(2, {"large": torch.zeros(1_000_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -47,19 +47,19 @@ def test_a_write_that_fails_leaves_the_former_ones_and_nothing_else(store: Check
 def test_a_folder_that_is_none_is_a_wrong_request(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nothing")):
-        with pytest.raises(RequestError, match="checkpoints cannot be kept in"):
-            CheckpointStore(folder).newest()
+        with pytest.raises(RequestError, match="cannot write checkpoints to"):
+            CheckpointFolder(folder).newest()
 
 
-def test_a_folder_that_vanished_is_one_sentence(store: CheckpointStore) -> None:
+def test_a_folder_that_vanished_is_one_sentence(store: CheckpointFolder) -> None:
     store.save(1, STATE)
     shutil.rmtree(store.folder)
     with pytest.raises(SeatrialError, match=r"step 2 was not saved in .*: No such file or directory"):
         store.save(2, STATE)
 
 
-def test_the_disk_is_asked_before_the_name_is_given_and_before_older_ones_go(
-    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+def test_a_file_is_read_back_before_its_rename_and_before_old_ones_go(
+    store: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a loss of power needs and no kill can show: the order of calls."""
     for step in (1, 2):
@@ -77,14 +77,14 @@ def test_the_disk_is_asked_before_the_name_is_given_and_before_older_ones_go(
 
         return call
 
-    for name in ("fsync", "rename", "unlink"):
+    for name in ("fsync", "replace", "unlink"):
         monkeypatch.setattr(os, name, recorded(name))
     store.save(3, STATE)
     # The first unlink is of the temporary name, in case that a save has failed.
-    assert calls == ["fsync file", "rename file", "fsync folder", "unlink file", "unlink file"]
+    assert calls == ["fsync file", "replace file", "fsync folder", "unlink file", "unlink file"]
 
 
-def test_content_that_reads_back_otherwise_is_not_kept(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_that_reads_back_changed_is_not_kept(store: CheckpointFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     store.save(1, STATE)
     before = _files(store)
     fsync = os.fsync
@@ -95,7 +95,7 @@ def test_content_that_reads_back_otherwise_is_not_kept(store: CheckpointStore, m
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", damaging)
-    with pytest.raises(SeatrialError, match=r"read back from .* with other content"):
+    with pytest.raises(SeatrialError, match=r"read back from .* differs from what was written"):
         store.save(2, STATE)
     assert _files(store) == before
 
@@ -108,8 +108,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.root
-def test_a_full_disk_is_one_sentence_and_the_training_goes_on_from_the_former_one(small_disk: Path) -> None:
-    with CheckpointStore(small_disk) as opened:
+def test_a_full_disk_is_one_sentence_and_earlier_checkpoints_stay(small_disk: Path) -> None:
+    with CheckpointFolder(small_disk) as opened:
         opened.save(1, {"values": torch.ones(50_000)})
         with pytest.raises(SeatrialError, match=r"step 2 was not saved in .*: No space left on device"):
             opened.save(2, {"values": torch.ones(500_000)})
@@ -121,7 +121,7 @@ def test_a_full_disk_is_one_sentence_and_the_training_goes_on_from_the_former_on
 
 
 @pytest.mark.root
-def test_a_read_only_folder_is_told_before_anything_is_trained(small_disk: Path) -> None:
+def test_a_read_only_folder_is_refused_before_training(small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(RequestError, match=r"checkpoints cannot be kept in .*: Read-only file system"):
-        CheckpointStore(small_disk).newest()
+    with pytest.raises(RequestError, match=r"cannot write checkpoints to .*: Read-only file system"):
+        CheckpointFolder(small_disk).newest()

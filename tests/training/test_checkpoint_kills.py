@@ -13,7 +13,7 @@ import torch
 from training import saving_child
 from training.saving_child import state_of
 
-from seatrial.training.checkpoint import CheckpointStore
+from seatrial.training.checkpoint import CheckpointFolder
 
 _LONGEST_S = 0.2
 """Some five saves."""
@@ -39,7 +39,7 @@ def _kill(zygote: subprocess.Popen[str], how: str) -> None:
 
 def _newest(folder: Path) -> int:
     """The step of the newest checkpoint, whose content is compared; -1 when there is none."""
-    with CheckpointStore(folder, note=pytest.fail) as store:
+    with CheckpointFolder(folder, note=pytest.fail) as store:
         newest = store.newest()
     if newest is None:
         return -1
@@ -60,7 +60,7 @@ def _kill_at_random(zygote: subprocess.Popen[str], folder: Path, num_kills: int)
         assert now >= newest
         assert not list(folder.glob(".writing-*"))
         newest = now
-    with CheckpointStore(folder) as store:
+    with CheckpointFolder(folder) as store:
         store.save(newest + 1, state_of(newest + 1))
     assert len(list(folder.glob("step-*"))) == 2
     # Otherwise no kill has hit what is to be tested.
@@ -85,8 +85,8 @@ def test_a_kill_around_each_call_that_commits_loses_nothing(zygote: subprocess.P
     for name, number, when, lost in (
         ("fsync", 5, "before", True),
         ("fsync", 5, "after", True),
-        ("rename", 3, "before", True),
-        ("rename", 3, "after", False),
+        ("replace", 3, "before", True),
+        ("replace", 3, "after", False),
         ("fsync", 6, "before", False),
         ("fsync", 6, "after", False),
     ):

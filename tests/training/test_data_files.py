@@ -1,4 +1,4 @@
-"""Data sets in files: read as they were written, and never read when anything about them is wrong."""
+"""Data sets in files: read as they were written, and refused when anything about them is wrong."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ import tarfile
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from hostile_files import HOSTILE
 from hypothesis import given
 from hypothesis import strategies as st
 from training import small_files
 
 from seatrial.errors import RequestError
-from seatrial.training.data import cifar, files, find_workload, idx
+from seatrial.training.data import cifar, dataset_files, find_workload, idx
+from seatrial.training.data.datasets import DATASETS
 from seatrial.training.data.digits import read_digits
-from seatrial.training.data.manifest import DATASETS
 
 IMAGES = small_files.idx_bytes(torch.arange(2 * 3 * 4).view(2, 3, 4))
 LABELS = small_files.idx_bytes(torch.tensor([3, 1, 4]))
@@ -67,12 +69,12 @@ def header(*sizes: int) -> bytes:
         ),
         (LABELS, "it begins with 00000801, expected 00000803"),
         (b"\0\0\x0d\x03" + IMAGES[4:], "it begins with 00000d03"),
-        (IMAGES[:-1], "at byte 4: its header promises a file of 40 bytes, and it has 39"),
-        (IMAGES + b"x", "at byte 4: its header promises a file of 40 bytes, and it has 41"),
+        (IMAGES[:-1], "at byte 4: its header says a file of 40 bytes, but it has 39"),
+        (IMAGES + b"x", "at byte 4: its header says a file of 40 bytes, but it has 41"),
         (header(2**32 - 1, 2**32 - 1, 2**32 - 1), "expected from 1 to 1073741824"),
-        (header(0, 28, 28), "its header promises 0 x 28 x 28 bytes, expected from 1"),
+        (header(0, 28, 28), "its header says 0 x 28 x 28 bytes, expected from 1"),
         (pack(IMAGES[:-1]), "at byte 39 of what is unpacked from it: it ends within the images, which has 24"),
-        (pack(IMAGES + b"x"), "at byte 40 of what is unpacked from it: there is more after"),
+        (pack(IMAGES + b"x"), "at byte 40 of what is unpacked from it: there is more content"),
         (pack(IMAGES)[:-9], "it is cut short: its gzip stream does not end"),
         (pack(IMAGES)[:-8] + bytes(8), "it cannot be read (CRC check failed"),
         (pack(IMAGES)[:10] + b"\xff" * 30, "it cannot be read (Error -3"),
@@ -107,7 +109,7 @@ def test_a_label_too_high_is_named_with_its_offset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["absent", "folder"])
-def test_what_is_no_file_is_told_so(tmp_path: Path, kind: str) -> None:
+def test_a_path_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path if kind == "folder" else tmp_path / "absent"
     with pytest.raises(RequestError, match="Is a directory" if kind == "folder" else "No such file"):
         idx.read_images(path)
@@ -200,7 +202,7 @@ def tar_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
 
 def test_an_archive_that_lacks_or_repeats_or_links_is_refused(tmp_path: Path) -> None:
     lacking = {name: content for name, content in CIFAR_MEMBERS.items() if name != "data_batch_4.bin"}
-    with pytest.raises(RequestError, match=r"does not hold data_batch_4\.bin"):
+    with pytest.raises(RequestError, match=r"lacks data_batch_4\.bin"):
         cifar.read_images(written_cifar(tmp_path, lacking, "archive"))
     member = tarfile.TarInfo("../../test_batch.bin")
     member.size = RECORD_BYTES
@@ -233,7 +235,7 @@ def test_every_known_layout_is_found(tmp_path: Path, name: str, layout: str) -> 
         for path in place.iterdir():
             path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
             path.unlink()
-    assert [path.parent for path in files.require(name, tmp_path)] == [place] * 4
+    assert [path.parent for path in dataset_files.require(name, tmp_path)] == [place] * 4
     workload = find_workload(name, num_samples=1, data_dir=tmp_path)
     assert (workload.num_train, workload.num_test, workload.shape) == (20, 10, (1, 28, 28))
     data = workload.load()
@@ -250,7 +252,7 @@ def test_cifar_is_found_in_every_layout(tmp_path: Path, layout: str) -> None:
         written_cifar(path, CIFAR_MEMBERS, "folder")
     else:
         path.write_bytes(small_files.archive(CIFAR_MEMBERS))
-    assert files.require("cifar10", tmp_path) == (path,)
+    assert dataset_files.require("cifar10", tmp_path) == (path,)
     workload = find_workload("cifar10", num_samples=1, data_dir=tmp_path)
     assert (workload.num_train, workload.num_test, workload.shape) == (10, 2, (3, 32, 32))
     assert len(workload.load().train_labels) == 10
@@ -263,7 +265,7 @@ def test_what_is_not_there_is_one_sentence_with_the_ways_out(tmp_path: Path) -> 
         text = str(caught.value)
         assert f"{name} is not in {tmp_path}/my data on " in text
         assert f"`seatrial data fetch {name} --data '{tmp_path}/my data'`" in text
-        assert "SEATRIAL_DATA (or --data of train)" in text
+        assert "SEATRIAL_DATA (or --data)" in text
         assert "synthetic-" in text
     assert list(tmp_path.iterdir()) == [], "nothing was fetched"
 
@@ -280,12 +282,12 @@ def test_a_controller_without_the_files_knows_the_published_sizes(tmp_path: Path
 def test_an_incomplete_set_says_what_is_missing(tmp_path: Path) -> None:
     (small_files.write_mnist(tmp_path, 20, 10) / "t10k-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(RequestError, match=r"mnist lacks t10k-labels-idx1-ubyte\.gz\)"):
-        files.require("mnist", tmp_path)
+        dataset_files.require("mnist", tmp_path)
     (tmp_path / "cifar-10-batches-py").mkdir()
     with pytest.raises(
-        RequestError, match="cifar-10-batches-py is the version for Python, a pickle, which is not read"
+        RequestError, match="cifar-10-batches-py is the Python version, a pickle, which seatrial does not read"
     ):
-        files.require("cifar10", tmp_path)
+        dataset_files.require("cifar10", tmp_path)
 
 
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
@@ -300,7 +302,7 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
 def test_files_that_change_before_they_are_read_are_refused(tmp_path: Path) -> None:
     workload = find_workload("mnist", num_samples=1, data_dir=tmp_path)
     small_files.write_mnist(tmp_path, 20, 10)
-    with pytest.raises(RequestError, match="are not the published ones, or were changed meanwhile"):
+    with pytest.raises(RequestError, match="are not the published files, or changed in the meantime"):
         workload.load()
 
 
@@ -328,12 +330,51 @@ def test_digits_keep_what_the_stored_references_were_trained_with() -> None:
     ],
 )
 def test_the_default_folder_comes_from_the_environment(environ: dict[str, str], folder: str) -> None:
-    assert files.default_folder(environ) == Path(folder)
+    assert dataset_files.default_folder(environ) == Path(folder)
 
 
 def test_the_default_folder_needs_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
     # As for a user that nobody knows, which containers on OpenShift have.
-    monkeypatch.setattr("os.path.expanduser", lambda path: path)
-    folder = files.default_folder({})
+    monkeypatch.setattr(dataset_files, "pwd", SimpleNamespace(getpwuid={}.__getitem__))
+    folder = dataset_files.default_folder({})
     assert folder.is_absolute()
     assert folder.parts[-2:] == (f"seatrial-{os.getuid()}", "data")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HOSTILE if kind not in ("link", "hard link")])
+@pytest.mark.parametrize("name", ["fashion-mnist", "cifar10"])
+def test_a_file_that_cannot_be_read_is_named_at_once(tmp_path: Path, name: str, kind: str) -> None:
+    folder = tmp_path / "data"
+    (
+        small_files.write_cifar10(folder, 10, 2)
+        if name == "cifar10"
+        else small_files.write_mnist(folder, 4, 2, name=name)
+    )
+    planted = min(path for path in folder.rglob("*") if path.is_file())
+    planted.unlink()
+    HOSTILE[kind][0](planted)
+    with pytest.raises(RequestError) as refused:
+        find_workload(name, num_samples=1, data_dir=folder).load()
+    assert str(planted) in str(refused.value)
+
+
+def test_a_temporary_folder_of_another_user_gives_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset_files, "pwd", SimpleNamespace(getpwuid={}.__getitem__))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = dataset_files.default_folder({})
+    assert folder.parent.parent == tmp_path
+    assert dataset_files.find("mnist", folder) is None
+    assert not folder.parent.exists()
+    folder.parent.mkdir(mode=0o755)
+    folder.parent.chmod(0o777)
+    with pytest.raises(RequestError, match=r"must be a folder that only user \d+ can use"):
+        dataset_files.find("mnist", folder)
+    with pytest.raises(RequestError, match="name a directory with --data"):
+        dataset_files.make_default_folder({})
+
+
+@pytest.mark.root
+def test_root_with_the_home_of_a_user_uses_another_folder(tmp_path: Path) -> None:
+    os.chown(tmp_path, 65534, 65534)
+    for environ in ({"HOME": str(tmp_path)}, {"XDG_CACHE_HOME": str(tmp_path)}):
+        assert tmp_path not in dataset_files.default_folder(environ).parents

@@ -11,16 +11,17 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.message import Message
 from pathlib import Path
 
 import pytest
+from hostile_files import HOSTILE, assert_unharmed
 from training.failing_server import FailingServer
 
 from seatrial.errors import RequestError, SeatrialError
+from seatrial.training.data.datasets import DATASETS, DataSet, Download
 from seatrial.training.data.fetch import Patience, fetch, mirror_url
-from seatrial.training.data.manifest import DATASETS, DataSet, Download
 from seatrial.training.data.transfer import RefusedTransferError, _Redirects
 
 CONTENT = bytes(range(256)) * 1_000
@@ -37,7 +38,7 @@ def server() -> Iterator[FailingServer]:
 
 @dataclass
 class Fetched:
-    """A folder, and what was told while a data set was fetched into it."""
+    """A folder, and the lines printed while a data set was fetched into it."""
 
     folder: Path
     lines: list[str] = field(default_factory=list)
@@ -50,7 +51,7 @@ class Fetched:
         return fetch(
             dataset,
             self.folder,
-            tell=self.lines.append,
+            print_status=self.lines.append,
             on_bytes=lambda _, size_bytes: self.sizes.append(size_bytes),
             patience=patience,
         )
@@ -74,7 +75,7 @@ def published(files: dict[str, bytes], mirrors: tuple[str, ...]) -> DataSet:
     return DataSet(name="set", downloads=tuple(downloads), mirrors=mirrors)
 
 
-def test_all_files_come_whole_and_a_second_call_asks_nobody(server: FailingServer, fetched: Fetched) -> None:
+def test_all_files_arrive_and_a_second_call_makes_no_request(server: FailingServer, fetched: Fetched) -> None:
     paths = fetched(server.url, files=server.files)
     assert fetched.there() == server.files
     assert [path.read_bytes() for path in paths] == [CONTENT, SHORT_CONTENT]
@@ -151,10 +152,12 @@ def test_a_server_that_knows_no_ranges_begins_again(server: FailingServer, fetch
     assert server.requests[1][1] is not None
 
 
-@pytest.mark.parametrize("told", ["bytes 0-255999/256000", "bytes 128000-255999/9999", "bytes */256000", "nothing"])
-def test_a_range_that_was_not_asked_for_is_refused(server: FailingServer, fetched: Fetched, told: str) -> None:
-    server.faults = ["short", f"range {told}"]
-    words = re.escape(f"was asked for bytes 128000 to 255999 and offers {told}")
+@pytest.mark.parametrize(
+    "content_range", ["bytes 0-255999/256000", "bytes 128000-255999/9999", "bytes */256000", "nothing"]
+)
+def test_a_range_that_was_not_asked_for_is_refused(server: FailingServer, fetched: Fetched, content_range: str) -> None:
+    server.faults = ["short", f"range {content_range}"]
+    words = re.escape(f"was asked for bytes 128000 to 255999 and offers {content_range}")
     with pytest.raises(SeatrialError, match=words):
         fetched(server.url)
     assert fetched.there() == {"images.gz.part": CONTENT[: len(CONTENT) // 2]}
@@ -170,7 +173,47 @@ def test_a_part_of_another_file_is_noticed_and_begun_again(
     fetched(server.url)
     assert fetched.there() == {"images.gz": CONTENT}
     assert server.requests[-1][1] is None
-    assert any("it is begun again" in line for line in fetched.lines)
+    assert any("starting it again" in line for line in fetched.lines)
+
+
+@pytest.mark.parametrize("name", ["images.gz.part", ".images.gz.lock"])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_what_a_neighbor_plants_is_not_written_through(
+    server: FailingServer, fetched: Fetched, kind: str, name: str
+) -> None:
+    path = fetched.folder / "set" / name
+    path.parent.mkdir(parents=True)
+    HOSTILE[kind][0](path)
+    server.faults = ["other"] * 2
+    with pytest.raises(SeatrialError, match=r"\w") as caught:
+        fetched(server.url)
+    if (kind, name) != ("hard link", ".images.gz.lock"):
+        assert f"{name} is {HOSTILE[kind][1]}" in str(caught.value)
+    assert_unharmed(path)
+
+
+def test_a_link_to_the_right_bytes_does_not_become_the_data(
+    server: FailingServer, fetched: Fetched, tmp_path: Path
+) -> None:
+    path = fetched.folder / "set" / "images.gz.part"
+    path.parent.mkdir(parents=True)
+    (tmp_path / "theirs").write_bytes(CONTENT)
+    path.symlink_to(tmp_path / "theirs")
+    with pytest.raises(SeatrialError, match="a symbolic link"):
+        fetched(server.url)
+    assert not (fetched.folder / "set" / "images.gz").exists()
+
+
+def test_the_name_of_a_holder_cannot_color_a_terminal(server: FailingServer, fetched: Fetched) -> None:
+    path = fetched.folder / "set" / ".images.gz.lock"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"\x1b[31m\nError: forged")
+    with path.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(SeatrialError, match="has held the lock") as caught:
+            fetched(server.url, patience=replace(PATIENT, lock_s=0.0))
+    assert "\x1b" not in "".join(fetched.lines) + str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_wrong_checksum_everywhere_keeps_nothing_and_names_both(server: FailingServer, fetched: Fetched) -> None:
@@ -178,8 +221,8 @@ def test_a_wrong_checksum_everywhere_keeps_nothing_and_names_both(server: Failin
     server.faults = ["other"] * 2
     with pytest.raises(SeatrialError, match=f"its SHA-256 is {other}, expected {expected}") as caught:
         fetched(f"{server.url}first/", f"{server.url}second/")
-    assert "/first/ has another file" in str(caught.value)
-    assert "/second/ has another file" in str(caught.value)
+    assert "/first/ has a different file" in str(caught.value)
+    assert "/second/ has a different file" in str(caught.value)
     assert fetched.there() == {}
 
 
@@ -193,7 +236,7 @@ def test_a_damaged_file_is_replaced_only_when_there_is_a_right_one(server: Faili
     assert fetched.there() == {"images.gz": b"damaged"}
     fetched(server.url)
     assert fetched.there() == {"images.gz": CONTENT}
-    assert any("it has 7 bytes, expected 256000; it is fetched again" in line for line in fetched.lines)
+    assert any("it has 7 bytes, expected 256000; fetching it again" in line for line in fetched.lines)
 
 
 @pytest.mark.parametrize("fault", ["silent", "slow-head", "stalled"])
@@ -205,7 +248,7 @@ def test_no_silence_is_waited_for_for_ever(server: FailingServer, fetched: Fetch
 
 def test_a_trickle_ends_with_the_time_for_all(server: FailingServer, fetched: Fetched) -> None:
     server.faults = ["slow-body"] * 9
-    with pytest.raises(SeatrialError, match=r"the time that a fetch may take is over|gave no complete answer"):
+    with pytest.raises(SeatrialError, match=r"the time limit of the download is over|gave no complete answer"):
         fetched(server.url, patience=Patience(idle_s=20.0, total_s=0.3, rounds=1))
     assert "images.gz" not in fetched.there()
 
@@ -233,7 +276,7 @@ def test_the_proxy_of_the_environment_is_asked(
     assert server.requests == [("http://mirror.invalid/sets/images.gz", None)]
 
 
-def test_nobody_reachable_is_one_sentence_with_ways_out(fetched: Fetched) -> None:
+def test_no_reachable_mirror_is_one_sentence_with_ways_out(fetched: Fetched) -> None:
     with pytest.raises(SeatrialError, match=r"images\.gz could not be fetched: http://127\.0\.0\.1:1/ .*--mirror URL"):
         fetched("http://127.0.0.1:1/")
 
@@ -242,12 +285,12 @@ _ONE_OF_MANY = """
 import sys
 from pathlib import Path
 from seatrial.training.data.fetch import fetch
-from seatrial.training.data.manifest import DataSet, Download
+from seatrial.training.data.datasets import DataSet, Download
 url, folder, size_bytes, sha256 = sys.argv[1:]
 download = Download(name="images.gz", size_bytes=int(size_bytes), sha256=sha256)
 dataset = DataSet(name="set", downloads=(download,), mirrors=(url,))
 sys.stdin.read()  # until all are ready
-fetch(dataset, Path(folder), tell=print, on_bytes=lambda download, size_bytes: None)
+fetch(dataset, Path(folder), print_status=print, on_bytes=lambda download, size_bytes: None)
 assert "torch" not in sys.modules
 """
 
@@ -264,13 +307,13 @@ def test_eight_processes_with_nothing_there_cause_one_fetch(server: FailingServe
         assert process.stdin is not None
         process.stdin.close()
         process.stdin = None
-    told = [process.communicate(timeout=50)[0] for process in many]
-    assert [process.returncode for process in many] == [0] * 8, told
+    outputs = [process.communicate(timeout=50)[0] for process in many]
+    assert [process.returncode for process in many] == [0] * 8, outputs
     assert fetched.there() == {"images.gz": CONTENT}
     assert server.requests == [("/images.gz", None), ("/images.gz", f"bytes={len(CONTENT) // 2}-")]
 
 
-def test_a_lock_that_is_held_is_told_and_not_waited_for_for_ever(server: FailingServer, fetched: Fetched) -> None:
+def test_the_wait_for_a_lock_is_bounded_and_announced(server: FailingServer, fetched: Fetched) -> None:
     place = fetched.folder / "set"
     place.mkdir(parents=True)
     with (place / ".images.gz.lock").open("w") as lock:
@@ -286,15 +329,15 @@ def test_a_lock_that_is_held_is_told_and_not_waited_for_for_ever(server: Failing
 
 def test_a_folder_that_cannot_be_written_is_named(server: FailingServer, fetched: Fetched) -> None:
     fetched.folder.write_text("a file in its place")
-    with pytest.raises(SeatrialError, match=rf"cannot be kept in {fetched.folder}/set \(.*--data"):
+    with pytest.raises(SeatrialError, match=rf"cannot write .* to {fetched.folder}/set \(.*--data"):
         fetched(server.url)
 
 
-def test_a_full_disk_is_told_before_anything_is_asked_for(server: FailingServer, fetched: Fetched) -> None:
+def test_a_full_disk_is_found_before_any_request(server: FailingServer, fetched: Fetched) -> None:
     download = Download(name="images.gz", size_bytes=2**60, sha256="0" * 64)
     dataset = DataSet(name="set", downloads=(download,), mirrors=(server.url,))
-    with pytest.raises(SeatrialError, match=f"needs {2**60} bytes more and .* left"):
-        fetch(dataset, fetched.folder, tell=fetched.lines.append, on_bytes=lambda *_: None)
+    with pytest.raises(SeatrialError, match=f"needs {2**60} more bytes and .* free"):
+        fetch(dataset, fetched.folder, print_status=fetched.lines.append, on_bytes=lambda *_: None)
     assert server.requests == []
 
 

@@ -1,4 +1,4 @@
-"""fsdp, pipeline and tensor on four ranks: held against one process, against themselves resumed, and each other."""
+"""fsdp, pipeline and tensor on four ranks: compared with one process, with themselves resumed, and with each other."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.functional import cross_entropy
 
-from seatrial.training import meetings
-from seatrial.training.checkpoint import CheckpointStore
-from seatrial.training.clock import StepClock
+from seatrial.training import sync_points
+from seatrial.training.checkpoint import CheckpointFolder
 from seatrial.training.digest import digest, digest_state
 from seatrial.training.models import build_model
 from seatrial.training.outcome import Outcome
 from seatrial.training.precision import local
+from seatrial.training.progress import EpochStats, Start
 from seatrial.training.recipe import Recipe
+from seatrial.training.resume import Checkpointing
 from seatrial.training.sampling import epoch_order
-from seatrial.training.strategies import find_strategy
+from seatrial.training.step_clock import StepClock
+from seatrial.training.strategies.strategy import find_strategy
 from seatrial.training.trainer import train
-from seatrial.training.watch import EpochStats, Start
 
 # All runs of a kind are made by the first test that asks for one.
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
@@ -63,7 +64,7 @@ NAMES = [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for n
 
 
 class _StopsAfter:
-    """A watch that asks, on one rank, to stop after so many steps."""
+    """Callbacks that ask, on one rank, to stop after a number of steps."""
 
     def __init__(self, num_steps: int) -> None:
         self._left = num_steps
@@ -110,9 +111,16 @@ class _Seen:
 def _run(recipe: Recipe, folder: Path, *, stop_after: int = -1) -> Outcome:
     group = dist.group.WORLD
     assert group is not None
-    with CheckpointStore(folder) as store, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(meetings, "MOST_STEPS", 1)  # so that it may stop after any step
-        return train(recipe, device=CPU, group=group, phase=lambda _: None, store=store, watch=_StopsAfter(stop_after))
+    with CheckpointFolder(folder) as store, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sync_points, "MOST_STEPS", 1)  # so that it may stop after any step
+        return train(
+            recipe,
+            device=CPU,
+            group=group,
+            phase=lambda _: None,
+            checkpoints=Checkpointing(store=store),
+            callbacks=_StopsAfter(stop_after),
+        )
 
 
 def _rank(rank: int, port: int, folder: Path, recipes: dict[str, Recipe]) -> None:
@@ -170,11 +178,11 @@ def _all_runs(which: str) -> dict[str, _Seen]:
         folder = Path(text)
         mp.spawn(_rank, args=(store.port, folder, recipes), nprocs=WORLD_SIZE)  # type: ignore[no-untyped-call]
         # Written by the lines above, so trusted.
-        told = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(WORLD_SIZE)]
+        by_rank = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(WORLD_SIZE)]
         return {
             name: _Seen(
-                ran=[ran[name] for ran, _ in told],
-                astray=[astray for _, astray in told],
+                ran=[ran[name] for ran, _ in by_rank],
+                astray=[astray for _, astray in by_rank],
                 whole=_last(folder / name / "straight"),
                 files=(_last_name(folder / name / "straight"), _last_name(folder / name / "resumed")),
                 crossed=_last(folder / _before(name, recipes) / "stopped"),
@@ -184,7 +192,7 @@ def _all_runs(which: str) -> dict[str, _Seen]:
 
 
 def _last(folder: Path) -> dict[str, Any]:
-    with CheckpointStore(folder) as store:
+    with CheckpointFolder(folder) as store:
         newest = store.newest()
     assert newest is not None
     assert newest[0] == RECIPE.max_steps
@@ -263,7 +271,7 @@ def _assert_resumed(seen: _Seen) -> None:
 
 
 @pytest.mark.parametrize("run", NAMES)
-def test_all_ranks_tell_the_digest_of_the_whole_model(seen: _Seen, run: str) -> None:
+def test_all_ranks_have_the_digest_of_the_whole_model(seen: _Seen, run: str) -> None:
     expected = digest_state(seen.whole["model"])
     assert {ran.digest for ran in seen.ran} == {expected}
     recipe = RUNS[run]
@@ -283,7 +291,7 @@ def test_one_strategy_goes_on_from_the_checkpoint_of_another(seen: _Seen, run: s
         _assert_close(dict(sorted(ours[name].items())), dict(sorted(kept.items())))
 
 
-def test_a_copy_that_went_astray_shows_in_the_digests_of_those_that_hold_it() -> None:
+def test_a_copy_that_differs_shows_in_its_ranks_digests() -> None:
     astray = next(iter(_all_runs("few").values())).astray
     pipeline = [of_rank["pipeline"] for of_rank in astray]
     assert pipeline[0] == pipeline[1] != pipeline[2] == pipeline[3]

@@ -1,4 +1,4 @@
-"""What model parallelism cannot do is one sentence, before any group is made."""
+"""Requests that model parallelism refuses, each with one sentence, before any group is made."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from seatrial.errors import RequestError
-from seatrial.training.clock import StepClock
 from seatrial.training.models import build_model
 from seatrial.training.recipe import Recipe
-from seatrial.training.strategies import find_strategy
+from seatrial.training.step_clock import StepClock
+from seatrial.training.strategies.strategy import find_strategy
 
 CPU = torch.device("cpu")
 RECIPE = Recipe(workload="digits", model="mlp", max_steps=1, global_batch_size=64, lr=0.1)
@@ -39,7 +39,7 @@ def _build(recipe: Recipe, world_size: int, model: nn.Module | None = None) -> N
 
 
 @pytest.mark.parametrize(
-    ("changes", "world_size", "told"),
+    ("changes", "world_size", "message"),
     [
         ({}, 1, r"1 ranks cannot be divided into pipelines of 2 stages \(model_parallel_size\)"),
         ({}, 5, "5 ranks cannot be divided into pipelines of 2 stages"),
@@ -52,8 +52,8 @@ def _build(recipe: Recipe, world_size: int, model: nn.Module | None = None) -> N
         ({"channels_last": True}, 4, "channels_last was not verified"),
     ],
 )
-def test_pipeline_refuses(changes: dict[str, Any], world_size: int, told: str) -> None:
-    with pytest.raises(RequestError, match=rf"^strategy pipeline: .*{told}"):
+def test_pipeline_refuses(changes: dict[str, Any], world_size: int, message: str) -> None:
+    with pytest.raises(RequestError, match=rf"^strategy pipeline: .*{message}"):
         _build(replace(RECIPE, strategy="pipeline", **changes), world_size)
 
 
@@ -67,7 +67,7 @@ class _StagedNorms(nn.Module):
 
 
 def test_pipeline_refuses_batch_norm_in_models_that_have_stages() -> None:
-    with pytest.raises(RequestError, match="has BatchNorm, which would see a microbatch in place of the batch"):
+    with pytest.raises(RequestError, match="has BatchNorm, which would normalize by a microbatch instead of the batch"):
         _build(replace(RECIPE, strategy="pipeline"), 2, _StagedNorms())
 
 
@@ -79,12 +79,12 @@ class _Forgetful(_StagedNorms):
 def test_blocks_that_leave_parameters_out_are_noticed() -> None:
     model = _Forgetful()
     model.layers[2] = nn.Identity()
-    with pytest.raises(ValueError, match="do not hold all of its parameters"):
+    with pytest.raises(ValueError, match="do not contain all of its parameters"):
         _build(replace(RECIPE, strategy="pipeline"), 2, model)
 
 
 @pytest.mark.parametrize(
-    ("changes", "world_size", "told"),
+    ("changes", "world_size", "message"),
     [
         ({}, 3, r"3 ranks cannot be divided into groups of 2 \(model_parallel_size\)"),
         ({}, 1, "1 ranks cannot be divided into groups of 2"),
@@ -96,15 +96,15 @@ def test_blocks_that_leave_parameters_out_are_noticed() -> None:
         ({"channels_last": True}, 4, "channels_last cannot be sharded"),
     ],
 )
-def test_tensor_refuses(changes: dict[str, Any], world_size: int, told: str) -> None:
-    with pytest.raises(RequestError, match=rf"^strategy tensor: .*{told}"):
+def test_tensor_refuses(changes: dict[str, Any], world_size: int, message: str) -> None:
+    with pytest.raises(RequestError, match=rf"^strategy tensor: .*{message}"):
         _build(replace(RECIPE, strategy="tensor", **changes), world_size)
 
 
 @pytest.mark.parametrize("setting", ["compile", "channels_last"])
 def test_fsdp_refuses_what_was_not_verified(setting: str) -> None:
     changes: dict[str, Any] = {setting: True}
-    with pytest.raises(RequestError, match=r"^strategy fsdp: .*leave it off"):
+    with pytest.raises(RequestError, match=r"^strategy fsdp: .*leave"):
         _build(replace(RECIPE, strategy="fsdp", **changes), 2)
 
 

@@ -1,4 +1,4 @@
-"""Models: their sizes, their beginnings, and what they must be able to do for every strategy."""
+"""Models: their sizes, their initial values, and the methods that strategies need."""
 
 from __future__ import annotations
 

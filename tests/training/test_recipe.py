@@ -17,7 +17,7 @@ PLAIN = Recipe(workload="digits", model="convnet", max_steps=100, global_batch_s
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"max_steps": None}, "epochs is None and max_steps is None; give exactly one"),
         ({"epochs": 3}, "epochs is 3 and max_steps is 100; give exactly one"),
@@ -32,13 +32,13 @@ PLAIN = Recipe(workload="digits", model="convnet", max_steps=100, global_batch_s
         ({"model": "resnet"}, "did you mean 'resnet18'"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_with_its_value(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(RequestError, match=told):
+def test_what_cannot_be_trained_is_refused_with_its_value(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         replace(PLAIN, **wrong)
 
 
 def test_a_batch_larger_than_the_training_part_is_refused() -> None:
-    with pytest.raises(RequestError, match="global batch of 1438 is more than the 1437 training samples of digits"):
+    with pytest.raises(RequestError, match="global batch of 1438 is larger than the 1437 training samples of digits"):
         replace(PLAIN, global_batch_size=1438).data()
     assert replace(PLAIN, global_batch_size=1437).steps_per_epoch(1437) == 1
 
@@ -57,7 +57,7 @@ def test_a_recipe_goes_through_json_and_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"colour": 1}, "unknown: colour"),
         ({"lr": "0.1"}, "lr is '0.1'; it must be of type float"),
@@ -65,8 +65,8 @@ def test_a_recipe_goes_through_json_and_back() -> None:
         ({"compile": 1}, "compile is 1; it must be of type bool"),
     ],
 )
-def test_foreign_json_is_refused(change: dict[str, Any], told: str) -> None:
-    with pytest.raises(RequestError, match=told):
+def test_foreign_json_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         Recipe.from_json({**PLAIN.to_json(), **change})
 
 
@@ -89,11 +89,11 @@ def test_schedules_are_what_their_names_say() -> None:
     assert all(min(values) > 0 for values in rates.values())
 
 
-@pytest.mark.parametrize("num_steps", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("schedule", CHOICES["schedule"])
-def test_the_shortest_trainings_have_a_rate_too(schedule: str, num_steps: int) -> None:
+def test_the_shortest_trainings_have_a_rate_too(schedule: str) -> None:
     recipe = replace(PLAIN, schedule=schedule)
-    assert all(0 < recipe.lr_at(step, num_steps) <= 0.5 for step in range(num_steps))
+    for num_steps in range(1, 6):
+        assert all(0 < recipe.lr_at(step, num_steps) <= 0.5 for step in range(num_steps))
 
 
 def test_each_model_has_defaults_on_each_workload() -> None:
@@ -102,7 +102,7 @@ def test_each_model_has_defaults_on_each_workload() -> None:
     assert set(DEFAULT_MODELS) == families
 
 
-def test_what_is_usual_for_a_set_is_how_its_convolutional_nets_are_trained() -> None:
+def test_convolutional_nets_use_the_usual_augmentation() -> None:
     usual = {"digits": "none", "mnist": "none", "fashion-mnist": "flip", "cifar10": "crop-flip"}
     for name, augment in usual.items():
         for model in ("convnet", "resnet18"):

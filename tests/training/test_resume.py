@@ -1,4 +1,4 @@
-"""Stopped and taken up again: every bit as if nothing had happened, or a sentence that says why not."""
+"""Stopped and resumed trainings: every bit as without the interruption, or a sentence that says why not."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from training.rank_processes import groups_of, run_ranks
-from training.training_doubles import FullDiskStore, RecordingWatch, UntouchableStore, build_normed_dropout_net
+from training.training_doubles import FullDiskStore, RecordingCallbacks, UntouchableStore, build_normed_dropout_net
 
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.training import meetings, trainer
+from seatrial.training import sync_points, trainer
 from seatrial.training.batches import Batches
-from seatrial.training.checkpoint import CheckpointStore
+from seatrial.training.checkpoint import CheckpointFolder
 from seatrial.training.outcome import Outcome
 from seatrial.training.recipe import Recipe
-from seatrial.training.resume import Position, compare, find_state
+from seatrial.training.resume import Checkpointing, Position, compare_with_saved, find_state
 
 CPU = torch.device("cpu")
 # 15 steps an epoch, of which the last one has 37 samples; 20 steps end within the second epoch.
@@ -31,46 +31,47 @@ STOPPED = 7
 """In the middle of the first epoch."""
 
 pytestmark = pytest.mark.timeout(150)  # the first test waits for all that the ranks of five files do
-Told = tuple[dict[tuple[str, int], "_Seen"], dict[str, Any]]
+RankResults = tuple[dict[tuple[str, int], "_Interrupted"], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Interrupted:
     whole: Outcome
     stopped: Outcome
     resumed: Outcome
-    watch: RecordingWatch
-    whole_watch: RecordingWatch
+    callbacks: RecordingCallbacks
+    whole_callbacks: RecordingCallbacks
 
 
 def _store(folder: str, group: dist.ProcessGroup) -> Any:
-    return CheckpointStore(folder) if group.rank() == 0 else UntouchableStore()
+    return CheckpointFolder(folder) if group.rank() == 0 else UntouchableStore()
 
 
-def _train(recipe: Recipe, group: dist.ProcessGroup, folder: str | None, stop_at: int | None, **options: Any) -> Any:
-    watch = RecordingWatch(stop_at)
+def _train(recipe: Recipe, group: dist.ProcessGroup, folder: str | None, stop_at: int | None, **saving: Any) -> Any:
+    callbacks = RecordingCallbacks(stop_at)
     store = _store(folder, group) if folder else None
+    checkpoints = Checkpointing(store=store, **saving) if store is not None else None
     try:
         outcome = trainer.train(
-            recipe, device=CPU, group=group, phase=lambda label: None, store=store, watch=watch, **options
+            recipe, device=CPU, group=group, phase=lambda label: None, checkpoints=checkpoints, callbacks=callbacks
         )
     finally:
-        if isinstance(store, CheckpointStore):
+        if isinstance(store, CheckpointFolder):
             store.close()
-    return outcome, watch
+    return outcome, callbacks
 
 
-def _interrupted(recipe: Recipe, group: dist.ProcessGroup, folder: str) -> _Seen:
-    whole, whole_watch = _train(recipe, group, None, None)
+def _interrupted(recipe: Recipe, group: dist.ProcessGroup, folder: str) -> _Interrupted:
+    whole, whole_callbacks = _train(recipe, group, None, None)
     # Only the last rank is asked to stop; all have to.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(meetings, "MOST_STEPS", 1)
+        patch.setattr(sync_points, "MOST_STEPS", 1)
         stopped, _ = _train(recipe, group, folder, STOPPED if group.rank() == group.size() - 1 else None, save_every=1)
-    resumed, watch = _train(recipe, group, folder, None)
-    return _Seen(whole, stopped, resumed, watch, whole_watch)
+    resumed, callbacks = _train(recipe, group, folder, None)
+    return _Interrupted(whole, stopped, resumed, callbacks, whole_callbacks)
 
 
-def _rank(rank: int, folder: str, sizes: tuple[int, ...]) -> dict[tuple[str, int], _Seen]:
+def _rank(rank: int, folder: str, sizes: tuple[int, ...]) -> dict[tuple[str, int], _Interrupted]:
     seen = {}
     kinds = {"sgd": SGD, "adam": ADAM, "tiny": TINY, "tiny adam": replace(TINY, optimizer="adamw")}
     for name, recipe in kinds.items():
@@ -82,26 +83,26 @@ def _rank(rank: int, folder: str, sizes: tuple[int, ...]) -> dict[tuple[str, int
     return seen
 
 
-def on_3_ranks(rank: int, folder: str) -> Told:
+def on_3_ranks(rank: int, folder: str) -> RankResults:
     with pytest.MonkeyPatch.context() as patch:
         return _rank(rank, folder, (3,)), _other_world(rank, f"{folder}/other", patch)
 
 
 @pytest.fixture
-def cases(three_ranks: dict[str, list[Told]]) -> list[tuple[_Seen, ...]]:
+def cases(three_ranks: dict[str, list[RankResults]]) -> list[tuple[_Interrupted, ...]]:
     return _cases([seen for seen, _ in three_ranks[__name__]])
 
 
 @pytest.fixture
-def told(three_ranks: dict[str, list[Told]]) -> list[dict[str, Any]]:
-    return [told for _, told in three_ranks[__name__]]
+def other_world(three_ranks: dict[str, list[RankResults]]) -> list[dict[str, Any]]:
+    return [other_world for _, other_world in three_ranks[__name__]]
 
 
-def _cases(ranks: list[dict[tuple[str, int], _Seen]]) -> list[tuple[_Seen, ...]]:
+def _cases(ranks: list[dict[tuple[str, int], _Interrupted]]) -> list[tuple[_Interrupted, ...]]:
     return [tuple(rank[key] for rank in ranks if key in rank) for key in ranks[0]]
 
 
-def _hold(case: tuple[_Seen, ...]) -> None:
+def _hold(case: tuple[_Interrupted, ...]) -> None:
     for seen in case:
         assert seen.stopped.interrupted
         assert seen.stopped.step == STOPPED == seen.resumed.first_step
@@ -109,15 +110,15 @@ def _hold(case: tuple[_Seen, ...]) -> None:
         assert seen.resumed.digest == seen.whole.digest
         assert seen.stopped.losses + seen.resumed.losses == seen.whole.losses
         assert seen.resumed.num_correct == seen.whole.num_correct
-        # The epoch in which it was stopped is told whole.
-        assert [(told.epoch, told.loss, told.num_correct) for told in seen.watch.epochs] == [
-            (told.epoch, told.loss, told.num_correct) for told in seen.whole_watch.epochs
+        # The epoch in which it was stopped is reported as a whole.
+        assert [(stats.epoch, stats.loss, stats.num_correct) for stats in seen.callbacks.epochs] == [
+            (stats.epoch, stats.loss, stats.num_correct) for stats in seen.whole_callbacks.epochs
         ]
     assert len({seen.resumed.digest for seen in case}) == 1
     assert len({seen.whole.digest for seen in case}) == 1
 
 
-def test_a_training_stopped_within_an_epoch_ends_with_the_same_bits_on_3_ranks(cases: list[tuple[_Seen, ...]]) -> None:
+def test_a_resumed_training_has_the_same_bits_on_3_ranks(cases: list[tuple[_Interrupted, ...]]) -> None:
     # Without a first backward before loading, DDP adds up in another order from 3 ranks on: see docs/training.md.
     assert len(cases) == 4
     for case in cases:
@@ -127,7 +128,7 @@ def test_a_training_stopped_within_an_epoch_ends_with_the_same_bits_on_3_ranks(c
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("sizes", [(1, 2), (4,)], ids=str)
-def test_a_training_stopped_within_an_epoch_ends_with_the_same_bits_on_1_2_and_4_ranks(sizes: tuple[int, ...]) -> None:
+def test_a_resumed_training_has_the_same_bits_on_1_2_and_4_ranks(sizes: tuple[int, ...]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         cases = _cases(run_ranks(max(sizes), _rank, folder, sizes))
     assert len(cases) == 4 * len(sizes)
@@ -135,7 +136,7 @@ def test_a_training_stopped_within_an_epoch_ends_with_the_same_bits_on_1_2_and_4
         _hold(case)
 
 
-def test_only_rank_0_writes_and_knows_where(cases: list[tuple[_Seen, ...]]) -> None:
+def test_only_rank_0_writes_and_knows_where(cases: list[tuple[_Interrupted, ...]]) -> None:
     for case in cases:
         assert case[0].stopped.checkpoint is not None
         assert all(seen.stopped.checkpoint is None for seen in case[1:])
@@ -154,13 +155,13 @@ def _other_world(rank: int, folder: str, patch: pytest.MonkeyPatch) -> dict[str,
     recipe = replace(SGD, epochs=2, max_steps=None)
     if 2 in groups:
         with patch.context() as own:
-            own.setattr(meetings, "MOST_STEPS", 1)
+            own.setattr(sync_points, "MOST_STEPS", 1)
             _train(recipe, groups[2], folder, STOPPED)
     dist.barrier()
     before = list(drawn)
     drawn.clear()
     resumed, _ = _train(recipe, groups[3], folder, None)
-    told = {"before": before, "after": list(drawn[1:]), "notes": resumed.notes, "digest": resumed.digest}
+    other_world = {"before": before, "after": list(drawn[1:]), "notes": resumed.notes, "digest": resumed.digest}
     # Then all that has to be refused, on all ranks alike.
     refusals = {
         "model": replace(recipe, model="mlp"),
@@ -170,79 +171,85 @@ def _other_world(rank: int, folder: str, patch: pytest.MonkeyPatch) -> dict[str,
     for name, other in refusals.items():
         with pytest.raises(RequestError) as refused:
             _train(other, groups[3], folder, None)
-        told[name] = str(refused.value)
+        other_world[name] = str(refused.value)
     with pytest.raises(SeatrialError) as refused_never:
         _train(recipe, groups[3], folder, None, resume="never")
-    told["never"] = str(refused_never.value)
+    other_world["never"] = str(refused_never.value)
     store: Any = FullDiskStore() if rank == 0 else UntouchableStore()
     with pytest.raises((SeatrialError, OSError)) as full:
-        trainer.train(TINY, device=CPU, group=groups[3], phase=lambda label: None, store=store)
-    told["full disk"] = str(full.value)
+        trainer.train(
+            TINY, device=CPU, group=groups[3], phase=lambda label: None, checkpoints=Checkpointing(store=store)
+        )
+    other_world["full disk"] = str(full.value)
     longer, _ = _train(replace(recipe, epochs=3, lr=0.01), groups[3], folder, None)
-    told["longer"] = (longer.first_step, longer.step, longer.notes)
-    return told
+    other_world["longer"] = (longer.first_step, longer.step, longer.notes)
+    return other_world
 
 
-def test_another_number_of_ranks_goes_on_where_the_samples_ended(told: list[dict[str, Any]]) -> None:
+def test_another_number_of_ranks_goes_on_where_the_samples_ended(other_world: list[dict[str, Any]]) -> None:
     # Wrong would be to begin the epoch anew, or to count steps of another share: samples twice, others never.
     for epoch in (0, 1):
         drawn = [
             index
-            for rank in told
+            for rank in other_world
             for seen_epoch, indices in [*rank["before"], *rank["after"]]
             if seen_epoch == epoch
             for index in indices
         ]
         assert sorted(drawn) == list(range(1437))
-    for rank in told:
+    for rank in other_world:
         assert rank["notes"] == (
-            "2 ranks trained before and 3 do now: each sample still comes once an epoch, but sums over ranks round "
+            "2 ranks trained before and 3 train now: each sample still comes once per epoch, but sums over ranks round "
             "differently.",
         )
-    assert len({rank["digest"] for rank in told}) == 1
+    assert len({rank["digest"] for rank in other_world}) == 1
 
 
-def test_a_checkpoint_of_another_training_is_refused_by_the_field_that_differs(told: list[dict[str, Any]]) -> None:
-    assert "model was 'convnet' and is now 'mlp'" in told[0]["model"]
-    assert "seed was 5 and is now 6" in told[0]["seed"]
-    assert "beyond the 15 steps" in told[0]["fewer"]
-    # Rank 0 alone looks into the store; the others are told that it failed and do not wait for ever.
-    assert "resume is never" in told[0]["never"]
-    assert {rank["never"] for rank in told[1:]} == {"rank 0 could not read a checkpoint; its own message says why."}
+def test_a_checkpoint_of_another_training_is_refused_by_field(other_world: list[dict[str, Any]]) -> None:
+    assert "model was 'convnet' and is now 'mlp'" in other_world[0]["model"]
+    assert "seed was 5 and is now 6" in other_world[0]["seed"]
+    assert "beyond the 15 requested steps" in other_world[0]["fewer"]
+    # Only rank 0 reads the store; the others learn that it failed and do not wait forever.
+    assert "resume is never" in other_world[0]["never"]
+    assert {rank["never"] for rank in other_world[1:]} == {
+        "rank 0 could not read a checkpoint; its message gives the reason."
+    }
 
 
-def test_never_and_a_path_hold_for_the_begin_of_a_training_and_not_for_its_restarts(
-    alone: dist.ProcessGroup, tmp_path: Path
-) -> None:
+def test_resume_never_and_a_path_do_not_apply_to_restarts(alone: dist.ProcessGroup, tmp_path: Path) -> None:
     # The wrong way: a restart is refused, or goes back behind what was saved since.
-    other = CheckpointStore(tmp_path / "other")
+    other = CheckpointFolder(tmp_path / "other")
     begin = other.save(7, {"a": 1})
     other.close()
-    with CheckpointStore(tmp_path / "own") as store:
-        assert find_state(store, "never", alone, CPU) is None
-        assert find_state(store, str(begin), alone, CPU, restarted=True) == (begin.name, {"a": 1})
+    with CheckpointFolder(tmp_path / "own") as store:
+        assert find_state(Checkpointing(store=store, resume="never"), alone, CPU) is None
+        restarted = Checkpointing(store=store, resume=str(begin), restarted=True)
+        assert find_state(restarted, alone, CPU) == (begin.name, {"a": 1})
         store.save(9, {"a": 2})
         for resume in ("never", str(begin)):
-            assert find_state(store, resume, alone, CPU, restarted=True) == ("step 9", {"a": 2})
+            restarted = Checkpointing(store=store, resume=resume, restarted=True)
+            assert find_state(restarted, alone, CPU) == ("step 9", {"a": 2})
         with pytest.raises(RequestError, match="resume is never"):
-            find_state(store, "never", alone, CPU)
+            find_state(Checkpointing(store=store, resume="never"), alone, CPU)
         with pytest.raises(RequestError, match="step 9, later than step-000000000007"):
-            find_state(store, str(begin), alone, CPU)
+            find_state(Checkpointing(store=store, resume=str(begin)), alone, CPU)
 
 
-def test_a_full_disk_under_rank_0_ends_all_ranks(told: list[dict[str, Any]]) -> None:
-    assert "No space left" in told[0]["full disk"]
-    assert {rank["full disk"] for rank in told[1:]} == {"rank 0 could not save a checkpoint; its own message says why."}
+def test_a_full_disk_under_rank_0_ends_all_ranks(other_world: list[dict[str, Any]]) -> None:
+    assert "No space left" in other_world[0]["full disk"]
+    assert {rank["full disk"] for rank in other_world[1:]} == {
+        "rank 0 could not save a checkpoint; its message gives the reason."
+    }
 
 
-def test_more_epochs_and_another_lr_are_allowed_and_told(told: list[dict[str, Any]]) -> None:
-    for rank in told:
+def test_more_epochs_and_another_lr_are_allowed_with_notes(other_world: list[dict[str, Any]]) -> None:
+    for rank in other_world:
         assert rank["longer"] == (30, 45, ("epochs was 2 and is now 3.", "lr was 0.05 and is now 0.01."))
 
 
 def test_a_state_of_another_format_is_refused() -> None:
     with pytest.raises(RequestError, match="format 7"):
-        compare({"format": 7}, SGD, 20, 1, CPU)
+        compare_with_saved({"format": 7}, SGD, 20, 1, CPU)
 
 
 def test_a_position_counts_samples_of_its_epoch() -> None:

@@ -1,4 +1,4 @@
-"""Sampling: every sample once an epoch, whatever the number of ranks."""
+"""Sampling: every sample once per epoch, whatever the number of ranks."""
 
 from __future__ import annotations
 

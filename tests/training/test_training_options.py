@@ -1,4 +1,4 @@
-"""Settings of how it is computed, in one process: each trains, and gives what it should."""
+"""Options of how a training is computed, in one process: each trains and gives the expected result."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from hostile_files import HOSTILE, assert_unharmed
 from training.rank_processes import run_ranks
 from training.small_files import write_cifar10, write_mnist
-from training.training_doubles import RecordingWatch, build_normed_dropout_net
+from training.training_doubles import RecordingCallbacks, build_normed_dropout_net
 
 from seatrial.errors import RequestError
 from seatrial.training import trainer
@@ -74,7 +75,7 @@ def test_dp_is_what_ddp_is_in_one_process(alone: dist.ProcessGroup) -> None:
 
 @pytest.mark.parametrize("length", [{"max_steps": 0}, {"max_steps": None, "epochs": 0}], ids=str)
 def test_no_steps_evaluate_the_untrained_model(alone: dist.ProcessGroup, length: dict[str, Any]) -> None:
-    outcome = _train(replace(SHORT, **length), alone, watch=RecordingWatch())
+    outcome = _train(replace(SHORT, **length), alone, callbacks=RecordingCallbacks())
     assert outcome.losses == ()
     assert outcome.times == ()
     assert outcome.num_evaluated == 360
@@ -82,18 +83,18 @@ def test_no_steps_evaluate_the_untrained_model(alone: dist.ProcessGroup, length:
     assert outcome.samples_per_s is None
 
 
-def test_max_steps_that_end_within_an_epoch_are_told_as_a_part_of_it(alone: dist.ProcessGroup) -> None:
-    watch = RecordingWatch()
-    outcome = _train(replace(SHORT, max_steps=25), alone, watch=watch)
-    assert [(told.epoch, told.step, told.num_samples) for told in watch.epochs] == [(0, 23, 1437), (1, 25, 128)]
-    assert watch.epochs[-1].num_correct == outcome.num_correct
-    assert watch.epochs[-1].loss == pytest.approx(sum(outcome.losses[23:]) / 2)
+def test_max_steps_within_an_epoch_report_a_part_of_it(alone: dist.ProcessGroup) -> None:
+    callbacks = RecordingCallbacks()
+    outcome = _train(replace(SHORT, max_steps=25), alone, callbacks=callbacks)
+    assert [(stats.epoch, stats.step, stats.num_samples) for stats in callbacks.epochs] == [(0, 23, 1437), (1, 25, 128)]
+    assert callbacks.epochs[-1].num_correct == outcome.num_correct
+    assert callbacks.epochs[-1].loss == pytest.approx(sum(outcome.losses[23:]) / 2)
 
 
 def test_evaluating_on_the_way_changes_nothing(alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "build_model", build_normed_dropout_net)
     recipe = replace(SHORT, max_steps=30)
-    assert _train(recipe, alone).digest == _train(recipe, alone, watch=RecordingWatch()).digest
+    assert _train(recipe, alone).digest == _train(recipe, alone, callbacks=RecordingCallbacks()).digest
 
 
 @pytest.mark.parametrize(
@@ -127,12 +128,12 @@ def test_dp_in_several_processes_is_refused(alone: dist.ProcessGroup) -> None:
 def test_a_profile_holds_the_steps_of_the_middle(alone: dist.ProcessGroup, tmp_path: Path) -> None:
     profile = StepProfile(tmp_path / "new" / "trace.json", CPU)
 
-    class Profiling(RecordingWatch):
+    class Profiling(RecordingCallbacks):
         def on_step(self, step: int) -> None:
             super().on_step(step)
             profile.step()
 
-    _train(replace(SHORT, max_steps=16), alone, watch=Profiling())
+    _train(replace(SHORT, max_steps=16), alone, callbacks=Profiling())
     profile.stop()
     text = (tmp_path / "new" / "trace.json").read_text()
     assert profile.is_written
@@ -142,7 +143,20 @@ def test_a_profile_holds_the_steps_of_the_middle(alone: dist.ProcessGroup, tmp_p
     assert "ProfilerStep#16" not in text
 
 
-def test_a_profile_says_when_there_was_nothing_to_write_and_refuses_where_it_cannot(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["link", "dangling", "hard link"])
+def test_a_profile_is_written_through_no_link(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "shared" / "trace.json"
+    profile = StepProfile(path, CPU)
+    HOSTILE[kind][0](path)
+    for _ in range(16):
+        profile.step()
+    profile.stop()
+    assert profile.is_written
+    assert not path.is_symlink()
+    assert_unharmed(path)
+
+
+def test_a_profile_without_steps_or_permission_is_reported(tmp_path: Path) -> None:
     profile = StepProfile(tmp_path / "trace.json", CPU)
     profile.step()
     profile.stop()
@@ -150,7 +164,7 @@ def test_a_profile_says_when_there_was_nothing_to_write_and_refuses_where_it_can
     assert not (tmp_path / "trace.json").exists()
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file" / "trace.json"):
-        with pytest.raises(RequestError, match="cannot be written"):
+        with pytest.raises(RequestError, match="cannot write this file"):
             StepProfile(path, CPU)
 
 
@@ -165,7 +179,7 @@ def test_the_factor_of_fp16_is_not_taken_from_a_training_without_one() -> None:
     assert scale.state() == {"factor": 8.0, "good_steps": 3}
 
 
-def test_parameters_that_are_not_finite_at_the_end_are_told_without_a_store(
+def test_nonfinite_parameters_are_reported_without_a_store(
     alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The last loss was still finite: nobody would see what its gradients did.

@@ -1,4 +1,4 @@
-"""Stand-ins for what surrounds the trainer, and a net with everything that makes resuming hard."""
+"""Doubles of the trainer's surroundings, and a model with everything that makes resuming hard."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seatrial.training.watch import EpochStats, Start
-
-__all__ = ["FullDiskStore", "RecordingWatch", "UntouchableStore", "build_normed_dropout_net"]
+from seatrial.training.progress import EpochStats, Start
 
 
-class RecordingWatch:
-    """Notes what it is told; asks to stop after so many steps if it is given a number.
+class RecordingCallbacks:
+    """Callbacks that record their calls, and ask to stop after ``stop_at`` steps if it is given.
 
-    The ranks must meet after each step then: ``meetings.MOST_STEPS`` has to be 1.
+    The ranks must then sync after each step: ``sync_points.MOST_STEPS`` must be 1.
     """
 
     def __init__(self, stop_at: int | None = None) -> None:
@@ -43,7 +41,7 @@ class RecordingWatch:
 
 
 class UntouchableStore:
-    """Raises whatever is asked of it: for ranks that must not write."""
+    """A store that raises on any call: for ranks that must not use it."""
 
     def save(self, step: int, state: Mapping[str, Any]) -> Path:
         raise AssertionError("a rank other than 0 wrote a checkpoint")
@@ -56,7 +54,7 @@ class UntouchableStore:
 
 
 class FullDiskStore:
-    """Nothing can be written to it."""
+    """A store that cannot be written to."""
 
     def save(self, step: int, state: Mapping[str, Any]) -> Path:
         raise OSError(28, "No space left on device")

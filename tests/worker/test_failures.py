@@ -1,4 +1,4 @@
-"""What an exception says of the cluster: real ones of torch where this machine can have them."""
+"""Classification of exceptions: real ones of torch where this machine can raise them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_memory_that_torch_could_not_get() -> None:
     assert cause_of(raised.value) == "memory"
 
 
-def test_a_store_that_nobody_opened() -> None:
+def test_a_store_that_was_never_opened() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(dist.DistNetworkError) as raised:
@@ -63,6 +63,8 @@ def test_a_torch_that_has_the_memory_error_in_its_old_place_only(monkeypatch: py
         (dist.DistBackendError("NCCL error in: /x/NCCLUtils.cpp:77, unhandled system error"), "fabric"),
         (ConnectionResetError(104, "Connection reset by peer"), "fabric"),
         (ConnectionAbortedError(), "fabric"),
+        (RuntimeError("use_libuv was requested but PyTorch was build without libuv support"), "request"),
+        (RuntimeError("Distributed package doesn't have MPI built in. MPI is only included if you"), "request"),
         (FileNotFoundError(2, "No such file"), "own"),
         (KeyError("nccl"), "own"),
         (ValueError("CUDA error: in our own words"), "own"),

@@ -1,4 +1,4 @@
-"""What one rank of a training decides by itself: its threads, its exit code."""
+"""One rank of a training by itself: its threads, its exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from seatrial.training.recipe import Recipe
-from seatrial.worker import train
+from seatrial.worker import train_rank
 from seatrial.worker.train_spec import TrainSpec
 
 WELL: dict[str, Any] = {"nonfinite": None, "difference": "", "stopped": False, "missed": None}
@@ -34,15 +34,15 @@ WELL: dict[str, Any] = {"nonfinite": None, "difference": "", "stopped": False, "
     ],
     ids=str,
 )
-def test_a_rank_has_its_share_of_the_cores_unless_the_user_says_otherwise(
+def test_a_rank_uses_its_share_of_the_cores_or_the_users_number(
     monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], ranks: int, threads: int
 ) -> None:
-    monkeypatch.setattr(train, "usable_cores", lambda: 8)
+    monkeypatch.setattr(train_rank, "usable_cores", lambda: 8)
     for name in ("OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    assert train._threads(ranks) == threads
+    assert train_rank._threads(ranks) == threads
 
 
 @pytest.mark.parametrize(
@@ -52,22 +52,22 @@ def test_a_rank_has_its_share_of_the_cores_unless_the_user_says_otherwise(
         ({"missed": 0.9}, 1),
         ({"stopped": True}, 130),
         ({"stopped": True, "missed": 0.9}, 130),
-        ({"difference": "rank 1 holds other parameters"}, 1),
-        ({"difference": "rank 1 holds other parameters", "stopped": True}, 1),
+        ({"difference": "rank 1 has other parameters"}, 1),
+        ({"difference": "rank 1 has other parameters", "stopped": True}, 1),
         ({"nonfinite": {"what": "loss", "ranks": []}}, 1),
     ],
     ids=str,
 )
-def test_what_is_wrong_with_a_training_is_never_hidden_by_how_it_ended(changes: dict[str, Any], code: int) -> None:
-    assert train._code({**WELL, **changes}) == code
+def test_the_exit_code_never_hides_a_fault(changes: dict[str, Any], code: int) -> None:
+    assert train_rank._exit_code({**WELL, **changes}) == code
 
 
 @pytest.fixture
-def one_rank() -> Iterator[train.Place]:
-    """A place for a whole rank in this process; what it changed is put back."""
+def one_rank() -> Iterator[train_rank.RankIdentity]:
+    """The identity of the only rank, in this process; changed settings are restored afterwards."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     threads = torch.get_num_threads()
-    yield train.Place(rank=0, world_size=1, local_rank=0, local_world_size=1)
+    yield train_rank.RankIdentity(rank=0, world_size=1, local_rank=0, local_world_size=1)
     torch.set_num_threads(threads)
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -79,10 +79,10 @@ def one_rank() -> Iterator[train.Place]:
     ("planted", "code"), [((), 0), (("raise@train/step 1 forward:0",), 1)], ids=["clean", "failed"]
 )
 def test_the_group_is_destroyed_on_the_clean_path_only(
-    one_rank: train.Place, tmp_path: Path, planted: tuple[str, ...], code: int
+    one_rank: train_rank.RankIdentity, tmp_path: Path, planted: tuple[str, ...], code: int
 ) -> None:
     # The wrong way: after a failure the rank waits, within destroy, for others that are stuck or gone.
     recipe = Recipe(workload="digits", model="toy", max_steps=2, global_batch_size=64, lr=0.1)
     spec = TrainSpec(recipe=recipe, device="cpu", init=f"file://{tmp_path}/meet", planted=planted)
-    assert train.run_rank(spec, one_rank) == code
+    assert train_rank.run_rank(spec, one_rank) == code
     assert dist.is_initialized() == (code != 0)

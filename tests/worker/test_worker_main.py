@@ -1,4 +1,4 @@
-"""What a rank tells of its start: that it is there, or whose fault it is that it is not."""
+"""The start of a rank: the ``rank`` event, or the cause of its failure."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 import torch
 
-from seatrial.probe.phase import PhaseWriter, create
-from seatrial.worker.main import _open_rank
+from seatrial.protocol.phase_page import PhaseWriter, create
+from seatrial.worker.worker_main import _open_rank
 
 Open = Callable[..., tuple[Any, dict[str, Any]]]
 
 
 @pytest.fixture
 def open_rank() -> Iterator[Open]:
-    """Opens rank 3 in this process; answers what became of it and the one event that it sent."""
+    """Opens rank 3 in this process; returns its context and the one event that it sent."""
     fd = create()
 
     def run(**changes: Any) -> tuple[Any, dict[str, Any]]:
-        start: dict[str, Any] = {"run": "x", "gen": 0, "rank": 3, "local_rank": 1, "node_rank": 1, "node": "b"}
+        start: Any = {"run": "x", "gen": 0, "rank": 3, "local_rank": 1, "node_rank": 1, "node": "b"}
         start |= {"address": "127.0.0.1", "ranks": [[1, 1], [3, 3]], "device": "cpu", "backend": "auto", "threads": 1}
-        sent: list[dict[str, Any]] = []
+        sent: list[Any] = []
         start |= {"local_world_size": 2, "planted": [], **changes}
-        me = _open_rank(start, PhaseWriter(fd), lambda kind, **payload: sent.append({"kind": kind, **payload}))
+        me = _open_rank(start, PhaseWriter(fd), sent.append)
         (event,) = sent
         assert (event["gen"], event["rank"]) == (0, 3)
         return me, event
@@ -64,7 +64,7 @@ def test_a_device_error_while_it_is_opened_is_the_devices(open_rank: Open, monke
     assert "in fail" in event["stack"]
 
 
-def test_a_wrong_request_and_a_mistake_of_ours_are_told_apart(open_rank: Open) -> None:
+def test_an_invalid_request_and_a_bug_have_different_causes(open_rank: Open) -> None:
     assert open_rank(planted=["no such fault"])[1]["cause"] == "request"
     assert open_rank(ranks=[0, 1])[1]["cause"] == "own"
 

@@ -1,1 +1,1 @@
-"""One per node: starts the ranks there, owns their pipes, watches, signals, forwards. Standard library only."""
+"""The agent, one per node: starts ranks, owns their pipes, watches, signals, forwards. Standard library only."""

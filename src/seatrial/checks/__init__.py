@@ -1,1 +1,1 @@
-"""The checks, one file each."""
+"""The checks: one file each, or one folder where a file would pass 300 lines."""

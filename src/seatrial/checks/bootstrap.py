@@ -1,44 +1,56 @@
-"""Forming the world is a check of its own: did everybody come, and how long did it take.
+"""Bootstrap, a check by itself: do all ranks form the world, and how long does it take.
 
-Two stages. ``store``: rank 0 opens the store on a port that the system chooses, so that no port can be taken, and
-shares the address. ``world``: all ranks meet there and form the group, then meet once in a barrier.
+Stage ``store``: rank 0 opens the store on a port that the system chooses, so that no port can be taken, and shares the
+address. Stage ``world``: all ranks connect to it, form the group, and pass a barrier.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
-from seatrial.checks.base import Check, Held, Stage, held_by_user
-from seatrial.verdict.evidence import Evidence
-from seatrial.verdict.findings import Culprit, Finding, Judged, Limit, Ruling
+from seatrial.checks.check import Check, Rule, Stage, user_rule
+from seatrial.checks.shared.store_reach import store_findings
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Culprit, Finding, Ruling
+from seatrial.rank.context import Context
 
-if TYPE_CHECKING:
-    from seatrial.worker.context import Context
-
-__all__ = ["CHECK", "Params"]
-
-_NOBODY = Culprit(kind="none", name="nobody")
+_LIBRARY_MARGIN_S = 30
+"""Seconds by which the timeout of the library exceeds our deadline, so that ours comes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Limits of the bootstrap."""
+    """Deadline and limit of the bootstrap."""
 
     timeout_s: float = 60.0
-    """Seconds for each of the two stages."""
+    """Deadline of each of the two stages, seconds."""
     max_form_s: float | None = None
-    """Forming the group may take that long on any rank; None: only measured."""
+    """The user's limit for forming the group, seconds on any rank; None: only measured."""
+
+
+def rules(params: Params) -> tuple[Rule, ...]:
+    """Return the rules: all ranks must come in time, and the user may limit the time of forming the group."""
+    come = Rule(
+        measurement="ranks that come",
+        text=f"all, within {params.timeout_s:g} s a stage",
+        origin="bootstrap.timeout_s",
+    )
+    return (come, form_rule(params))
+
+
+def form_rule(params: Params) -> Rule:
+    """Return the rule for the time of forming the group."""
+    return user_rule("form_s", "at most", params.max_form_s, "s", key="bootstrap.max_form_s")
 
 
 def measure(context: Context, params: Params) -> None:
     """Open the store or form the world, by stage."""
-    from seatrial.worker import groups
+    from seatrial.rank import groups
 
-    # Our own deadline comes first; the library's is the safety net.
-    timeout = timedelta(seconds=context.timeout_s + 30)
+    timeout = timedelta(seconds=context.timeout_s + _LIBRARY_MARGIN_S)
     if context.stage == "store":
         context.phase("open the store")
         groups.open_store(context, timeout)
@@ -46,51 +58,51 @@ def measure(context: Context, params: Params) -> None:
     context.phase("meet at the store")
     started = time.perf_counter()
     groups.form_world(context, timeout)
-    context.figure("form_s", time.perf_counter() - started, "s", "low")
+    context.measurement("form_s", time.perf_counter() - started, "s", "low")
     context.phase("first barrier")
     started = time.perf_counter()
     groups.barrier(context)
-    context.figure("first_barrier_s", time.perf_counter() - started, "s", "low")
+    context.measurement("first_barrier_s", time.perf_counter() - started, "s", "low")
     context.phase("world formed")
     if transport := groups.transport(context):
         context.fact("transport", transport)
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
-    """All came (the conductor saw to that); the time is held against a limit where there is one."""
-    formed = {figure.rank: figure for figure in evidence.figures if figure.name == "form_s"}
+    """Compare the time with the limit, where there is one; the conductor has checked that all ranks came."""
+    formed = {measurement.rank: measurement for measurement in evidence.measurements if measurement.name == "form_s"}
     absent = tuple(f"form_s of rank {rank}" for rank in evidence.asked if rank not in formed)
-    transports = sorted({str(fact.value) for fact in evidence.facts if fact.name == "transport"})
-    what = f"MPI takes the tensors from {' and from '.join(transports)}"
-    told = [Finding(severity="info", check="bootstrap", what=what, culprit=_NOBODY)] if transports else []
-    if params.max_form_s is None:
-        return Ruling(findings=tuple(told), absent=absent)
-    limit = Limit(value=params.max_form_s, unit="s", origin="user bootstrap.max_form_s")
-    judged = tuple(Judged(figure=figure, limit=limit, passed=figure.value <= limit.value) for figure in formed.values())
-    late = [entry.figure for entry in judged if not entry.passed]
+    findings = (*store_findings(evidence, "bootstrap"), *_transport_findings(evidence))
+    rule = form_rule(params)
+    if rule.value is None:
+        return Ruling(findings=findings, absent=absent)
+    judged = tuple(rule.judge(measurement) for measurement in formed.values())
+    late = [entry.measurement for entry in judged if not entry.passed]
     if not late:
-        return Ruling(findings=tuple(told), judged=judged, absent=absent)
-    # All ranks wait for the last one in here, so the time says that it was slow, not who was.
-    worst = max(figure.value for figure in late)
+        return Ruling(findings=findings, judged=judged, absent=absent)
+    # All ranks wait for the last one in here, so the time shows that forming was slow, not which rank was.
+    worst = max(measurement.value for measurement in late)
     finding = Finding(
         severity="fail",
         check="bootstrap",
         what=f"forming the world took {worst:.1f} s",
         culprit=Culprit(kind="none", name="nobody can be named: all wait for the last to come"),
         measured=f"{worst:.1f} s",
-        limit=limit,
+        limit=rule.limit(),
         action="look at name resolution and the route to the address of rank 0, or raise bootstrap.max_form_s.",
     )
-    return Ruling(findings=(finding, *told), judged=judged, absent=absent)
+    return Ruling(findings=(finding, *findings), judged=judged, absent=absent)
 
 
-def limits(params: Params) -> tuple[Held, ...]:
-    """Everybody in time, and how long forming the world may take where the user says so."""
-    slowest = None if params.max_form_s is None else f"at most {params.max_form_s:g} s"
-    return (
-        Held(what="ranks that come", limit=f"all, within {params.timeout_s:g} s a stage", origin="bootstrap.timeout_s"),
-        held_by_user("form_s", slowest, "bootstrap.max_form_s"),
-    )
+def _transport_findings(evidence: Evidence) -> Iterator[Finding]:
+    transports = sorted({str(fact.value) for fact in evidence.facts if fact.name == "transport"})
+    if transports:
+        yield Finding(
+            severity="info",
+            check="bootstrap",
+            what=f"MPI takes the tensors from {' and from '.join(transports)}",
+            culprit=Culprit(kind="none", name="nobody"),
+        )
 
 
 CHECK = Check(
@@ -99,6 +111,6 @@ CHECK = Check(
     params=Params,
     measure=measure,
     judge=judge,
-    limits=limits,
+    rules=rules,
     stages=(Stage(name="store", first_only=True), Stage(name="world")),
 )

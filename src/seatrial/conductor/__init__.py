@@ -1,1 +1,1 @@
-"""Says what is measured next, by whom, until when."""
+"""The conductor: decides what each rank does next and until when, and which rank or node is suspected."""

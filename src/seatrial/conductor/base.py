@@ -1,96 +1,282 @@
-"""What every conductor does: it hears nodes and tells them, and forgives everybody what its own clock missed. Pure."""
+"""Common base of the conductors: tracks nodes, sends commands, extends deadlines by the time this process was paused.
+
+A trial and a program differ in every decision (what ends a generation, who is suspected, what comes next) and share the
+shell around it: agents join, are heard, are lost, receive heartbeats, kill their ranks and stop. That shell is here;
+``trial_conductor.py`` and ``program_conductor.py`` fill in the decisions. Pure: no socket, no clock, no file.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
-from seatrial.conductor.hearsay import brief
-from seatrial.conductor.records import Actions
-from seatrial.conductor.watch import Pulse
+from seatrial.conductor.actions import Actions
+from seatrial.conductor.config import Config, State
+from seatrial.conductor.origin import brief, validate_origin
+from seatrial.conductor.rank_status import RankStatus
+from seatrial.protocol.commands import AgentCommand, AgentReport, Heartbeat, Kill, Stop, Welcome
+from seatrial.protocol.events import EndEvent, Event, InterruptedEvent
+from seatrial.protocol.timeouts import HEARTBEAT_S, NODE_SILENT_S, OUTPUT_S
 
-__all__ = ["END_S", "NODE_SILENT_S", "BaseConductor", "take_status"]
-
-NODE_SILENT_S = 15.0
 END_S = 10.0
-"""For the end of what was told to end: ranks, agents."""
-_BEAT_S = 2.0
-_MISSED_CLOCK_S = 2.0
+"""Seconds for ranks to quit or to be killed, and for agents to stop."""
+_PAUSED_S = 2.0
+"""A gap between two calls that is longer means that this process, or the whole machine, was paused."""
 
 
 class BaseConductor(ABC):
-    """The nodes, our clock, and what is to be done: ``_take`` gives what gathered since the last time."""
+    """The nodes, the state and its deadline. ``_take`` returns the actions that gathered since the last call."""
 
-    def __init__(self, until: float, now: float) -> None:
-        self._do = Actions()
-        self._clock_at = self._beat_at = now
-        self._until = until
-        """Deadline of the state that we are in."""
+    def __init__(self, config: Config, join_timeout_s: float, now: float) -> None:
+        self._config = config
+        self._join_timeout_s = join_timeout_s
+        self.state = State.GATHER
+        self._until = now + join_timeout_s
+        """Deadline of the state."""
+        self._nodes = {rank: rank // config.nproc_per_node for rank in range(config.world_size)}
+        """Rank -> its node."""
         self._heard_at: dict[int, float] = {}
-        """Of every node that joined."""
+        """Node that joined -> time of its last message."""
         self._gone: set[int] = set()
         """Nodes that are lost."""
         self._generation = -1
         self._awaited: set[int] = set()
-        """Nodes that have not said ``killed`` yet."""
+        """Nodes that have not sent ``killed`` yet."""
+        self._interrupted_by = ""
+        self._stopped_at = 0.0
+        """Time at which the agents were asked to stop."""
+        self._actions = Actions()
+        self._clock_at = self._heartbeat_at = now
 
-    def _hear(self, node: int, now: float) -> None:
+    # The server's calls (actions.Conductor)
+
+    def join(self, node: int, now: float) -> Actions:
+        """Welcome an agent that proved that it knows the token; begin once all are there."""
+        self._mark_heard(node, now)
+        self._send(node, Welcome(kind="welcome", run=self._config.run))
+        if self.state in (State.STOP, State.OVER):
+            self._send(node, Stop(kind="stop"))
+        if self.state is State.GATHER and len(self._heard_at) == self._config.nodes:
+            self._begin(now)
+        return self._take()
+
+    def message(self, node: int, message: dict[str, Any], now: float) -> Actions:
+        """Take in a message or an event of a node that joined.
+
+        Raises KeyError, TypeError, ValueError or AttributeError for a malformed message, which has no effect, and
+        OriginError for a message in the name of another node or rank, which must not be recorded either.
+        """
+        self._mark_heard(node, now)
+        validate_origin(node, message, self._nodes, self._config.run)
+        received = cast("AgentReport | Event", message)
+        match received["kind"]:
+            case "status":
+                take_status(self._statuses(), received["ranks"], now)
+                self._take_still(node, float(received.get("still_s", 0.0)), now)
+            case "killed" if self.state is State.KILL and received["gen"] == self._generation:
+                self._awaited.discard(node)
+                self._after_kill(now)
+            case "end" if received.get("src") == f"node{node}":
+                self._agent_ended(node, received, now)
+            case "log":
+                # The agents send what is left of the output when all ranks have ended.
+                if self.state is State.STOP:
+                    self._until = max(self._until, min(now, self._stopped_at + OUTPUT_S) + END_S)
+            case _:
+                self._receive(node, received, now)
+        return self._take()
+
+    def lost(self, node: int, detail: str, now: float) -> Actions:
+        """Take note that the connection of a node is closed, or that its agent ended. ``detail``: how."""
         self._pass_time(now)
-        self._heard_at[node] = now
+        self._lose(node, detail, now)
+        return self._take()
 
-    def _pass_time(self, now: float) -> None:
-        """Before anything else that comes in: what came meanwhile must not be taken for later than it was."""
-        missed_s, self._clock_at = now - self._clock_at, now
-        if missed_s > _MISSED_CLOCK_S:
-            # We were stopped, or the whole machine was: nobody else was silent meanwhile.
-            self._heard_at = {node: at + missed_s for node, at in self._heard_at.items()}
-            self._until += missed_s
-            self._shift(missed_s)
+    def interrupt(self, by: str, now: float) -> Actions:
+        """End the run early and keep what was measured. ``by``: name of the signal, or the reason."""
+        self._pass_time(now)
+        self._interrupt(by, now)
+        return self._take()
+
+    def tick(self, now: float) -> Actions:
+        """Act on the time that has passed: heartbeats, silent nodes, hangs, deadlines."""
+        self._pass_time(now)
+        if now - self._heartbeat_at >= HEARTBEAT_S:
+            self._heartbeat_at = now
+            self._send_all(Heartbeat(kind="heartbeat"))
+        for node, heard_at in self._heard_at.items():
+            if node not in self._gone and now - heard_at > NODE_SILENT_S:
+                self._node_silent(node, now - heard_at, now)
+        if self.state in (State.START, State.STEP, State.RUN):
+            self._watch(now)
+        elif now >= self._until:
+            self._overdue(now)
+        return self._take()
+
+    # The decisions of a trial or a program
+
+    @abstractmethod
+    def _begin(self, now: float) -> None:
+        """Leave GATHER: all agents joined."""
+
+    @abstractmethod
+    def _absent(self, nodes: list[int], now: float) -> None:
+        """Leave GATHER: these nodes did not join in time."""
+
+    @abstractmethod
+    def _statuses(self) -> Mapping[int, RankStatus]:
+        """Return the status of each rank of this generation."""
 
     @abstractmethod
     def _shift(self, missed_s: float) -> None:
-        """The same for the ranks."""
+        """Extend the deadlines of the ranks: this process was paused."""
 
-    def _beat(self, now: float) -> None:
-        """Now and then: a node that hears nothing ends its ranks."""
-        if now - self._beat_at >= _BEAT_S:
-            self._beat_at = now
-            self._tell_nodes({"kind": "beat"})
+    @abstractmethod
+    def _receive(self, node: int, received: AgentReport | Event, now: float) -> None:
+        """Take in any other message. Raises as ``message`` does."""
 
-    def _tell_kill(self, stacks: Collection[int], now: float) -> None:
+    @abstractmethod
+    def _take_still(self, node: int, still_s: float, now: float) -> None:
+        """Take in for how long the ranks of a node have stood still."""
+
+    @abstractmethod
+    def _agent_ended(self, node: int, end: EndEvent, now: float) -> None:
+        """Take in the last event of a node's agent."""
+
+    @abstractmethod
+    def _node_silent(self, node: int, silent_s: float, now: float) -> None:
+        """Decide about a node that has sent nothing for NODE_SILENT_S. Called at each tick until it is gone."""
+
+    @abstractmethod
+    def _node_lost(self, node: int, detail: str, now: float) -> None:
+        """Decide about a node that was just lost."""
+
+    @abstractmethod
+    def _watch(self, now: float) -> None:
+        """Look for hangs and deadlines while the ranks start, run a step or run a program."""
+
+    @abstractmethod
+    def _generation_killed(self, now: float) -> None:
+        """Leave KILL: no rank is left. Start the next generation or stop."""
+
+    @abstractmethod
+    def _kill_overdue(self, nodes: list[int], now: float) -> None:
+        """Take note of the nodes that did not report in time that their ranks are killed."""
+
+    @abstractmethod
+    def _state_overdue(self, now: float) -> None:
+        """Leave a state of this kind of run whose deadline passed."""
+
+    @abstractmethod
+    def _end_early(self, now: float) -> None:
+        """End the ranks: the run was just interrupted."""
+
+    # Shared steps
+
+    def _lose(self, node: int, detail: str, now: float) -> None:
+        if node in self._gone or self.state is State.OVER:
+            return
+        self._gone.add(node)
+        self._node_lost(node, detail, now)
+        self._after_loss(node, now)
+
+    def _after_loss(self, node: int, now: float) -> None:
+        """Stop waiting for a lost node."""
+        if self.state is State.KILL:
+            self._awaited.discard(node)
+            self._after_kill(now)
+        elif self.state is State.STOP and self._all_gone():
+            self._finish()
+
+    def _interrupt(self, by: str, now: float) -> None:
+        if self._interrupted_by or self.state in (State.STOP, State.OVER):
+            return
+        self._interrupted_by = by
+        self._record(InterruptedEvent(kind="interrupted", by=by))
+        self._end_early(now)
+
+    def _kill(self, stacks: Collection[int], now: float) -> None:
+        """Have all ranks killed. ``stacks``: ranks whose stacks the agents report first."""
+        self.state = State.KILL
         self._until = now + END_S
         self._awaited = self._heard_at.keys() - self._gone
-        self._tell_nodes({"kind": "kill", "gen": self._generation, "stacks": list(stacks)})
+        self._send_all(Kill(kind="kill", gen=self._generation, stacks=list(stacks)))
+        self._after_kill(now)
+
+    def _after_kill(self, now: float) -> None:
+        if not self._awaited:
+            self._generation_killed(now)
+
+    def _overdue(self, now: float) -> None:
+        if self.state is State.GATHER:
+            self._absent(sorted(set(range(self._config.nodes)) - self._heard_at.keys()), now)
+        elif self.state is State.KILL:
+            self._kill_overdue(sorted(self._awaited), now)
+            self._gone |= self._awaited
+            self._awaited = set()
+            self._after_kill(now)
+        elif self.state is State.STOP:
+            self._finish()
+        else:
+            self._state_overdue(now)
+
+    def _stop(self, now: float) -> None:
+        self.state = State.STOP
+        self._stopped_at = now
+        self._until = now + END_S
+        self._send_all(Stop(kind="stop"))
+        if self._all_gone():
+            self._finish()
+
+    def _finish(self) -> None:
+        self.state = State.OVER
+        self._record(EndEvent(kind="end"))
+        self._actions.over = True
 
     def _all_gone(self) -> bool:
         return self._heard_at.keys() <= self._gone
 
-    def _tell_nodes(self, message: dict[str, Any]) -> None:
+    # Time
+
+    def _mark_heard(self, node: int, now: float) -> None:
+        self._pass_time(now)
+        self._heard_at[node] = now
+
+    def _pass_time(self, now: float) -> None:
+        """Extend all deadlines if this process was paused.
+
+        Called before anything else: a message that came meanwhile must not count as late.
+        """
+        missed_s, self._clock_at = now - self._clock_at, now
+        if missed_s > _PAUSED_S:
+            self._heard_at = {node: at + missed_s for node, at in self._heard_at.items()}
+            self._until += missed_s
+            self._shift(missed_s)
+
+    # Actions
+
+    def _send_all(self, command: AgentCommand) -> None:
         for node in self._heard_at:
-            self._send(node, message)
+            self._send(node, command)
 
-    def _send(self, node: int, message: dict[str, Any]) -> None:
+    def _send(self, node: int, command: AgentCommand) -> None:
         if node not in self._gone:
-            self._do.send.append((node, message))
+            self._actions.send.append((node, command))
 
-    def _tell(self, kind: str, **payload: Any) -> None:
-        self._do.events.append((kind, payload))
-
-    def _tell_end(self) -> None:
-        self._tell("end")
-        self._do.over = True
+    def _record(self, event: Event) -> None:
+        self._actions.events.append(event)
 
     def _take(self) -> Actions:
-        done, self._do = self._do, Actions()
-        return done
+        actions, self._actions = self._actions, Actions()
+        return actions
 
 
-def take_status(pulses: Mapping[int, Pulse], ranks: Mapping[str, Any], now: float) -> None:
-    """Of the ranks of a node. Raises ValueError, TypeError or AttributeError for one that is malformed."""
+def take_status(statuses: Mapping[int, RankStatus], ranks: Mapping[str, Any], now: float) -> None:
+    """Update the statuses of a node's ranks. Raises ValueError, TypeError or AttributeError for a malformed report."""
     for rank, (state, cpu_s, number, phase) in ranks.items():
-        pulse = pulses.get(int(rank))
-        if pulse is not None:
+        status = statuses.get(int(rank))
+        if status is not None:
             if not (isinstance(number, int) and -1e9 < cpu_s < 1e9):
-                raise ValueError(f"a status of rank {rank} with {number!r} phases and {cpu_s!r} s of CPU time")
-            pulse.update((brief(state), cpu_s, number, brief(phase)), now)
+                raise ValueError(f"status of rank {rank}: {number!r} phases, {cpu_s!r} s of CPU time")
+            status.update((brief(state), cpu_s, number, brief(phase)), now)

@@ -1,127 +1,166 @@
-"""Which rank of a program failed first, and in which words it is told. Pure."""
+"""Which rank of a program failed first, and the sentence that says so. Pure."""
 
 from __future__ import annotations
 
+import math
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from seatrial.conductor.watch import Seen
-from seatrial.verdict.complaints import FABRIC
-
-__all__ = ["Exit", "Failure", "complaint", "first_failure", "only_witnesses"]
+from seatrial.conductor.rank_status import Suspicion
+from seatrial.protocol.fabric_errors import FABRIC_MARKS
 
 _TOGETHER_S = 0.25
-"""Two ends so close to one another may have been met in the wrong order."""
-_LINE = 300
+"""Two exits within this time may have been observed in the wrong order."""
+_MAX_TEXT_CHARS = 300
 _RAISED = re.compile(r"(?:\[rank\d+\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)(?::|$).*)")
-"""The line of a traceback that says what was raised; torch puts the rank before it."""
+"""The line of a traceback that names the exception; torch puts the rank before it."""
+_TORCH_RAISES = re.compile(
+    r"([\w.]+\.)?(RuntimeError|Dist\w*Error|Exception)|Connection(Reset|Aborted)?Error|BrokenPipeError"
+)
+"""Exceptions of torch and MPI, and those of Python's own sockets, when a peer is gone. A URLError is about something
+else, whatever it says."""
+_MISUSE = ("enforce fail", "ncclinvalid", "duplicate gpu")
+"""Parts of messages of Gloo and NCCL, in lower case, about a call that is wrong by itself."""
 _THREADS_LEFT = "terminate called without an active exception"
-"""A Python that ends after a traceback may be aborted, because a thread of Gloo still runs: it had failed before."""
+"""A Python that exits after a traceback may be aborted because a thread of Gloo still runs: it had failed before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """The end of one rank. ``at``: when the conductor heard of it; ``ours``: after we asked for it."""
+    """The exit of one rank."""
 
     rank: int
     code: int
+    """Exit code; negative: number of the signal."""
+    expected: int | None = 0
+    """The exit code of a good end: the one that a watched rank announced with its result, None without a result."""
     ours: bool
+    """Its agent ended it."""
     at: float
+    """Time at which the conductor received the event, in monotonic seconds."""
+    oom: str = ""
+    """A phrase: the kernel's out-of-memory killer ended it, and what was allowed. Empty: it did not."""
     phase: str = ""
+    """The last phase of the rank."""
     last_lines: tuple[str, ...] = ()
+    """The last lines of its output."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the rank itself ended in a way that is no good end. An exit code of 0 alone proves nothing."""
+        return not self.ours and self.code != self.expected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A node that the conductor lost."""
+
+    node: int
+    at: float
+    """Time of the news, in monotonic seconds."""
+    detail: str
+    """How it was lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a generation was ended. ``text`` is what the rank itself said of it, where it said something."""
+    """The reason why a generation was ended."""
 
-    seen: tuple[Seen, ...]
+    suspicions: tuple[Suspicion, ...]
     text: str
+    """The error as the rank reported it, or an empty text."""
     refused: bool = False
-    """The request was wrong, which a restart does not mend."""
+    """The request was wrong, so a restart does not help."""
+    peers: str = ""
+    """What the other ranks did meanwhile, for a rank that complains of them."""
 
-    def words(self, where: Mapping[int, str], hosts: Mapping[int, str]) -> str:
-        """A sentence without its full stop. ``where``: " on HOST" of a rank; ``hosts``: name of a node, or nothing."""
+    def sentence(self, hosts: Mapping[int, str], names: Mapping[int, str]) -> str:
+        """Return a sentence without its full stop.
+
+        ``hosts``: rank -> " on HOST"; ``names``: node -> its hostname, or an empty text.
+        """
         if self.refused:
             return self.text
-        first = self.seen[0]
+        first = self.suspicions[0]
         if first.node is not None:
-            name = hosts.get(first.node) or ""
-            nodes = ", ".join(f"node {seen.node}" for seen in self.seen)
-            return f"{nodes}{f' ({name})' if name else ''} was lost: {first.detail}"
-        ranks = ", ".join(f"rank {seen.rank}{where.get(seen.rank or 0, '')}" for seen in self.seen)
+            lost = [suspicion.node for suspicion in self.suspicions if suspicion.node is not None]
+            nodes = ", ".join(f"node {node}{f' ({names[node]})' if names.get(node) else ''}" for node in lost)
+            return f"{nodes} {'was' if len(lost) == 1 else 'were'} lost: {first.detail}"
+        ranks = ", ".join(f"rank {suspicion.rank}{hosts.get(suspicion.rank or 0, '')}" for suspicion in self.suspicions)
         phase = f" in {first.phase}" if first.phase else ""
-        told = f": {self.text[:_LINE]}" if self.text else ""
+        error = f": {self.text[:_MAX_TEXT_CHARS]}" if self.text else ""
+        error += f"; {self.peers}" if self.peers else ""
         if first.how == "frozen":
-            return f"{ranks} did not move for {first.waited_s:.0f} s{phase} ({first.detail}) while others waited"
+            return f"{ranks} made no progress for {first.waited_s:.0f} s{phase} ({first.detail}) while others waited"
         if first.how == "error":
-            return f"the ranks lost one another; {ranks} {first.detail}said so first{phase}{told}"
-        return f"{ranks} {first.detail}{phase}{told}"
+            return f"connection between ranks lost; {ranks} {first.detail}reported it first{phase}{error}"
+        return f"{ranks} {first.detail}{phase}{error}"
 
 
 def first_failure(
-    exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]], results: Mapping[int, int]
+    exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]], losses: Sequence[Loss] = ()
 ) -> Failure:
-    """Who failed first, of those that failed.
+    """Return the first failure.
 
-    ``errors``: cause and message by rank, of those that could still tell; ``results``: the exit code that a rank
-    announced together with its result, which is no failure. A rank that complains of the fabric is a witness: it is
-    named only where there is nobody else.
+    ``errors``: rank -> cause and message, of the ranks that could still report an error. A rank that complains of the
+    fabric is a witness: it is named only if no other rank failed and no node was lost. Nodes that were lost together
+    are named together.
     """
     for rank, (cause, message) in sorted(errors.items()):
         if cause == "request":
-            return Failure(seen=(_seen(rank, exits, "was refused"),), text=message, refused=True)
-    others = _own_failures(exits, errors, results)
+            return Failure(suspicions=(_suspicion(rank, exits, "was refused"),), text=message, refused=True)
+    others = _own_failures(exits, errors)
+    earliest = min((ended.at for ended in others), default=math.inf)
+    if losses and losses[0].at < earliest:
+        together_lost = [loss for loss in losses if loss.at - losses[0].at <= _TOGETHER_S]
+        return lost_nodes(together_lost)
     if others:
-        earliest = min(ended.at for ended in others)
         together = [ended for ended in others if ended.at - earliest <= _TOGETHER_S]
         first = min(together, key=lambda ended: (not _killed(ended.code), ended.at))
-        said = errors.get(first.rank, ("", ""))[1] or _last_word(first)
-        return Failure(seen=(_seen(first.rank, exits, _how(first.code)),), text=said)
-    # Errors come in the order in which they were told.
+        text = errors.get(first.rank, ("", ""))[1] or _error_line(first)
+        text = "; ".join(filter(None, (text, first.oom)))
+        return Failure(suspicions=(_suspicion(first.rank, exits, _how(first.code)),), text=text)
+    # Errors are in the order of their arrival.
     for rank, (cause, message) in errors.items():
         if cause != "fabric":
-            return Failure(seen=(_seen(rank, exits, "failed and did not end"),), text=message)
+            return Failure(suspicions=(_suspicion(rank, exits, "failed and did not end"),), text=message)
     rank = next(iter(errors))
     ended = exits.get(rank)
     detail = f"{_how(ended.code)} and " if ended is not None else ""
-    seen = Seen(how="error", rank=rank, phase=ended.phase if ended is not None else "", detail=detail)
-    return Failure(seen=(seen,), text=errors[rank][1])
+    suspicion = Suspicion(how="error", rank=rank, phase=ended.phase if ended is not None else "", detail=detail)
+    return Failure(suspicions=(suspicion,), text=errors[rank][1])
 
 
-def only_witnesses(
-    exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]], results: Mapping[int, int]
-) -> bool:
-    """Whether all that failed so far complain of others: of the fabric."""
-    return not _own_failures(exits, errors, results) and all(cause == "fabric" for cause, _ in errors.values())
+def lost_nodes(losses: Sequence[Loss]) -> Failure:
+    """Return the failure that names these nodes."""
+    suspicions = (Suspicion(how="lost", node=loss.node, detail=loss.detail) for loss in losses)
+    return Failure(suspicions=tuple(suspicions), text="")
 
 
-def _own_failures(
-    exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]], results: Mapping[int, int]
-) -> list[Exit]:
-    return [
-        ended
-        for rank, ended in exits.items()
-        if ended.code != 0
-        and not ended.ours
-        and results.get(rank) != ended.code
-        and errors.get(rank, ("", ""))[0] != "fabric"
-    ]
+def only_witnesses(exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]]) -> bool:
+    """Return whether all ranks that failed so far complain of the fabric, which others may have broken."""
+    return not _own_failures(exits, errors) and all(cause == "fabric" for cause, _ in errors.values())
 
 
-def _seen(rank: int, exits: Mapping[int, Exit], detail: str) -> Seen:
-    return Seen(how="dead", rank=rank, phase=exits[rank].phase if rank in exits else "", detail=detail)
+def _own_failures(exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]]) -> list[Exit]:
+    return [ended for rank, ended in exits.items() if ended.failed and errors.get(rank, ("", ""))[0] != "fabric"]
+
+
+def _suspicion(rank: int, exits: Mapping[int, Exit], detail: str) -> Suspicion:
+    return Suspicion(how="dead", rank=rank, phase=exits[rank].phase if rank in exits else "", detail=detail)
 
 
 def _killed(code: int) -> bool:
-    """By a signal that a peer's death does not lead to: NCCL's own watchdog ends its process by SIGABRT."""
+    """Return whether a signal ended it that no peer's death leads to: NCCL's watchdog ends its process by SIGABRT."""
     return code < 0 and -code not in (signal.SIGABRT, signal.SIGTERM)
 
 
 def _how(code: int) -> str:
-    if code >= 0:
+    if code == 0:
+        return "ended with exit code 0 before it had told a result"
+    if code > 0:
         return f"failed with exit code {code}"
     try:
         name = f" ({signal.Signals(-code).name})"
@@ -130,14 +169,18 @@ def _how(code: int) -> str:
     return f"was killed by signal {-code}{name}"
 
 
-def complaint(ended: Exit) -> str:
-    """What a script that failed said of the others, so that it is a witness at most; else nothing."""
-    word = _last_word(ended)
-    return word if any(mark in word.lower() for mark in FABRIC) else ""
+def fabric_error(ended: Exit) -> str:
+    """Return the error of a script if it complains of the fabric, so that it is a witness at most; else nothing."""
+    line = _error_line(ended)
+    raised = _RAISED.match(line)
+    words = line.lower()
+    if (raised and not _TORCH_RAISES.fullmatch(raised[1].partition(":")[0])) or any(mark in words for mark in _MISUSE):
+        return ""
+    return line if any(mark in words for mark in FABRIC_MARKS) else ""
 
 
-def _last_word(ended: Exit) -> str:
-    """Why a program ended, as it said: what it raised, else its last line. A signal leaves no such line."""
+def _error_line(ended: Exit) -> str:
+    """Return the line with the error of a program: its exception, else its last line. A signal leaves no such line."""
     lines = [line for line in ended.last_lines if line.strip()]
     if ended.code == -signal.SIGABRT and lines and lines[-1].startswith(_THREADS_LEFT):
         lines = [line for line in lines if _RAISED.match(line)]
@@ -145,6 +188,6 @@ def _last_word(ended: Exit) -> str:
         return ""
     if not lines:
         return ""
-    # What torch warns of at the very end is no reason.
+    # A warning of torch at the very end is no reason.
     raised = [match[1] for line in lines if (match := _RAISED.match(line))]
     return (raised or lines)[-1].strip()

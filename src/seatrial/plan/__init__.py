@@ -1,1 +1,1 @@
-"""What to check and within which limits: the plan, its reader and the built-in levels."""
+"""The plan of a trial: its checks and limits, the reader of plan files, and the built-in levels."""

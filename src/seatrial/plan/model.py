@@ -1,19 +1,17 @@
-"""The resolved plan: what is asked, with which values, and where each value came from."""
+"""The resolved plan: the checks, the value of each parameter, and the origin of each value."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
-
-__all__ = ["Plan", "Setting"]
 
 Params = TypeVar("Params")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One value and where it came from: ``level quick``, ``plan FILE``, ``--epochs``, ``default``."""
+    """One value and its origin: ``level quick``, ``plan FILE:compute.size``, ``--epochs``, ``default``."""
 
     value: Any
     origin: str
@@ -21,32 +19,43 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to check and within which limits. Levels, files and options have been put together already."""
+    """The checks of a trial with their limits, after levels, files and options were merged."""
 
     name: str
     """A level (``quick``) or the file that was read."""
     checks: tuple[str, ...]
-    """Asked for, in the order of a trial."""
+    """The requested checks, in the order of a trial."""
     not_asked: Mapping[str, str]
-    """Taken out by the user: check -> the option or file that took it out. A PASS is then partial."""
+    """Checks that the user took out: check -> the option or file that did. A PASS is then partial."""
     deadline_s: Setting
     """Seconds for the whole trial, start-up included."""
     settings: Mapping[str, Mapping[str, Setting]]
-    """check -> parameter -> value and origin; every parameter of every check asked for."""
+    """check -> parameter -> value and origin; every parameter of every requested check."""
+    demands_limits: bool = False
+    """A PASS is partial while a speed is held against no limit."""
 
     def params(self, check: str, cls: type[Params]) -> Params:
-        """The parameters of one check as its own dataclass. Lists become tuples."""
+        """Return the parameters of one check as ``cls``, its Params dataclass. Lists become tuples."""
         known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
         values = {name: setting.value for name, setting in self.settings[check].items() if name in known}
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
+    def without(self, checks: Collection[str]) -> Plan:
+        """Return the plan as if nobody had asked for some checks."""
+        return replace(
+            self,
+            checks=tuple(name for name in self.checks if name not in checks),
+            settings={name: table for name, table in self.settings.items() if name not in checks},
+        )
+
     def to_json(self) -> dict[str, Any]:
-        """JSON for the ``run`` event and the report."""
+        """Return the plan as JSON, for the ``run`` event and the report."""
         return {
             "name": self.name,
             "checks": list(self.checks),
             "not_asked": dict(self.not_asked),
             "deadline_s": [self.deadline_s.value, self.deadline_s.origin],
+            **({"demands_limits": True} if self.demands_limits else {}),
             "settings": {
                 check: {name: [_listed(setting.value), setting.origin] for name, setting in table.items()}
                 for check, table in self.settings.items()
@@ -55,7 +64,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
-        """Read back what ``to_json`` wrote. Raises KeyError, TypeError or ValueError on anything else."""
+        """Read the plan from the JSON of ``to_json``. Raises KeyError, TypeError or ValueError for any other JSON."""
         return cls(
             name=document["name"],
             checks=tuple(document["checks"]),
@@ -65,9 +74,10 @@ class Plan:
                 check: {name: Setting(value=pair[0], origin=pair[1]) for name, pair in table.items()}
                 for check, table in document["settings"].items()
             },
+            demands_limits=document.get("demands_limits") is True,
         )
 
 
 def _listed(value: Any) -> Any:
-    """JSON knows no tuples."""
+    """Return a tuple as a list, since JSON has no tuples."""
     return list(value) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""Which checks of a plan are asked for, in the order of a trial: ``--only``, ``--skip``, ``--validation-only``."""
+"""The order of checks, and their selection by ``--only``, ``--skip`` and ``--validation-only``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from seatrial.errors import RequestError
 from seatrial.plan.values import did_you_mean, shortened
 
-__all__ = ["in_order", "select", "world_without_bootstrap"]
-
-_SCOPES = ("alone", "node", "pairs", "bootstrap", "world")
-"""Each scope needs only what the scopes before it have shown to work."""
+_SCOPES = ("agents", "alone", "node", "pairs", "bootstrap", "world")
+"""In the order of a trial: each scope needs only what the earlier scopes have shown to work."""
 
 
 def in_order(checks: Sequence[str], scopes: Mapping[str, str]) -> tuple[str, ...]:
-    """The checks by scope, and as they are listed inside a scope."""
+    """Return the checks in the order of their scopes; checks of one scope keep their order."""
     return tuple(sorted(checks, key=lambda check: _SCOPES.index(scopes[check])))
 
 
@@ -26,53 +24,55 @@ def select(
     skip: Sequence[str] = (),
     validation_only: bool = False,
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The checks that stay, and for each one taken out the option that did it. Raises RequestError.
+    """Return the selected checks, and for each other one the option that took it out. Raises RequestError.
 
-    ``asked`` holds bootstrap where it holds a check of the world.
+    ``asked`` contains bootstrap if it contains a check of scope ``world``.
     """
-    out: dict[str, str] = {}
+    left_out: dict[str, str] = {}
     wanted = _names("--only", only, scopes)
     for check in wanted:
         if check not in asked:
             raise RequestError(f"--only {check}: the plan does not ask for {check}; it asks for {', '.join(asked)}.")
     if only:
-        kept = set(wanted)
+        selection = set(wanted)
         if world_without_bootstrap(wanted, scopes):
-            kept |= {check for check in asked if scopes[check] == "bootstrap"}
-        out = dict.fromkeys((check for check in asked if check not in kept), "--only")
-    taken = dict.fromkeys(_names("--skip", skip, scopes), "--skip")
+            selection |= {check for check in asked if scopes[check] == "bootstrap"}
+        left_out = dict.fromkeys((check for check in asked if check not in selection), "--only")
+    skipped = dict.fromkeys(_names("--skip", skip, scopes), "--skip")
     if validation_only:
-        taken.setdefault("training", "--validation-only")
-    for check, option in taken.items():
+        skipped.setdefault("training", "--validation-only")
+    for check, option in skipped.items():
         if check in wanted:
             raise RequestError(f"--only asks for {check} and {option} takes it out; leave one of the two out.")
         if check in asked:
-            out.setdefault(check, option)
-    selected = tuple(check for check in asked if check not in out)
+            left_out.setdefault(check, option)
+    selected = tuple(check for check in asked if check not in left_out)
     if not selected:
-        raise RequestError(f"nothing is left to check: {', '.join(dict.fromkeys(out.values()))} took everything out.")
+        raise RequestError(
+            f"nothing is left to check: {', '.join(dict.fromkeys(left_out.values()))} took out every check."
+        )
     stranded = world_without_bootstrap(selected, scopes)
     if stranded:
-        option = next(option for check, option in out.items() if scopes[check] == "bootstrap")
+        option = next(option for check, option in left_out.items() if scopes[check] == "bootstrap")
         raise RequestError(
-            f"{option} takes out bootstrap, which {stranded} cannot run without; take {stranded} out too."
+            f"{option} takes out bootstrap, but {stranded} cannot run without it; take {stranded} out too."
         )
-    return selected, out
+    return selected, left_out
 
 
 def _names(option: str, entries: Sequence[str], scopes: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of a repeated option, each entry a name or several with commas between them."""
+    """Return the check names of a repeated option; each entry is one name or several with commas between them."""
     names = tuple(dict.fromkeys(name.strip() for entry in entries for name in entry.split(",")))
     for name in names:
         if name not in scopes:
             hint = did_you_mean(name, tuple(scopes))
             typed = shortened(",".join(entries))
-            raise RequestError(f"{option} {typed}: {shortened(repr(name))} is no check{hint}")
+            raise RequestError(f"{option} {typed}: {shortened(repr(name))} is not a check{hint}")
     return names
 
 
 def world_without_bootstrap(checks: Sequence[str], scopes: Mapping[str, str]) -> str:
-    """The checks, joined by commas, that run in the group that bootstrap forms, where bootstrap is not among them."""
+    """Return the checks of scope ``world``, joined by commas, where bootstrap, which forms their group, is missing."""
     if any(scopes[check] == "bootstrap" for check in checks):
         return ""
     return ", ".join(check for check in checks if scopes[check] == "world")

@@ -1,4 +1,4 @@
-"""One value against the annotation of its parameter: strict, and in words for the person who wrote it."""
+"""Strict conversion of one value to the type of its parameter, and the words for error messages about it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from collections.abc import Sequence
 from datetime import date, datetime, time
 from typing import Any, Union
 
-__all__ = ["MISFIT", "did_you_mean", "expected", "fit", "shortened", "shown"]
+from seatrial.util.text import printable
 
 MISFIT: Any = object()
-"""What ``fit`` returns for a value that does not fit."""
+"""Returned by ``fit`` for a value of another type."""
 
 _WORDS = {
     bool: "true or false",
     int: "a whole number",
     float: "a finite number",
-    str: "a text",
+    str: "a string",
     type(None): "nothing",
 }
 _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (bool, "true or false"),
     (int, "a whole number"),
     (float, "a number"),
-    (str, "a text"),
+    (str, "a string"),
     ((list, tuple), "a list"),
     (dict, "a table"),
     ((datetime, date, time), "a date or time"),
@@ -35,14 +35,14 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
 _SHOWN = 60
 _REASON = 160
 _INT_BITS = 63
-"""TOML promises 64-bit integers and no more; torch takes no larger ones either."""
+"""TOML guarantees 64-bit integers only, and torch takes no larger ones."""
 
 
 def fit(value: Any, annotation: Any) -> Any:
-    """The value as the annotation wants it (a list becomes a tuple, an int a float), or MISFIT.
+    """Return the value converted to the annotation (a list becomes a tuple, an int a float), or MISFIT.
 
-    A bool is no number; numbers are finite and integers fit 64 bits. Raises TypeError for an annotation that a plan
-    cannot fill.
+    A bool is not a number; numbers are finite, and integers have at most 64 bits. Raises TypeError for an annotation
+    that a plan cannot fill.
     """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (Union, types.UnionType):
@@ -77,10 +77,10 @@ def _fit_items(value: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def expected(annotation: Any) -> str:
-    """What the annotation asks for, in words: ``a list, each entry a whole number``."""
+    """Return the annotation in words: ``a list, each entry a whole number``."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (Union, types.UnionType):
-        # A TOML file cannot say "nothing": it leaves the key out.
+        # TOML has no null: a file leaves the key out.
         return " or ".join(expected(argument) for argument in arguments if argument is not type(None))
     if origin is tuple:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
@@ -90,7 +90,7 @@ def expected(annotation: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """The value as an error message shows it: its kind and, cut to a line's length, its text."""
+    """Return the value for an error message: its text, cut at 60 characters, and its kind."""
     kind = next((word for known, word in _KINDS if isinstance(value, known)), type(value).__name__)
     try:
         text = repr(value)
@@ -100,12 +100,12 @@ def shown(value: Any) -> str:
 
 
 def shortened(text: str) -> str:
-    """What somebody else says of a value, as a part of a sentence: on one line, and no longer than a person reads."""
-    line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[: _REASON + 1])
+    """Return the message of a library as part of a sentence: one line of at most 160 characters."""
+    line = printable(text[:_REASON])
     return line if len(text) <= _REASON else line[:_REASON] + "..."
 
 
 def did_you_mean(name: str, valid: Sequence[str]) -> str:
-    """The end of a sentence about a name that nobody knows: the nearest valid one, or all when none is near."""
+    """Return the end of a sentence about an unknown name: the nearest valid name, or all of them if none is near."""
     near = difflib.get_close_matches(name[:_SHOWN], valid, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(valid)}."
+    return f"; did you mean {near[0]}?" if near else f"; expected one of: {', '.join(valid)}."

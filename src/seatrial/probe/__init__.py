@@ -1,1 +1,1 @@
-"""Facts of host, network and devices, one reader each: standard library only, never torch."""
+"""Facts of host, network and devices, one reader each. Standard library only, never torch."""

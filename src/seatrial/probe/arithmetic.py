@@ -1,6 +1,6 @@
-"""What decides the bits of a result besides the device model and torch.
+"""A fingerprint of everything that decides the bits of a result besides the device model and torch.
 
-Two processes that differ in any of this may sum in another order, and neither of them is wrong.
+Two processes that differ in it may sum in another order, and neither of them is wrong.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["arithmetic"]
-
 _LIBRARIES = re.compile(r"(torch|blas|cudnn|mkl|dnnl|MIOpen|omp|libm[.-])")
-"""Of those that are loaded: what multiplies, and the runtime that divides a sum among threads."""
+"""Loaded libraries that count: those that multiply, and the runtimes that divide a sum among threads."""
 _SETTINGS = (
     *("MKL_", "ONEDNN_", "DNNL_", "OPENBLAS_", "CUBLAS_", "CUDNN_", "NVIDIA_TF32_", "ROCBLAS_", "MIOPEN_"),
     *("TORCH_ALLOW_", "TORCH_BLAS_", "TORCH_CUDNN_"),
@@ -24,19 +22,24 @@ _CPU = ("cpu family", "model", "CPU implementer", "CPU part")
 
 
 def arithmetic(units: int, *, root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> str:
-    """One text, equal for processes whose results may be compared bit by bit where device model and torch are too.
+    """Return a text that is equal for processes whose results can be compared bit by bit (with equal device model and
+    torch).
 
-    ``units``: threads or multiprocessors, among which a sum is divided. The rest is told by the first digits of a
-    digest: the CPU with its instructions and the sizes of its caches, by which libraries choose their way; names and
-    sizes of the libraries that are loaded; the variables that change what these do. ``root``: where /proc and /sys are.
+    It has ``units`` and the first digits of three digests: the CPU with its instructions and cache sizes, by which
+    libraries choose their code; names and sizes of the loaded libraries; the variables that change what these do.
+
+    Args:
+        units: Threads or multiprocessors, among which a sum is divided.
+        root: Where /proc and /sys are.
+        environ: The environment.
     """
     settings = (f"{name}={environ[name]}" for name in environ if name.startswith(_SETTINGS))
     parts = {"cpu": _cpu(root), "libraries": _libraries(root), "settings": settings}
-    return ", ".join([f"units {units}", *(f"{name} {_digest(told)}" for name, told in parts.items())])
+    return ", ".join([f"units {units}", *(f"{name} {_digest(values)}" for name, values in parts.items())])
 
 
-def _digest(told: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(sorted(set(told))).encode(errors="replace")).hexdigest()[:8]
+def _digest(values: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(set(values))).encode(errors="replace")).hexdigest()[:8]
 
 
 def _cpu(root: Path) -> Iterable[str]:

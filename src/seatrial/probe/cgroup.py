@@ -1,7 +1,8 @@
-"""The control group of this process: how much memory and CPU time it may use, version 1, version 2 and both at once.
+"""The control group of this process: how much memory and CPU time it may use, in cgroup version 1, version 2 and
+hybrid.
 
-A limit of any group above counts too, as far as it can be seen: in a container the groups above its own are hidden, and
-what stands there is not known to us.
+A limit of any group above counts too, as far as it is visible: in a container the groups above the container's are
+hidden, so their limits are unknown.
 """
 
 from __future__ import annotations
@@ -12,73 +13,84 @@ from pathlib import Path, PurePosixPath
 
 from seatrial.probe.mounts import Mount, mounts
 
-__all__ = ["Cgroup", "read_cgroup", "throttled_s"]
-
 _UNLIMITED = 1 << 60
-"""Version 1 says "no limit" as a number of about 2**63; no machine has 2**60 bytes."""
+"""Version 1 expresses "no limit" as a number of about 2**63; no machine has 2**60 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cgroup:
-    """What the groups from ours up to the topmost visible one allow. None: no limit, or not known."""
+    """Limits of the groups from ours up to the topmost visible one. None: no limit, or not known."""
 
     path: str
-    """Of our group as /proc/self/cgroup tells it: where memory is counted, else the first one."""
+    """Path of our group in /proc/self/cgroup: that of the memory controller, else the first one."""
     memory_limit_bytes: int | None
     """The tightest limit."""
     memory_left_bytes: int | None
-    """The least that is left below any limit. The page cache of files is not counted as used: it is given back."""
+    """The least memory left below any limit. The page cache counts as free: the kernel gives it back."""
     quota_cores: float | None
     """CPU time per time, the tightest: 1.5 is one and a half cores."""
 
 
 def read_cgroup(root: Path = Path("/")) -> Cgroup | None:
-    """Where we are and what is allowed there; None where there are no control groups (macOS)."""
+    """Return the limits of this process; None where there are no control groups (macOS)."""
     paths = _paths(root)
     if not paths:
         return None
     mounted = _mounts(root)
     memory, cpu = (_groups(name, paths, mounted, root) for name in ("memory", "cpu"))
-    rooms = [room for folder in memory if (room := _memory(folder)) is not None]
+    usages = [usage for folder in memory if (usage := _memory(folder)) is not None]
     quotas = [quota for folder in cpu if (quota := _quota(folder)) is not None]
     return Cgroup(
         path=paths.get("memory") or paths.get("") or next(iter(paths.values())),
-        memory_limit_bytes=min((limit for limit, _ in rooms), default=None),
-        memory_left_bytes=min((max(0, limit - used) for limit, used in rooms), default=None),
+        memory_limit_bytes=min((limit for limit, _ in usages), default=None),
+        memory_left_bytes=min((max(0, limit - used) for limit, used in usages), default=None),
         quota_cores=min(quotas, default=None),
     )
 
 
+def oom_kills(root: Path = Path("/")) -> int | None:
+    """Return how many processes of our group the kernel's out-of-memory killer has killed; None: not known.
+
+    Version 2 counts the groups below ours as well. A kill because the whole host ran out of memory counts too.
+    """
+    for folder in _groups("memory", _paths(root), _mounts(root), root)[:1]:
+        for name in ("memory.events", "memory.oom_control"):
+            if (count := _table(folder / name).get("oom_kill")) is not None:
+                return count
+    return None
+
+
 def throttled_s(root: Path = Path("/")) -> float | None:
-    """For how long our group, or the one above it that did so most, was stopped by its CPU quota; summed over cores.
+    """Return how long the CPU quota has stopped our group, or the group above it that was stopped most, summed over
+    cores.
 
     None: not known.
     """
     tables = [_table(folder / "cpu.stat") for folder in _groups("cpu", _paths(root), _mounts(root), root)]
     # Version 2 counts microseconds, version 1 nanoseconds.
     units = {"throttled_usec": 1e6, "throttled_time": 1e9}
-    return max((each[name] / unit for each in tables for name, unit in units.items() if name in each), default=None)
+    return max((table[name] / unit for table in tables for name, unit in units.items() if name in table), default=None)
 
 
 def _paths(root: Path) -> dict[str, str]:
-    """Our group in each hierarchy, by controller."""
+    """Return the path of our group in each hierarchy, by controller."""
     paths: dict[str, str] = {}
     for line in _lines(root / "proc/self/cgroup"):
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if path:
-            # Version 2 has no name here: "0::/path".
+            # Version 2 has no controller name here: "0::/path".
             paths.update(dict.fromkeys(controllers.split(","), path))
     return paths
 
 
 def _mounts(root: Path) -> list[Mount]:
-    """The mounted hierarchies; the root of each is the group that is to be seen there."""
+    """Return the mounted hierarchies; the root of each is the group that is visible there."""
     return [mount for mount in mounts(root / "proc") if mount.kind in ("cgroup", "cgroup2")]
 
 
 def _groups(controller: str, paths: dict[str, str], mounted: list[Mount], root: Path) -> list[Path]:
-    """The folders of our group and of all above it, ours first; none where the controller is nowhere."""
+    """Return the folders of our group and of all above it, ours first; none where the controller is not mounted."""
     if controller in paths:
         path, mounted = paths[controller], [mount for mount in mounted if controller in mount.options]
     elif "" in paths:
@@ -89,19 +101,19 @@ def _groups(controller: str, paths: dict[str, str], mounted: list[Mount], root: 
     for mount in mounted:
         top = root / mount.point.lstrip("/")
         below = _below(path, mount.root)
-        # A container may see its own group only, under a path that is told from the outside.
+        # A container may see only its own group, while /proc shows the path outside the container.
         own = top / below if below is not None and (top / below).is_dir() else top
         if own.is_dir():
             folders.append((own, top))
     if not folders:
         return []
-    # Where one hierarchy is mounted twice, the mount that shows more of it.
+    # Where one hierarchy is mounted twice, take the mount that shows more of it.
     own, top = max(folders, key=lambda pair: len(pair[0].parts) - len(pair[1].parts))
     return list(_upwards(own, top))
 
 
 def _below(path: str, root: str) -> str | None:
-    """The path of a group inside of what is mounted, or None when it is outside."""
+    """Return the path of a group relative to the mount's root; None when it is outside."""
     own, top = PurePosixPath(path), PurePosixPath(root)
     if ".." in own.parts or not own.is_relative_to(top):
         return None
@@ -133,13 +145,13 @@ def _memory(folder: Path) -> tuple[int, int] | None:
 
 
 def _table(path: Path) -> dict[str, int]:
-    """Lines of a name and a number; empty where it cannot be read."""
+    """Return the lines of a file with a name and a number; empty where it cannot be read."""
     rows = (line.partition(" ") for line in _lines(path))
     return {name: int(value) for name, _, value in rows if value.isdigit()}
 
 
 def _lines(path: Path) -> list[str]:
-    """None where it cannot be read."""
+    """Return the lines of a file; empty where it cannot be read."""
     try:
         return path.read_text(errors="replace").splitlines()
     except OSError:
@@ -157,7 +169,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _number(path: Path) -> int | None:
-    """None for ``max`` and for what cannot be read."""
+    """Return the number in a file; None for ``max`` and where it cannot be read."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Which cores this process may use, and how many of them it really gets."""
+"""The cores that this process may use, and how many of them it really gets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pathlib import Path
 
 from seatrial.probe.cgroup import read_cgroup
 
-__all__ = ["affinity", "cores_in", "cpu_model", "usable_cores"]
-
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Cores in the affinity mask, or fewer where a CPU quota of the cgroup allows fewer; at least 1."""
+    """Return the cores in the affinity mask, or fewer where a CPU quota of the control group allows fewer; at least
+    1."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS has no affinity mask
@@ -24,7 +23,8 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def affinity() -> str | None:
-    """The cores in our mask as the kernel writes them: ``0-3,8``; None where there is no mask (macOS)."""
+    """Return the cores in our affinity mask as the kernel writes them, ``0-3,8``; None where there is no mask
+    (macOS)."""
     try:
         return _ranges(sorted(os.sched_getaffinity(0)))
     except AttributeError:
@@ -32,7 +32,7 @@ def affinity() -> str | None:
 
 
 def cores_in(text: str) -> frozenset[int]:
-    """The cores of a list such as ``0-3,8``. Raises ValueError for anything else."""
+    """Return the cores of a list such as ``0-3,8``. Raises ValueError for anything else."""
     cores: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -41,17 +41,17 @@ def cores_in(text: str) -> frozenset[int]:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
         else:
-            found.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+            ranges.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 def cpu_model(root: Path = Path("/")) -> str:
-    """The model as the kernel tells it; the machine type where it does not (ARM tells numbers only)."""
+    """Return the model as the kernel shows it; the machine type where it does not (ARM shows only numbers)."""
     try:
         with open(root / "proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             for line in lines:

@@ -1,7 +1,7 @@
-"""What a GPU says of itself while it works: clock, why that is not higher, temperature, power limit, who else is on it.
+"""Gauges of a GPU while it works: clock, reasons that limit it, temperature, power limit, and the number of processes.
 
-NVIDIA's GPUs are asked by way of NVML, the library that nvidia-smi asks too, and AMD's in sysfs. What cannot be told is
-left out.
+NVIDIA's GPUs are read through NVML, the library behind nvidia-smi, and AMD's through sysfs. Unreadable values are left
+out.
 """
 
 from __future__ import annotations
@@ -10,85 +10,67 @@ import contextlib
 import ctypes
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-__all__ = ["IDLE", "REASONS", "Gauges", "nvml_gauges", "open_gauges"]
+from seatrial.devices.nvml import IDLE_BIT, LIBRARY, REASON_BITS, Nvml, reason_bits, temperature
+from seatrial.devices.readers import UnreadableError
 
 Gauges = Callable[[], Mapping[str, float]]
-"""One reading: ``gpu_mhz``; ``gpu_celsius``; ``gpu_limit_w``, to which its power is limited; ``gpu_processes``, that
+"""Returns one sample: ``gpu_mhz``; ``gpu_celsius``; ``gpu_limit_w``, the power limit; ``gpu_processes``, those that
 compute on it; ``reasons``, the bits of ``REASONS`` that hold right now, ``IDLE`` among them."""
 
-IDLE = 0x1
-REASONS = {
-    0x2: "gpu_set_clocks",
-    0x4: "gpu_power_cap",
-    0x8: "gpu_hw_slowdown",
-    0x10: "gpu_sync_boost",
-    0x20: "gpu_sw_thermal",
-    0x40: "gpu_hw_thermal",
-    0x80: "gpu_power_brake",
-    0x200: "gpu_board_limit",
-    0x400: "gpu_reliability",
-}
-"""NVML's nvmlClocksEventReason*, which older drivers call nvmlClocksThrottleReason*, with the same bits."""
+IDLE = IDLE_BIT
+REASONS = {bit: f"gpu_{name}" for bit, name in REASON_BITS.items()}
 
-_SM_CLOCK, _CORE_TEMPERATURE = 1, 0
-_NO_ROOM = 7
-"""Asked without room for a list, NVML tells how long it would be."""
-_LIBRARY = "libnvidia-ml.so.1"
+_SM_CLOCK = 1
+_INSUFFICIENT_SIZE = 7
+"""NVML_ERROR_INSUFFICIENT_SIZE: called without room for a list, NVML returns the length of the list."""
 
 
 def open_gauges(vendor: str, identity: str, bus: str, *, sysfs: Path = Path("/sys")) -> Gauges | None:
-    """Of one device; None: it has none that can be read.
+    """Return the gauges of one device; None where it has none that can be read.
 
-    ``identity``: its UUID or its place on the PCI bus. ``bus``: that place, empty where it is not known.
+    ``identity``: its UUID or PCI address. ``bus``: its PCI address, empty where it is not known.
     """
     if vendor == "nvidia":
-        with contextlib.suppress(OSError, AttributeError):  # no driver, or one without these functions
-            return nvml_gauges(ctypes.CDLL(_LIBRARY), identity)
+        with contextlib.suppress(UnreadableError):
+            return nvml_gauges(Nvml(LIBRARY), identity)
     if vendor == "amd" and bus:
         folder = next((sysfs / "bus" / "pci" / "devices" / f"{bus}.0" / "hwmon").glob("hwmon*"), None)
-        return None if folder is None else lambda: _of_amd(folder)
+        return None if folder is None else lambda: _read_amd(folder)
     return None
 
 
-def nvml_gauges(library: Any, identity: str) -> Gauges | None:
-    """``library`` is NVML. Raises AttributeError if it lacks what every release has."""
-    device = ctypes.c_void_p()
-    find = library.nvmlDeviceGetHandleByPciBusId_v2 if ":" in identity else library.nvmlDeviceGetHandleByUUID
-    name = f"{identity}.0" if ":" in identity else f"GPU-{identity.removeprefix('GPU-')}"
-    if library.nvmlInit_v2() or find(name.encode(), ctypes.byref(device)):
-        return None
-    asked: dict[str, tuple[str, list[Any], list[Any], int]] = {
-        "gpu_mhz": ("nvmlDeviceGetClockInfo", [_SM_CLOCK], [], 1),
-        "gpu_celsius": ("nvmlDeviceGetTemperature", [_CORE_TEMPERATURE], [], 1),
-        "gpu_limit_w": ("nvmlDeviceGetEnforcedPowerLimit", [], [], 1000),
-        "gpu_processes": ("nvmlDeviceGetComputeRunningProcesses_v3", [], [None], 1),
-        "reasons": ("nvmlDeviceGetCurrentClocksThrottleReasons", [], [], 1),
+def nvml_gauges(nvml: Nvml, identity: str) -> Gauges | None:
+    """Return the gauges of one device; None where the driver does not know it."""
+    if ":" in identity:
+        code, device = nvml.device_by_bus(f"{identity}.0")
+    else:
+        code, device = nvml.device_by_uuid(f"GPU-{identity.removeprefix('GPU-')}")
+    return None if code else lambda: _read_nvidia(nvml, device)
+
+
+def _read_nvidia(nvml: Nvml, device: ctypes.c_void_p) -> dict[str, float]:
+    count = ctypes.c_uint()
+    code = nvml.call("nvmlDeviceGetComputeRunningProcesses_v3", device, ctypes.byref(count), None)
+    answers = {
+        "gpu_mhz": nvml.number("nvmlDeviceGetClockInfo", device, _SM_CLOCK),
+        "gpu_celsius": temperature(nvml, device),
+        "gpu_limit_w": nvml.number("nvmlDeviceGetEnforcedPowerLimit", device),
+        "gpu_processes": (0 if code == _INSUFFICIENT_SIZE else code, count.value),
+        "reasons": reason_bits(nvml, device),
     }
-
-    def read() -> dict[str, float]:
-        found = dict[str, float]()
-        for gauge, (function, before, after, units) in asked.items():
-            # Large enough for all of them; who writes 32 bits writes the low ones.
-            value = ctypes.c_ulonglong()
-            with contextlib.suppress(AttributeError):
-                code = getattr(library, function)(device, *before, ctypes.byref(value), *after)
-                if code == 0 or (after and code == _NO_ROOM):
-                    found[gauge] = value.value / units
-        return found
-
-    return read
+    units = {"gpu_limit_w": 1000}
+    return {name: value / units.get(name, 1) for name, (code, value) in answers.items() if code == 0}
 
 
-def _of_amd(folder: Path) -> dict[str, float]:
-    """``folder``: of its sensors. The driver tells hertz, thousandths of a degree and microwatts."""
-    found = dict[str, float]()
+def _read_amd(folder: Path) -> dict[str, float]:
+    """Return a sample from the folder of the sensors. The driver uses hertz, thousandths of a degree and microwatts."""
+    sample = dict[str, float]()
     for gauge, files, units in (
         ("gpu_mhz", "freq1_input", 1e6),
         ("gpu_celsius", "temp*_input", 1e3),
         ("gpu_limit_w", "power1_cap", 1e6),
     ):
         with contextlib.suppress(OSError, ValueError):
-            found[gauge] = max(int(file.read_text()) for file in folder.glob(files)) / units
-    return found
+            sample[gauge] = max(int(file.read_text()) for file in folder.glob(files)) / units
+    return sample

@@ -1,4 +1,4 @@
-"""Facts of this host, each from one place. What cannot be told is None."""
+"""Facts of this host, each from one source. None: not known."""
 
 from __future__ import annotations
 
@@ -13,99 +13,85 @@ from typing import Literal
 
 from seatrial.probe.cgroup import read_cgroup
 
-__all__ = [
-    "Environment",
-    "Limit",
-    "Memory",
-    "Space",
-    "boot_id",
-    "can_lock_any_memory",
-    "driver_version",
-    "environment",
-    "limit",
-    "machine_identity",
-    "memory",
-    "memory_available",
-    "network_identity",
-    "rdma_devices",
-    "shared_memory",
-]
-
 _CAP_IPC_LOCK = 14
 
-Environment = Literal["kubernetes", "docker", "podman", "slurm", "none"]
-"""Whose words a remedy is to be told in."""
+Runtime = Literal["kubernetes", "docker", "podman", "slurm", "none"]
+"""The surroundings of a process, by which a remedy is worded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Of a file system, in bytes."""
+    """Size of a file system."""
 
     size_bytes: int
     free_bytes: int
-    """For users without privileges."""
+    """Free space for users without privileges."""
+    read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Of the whole machine, in bytes."""
+    """Memory of the whole machine."""
 
     total_bytes: int
     available_bytes: int
-    """Without swapping, by the kernel's own estimate."""
+    """Memory available without swapping, by the kernel's estimate."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """A resource limit of this process; None: unlimited."""
-
-    soft: int | None
-    hard: int | None
+def host_name() -> str:
+    """Return the name of this machine. A pod's host name is not the node's, so its manifest sets SEATRIAL_NODE_NAME."""
+    return os.environ.get("SEATRIAL_NODE_NAME") or platform.node()
 
 
 def shared_memory(root: Path = Path("/")) -> Space | None:
-    """Of /dev/shm; None where there is none."""
+    """Return the size of /dev/shm; None where there is none."""
     try:
-        found = os.statvfs(root / "dev/shm")
+        status = os.statvfs(root / "dev/shm")
     except OSError:
         return None
-    return Space(size_bytes=found.f_blocks * found.f_frsize, free_bytes=found.f_bavail * found.f_frsize)
+    return Space(
+        size_bytes=status.f_blocks * status.f_frsize,
+        free_bytes=status.f_bavail * status.f_frsize,
+        read_only=bool(status.f_flag & os.ST_RDONLY),
+    )
 
 
 def memory(root: Path = Path("/")) -> Memory | None:
-    """By /proc/meminfo."""
-    found = {}
+    """Return the memory of the machine from /proc/meminfo; None where it cannot be read."""
+    sizes = {}
     try:
         for line in (root / "proc/meminfo").read_text(errors="replace").splitlines():
             name, _, rest = line.partition(":")
             if name in ("MemTotal", "MemAvailable"):
-                found[name] = int(rest.split()[0]) * 1024
+                sizes[name] = int(rest.split()[0]) * 1024
     except (OSError, ValueError, IndexError):
         return None
-    if len(found) < 2:
+    if len(sizes) < 2:
         return None
-    return Memory(total_bytes=found["MemTotal"], available_bytes=found["MemAvailable"])
+    return Memory(total_bytes=sizes["MemTotal"], available_bytes=sizes["MemAvailable"])
 
 
 def memory_available(root: Path = Path("/")) -> int | None:
-    """Bytes that this process may still take: the kernel's estimate, or less where a control group leaves less.
+    """Return the bytes that this process may still allocate: the kernel's estimate, or less where a control group
+    leaves less.
 
-    The page cache of files counts as free in both: it is given back. None: not known.
+    The page cache counts as free in both: the kernel gives it back. None: not known.
     """
     whole, group = memory(root), read_cgroup(root)
     left = (whole.available_bytes if whole else None, group.memory_left_bytes if group else None)
     return min((value for value in left if value is not None), default=None)
 
 
-def limit(name: Literal["memlock", "nofile"]) -> Limit:
-    """RLIMIT_MEMLOCK in bytes, or RLIMIT_NOFILE in open files."""
+def soft_limit(name: Literal["memlock", "nofile"]) -> int | None:
+    """Return the soft RLIMIT_MEMLOCK in bytes or RLIMIT_NOFILE in open files; None: unlimited."""
     number = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE}[name]
-    soft, hard = (None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(number))
-    return Limit(soft=soft, hard=hard)
+    soft, _ = resource.getrlimit(number)
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def can_lock_any_memory(root: Path = Path("/")) -> bool:
-    """Whether RLIMIT_MEMLOCK does not count for us, by the capability IPC_LOCK; False where it cannot be told."""
+    """Return whether RLIMIT_MEMLOCK does not apply to us, because of the capability IPC_LOCK; False where it is not
+    known."""
     try:
         for line in (root / "proc/self/status").read_text(errors="replace").splitlines():
             if line.startswith("CapEff:"):
@@ -116,9 +102,10 @@ def can_lock_any_memory(root: Path = Path("/")) -> bool:
 
 
 def driver_version(vendor: str, root: Path = Path("/")) -> str | None:
-    """Of the kernel driver of ``nvidia`` or ``amd``; None for other vendors, or when it does not tell.
+    """Return the version of the kernel driver of ``nvidia`` or ``amd``; None for other vendors, or where it is not
+    known.
 
-    The amdgpu that is part of the kernel has no version of its own: the kernel's is its version.
+    The amdgpu that is part of the kernel has no separate version: the kernel's version is its version.
     """
     try:
         if vendor == "nvidia":
@@ -133,7 +120,7 @@ def driver_version(vendor: str, root: Path = Path("/")) -> str | None:
 
 
 def boot_id(root: Path = Path("/")) -> str | None:
-    """A number that a machine draws each time it starts; the same in all of its containers."""
+    """Return the random number that a machine draws at each boot; it is the same in all of its containers."""
     try:
         return (root / "proc/sys/kernel/random/boot_id").read_text(errors="replace").strip() or None
     except OSError:
@@ -141,7 +128,7 @@ def boot_id(root: Path = Path("/")) -> str | None:
 
 
 def network_identity(root: Path = Path("/")) -> str | None:
-    """Equal for processes that share their network, the loopback included; None where it cannot be told."""
+    """Return a text that is equal for processes that share their network, including the loopback; None: not known."""
     boot = boot_id(root)
     try:
         return f"{boot} {os.stat(root / 'proc/self/ns/net').st_ino}" if boot else None
@@ -150,9 +137,10 @@ def network_identity(root: Path = Path("/")) -> str | None:
 
 
 def machine_identity(root: Path = Path("/")) -> str | None:
-    """Equal for processes that share name, network and /dev/shm: not for two containers; None: it cannot be told.
+    """Return a text that is equal for processes that share host name, network and /dev/shm, so not for two containers.
 
-    Mount namespaces do not count: a wrapper (Apptainer) may give every process its own and leave the rest shared.
+    None: not known. Mount namespaces do not count: a wrapper (Apptainer) may give every process a separate one and
+    share the rest.
     """
     network = network_identity(root)
     try:
@@ -163,15 +151,16 @@ def machine_identity(root: Path = Path("/")) -> str | None:
 
 
 def rdma_devices(root: Path = Path("/")) -> tuple[str, ...]:
-    """InfiniBand, RoCE and EFA devices, by name."""
+    """Return the names of InfiniBand, RoCE and EFA devices."""
     try:
         return tuple(sorted(path.name for path in (root / "sys/class/infiniband").iterdir()))
     except OSError:
         return ()
 
 
-def environment(environ: Mapping[str, str], root: Path = Path("/")) -> Environment:
-    """What this process runs in. A container counts before the Slurm job that it may run in: it sets the limits."""
+def detect_runtime(environ: Mapping[str, str], root: Path = Path("/")) -> Runtime:
+    """Return what this process runs in. A container has priority over the Slurm job around it: the container sets the
+    limits."""
     cgroup = read_cgroup(root)
     path = cgroup.path if cgroup else ""
     if "KUBERNETES_SERVICE_HOST" in environ or "kubepods" in path:

@@ -6,39 +6,37 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Mount", "mounts"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """One line of it."""
+    """One line of the mount table."""
 
     root: str
-    """What of the file system is to be seen at ``point``."""
+    """The directory of the file system that is visible at ``point``."""
     point: str
     kind: str
-    """``ext4``, ``nfs4``, ``cgroup2``."""
+    """Type of the file system: ``ext4``, ``nfs4``, ``cgroup2``."""
     options: tuple[str, ...]
-    """Of the file system, not of this mount."""
+    """Options of the file system, not of this mount."""
 
 
 def mounts(proc: Path = Path("/proc")) -> list[Mount]:
-    """In the order in which they were made; empty where there is no table (macOS)."""
+    """Return the mounts in the order in which they were made; empty where there is no table (macOS)."""
     try:
         lines = (proc / "self/mountinfo").read_text(errors="surrogateescape").split("\n")
     except OSError:
         return []
-    found = []
+    table = []
     for line in lines:
         # id parent dev root point options [optional ...] - type source options
-        left, _, right = line.partition(" - ")
-        fields, kind = left.split(" "), right.split(" ")
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(" "), after.split(" ")
         if len(fields) >= 5 and kind[0]:
             options = tuple(kind[2].split(",")) if len(kind) > 2 else ()
-            found.append(Mount(root=_plain(fields[3]), point=_plain(fields[4]), kind=kind[0], options=options))
-    return found
+            table.append(Mount(root=_plain(fields[3]), point=_plain(fields[4]), kind=kind[0], options=options))
+    return table
 
 
 def _plain(text: str) -> str:
-    """Blanks and the like stand as octal escapes."""
+    """Return text with octal escapes decoded: the kernel writes blanks and the like as escapes."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

@@ -1,4 +1,4 @@
-"""The network interfaces of this host, and which of them leads to an address."""
+"""The network interfaces of this host, and the interface that leads to an address."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from pathlib import Path
 
 from seatrial.probe.names import is_loopback
 
-__all__ = ["Interface", "interface_by_table", "interface_to", "interfaces"]
-
 _IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING = 0x1, 0x8, 0x40
 _RTF_UP, _RTF_REJECT, _RTF_LOCAL = 0x1, 0x200, 0x8000_0000
 _SIOCGIFADDR, _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8915, 0x8913, 0x8921
@@ -22,30 +20,31 @@ _ANY_PORT = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """One interface as the kernel shows it."""
+    """One interface, as the kernel shows it."""
 
     name: str
     mtu: int | None
-    """Bytes."""
+    """Bytes; None: not known."""
     state: str
-    """``up``, ``down``, ``unknown`` (it does not tell, as tunnels do, and works), ..."""
+    """``up``, ``down``, ``unknown`` (as for tunnels, which work), ..."""
     loopback: bool
 
     @property
     def usable(self) -> bool:
-        """Whether data may go over it."""
+        """Whether data can go over it."""
         return self.state in ("up", "unknown")
 
 
 def interfaces(root: Path = Path("/")) -> tuple[Interface, ...] | None:
-    """Those of our network namespace, sorted by name; None where /proc/net/dev is not (macOS)."""
+    """Return the interfaces of our network namespace, sorted by name; None where /proc/net/dev does not exist
+    (macOS)."""
     lines = _text(root / "proc/net/dev").splitlines()[2:]  # two of headings
     names = sorted(line.partition(":")[0].strip() for line in lines if ":" in line)
-    return tuple(_asked(name, root) or _shown(name, root) for name in names) if lines else None
+    return tuple(_from_kernel(name, root) or _from_sysfs(name, root) for name in names) if lines else None
 
 
-def _asked(name: str, root: Path) -> Interface | None:
-    """By the kernel's own word. /sys may show the interfaces of another namespace: it shows those of its mount."""
+def _from_kernel(name: str, root: Path) -> Interface | None:
+    """Read an interface by ioctl. /sys may show the interfaces of another namespace: that of its mount."""
     if root != Path("/") or not sys.platform.startswith("linux"):
         return None
     import fcntl
@@ -61,7 +60,7 @@ def _asked(name: str, root: Path) -> Interface | None:
     return Interface(name=name, mtu=mtu, state="up" if up else "down", loopback=bool(flags & _IFF_LOOPBACK))
 
 
-def _shown(name: str, root: Path) -> Interface:
+def _from_sysfs(name: str, root: Path) -> Interface:
     folder = root / "sys/class/net" / name
     mtu, flags = _text(folder / "mtu"), _text(folder / "flags").removeprefix("0x")
     return Interface(
@@ -73,10 +72,10 @@ def _shown(name: str, root: Path) -> Interface:
 
 
 def interface_to(address: str) -> str | None:
-    """The interface over which packets to an address in digits leave, or that has it where it is our own.
+    """Return the interface by which packets leave for a numeric address, or that has the address where it is our own.
 
-    The kernel is asked for the address that it would send from, whatever its rules and tables: no packet leaves.
-    None: there is no route, or it cannot be told.
+    The kernel chooses the source address by its rules and tables; no packet is sent. None: there is no route, or it is
+    not known.
     """
     plain, _, scope = address.partition("%")
     if scope:
@@ -91,26 +90,45 @@ def interface_to(address: str) -> str | None:
     return _owner(source) or interface_by_table(plain)
 
 
+def address_of(name: str) -> str | None:
+    """Return the first address of an interface, IPv4 before IPv6 and never a link-local one; None: it has none."""
+    if sys.platform.startswith("linux"):
+        import fcntl
+
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            return socket.inet_ntoa(answer[20:24])
+        except OSError:
+            pass  # it has no IPv4 address
+    for fields in _rows(Path("/proc/net/if_inet6"), 6):
+        address = ipaddress.IPv6Address(bytes.fromhex(fields[0]))
+        if fields[5] == name and not address.is_link_local:
+            return str(address)
+    return None
+
+
 def interface_by_table(address: str, root: Path = Path("/")) -> str | None:
-    """By the longest prefix in the kernel's main tables, and the lowest metric among those; None: no route."""
+    """Return the interface by the longest prefix, then the lowest metric, in the kernel's main tables; None: no
+    route."""
     try:
         wanted = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return None
     wanted = getattr(wanted, "ipv4_mapped", None) or wanted
     if wanted.is_loopback:
-        return next((each.name for each in interfaces(root) or () if each.loopback), None)
+        return next((entry.name for entry in interfaces(root) or () if entry.loopback), None)
     routes = _routes_6(root) if wanted.version == 6 else _routes_4(root)
     fitting = [(-prefix, metric, name) for name, network, prefix, metric in routes if int(wanted) in network]
     return min(fitting)[2] if fitting else None
 
 
 def _routes_4(root: Path) -> Iterator[tuple[str, range, int, int]]:
-    """Interface, addresses, length of the prefix, metric."""
+    """Yield interface, addresses, length of the prefix, metric."""
     for fields in _rows(root / "proc/net/route", 8):
         try:
             flags, metric = int(fields[3], 16), int(fields[6])
-            # Addresses stand there in the byte order of the machine.
+            # The file has addresses in the byte order of the machine.
             first, mask = (struct.unpack("!I", struct.pack("=I", int(fields[at], 16)))[0] for at in (1, 7))
         except (ValueError, struct.error):
             continue  # the headings
@@ -124,13 +142,14 @@ def _routes_6(root: Path) -> Iterator[tuple[str, range, int, int]]:
             first, prefix, metric, flags = (int(fields[at], 16) for at in (0, 1, 5, 8))
         except ValueError:
             continue
-        # What is our own leads to the loopback in older kernels.
+        # In older kernels, routes to our own addresses lead to the loopback.
         if flags & _RTF_UP and not flags & (_RTF_REJECT | _RTF_LOCAL):
             yield fields[9], range(first, first + (1 << (128 - prefix))), prefix, metric
 
 
 def _owner(address: str) -> str | None:
-    """The interface that has one of our addresses; of several IPv4 addresses only the first of each is told."""
+    """Return the interface that has one of our addresses. Of several IPv4 addresses of an interface, only the first is
+    known."""
     if ":" in address:
         wanted = f"{int(ipaddress.ip_address(address)):032x}"
         return next((fields[5] for fields in _rows(Path("/proc/net/if_inet6"), 6) if fields[0] == wanted), None)
@@ -146,7 +165,7 @@ def _owner(address: str) -> str | None:
                 continue
             if socket.inet_ntoa(answer[20:24]) == address:
                 return name
-    return next((each.name for each in interfaces() or () if each.loopback), None) if is_loopback(address) else None
+    return next((entry.name for entry in interfaces() or () if entry.loopback), None) if is_loopback(address) else None
 
 
 def _rows(path: Path, columns: int) -> Iterator[list[str]]:

@@ -1,68 +1,69 @@
-"""What /proc says of a process."""
+"""Facts about a process, from /proc."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import platform
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-
-__all__ = ["ProcessSeen", "host_name", "launcher_fds", "leave_launcher", "look", "wchan"]
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessSeen:
-    """State letter (R, S, D, T, t, Z, X) and CPU time used by all threads so far."""
+class ProcessStatus:
+    """The status of one process at one moment."""
 
     state: str
+    """State letter of the kernel: R, S, D, T, t, Z or X."""
     cpu_s: float
+    """CPU time of all threads so far."""
 
 
-def look(pid: int) -> ProcessSeen | None:
-    """None when there is no such process (or no /proc)."""
+def read_process(pid: int) -> ProcessStatus | None:
+    """Return the status of a process; None when there is no such process (or no /proc)."""
+    fields = _stat(pid)
+    return None if fields is None else ProcessStatus(state=fields[0], cpu_s=_cpu_s(fields))
+
+
+def families(pids: Collection[int]) -> dict[int, float]:
+    """Return the CPU seconds of these processes and of all their descendants, by process id; empty without /proc."""
+    cpu_s: dict[int, float] = {}
+    children: dict[int, list[int]] = {}
+    with contextlib.suppress(OSError):
+        for pid in [int(name) for name in os.listdir("/proc") if name.isdecimal()]:
+            if (fields := _stat(pid)) is not None:
+                cpu_s[pid] = _cpu_s(fields)
+                children.setdefault(int(fields[1]), []).append(pid)
+    found: dict[int, float] = {}
+    left = list(pids)
+    while left:
+        pid = left.pop()
+        if pid in cpu_s and pid not in found:
+            found[pid] = cpu_s[pid]
+            left += children.get(pid, [])
+    return found
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the state on."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             text = file.read()
     except OSError:
         return None
-    # The command stands in parentheses and may hold spaces and parentheses itself.
-    rest = text[text.rfind(")") + 2 :].split()
-    return ProcessSeen(state=rest[0], cpu_s=(int(rest[11]) + int(rest[12])) / _TICKS_PER_S)
+    # The command is in parentheses and may contain spaces and parentheses itself.
+    return text[text.rfind(")") + 2 :].split()
+
+
+def _cpu_s(fields: list[str]) -> float:
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 def wchan(pid: int) -> str:
-    """The kernel function that the main thread waits in; empty when not told."""
+    """Return the kernel function in which the main thread waits; empty where the kernel does not show it."""
     try:
         with open(f"/proc/{pid}/wchan", encoding="utf-8") as file:
             return file.read().strip("0\n ")
     except OSError:
         return ""
-
-
-def launcher_fds(environ: Mapping[str, str]) -> tuple[int, ...]:
-    """Descriptors by which MPI in a rank of ours speaks with its launcher (hydra of MPICH and Intel MPI)."""
-    try:
-        fd = int(environ["PMI_FD"])
-        os.fstat(fd)
-    except (KeyError, ValueError, OSError, OverflowError):
-        return ()
-    return (fd,)
-
-
-def leave_launcher(environ: Mapping[str, str]) -> None:
-    """Tell hydra that the rank which we started is through with MPI, however it ended.
-
-    Without that word hydra kills all ranks of the job, and who reports with them. It is a line of PMI-1, in
-    which MPICH's ranks speak with hydra; where the rank has said it already, nobody listens any more.
-    """
-    for fd in launcher_fds(environ):
-        with contextlib.suppress(OSError):
-            os.write(fd, b"cmd=finalize\n")
-
-
-def host_name() -> str:
-    """Of this machine. That of a pod says nothing of it; its manifest brings the right one."""
-    return os.environ.get("SEATRIAL_NODE_NAME") or platform.node()

@@ -1,4 +1,4 @@
-"""Which torch a Python interpreter would import, without importing it (that takes seconds)."""
+"""The torch that a Python interpreter would import, found without importing it (that takes seconds)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import os
 import subprocess
 from dataclasses import dataclass
 
+from seatrial.environment import self_location
 from seatrial.errors import RequestError
-from seatrial.probe import own_code
-
-__all__ = ["TorchInstall", "find_torch"]
 
 _OLDEST = (2, 4)
 _OLDEST_PYTHON = (3, 10)
 _TIMEOUT_S = 30
 
 # torch/version.py holds plain assignments; reading it costs a millisecond where importing torch costs seconds.
-# Python 3.10 looks into the working folder whatever it is told.
+# Python 3.10 searches the working folder whatever the environment says.
 _PROGRAM = """
 import sys
 if sys.path[:1] == [""]: del sys.path[0]
@@ -42,43 +40,47 @@ print(json.dumps(found))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchInstall:
-    """A torch that a Python would import; ``cuda`` and ``hip`` are versions, empty where it was built without."""
+    """A torch that an interpreter would import."""
 
     version: str
     cuda: str
+    """CUDA version; empty: built without."""
     hip: str
+    """ROCm version; empty: built without."""
 
 
 def find_torch(python: str) -> TorchInstall:
-    """Ask an interpreter. Raises RequestError when it cannot run, has no torch, or it or its torch is too old."""
+    """Query an interpreter. Raises RequestError when it cannot run, has no torch, or it or its torch is too old."""
     try:
         done = subprocess.run(
             [python, "-c", _PROGRAM],
-            # As the agents are started: a folder named torch where the user stands is not what they import.
-            env={**os.environ, **own_code.environ_for(os.environ)},
+            # As agents are started: they do not import a folder named torch in the working folder.
+            env={**os.environ, **self_location.import_variables(os.environ)},
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,
             check=False,
         )
-        found = json.loads(done.stdout)
+        answer = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        # Of OSError the reason alone: its text repeats the name. That of a timeout has our whole program in it.
-        late = isinstance(error, subprocess.TimeoutExpired)
-        why = f"no answer in {_TIMEOUT_S:g} s" if late else getattr(error, "strerror", None) or error
-        raise RequestError(f"--python {python}: it does not run as a Python interpreter ({why}).") from error
-    if tuple(int(part) for part in found["python"].split(".")[:2]) < _OLDEST_PYTHON:
+        # Of OSError only the reason, since its text repeats the name; the text of a timeout contains our whole program.
+        timed_out = isinstance(error, subprocess.TimeoutExpired)
+        reason = f"no answer in {_TIMEOUT_S:g} s" if timed_out else getattr(error, "strerror", None) or error
         raise RequestError(
-            f"--python {python}: it is Python {found['python']}, and seatrial needs"
+            f"--python {python}: it does not run as a Python interpreter ({reason}); name a Python interpreter."
+        ) from error
+    if tuple(int(part) for part in answer["python"].split(".")[:2]) < _OLDEST_PYTHON:
+        raise RequestError(
+            f"--python {python}: it is Python {answer['python']}, and seatrial needs"
             f" {_OLDEST_PYTHON[0]}.{_OLDEST_PYTHON[1]} or newer; name a newer interpreter."
         )
-    version = found.get("version")
+    version = answer.get("version")
     if version is None:
         raise RequestError(
-            f"torch is not installed for {python} (Python {found['python']}): install the torch that the cluster uses"
+            f"torch is not installed for {python} (Python {answer['python']}): install the torch that the cluster uses"
             " there, or name an interpreter that has it with --python."
         )
-    if not found["seatrial"]:
+    if not answer["seatrial"]:
         raise RequestError(f"--python {python}: seatrial is not installed for it; install it there.")
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
     if numbers < _OLDEST:
@@ -86,4 +88,4 @@ def find_torch(python: str) -> TorchInstall:
             f"torch {version or 'of unknown version'} of {python} is too old: seatrial needs"
             f" {_OLDEST[0]}.{_OLDEST[1]} or newer; install a newer torch or name another interpreter with --python."
         )
-    return TorchInstall(version=version, cuda=found.get("cuda") or "", hip=found.get("hip") or "")
+    return TorchInstall(version=version, cuda=answer.get("cuda") or "", hip=answer.get("hip") or "")

@@ -1,105 +1,209 @@
-"""The report as one JSON document; ``schema.json`` beside this file describes it."""
+"""The report as one JSON document. ``tools/make_schema.py`` makes ``schema.json`` of this folder from these types."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
-from importlib import resources
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import Annotated, Any, Literal
 
-from seatrial.conductor.conclude import Conclusion
-from seatrial.report.summary import error_lines, main_figures, summary
-from seatrial.report.text import moment
-from seatrial.verdict.decide import TRAINING
-from seatrial.verdict.events import SCHEMA
-from seatrial.verdict.findings import Finding, Judged
+from seatrial.evidence.evidence import RankRecord
+from seatrial.evidence.findings import Finding, Judged
+from seatrial.evidence.measurement import Fact, Measurement
+from seatrial.evidence.schema_types import Keywords, Whole
+from seatrial.judge.conclude import Conclusion
+from seatrial.judge.decide import TRAINING, CheckStatus, Status
+from seatrial.judge.trial import ExitRecord, NodeRecord, StepRecord
+from seatrial.protocol.events import SCHEMA
+from seatrial.report.gpu_diagnostics import NodeReport, gpu_diagnostics
+from seatrial.report.summary import DIAGNOSTICS, MainMeasurement, error_lines, main_measurements, summary
+from seatrial.util.text import format_time
 
-__all__ = ["document", "schema", "to_text"]
 
-_STATUS = {"PASS": "success", "FAIL": "failed", "INCONCLUSIVE": "inconclusive"}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """The verdict in words."""
+
+    status: Status
+    summary: Annotated[tuple[str, ...], Keywords(minItems=3)]
+    """The lines of the banner under its first one."""
+    partial: tuple[str, ...]
+    """The limitations of a PASS."""
+    unlimited: tuple[str, ...]
+    """The speeds that were held against no limit, each as the parameter of the plan that would set one."""
+    reasons: tuple[str, ...]
+    """Why it is INCONCLUSIVE."""
+    interrupted_by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """The results of all checks but the training."""
+
+    checks: Mapping[str, CheckStatus]
+    errors: tuple[str, ...]
+    main_measurements: tuple[MainMeasurement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Performance:
+    """The result of the training."""
+
+    status: CheckStatus
+    main_measurements: tuple[MainMeasurement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReport(RankRecord):
+    """A rank, and the ``rank`` event that it sent when it started."""
+
+    started: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """The status of a check, the measurements that have a limit, and what the judge needed and did not find."""
+
+    status: Annotated[
+        CheckStatus,
+        Keywords(description="absent: requested but never started. skipped: communication on a single rank."),
+    ]
+    judged: tuple[Judged, ...]
+    absent: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationReport:
+    """The ranks of one generation."""
+
+    number: Whole
+    ranks: tuple[Whole, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything known about a trial. Free objects of the events (plan, job, started) are copied as they are."""
+
+    schema_version: Annotated[int, Keywords(const=SCHEMA)]
+    run_id: Annotated[str, Keywords(description="Empty where it is not known.")]
+    seatrial_version: str
+    test_timestamp: Annotated[
+        str, Keywords(pattern=r"^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}$", description="Begin of the trial, UTC.")
+    ]
+    world_size: int
+    status: Literal["success", "failed", "inconclusive", "interrupted"]
+    exit_code: Annotated[int, Keywords(enum=[0, 1, 3, 130])]
+    acceptance: Acceptance
+    validation: Validation
+    performance: Performance
+    judged_measurements: Whole
+    total_measurements: Whole
+    plan: Annotated[
+        Mapping[str, Any],
+        Keywords(description="The resolved plan; each value with its origin. Empty where it is not known."),
+    ]
+    job: Annotated[
+        Mapping[str, Any],
+        Keywords(description="Target, nodes, processes, device, backend, planted faults. Empty where it is not known."),
+    ]
+    backend: str
+    device_type: str
+    nodes: tuple[NodeRecord, ...]
+    ranks: tuple[RankReport, ...]
+    checks: Mapping[str, CheckReport]
+    measurements: tuple[Measurement, ...]
+    facts: tuple[Fact, ...]
+    findings: tuple[Finding, ...]
+    steps: tuple[StepRecord, ...]
+    generations: tuple[GenerationReport, ...]
+    exits: tuple[ExitRecord, ...]
+    gpu_diagnostics: Annotated[
+        tuple[NodeReport, ...], Keywords(description="GPU state before and after. Empty for a trial of CPUs.")
+    ]
+    missing: Annotated[tuple[str, ...], Keywords(description="Gaps in the record; while there is any, nothing passes.")]
+
+
+_STATUS: Mapping[str, Literal["success", "failed", "inconclusive"]] = {
+    "PASS": "success",
+    "FAIL": "failed",
+    "INCONCLUSIVE": "inconclusive",
+}
 
 
 def document(conclusion: Conclusion) -> dict[str, Any]:
-    """Everything that is known of the trial. Numbers that are none are told as ``nan``, ``inf``, ``-inf``."""
-    trial, verdict = conclusion.trial, conclusion.verdict
-    measured = [asdict(line) for line in main_figures(trial.figures)]
-    training = [line for line in measured if line["check"] == TRAINING]
-    found: dict[str, Any] = {
-        "schema_version": SCHEMA,
-        "run_id": trial.run,
-        "seatrial_version": trial.version,
-        "test_timestamp": moment(trial.created),
-        "world_size": trial.world_size(),
-        "status": "interrupted" if verdict.interrupted else _STATUS[verdict.status],
-        "exit_code": verdict.exit_code,
-        "acceptance": {
-            "status": verdict.status,
-            "summary": [*summary(conclusion), *error_lines(conclusion)],
-            "partial": list(verdict.partial) if verdict.status == "PASS" else [],
-            "reasons": list(verdict.reasons),
-            "interrupted_by": trial.interrupted,
-        },
-        "validation": {
-            "checks": {name: status for name, status in verdict.checks.items() if name != TRAINING},
-            "errors": [finding.what for finding in conclusion.findings if finding.severity in ("fail", "error")],
-            "main_figures": [line for line in measured if line["check"] != TRAINING],
-        },
-        "performance": {"status": verdict.checks.get(TRAINING, "not_asked"), "main_figures": training},
-        "judged_figures": verdict.judged,
-        "total_figures": verdict.figures,
-        "plan": trial.plan,
-        "job": trial.job,
-        "backend": trial.backend,
-        "device_type": trial.device_type,
-        "nodes": [asdict(node) for node in trial.nodes],
-        "ranks": [{**asdict(seen), "started": dict(trial.started.get(rank, {}))} for rank, seen in trial.ranks.items()],
-        "checks": {
-            name: {
-                "status": status,
-                "judged": [_judged(entry) for entry in conclusion.rulings[name].judged]
-                if name in conclusion.rulings
-                else [],
-                "absent": list(conclusion.rulings[name].absent) if name in conclusion.rulings else [],
-            }
-            for name, status in verdict.checks.items()
-        },
-        "figures": [figure.to_json() for figure in trial.figures],
-        "facts": [fact.to_json() for fact in trial.facts],
-        "findings": [_finding(finding) for finding in conclusion.findings],
-        "steps": [asdict(step) for step in trial.steps],
-        "generations": [
-            {"number": generation.number, "ranks": list(generation.ranks)} for generation in trial.generations
-        ],
-        "exits": [asdict(seen) for seen in trial.exits],
-        "missing": list(trial.missing),
-    }
-    plain: dict[str, Any] = _plain(found)
+    """Return the report as plain JSON. Numbers that are not finite become ``nan``, ``inf``, ``-inf``."""
+    plain: dict[str, Any] = _plain(_report(conclusion))
     return plain
 
 
-def to_text(found: dict[str, Any]) -> str:
-    """The document as ASCII text with a newline, so that no terminal takes a part of it for a command."""
-    return json.dumps(found, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
+def to_text(report: dict[str, Any]) -> str:
+    """Return the document as ASCII text with a newline at its end; no terminal takes a part of it for a command."""
+    return json.dumps(report, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
 
 
-def schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of the document."""
-    loaded: dict[str, Any] = json.loads(resources.files("seatrial.report").joinpath("schema.json").read_text("utf-8"))
-    return loaded
+def _report(conclusion: Conclusion) -> Report:
+    trial, verdict = conclusion.trial, conclusion.verdict
+    measured = main_measurements(trial.measurements)
+    return Report(
+        schema_version=SCHEMA,
+        run_id=trial.run,
+        seatrial_version=trial.version,
+        test_timestamp=format_time(trial.created),
+        world_size=trial.world_size(),
+        status="interrupted" if verdict.interrupted else _STATUS[verdict.status],
+        exit_code=verdict.exit_code,
+        acceptance=Acceptance(
+            status=verdict.status,
+            summary=(*summary(conclusion), *error_lines(conclusion)),
+            partial=verdict.partial if verdict.status == "PASS" else (),
+            unlimited=verdict.unlimited,
+            reasons=verdict.reasons,
+            interrupted_by=trial.interrupted,
+        ),
+        validation=Validation(
+            checks={name: status for name, status in verdict.checks.items() if name != TRAINING},
+            errors=tuple(finding.what for finding in conclusion.findings if finding.severity in ("fail", "error")),
+            main_measurements=tuple(line for line in measured if line.check != TRAINING),
+        ),
+        performance=Performance(
+            status=verdict.checks.get(TRAINING, "not_asked"),
+            main_measurements=tuple(line for line in measured if line.check == TRAINING),
+        ),
+        judged_measurements=verdict.judged,
+        total_measurements=verdict.measurements,
+        plan=trial.plan,
+        job=trial.job,
+        backend=trial.backend,
+        device_type=trial.device_type,
+        nodes=trial.nodes,
+        ranks=tuple(
+            RankReport(**asdict(record), started=trial.started.get(rank, {})) for rank, record in trial.ranks.items()
+        ),
+        checks={name: _check(conclusion, name, status) for name, status in verdict.checks.items()},
+        measurements=trial.measurements,
+        facts=tuple(fact for fact in trial.facts if fact.check != DIAGNOSTICS),
+        gpu_diagnostics=gpu_diagnostics(conclusion),
+        findings=conclusion.findings,
+        steps=trial.steps,
+        generations=tuple(GenerationReport(number=entry.number, ranks=entry.ranks) for entry in trial.generations),
+        exits=trial.exits,
+        missing=trial.missing,
+    )
 
 
-def _judged(entry: Judged) -> dict[str, Any]:
-    return {"figure": entry.figure.to_json(), "limit": asdict(entry.limit), "passed": entry.passed}
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {**asdict(finding), "limit": None if finding.limit is None else asdict(finding.limit)}
+def _check(conclusion: Conclusion, name: str, status: CheckStatus) -> CheckReport:
+    ruling = conclusion.rulings.get(name)
+    return CheckReport(status=status, judged=ruling.judged if ruling else (), absent=ruling.absent if ruling else ())
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if isinstance(value, dict):
+    if isinstance(value, (Measurement, Fact)):
+        return _plain(value.to_json())
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items()}
     return [_plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value

@@ -1,4 +1,4 @@
-"""A report from the moment that something is wrong, whatever happens to us next."""
+"""The interim report: written at the first trouble, in case that this process does not live to write the last one."""
 
 from __future__ import annotations
 
@@ -8,32 +8,34 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from seatrial.conductor.conclude import conclude
+from seatrial.judge.conclude import conclude
 from seatrial.report.write import write_reports
 
-__all__ = ["Interim"]
-
-_APART_S = 10.0
+_INTERVAL_S = 10.0
 
 
 class Interim:
-    """Callable with each event and all that were kept so far. The conductor waits for it, so it is seldom.
+    """Writes interim reports, called with each event and all events so far.
 
-    At most one report for each generation, ten seconds apart. Nothing is raised: the report that counts is written at
-    the end.
+    The conductor waits for it, so it writes at most one report for each generation, at least ten seconds apart. It
+    raises nothing: the final report is written at the end of the trial.
     """
 
     def __init__(self, out: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out
         self._clock = clock
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._last_at = float("-inf")
 
     def __call__(self, event: dict[str, Any], events: Sequence[dict[str, Any]]) -> None:
         with contextlib.suppress(Exception):
-            if event["kind"] != "trouble" or event["gen"] in self._told or self._clock() - self._last_at < _APART_S:
+            if (
+                event["kind"] != "trouble"
+                or event["gen"] in self._reported
+                or self._clock() - self._last_at < _INTERVAL_S
+            ):
                 return
-            self._told.add(event["gen"])
+            self._reported.add(event["gen"])
             try:
                 write_reports(conclude(events), self._out)
             finally:

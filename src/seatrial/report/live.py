@@ -1,56 +1,51 @@
-"""What moves on a terminal meanwhile. It needs rich, so the file that travels leaves it out."""
+"""The live line on a terminal, drawn by rich; ``report/packages.py`` says what happens without rich."""
 
 from __future__ import annotations
 
+import os
 from typing import IO
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from seatrial.report.packages import is_importable
 
-__all__ = ["Bar", "Live"]
+
+def live(stream: IO[str] | None, *, bar: bool) -> Live | None:
+    """Start a live line if the stream is a terminal; else, or where rich cannot be imported, return None."""
+    if stream is None or not stream.isatty() or not is_importable("rich.progress"):
+        return None
+    if "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
+        return None
+    return Live(stream, bar=bar)
 
 
 class Live:
-    """Runs from its start to ``close``, which clears the line."""
+    """A line with a spinner or a bar, and text above it. ``close`` clears it."""
 
-    def __init__(self, stream: IO[str]) -> None:
-        columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-        # A standard output that is closed would not be given back.
-        self._line = Progress(
-            *columns, console=Console(file=stream), transient=True, redirect_stdout=False, redirect_stderr=False
-        )
-        self._task = self._line.add_task("starting", total=None)
-        self._line.start()
+    def __init__(self, stream: IO[str], *, bar: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    def show(self, text: str) -> None:
-        """Put the text in place of the one before."""
-        self._line.update(self._task, description=text)
-
-    def close(self) -> None:
-        """Clear the line."""
-        self._line.stop()
-
-
-class Bar:
-    """A bar with a text, and lines above it; until ``close``, which clears it."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        columns = (TimeElapsedColumn(), BarColumn(), TextColumn("{task.description}", markup=False))
+        columns = (TimeElapsedColumn(), BarColumn()) if bar else (SpinnerColumn(), TimeElapsedColumn())
         self._console = Console(file=stream)
+        # rich would not restore a standard output that is closed.
         self._line = Progress(
-            *columns, console=self._console, transient=True, redirect_stdout=False, redirect_stderr=False
+            *columns,
+            TextColumn("{task.description}", markup=False),
+            console=self._console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
-        self._task = self._line.add_task("starting", total=1.0)
+        self._task = self._line.add_task("starting", total=1.0 if bar else None)
         self._line.start()
 
-    def show(self, text: str, share: float) -> None:
-        """Put the text in place of the one before; ``share`` of the whole is done, from 0 to 1."""
+    def show(self, text: str, share: float = 0.0) -> None:
+        """Replace the text of the line; ``share`` of the bar, from 0 to 1, is filled."""
         self._line.update(self._task, description=text, completed=share)
 
     def print(self, text: str) -> None:
-        """Lines above the bar, as they are."""
+        """Write lines above the live line, without interpreting them."""
         self._console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Clear the bar."""
+        """Clear the line."""
         self._line.stop()

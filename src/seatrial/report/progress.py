@@ -1,19 +1,16 @@
-"""What a person sees while a trial runs: one live line on a terminal, plain lines elsewhere, on standard error."""
+"""Progress of a trial on standard error: one line for each finished check, and on a terminal the one at work."""
 
 from __future__ import annotations
 
-import os
-import time
+from collections.abc import Iterator
 from typing import IO, Any, cast
 
-from seatrial.report.parts import optional
-from seatrial.report.text import printable
-
-__all__ = ["Progress"]
+from seatrial.report.live import live
+from seatrial.util.text import format_seconds, printable
 
 
 class _Forgiving:
-    """A stream that is silent for ever once it could not be written: its terminal or its reader is gone."""
+    """A stream that ignores everything after its first failed write: its terminal or its reader is gone."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream: IO[str] | None = stream
@@ -42,65 +39,97 @@ class _Forgiving:
 
 
 class Progress:
-    """Callable with each event. Costs nothing that the trial would notice: a step is told when it begins and ends.
+    """Shows each check when it has finished, ``[6/8] training 25 s``, called with each event of a trial.
 
-    Never raises for want of somebody who reads it.
+    A terminal also shows the step at work. Never raises where the stream has no reader.
     """
 
     def __init__(self, stream: IO[str] | None) -> None:
-        """``stream`` None: standard error was closed before we began."""
+        """``stream`` is None where standard error was closed before the start, or nobody wants to read it."""
         self._stream = None if stream is None else _Forgiving(stream)
-        self._started_at = time.monotonic()
-        self._steps: dict[int, str] = {}
+        self._checks: list[str] = []
+        self._check = ""
+        """The check whose steps run."""
+        self._outcome = ""
+        self._seconds = 0.0
+        """Time of its steps so far."""
         self._ready = 0
         self._world = 0
-        self._live: Any = None
-        if self._stream is not None and self._stream.isatty() and "NO_COLOR" not in os.environ:
-            live = optional("live")
-            self._live = live.Live(cast("IO[str]", self._stream)) if live else None
+        self._live = live(cast("IO[str] | None", self._stream), bar=False)
 
     def __call__(self, event: dict[str, Any]) -> None:
         try:
-            text = self._text(event)
+            lines = list(self._lines(event))
+            now = self._at_work(event)
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
-            return  # an event that is not whole is told by the fold, and must not keep the next step waiting
-        if text is None or self._stream is None:
+            return  # the fold reports a malformed event; it must not delay the next step
+        if self._stream is None:
             return
-        shown = printable(text)
-        if self._live is not None:
-            self._live.show(shown)
-        else:
-            elapsed_s = time.monotonic() - self._started_at
-            self._stream.write(f"[{elapsed_s:6.1f} s] {shown}\n")
-            self._stream.flush()
+        for line in lines:
+            self._print(line)
+        if self._live is not None and now is not None:
+            self._live.show(printable(now))
 
     def close(self) -> None:
-        """Clear the live line."""
+        """Show the last check, and clear the live line."""
+        for line in self._finished():
+            self._print(line)
         if self._live is not None:
             self._live.close()
 
-    def _text(self, event: dict[str, Any]) -> str | None:
+    def _print(self, text: str) -> None:
+        line = f"{printable(text)}\n"
+        if self._live is not None:
+            self._live.print(line)
+        elif self._stream is not None:
+            self._stream.write(line)
+            self._stream.flush()
+
+    def _lines(self, event: dict[str, Any]) -> Iterator[str]:
+        """Yield the lines that stay."""
         kind = event.get("kind")
-        if kind == "generation":
+        if kind == "run":
+            self._checks = [str(check) for check in event.get("plan", {}).get("checks", ())]
+        elif kind == "generation":
+            yield from self._finished()
             self._ready, self._world = 0, len(event["ranks"])
-            again = "" if event["gen"] == 0 else f" again, without the suspects (generation {event['gen']})"
-            return f"starting {self._world} ranks{again}"
-        if kind == "rank":
+            if event["gen"]:
+                yield f"starting {self._world} ranks again, without the suspects (generation {event['gen']})"
+        elif kind == "rank":
             self._ready += 1
-            return f"all {self._world} ranks are ready: {event['device']}" if self._ready == self._world else None
-        if kind == "step":
-            name = event["check"] if event["stage"] == "measure" else f"{event['check']}: {event['stage']}"
-            self._steps[event["step"]] = name
-            alone = f" (rank {event['ranks'][0]} alone)" if event["stage"] == "repeat" else ""
-            return f"{name}{alone}, at most {event['timeout_s']:.0f} s"
-        if kind == "step_end" and event["outcome"] != "done":
-            return f"{self._steps.get(event['step'], 'step')}: {event['outcome']} after {event['seconds']:.1f} s"
-        if kind == "trouble":
-            who = ", ".join(
-                f"{'node' if 'node' in seen else 'rank'} {seen.get('node', seen.get('rank'))} {seen['how']}"
-                for seen in event["seen"]
+            if self._ready == self._world:
+                ranks = "1 rank is" if self._world == 1 else f"{self._world} ranks are"
+                yield f"{ranks} ready: {event['device']}"
+        elif kind == "step":
+            if event["check"] != self._check:
+                yield from self._finished()
+                self._check = str(event["check"])
+        elif kind == "step_end":
+            self._seconds += float(event["seconds"])
+            self._outcome = "" if event["outcome"] == "done" else f", ended by {event['outcome']}"
+            if event["outcome"] != "done":
+                yield from self._finished()
+        elif kind == "trouble":
+            suspects = ", ".join(
+                f"{'node' if 'node' in entry else 'rank'} {entry.get('node', entry.get('rank'))} {entry['how']}"
+                for entry in event["seen"]
             )
-            return f"trouble: {who}"
-        if kind == "interrupted":
-            return f"interrupted by {event['by']}: ending the ranks, keeping what was measured"
+            yield f"trouble: {suspects}"
+        elif kind == "interrupted":
+            yield f"interrupted by {event['by']}: ending the ranks, keeping the measurements so far"
+
+    def _finished(self) -> Iterator[str]:
+        """Yield the line of the check whose steps are over."""
+        if self._check:
+            is_known = self._check in self._checks
+            position = f"[{self._checks.index(self._check) + 1}/{len(self._checks)}] " if is_known else ""
+            yield f"{position}{self._check} {format_seconds(self._seconds)}{self._outcome}"
+        self._check, self._outcome, self._seconds = "", "", 0.0
+
+    def _at_work(self, event: dict[str, Any]) -> str | None:
+        """Return what the live line shows from now on; None: as before."""
+        if event.get("kind") == "step":
+            name = event["check"] if event["stage"] == "measure" else f"{event['check']}: {event['stage']}"
+            alone = f" (rank {event['ranks'][0]} alone)" if event["stage"] == "repeat" else ""
+            return f"{name}{alone}, limit {event['timeout_s']:.0f} s"
         return None

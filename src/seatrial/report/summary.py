@@ -1,4 +1,4 @@
-"""The few lines that everybody reads: the banner, and the main figures of each check."""
+"""The few lines that everyone reads: the banner, and the main measurements of each check."""
 
 from __future__ import annotations
 
@@ -9,24 +9,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from seatrial.checks.base import last_told
-from seatrial.conductor.conclude import Conclusion
-from seatrial.report.text import amount, printable
-from seatrial.verdict.decide import COMMUNICATION, TRAINING
-from seatrial.verdict.figures import Figure
-from seatrial.verdict.findings import Finding
+from seatrial.checks.shared.facts import latest
+from seatrial.evidence.findings import Finding
+from seatrial.evidence.measurement import Measurement
+from seatrial.evidence.schema_types import Whole
+from seatrial.judge.conclude import Conclusion
+from seatrial.judge.decide import COMMUNICATION, TRAINING
+from seatrial.util.text import format_number, printable
 
-__all__ = [
-    "MainFigure",
-    "comm_variables",
-    "error_lines",
-    "headline",
-    "main_figures",
-    "sentence",
-    "status_word",
-    "summary",
-]
-
+DIAGNOSTICS = "diagnostics"
 _MOST_ERRORS = 10
 _WORDS = {
     "pass": "PASS",
@@ -34,7 +25,7 @@ _WORDS = {
     "error": "INCONCLUSIVE (error)",
     "inconclusive": "INCONCLUSIVE",
     "skipped": "NOT CHECKED (1 rank)",
-    "absent": "NOT CHECKED (never begun)",
+    "absent": "NOT CHECKED (never started)",
     "not_asked": "NOT CHECKED (not asked for)",
 }
 
@@ -42,8 +33,8 @@ _COMM = re.compile(r"(NCCL|RCCL|TORCH|UCX|UCC|FI|OMPI_MCA)_[A-Za-z0-9_]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MainFigure:
-    """All figures of one name and variant in one line; of several sizes the largest, of several steps the last."""
+class MainMeasurement:
+    """The measurements of one name and variant as one row; of several sizes the largest, of several steps the last."""
 
     check: str
     name: str
@@ -53,12 +44,13 @@ class MainFigure:
     low: float
     high: float
     unit: str
-    count: int
+    count: Whole
+    """Number of values."""
     size_bytes: int | None
 
 
 def headline(conclusion: Conclusion) -> str:
-    """``FINAL ACCEPTANCE: PASS (partial: training not asked for)``."""
+    """Return the first line: ``FINAL ACCEPTANCE: PASS (partial: training not asked for)``."""
     verdict = conclusion.verdict
     more = ""
     if verdict.interrupted:
@@ -69,12 +61,12 @@ def headline(conclusion: Conclusion) -> str:
 
 
 def summary(conclusion: Conclusion) -> list[str]:
-    """What stands in the banner under the first line, without the dashes; errors come from ``error_lines``."""
+    """Return the lines of the banner under the first one, without dashes; ``error_lines`` returns the errors."""
     trial = conclusion.trial
-    types = [str(seen.get("device_type") or "") for seen in trial.started.values()]
+    types = [str(event.get("device_type") or "") for event in trial.started.values()]
     cuda = types.count("cuda")
     if not types:
-        gpu = "NOT CHECKED (no rank came)"
+        gpu = "NOT CHECKED (no rank started)"
     elif cuda == len(types):
         gpu = "YES"
     else:
@@ -87,24 +79,44 @@ def summary(conclusion: Conclusion) -> list[str]:
         f"GPU Available: {gpu}",
         f"{communication}: {status_word(conclusion, COMMUNICATION)}",
         f"Training Status: {status_word(conclusion, TRAINING)}",
+        *([f"GPU diagnostics: {_diagnostics(conclusion)}"] if DIAGNOSTICS in conclusion.verdict.checks else []),
     ]
 
 
+def _diagnostics(conclusion: Conclusion) -> str:
+    """Return the status of the diagnostics: what failed is in the lines of errors; here is what warns or is missing."""
+    status, found = status_word(conclusion, DIAGNOSTICS), defaultdict[str, list[str]](list)
+    for finding in conclusion.findings:
+        if finding.check == DIAGNOSTICS:
+            found[finding.severity].append(printable(finding.what))
+    missing = [what.removeprefix("not checked: ") for what in found["info"]]
+    if status != "PASS":
+        return status
+    if DIAGNOSTICS in conclusion.rulings and conclusion.rulings[DIAGNOSTICS].unjudged:
+        return f"NOT CHECKED: {'; '.join(missing) or 'no node could read its devices'}"
+    if found["warn"]:
+        more = f" and {len(found['warn']) - 1} more" if len(found["warn"]) > 1 else ""
+        return f"WARN: {found['warn'][0]}{more}"
+    return f"PASS (not checked: {'; '.join(missing)})" if missing else "PASS"
+
+
 def comm_variables(conclusion: Conclusion) -> dict[str, str]:
-    """What the ranks were told of their network by ``--comm-profile`` and the like: a job can be given the same."""
+    """Return the network variables of the ranks, such as those of ``--comm-profile``, to copy them to other jobs."""
     env = conclusion.trial.job.get("env")
-    told = env.items() if isinstance(env, dict) else ()
-    return {name: str(value) for name, value in told if _COMM.fullmatch(str(name))}
+    variables = env.items() if isinstance(env, dict) else ()
+    return {name: str(value) for name, value in variables if _COMM.fullmatch(str(name))}
 
 
 def status_word(conclusion: Conclusion, check: str) -> str:
-    """The status of a check as the banner says it."""
+    """Return the status of a check in the words of the banner."""
     status = conclusion.verdict.checks.get(check)
+    if check == COMMUNICATION and status == "absent" and conclusion.is_disconnected:
+        return "FAIL (the ranks cannot connect)"
     return _WORDS[status] if status else "NOT CHECKED (not in the plan)"
 
 
 def error_lines(conclusion: Conclusion) -> list[str]:
-    """One line for each finding that is not a warning, the first ten."""
+    """Return one line for each failure and error, ten at most, and their number beyond."""
     errors = [finding for finding in conclusion.findings if finding.severity in ("fail", "error")]
     lines = [f"Error: {sentence(finding)}" for finding in errors[:_MOST_ERRORS]]
     if len(errors) > _MOST_ERRORS:
@@ -113,44 +125,58 @@ def error_lines(conclusion: Conclusion) -> list[str]:
 
 
 def sentence(finding: Finding) -> str:
-    """What, who, measured, limit and origin, what to do, in one line."""
-    parts = [finding.what]
-    if finding.culprit.kind != "none" and finding.culprit.name not in finding.what:
-        parts.append(finding.culprit.name)
+    """Return what happened, the culprit, the measured value, the limit with its origin, and what to do, in one line."""
+    parts = [_with_culprit(finding)]
     if finding.measured and finding.measured not in finding.what:
         parts.append(f"measured {finding.measured}")
     if finding.limit is not None:
         unit = "" if finding.limit.unit == "1" else f" {finding.limit.unit}"
-        parts.append(f"limit {amount(finding.limit.value)}{unit} ({finding.limit.origin})")
+        parts.append(f"limit {format_number(finding.limit.value)}{unit} ({finding.limit.origin})")
     if finding.action:
         parts.append(finding.action)
     return printable("; ".join(part.rstrip(".") for part in parts))
 
 
-def main_figures(figures: Iterable[Figure]) -> list[MainFigure]:
-    """By check, name and variant; generation 0, without repeats, and only what says good or bad."""
-    groups: defaultdict[tuple[str, str, str], list[Figure]] = defaultdict(list)
-    # A long check tells its figures again as it goes on: the last word of each rank counts, as it does for the judge.
-    for figure in last_told(figure for figure in figures if figure.generation == 0):
-        if figure.better is not None and figure.stage != "repeat":
-            groups[figure.check, figure.name, figure.variant].append(figure)
+def _with_culprit(finding: Finding) -> str:
+    """Return ``what`` of the finding with the full name of the culprit, but never with the culprit twice."""
+    what, name = finding.what, finding.culprit.name
+    if finding.culprit.kind == "none" or _mention(name, what):
+        return what
+    mention = _mention(name.partition(" (")[0], what)
+    return what[: mention.start()] + name + what[mention.end() :] if mention else f"{what}; {name}"
+
+
+def _mention(name: str, text: str) -> re.Match[str] | None:
+    """Find the name in the text: "rank 1" is not in "local rank 1", in "rank 10" or in "rank 1 (another device)"."""
+    return re.search(rf"(?<!local )(?<![\w-]){re.escape(name)}(?![\w'-]|\.\w| \()", text)
+
+
+def main_measurements(measurements: Iterable[Measurement]) -> list[MainMeasurement]:
+    """Return the main measurements of generation 0, without repeats, and only those with a good direction."""
+    groups: defaultdict[tuple[str, str, str], list[Measurement]] = defaultdict(list)
+    # A long check reports its measurements repeatedly; the last report of each rank counts, as for the judge.
+    for measurement in latest(measurement for measurement in measurements if measurement.generation == 0):
+        if measurement.better is not None and measurement.stage != "repeat":
+            groups[measurement.check, measurement.name, measurement.variant].append(measurement)
     lines = []
     for (check, name, variant), group in groups.items():
-        sizes = [figure.size_bytes for figure in group if figure.size_bytes is not None]
+        sizes = [measurement.size_bytes for measurement in group if measurement.size_bytes is not None]
         largest = max(sizes, default=None)
-        last = max((figure.step for figure in group if figure.step is not None), default=None)
-        kept = [figure for figure in group if figure.size_bytes == largest and figure.step == last]
-        values = [figure.value for figure in kept if math.isfinite(figure.value)]
+        last = max((measurement.step for measurement in group if measurement.step is not None), default=None)
+        chosen = [
+            measurement for measurement in group if measurement.size_bytes == largest and measurement.step == last
+        ]
+        values = [measurement.value for measurement in chosen if math.isfinite(measurement.value)]
         if values:
             lines.append(
-                MainFigure(
+                MainMeasurement(
                     check=check,
                     name=name,
                     variant=variant,
                     value=median(values),
                     low=min(values),
                     high=max(values),
-                    unit=kept[0].unit,
+                    unit=chosen[0].unit,
                     count=len(values),
                     size_bytes=largest,
                 )

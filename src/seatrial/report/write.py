@@ -1,105 +1,107 @@
-"""Writing the reports of a run: each file whole or not at all, and never over another run's."""
+"""Writing the reports of a run: each file atomically, and never over those of another run."""
 
 from __future__ import annotations
 
 import json
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from seatrial.conductor.conclude import Conclusion
 from seatrial.errors import RequestError
-from seatrial.report.document import document, to_text
-from seatrial.report.files import replace
-from seatrial.report.parts import optional
-
-__all__ = ["Written", "write_reports", "write_somewhere"]
+from seatrial.files import open_to_read, write_atomically
+from seatrial.judge.conclude import Conclusion
+from seatrial.report import formats
+from seatrial.util.text import format_time
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NO_RUN = "unknown-run"
-
-
-def _formats() -> dict[str, Callable[[Conclusion], str]]:
-    names = {"report.html": "html", "junit.xml": "junit"}
-    modules = {file: (name, optional(name)) for file, name in names.items()}
-    return {file: getattr(module, name) for file, (name, module) in modules.items() if module is not None}
-
-
-# Loaded now: at the end of a trial it would be too late to find that one cannot be.
-_FORMATS = _formats()
-"""File in the folder of the run -> what makes its text, beside the JSON: those that we have here."""
+_DOCUMENT, _PAGE = "json", "html"
+"""The format that identifies the trial of a folder, and the one for people."""
+_LATEST = "cluster_test_report.json"
+# Loaded at import: at the end of a trial it would be too late to fail.
+_FORMATS = formats.load()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """Where the reports are."""
+    """The paths of the written reports."""
 
     folder: Path
-    json: Path
-    html: Path | None
-    """None where what makes it was left out."""
-    junit: Path | None
+    files: Mapping[str, Path]
+    """The file of each format, by the name of the format."""
     latest: Path
-    """Copy of the JSON report that was written last, at a path that never changes."""
+    """A copy of the newest JSON report, at a path that never changes."""
+
+    @property
+    def document(self) -> Path:
+        """The JSON report, for programs."""
+        return self.files[_DOCUMENT]
 
     @property
     def best(self) -> Path:
-        """What a person opens."""
-        return self.html or self.json
+        """The report for people: the page, or the JSON report where the page was left out."""
+        return self.files.get(_PAGE, self.document)
 
 
 def write_reports(conclusion: Conclusion, out: Path) -> Written:
-    """Write all formats into ``out/<run-id>``. Raises RequestError when that cannot be, or is another run's folder."""
+    """Write all formats into ``out/<run-id>``. Raises RequestError if that fails or is the folder of another trial."""
     run = conclusion.trial.run or _NO_RUN
     if not _RUN.fullmatch(run):
-        raise RequestError(f"the events are of a run named {run[:60]!r}, which cannot be the name of a folder.")
-    found = document(conclusion)
-    text = to_text(found)
+        raise RequestError(f"the run id in the events is {run[:60]!r}, which cannot be the name of a folder.")
     folder = out / run
-    made = {file: folder / file for file in _FORMATS}
-    paths = Written(
+    written = Written(
         folder=folder,
-        json=folder / "report.json",
-        html=made.get("report.html"),
-        junit=made.get("junit.xml"),
-        latest=out / "cluster_test_report.json",
+        files={name: folder / report_format.file for name, report_format in _FORMATS.items()},
+        latest=out / _LATEST,
     )
-    _refuse_another(paths.json, found["test_timestamp"])
+    _refuse_another(written.document, format_time(conclusion.trial.created))
+    texts = {name: report_format.text(conclusion) for name, report_format in _FORMATS.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for file, render in _FORMATS.items():
-            _write(made[file], render(conclusion))
-        _write(paths.json, text)
-        _write(paths.latest, text)
+        for name, text in texts.items():
+            write_atomically(written.files[name], _encoded(text), run_folder=True)
+        write_atomically(written.latest, _encoded(texts[_DOCUMENT]))
     except OSError as error:
         raise RequestError(
             f"--out {out}: the report cannot be written there ({error.strerror or error}); name another folder."
         ) from error
-    return paths
+    return written
 
 
 def write_somewhere(conclusion: Conclusion, out: Path) -> tuple[Written | None, str]:
-    """Write all formats into ``out``, else into a new temporary folder; and what went wrong, if anything did.
+    """Write all formats into ``out``, or into a new temporary folder if that fails.
 
-    At the end of a trial nothing that was measured may be lost for want of space in one folder.
+    Returns the paths, None if both failed, and the problem in words, empty if there was none. The measurements of a
+    whole trial must not be lost because one folder is full.
     """
     try:
         return write_reports(conclusion, out), ""
     except RequestError as error:
         problem = str(error)
     try:
-        elsewhere = Path(tempfile.mkdtemp(prefix="seatrial-"))
-        return write_reports(conclusion, elsewhere), f"{problem} The report is in {elsewhere} instead."
+        fallback = Path(tempfile.mkdtemp(prefix="seatrial-"))
+        return write_reports(conclusion, fallback), f"{problem} The report is in {fallback} instead."
     except (OSError, RequestError):
         return None, problem
 
 
+def find_written(paths: Sequence[Path]) -> Written | None:
+    """Return the reports that lie in the only folder of the paths; None where there are none."""
+    folder = paths[0]
+    files = {name: folder / report_format.file for name, report_format in _FORMATS.items()}
+    found = {name: path for name, path in files.items() if path.is_file()}
+    if len(paths) > 1 or _DOCUMENT not in found:
+        return None
+    return Written(folder=folder, files=found, latest=folder.parent / _LATEST)
+
+
 def _refuse_another(path: Path, timestamp: str) -> None:
-    """The same run may be told again, better (more events, other limits); another run may not take its place."""
+    """Raise RequestError if the file is the report of another trial. The same trial may be reported again."""
     try:
-        before = json.loads(path.read_text("utf-8"))
+        with open_to_read(path) as file:
+            before = json.loads(file.read())
         same = before["test_timestamp"] == timestamp
     except (FileNotFoundError, NotADirectoryError):
         return
@@ -109,5 +111,5 @@ def _refuse_another(path: Path, timestamp: str) -> None:
         raise RequestError(f"{path} holds the report of another trial; name another folder with --out.")
 
 
-def _write(path: Path, text: str) -> None:
-    replace(path, text.encode("utf-8", "backslashreplace"))
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")

@@ -8,16 +8,23 @@ from torch import Tensor
 from seatrial.training.randomness import LOW_BITS, derive, mix
 from seatrial.training.recipe import Augmentation
 
-__all__ = ["augment"]
-
 
 def augment(images: Tensor, indices: Tensor, augmentation: Augmentation, *, seed: int, epoch: int) -> Tensor:
-    """Each image shifted and mirrored by numbers of its own; the same bits on every device.
+    """Return each image shifted and mirrored by random numbers that belong to its sample; the same bits on every
+    device.
 
-    ``images`` has shape (N, channels, height, width), ``indices`` shape (N,): the numbers of these samples in the whole
-    training part, int64 on the same device. With ``crop_padding`` p, as if p black pixels were put around an image and
-    a part of its old size cut out, each of (2 p + 1)**2 places alike; then half of the images are mirrored. Images come
-    back with the shape and type they had.
+    With ``crop_padding`` p, p black pixels are put around an image and a part of the old size is cut out, at each of
+    the (2 p + 1)**2 positions with equal probability. With ``flip``, half of the images are mirrored.
+
+    Args:
+        images: Shape (N, C, H, W), any type.
+        indices: Shape (N,), int64, on the same device: numbers of these samples in the whole training part.
+        augmentation: Which of the two to do.
+        seed: Seed of the training.
+        epoch: Counted from 0.
+
+    Returns:
+        The images with unchanged shape (N, C, H, W) and type.
     """
     if augmentation == Augmentation():
         return images
@@ -38,7 +45,8 @@ def augment(images: Tensor, indices: Tensor, augmentation: Augmentation, *, seed
 
 
 def _draw(sample: Tensor, number: int, below: int) -> Tensor:
-    """The ``number``-th random integer of each sample, from 0 to ``below`` - 1: the high bits of a 64-bit product.
+    """Return the ``number``-th random integer of each sample, from 0 to ``below`` - 1, shape (N,): the high bits of a
+    64-bit product.
 
     Lemire, Fast Random Integer Generation in an Interval, 2019; some values are likelier by ``below`` / 2**32.
     """

@@ -1,7 +1,7 @@
-"""Batches, made where they are used: the whole workload stands on the device, a byte a pixel.
+"""Batches, made where they are used: the whole data set is kept on the device, one byte per pixel.
 
-No worker processes, so nothing to fork after the group was formed, no shared memory to run out of, and no order that
-depends on who was faster.
+There are no worker processes, so nothing is forked after the group was formed, no shared memory can run out, and no
+order depends on which process was faster.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from seatrial.training.augment import augment
 from seatrial.training.recipe import AUGMENTATIONS, Recipe
 from seatrial.training.sampling import Shard, shard
 
-__all__ = ["Batches", "layout"]
-
 
 def layout(recipe: Recipe, device: torch.device) -> torch.memory_format:
-    """How images and filters lie in memory: NHWC if asked for, and where a CPU gains by it.
+    """Return the memory layout of images and filters: NHWC if the recipe asks for it, and where a CPU gains by it.
 
-    The convnet's steps take 0.79 to 0.97 of the time so, those of resnet18 0.92 to 1.26 (bench/results/layouts.json).
-    Other strategies cut the parameters, which then must be contiguous.
+    The convnet's steps take 0.79 to 0.97 of the time in NHWC, those of resnet18 0.92 to 1.26
+    (bench/results/layouts.json). The other strategies cut the parameters, which must then be contiguous.
     """
     gains = device.type == "cpu" and recipe.model == "convnet" and recipe.strategy in ("ddp", "dp")
     return torch.channels_last if recipe.channels_last or gains else torch.contiguous_format
@@ -42,7 +40,7 @@ class Batches:
         self._test = (data.test_images.to(device), data.test_labels.to(device))
 
     def shard(self, step: int, data_rank: int, data_size: int) -> Shard:
-        """Which samples one of so many shares has at a step."""
+        """Return the samples of one share at a step, counted from 0; ``data_size`` is the number of shares."""
         return shard(
             num_samples=self.workload.num_train,
             global_batch_size=self._recipe.global_batch_size,
@@ -53,18 +51,21 @@ class Batches:
         )
 
     def train(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
-        """Images, float of (n, channels, height, width), and labels, int64 of (n,), of training samples."""
+        """Return training images, float32 (N, C, H, W), normalized and augmented, and labels, int64 (N,).
+
+        ``indices``: sample numbers, int64 (N,).
+        """
         images, labels = self._train
         indices = indices.to(self.device)
         picked = images.index_select(0, indices)
         picked = augment(picked, indices, self._augmentation, seed=self._recipe.seed, epoch=epoch)
-        return self._normalise(picked), labels.index_select(0, indices)
+        return self._normalize(picked), labels.index_select(0, indices)
 
     def test(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """As ``train``, of test samples, as they are."""
+        """Return test images and labels in the shapes of ``train``, normalized but not augmented."""
         images, labels = self._test
-        return self._normalise(images.index_select(0, indices)), labels.index_select(0, indices)
+        return self._normalize(images.index_select(0, indices)), labels.index_select(0, indices)
 
-    def _normalise(self, images: Tensor) -> Tensor:
+    def _normalize(self, images: Tensor) -> Tensor:
         floats = images.float().sub_(self.workload.mean).div_(self.workload.std)
         return floats.contiguous(memory_format=self._format)

@@ -1,9 +1,9 @@
-"""Running statistics of BatchNorm: each rank gathers its own, and they are averaged where one model is needed.
+"""Running statistics of BatchNorm: each rank collects its own, and they are averaged where one model is needed.
 
-DistributedDataParallel would copy those of rank 0 to all before each forward: a broadcast a step, and the samples of
-all other ranks are forgotten. Here nothing is sent while training. To evaluate, to save and at the end, all ranks take
-the mean of all; where training goes on, each then continues with its own, so that neither evaluating nor saving changes
-what is trained by a single bit.
+DistributedDataParallel would copy those of rank 0 to all ranks before each forward: one broadcast per step, and the
+samples of all other ranks are forgotten. Here nothing is sent while training. For evaluation, for a checkpoint and at
+the end, all ranks use the mean over ranks. When training continues, each rank continues with its own statistics, so
+neither evaluation nor saving changes a single bit of what is trained.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["averaged", "batch_norms", "gather_buffers", "load_buffers", "take_average"]
-
 
 def gather_buffers(model: nn.Module, group: dist.ProcessGroup) -> Tensor:
-    """All buffers of all ranks: float64 of (ranks, numbers) on the model's device; without a collective if (.., 0)."""
+    """Return all buffers of all ranks, float64 of shape (ranks, numbers), on the model's device.
+
+    A model without buffers gives shape (ranks, 0), without a collective.
+    """
     buffers = list(model.buffers())
     if not buffers:
         return torch.zeros(group.size(), 0)
-    # float64 holds every float32, and integers up to 2**53, exactly.
+    # float64 represents every float32, and integers up to 2**53, exactly.
     own = torch.cat([buffer.detach().double().flatten() for buffer in buffers])
     rows = [torch.empty_like(own) for _ in range(group.size())]
     dist.all_gather(rows, own, group=group)
@@ -32,7 +33,7 @@ def gather_buffers(model: nn.Module, group: dist.ProcessGroup) -> Tensor:
 
 
 def load_buffers(model: nn.Module, row: Tensor) -> None:
-    """Write one row of ``gather_buffers`` into the model."""
+    """Copy one row of ``gather_buffers``, shape (numbers,), into the model."""
     begin = 0
     for buffer in model.buffers():
         values = row[begin : begin + buffer.numel()]
@@ -41,7 +42,10 @@ def load_buffers(model: nn.Module, row: Tensor) -> None:
 
 
 def take_average(model: nn.Module, rows: Tensor) -> None:
-    """The mean over ranks of each float buffer, the largest of each integer one (num_batches_tracked)."""
+    """Set each float buffer to the mean over ranks, and each integer buffer (num_batches_tracked) to the maximum.
+
+    ``rows``: the result of ``gather_buffers``.
+    """
     begin = 0
     for buffer in model.buffers():
         part = rows[:, begin : begin + buffer.numel()]
@@ -52,7 +56,10 @@ def take_average(model: nn.Module, rows: Tensor) -> None:
 
 @contextlib.contextmanager
 def averaged(model: nn.Module, group: dist.ProcessGroup) -> Iterator[Tensor]:
-    """Within, all ranks hold the average; afterwards each its own again. Gives the rows of ``gather_buffers``."""
+    """Within this context all ranks have the averaged buffers; afterwards each rank has its own again.
+
+    Yields the result of ``gather_buffers``.
+    """
     rows = gather_buffers(model, group)
     if not rows.shape[1]:
         yield rows
@@ -69,5 +76,6 @@ def averaged(model: nn.Module, group: dist.ProcessGroup) -> Iterator[Tensor]:
 
 
 def batch_norms(model: nn.Module) -> list[nn.Module]:
-    """Its layers of BatchNorm. A share of fewer than 2 samples has no statistics: it is to be normalised by theirs."""
+    """Return the BatchNorm layers. A share of fewer than 2 samples has no statistics, so it is normalized by the
+    running ones."""
     return [module for module in model.modules() if isinstance(module, _BatchNorm)]

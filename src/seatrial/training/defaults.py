@@ -1,4 +1,4 @@
-"""What is trained when only a workload is named: one table, and the recipe that it gives."""
+"""Default settings for each workload and model: one table, and the recipe made from it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.training.recipe import Recipe
-
-__all__ = ["DEFAULTS", "DEFAULT_MODELS", "Defaults", "make_recipe"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +28,7 @@ DEFAULT_MODELS = {
     "cifar10": "resnet18",
     "synthetic": "convnet",
 }
-"""Workload -> the model that is trained on it when none is named."""
+"""Workload -> the model that is trained on it when none is given."""
 
 _ADAM: dict[str, Any] = {"optimizer": "adam", "weight_decay": 0.0}
 
@@ -56,13 +54,13 @@ DEFAULTS: dict[tuple[str, str], Defaults] = {
     ("synthetic", "convnet"): Defaults(epochs=5, global_batch_size=128, lr=0.05),
     ("synthetic", "resnet18"): Defaults(epochs=5, global_batch_size=128, lr=0.1),
 }
-"""(workload, model) -> settings; ``synthetic`` stands for any shape. docs/training.md has the accuracy of each."""
+"""(workload, model) -> settings; ``synthetic`` covers every shape. docs/training.md lists the accuracy of each."""
 
 
 def make_recipe(workload: str, *, model: str | None = None, **given: Any) -> Recipe:
-    """A recipe from the table, with what was given in place of its values. None stands for not given.
+    """Return a recipe from the table, with the values in ``given`` in place of the table's. None means: not given.
 
-    ``max_steps`` takes the place of the epochs. Raises RequestError for what cannot be trained.
+    ``max_steps`` replaces the epochs. Raises RequestError for settings that cannot be trained.
     """
     family = "synthetic" if workload.startswith("synthetic-") else workload
     model = model or DEFAULT_MODELS.get(family, "convnet")

@@ -1,4 +1,4 @@
-"""Accuracy on the test part: by all ranks, each sample once, counted in integers."""
+"""Accuracy on the test part, computed by all ranks: each sample once, counted in integers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import torch.distributed as dist
 
 from seatrial.training.batches import Batches
 from seatrial.training.buffers import averaged
-from seatrial.training.clock import synchronize
 from seatrial.training.precision import autocast
 from seatrial.training.recipe import Recipe
-from seatrial.training.strategies.base import Strategy
-
-__all__ = ["evaluate"]
+from seatrial.training.step_clock import synchronize
+from seatrial.training.strategies.strategy import Strategy
 
 _BATCH = 1_024
 
 
 def evaluate(strategy: Strategy, batches: Batches, recipe: Recipe, group: dist.ProcessGroup) -> tuple[int, int]:
-    """Correct and evaluated test samples over all ranks. The model is afterwards as it was.
+    """Return the correct and the evaluated test samples over all ranks. The model is unchanged afterwards.
 
-    A rank has every n-th sample and none twice: no padding, so the counts do not depend on the number of ranks. All
-    ranks make the same number of calls, some of them perhaps with nothing, since a strategy may communicate in each.
+    Each share gets every n-th sample and none twice. There is no padding, so the counts do not depend on the number of
+    ranks. All ranks make the same number of calls, some of them perhaps with no sample, since a strategy may
+    communicate in each call.
     """
     num_test = batches.workload.num_test
     own = torch.arange(strategy.data_rank, num_test, strategy.data_size, device=batches.device)
@@ -37,6 +36,6 @@ def evaluate(strategy: Strategy, batches: Batches, recipe: Recipe, group: dist.P
                 counts[1] += len(labels)
     strategy.model.train()
     dist.all_reduce(counts, group=group)
-    synchronize(batches.device)  # where a rank on a GPU waits for others is told by the frame that it stands in
+    synchronize(batches.device)  # in this frame, so that a stack shows where a rank on a GPU waits for the others
     num_correct, num_evaluated = counts.tolist()
     return num_correct, num_evaluated

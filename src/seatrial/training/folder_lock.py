@@ -1,4 +1,4 @@
-"""One job a folder: a lock that the kernel gives back when its holder dies, and who holds it."""
+"""One job per folder: a lock that the kernel releases when its holder dies, and the name of that holder."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 from seatrial.errors import RequestError
-
-__all__ = ["lock_folder"]
+from seatrial.files import open_lock, write_holder
 
 _NAME = "lock"
 _HELD = (errno.EAGAIN, errno.EACCES)
@@ -22,27 +21,26 @@ _POLL_S = 0.1
 
 
 def lock_folder(folder: Path, *, wait_s: float) -> int | None:
-    """Lock ``folder`` for this process; closing the descriptor that is returned gives the lock back.
+    """Lock ``folder`` for this process and return a descriptor; closing it releases the lock.
 
-    The lock is ``flock`` on the file ``lock``, so a dead holder leaves none behind, whatever the file still says. A
-    live one is waited for, ``wait_s`` at most: the rank that a restart replaces may take a moment to be gone. None
-    where the file system has no locks. Raises RequestError, with process and host, when another job holds it, and
+    The lock is ``flock`` on the file ``lock``, so a dead holder leaves no lock behind, whatever the file says. A live
+    holder is given up to ``wait_s`` seconds: a rank that a restart replaces may take a moment to exit. Returns None
+    where the file system has no locks. Raises RequestError, with process and host, when another job holds the lock, and
     OSError when the folder cannot be written to.
     """
     path = folder / _NAME
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = open_lock(path)
     try:
         give_up = time.monotonic() + wait_s
         while not _try(descriptor):
             if time.monotonic() > give_up:
                 raise RequestError(
-                    f"{folder} is in use by another job: {_holder(descriptor)} keeps its checkpoints there; wait until "
-                    "it has ended, or give another folder."
+                    f"{folder} is in use by another job: {_holder(descriptor)} writes its checkpoints there; wait "
+                    "until it has ended, or give another folder."
                 )
             time.sleep(_POLL_S)
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
+        write_holder(descriptor, f"{json.dumps(holder)}\n")
     except OSError as error:
         os.close(descriptor)
         if error.errno in _NO_LOCKS:
@@ -65,9 +63,9 @@ def _try(descriptor: int) -> bool:
 
 
 def _holder(descriptor: int) -> str:
-    told = {}
+    holder = {}
     with contextlib.suppress(OSError, ValueError):
-        told = json.loads(os.pread(descriptor, 1_000, 0))
-    if not isinstance(told, dict) or not {"pid", "host", "since"} <= told.keys():
-        return "a process that has not said who it is"  # between its lock and its first line
-    return f"process {told['pid']} on {told['host']}, since {told['since']},"
+        holder = json.loads(os.pread(descriptor, 1_000, 0))
+    if not isinstance(holder, dict) or not {"pid", "host", "since"} <= holder.keys():
+        return "an unknown process"  # it has locked the file and not yet written to it
+    return f"process {holder['pid']} on {holder['host']}, since {holder['since']},"

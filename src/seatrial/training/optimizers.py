@@ -10,13 +10,13 @@ from torch import nn
 
 from seatrial.training.recipe import Recipe
 
-__all__ = ["make_optimizer"]
-
 
 def make_optimizer(recipe: Recipe, parameters: list[nn.Parameter], device: torch.device) -> torch.optim.Optimizer:
-    """One pass over each parameter; on a GPU one kernel for all of them. Betas of Adam are the usual 0.9 and 0.999.
+    """Return the optimizer of a recipe, fused where torch has it: one pass over each parameter, on a GPU one kernel for
+    all.
 
-    Not for parameters that are spread over ranks: torch has no such SGD for them.
+    Adam uses betas 0.9 and 0.999. Parameters that are spread over ranks (DTensor) get no fused optimizer, since torch
+    has no fused SGD for them.
     """
     kinds: dict[str, type[torch.optim.Optimizer]] = {
         "sgd": torch.optim.SGD,

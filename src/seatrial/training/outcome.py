@@ -1,4 +1,4 @@
-"""What is known when a training is over."""
+"""The result of a training, as one rank knows it."""
 
 from __future__ import annotations
 
@@ -7,54 +7,53 @@ from pathlib import Path
 
 from torch import nn
 
-from seatrial.training.clock import StepTimes
-
-__all__ = ["NonFinite", "Outcome"]
+from seatrial.training.step_clock import StepTimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonFinite:
-    """A training that was stopped because a number was infinite or none."""
+    """The reason why a training was stopped: a number was infinite or NaN."""
 
     step: int
     group_ranks: tuple[int, ...]
-    """Those whose own numbers were not finite."""
+    """Group ranks whose own numbers were not finite."""
     what: str = "loss"
-    """loss: of that step, and since then all parameters are spoilt; parameters: seen after that step, when they were to
-    be kept."""
+    """``loss``: the loss of that step, and since then all parameters are spoiled; ``parameters``: found after that
+    step, before they were saved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What one rank knows when its training is over. Losses, times and counts are those since it began or resumed."""
+    """The result on one rank. Losses, times and counts cover the steps since the training began or was resumed."""
 
     losses: tuple[float, ...]
-    """Mean loss of each global batch, the same on all ranks; up to the first that is not finite."""
+    """Mean loss of each global batch, the same on all ranks, up to the first that is not finite."""
     times: tuple[StepTimes, ...]
-    """One a step."""
+    """One entry per step."""
     local_counts: tuple[int, ...]
-    """Samples of this rank at each step."""
+    """Samples of this rank in each step."""
     samples_per_s: float | None
-    """Of all ranks together, without the warm-up; None when there was nothing after it."""
+    """Training samples per second of all ranks together, without the warm-up; None when there was no step after it."""
     model: nn.Module
-    """What this rank holds of it."""
+    """The part of the model that this rank has."""
     digest: str
+    """SHA-256 of the parameters and buffers; see ``Strategy.digest``."""
     step: int
     """Steps done since the training began."""
     first_step: int = 0
-    """Steps that were done before: more than 0 after a resume."""
+    """Steps done before this process started: more than 0 after a resume."""
     notes: tuple[str, ...] = ()
-    """Why the bits may differ from those of a training that was never interrupted; empty: they do not."""
+    """Reasons why the bits may differ from those of an uninterrupted training; empty: they do not differ."""
     checkpoint: Path | None = None
-    """The last one that was saved; on rank 0 only."""
+    """The last checkpoint that was saved; on rank 0 only."""
     nonfinite: NonFinite | None = None
     interrupted: bool = False
-    """Whether ``Watch.should_stop`` ended it; then it was saved, if there is a store, and not evaluated."""
+    """Whether ``Callbacks.should_stop`` ended it. Then it was saved, if there is a store, and not evaluated."""
     num_correct: int = 0
-    """Over all ranks, of ``num_evaluated`` test samples."""
+    """Test samples over all ranks that were classified correctly, out of ``num_evaluated``."""
     num_evaluated: int = 0
 
     @property
     def accuracy(self) -> float:
-        """Share of the test samples that were classified right; 0 when nothing was evaluated."""
+        """Share of the test samples that were classified correctly; 0 when nothing was evaluated."""
         return self.num_correct / max(self.num_evaluated, 1)

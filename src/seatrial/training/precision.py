@@ -1,4 +1,4 @@
-"""Smaller numbers in forward and backward: autocast, and the factor that keeps float16 gradients from vanishing."""
+"""Lower precision in forward and backward: autocast, and the loss scale that keeps float16 gradients from vanishing."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from torch import nn
 from seatrial.errors import SeatrialError
 from seatrial.training.recipe import Recipe
 
-__all__ = ["LossScale", "autocast", "local"]
-
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(recipe: Recipe, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """A context in which matrix products and convolutions compute in the recipe's type. The loss stays float32."""
+    """Return a context in which matrix products and convolutions compute in the recipe's type. The loss stays
+    float32."""
     if recipe.amp == "off":
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=_DTYPES[recipe.amp])
 
 
 class LossScale:
-    """The factor that the loss is multiplied by before backward, so that small gradients do not round to 0 in float16.
+    """The factor by which the loss is multiplied before backward, so that small gradients do not round to 0 in float16.
 
-    As torch.amp.GradScaler does: halved when a gradient overflowed, and that step is left out; doubled after 2,000 good
-    steps. Unlike there, all ranks agree on whether a gradient overflowed, also where each holds a part of them only: a
-    step that some ranks apply and others leave out would part the replicas for good. For bf16 and float32, whose range
-    is that of float32, the factor stays 1 and nothing is checked here.
+    As in torch.amp.GradScaler, it is halved when a gradient overflows, and that step is left out; it is doubled after
+    2,000 good steps. Unlike there, all ranks agree on whether a gradient overflowed, even where each has only a part of
+    the gradients: a step that some ranks apply and others leave out would make the replicas differ forever. For bf16
+    and float32, which have the range of float32, the factor stays 1 and nothing is checked here.
     """
 
     _GOOD_STEPS = 2_000
@@ -43,25 +42,25 @@ class LossScale:
         self._good_steps = 0
 
     def unscale(self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> bool:
-        """Bring the gradients back to their size. False, on all ranks alike, when the step is to be left out.
+        """Divide the gradients by the factor. Return False, on all ranks alike, when the step must be left out.
 
-        Raises SeatrialError, on all ranks alike, when gradients overflow whatever the factor.
+        Raises SeatrialError, on all ranks alike, when gradients overflow even with the lowest factor.
         """
         if not self._is_on:
             return True
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         flags = [local(gradient).isfinite().all() for gradient in gradients]
-        # How many ranks found something: an integer, as the smallest common type of all backends.
+        # The number of ranks with an overflow: int64, a type that every backend can sum.
         bad = torch.stack([~torch.stack(flags).all()]).long()
         dist.all_reduce(bad, group=group)
         if int(bad.item()):
             self.factor /= 2
             self._good_steps = 0
             if self.factor < self._LOWEST:
-                # Or else every step is left out from here on, and nobody is told.
+                # Otherwise every further step would be left out without a message.
                 raise SeatrialError(
-                    f"gradients overflow in fp16 also where the loss is scaled by {2 * self.factor:g}: nothing would "
-                    "be learned any more; use bf16, or a lower learning rate."
+                    f"gradients overflow in fp16 even with the loss scaled by {2 * self.factor:g}, so the model can no "
+                    "longer learn; use bf16 or a lower learning rate."
                 )
             return False
         for gradient in gradients:
@@ -73,17 +72,17 @@ class LossScale:
         return True
 
     def state(self) -> dict[str, float | int]:
-        """For a checkpoint; empty where nothing is scaled."""
+        """Return the values for a checkpoint; empty where nothing is scaled."""
         return {"factor": self.factor, "good_steps": self._good_steps} if self._is_on else {}
 
     def load(self, state: dict[str, float | int]) -> None:
-        """Take over what ``state`` gave; of a training that did not scale there is nothing to take."""
+        """Set the values that ``state`` returned; the state of a training without a scale is ignored."""
         if self._is_on and state:
             self.factor, self._good_steps = float(state["factor"]), int(state["good_steps"])
 
 
 def local(tensor: Any) -> torch.Tensor:
-    """What this rank holds of a tensor that may be spread over ranks, in the same memory."""
+    """Return this rank's part of a tensor that may be spread over ranks, sharing its memory."""
     values = tensor.detach()
     part: torch.Tensor = values.to_local() if hasattr(values, "to_local") else values
     return part

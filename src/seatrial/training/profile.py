@@ -1,8 +1,9 @@
-"""A trace of a few steps of one rank, to look at in chrome://tracing or ui.perfetto.dev."""
+"""A trace of a few steps of one rank, for chrome://tracing or ui.perfetto.dev."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +11,21 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from seatrial.errors import RequestError, SeatrialError
-
-__all__ = ["StepProfile"]
+from seatrial.files import write_atomically
 
 _SKIPPED = 5
-"""First steps, in which memory is allocated and kernels are chosen."""
+"""First steps, in which torch allocates memory and chooses kernels."""
 _RECORDED = 10
 
 
 class StepProfile:
-    """Records steps 6 to 15 of a training into ``path``. ``step`` is to be called after each, as by ``Watch.on_step``.
+    """A recording of steps 6 to 15 of a training. Call ``step`` after each step, as ``Callbacks.on_step`` does.
 
-    Raises RequestError where nothing can be written.
-
-    Only one rank is to have one: recording slows a step down, and the others then wait for it.
+    Only one rank may record: recording slows a step down, and the other ranks then wait for it.
     """
 
     def __init__(self, path: Path, device: torch.device) -> None:
+        """Start to record; the trace goes to ``path``. Raises RequestError when the file cannot be written."""
         self._path = path
         self.is_written = False
         try:
@@ -34,7 +33,7 @@ class StepProfile:
         except OSError as error:
             raise _unwritable(path, error) from error
         if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise _unwritable(path, PermissionError("it may not be written"))
+            raise _unwritable(path, PermissionError("no permission to write"))
         activities = [ProfilerActivity.CPU]
         if device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
@@ -46,20 +45,26 @@ class StepProfile:
         self._profiler.start()
 
     def step(self) -> None:
-        """One step is over. Raises SeatrialError when the trace cannot be written."""
+        """Count one step. Raises SeatrialError when the trace cannot be written."""
         self._profiler.step()
 
     def stop(self) -> None:
-        """No more steps; what was recorded of a shorter training is written."""
+        """Stop recording; the recorded steps of a training that ended early are written."""
         self._profiler.stop()
 
     def _write(self, profiler: Any) -> None:
         try:
-            profiler.export_chrome_trace(str(self._path))
+            # torch opens a file by its name. The name also says whether it compresses the trace.
+            with tempfile.TemporaryDirectory(prefix="seatrial-") as folder:
+                file = Path(folder, self._path.name)
+                profiler.export_chrome_trace(str(file))
+                write_atomically(self._path, file.read_bytes())
         except (OSError, RuntimeError) as error:
             raise SeatrialError(f"the profile could not be written to {self._path}: {error}.") from error
         self.is_written = True
 
 
 def _unwritable(path: Path, error: OSError) -> RequestError:
-    return RequestError(f"--profile {path}: it cannot be written ({error.strerror or error}); name another file.")
+    return RequestError(
+        f"--profile {path}: cannot write this file ({error.strerror or error}); name another one with --profile."
+    )

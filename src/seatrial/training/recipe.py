@@ -1,4 +1,4 @@
-"""What is trained and how: everything that decides the result of a training, in one record."""
+"""Everything that decides the result of a training, in one record."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from seatrial.training.data import Workload, find_workload
 from seatrial.training.models import find_model
 from seatrial.training.strategies import STRATEGIES
 
-__all__ = ["AUGMENTATIONS", "CHOICES", "MAX_DIGITS_RANKS", "Augmentation", "Recipe", "fit_to_world"]
-
 MAX_DIGITS_RANKS = 32
-"""Above, a rank's share of a batch of digits would be too small to mean anything."""
+"""With more ranks, a rank's share of a batch of digits would be too small to mean anything."""
 _WORLD_WORKLOAD = "synthetic-1x8x8"
 _WORLD_BATCH_SIZE = 16
 _WORLD_SAMPLES = 32_768
@@ -26,12 +24,13 @@ _WORLD_SAMPLES = 32_768
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augmentation:
-    """How training images are varied; ``seatrial.training.augment`` does it."""
+    """How training images are varied; ``augment.py`` does it."""
 
     crop_padding: int = 0
-    """Black pixels put around an image before a part of its old size is cut out; 0: it is not moved."""
+    """Black pixels added on each side of an image before a part of the old size is cut out; 0: the image is not
+    shifted."""
     flip: bool = False
-    """Half of the images are mirrored, left to right."""
+    """Whether half of the images are mirrored, left to right."""
 
 
 AUGMENTATIONS = {
@@ -39,7 +38,7 @@ AUGMENTATIONS = {
     "flip": Augmentation(flip=True),
     "crop-flip": Augmentation(crop_padding=4, flip=True),
 }
-"""What ``augment`` may be."""
+"""The values of ``augment``."""
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": ("sgd", "adam", "adamw"),
@@ -48,50 +47,55 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "augment": tuple(AUGMENTATIONS),
     "strategy": tuple(STRATEGIES),
 }
-"""What a field of that name may be."""
+"""Field of ``Recipe`` -> its allowed values."""
 
 _SPLITS = (("model_parallel_size", 2), ("num_microbatches", 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One training. The number of ranks is not part of it: the global batch is the same for any.
+    """One training. The number of ranks is not part of it: the global batch is the same for any number.
 
-    Raises RequestError when it is made of values that nothing could be trained with.
+    Raises RequestError for values that cannot be trained.
     """
 
     workload: str
     model: str
     epochs: int | None = None
-    """Passes over the training part. Either this or ``max_steps`` is given; 0 evaluates the untrained model."""
+    """Passes over the training part; 0 evaluates the untrained model. Exactly one of this and ``max_steps`` is
+    given."""
     max_steps: int | None = None
+    """Optimizer steps, in place of ``epochs``."""
     global_batch_size: int
-    """Samples a step over all ranks. The last batch of an epoch holds what is left."""
+    """Samples per step over all ranks. The last batch of an epoch has the remaining samples."""
     optimizer: str = "sgd"
-    """sgd with Nesterov momentum, adam or adamw."""
+    """``sgd`` with Nesterov momentum, ``adam`` or ``adamw``."""
     lr: float
     """Highest learning rate; see ``schedule``."""
     momentum: float = 0.9
-    """Of sgd; adam and adamw use 0.9 and 0.999."""
+    """Momentum of sgd; adam and adamw use betas 0.9 and 0.999."""
     weight_decay: float = 5e-4
     schedule: str = "ramp"
-    """ramp: up in a straight line over the first fifth of the steps, then down to nearly 0; constant; cosine: from
-    ``lr`` down to 0 along half a cosine; step: a tenth after half of the steps, and again after three quarters."""
+    """``ramp``: rises linearly over the first fifth of the steps, then falls to nearly 0; ``constant``; ``cosine``:
+    falls from ``lr`` to 0 along half a cosine; ``step``: a tenth after half of the steps, a hundredth after three
+    quarters."""
     seed: int = 1
+    """Decides the initial parameters, the order of the samples, augmentation and dropout."""
     augment: str = "none"
-    """none; flip: mirrored left to right at random; crop-flip: also moved by up to 4 pixels."""
+    """``none``; ``flip``: mirrored left to right at random; ``crop-flip``: also shifted by up to 4 pixels."""
     amp: str = "off"
-    """Type of the numbers in forward and backward; the parameters stay float32."""
+    """Type of the numbers in forward and backward (``off``, ``bf16``, ``fp16``); the parameters stay float32."""
     strategy: str = "ddp"
-    """How the ranks share the work: a name of ``training/strategies``."""
+    """How the ranks share the work: a name in ``training/strategies``."""
     model_parallel_size: int = 2
-    """Neighbouring ranks that hold one copy of the model together: stages of pipeline, cuts of tensor. Other strategies
-    have no use for it."""
+    """Neighboring ranks that hold one copy of the model together: pipeline stages, or parts of a layer with tensor. The
+    other strategies ignore it."""
     num_microbatches: int = 4
-    """Parts that pipeline makes of each rank's share of a batch."""
+    """Parts into which pipeline divides each share of a batch."""
     compile: bool = False
-    """Whether torch.compile prepares the wrapped model."""
+    """Whether to compile the wrapped model with torch.compile."""
     channels_last: bool = False
+    """Whether to use the NHWC memory layout everywhere; see ``batches.layout``."""
     num_samples: int = 32_768
     """Training samples of a synthetic workload."""
 
@@ -116,30 +120,30 @@ class Recipe:
         find_model(self.model)
 
     def data(self, data_dir: Path | None = None) -> Workload:
-        """The workload of this recipe, its files in ``data_dir`` if it has any.
+        """Return the workload of this recipe, with its files, if any, in ``data_dir``.
 
-        Raises RequestError when it is unknown or has fewer samples than a batch.
+        Raises RequestError when it is unknown or has fewer training samples than a batch.
         """
         workload = find_workload(self.workload, num_samples=self.num_samples, data_dir=data_dir)
         if self.global_batch_size > workload.num_train:
             raise RequestError(
-                f"training: the global batch of {self.global_batch_size} is more than the {workload.num_train} "
+                f"training: the global batch of {self.global_batch_size} is larger than the {workload.num_train} "
                 f"training samples of {self.workload}; make it smaller."
             )
         return workload
 
     def steps_per_epoch(self, num_train: int) -> int:
-        """Batches that a pass over so many training samples takes; the last one may be short."""
+        """Return the number of batches in a pass over ``num_train`` samples; the last one may be short."""
         return -(-num_train // self.global_batch_size)
 
     def num_steps(self, num_train: int) -> int:
-        """Optimizer steps of the whole training."""
+        """Return the optimizer steps of the whole training."""
         if self.max_steps is not None:
             return self.max_steps
         return (self.epochs or 0) * self.steps_per_epoch(num_train)
 
     def lr_at(self, step: int, num_steps: int) -> float:
-        """The learning rate of a step, counted from 0: a pure function, so there is no scheduler to save."""
+        """Return the learning rate of a step, counted from 0: a pure function, so there is no scheduler to save."""
         if self.schedule == "ramp":
             ramp = max(1, num_steps // 5)
             return self.lr * min((step + 1) / ramp, (num_steps - step) / (num_steps - ramp + 1))
@@ -150,18 +154,21 @@ class Recipe:
         return self.lr
 
     def to_json(self) -> dict[str, Any]:
-        """Names and values, for JSON and for a checkpoint."""
+        """Return the fields by name, for JSON and for a checkpoint."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Recipe:
-        """The reverse of ``to_json``. Raises RequestError for a name that is unknown or missing, or a wrong type."""
+        """Make a recipe from what ``to_json`` returned. Raises RequestError for an unknown or missing name, or a wrong
+        type."""
         known = {field.name: field for field in fields(cls)}
         unknown = sorted(values.keys() - known.keys())
         missing = sorted(known.keys() - values.keys())
         if unknown or missing:
-            told = f"unknown: {', '.join(unknown)}" if unknown else f"missing: {', '.join(missing)}"
-            raise RequestError(f"this recipe was not written by this version of seatrial ({told}); start anew.")
+            difference = f"unknown: {', '.join(unknown)}" if unknown else f"missing: {', '.join(missing)}"
+            raise RequestError(
+                f"this recipe was not written by this version of seatrial ({difference}); start a new training."
+            )
         for name, value in values.items():
             kinds = _KINDS[str(known[name].type)]
             if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
@@ -169,7 +176,7 @@ class Recipe:
         return cls(**values)
 
     def digest(self) -> str:
-        """SHA-256, in hex, of all fields."""
+        """Return the SHA-256, in hex, of all fields."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
 
@@ -182,21 +189,29 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def fit_to_world(asked: Recipe, world_size: int, *, batch_size: int | None, epochs: int | None) -> tuple[Recipe, str]:
-    """What so many ranks train in the acceptance trial, and the key of its reference.
+def fit_to_world(
+    asked: Recipe, world_size: int, *, batch_size: int | None, epochs: int | None, data_dir: Path | None = None
+) -> tuple[Recipe, str]:
+    """Return the recipe that this number of ranks trains in the acceptance trial, and the key of its reference.
 
-    ``batch_size`` is per rank and ``epochs`` are passes over the training part; where they are given, they decide in
-    place of the global batch and of the steps. Above ``MAX_DIGITS_RANKS`` digits give way to a synthetic workload whose
-    batch grows with the world. Raises RequestError for what cannot be trained.
+    Above ``MAX_DIGITS_RANKS`` ranks, digits is replaced by a synthetic workload whose batch grows with the world.
+    Raises RequestError for values that cannot be trained.
+
+    Args:
+        asked: The recipe for any number of ranks.
+        world_size: Number of ranks.
+        batch_size: Samples per rank and step; replaces the global batch. None: keep the global batch.
+        epochs: Passes over the training part; replaces the steps. None: keep the steps.
+        data_dir: Folder with the files of the workload; None: the default folder.
     """
     batch = asked.global_batch_size if batch_size is None else batch_size * world_size
-    workload, num_samples, told = asked.workload, asked.num_samples, f"{batch}"
+    workload, num_samples, batch_text = asked.workload, asked.num_samples, f"{batch}"
     if workload == "digits" and world_size > MAX_DIGITS_RANKS:
         per_rank = batch_size or _WORLD_BATCH_SIZE
-        workload, batch, told = _WORLD_WORKLOAD, per_rank * world_size, f"{per_rank} a rank"
+        workload, batch, batch_text = _WORLD_WORKLOAD, per_rank * world_size, f"{per_rank} a rank"
         num_samples = max(_WORLD_SAMPLES, batch)
     fitted = replace(asked, workload=workload, num_samples=num_samples, global_batch_size=batch)
-    num_train = fitted.data().num_train
+    num_train = fitted.data(data_dir).num_train
     max_steps = asked.num_steps(num_train) if epochs is None else epochs * fitted.steps_per_epoch(num_train)
     fitted = replace(fitted, epochs=None, max_steps=max_steps)
-    return fitted, f"{workload}/{asked.model}, {max_steps} steps of {told}, lr {asked.lr:g}"
+    return fitted, f"{workload}/{asked.model}, {max_steps} steps of {batch_text}, lr {asked.lr:g}"

@@ -1,6 +1,6 @@
-"""Which accuracy a recipe reaches where nothing is wrong: measured once over many seeds, and shipped.
+"""Reference accuracies: what a recipe reaches on healthy hardware, measured once over many seeds and shipped.
 
-``references.json`` is written by ``bench/reference_runs.py``; the rows behind it stand in ``bench/results``.
+``references.json`` is written by ``bench/reference_runs.py``; the runs behind it are in ``bench/results``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from seatrial.errors import SeatrialError
-
-__all__ = ["Reference", "find_reference"]
 
 _FALSE_ALARM = NormalDist().cdf(-3.0)
 """Probability that a healthy trial misses the limit by chance: that of 3 sigma, 0.00135."""
@@ -30,26 +28,27 @@ class Reference:
     """Standard deviation over the seeds."""
     num_seeds: int
     num_test: int
-    """Test samples that each accuracy is a share of."""
+    """Number of test samples behind each accuracy."""
 
     def spread(self) -> float:
-        """``sigma``, but not below what a test set of this size can tell: sqrt(p (1 - p) / n), and one sample.
+        """Return ``sigma``, but at least the resolution of a test set of this size: sqrt(p (1 - p) / n), and one
+        sample.
 
-        Other devices and libraries round differently, which few seeds on one machine do not show.
+        Other devices and libraries round differently, which a few seeds on one machine do not show.
         """
         return max(self.sigma, math.sqrt(self.mean * (1 - self.mean) / self.num_test), 1 / self.num_test)
 
     def limit(self, num_runs: int) -> float:
-        """The accuracy that the worst of so many runs has to reach: mean - 3 spreads for one.
+        """Return the accuracy that the worst of ``num_runs`` runs must reach: mean - 3 spreads for one run.
 
-        Of many healthy runs one is bound to lie beyond 3 sigma, so the distance grows until the chance of a false
-        alarm over all of them is that of one run again (Bonferroni).
+        Among many healthy runs one is likely to lie beyond 3 sigma, so the distance grows until the chance of a false
+        alarm over all of them is that of one run (Bonferroni).
         """
         return self.mean + NormalDist().inv_cdf(_FALSE_ALARM / num_runs) * self.spread()
 
 
 def find_reference(key: str) -> Reference | None:
-    """The reference of a recipe, if there is one. Raises SeatrialError when the file is missing."""
+    """Return the reference of a recipe, None if there is none. Raises SeatrialError when the file is missing."""
     row = _rows().get(key)
     if row is None:
         return None
@@ -60,7 +59,7 @@ def find_reference(key: str) -> Reference | None:
 
 @functools.cache
 def _rows() -> dict[str, dict[str, float]]:
-    # pkgutil asks the loader, so that the file is found inside a zip too.
+    # pkgutil asks the loader, so the file is also found inside a zip.
     try:
         text = pkgutil.get_data(__package__, _FILE)
     except OSError:

@@ -1,8 +1,8 @@
-"""Saving a training and taking it up again, so that every bit comes out as if it had never stopped.
+"""Saving a training and resuming it so that every bit is the same as without an interruption.
 
-Which samples come, how they are varied, the learning rate and the seed of dropout are functions of the step, so the
-step is all there is to save of them. What else is in a state: parameters, optimizer and buffers, and the recipe, so
-that a checkpoint of another training is refused and not mixed in.
+The order of the samples, their augmentation, the learning rate and the seed of dropout are functions of the step, so of
+these only the step is saved. A state also has the parameters, the optimizer, the buffers, and the recipe; a checkpoint
+of another recipe is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,10 +22,7 @@ from seatrial.errors import RequestError, SeatrialError
 from seatrial.training.buffers import averaged, load_buffers
 from seatrial.training.precision import LossScale
 from seatrial.training.recipe import Recipe
-from seatrial.training.strategies.base import Strategy
-from seatrial.training.watch import CheckpointStore
-
-__all__ = ["Position", "Training", "compare", "find_state", "load_state", "save_state"]
+from seatrial.training.strategies.strategy import Strategy
 
 _MAY_CHANGE = (
     "epochs",
@@ -38,8 +35,8 @@ _MAY_CHANGE = (
     "compile",
     "channels_last",
 )
-"""Fields of a recipe in which a resumed training may differ: how long, how fast, and how it is computed. All others
-decide what is learned from what, or what the saved numbers mean."""
+"""Fields of a recipe that may differ after a resume: how long, how fast, and how it is computed. The other fields
+decide what is learned from which data, or what the saved numbers mean."""
 _FORMAT = 1
 
 Result = TypeVar("Result")
@@ -47,29 +44,31 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True, kw_only=True)
 class Position:
-    """Where a training stands; the same on all ranks."""
+    """The progress of a training; the same on all ranks."""
 
     step: int = 0
     """Steps done."""
     samples_seen: int = 0
+    """Training samples of all ranks since the training began."""
     epoch_loss_sum: float = 0.0
-    """Over the samples of the current epoch so far."""
+    """Loss sum over the samples of the current epoch so far."""
     epoch_samples: int = 0
+    """Samples of the current epoch so far."""
 
     def advance(self, num_samples: int) -> None:
-        """One step more; its loss is added when it is known."""
+        """Count one step with ``num_samples`` samples; its loss is added when it is known."""
         self.step += 1
         self.samples_seen += num_samples
         self.epoch_samples += num_samples
 
     def begin_epoch(self) -> None:
-        """Nothing of the next epoch has been seen."""
+        """Reset the counts of the epoch."""
         self.epoch_loss_sum, self.epoch_samples = 0.0, 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What a checkpoint is made of, on one rank."""
+    """The parts of a training that a checkpoint is made of, on one rank."""
 
     recipe: Recipe
     strategy: Strategy
@@ -80,10 +79,45 @@ class Training:
     device: torch.device
 
 
-def save_state(training: Training, store: CheckpointStore) -> Path | None:
-    """Write a checkpoint, on rank 0, which alone learns its path; all ranks call this and wait for it.
+class CheckpointStore(Protocol):
+    """Checkpoints of one training. Only rank 0 uses it, so only its node needs the folder or service behind it.
 
-    Raises SeatrialError, on all ranks, when it could not be written.
+    A state consists of dicts and lists of tensors and primitives. ``checkpoint.CheckpointFolder`` is one.
+    """
+
+    def save(self, step: int, state: Mapping[str, Any]) -> Path:
+        """Write a new checkpoint and return its path; it exists completely or not at all."""
+
+    def newest(self) -> tuple[int, Mapping[str, Any]] | None:
+        """Return step and state of the newest valid checkpoint; None when there is none."""
+
+    def load(self, path: Path) -> tuple[int, Mapping[str, Any]]:
+        """Return step and state of that file. Raises SeatrialError when it is damaged or not a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointing:
+    """Where and when a training saves, and what it resumes from. The same on all ranks, except for ``store``."""
+
+    store: CheckpointStore
+    """Every rank gives one; only the one of rank 0 is used."""
+    save_every: int = 0
+    """Epochs between checkpoints; 0: save only at the end and when the training is stopped."""
+    resume: str = "auto"
+    """``auto``: resume from the newest checkpoint if there is one; ``never``; or the path of a checkpoint."""
+    restarted: bool = False
+    """Whether this training was started before with the same arguments. A later checkpoint in the store is then its
+    own, and it is resumed whatever ``resume`` says."""
+
+    def is_due(self, epoch: int) -> bool:
+        """Return whether to save after this epoch, counted from 0."""
+        return self.save_every > 0 and (epoch + 1) % self.save_every == 0
+
+
+def save_state(training: Training, store: CheckpointStore) -> Path | None:
+    """Write a checkpoint on rank 0, which alone gets its path. All ranks call this and wait for it.
+
+    Raises SeatrialError, on all ranks, when the checkpoint could not be written.
     """
     state = _make_state(training)
     return _on_rank_0(
@@ -92,7 +126,7 @@ def save_state(training: Training, store: CheckpointStore) -> Path | None:
 
 
 def _make_state(training: Training) -> dict[str, Any]:
-    """The state after a step, of tensors and primitives only. Whole on rank 0; all ranks call this."""
+    """Return the state after a step, made of tensors and primitives only. Complete on rank 0; all ranks call this."""
     recipe, position = training.recipe, training.position
     with averaged(training.strategy.model, training.group) as rows:
         model, optimizer_state = training.strategy.full_state(training.optimizer)
@@ -108,48 +142,48 @@ def _make_state(training: Training) -> dict[str, Any]:
         "model": model,
         "optimizer": optimizer_state,
         "loss_scale": training.loss_scale.state(),
-        # Each rank's own; ``model`` has their average.
+        # The buffers of each rank, shape (ranks, numbers); ``model`` has their average.
         "buffers": rows.cpu(),
     }
 
 
 def find_state(
-    store: CheckpointStore, resume: str, group: dist.ProcessGroup, device: torch.device, *, restarted: bool = False
+    checkpoints: Checkpointing, group: dist.ProcessGroup, device: torch.device
 ) -> tuple[str, dict[str, Any]] | None:
-    """What to resume from, and its name: rank 0 looks, all ranks are given the same, or all raise.
+    """Return the name and the state of the checkpoint to resume from; None to start a new training.
 
-    ``restarted``: what the store holds is of this training, so ``never`` and a path held for its begin only.
-
-    ``resume`` is auto (the newest checkpoint, if there is one), never, or a path. What travels is what torch.save
-    writes, read with ``weights_only``: no code can come with it. Raises SeatrialError or RequestError.
+    Rank 0 reads it, and all ranks get the same or all raise. It travels as the bytes that torch.save writes and is read
+    with ``weights_only``, so it cannot bring code along. Raises SeatrialError or RequestError.
     """
 
-    def look() -> torch.Tensor:
-        found = store.newest()
-        name = "" if found is None else f"step {found[0]}"
-        if found is not None and resume == "never" and not restarted:
+    store, resume = checkpoints.store, checkpoints.resume
+
+    def read_on_rank_0() -> torch.Tensor:
+        chosen = store.newest()
+        name = "" if chosen is None else f"step {chosen[0]}"
+        if chosen is not None and resume == "never" and not checkpoints.restarted:
             raise RequestError(
-                f"the checkpoint folder holds one of {name} and resume is never: checkpoints of two trainings "
-                "in one folder would be mixed up; give another folder, or resume."
+                f"the checkpoint folder has a checkpoint of {name} and resume is never: checkpoints of two trainings "
+                "must not share a folder; give another folder, or resume."
             )
         if resume not in ("auto", "never"):
-            asked = store.load(Path(resume))
-            if found is None or found[0] <= asked[0]:
-                found, name = asked, Path(resume).name
-            elif not restarted:
+            given = store.load(Path(resume))
+            if chosen is None or chosen[0] <= given[0]:
+                chosen, name = given, Path(resume).name
+            elif not checkpoints.restarted:
                 raise RequestError(
-                    f"the checkpoint folder holds one of {name}, later than {Path(resume).name}: the next restart "
-                    "would go on from that one; give another folder, or move the later ones away."
+                    f"the checkpoint folder has a checkpoint of {name}, later than {Path(resume).name}: the next "
+                    "restart would resume from that one; give another folder, or move the later checkpoints away."
                 )
-        if found is None:
+        if chosen is None:
             return torch.zeros(0, dtype=torch.uint8)
-        state = found[1]
+        state = chosen[1]
         file = io.BytesIO()
         torch.save({"name": name, "state": dict(state)}, file)
         return torch.frombuffer(bytearray(file.getbuffer()), dtype=torch.uint8)
 
-    content = _on_rank_0(look, group, device, "read a checkpoint")
-    # As sums with zeros: a broadcast would need the number of rank 0 in the world, which a group of its own has not.
+    content = _on_rank_0(read_on_rank_0, group, device, "read a checkpoint")
+    # Sums with zeros instead of a broadcast, which would need the world rank of this group's rank 0.
     size = torch.zeros(1, dtype=torch.int64, device=device)
     if content is not None:
         size[0] = content.numel()
@@ -157,55 +191,56 @@ def find_state(
     size_bytes = int(size.item())
     if size_bytes == 0:
         return None
-    everywhere = torch.zeros(size_bytes, dtype=torch.uint8) if content is None else content
-    everywhere = everywhere.to(device)
-    dist.all_reduce(everywhere, group=group)
-    found = torch.load(io.BytesIO(_bytes(everywhere.cpu())), map_location="cpu", weights_only=True)
-    return found["name"], found["state"]
+    content_everywhere = torch.zeros(size_bytes, dtype=torch.uint8) if content is None else content
+    content_everywhere = content_everywhere.to(device)
+    dist.all_reduce(content_everywhere, group=group)
+    received = torch.load(io.BytesIO(_bytes(content_everywhere.cpu())), map_location="cpu", weights_only=True)
+    return received["name"], received["state"]
 
 
-def compare(
+def compare_with_saved(
     state: Mapping[str, Any], recipe: Recipe, num_steps: int, world_size: int, device: torch.device
 ) -> tuple[str, ...]:
-    """Why the bits will differ from those of an uninterrupted training, one sentence each; empty if they will not.
+    """Return the reasons why the bits will differ from an uninterrupted training, one sentence each; empty if they will
+    not.
 
-    Raises RequestError when this is not the same training, with the fields that differ.
+    Raises RequestError, with the fields that differ, when the state belongs to another training.
     """
     if state.get("format") != _FORMAT:
         raise RequestError(
-            f"the checkpoint has format {state.get('format')!r} and this version reads {_FORMAT}; start anew in "
+            f"the checkpoint has format {state.get('format')!r} and this version reads {_FORMAT}; start again in "
             "another folder."
         )
     saved, asked = dict(state["recipe"]), recipe.to_json()
     changed = [name for name in sorted({*saved, *asked}) if saved.get(name) != asked.get(name)]
     refused = [name for name in changed if name not in _MAY_CHANGE]
     if refused:
-        told = "; ".join(f"{name} was {saved.get(name)!r} and is now {asked.get(name)!r}" for name in refused)
+        differences = "; ".join(f"{name} was {saved.get(name)!r} and is now {asked.get(name)!r}" for name in refused)
         raise RequestError(
-            f"the checkpoint is of another training: {told}. Only {', '.join(_MAY_CHANGE)} may change; give another "
-            "checkpoint folder to start anew."
+            f"the checkpoint belongs to another training: {differences}. Only {', '.join(_MAY_CHANGE)} may change; "
+            "give another checkpoint folder to start a new training."
         )
     if state["step"] > num_steps:
         raise RequestError(
-            f"the checkpoint is at step {state['step']}, beyond the {num_steps} steps asked for; ask for more, or give "
+            f"the checkpoint is at step {state['step']}, beyond the {num_steps} requested steps; request more, or give "
             "another checkpoint folder."
         )
     notes = [f"{name} was {saved.get(name)!r} and is now {asked.get(name)!r}." for name in changed]
     if state["world_size"] != world_size:
         notes.append(
-            f"{state['world_size']} ranks trained before and {world_size} do now: each sample still comes once an "
+            f"{state['world_size']} ranks trained before and {world_size} train now: each sample still comes once per "
             "epoch, but sums over ranks round differently."
         )
     made_by = _made_by(device)
     if state["made_by"] != made_by:
-        notes.append(f"it was saved by {state['made_by']} and goes on with {made_by}, which may round differently.")
+        notes.append(f"it was saved by {state['made_by']} and continues with {made_by}, which may round differently.")
     if device.type == "cuda" and not torch.are_deterministic_algorithms_enabled():
-        notes.append("kernels of a GPU may add up in another order from run to run, and round differently.")
+        notes.append("GPU kernels may sum in another order from run to run, and round differently.")
     return tuple(notes)
 
 
 def load_state(training: Training, state: Mapping[str, Any]) -> None:
-    """Put a state into the model, the optimizer and the position of each rank."""
+    """Load a state into the model, the optimizer and the position of this rank."""
     strategy, position = training.strategy, training.position
     strategy.load(training.optimizer, state["model"], state["optimizer"])
     rows = state["buffers"]
@@ -220,21 +255,23 @@ def load_state(training: Training, state: Mapping[str, Any]) -> None:
 def _on_rank_0(
     action: Callable[[], Result], group: dist.ProcessGroup, device: torch.device, what: str
 ) -> Result | None:
-    """Do something on rank 0 while the others wait: None there. When it fails, all ranks raise, and nobody is left
-    waiting for rank 0."""
-    failed: Exception | None = None
+    """Run ``action`` on rank 0 while the others wait; return its result there, None elsewhere.
+
+    When it fails, all ranks raise, so none waits for rank 0 forever.
+    """
+    failure: Exception | None = None
     result = None
     if group.rank() == 0:
         try:
             result = action()
         except Exception as error:
-            failed = error
-    flag = torch.tensor([int(failed is not None)], device=device)
+            failure = error
+    flag = torch.tensor([int(failure is not None)], device=device)
     dist.all_reduce(flag, group=group)
-    if failed is not None:
-        raise failed
+    if failure is not None:
+        raise failure
     if int(flag.item()):
-        raise SeatrialError(f"rank 0 could not {what}; its own message says why.")
+        raise SeatrialError(f"rank 0 could not {what}; its message gives the reason.")
     return result
 
 
@@ -244,5 +281,5 @@ def _made_by(device: torch.device) -> str:
 
 
 def _bytes(content: torch.Tensor) -> bytes:
-    # The memory itself: torch hands out bytes only through numpy, which need not be there.
+    # Read the memory directly: torch gives bytes only through NumPy, which may not be installed.
     return ctypes.string_at(content.data_ptr(), content.numel())

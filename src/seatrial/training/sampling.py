@@ -1,4 +1,4 @@
-"""Which samples a rank trains on at a step: a pure function of (seed, step, rank), so there is no state to save."""
+"""The samples of a rank at a step: a pure function of (seed, step, rank), so there is no sampler state to save."""
 
 from __future__ import annotations
 
@@ -9,32 +9,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Shard", "epoch_order", "shard"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
     """One rank's part of a global batch."""
 
     indices: Tensor
-    """int64 on the CPU; may be empty."""
+    """Sample numbers, int64 of shape (n,), on the CPU; may be empty."""
     global_count: int
     """Samples in the whole batch, over all ranks."""
 
 
 @functools.lru_cache(maxsize=1)
 def epoch_order(num_samples: int, seed: int, epoch: int) -> Tensor:
-    """The order of the samples in an epoch: a permutation that depends on nothing else. Not to be written to."""
-    # torch keeps only the low 32 bits of a seed, so seed and epoch are mixed into those.
+    """Return the order of the samples in an epoch, int64 of shape (num_samples,). Cached: do not write to it."""
+    # torch uses only the low 32 bits of a seed, so seed and epoch are mixed into 32 bits.
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {epoch}".encode()))
     return torch.randperm(num_samples, generator=generator)
 
 
 def shard(*, num_samples: int, global_batch_size: int, seed: int, step: int, rank: int, world_size: int) -> Shard:
-    """The samples of one rank at a step, counted from 0 over all epochs.
+    """Return the samples of one rank at a step, counted from 0 over all epochs.
 
-    Nothing is padded, repeated or dropped: the last batch of an epoch holds what is left. The n-th sample drawn since
-    the training began goes to rank n % world_size, so the ranks take turns where a batch does not divide evenly.
+    Nothing is padded, repeated or dropped: the last batch of an epoch has the remaining samples. The n-th sample drawn
+    since the training began goes to rank n % world_size, so the ranks take turns where a batch does not divide evenly.
     """
     epoch, batch = divmod(step, -(-num_samples // global_batch_size))
     start = batch * global_batch_size

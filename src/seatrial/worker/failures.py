@@ -1,29 +1,32 @@
-"""What an exception in a rank says about the cluster: memory, device, fabric, or a mistake of ours."""
+"""Classification of an exception in a rank: memory, device, fabric, request, or a bug in seatrial."""
 
 from __future__ import annotations
 
-from seatrial.errors import RequestError
-from seatrial.verdict.complaints import FABRIC
-from seatrial.worker.mpi_end import is_mpi_error
+import re
 
-__all__ = ["cause_of"]
+from seatrial.errors import RequestError
+from seatrial.mpi_backend.finalize import is_mpi_error
+from seatrial.protocol.fabric_errors import FABRIC_MARKS
 
 _MEMORY = ("out of memory", "can't allocate memory", "alloc_failed", "cannot allocate memory")
+_LACKING = re.compile(
+    r"(was|is|been) (build|built|compiled) without|not (compiled|built) with|does(n.t| not) have .* built in"
+)
 _DEVICE = ("cuda error", "hip error", "cublas", "cudnn", "miopen", "rocblas", "hipblas", "acceleratorerror")
 
 
 def cause_of(error: BaseException) -> str:
-    """``memory``, ``device``, ``fabric``, ``request`` or ``own``.
+    """Return ``memory``, ``device``, ``fabric``, ``request`` or ``own`` (a bug in seatrial).
 
-    torch raises a plain RuntimeError for much of what hardware does, so its text decides; a Python exception of any
-    other kind is a mistake of ours and must never be told as a fault of the cluster.
+    torch raises a plain RuntimeError for many hardware faults, so its text decides. A Python exception of any other
+    kind is a bug in seatrial and must never be reported as a fault of the cluster.
     """
     import torch
     import torch.distributed as dist
 
     if isinstance(error, RequestError):
         return "request"
-    # torch 2.4 has it under torch.cuda only.
+    # torch 2.4 has this class only in torch.cuda.
     out_of_memory = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
     if isinstance(error, (MemoryError, out_of_memory)):
         return "memory"
@@ -32,9 +35,14 @@ def cause_of(error: BaseException) -> str:
     if not isinstance(error, (RuntimeError, OSError)) or isinstance(error, (NotImplementedError, RecursionError)):
         return "own"
     text = str(error).lower()
-    for cause, marks in (("memory", _MEMORY), ("device", _DEVICE), ("fabric", FABRIC)):
+    for cause, marks in (("memory", _MEMORY), ("device", _DEVICE)):
         if any(mark in text for mark in marks):
             return cause
+    # A build of torch without this or that was somebody's choice, and no mistake of ours.
+    if isinstance(error, RuntimeError) and _LACKING.search(text):
+        return "request"
+    if any(mark in text for mark in FABRIC_MARKS):
+        return "fabric"
     if isinstance(error, getattr(torch, "AcceleratorError", ())):
         return "device"
     return "fabric" if isinstance(error, ConnectionError) else "own"

@@ -1,4 +1,4 @@
-"""The log of a training: one JSON line an epoch, in a file that several runs and their restarts append to."""
+"""The log of a training: one JSON line per epoch, in a file that several runs and their restarts append to."""
 
 from __future__ import annotations
 
@@ -10,60 +10,62 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import RequestError
-
-__all__ = ["EpochLog"]
+from seatrial.files import open_to_append
 
 
 class EpochLog:
-    """For one rank of the job. Each line has ``run``, counted from 1 in the file, ``epoch`` and ``step``."""
+    """The log file, open for one rank of the job.
 
-    def __init__(self, path: str | os.PathLike[str], checkpoint_dir: str | None, *, goes_on: bool) -> None:
-        """``goes_on``: this is the last run of the file with this ``checkpoint_dir`` again, after a restart or resumed.
+    Each line has ``run``, counted from 1 in the file, ``epoch`` and ``step``.
+    """
 
-        Raises RequestError where nothing can be written.
+    def __init__(self, path: str | os.PathLike[str], checkpoint_dir: str | None, *, continued: bool) -> None:
+        """Open the file and choose the number of this run.
+
+        ``continued``: this training was restarted or resumed, so it takes the number of the last run in the file with
+        the same ``checkpoint_dir``. Raises RequestError when the file cannot be written.
         """
         self.path = Path(path)
         self._folder = None if checkpoint_dir is None else os.path.abspath(checkpoint_dir)
-        runs: dict[int, set[tuple[int, int]]] = {}
-        last = own = 0
+        epochs_by_run: dict[int, set[tuple[int, int]]] = {}
+        last_run = last_run_here = 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            text = self.path.read_bytes()
-            # What was cut by a kill or a full disk must not be lengthened by our first line.
+            self._file = open_to_append(self.path)
+            text = self._file.read()
+            # A kill or a full disk may have cut the last line; a new line must not be appended to it.
             if text and not text.endswith(b"\n"):
-                os.write(self._fd, b"\n")
+                self._file.write(b"\n")
         except OSError as error:
             raise RequestError(
-                f"--log {path}: it cannot be written ({error.strerror or error}); name another file with --log."
+                f"--log {path}: cannot write this file ({error.strerror or error}); name another one with --log."
             ) from error
         for line in text.splitlines():
             with contextlib.suppress(ValueError, TypeError, KeyError):
-                told = json.loads(line)
-                run, seen, folder = int(told["run"]), (int(told["epoch"]), int(told["step"])), told["checkpoint_dir"]
-                runs.setdefault(run, set()).add(seen)
-                last = max(last, run)
+                row = json.loads(line)
+                run, epoch, folder = int(row["run"]), (int(row["epoch"]), int(row["step"])), row["checkpoint_dir"]
+                epochs_by_run.setdefault(run, set()).add(epoch)
+                last_run = max(last_run, run)
                 if folder == self._folder:
-                    own = max(own, run)
-        self.run = own if goes_on and own else last + 1
-        self._known = runs.get(self.run, set())
+                    last_run_here = max(last_run_here, run)
+        self.run = last_run_here if continued and last_run_here else last_run + 1
+        """The number of this run."""
+        self._known = epochs_by_run.get(self.run, set())
 
-    def add(self, epoch: int, step: int, told: dict[str, Any]) -> None:
-        """Append an epoch as far as it was trained at ``step``.
+    def add(self, epoch: int, step: int, summary: dict[str, Any]) -> None:
+        """Append one epoch, as far as it was trained at ``step``; skip one that this run has logged before a restart.
 
-        One that this run has told before is passed over: it was trained again after a restart.
-
-        Raises OSError when the disk does not take it.
+        Raises OSError when the disk does not take the line.
         """
         if (epoch, step) in self._known:
             return
-        place = {"run": self.run, "epoch": epoch, "step": step}
-        line = json.dumps({**place, **told, "checkpoint_dir": self._folder}, separators=(",", ":")).encode() + b"\n"
-        # One write, so that no reader ever sees half of it.
-        if os.write(self._fd, line) != len(line):
+        row = {"run": self.run, "epoch": epoch, "step": step, **summary, "checkpoint_dir": self._folder}
+        line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
+        # One write call, so that a reader never sees half a line.
+        if self._file.write(line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._known.add((epoch, step))
 
     def close(self) -> None:
-        """Give the file back."""
-        os.close(self._fd)
+        """Close the file."""
+        self._file.close()

@@ -1,4 +1,4 @@
-"""What the ranks of a training tell: to their agent where one started them, else rank 0 to people."""
+"""Reports of a training's rank: events and progress for its agent, or lines for a person where there is no agent."""
 
 from __future__ import annotations
 
@@ -7,58 +7,62 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from seatrial.probe.phase import PhaseWriter
-from seatrial.verdict.events import Source
-from seatrial.verdict.statistics import median
-from seatrial.verdict.wire import encode
-from seatrial.worker.inject import parse_fault, strike
+from seatrial.evidence.statistics import median
+from seatrial.protocol.commands import TrainingProgress
+from seatrial.protocol.events import EndEvent, EpochEvent, ErrorEvent, Event, RankEvent, ResultEvent, Source
+from seatrial.protocol.phase_page import PhaseWriter
+from seatrial.protocol.wire import encode
+from seatrial.rank.device import Device
+from seatrial.rank.faults import parse_fault, strike
+from seatrial.training.progress_lines import progress_words, result_lines, resumed_words
 from seatrial.worker.train_log import EpochLog
 from seatrial.worker.train_spec import TrainSpec
-from seatrial.worker.train_words import progress_words, result_lines, resumed_words
 
 if TYPE_CHECKING:
-    from seatrial.training.watch import EpochStats, Start
+    from seatrial.training.progress import EpochStats, Start
 
-__all__ = ["Report"]
+_AGENT_INTERVAL_S = 0.5
+"""Seconds between two progress messages to an agent."""
+_PERSON_INTERVAL_S = 5.0
+"""Seconds between two progress lines on standard error."""
 
-_TO_AGENT_S = 0.5
-_TO_PEOPLE_S = 5.0
 
-
-class Report:
-    """One rank's report; the trainer's ``Watch``. ``should_stop`` is the caller's: signals are its business."""
+class TrainReporter:
+    """The reports of one rank; the trainer's ``Callbacks``."""
 
     def __init__(self, spec: TrainSpec, rank: int, world_size: int, should_stop: Callable[[], bool]) -> None:
+        """``should_stop``: whether a signal asked this rank to stop; the caller handles signals."""
         self.rank = rank
         self.phase = ""
+        """The current phase."""
         self.should_stop = should_stop
         self.start: Start | None = None
-        self.last: EpochStats | None = None
-        """The last epoch that was told."""
+        self.last_epoch: EpochStats | None = None
         self.loss: float | None = None
+        """Mean loss of the last global batch or epoch that was reported."""
         self._spec = spec
         self._world_size = world_size
         self._event_fd = int(os.environ.get("SEATRIAL_EVENT_FD", "-1"))
-        self.by_agent = self._event_fd >= 0
-        """An agent listens."""
+        self.has_agent = self._event_fd >= 0
+        """Whether an agent of ours started this rank and reads its events."""
         self.generation = int(os.environ.get("SEATRIAL_GENERATION", os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
         self._source = Source(os.environ.get("SEATRIAL_RUN", ""), f"rank{rank}.{self.generation}")
-        self._phases = PhaseWriter(int(os.environ["SEATRIAL_PHASE_FD"])) if self.by_agent else None
+        self._phases = PhaseWriter(int(os.environ["SEATRIAL_PHASE_FD"])) if self.has_agent else None
         self._faults = [parse_fault(text) for text in spec.planted] if self.generation == 0 else []
         self._log: EpochLog | None = None
-        self._told_at = time.monotonic()
-        self._told_step = self._step = 0
+        self._reported_at = time.monotonic()
+        self._reported_step = self._step = 0
         self.after_step: Callable[[], None] | None = None
-        """Called after each step besides; of the profiler."""
+        """Called after each step; the profiler's."""
 
-    # The trainer's watch
+    # Callbacks of the trainer
 
     def enter(self, phase: str) -> None:
-        """The next phase."""
+        """Publish the next phase, and strike if a fault is planted there."""
         self.phase = phase
         if self._phases is not None:
             self._phases.write(phase)
@@ -66,16 +70,15 @@ class Report:
             strike(self._faults, self.rank, "train", phase)
 
     def on_start(self, start: Start) -> None:
-        """Raises RequestError when the log cannot be written."""
+        """Open the log. Raises RequestError when it cannot be written."""
         self.start = start
-        self._told_step = self._step = start.step
-        self._told_at = time.monotonic()
+        self._reported_step = self._step = start.step
+        self._reported_at = time.monotonic()
         if self.rank == 0 and self._spec.log is not None:
-            self._log = EpochLog(
-                self._spec.log, self._spec.checkpoint_dir, goes_on=start.step > 0 or self.generation > 0
-            )
+            continued = start.step > 0 or self.generation > 0
+            self._log = EpochLog(self._spec.log, self._spec.checkpoint_dir, continued=continued)
         if self.rank == 0 and start.resumed_from:
-            self.say(f"{resumed_words(start.resumed_from, start.step)}; {start.num_steps} steps in all")
+            self.print_status(f"{resumed_words(start.resumed_from, start.step)}; {start.num_steps} steps in all")
 
     def on_step(self, step: int) -> None:
         if self.after_step is not None:
@@ -85,24 +88,37 @@ class Report:
         self.loss, self._step = loss, step + 1
         if self.rank == 0:
             now = time.monotonic()
-            if now - self._told_at >= (_TO_AGENT_S if self.by_agent else _TO_PEOPLE_S):
-                self._tell_progress(now)
+            if now - self._reported_at >= (_AGENT_INTERVAL_S if self.has_agent else _PERSON_INTERVAL_S):
+                self._report_progress(now)
 
     def on_epoch(self, stats: EpochStats) -> None:
-        self.last, self.loss = stats, stats.loss
+        self.last_epoch, self.loss = stats, stats.loss
         if self.rank != 0:
             return
-        told = self._epoch(stats)
+        summary = self._epoch_summary(stats)
         if self._log is not None:
             try:
-                self._log.add(stats.epoch, stats.step, told)
-            except OSError as error:  # days of training are worth more than their log
-                self.say(f"--log {self._spec.log} lacks epoch {stats.epoch} ({error.strerror or error})")
-        if self.by_agent:
-            self._emit("epoch", epoch=stats.epoch, step=stats.step, **told)
+                self._log.add(stats.epoch, stats.step, summary)
+            except OSError as error:  # a training may have run for days: do not end it for its log
+                self.print_status(f"--log {self._spec.log} lacks epoch {stats.epoch} ({error.strerror or error})")
+        if self.has_agent:
+            self._emit(
+                EpochEvent(
+                    kind="epoch",
+                    gen=self.generation,
+                    rank=self.rank,
+                    epoch=stats.epoch,
+                    step=stats.step,
+                    loss=summary["loss"],
+                    accuracy=summary["accuracy"],
+                    samples_per_s=summary["samples_per_s"],
+                    seconds=summary["seconds"],
+                    step_times_s=summary["step_times_s"],
+                )
+            )
 
-    def _epoch(self, stats: EpochStats) -> dict[str, Any]:
-        """Loss, accuracy, samples/s, and over the ranks least, median and most of each part of a step, in seconds."""
+    def _epoch_summary(self, stats: EpochStats) -> dict[str, Any]:
+        """Return loss, accuracy, samples/s and, for each part of a step, min, median and max seconds over the ranks."""
         rows = [asdict(times) for times in stats.rank_times]
         parts = {
             name: {
@@ -120,80 +136,103 @@ class Report:
             "step_times_s": {name: {key: round(value, 6) for key, value in row.items()} for name, row in parts.items()},
         }
 
-    def _tell_progress(self, now: float) -> None:
+    def _report_progress(self, now: float) -> None:
         assert self.start is not None
-        start, steps = self.start, self._step - self._told_step
-        step_s = (now - self._told_at) / max(steps, 1)
-        self._told_at, self._told_step = now, self._step
+        start, steps = self.start, self._step - self._reported_step
+        step_s = (now - self._reported_at) / max(steps, 1)
+        self._reported_at, self._reported_step = now, self._step
         batch = self._spec.recipe.global_batch_size
-        told = {
-            "step": self._step,
-            "num_steps": start.num_steps,
-            "epoch": max(self._step - 1, 0) // max(start.steps_per_epoch, 1),
-            "num_epochs": -(-start.num_steps // max(start.steps_per_epoch, 1)),
-            "loss": self.loss,
-            "accuracy": self.last.accuracy if self.last is not None else None,
-            "samples_per_s": batch / step_s if steps else None,
-            "left_s": (start.num_steps - self._step) * step_s,
-        }
-        if self.by_agent:
-            self._send({"kind": "progress", "gen": self.generation, "rank": self.rank, **told})
+        progress = TrainingProgress(
+            kind="progress",
+            gen=self.generation,
+            rank=self.rank,
+            step=self._step,
+            num_steps=start.num_steps,
+            epoch=max(self._step - 1, 0) // max(start.steps_per_epoch, 1),
+            num_epochs=-(-start.num_steps // max(start.steps_per_epoch, 1)),
+            loss=self.loss,
+            accuracy=self.last_epoch.accuracy if self.last_epoch is not None else None,
+            samples_per_s=batch / step_s if steps else None,
+            left_s=(start.num_steps - self._step) * step_s,
+        )
+        if self.has_agent:
+            self._send(progress)
         else:
-            self.say(progress_words(told))
+            self.print_status(progress_words(progress))
 
-    # Besides
+    # Start, failure and end of the rank
 
-    def ready(self, device: Any, backend: str, local_rank: int, threads: int) -> None:
-        """This rank has its device and its group."""
+    def ready(self, device: Device, backend: str, local_rank: int, threads: int) -> None:
+        """Report that this rank has its device and its group."""
         import torch
 
-        where = f"rank {self.rank} of {self._world_size} on {platform.node()}"
         device_words = f"{device.type} ({device.name})" if device.type == "cpu" else f"{device.torch} ({device.name})"
-        self.say(f"{where}: {device_words}, {backend}, local rank {local_rank}, process {os.getpid()}")
-        if self.by_agent:
+        self.print_status(
+            f"rank {self.rank} of {self._world_size} on {platform.node()}: {device_words}, {backend},"
+            f" local rank {local_rank}, process {os.getpid()}"
+        )
+        if self.has_agent:
             self._emit(
-                "rank",
-                node=platform.node(),
-                hostname=platform.node(),
-                local_rank=local_rank,
-                pid=os.getpid(),
-                device=device.name,
-                device_type=device.type,
-                device_id=device.id,
-                libraries=device.libraries,
-                threads=threads,
-                torch=torch.__version__,
-                python=platform.python_version(),
-                backend=backend,
+                RankEvent(
+                    kind="rank",
+                    gen=self.generation,
+                    rank=self.rank,
+                    node=platform.node(),
+                    hostname=platform.node(),
+                    local_rank=local_rank,
+                    pid=os.getpid(),
+                    device=device.name,
+                    device_type=device.type,
+                    device_id=device.id,
+                    libraries=device.libraries,
+                    threads=threads,
+                    torch=torch.__version__,
+                    python=platform.python_version(),
+                    backend=backend,
+                )
             )
 
     def error(self, error: BaseException, cause: str, message: str) -> None:
-        """This rank cannot go on."""
-        if self.by_agent:
-            what = {"cause": cause, "type": type(error).__name__, "message": message[:2000], "phase": self.phase}
-            self._emit("error", step=-1, stack="".join(traceback.format_exception(error))[-6000:], **what)
+        """Report to the agent that this rank failed. ``cause`` is one of ``failures.cause_of``."""
+        if self.has_agent:
+            self._emit(
+                ErrorEvent(
+                    kind="error",
+                    gen=self.generation,
+                    step=-1,
+                    rank=self.rank,
+                    cause=cause,
+                    type=type(error).__name__,
+                    message=message[:2000],
+                    stack="".join(traceback.format_exception(error))[-6000:],
+                    phase=self.phase,
+                )
+            )
 
-    def result(self, code: int, told: dict[str, Any]) -> None:
-        """How it ended, for this rank; ``told`` as ``result_lines`` takes it. Rank 0 tells people."""
-        lines = result_lines(told) if self.rank == 0 else []
-        if self.by_agent:
-            self._emit("result", code=code, digest=told["digest"], lines=lines)
-            self._emit("end")
+    def result(self, code: int, result: dict[str, Any]) -> None:
+        """Report the end of the training; ``result`` as ``result_lines`` takes it. Rank 0 prints it for people."""
+        lines = result_lines(result) if self.rank == 0 else []
+        if self.has_agent:
+            digest = result["digest"]
+            self._emit(
+                ResultEvent(kind="result", gen=self.generation, rank=self.rank, code=code, digest=digest, lines=lines)
+            )
+            self._emit(EndEvent(kind="end"))
         else:
             for line in lines:
                 print(line, flush=True)
         if self._log is not None:
             self._log.close()
 
-    def say(self, text: str) -> None:
-        """A line for people, on standard error; all of it is in the files of the run where an agent listens."""
-        # One write, since the ranks of a node may share a terminal.
+    def print_status(self, text: str) -> None:
+        """Print a line for people on standard error. With an agent, it also reaches the files of the run."""
+        # One write call, since the ranks of a node may share a terminal.
         sys.stderr.write(f"seatrial: {text}\n")
         sys.stderr.flush()
 
-    def _emit(self, kind: str, **payload: Any) -> None:
-        self._send(self._source.event(kind, gen=self.generation, rank=self.rank, **payload))
+    def _emit(self, event: Event) -> None:
+        self._send(self._source.event(event))
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: Mapping[str, object]) -> None:
         for line in encode(message):
             os.write(self._event_fd, line)

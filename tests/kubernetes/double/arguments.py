@@ -1,11 +1,9 @@
-"""The words of a call of kubectl, as the double of it reads them."""
+"""Arguments of a call, as the double of kubectl parses them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-__all__ = ["Arguments", "RefusedError", "parse"]
 
 _SHORT = {
     "-n": "namespace",
@@ -14,6 +12,7 @@ _SHORT = {
     "-l": "selector",
     "-c": "container",
     "-A": "all-namespaces",
+    "-p": "patch",
 }
 _WITH_VALUE = {
     "cascade",
@@ -28,12 +27,14 @@ _WITH_VALUE = {
     "kubeconfig",
     "namespace",
     "output",
+    "patch",
     "request-timeout",
     "selector",
     "subresource",
     "since-time",
     "tail",
     "timeout",
+    "type",
     "wait",
 }
 _ALONE = {

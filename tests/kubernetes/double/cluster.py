@@ -1,4 +1,4 @@
-"""A double of a cluster for as long as a block of a test lasts."""
+"""A double of a cluster that lasts for a ``with`` block."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from hosts import python_of_anybody
 from kubernetes.double import kubectl_double, server
 from kubernetes.double.faults import FILE, NAMES
 from kubernetes.double.podman_sandbox import remove_containers
-
-__all__ = ["Cluster", "made_cluster"]
 
 _NUMBERS = itertools.count()
 _START_S = 15.0

@@ -1,4 +1,4 @@
-"""What goes wrong in the double of a cluster: the file ``faults.json`` in its folder, read anew at each use.
+"""Faults of the double of a cluster: the file ``faults.json`` in its folder, read at each use.
 
 It holds a list of mappings, each with ``fault`` (its name) and:
 
@@ -13,6 +13,13 @@ It holds a list of mappings, each with ``fault`` (its name) and:
     logs-break                                  pods, lines or seconds: the stream of a log ends after so many
     unmounted                                   pods, volume: an operator does not mount it
     no-service                                  owner: nobody makes its Service
+    no-sandbox                                  pods: their network cannot be set up
+    node-silent                                 nodes: their kubelet no longer answers
+    pod-security                                pods: the namespace enforces a level that refuses them
+    no-operator                                 kind: its operator does not run
+    slow                                        calls, seconds: kubectl takes so long (plug-ins, VPN)
+    log-rotation                                pods, bytes: the kubelet begins another file after so many
+    limit-range                                 pods: a LimitRange refuses them
 
 ``pods`` is a pattern of their names, ``*`` if it is not told.
 """
@@ -25,13 +32,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FILE", "NAMES", "Faults"]
-
 FILE = "faults.json"
 NAMES = (
     *("image-pull", "unschedulable", "never-ready", "quota", "oom-killed", "evicted", "deleted", "without"),
     *("api-silent", "crd-absent", "forbidden", "namespace-absent", "logs-break", "unmounted"),
-    "no-service",
+    *("no-service", "no-sandbox", "node-silent", "pod-security", "no-operator", "slow"),
+    *("log-rotation", "limit-range"),
 )
 
 

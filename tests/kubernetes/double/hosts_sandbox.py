@@ -1,7 +1,7 @@
-"""Containers out of the namespaces of this machine: what the double of a cluster runs pods in, as root.
+"""Containers made of namespaces of this machine, in which the double of a cluster runs pods, as root.
 
 Each pod has a network of its own, each container its processes, host name, mounts and a root that is this machine's,
-read-only under a layer of its own: there are no images. Held as in a cluster: addresses and names, user, groups,
+read-only under a layer of its own: there are no images. LimitRow as in a cluster: addresses and names, user, groups,
 capabilities, no escalation, read-only root, volumes, signals to process 1, /dev/shm of 64 MiB. Not held: seccomp,
 limits of CPU and memory, network policies.
 """
@@ -17,8 +17,6 @@ from pathlib import Path
 
 from kubernetes.double.networks import Networks
 from kubernetes.double.sandbox import PATH, Container, programs
-
-__all__ = ["HostsSandbox"]
 
 _IMAGE_USER = 10001
 """As in our images; it has a line in /etc/passwd."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 
-from kubernetes.double.pods import World, is_active, is_over, is_ready, make_pod, phase
+from kubernetes.double.pods import World, is_active, is_over, is_ready, is_suspended, make_pod, phase
 from kubernetes.double.recorded import INDEX, job_environment
 from kubernetes.double.store import Object, condition, random_suffix
-
-__all__ = ["reconcile_job", "reconcile_jobset"]
 
 _BACKOFF_S = 10.0
 """Of the Job controller, before a pod takes the place of a failed one; doubled with each."""
@@ -19,6 +17,9 @@ def reconcile_job(world: World, job: Object) -> None:
     store, spec, metadata = world.store, job["spec"], job["metadata"]
     if is_over(job):
         _expire(world, job)
+        return
+    if is_suspended(job):
+        condition(job, "Suspended", True, "JobSuspended", "Job suspended")
         return
     pods = store.owned(job, "Pod")
     failed: set[str] = world.memory.setdefault((metadata["uid"], "failed"), set())
@@ -88,12 +89,17 @@ def reconcile_jobset(world: World, jobset: Object) -> None:
                 store.drop(job)
         _expire(world, jobset)
         return
+    if is_suspended(jobset):
+        condition(jobset, "Suspended", True, "SuspendedJobs", "jobset is suspended")
+        return
     _make_service(world, jobset)
     restarts: int = world.memory.setdefault((jobset["metadata"]["uid"], "restarts"), 0)
     if any(is_over(job) == "Failed" for job in jobs):
         if restarts >= spec.get("failurePolicy", {}).get("maxRestarts", 0):
-            condition(jobset, "Failed", True, "FailedJobs", "jobset failed due to one or more job failures")
-            store.event(jobset, "Warning", "FailedJobs", "jobset failed due to one or more job failures")
+            # JobSet 0.12 (the recording kill-run-jobset).
+            message = "jobset failed due to reaching max number of restarts"
+            condition(jobset, "Failed", True, "ReachedMaxRestarts", message)
+            store.event(jobset, "Warning", "ReachedMaxRestarts", message)
             return
         world.memory[jobset["metadata"]["uid"], "restarts"] = restarts + 1
         jobset.setdefault("status", {})["restarts"] = restarts + 1
@@ -161,6 +167,9 @@ def _make_jobs(world: World, jobset: Object, replicated: Object, restarts: int) 
             "jobset.sigs.k8s.io/job-global-index": str(number),
             "jobset.sigs.k8s.io/replicatedjob-replicas": str(replicated.get("replicas", 1)),
             "jobset.sigs.k8s.io/restart-attempt": str(restarts),
+            "jobset.sigs.k8s.io/global-replicas": str(
+                sum(each.get("replicas", 1) for each in jobset["spec"]["replicatedJobs"])
+            ),
         }
         spec = {"parallelism": 1, "completionMode": "Indexed", **told["spec"]}
         spec.setdefault("completions", spec["parallelism"])

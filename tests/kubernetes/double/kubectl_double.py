@@ -1,4 +1,4 @@
-"""A test double of kubectl: hands its words to the double of a cluster in the folder that KUBECTL_DOUBLE_FOLDER names.
+"""A double of kubectl: it sends its arguments to the double of a cluster in the folder KUBECTL_DOUBLE_FOLDER.
 
 Without a cluster at the other end (``server.py``), or when it is silent for ``--request-timeout``, it says what kubectl
 says. Standard library only; it imports nothing of ours, to start as fast as it can.

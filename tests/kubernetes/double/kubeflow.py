@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kubernetes.double.pods import World, is_active, is_over, is_ready, make_pod, phase, upserted
+from kubernetes.double.pods import World, is_active, is_over, is_ready, is_suspended, make_pod, phase, upserted
 from kubernetes.double.recorded import (
     HOSTFILE_MOUNT,
     init_pytorch,
@@ -21,8 +21,6 @@ from kubernetes.double.recorded import (
 )
 from kubernetes.double.store import Object, condition
 
-__all__ = ["reconcile_mpijob", "reconcile_pytorchjob", "reconcile_trainjob"]
-
 
 def reconcile_pytorchjob(world: World, job: Object) -> None:
     """A Service and a pod for each replica."""
@@ -32,6 +30,12 @@ def reconcile_pytorchjob(world: World, job: Object) -> None:
         _clean(world, job, pods)
         return
     condition(job, "Created", True, "PyTorchJobCreated", f"PyTorchJob {name} is created.")
+    # The operator warns of each healthy job at each look (the recording run-pytorchjob).
+    message = "Restart policy in pod template will be overwritten by restart policy in replica spec"
+    store.event(job, "Warning", "SetPodTemplateRestartPolicy", message)
+    if is_suspended(job):
+        condition(job, "Suspended", True, "PyTorchJobSuspended", f"PyTorchJob {name} is suspended.")
+        return
     there = {pod["metadata"]["name"] for pod in pods}
     for kind, replica in spec["pytorchReplicaSpecs"].items():
         for number in range(replica.get("replicas", 1)):
@@ -46,6 +50,8 @@ def reconcile_pytorchjob(world: World, job: Object) -> None:
             if own in there:
                 continue
             template = copy.deepcopy(replica["template"])
+            container = next(each for each in template["spec"]["containers"] if each["name"] == "pytorch")
+            container.setdefault("ports", [{"containerPort": 23456, "name": "pytorchjob-port", "protocol": "TCP"}])
             role = {"training.kubeflow.org/job-role": "master"} if kind == "Master" else {}
             if kind == "Worker":
                 template["spec"].setdefault("initContainers", []).append(init_pytorch(job))
@@ -58,8 +64,11 @@ def reconcile_pytorchjob(world: World, job: Object) -> None:
                 added=pytorch_environment(job, number + (kind == "Worker")),
                 spec={"restartPolicy": replica.get("restartPolicy", "OnFailure")},
             )
-    lost = [pod for pod in pods if phase(pod) == "Failed" or "deletionTimestamp" in pod["metadata"]]
-    failed = [pod["metadata"]["name"] for pod in lost]
+    failed = [pod["metadata"]["name"] for pod in pods if phase(pod) == "Failed"]
+    if failed and "backoffLimit" in spec.get("runPolicy", {}):
+        # Up to 1.9.3 all pods are deleted then, before any policy is looked at (kubeflow/trainer #3419).
+        for pod in pods:
+            store.forget(pod) if not is_active(pod) else store.drop(pod)
     if failed:
         condition(job, "Failed", True, "PyTorchJobFailed", f"PyTorchJob {name} is failed because {failed[0]} failed.")
     elif any(phase(pod) == "Succeeded" for pod in pods if "-master-" in pod["metadata"]["name"]):
@@ -68,14 +77,14 @@ def reconcile_pytorchjob(world: World, job: Object) -> None:
         condition(job, "Running", True, "PyTorchJobRunning", f"PyTorchJob {name} is running.")
 
 
-def _clean(world: World, job: Object, pods: list[Object]) -> None:
+def _clean(world: World, job: Object, pods: list[Object], *, ttl: bool = True) -> None:
     policy = job["spec"].get("runPolicy", {})
     clean = policy.get("cleanPodPolicy", "None")
     for pod in pods:
         if clean == "All" or (clean == "Running" and is_active(pod)):
             world.store.drop(pod)
     ttl_s = policy.get("ttlSecondsAfterFinished")
-    if ttl_s is not None and world.first_seen(job, "over") >= ttl_s:
+    if ttl and ttl_s is not None and world.first_seen(job, "over") >= ttl_s:
         world.store.drop(job)
 
 
@@ -95,7 +104,8 @@ def reconcile_mpijob(world: World, job: Object) -> None:
     namespace = job["metadata"]["namespace"]
     pods = store.owned(job, "Pod")
     if is_over(job):
-        _clean(world, job, pods)
+        # mpi-operator gives ttlSecondsAfterFinished to the launcher's Job alone: the MPIJob stays.
+        _clean(world, job, pods, ttl=False)
         return
     condition(job, "Created", True, "MPIJobCreated", f"MPIJob {namespace}/{name} is created.")
     labels = {"training.kubeflow.org/job-name": name, "training.kubeflow.org/operator-name": "mpi-operator"}
@@ -106,6 +116,9 @@ def reconcile_mpijob(world: World, job: Object) -> None:
     _make_host_file(world, job, f"{name}-config", [_slot(line, slots, how) for line in lines], lines)
     _make_key(world, job, f"{name}-ssh")
     there = {pod["metadata"]["name"] for pod in pods}
+    if is_suspended(job):
+        condition(job, "Suspended", True, "MPIJobSuspended", f"MPIJob {namespace}/{name} is suspended.")
+        count = 0
     for number in range(count):
         own = f"{name}-worker-{number}"
         if own not in there:
@@ -113,9 +126,12 @@ def reconcile_mpijob(world: World, job: Object) -> None:
     launcher = store.get("Job", namespace, f"{name}-launcher")
     if launcher is None:
         waits = spec.get("launcherCreationPolicy") == "WaitForWorkersReady"
+        # While it is suspended there are 0 workers and 0 of them are ready, so the launcher's Job is made, and starts
+        # together with the workers when the MPIJob is resumed (mpi-operator #615; seen as resume-mpijob).
         if not waits or sum(map(is_ready, pods)) == count:
             _make_launcher(world, job, labels, slots, how)
         return
+    launcher["spec"]["suspend"] = is_suspended(job)
     failed = [pod["metadata"]["name"] for pod in pods if phase(pod) == "Failed"]
     if is_over(launcher) == "Complete":
         condition(job, "Succeeded", True, "MPIJobSucceeded", f"MPIJob {namespace}/{name} successfully completed.")
@@ -235,7 +251,10 @@ def _jobset(world: World, job: Object, runtime: Object) -> Object:
     for replicated in spec["replicatedJobs"]:
         step = replicated["template"].get("metadata", {}).get("labels", {})
         is_trainer = step.get("trainer.kubeflow.org/trainjob-ancestor-step") == "trainer"
-        count = nodes if (replicated["name"] == "node" if under_mpi else is_trainer) else 1
+        # pkg/runtime/core/trainingruntime.go: the job with the label `trainer` has as many pods as the RUNTIME says;
+        # the MPI plugin sets only `node` from the TrainJob (the recording run-trainjob-mpi: two launchers).
+        count = policy.get("numNodes", 1) if under_mpi and is_trainer else nodes if is_trainer else 1
+        count = nodes if under_mpi and replicated["name"] == "node" else count
         replicated["template"]["spec"] |= {"parallelism": count, "completions": count}
         pod = replicated["template"]["spec"]["template"]["spec"]
         (container,) = (each for each in pod["containers"] if each["name"] == "node")

@@ -1,4 +1,4 @@
-"""The kubelet of the double: from a pod that has a node to containers that run, and back to what became of them.
+"""The kubelet of the double of a cluster: it runs the containers of scheduled pods and reports their state.
 
 Not done as a kubelet does it: a probe of a TCP port looks whether somebody listens there instead of connecting, other
 kinds of probes are not known, limits of CPU hold nobody back, and those of memory only in podman's containers.
@@ -6,6 +6,7 @@ kinds of probes are not known, limits of CPU hold nobody back, and those of memo
 
 from __future__ import annotations
 
+import math
 import subprocess
 import threading
 import time
@@ -22,9 +23,9 @@ from kubernetes.double.sandbox import Container, Mount, Sandbox
 from kubernetes.double.store import Object, condition, now
 from kubernetes.double.volumes import NotYetError, environment, make_volume, memory_bytes, quantity_bytes
 
-__all__ = ["Kubelet", "log_file"]
-
 _RESTART_S = 10.0
+_PHASE_S = 1.1
+"""A pod whose container has ended stays in phase Running for so long (recordings: 1.0 to 1.3 s)."""
 _MOST_LINE = 16_384
 """Longer lines are kept in parts, as container runtimes do it."""
 
@@ -49,10 +50,15 @@ class _Run:
     waits: tuple[str, str] | None = None
     """What containers that were never started wait for: (reason, message)."""
     started_at: dict[str, str] = field(default_factory=dict)
+    ended_at: float | None = None
+    """When its last container ended (``time.monotonic``)."""
+    finished_at: dict[str, str] = field(default_factory=dict)
     reason: str = ""
     """Why all was killed: OOMKilled, Evicted, DeadlineExceeded."""
     began: float = 0.0
     kill_at: float | None = None
+    is_ending: bool = False
+    """Whether its containers have got SIGTERM."""
     removed: bool = False
 
 
@@ -102,6 +108,9 @@ class Kubelet:
         if run.removed:
             return
         self._collect(run)
+        if self._world.faults.any("node-silent", nodes=pod["spec"]["nodeName"]):
+            self._mark_silent(run)
+            return
         if "deletionTimestamp" in pod["metadata"]:
             self._see_to_the_end(run)
             return
@@ -121,9 +130,26 @@ class Kubelet:
                 store.event(pod, "Warning", "FailedMount" if reason == "ContainerCreating" else "Failed", message)
         self._describe(run)
 
+    def _mark_silent(self, run: _Run) -> None:
+        """Do as the node controller after 40 s without a kubelet, which the test does not wait for: only the condition
+        Ready changes (the recording kubelet-stop-job)."""
+        if phase(run.pod) == "Running":
+            condition(run.pod, "Ready", False, "")
+            self._world.store.event(run.pod, "Warning", "NodeNotReady", "Node is not ready")
+            self._world.store.touch(run.pod)
+
     def _start_next(self, run: _Run) -> None:
         """Init containers one after the other, then all others."""
         pod, spec = run.pod, run.pod["spec"]
+        if self._world.faults.any("no-sandbox", pods=pod["metadata"]["name"]):
+            # The recording no-sandbox: the state of the container says nothing, the event has it all.
+            message = (
+                "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox"
+                ' "1": plugin type="bridge" failed (add): failed to find plugin "bridge" in path [/usr/lib/cni]'
+            )
+            self._world.store.event(pod, "Warning", "FailedCreatePodSandBox", message)
+            self._world.store.held.add(pod["metadata"]["uid"])
+            return
         if self._world.faults.any("image-pull", pods=pod["metadata"]["name"]):
             self._refuse_image(run)
             return
@@ -231,6 +257,7 @@ class Kubelet:
                     run.reason = "OOMKilled"
                 del run.processes[name]
                 run.ended[name] = 128 - code if code < 0 else code
+                run.finished_at[name], run.ended_at = now(), time.monotonic()
 
     def _strike(self, run: _Run) -> None:
         """Faults that were planted for a pod that runs; each strikes once."""
@@ -264,14 +291,20 @@ class Kubelet:
             self._sandbox.kill(process)
 
     def _see_to_the_end(self, run: _Run) -> None:
-        if run.kill_at is None:
-            run.kill_at = time.monotonic() + run.pod["spec"].get("terminationGracePeriodSeconds", 30)
+        grace_s = run.pod["metadata"].get(
+            "deletionGracePeriodSeconds", run.pod["spec"].get("terminationGracePeriodSeconds", 30)
+        )
+        run.kill_at = min(run.kill_at or math.inf, time.monotonic() + grace_s)
+        if not run.is_ending:
+            run.is_ending = True
             for process in run.processes.values():
                 self._sandbox.terminate(process)
         elif time.monotonic() > run.kill_at:
             self._kill(run)
         self._describe(run)
-        if not run.processes:
+        # A kubelet that tries to make a sandbox goes on for the whole grace (kubernetes-real: 61 to 76 s after Ctrl-C).
+        tries = self._world.faults.any("no-sandbox", pods=run.pod["metadata"]["name"]) and not run.ended
+        if not run.processes and not (tries and time.monotonic() < run.kill_at):
             run.removed = True
             self._networks.remove(run.pod)
             self._world.store.held.discard(run.pod["metadata"]["uid"])
@@ -290,8 +323,12 @@ class Kubelet:
         inits = [container["name"] for container in pod["spec"].get("initContainers", ())]
         policy = pod["spec"].get("restartPolicy", "Always")
         codes = [run.ended[name] for name in names if name in run.ended]
+        is_late = run.ended_at is not None and time.monotonic() - run.ended_at < _PHASE_S
+        is_late = is_late and "deletionTimestamp" not in pod["metadata"]
         init_failed = policy == "Never" and any(run.ended.get(name, 0) != 0 for name in inits)
-        if init_failed or (run.reason in ("Evicted", "DeadlineExceeded") and not run.processes):
+        if is_late:
+            pass
+        elif init_failed or (run.reason in ("Evicted", "DeadlineExceeded") and not run.processes):
             status["phase"] = "Failed"
         elif len(codes) == len(names) and (policy == "Never" or (policy == "OnFailure" and not any(codes))):
             status["phase"] = "Failed" if any(codes) else "Succeeded"
@@ -311,7 +348,12 @@ class Kubelet:
         elif name in run.ended:
             code = run.ended[name]
             reason = "OOMKilled" if run.reason == "OOMKilled" else "Error" if code else "Completed"
-            ended = {"exitCode": code, "reason": reason, "containerID": f"double://{name}"}
+            ended = {
+                "exitCode": code,
+                "reason": reason,
+                "containerID": f"double://{name}",
+                "finishedAt": run.finished_at.get(name, now()),
+            }
             state = {"terminated": ended}
             if name in run.again_at:
                 state = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off restarting failed container"}}

@@ -1,14 +1,12 @@
-"""The names that headless Services give to pods, as lines of /etc/hosts: the double of a cluster has no DNS server.
+"""Names of pods by headless Services, as lines of /etc/hosts: the double of a cluster has no DNS server.
 
-Told apart from DNS by that: a name that several pods share resolves to all of them in the same order.
+It differs from DNS in one way: a name that several pods share resolves to all of them in the same order.
 """
 
 from __future__ import annotations
 
 from kubernetes.double.pods import is_ready
 from kubernetes.double.store import Object, Store
-
-__all__ = ["hosts_file"]
 
 _DOMAIN = "svc.cluster.local"
 

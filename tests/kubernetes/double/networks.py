@@ -7,8 +7,6 @@ import subprocess
 
 from kubernetes.double.store import Object
 
-__all__ = ["Networks"]
-
 _LISTENS = "0A"
 
 

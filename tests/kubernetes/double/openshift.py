@@ -1,10 +1,10 @@
-"""OpenShift's admission of pods, in the double of a cluster: which constraint lets a pod in, and what it fills in.
+"""OpenShift's admission of pods in the double of a cluster: which constraint admits a pod, and what it sets.
 
 Recorded from openshift/apiserver-library-go (pkg/securitycontextconstraints), the manifest of restricted-v2 in
 openshift/cluster-kube-apiserver-operator, and openshift/cluster-policy-controller (ranges of namespaces), 4.12 and
 newer; nothing here is taken from our renderer.
 
-Told apart from OpenShift by: priorities, restrictions of seccomp and SELinux, constraints that name users.
+It lacks, compared with OpenShift: priorities, restrictions of seccomp and SELinux, constraints that name users.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 from kubernetes.double.store import Object, Store
-
-__all__ = ["FIRST_UID", "admit", "ranges"]
 
 FIRST_UID = 1_000_680_000
 _COUNT = 10_000

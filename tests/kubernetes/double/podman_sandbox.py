@@ -1,7 +1,7 @@
-"""Containers of podman, as root, in the networks of the double: what is held is held by a container runtime.
+"""Containers of podman, as root, in the networks of the double of a cluster: a container runtime enforces the limits.
 
 All images are one: that which the double is given, with torch in it, or a Debian with our Python, into which torch is
-mounted. Held beyond what ``hosts_sandbox.py`` holds: limits of memory, seccomp as podman has it.
+mounted. LimitRow beyond what ``hosts_sandbox.py`` holds: limits of memory, seccomp as podman has it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from pathlib import Path
 
 from kubernetes.double.networks import Networks
 from kubernetes.double.sandbox import PACKAGES, PATH, Container, programs
-
-__all__ = ["PodmanSandbox", "remove_containers"]
 
 _PYTHON = "/usr/bin/python3"
 _SHM = "/dev/shm"

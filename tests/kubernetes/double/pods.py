@@ -1,4 +1,4 @@
-"""How controllers of the double make pods: what they add, and what stands in their way."""
+"""Creation of pods by the controllers of the double of a cluster: what they add, and what prevents it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any
 from kubernetes.double.faults import Faults
 from kubernetes.double.openshift import admit
 from kubernetes.double.store import Object, Store
-
-__all__ = ["World", "is_active", "is_over", "is_ready", "make_pod", "phase", "upserted"]
 
 
 @dataclass
@@ -85,13 +83,20 @@ def make_pod(
     """
     store, metadata = world.store, owner["metadata"]
     if world.faults.any("quota", pods=name):
-        store.event(
-            owner,
-            "Warning",
-            "FailedCreate",
-            f'Error creating: pods "{name}" is forbidden: exceeded quota: compute-quota, requested: pods=1, used:'
-            " pods=4, limited: pods=4",
+        amounts = "requested: pods=1, used: pods=4, limited: pods=4"
+        refused = f'pods "{name}" is forbidden: exceeded quota: compute-quota, {amounts}'
+        _tell_refusal(world, owner, refused)
+        return None
+    if world.faults.any("limit-range", pods=name):
+        # plugin/pkg/admission/limitranger of Kubernetes.
+        refused = f'pods "{name}" is forbidden: maximum memory usage per Container is 32Gi, but limit is 64Gi'
+        _tell_refusal(world, owner, refused)
+        return None
+    if world.faults.any("pod-security", pods=name):
+        refused = (
+            f'pods "{name}" is forbidden: violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)'
         )
+        _tell_refusal(world, owner, refused)
         return None
     made = copy.deepcopy(template)
     told = made.get("metadata", {})
@@ -108,7 +113,9 @@ def make_pod(
     }
     taken = {fault["variable"] for fault in world.faults.all("without", pods=name)}
     kept = [entry for entry in added if entry["name"] not in taken]
-    for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
+    # The Job controller adds its variable to init containers, too; training-operator adds none of its own to them.
+    inits = pod["spec"].get("initContainers", ()) if owner["kind"] == "Job" else ()
+    for container in (*inits, *pod["spec"]["containers"]):
         container["env"] = [*container.get("env", ()), *kept]
     if taken:
         _take_away(pod, taken, added)
@@ -118,11 +125,25 @@ def make_pod(
         container["volumeMounts"] = [mount for mount in mounts if mount["name"] not in unmounted]
     refusal = _refusal(world, pod, metadata["namespace"])
     if refusal:
-        message = f'Error creating: pods "{name}" is forbidden: {refusal}'
-        store.event(owner, "Warning", "FailedCreate", message)
+        _tell_refusal(world, owner, f'pods "{name}" is forbidden: {refusal}')
         return None
     store.event(owner, "Normal", "SuccessfulCreate", f"Created pod: {name}")
     return store.add(pod, metadata["namespace"], owner)
+
+
+def _tell_refusal(world: World, owner: Object, refused: str) -> None:
+    """Each operator has its own event for it (the recordings quota-mpijob, quota-jobset, run-pytorchjob-restricted)."""
+    reason, words = {
+        "MPIJob": ("MPIJobFailed", "worker pod created failed: "),
+        "PyTorchJob": ("FailedCreatePod", "Error creating: "),
+    }.get(owner["kind"], ("FailedCreate", "Error creating: "))
+    world.store.event(owner, "Warning", reason, f"{words}{refused}")
+
+
+def is_suspended(thing: Object) -> bool:
+    """By its spec, where each kind has it. Kueue suspends all of them and resumes them when it is their turn."""
+    spec = thing["spec"]
+    return bool(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"))
 
 
 def _refusal(world: World, pod: Object, namespace: str) -> str:

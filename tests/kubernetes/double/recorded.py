@@ -1,4 +1,4 @@
-"""What operators add to pods, recorded from their sources; nothing here is taken from our renderer.
+"""Additions of the operators to pods, recorded from their sources, not from our renderer; for the double of a cluster.
 
 | who | version | where |
 |---|---|---|
@@ -13,20 +13,6 @@
 from __future__ import annotations
 
 from kubernetes.double.store import Object
-
-__all__ = [
-    "HOSTFILE_MOUNT",
-    "INDEX",
-    "KUBELET",
-    "OPERATOR_VARIABLES",
-    "init_pytorch",
-    "job_environment",
-    "mpi_launcher_environment",
-    "mpi_worker_environment",
-    "pytorch_environment",
-    "ssh_volume",
-    "torch_environment",
-]
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 """Annotation of pods, and label of them since 1.28."""
@@ -56,7 +42,8 @@ KUBELET = {
 
 def job_environment() -> list[Object]:
     """Of all containers of an Indexed Job, behind what the manifest has."""
-    field = {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{INDEX}']"}}
+    # Since 1.28 from the label, as in the recording run-job (1.34); before, from the annotation.
+    field = {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{INDEX}']"}}
     return [{"name": "JOB_COMPLETION_INDEX", "valueFrom": field}]
 
 
@@ -79,8 +66,8 @@ def pytorch_environment(job: Object, rank: int) -> list[Object]:
             "PET_MASTER_ADDR": f"{name}-master-0",
             "WORLD_SIZE": str(replicas * each),
             "RANK": str(rank),
-            "PET_NPROC_PER_NODE": told,
             "PET_NODE_RANK": str(rank),
+            "PET_NPROC_PER_NODE": told,
             "PET_NNODES": str(replicas),
         }
     )

@@ -1,10 +1,8 @@
-"""The kinds of objects that the double of a cluster knows, by all the names that kubectl takes for them."""
+"""The kinds of objects in the double of a cluster, by all names that kubectl accepts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-__all__ = ["RESOURCES", "Resource", "resource_named"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

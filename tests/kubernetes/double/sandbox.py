@@ -1,4 +1,4 @@
-"""What the kubelet of the double asks of whatever really runs a container."""
+"""The interface between the kubelet of the double of a cluster and the sandbox that runs a container."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Protocol
 
 from kubernetes.double.store import Object
-
-__all__ = ["PACKAGES", "PATH", "Container", "Mount", "Sandbox", "programs"]
 
 PATH = "/double/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 PACKAGES = "/double/packages"

@@ -1,11 +1,9 @@
-"""Which node a pod of the double comes to: one with its labels, enough devices, and nobody it must be apart from."""
+"""The scheduler of the double of a cluster: a node needs the labels, enough devices, and no pod to keep apart from."""
 
 from __future__ import annotations
 
 from kubernetes.double.pods import World
 from kubernetes.double.store import Object, condition
-
-__all__ = ["schedule"]
 
 _HELD = ("cpu", "memory", "ephemeral-storage")
 """Not counted: a node of the double has enough of these."""

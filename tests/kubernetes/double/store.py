@@ -1,4 +1,4 @@
-"""What the double of a cluster remembers: objects by kind, namespace and name, and who owns whom."""
+"""The objects of the double of a cluster, by kind, namespace and name, with their owners."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 from kubernetes.double.resources import RESOURCES, Resource
-
-__all__ = ["Object", "Store", "condition", "now", "random_suffix"]
 
 Object = dict[str, Any]
 _BY_KIND = {resource.kind: resource for resource in RESOURCES}

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from kubernetes.double.store import Object, Store
 
-__all__ = ["NotYetError", "contents_of", "environment", "make_volume", "memory_bytes", "quantity_bytes"]
-
 
 class NotYetError(Exception):
     """A kubelet waits for this, and says why: (reason of the container, message)."""

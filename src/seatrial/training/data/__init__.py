@@ -1,4 +1,4 @@
-"""What can be trained on: each workload by name. Nothing here imports torch before data are asked for."""
+"""The workloads that can be trained, by name. torch is imported only when data is loaded."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seatrial.errors import RequestError
-from seatrial.training.data import cifar, digits, files, idx, synthetic
-from seatrial.training.data.manifest import DATASETS
+from seatrial.training.data import cifar, dataset_files, digits, idx, synthetic
+from seatrial.training.data.datasets import DATASETS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["WORKLOADS", "Data", "Workload", "find_workload"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """A whole workload in memory: images as uint8 (N, channels, height, width), labels as int64."""
+    """A whole workload in memory: images as uint8 (N, C, H, W), labels as int64 (N,)."""
 
     train_images: Tensor
     train_labels: Tensor
@@ -33,34 +31,41 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is known of a workload before its data are loaded."""
+    """The description of a workload, before its data is loaded."""
 
     name: str
     shape: tuple[int, int, int]
-    """Channels, height, width."""
+    """(C, H, W): channels, height and width of an image."""
     num_classes: int
     num_train: int
     num_test: int
     mean: float
-    """Of all pixels of the training part, over all channels; with ``std`` it brings them to mean 0 and deviation 1."""
+    """Mean of all pixels of the training part, over all channels; normalization subtracts it."""
     std: float
+    """Standard deviation of those pixels; normalization divides by it."""
     load: Callable[[], Data]
+    """Loads the data. Raises RequestError for missing or damaged files."""
 
     def size_bytes(self) -> int:
-        """Of all images in memory, a byte a pixel."""
+        """Return the size of all images in memory, one byte per pixel."""
         return (self.num_train + self.num_test) * math.prod(self.shape)
 
 
 def find_workload(name: str, *, num_samples: int, data_dir: Path | None = None) -> Workload:
-    """The workload of that name; ``num_samples`` sizes the training part where it is made, not read.
+    """Return the workload of that name.
 
-    ``data_dir`` is where data sets lie (``seatrial data fetch`` puts them there); None: ``files.default_folder``. The
-    sizes of a workload of files are those in their headers, or the published ones where the files are not there: a
-    controller need not have what its nodes have. ``load`` raises RequestError for files that are not there.
+    The sizes of a workload of files come from their headers, or from the published sizes where the files are missing: a
+    controller need not have the files of its nodes. ``load`` raises RequestError for missing files.
 
-    Raises RequestError for an unknown name, with the nearest one that exists, and for files with wrong headers.
+    Raises RequestError for an unknown name, with the closest known one, and for files with wrong headers.
+
+    Args:
+        name: A key of ``WORKLOADS``, or such as ``synthetic-1x8x8-5``.
+        num_samples: Size of the training part of a synthetic workload.
+        data_dir: Folder with the data sets that ``seatrial data fetch`` has put there; None:
+            ``dataset_files.default_folder``.
     """
-    folder = files.default_folder(os.environ) if data_dir is None else data_dir
+    folder = dataset_files.default_folder(os.environ) if data_dir is None else data_dir
     if name in WORKLOADS:
         return WORKLOADS[name](name, num_samples, folder)
     if _SYNTHETIC.fullmatch(name):
@@ -96,8 +101,8 @@ def _synthetic(name: str, num_samples: int, folder: Path) -> Workload:
     match = _SYNTHETIC.fullmatch(name)
     if match is None:
         raise RequestError(
-            f"workload {name!r}: put channels, height, width and, from 2 to 999, the number of classes in place of the "
-            "letters, such as synthetic-1x8x8-5; without the last there are 10 classes."
+            f"workload {name!r}: replace the letters by channels, height, width and the number of classes (2 to 999), "
+            "such as synthetic-1x8x8-5; without the last number there are 10 classes."
         )
     channels, height, width, num_classes = (int(part) for part in match.groups(default="10"))
     shape = (channels, height, width)
@@ -123,10 +128,10 @@ def _synthetic(name: str, num_samples: int, folder: Path) -> Workload:
 
 
 def _mnist(name: str, num_samples: int, folder: Path) -> Workload:
-    # Of pixels from 0 to 1: what pytorch/examples has for MNIST, and what is in common use for Fashion-MNIST.
+    # For pixels from 0 to 1: the values of pytorch/examples for MNIST, and those in common use for Fashion-MNIST.
     mean, std = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530)}[name]
     shape, num_train, num_test = (1, 28, 28), 60_000, 10_000
-    paths = files.find(name, folder)
+    paths = dataset_files.find(name, folder)
     if paths is not None:
         (num_train, height, width), train_labels, (num_test, *test_size), test_labels = (
             idx.read_sizes(path, num_dimensions) for path, num_dimensions in zip(paths, (3, 1, 3, 1), strict=True)
@@ -140,7 +145,7 @@ def _mnist(name: str, num_samples: int, folder: Path) -> Workload:
         shape = (1, height, width)
 
     def load() -> Data:
-        train_images, train_labels, test_images, test_labels = files.require(name, folder)
+        train_images, train_labels, test_images, test_labels = dataset_files.require(name, folder)
         return Data(
             train_images=idx.read_images(train_images),
             train_labels=idx.read_labels(train_labels, 10),
@@ -156,18 +161,18 @@ def _mnist(name: str, num_samples: int, folder: Path) -> Workload:
         num_test=num_test,
         mean=mean * 255,
         std=std * 255,
-        load=_held_to(name, folder, shape, num_train, num_test, load),
+        load=_with_checked_sizes(name, folder, shape, num_train, num_test, load),
     )
 
 
 def _cifar10(name: str, num_samples: int, folder: Path) -> Workload:
     num_train, num_test = 50_000, 10_000
-    paths = files.find(name, folder)
+    paths = dataset_files.find(name, folder)
     if paths is not None and not _is_published_archive(paths[0]):
         num_train, num_test = cifar.read_sizes(paths[0])
 
     def load() -> Data:
-        (path,) = files.require(name, folder)
+        (path,) = dataset_files.require(name, folder)
         train_images, train_labels, test_images, test_labels = cifar.read_images(path)
         return Data(
             train_images=train_images, train_labels=train_labels, test_images=test_images, test_labels=test_labels
@@ -180,37 +185,39 @@ def _cifar10(name: str, num_samples: int, folder: Path) -> Workload:
         num_train=num_train,
         num_test=num_test,
         # From the usual values of the channels, 0.4914, 0.4822, 0.4465 and 0.2470, 0.2435, 0.2616: the channels differ
-        # by less than a fifth of a deviation, which the first convolution takes in.
+        # by less than a fifth of a standard deviation, which the first convolution can absorb.
         mean=0.4734 * 255,
         std=0.2516 * 255,
-        load=_held_to(name, folder, cifar.SHAPE, num_train, num_test, load),
+        load=_with_checked_sizes(name, folder, cifar.SHAPE, num_train, num_test, load),
     )
 
 
 def _is_published_archive(path: Path) -> bool:
-    """By its size: to count the images in the archive means to unpack all of it, which takes seconds."""
+    """Return whether the archive has the published size. Counting its images would mean unpacking it, which takes
+    seconds."""
     (archive,) = DATASETS["cifar10"].downloads
-    return path.name == archive.name and path.stat().st_size == archive.size_bytes
+    return path.name == archive.name and os.path.isfile(path) and path.stat().st_size == archive.size_bytes
 
 
-def _held_to(
+def _with_checked_sizes(
     name: str, folder: Path, shape: tuple[int, ...], num_train: int, num_test: int, load: Callable[[], Data]
 ) -> Callable[[], Data]:
-    """``load``, and a RequestError where what it gives has not the sizes that the recipe was made for."""
+    """Return ``load`` with a check: RequestError where the tensors do not have the sizes that the recipe was made
+    for."""
 
-    def held() -> Data:
+    def load_checked() -> Data:
         data = load()
         expected = ((num_train, *shape), (num_train,), (num_test, *shape), (num_test,))
         tensors = (data.train_images, data.train_labels, data.test_images, data.test_labels)
-        found = tuple(tuple(tensor.shape) for tensor in tensors)
-        if found != expected:
+        shapes = tuple(tuple(tensor.shape) for tensor in tensors)
+        if shapes != expected:
             raise RequestError(
-                f"the files of {name} in {folder} hold tensors of {found}, and {expected} were expected; they are not "
-                "the published ones, or were changed meanwhile: start again when they are complete."
+                f"the files of {name} in {folder} have tensors of {shapes}, expected {expected}; they are not the "
+                "published files, or changed in the meantime: start again when they are complete."
             )
         return data
 
-    return held
+    return load_checked
 
 
 WORKLOADS: dict[str, Callable[[str, int, Path], Workload]] = {
@@ -220,5 +227,5 @@ WORKLOADS: dict[str, Callable[[str, int, Path], Workload]] = {
     "cifar10": _cifar10,
     "synthetic-CxHxW-K": _synthetic,
 }
-"""Workloads by name; the last stands for any shape and number of classes: ``synthetic-1x8x8-5``, and for 10 classes
-``synthetic-1x8x8`` as well."""
+"""Workloads by name. The last stands for any shape and number of classes, such as ``synthetic-1x8x8-5``;
+``synthetic-1x8x8`` has 10 classes."""

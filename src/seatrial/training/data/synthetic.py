@@ -1,7 +1,7 @@
-"""Labelled images made from a seed: learnable, without files, of any shape and number.
+"""Labeled images made from a seed: they can be learned, need no files, and have any shape and number.
 
-Each class has one random pattern; an image is the pattern of its class under strong noise. Only integer
-random numbers are used: they are the same bits on every processor, so each rank makes the same set for itself.
+Each class has one random pattern; an image is the pattern of its class under strong noise. Only integer random numbers
+are used: their bits are the same on every processor, so each rank makes the same set.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["make_images"]
 
 _PATTERN_SEED = 20_261
 _PATTERN_HEIGHT = 22
-"""How far a pattern moves a pixel from the middle grey, to either side."""
+"""Distance of a pattern's pixels from the middle gray, up or down."""
 _NOISE_HEIGHT = 31
-"""Each of the four uniform terms of the noise reaches this far to either side: a standard deviation of about 36."""
+"""Largest value of each of the four uniform terms of the noise, up or down: together a standard deviation of about
+36."""
 
 
 def make_images(shape: tuple[int, int, int], num_samples: int, *, seed: int, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Images, uint8 of shape (num_samples, channels, height, width), and labels, int64.
+    """Return images, uint8 (num_samples, C, H, W), and labels, int64 (num_samples,); ``shape`` is (C, H, W).
 
-    The patterns belong to the shape and the number of classes; ``seed`` only decides which samples are drawn, so sets
-    with different seeds (one to train, one to test) show the same classes.
+    The patterns belong to the shape and the number of classes. ``seed`` decides only which samples are drawn, so sets
+    with different seeds (training and test) show the same classes.
     """
     import torch
 

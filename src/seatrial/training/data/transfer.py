@@ -1,9 +1,10 @@
-"""One request for one file: over HTTP or HTTPS, resumed where a part is there, bounded in size and time."""
+"""One request for one file: over HTTP or HTTPS, resumed from a part, bounded in size and time."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import re
 import socket
 import threading
@@ -16,38 +17,45 @@ from pathlib import Path
 from typing import IO, Any, cast
 from urllib.parse import urlsplit
 
-__all__ = ["BrokenTransferError", "RefusedTransferError", "transfer"]
+from seatrial.files import open_to_append, open_to_overwrite
 
 _CHUNK_BYTES = 2**18
 _RETRIED_CODES = (408, 425, 429)
-"""Of the 4xx, those that ask for patience; with all 5xx."""
+"""4xx codes that may succeed later, as do all 5xx."""
 
 
 class BrokenTransferError(Exception):
-    """What may be over at the next try: no answer, a connection that broke, a server that is overloaded."""
+    """A failure that may be gone at the next try: no answer, a broken connection, an overloaded server."""
 
 
 class RefusedTransferError(Exception):
-    """What trying again will not change: this mirror has not the file that is expected."""
+    """A failure that will not change: this mirror does not have the expected file."""
 
 
 def transfer(
     url: str, part: Path, size_bytes: int, *, idle_s: float, ends_at: float, on_bytes: Callable[[int], None]
 ) -> None:
-    """Bring ``part`` to ``size_bytes`` bytes: what it holds stays if the server can go on from there.
+    """Download ``url`` until ``part`` has ``size_bytes`` bytes, continuing from its present content if the server can.
 
-    ``idle_s`` bounds the wait for an answer and for each next byte; ``ends_at`` (``time.monotonic()``) bounds all.
-    ``on_bytes`` is told how many bytes are there. What was received stays in ``part``. Raises BrokenTransferError or
-    RefusedTransferError, and OSError for what ``part`` cannot take.
+    Received bytes stay in ``part``. Raises BrokenTransferError or RefusedTransferError, and OSError when ``part``
+    cannot be written.
+
+    Args:
+        url: Address of the file.
+        part: File to fill.
+        size_bytes: Size of the complete file.
+        idle_s: Seconds to wait for an answer and for each next byte.
+        ends_at: Moment of ``time.monotonic()`` at which the transfer is given up.
+        on_bytes: Called with the number of bytes in ``part``.
     """
     start = part.stat().st_size if part.exists() else 0
     if start >= size_bytes:
         start = 0
     with _answer(url, start, idle_s, ends_at) as answer:
-        if answer.status == 200:  # also of a server that knows no ranges
+        if answer.status == 200:  # also from a server that does not support ranges
             start = 0
-        _see_that_it_fits(answer, start, size_bytes)
-        with part.open("ab" if start else "wb") as file:
+        _check_headers(answer, start, size_bytes)
+        with io.BufferedWriter(open_to_append(part) if start else open_to_overwrite(part)) as file:
             on_bytes(start)
             while chunk := _next_bytes(answer, idle_s):
                 start += len(chunk)
@@ -57,19 +65,19 @@ def transfer(
                 file.write(chunk)
                 on_bytes(start)
                 if time.monotonic() > ends_at:
-                    raise BrokenTransferError("the time that a fetch may take is over")
+                    raise BrokenTransferError("the time limit of the download is over")
     if start < size_bytes:
         raise BrokenTransferError(f"the connection ended at byte {start} of {size_bytes}")
 
 
 @contextlib.contextmanager
 def _answer(url: str, start: int, idle_s: float, ends_at: float) -> Iterator[http.client.HTTPResponse]:
-    """The answer to one request, with headers read. Redirects are followed as far as they are no step down."""
+    """Yield the response to one request, with headers read. Redirects are followed unless they leave HTTPS."""
     request = urllib.request.Request(url, headers={"User-Agent": "seatrial", "Accept-Encoding": "identity"})
     if start:
         request.add_header("Range", f"bytes={start}-")
     opened: list[http.client.HTTPConnection] = []
-    # A socket's timeout is for each byte: a server that sends its headers one by one would be waited for for ever.
+    # A socket timeout is per byte: with it alone, a server that sends its headers byte by byte could hold us forever.
     patience_s = min(2 * idle_s, max(0.1, ends_at - time.monotonic()))
     slow = f"gave no complete answer within {patience_s:g} s"
     given_up = threading.Event()
@@ -80,30 +88,34 @@ def _answer(url: str, start: int, idle_s: float, ends_at: float) -> Iterator[htt
         answer = cast(http.client.HTTPResponse, _opener(opened).open(request, timeout=idle_s))
     except urllib.error.HTTPError as error:
         with error:
-            raise _code(error.code, error.reason) from None
+            raise _http_error(error.code, error.reason) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        # ValueError: what a header says cannot be understood.
+        # ValueError: a header is malformed.
         if given_up.is_set():
             raise BrokenTransferError(slow) from None
-        raise BrokenTransferError(_why(error, idle_s)) from None
+        raise BrokenTransferError(_reason(error, idle_s)) from None
     finally:
         timer.cancel()
         timer.join()
     with answer:
-        # Headers that were cut off by us pass for complete ones.
+        # http.client accepts headers that our timer cut off.
         if given_up.is_set():
             raise BrokenTransferError(slow)
         yield answer
 
 
-def _see_that_it_fits(answer: http.client.HTTPResponse, start: int, size_bytes: int) -> None:
-    """Raises RefusedTransferError where headers promise anything but the bytes from ``start`` to the end."""
+def _check_headers(answer: http.client.HTTPResponse, start: int, size_bytes: int) -> None:
+    """Raise RefusedTransferError where the headers offer anything but the bytes from ``start`` to the end."""
     if answer.status == 206:
-        given = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", answer.headers.get("Content-Range", ""))
+        content_range = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", answer.headers.get("Content-Range", ""))
         expected = (str(start), str(size_bytes - 1))
-        if given is None or given.groups()[:2] != expected or given[3] not in (str(size_bytes), "*"):
-            told = answer.headers.get("Content-Range", "nothing")
-            raise RefusedTransferError(f"was asked for bytes {start} to {size_bytes - 1} and offers {_plain(told)}")
+        if (
+            content_range is None
+            or content_range.groups()[:2] != expected
+            or content_range[3] not in (str(size_bytes), "*")
+        ):
+            offered = answer.headers.get("Content-Range", "nothing")
+            raise RefusedTransferError(f"was asked for bytes {start} to {size_bytes - 1} and offers {_plain(offered)}")
     elif answer.status != 200:
         raise RefusedTransferError(f"answers with HTTP {answer.status}")
     length = answer.headers.get("Content-Length")
@@ -112,19 +124,19 @@ def _see_that_it_fits(answer: http.client.HTTPResponse, start: int, size_bytes: 
 
 
 def _next_bytes(answer: http.client.HTTPResponse, idle_s: float) -> bytes:
-    """What is there next, without waiting until a chunk is full; nothing at the end."""
+    """Return the next bytes, without waiting for a full chunk; empty at the end."""
     try:
         return answer.read1(_CHUNK_BYTES)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise BrokenTransferError(_why(error, idle_s)) from None
+        raise BrokenTransferError(_reason(error, idle_s)) from None
 
 
-def _code(code: int, reason: object) -> Exception:
-    told = f"answers with HTTP {code} {_plain(reason)}".rstrip()
-    return BrokenTransferError(told) if code >= 500 or code in _RETRIED_CODES else RefusedTransferError(told)
+def _http_error(code: int, reason: object) -> Exception:
+    failure = f"answers with HTTP {code} {_plain(reason)}".rstrip()
+    return BrokenTransferError(failure) if code >= 500 or code in _RETRIED_CODES else RefusedTransferError(failure)
 
 
-def _why(error: Exception, idle_s: float) -> str:
+def _reason(error: Exception, idle_s: float) -> str:
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, TimeoutError):
         return f"sent nothing for {idle_s:g} s"
@@ -134,7 +146,7 @@ def _why(error: Exception, idle_s: float) -> str:
 
 
 def _plain(text: object) -> str:
-    """What others sent, fit for a terminal."""
+    """Return text from a server, made safe for a terminal."""
     return ascii(str(text))[1:-1][:200]
 
 
@@ -147,7 +159,8 @@ def _break(opened: list[http.client.HTTPConnection], given_up: threading.Event) 
 
 
 def _opener(opened: list[http.client.HTTPConnection]) -> urllib.request.OpenerDirector:
-    """HTTP and HTTPS, with proxies from the environment, and nothing else: urllib's own would open files and FTP."""
+    """Return an opener for HTTP and HTTPS, with proxies from the environment; urllib's default would also open files
+    and FTP."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
@@ -173,10 +186,10 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, cast(Any, headers), newurl)
 
 
-def _noted(
+def _recording(
     connect: Callable[..., http.client.HTTPConnection], opened: list[http.client.HTTPConnection]
 ) -> Callable[..., Any]:
-    """Makes connections as ``connect`` does, and keeps them in ``opened``."""
+    """Return a factory of connections that also appends them to ``opened``."""
 
     def make(*args: Any, **options: Any) -> http.client.HTTPConnection:
         connection = connect(*args, **options)
@@ -192,7 +205,7 @@ class _Http(urllib.request.HTTPHandler):
         self._opened = opened
 
     def do_open(self, http_class: Any, req: urllib.request.Request, **options: Any) -> http.client.HTTPResponse:
-        return super().do_open(_noted(http_class, self._opened), req, **options)
+        return super().do_open(_recording(http_class, self._opened), req, **options)
 
 
 class _Https(urllib.request.HTTPSHandler):
@@ -201,4 +214,4 @@ class _Https(urllib.request.HTTPSHandler):
         self._opened = opened
 
     def do_open(self, http_class: Any, req: urllib.request.Request, **options: Any) -> http.client.HTTPResponse:
-        return super().do_open(_noted(http_class, self._opened), req, **options)
+        return super().do_open(_recording(http_class, self._opened), req, **options)

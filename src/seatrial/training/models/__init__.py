@@ -1,4 +1,4 @@
-"""Which models can be trained, by name: one file a model. torch is imported when a model is built."""
+"""The models, by name: one file per model. torch is imported when a model is built."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from seatrial.errors import RequestError
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["MODELS", "build_model", "find_model"]
 
 MODELS: dict[str, tuple[str, str]] = {
     "toy": ("toy", "Toy"),
@@ -19,11 +18,12 @@ MODELS: dict[str, tuple[str, str]] = {
     "convnet": ("convnet", "ConvNet"),
     "resnet18": ("resnet18", "ResNet18"),
 }
-"""Name -> file here, and class in it, which is made from (channels, height, width) and the number of classes."""
+"""Name -> file here, and the class in it; its arguments are (channels, height, width) and the number of classes."""
 
 
 def find_model(name: str) -> tuple[str, str]:
-    """The entry of ``MODELS``. Raises RequestError for an unknown name, with the nearest one that exists."""
+    """Return the entry of ``MODELS``. Raises RequestError for an unknown name; the message suggests the closest known
+    one."""
     if name in MODELS:
         return MODELS[name]
     nearest = get_close_matches(name, MODELS, n=1, cutoff=0.0)[0]
@@ -31,14 +31,16 @@ def find_model(name: str) -> tuple[str, str]:
 
 
 def build_model(name: str, shape: tuple[int, int, int], num_classes: int, seed: int) -> nn.Module:
-    """The model of that name on the CPU, float32. The seed alone decides the parameters: the same bits on all ranks.
+    """Return the model of that name on the CPU, float32. The seed alone decides the parameters: the same bits on all
+    ranks.
 
-    They are drawn on the CPU, whose generator gives the same numbers everywhere; torch's own state is left as it was.
+    They are drawn on the CPU, whose generator gives the same numbers everywhere. Torch's own generator state is left
+    unchanged. ``shape`` is (C, H, W).
     """
     import torch
 
-    file, kind = find_model(name)
+    file, class_name = find_model(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: nn.Module = getattr(importlib.import_module(f"{__name__}.{file}"), kind)(shape, num_classes)
+        model: nn.Module = getattr(importlib.import_module(f"{__name__}.{file}"), class_name)(shape, num_classes)
     return model

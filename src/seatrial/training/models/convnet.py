@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-__all__ = ["ConvNet"]
-
 
 class ConvNet(nn.Module):
     """Three 3 x 3 convolutions, two of which halve the image, and one linear layer.
 
-    About 30,000 parameters for 8 x 8 images. No normalisation and no dropout: each gradient is a sum over samples, so
+    About 30,000 parameters for 8 x 8 images. Without normalization and dropout each gradient is a sum over samples, so
     any number of ranks computes the same step.
     """
 
@@ -29,10 +27,10 @@ class ConvNet(nn.Module):
         self.classifier = nn.Linear(64 * -(-height // 4) * -(-width // 4), num_classes)
 
     def blocks(self) -> list[nn.Module]:
-        """What forward does, in order: where a pipeline may cut."""
+        """Return the modules in the order of forward; a pipeline may cut between them."""
         return [*self.features, self.classifier]
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores, without softmax."""
+        """Return class scores, shape (N, classes), without softmax, for images of shape (N, C, H, W)."""
         scores: Tensor = self.classifier(self.features(images))
         return scores

@@ -6,13 +6,11 @@ import math
 
 from torch import Tensor, nn
 
-__all__ = ["Mlp"]
-
 
 class Mlp(nn.Module):
     """The flattened image, 128 units, the classes: 784-128-10 and 101,770 parameters for images of 28 x 28.
 
-    Initial values as torch.nn.Linear draws them: uniform within 1 / sqrt(inputs).
+    Initial values as in torch.nn.Linear: uniform within 1 / sqrt(inputs).
     """
 
     def __init__(self, shape: tuple[int, int, int], num_classes: int) -> None:
@@ -23,14 +21,14 @@ class Mlp(nn.Module):
         self.classifier = nn.Linear(128, num_classes)
 
     def blocks(self) -> list[nn.Module]:
-        """What forward does, in order: where a pipeline may cut."""
+        """Return the modules in the order of forward; a pipeline may cut between them."""
         return [self.flatten, self.hidden, self.relu, self.classifier]
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores, without softmax."""
+        """Return class scores, shape (N, classes), without softmax, for images of shape (N, C, H, W)."""
         scores: Tensor = self.classifier(self.relu(self.hidden(self.flatten(images))))
         return scores
 
     def tensor_plan(self) -> dict[str, str]:
-        """For tensor parallelism."""
+        """Return the plan for tensor parallelism; see ``strategies.tensor.Cuttable``."""
         return {"hidden": "columns", "classifier": "rows"}

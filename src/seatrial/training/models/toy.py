@@ -1,4 +1,4 @@
-"""The smallest net that can be trained: for trying things out."""
+"""The smallest model that can be trained: for trying things out."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import math
 
 from torch import Tensor, nn
 
-__all__ = ["Toy"]
-
 
 class Toy(nn.Module):
-    """Two linear layers, 10 units between them, on the flattened image: the toy model of the DDP tutorials.
+    """Two linear layers with 10 units between them, on the flattened image: the toy model of PyTorch's DDP tutorials.
 
-    On ``synthetic-10x1x1-5`` 10-10-5 units and 165 parameters. Initial values as torch.nn.Linear draws them: uniform
+    On ``synthetic-10x1x1-5`` it has 10-10-5 units and 165 parameters. Initial values as in torch.nn.Linear: uniform
     within 1 / sqrt(inputs).
     """
 
@@ -24,14 +22,14 @@ class Toy(nn.Module):
         self.net2 = nn.Linear(10, num_classes)
 
     def blocks(self) -> list[nn.Module]:
-        """What forward does, in order: where a pipeline may cut."""
+        """Return the modules in the order of forward; a pipeline may cut between them."""
         return [self.flatten, self.net1, self.relu, self.net2]
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores, without softmax."""
+        """Return class scores, shape (N, classes), without softmax, for images of shape (N, C, H, W)."""
         scores: Tensor = self.net2(self.relu(self.net1(self.flatten(images))))
         return scores
 
     def tensor_plan(self) -> dict[str, str]:
-        """For tensor parallelism."""
+        """Return the plan for tensor parallelism; see ``strategies.tensor.Cuttable``."""
         return {"net1": "columns", "net2": "rows"}

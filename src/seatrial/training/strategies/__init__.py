@@ -1,17 +1,7 @@
-"""How ranks share the work of a step, by name: one file a strategy. No torch is imported before one is asked for."""
+"""How ranks can share the work of a step: the names of the strategies. Importing this loads no torch.
 
-from __future__ import annotations
-
-import importlib
-from difflib import get_close_matches
-from typing import TYPE_CHECKING
-
-from seatrial.errors import RequestError
-
-if TYPE_CHECKING:
-    from seatrial.training.strategies.base import Build
-
-__all__ = ["STRATEGIES", "find_strategy"]
+Read ``strategy.py`` next: the interface of a strategy, and ``find_strategy``. Each strategy is one file.
+"""
 
 STRATEGIES: dict[str, str] = {
     "ddp": "DistributedDataParallel: each rank holds the whole model, gradients are averaged",
@@ -20,16 +10,4 @@ STRATEGIES: dict[str, str] = {
     "pipeline": "the model is cut into stages over two or more ranks, with DistributedDataParallel over the rest",
     "tensor": "layers are cut over two or more ranks, with fully_shard over the rest",
 }
-"""Name -> what it does. ``strategies/<name>.py`` has a function ``build`` as in ``strategies/base.py``."""
-
-
-def find_strategy(name: str) -> Build:
-    """The function ``build`` of the strategy of that name.
-
-    Raises RequestError for an unknown name, with the nearest one that exists.
-    """
-    if name not in STRATEGIES:
-        nearest = get_close_matches(name, STRATEGIES, n=1, cutoff=0.0)[0]
-        raise RequestError(f"unknown strategy {name!r}; did you mean {nearest!r}? Known: {', '.join(STRATEGIES)}.")
-    build: Build = importlib.import_module(f"{__name__}.{name}").build
-    return build
+"""Name -> short description. ``strategies/<name>.py`` has the function ``build``; see ``strategy.Build``."""

@@ -1,4 +1,4 @@
-"""DistributedDataParallel: each rank holds the whole model and computes on its own share of the batch."""
+"""DistributedDataParallel: each rank has the whole model and computes its own share of the batch."""
 
 from __future__ import annotations
 
@@ -13,26 +13,24 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from seatrial.errors import RequestError
-from seatrial.training.clock import StepClock, note_ready
 from seatrial.training.digest import digest
 from seatrial.training.recipe import Recipe
-from seatrial.training.strategies.base import OptimizerState, load_optimizer_state, optimizer_state
-
-__all__ = ["Replica", "build", "wrap"]
+from seatrial.training.step_clock import StepClock, note_ready
+from seatrial.training.strategies.strategy import OptimizerState, load_optimizer_state, optimizer_state
 
 
 def build(
     model: nn.Module, recipe: Recipe, *, device: torch.device, group: dist.ProcessGroup, clock: StepClock
 ) -> Replica:
-    """Wrap the model, then compile the wrapper: so the graph is cut where buckets end, and communication overlaps."""
+    """Wrap the model, then compile the wrapper: the graph is then cut where buckets end, and communication overlaps."""
     wrapped = wrap(model, device, group, clock)
     return Replica(model, _compiled(wrapped) if recipe.compile else wrapped, group)
 
 
 def wrap(model: nn.Module, device: torch.device, group: dist.ProcessGroup, clock: StepClock) -> DistributedDataParallel:
-    """The model in DDP, which tells the clock when the rank's own gradients are ready."""
-    # torch 2.13 renamed broadcast_buffers and warns of the old name. Off: rank 0's statistics are not copied to all
-    # before each forward; the trainer averages those of all ranks when they are needed.
+    """Return the model in DDP; it marks ``ready`` on the clock when this rank's gradients are ready."""
+    # torch 2.13 renamed broadcast_buffers and warns about the old name. Off: the statistics of rank 0 are not copied to
+    # all ranks before each forward; the trainer averages those of all ranks when they are needed.
     known = inspect.signature(DistributedDataParallel.__init__).parameters
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     options: dict[str, Any] = {buffers: False}
@@ -50,12 +48,12 @@ def wrap(model: nn.Module, device: torch.device, group: dist.ProcessGroup, clock
 def _compiled(wrapped: nn.Module) -> Any:
     try:
         return torch.compile(wrapped)
-    except RuntimeError as error:  # a Python that is newer than this torch knows
+    except RuntimeError as error:  # this torch does not support such a new Python
         raise RequestError(f"torch {torch.__version__} cannot compile here ({error}); leave compile off.") from error
 
 
 class Replica:
-    """The strategy, also of others that keep the whole model on each rank; methods as in ``base.Strategy``."""
+    """A strategy that keeps the whole model on each rank; its methods are those of ``strategy.Strategy``."""
 
     def __init__(self, model: nn.Module, wrapped: Any, group: dist.ProcessGroup) -> None:
         self.model = model
@@ -64,7 +62,7 @@ class Replica:
         self._loss: tuple[Tensor, float] | None = None
 
     def forward(self, images: Tensor, labels: Tensor, scale: float) -> Tensor:
-        # A sum and not a mean: shares may differ in size. DDP takes the mean over ranks of what each puts in.
+        # A sum and not a mean: shares may differ in size. DDP averages over ranks what each contributes.
         loss_sum = cross_entropy(self._wrapped(images).float(), labels, reduction="sum")
         self._loss = (loss_sum, scale)
         return loss_sum.detach()
@@ -77,7 +75,7 @@ class Replica:
         self._loss = None
 
     def scores(self, images: Tensor) -> Tensor | None:
-        # The model itself: what the wrapper adds is for gradients.
+        # Without the wrapper, which only adds gradient reduction.
         scores: Tensor = self.model(images)
         return scores
 

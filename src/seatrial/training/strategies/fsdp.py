@@ -1,4 +1,5 @@
-"""fully_shard: parameters, gradients and optimizer state are spread over ranks, and gathered where they are used."""
+"""fully_shard: parameters, gradients and optimizer state are spread over the ranks, and gathered where they are
+used."""
 
 from __future__ import annotations
 
@@ -13,19 +14,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.functional import cross_entropy
 
 from seatrial.errors import RequestError
-from seatrial.training.clock import StepClock
 from seatrial.training.digest import digest_state
 from seatrial.training.recipe import Recipe
-from seatrial.training.strategies.base import OptimizerState
-from seatrial.training.strategies.parts import (
-    Part,
-    load_parts,
-    sharded_parts,
-    whole_optimizer_state,
-    whole_state,
-)
-
-__all__ = ["Sharded", "build", "find_fully_shard"]
+from seatrial.training.step_clock import StepClock
+from seatrial.training.strategies.parts import Part, load_parts, sharded_parts, whole_optimizer_state, whole_state
+from seatrial.training.strategies.strategy import OptimizerState
 
 
 def build(
@@ -47,10 +40,10 @@ def build(
 
 
 def find_fully_shard(recipe: Recipe, device: torch.device) -> Callable[..., Any]:
-    """The function ``fully_shard`` of this torch. Raises RequestError for what it cannot shard."""
+    """Return the function ``fully_shard`` of this torch. Raises RequestError for a recipe that it cannot shard."""
     name = recipe.strategy
     if recipe.channels_last:
-        raise RequestError(f"strategy {name}: parameters in channels_last cannot be sharded; leave it off.")
+        raise RequestError(f"strategy {name}: parameters in channels_last cannot be sharded; leave channels_last off.")
     if recipe.compile:
         raise RequestError(f"strategy {name}: torch.compile was not verified with it; leave it off, or use ddp.")
     try:
@@ -58,16 +51,17 @@ def find_fully_shard(recipe: Recipe, device: torch.device) -> Callable[..., Any]
     except ImportError:  # torch 2.4 and 2.5
         if device.type == "cpu":
             raise RequestError(
-                f"strategy {name} on CPUs does not work with torch {torch.__version__}, and was verified with 2.13; "
+                f"strategy {name} on CPUs does not work with torch {torch.__version__}; it was verified with 2.13; "
                 "use ddp, or a newer torch."
             ) from None
         from torch.distributed._composable.fsdp import fully_shard
-    found: Callable[..., Any] = fully_shard
-    return found
+    function: Callable[..., Any] = fully_shard
+    return function
 
 
 class Sharded:
-    """A strategy; see ``base.Strategy``. Communication is part of forward and backward here, and timed with them."""
+    """A strategy; its methods are those of ``strategy.Strategy``. Communication is part of forward and backward and
+    timed with them."""
 
     def __init__(
         self,
@@ -100,9 +94,9 @@ class Sharded:
         self._clock.mark("ready")
 
     def scores(self, images: Tensor) -> Tensor | None:
-        # In inference mode torch would choose another way to multiply what is cut, with more communication.
+        # In inference mode torch would multiply the cut tensors in another way, with more communication.
         with torch.inference_mode(False), torch.no_grad():
-            scores: Tensor = self.model(images).clone()  # waits, where the scores are still on their way
+            scores: Tensor = self.model(images).clone()  # the copy waits for scores that are still being communicated
         return scores if self._counts else None
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:

@@ -1,4 +1,5 @@
-"""Pipeline: the model is cut into stages on neighbouring ranks (1F1B), with DistributedDataParallel over pipelines."""
+"""Pipeline parallelism: the model is cut into stages on neighboring ranks (1F1B), with DistributedDataParallel over the
+pipelines."""
 
 from __future__ import annotations
 
@@ -17,17 +18,15 @@ from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from seatrial.errors import RequestError
-from seatrial.training.clock import StepClock
 from seatrial.training.digest import digest_state
 from seatrial.training.recipe import Recipe
-from seatrial.training.strategies.base import OptimizerState
+from seatrial.training.step_clock import StepClock
 from seatrial.training.strategies.ddp import wrap
 from seatrial.training.strategies.parts import Part, load_parts, whole_optimizer_state, whole_state
-
-__all__ = ["Staged", "build"]
+from seatrial.training.strategies.strategy import OptimizerState
 
 _PADDING = -100
-"""The label of samples that fill up a microbatch; they count for nothing."""
+"""The label of samples that fill up a microbatch; the loss ignores them."""
 
 
 @runtime_checkable
@@ -35,15 +34,15 @@ class Staged(Protocol):
     """A model that can be cut into stages."""
 
     def blocks(self) -> list[nn.Module]:
-        """Its modules, in order: its forward is each of them after the other, and all parameters are in them."""
+        """Return its modules in order: forward calls one after the other, and together they have all parameters."""
 
 
 def build(
     model: nn.Module, recipe: Recipe, *, device: torch.device, group: dist.ProcessGroup, clock: StepClock
 ) -> _Pipelined:
-    """Cut the model, over a mesh of (dp, pp) in which ranks of one pipeline are neighbours.
+    """Cut the model, over a mesh of (dp, pp) in which the ranks of one pipeline are neighbors.
 
-    The stages hold equal numbers of blocks, as near as can be.
+    The stages get equal numbers of blocks with parameters, or as near as possible.
     """
     num_stages = recipe.model_parallel_size
     blocks = _check(model, recipe, group.size(), device)
@@ -53,32 +52,34 @@ def build(
 
 
 def _check(model: nn.Module, recipe: Recipe, world_size: int, device: torch.device) -> list[list[nn.Module]]:
-    """The blocks of the model, each with parameters. RequestError for what a pipeline cannot do."""
+    """Return the blocks of the model, each with parameters. Raises RequestError for what a pipeline cannot do."""
     name, num_stages, num_microbatches = recipe.model, recipe.model_parallel_size, recipe.num_microbatches
     if not isinstance(model, Staged):
-        raise RequestError(f"strategy pipeline: model {name} does not say how it is cut into stages; use ddp or fsdp.")
+        raise RequestError(
+            f"strategy pipeline: model {name} does not define how it is cut into stages; use ddp or fsdp."
+        )
     if any(isinstance(module, _BatchNorm) for module in model.modules()):
         raise RequestError(
-            f"strategy pipeline: model {name} has BatchNorm, which would see a microbatch in place of the batch; use "
-            "ddp or fsdp."
+            f"strategy pipeline: model {name} has BatchNorm, which would normalize by a microbatch instead of the "
+            "batch; use ddp or fsdp."
         )
     for setting in ("compile", "channels_last"):
         if getattr(recipe, setting):
             raise RequestError(f"strategy pipeline: {setting} was not verified with it; leave it off, or use ddp.")
     if device.type == "cpu" and not hasattr(schedules, "_wait_batch_p2p"):
-        # There it waits for the last one of the messages of a step; over NCCL they are one.
+        # Before, it waited only for the last message of a step; over NCCL all messages of a step are one.
         raise RequestError(
-            f"strategy pipeline on CPUs does not work with torch {torch.__version__}, and was verified with 2.13; use "
-            "ddp, or a newer torch."
+            f"strategy pipeline on CPUs does not work with torch {torch.__version__}; it was verified with 2.13; "
+            "use ddp, or a newer torch."
         )
     if world_size % num_stages or world_size < num_stages:
         raise RequestError(
             f"strategy pipeline: {world_size} ranks cannot be divided into pipelines of {num_stages} stages "
             "(model_parallel_size); change one of the two."
         )
-    told = [parameter for block in model.blocks() for parameter in block.parameters()]
-    if {id(parameter) for parameter in told} != {id(parameter) for parameter in model.parameters()}:
-        raise ValueError(f"the blocks of model {name} do not hold all of its parameters")
+    in_blocks = [parameter for block in model.blocks() for parameter in block.parameters()]
+    if {id(parameter) for parameter in in_blocks} != {id(parameter) for parameter in model.parameters()}:
+        raise ValueError(f"the blocks of model {name} do not contain all of its parameters")
     units: list[list[nn.Module]] = [[]]
     for block in model.blocks():
         if _has_parameters(block) and any(map(_has_parameters, units[-1])):
@@ -87,18 +88,18 @@ def _check(model: nn.Module, recipe: Recipe, world_size: int, device: torch.devi
     if len(units) < num_stages:
         raise RequestError(
             f"strategy pipeline: model {name} has {len(units)} blocks with parameters, too few for {num_stages} stages "
-            "(model_parallel_size); ask for fewer."
+            "(model_parallel_size); use fewer stages."
         )
     if num_microbatches < num_stages:
         raise RequestError(
             f"strategy pipeline: {num_microbatches} microbatches (num_microbatches) do not fill {num_stages} stages "
-            "(model_parallel_size); ask for as many at least."
+            "(model_parallel_size); use at least as many microbatches as stages."
         )
     share = recipe.global_batch_size // (world_size // num_stages)
     if share < num_microbatches:
         raise RequestError(
             f"strategy pipeline: a global batch of {recipe.global_batch_size} gives a pipeline {share} samples, fewer "
-            f"than its {num_microbatches} microbatches (num_microbatches); make it larger."
+            f"than its {num_microbatches} microbatches (num_microbatches); use a larger batch."
         )
     return units
 
@@ -113,7 +114,10 @@ def _has_parameters(module: nn.Module) -> bool:
 
 
 class _Stage(nn.Sequential):
-    """What it passes on is float32 also under autocast, so that the next stage need not be told."""
+    """One stage: some of the model's blocks, one after the other.
+
+    Its output is float32 also under autocast, so the next stage needs no information about its type.
+    """
 
     def forward(self, values: Tensor) -> Tensor:
         passed: Tensor = super().forward(values)  # type: ignore[no-untyped-call]
@@ -121,7 +125,10 @@ class _Stage(nn.Sequential):
 
 
 class _Pipelined:
-    """A strategy; see ``base.Strategy``. What a stage waits for its neighbours is timed as forward and backward."""
+    """One stage of one pipeline; its methods are those of ``strategy.Strategy``.
+
+    Time that a stage waits for its neighbors counts as forward and backward.
+    """
 
     def __init__(
         self,
@@ -141,7 +148,7 @@ class _Pipelined:
         self._num_microbatches = recipe.num_microbatches
         share = -(-recipe.global_batch_size // self.data_size)
         self._microbatch_size = -(-share // self._num_microbatches)
-        # Without memory: for the shapes of what is passed on, which depend on those of the images.
+        # Copies without memory, to compute the shapes of activations, which depend on the shape of the images.
         self._stages_without_values = copy.deepcopy(stages).to("meta")
 
         names = {id(value): name for name, value in model.state_dict(keep_vars=True).items()}
@@ -152,23 +159,23 @@ class _Pipelined:
                 dtype=value.dtype,
                 positions=torch.arange(value.numel()) if name in self._own else None,
                 group=self._group,
-                tells_scalars=name in self._own,
+                sends_scalars=name in self._own,
             )
             for name, value in model.state_dict().items()
         }
 
-        # Never static_graph: with a pipeline it ends in wrong parameters, without a word.
+        # Never static_graph: with a pipeline it silently gives wrong parameters.
         self._wrapped = wrap(self.model, device, mesh.get_group("dp"), clock)
         self._schedule: Schedule1F1B | None = None
         self._loss_sum = torch.zeros((), device=device)
         self._scale = 1.0
 
     def _open(self, image_shape: torch.Size) -> Schedule1F1B:
-        """The schedule, made for images of that shape. It is asked for one shape of microbatches only."""
+        """Return the schedule, made at the first call for microbatches of images of that shape, (C, H, W)."""
         if self._schedule is not None:
             return self._schedule
         passed = self._passed(self._microbatch_size, image_shape)
-        # With both shapes given the stages need not ask each other; torch would send pickled objects to do so.
+        # With both shapes given the stages need not exchange them; torch would send pickled objects to do so.
         stage = PipelineStage(
             self._wrapped,
             self._index,
@@ -179,13 +186,13 @@ class _Pipelined:
             group=self._group,
         )
         known = inspect.signature(Schedule1F1B.__init__).parameters
-        # torch 2.4 does not scale at all; later it divides by the number of microbatches unless told not to.
+        # torch 2.4 does not scale at all; later versions divide by the number of microbatches by default.
         scaling: dict[str, Any] = {"scale_grads": False} if "scale_grads" in known else {}
         self._schedule = Schedule1F1B(stage, self._num_microbatches, loss_fn=self._scaled_loss, **scaling)
         return self._schedule
 
     def _passed(self, num_samples: int, image_shape: torch.Size) -> list[Tensor]:
-        """What goes into each stage, and what comes out of the last: tensors without memory."""
+        """Return the input of each stage and the output of the last, as tensors without memory."""
         passed = [torch.empty(num_samples, *image_shape, device="meta")]
         with torch.no_grad():
             for stage in self._stages_without_values:
@@ -193,7 +200,7 @@ class _Pipelined:
         return passed
 
     def forward(self, images: Tensor, labels: Tensor, scale: float) -> Tensor:
-        # Microbatches of one size at all steps, so that what is received is of one shape.
+        # All microbatches of all steps have one size, so that all received tensors have one shape.
         missing = self._num_microbatches * self._microbatch_size - len(labels)
         self._loss_sum, self._scale = torch.zeros((), device=self._device), scale
         schedule = self._open(images.shape[1:])
@@ -211,7 +218,7 @@ class _Pipelined:
         return loss_sum * self._scale
 
     def backward(self) -> None:
-        """It was done with forward: that is what 1F1B means."""
+        """Do nothing: with 1F1B, forward has done it."""
 
     def scores(self, images: Tensor) -> Tensor | None:
         passed = self._passed(len(images), images.shape[1:])

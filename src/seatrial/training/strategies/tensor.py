@@ -1,4 +1,4 @@
-"""Tensor parallelism: layers are cut over neighbouring ranks, and what is cut is sharded over the others."""
+"""Tensor parallelism: layers are cut over neighboring ranks, and their parts are sharded over the others."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from seatrial.errors import RequestError
-from seatrial.training.clock import StepClock
 from seatrial.training.recipe import Recipe
+from seatrial.training.step_clock import StepClock
 from seatrial.training.strategies.fsdp import Sharded, find_fully_shard
 from seatrial.training.strategies.parts import sharded_parts
-
-__all__ = ["Cuttable", "build"]
 
 
 @runtime_checkable
@@ -25,17 +23,17 @@ class Cuttable(Protocol):
     """A model whose linear layers can be cut."""
 
     def tensor_plan(self) -> dict[str, str]:
-        """Name of each layer with parameters -> ``columns``: its outputs are cut, or ``rows``: its inputs are.
+        """Return layer name -> ``columns`` (its outputs are cut) or ``rows`` (its inputs are cut), for each layer with
+        parameters.
 
-        After a layer that is cut by columns comes one that is cut by rows, with nothing between them but what works on
-        each number by itself.
+        After a layer cut by columns comes one cut by rows, with only elementwise functions between them.
         """
 
 
 def build(
     model: nn.Module, recipe: Recipe, *, device: torch.device, group: dist.ProcessGroup, clock: StepClock
 ) -> Sharded:
-    """Cut the layers as the model says, over a mesh of (dp, tp) in which ranks of one tp are neighbours."""
+    """Cut the layers by the model's plan, over a mesh of (dp, tp) in which the ranks of one tp group are neighbors."""
     fully_shard = find_fully_shard(recipe, device)
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -43,7 +41,7 @@ def build(
     plan = _plan(model, recipe, group.size())
     mesh = init_device_mesh(device.type, (group.size() // size, size), mesh_dim_names=("dp", "tp"))
     styles = {"columns": ColwiseParallel, "rows": RowwiseParallel}
-    # It warns of changes in place to what a layer returns; there are none in these models.
+    # torch warns about in-place changes of a layer's output; these models make none.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")
 
     def shard(module: nn.Module) -> None:
@@ -53,7 +51,7 @@ def build(
     data_rank, tensor_rank = mesh.get_local_rank("dp"), mesh.get_local_rank("tp")
 
     def group_of(parameter: Any) -> dist.ProcessGroup:
-        # What is not cut has a copy on each rank of tp: each rank is to look at its own.
+        # A parameter that is not cut has a copy on each rank of tp, and each rank reads its own copy.
         is_cut = parameter.placements[1].is_shard()
         return group if is_cut else mesh.get_group("dp")
 
@@ -86,6 +84,6 @@ def _plan(model: nn.Module, recipe: Recipe, world_size: int) -> dict[str, str]:
         if cut % size:
             raise RequestError(
                 f"strategy tensor: layer {name} of {recipe.model} has {cut} {what}, which {size} ranks "
-                "(model_parallel_size) cannot share evenly; choose a number that divides them."
+                "(model_parallel_size) cannot share evenly; choose a number of ranks that divides them."
             )
     return plan

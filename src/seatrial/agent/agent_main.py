@@ -1,0 +1,261 @@
+"""The process of one node: ``python -m seatrial.agent.agent_main``.
+
+All settings come from its environment:
+
+- SEATRIAL_CONTROL: host:port of the conductor, host:port,port,... to try, or fd:NUMBER of an open connection.
+- SEATRIAL_TOKEN: the token of the run; ``munge``: the conductor sends it, in a credential that only this user can read.
+- SEATRIAL_PROGRAM (optional): this agent also starts programs; one of an acceptance trial refuses them.
+- SEATRIAL_NODE_RANK: number of this node, or the name of the variable that holds it, such as SLURM_NODEID.
+- SEATRIAL_NODES_HERE (optional): nodes that share this machine and its cores.
+- SEATRIAL_PEER (optional): names or addresses of other nodes.
+- SEATRIAL_ADDRESS (optional): the address by which other nodes reach this one; else that of the route to them.
+- SEATRIAL_NIC=route (optional): Gloo and NCCL use the interface of the route to those.
+- SEATRIAL_KEEP (optional): folder for the events of this node and the output of its ranks. Without it, the end of that
+  output is sent to the conductor at the end.
+- SEATRIAL_LOCAL_RANK and SEATRIAL_LOCAL_WORLD_SIZE (optional): this agent serves one rank among several on its machine.
+- SEATRIAL_GROUP_RANK and SEATRIAL_GROUP_WORLD_SIZE (optional): number of this machine, and how many there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import resource
+import secrets
+import signal
+import socket
+import sys
+import time
+from dataclasses import replace
+from types import FrameType
+from typing import cast
+
+from seatrial.agent.controller_search import JOIN_SIGNALS, ControllerSearch
+from seatrial.agent.guardian import guard
+from seatrial.agent.supervisor import Agent, ControlConnection
+from seatrial.environment.interface_choice import MARK, choose
+from seatrial.environment.secret_variable import take_secret
+from seatrial.errors import RequestError, SeatrialError
+from seatrial.probe.cpu import usable_cores
+from seatrial.probe.names import is_loopback
+from seatrial.probe.network import interface_to
+from seatrial.protocol.commands import AgentProof, ConductorProof, Hello
+from seatrial.protocol.handshake import proof, proves
+from seatrial.protocol.line_tags import LineTags
+from seatrial.protocol.munge import MungeError, read_credential
+from seatrial.protocol.timeouts import join_timeout_s
+from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
+
+_ANSWER_TIMEOUT_S = 10.0
+"""Time for the conductor's first line."""
+
+
+def main() -> None:
+    """Serve one run. Exit code: 0 after an orderly end, 2 for a wrong environment, 3 when the conductor was lost."""
+    # The token must not be inherited by the ranks, which run whatever torch loads; the guardian needs none.
+    token = take_secret("SEATRIAL_TOKEN")
+    guard()
+    _raise_file_limit()
+    signals: list[int] = []
+    agent: Agent | None = None
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        if agent is None:
+            # Until it has joined there is nothing to end in order. As process 1 of a pod it would ignore the default.
+            raise SeatrialError(f"signal {number} ended this agent before it had joined a run.")
+
+    try:
+        signal.signal(signal.SIGTERM, on_signal)
+        signal.signal(signal.SIGINT, on_signal)
+        # The process that became this one held them back (run/external_launcher.py).
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, JOIN_SIGNALS)
+        agent = _join(token)
+        code = agent.serve(signals)
+    except SeatrialError as error:
+        print(f"seatrial agent: {error}", file=sys.stderr)
+        code = error.exit_code
+    sys.exit(code)
+
+
+def _raise_file_limit() -> None:
+    """Raise the soft limit of open files, often 1,024, to the hard limit: each rank takes seven descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _join(token: str | None) -> Agent:
+    """Join the run that the environment describes. Raises RequestError or SeatrialError."""
+    try:
+        host, _, ports = os.environ["SEATRIAL_CONTROL"].rpartition(":")
+        if not token:
+            raise KeyError("SEATRIAL_TOKEN")
+        number_or_name = os.environ["SEATRIAL_NODE_RANK"]
+        node_rank = int(os.environ.get(number_or_name, number_or_name))
+        cores = max(1, usable_cores() // int(os.environ.get("SEATRIAL_NODES_HERE", 1)))
+        local_rank, local_world_size = (
+            int(os.environ[name]) if name in os.environ else None
+            for name in ("SEATRIAL_LOCAL_RANK", "SEATRIAL_LOCAL_WORLD_SIZE")
+        )
+        host, numbers = host.strip("[]"), [int(port) for port in ports.split(",")]
+    except (KeyError, ValueError) as error:
+        raise RequestError(
+            f"the environment of this agent is incomplete: {error}; seatrial starts agents itself, so use"
+            " `seatrial run` instead."
+        ) from error
+    # Before the handshake: after it, a node that waits for a resolver would count as silent.
+    peers = os.environ.get("SEATRIAL_PEER", "").split()[:: 1 if node_rank else -1]
+    address = os.environ.pop("SEATRIAL_ADDRESS", "") or _address(peers, needed=host == "fd")
+    if os.environ.get(MARK) == "route" and address and (interface := interface_to(address)):
+        choose(os.environ, interface)
+    control = _attach(numbers[0], token, node_rank) if host == "fd" else _connect(host, numbers, token, node_rank)
+    return Agent(
+        control=control,
+        starts_programs="SEATRIAL_PROGRAM" in os.environ,
+        address=address or (control.connection.getsockname()[0] if host != "fd" else "127.0.0.1"),
+        node_rank=node_rank,
+        cores=cores,
+        folder=os.environ.get("SEATRIAL_KEEP") or None,
+        local_rank=local_rank,
+        local_world_size=local_world_size,
+    )
+
+
+def _attach(descriptor: int, token: str, node_rank: int) -> ControlConnection:
+    """Join over a connection that the conductor opened. Raises SeatrialError."""
+    connection = socket.socket(fileno=descriptor)
+    connection.set_inheritable(False)
+    try:
+        control = _shake_hands(connection, token, node_rank)
+    except OSError as error:
+        raise SeatrialError(
+            f"node {node_rank} ({platform.node()}) received no answer from its controller ({error})."
+        ) from error
+    if control is None:
+        raise SeatrialError(
+            f"node {node_rank} ({platform.node()}): the peer on its connection failed authentication (another job's"
+            " controller?)."
+        )
+    # ssh protects the lines, and tags would only cost time.
+    return replace(control, tags_sent=None, tags_received=None)
+
+
+def _address(peers: list[str], *, needed: bool) -> str:
+    """Return the address by which other nodes reach this one: that of the route to the first peer that has one.
+
+    Empty without any route; raises SeatrialError then if the address is ``needed``.
+    """
+    for peer in peers:
+        try:
+            family, kind, _, _, address = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind) as probe:
+                probe.connect(address)  # no packet leaves
+                own_address = str(probe.getsockname()[0])
+        except OSError as error:
+            if needed:
+                raise SeatrialError(
+                    f"{platform.node()} has no route to {peer}, another node of this job ({error})."
+                ) from error
+            continue
+        # A host may have an address for itself that no other host reaches.
+        if not is_loopback(own_address):
+            return own_address
+    return ""
+
+
+def _connect(host: str, ports: list[int], token: str, node_rank: int) -> ControlConnection:
+    """Return the connection to the conductor of this job.
+
+    Another job's conductor, or a stranger, may listen on one of the ports, so the agent obeys no peer that has not
+    proved that it knows the token. Raises SeatrialError when no conductor of this job answers in time.
+    """
+    search = ControllerSearch(host, node_rank, environ=os.environ)
+    # With one port the controller started us, so it listens, if perhaps busy with strangers; with several ports we may
+    # be here before it. A name may not be known yet.
+    expected = len(ports) == 1 and search.addresses()
+    until = time.monotonic() + (_ANSWER_TIMEOUT_S if expected else join_timeout_s())
+    reason: object = "nobody answered"
+    stranger = ""
+    while True:
+        refused = 0
+        addresses = [(address, port) for address in search.addresses() for port in ports]
+        reason = reason if search.error is None else search.error
+        for address in addresses:
+            try:
+                connection = socket.create_connection(address, timeout=_ANSWER_TIMEOUT_S)
+            except OSError as error:
+                reason, refused = error, refused + 1
+                continue
+            answered = True
+            try:
+                control = _shake_hands(connection, token, node_rank)
+            except OSError as error:
+                reason, control, answered = error, None, False
+            if control is not None:
+                return control
+            connection.close()
+            if answered:
+                stranger = (
+                    "who answers there does not know the secret of this job; are SEATRIAL_TOKEN and"
+                    " ~/.config/seatrial/token the same on all nodes?"
+                )
+        if time.monotonic() > until or (expected and refused == len(addresses)):
+            raise SeatrialError(
+                f"node {node_rank} ({platform.node()}) found no controller of its job at {host}:{ports[0]}"
+                f" ({stranger or reason})."
+            )
+        time.sleep(0.2)
+
+
+def _shake_hands(connection: socket.socket, token: str, node_rank: int) -> ControlConnection | None:
+    """Return the connection after the handshake. None: no valid proof came. Raises OSError for no answer."""
+    nonce = secrets.token_hex(16)
+    hello = Hello(kind="hello", nonce=nonce, node_rank=node_rank)
+    connection.sendall(b"".join(encode(hello)))
+    first, received = _first_line(connection)
+    answer = cast("ConductorProof", Decoder().line(first) or {})
+    challenge = answer.get("challenge")
+    if token == "munge":
+        try:
+            token = read_credential(answer.get("credential") or "") or ""
+        except MungeError as error:
+            raise SeatrialError(
+                f"node {node_rank} ({platform.node()}) cannot read the secret of its job: munge: {error}; start munged"
+                " there, or make ~/.config/seatrial/token."
+            ) from error
+        if not token:
+            return None
+    if not isinstance(challenge, str) or not proves(
+        answer.get("proof"), token, "conductor", nonce, challenge, node_rank
+    ):
+        return None
+    own_proof = AgentProof(kind="proof", proof=proof(token, "agent", nonce, challenge, node_rank))
+    connection.sendall(b"".join(encode(own_proof)))
+    return ControlConnection(
+        connection=connection,
+        received=received,
+        tags_sent=LineTags(token, "agent", nonce, challenge, node_rank),
+        tags_received=LineTags(token, "conductor", nonce, challenge, node_rank),
+    )
+
+
+def _first_line(connection: socket.socket) -> tuple[bytes, bytes]:
+    """Return the first line, and the bytes after it. Raises OSError when it does not arrive in time."""
+    until = time.monotonic() + _ANSWER_TIMEOUT_S
+    data = b""
+    while b"\n" not in data and len(data) <= MAX_LINE_BYTES:
+        # For the whole line: a peer that sends a byte now and then must not delay us for hours.
+        connection.settimeout(max(until - time.monotonic(), 0.001))
+        piece = connection.recv(1 << 16)
+        if not piece:
+            break
+        data += piece
+    line, _, rest = data.partition(b"\n")
+    return line, rest
+
+
+if __name__ == "__main__":
+    main()

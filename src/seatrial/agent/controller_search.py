@@ -1,0 +1,182 @@
+"""Where an agent finds its controller: the addresses behind a name, asked for once a try and ever more rarely.
+
+The name of a pod exists only some time after its start, and a DNS server remembers for 30 s that it did not (CoreDNS:
+``cache 30``). So the first question comes late in a pod, goes to the full name with a final dot and not through the
+search path, and later ones are far apart. A thousand agents must not flood the server.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+JOIN_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""Signals that end an agent at once while it searches."""
+_FIRST_QUERY_S = 1.0
+"""From the start of an agent in a pod to its first question: pods of one run begin up to 1.5 s apart."""
+_SPREAD_S = 1.0
+"""The agents of one run ask spread over this time."""
+_SPREAD_COUNT = 16
+_PAUSE_S = 2.5
+"""From the first question to the second. One question is two queries, A and AAAA."""
+_PAUSE_GROWTH = 1.5
+_MAX_PAUSE_S = 15.0
+_ANSWER_S = 30.0
+"""The default of the system's resolver for three servers that do not answer: 2 attempts of 5 s each."""
+_FRESH_S = 15.0
+"""Addresses are asked for again after this time: a pod that was made again has another one."""
+
+Resolve = Callable[[str], Sequence[str]]
+"""A function from a name to its addresses. Raises OSError for an unknown name."""
+
+
+def in_pod(environ: Mapping[str, str]) -> bool:
+    """Return whether this process runs in a pod."""
+    return "KUBERNETES_SERVICE_HOST" in environ
+
+
+def full_name(host: str, resolv_conf: str) -> str:
+    """Return the name of a pod or Service in full, with a final dot. Any other name is returned as it is.
+
+    ``resolv_conf``: the text of /etc/resolv.conf in the pod. Its search path begins with NAMESPACE.svc.CLUSTER.
+    """
+    lines = [line.split() for line in resolv_conf.splitlines()]
+    search = next((words[1:] for words in reversed(lines) if words[:1] == ["search"]), [])
+    domain = next((word.strip(".") for word in search if ".svc." in word), "")
+    if not domain or host.endswith(".") or _is_address(host) or host == "localhost":
+        return host
+    namespace, _, cluster = domain.partition(".svc.")
+    if host.endswith(f".svc.{cluster}"):
+        return f"{host}."
+    if host.endswith(".svc"):
+        return f"{host}.{cluster}."
+    if host.endswith(f".{namespace}"):
+        return f"{host}.svc.{cluster}."
+    return f"{host}.{domain}."
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+class ControllerSearch:
+    """The addresses of one name. ``addresses`` never asks more often than the limits above allow."""
+
+    def __init__(
+        self,
+        host: str,
+        node_rank: int,
+        *,
+        environ: Mapping[str, str],
+        resolv_conf: str | None = None,
+        resolve: Resolve | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``resolv_conf``: the text of that file; None: that of this host. ``clock`` returns seconds."""
+        pod = in_pod(environ)
+        if resolv_conf is None:
+            resolv_conf = _read("/etc/resolv.conf") if pod else ""
+        self.name = full_name(host, resolv_conf) if pod else host
+        self.error: OSError | None = None
+        """Why there is no address, after the last question."""
+        self._clock = clock
+        self._resolve = resolve or resolve_in_thread
+        self._addresses: tuple[str, ...] = (host,) if _is_address(host) else ()
+        self._is_name = not self._addresses
+        late_s = _FIRST_QUERY_S + _SPREAD_S * (node_rank % _SPREAD_COUNT) / _SPREAD_COUNT
+        self._ask_at = clock() + (late_s if pod and self._is_name else 0.0)
+        self._pause_s = _PAUSE_S
+
+    def addresses(self) -> tuple[str, ...]:
+        """Return the addresses; empty while the name is unknown. Asks where it is time to."""
+        if self._is_name and self._clock() >= self._ask_at:
+            try:
+                self._addresses = tuple(dict.fromkeys(self._resolve(self.name)))
+                self.error = None
+                self._ask_at = self._clock() + _FRESH_S
+            except OSError as error:
+                # An address that was right may still be.
+                self.error = error
+                self._ask_at = self._clock() + self._pause_s
+                self._pause_s = min(_MAX_PAUSE_S, self._pause_s * _PAUSE_GROWTH)
+        return self._addresses
+
+
+def resolve_in_thread(name: str) -> Sequence[str]:
+    """Return the addresses of a name by one question to the resolver of this host. A signal interrupts the wait.
+
+    Raises OSError.
+    """
+    answers: queue.SimpleQueue[Sequence[str] | OSError] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+            answers.put([str(address[0]) for *_, address in found])
+        except OSError as error:
+            answers.put(error)
+        except UnicodeError as error:  # a label that is empty or too long
+            answers.put(OSError(f"{name!a} is no host name: {error}"))
+
+    # Within getaddrinfo Python runs no handler of a signal. The thread ends with the process at the latest.
+    threading.Thread(target=ask, name="resolver", daemon=True).start()
+    try:
+        answer = answers.get(timeout=_ANSWER_S)
+    except queue.Empty:
+        raise OSError(f"the resolver of this host has not answered for {_ANSWER_S:.0f} s") from None
+    if isinstance(answer, OSError):
+        raise answer
+    return answer
+
+
+def address_of_this_node(host: str, environ: Mapping[str, str], *, hosts_file: str = "/etc/hosts") -> str:
+    """Return the address by which the others reach this node under ``host``, without a question to DNS in a pod.
+
+    A pod that asks for its own name too early would have the absence remembered for all others. kubelet writes the
+    name and the address of the pod into /etc/hosts.
+    """
+    if _is_address(host):
+        return _source_address(host) or host
+    names = {host.rstrip("."), host.partition(".")[0]} if in_pod(environ) else {host}
+    for line in _read(hosts_file).splitlines():
+        words = line.partition("#")[0].split()
+        if len(words) > 1 and names & set(words[1:]) and _is_address(words[0]):
+            return words[0]
+    if not in_pod(environ):
+        try:
+            for address in resolve_in_thread(host):
+                if source := _source_address(address):
+                    return source
+        except OSError:
+            pass
+    # Addresses of documentation (RFC 5737, RFC 3849): the default route leads there, and no packet leaves.
+    return _source_address("192.0.2.1") or _source_address("2001:db8::1") or "127.0.0.1"
+
+
+def _source_address(address: str) -> str:
+    """Return the address of this host on the route to another one; empty without a route. Sends no packet."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def _read(path: str | os.PathLike[str]) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""

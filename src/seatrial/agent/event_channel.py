@@ -1,0 +1,102 @@
+"""The channel from an agent to its conductor. Events also go into a file here, which outlives the connection."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+from typing import BinaryIO
+
+from seatrial.files import open_to_append
+from seatrial.protocol.commands import AgentReport
+from seatrial.protocol.events import Event, Source
+from seatrial.protocol.line_tags import LineTags
+from seatrial.protocol.wire import encode
+
+_SEND_TIMEOUT_S = 10.0
+_DRAIN_S = 2.0
+
+
+class EventChannel:
+    """Sends on one connection. Never raises: when the conductor cannot be reached, ``lost`` is set."""
+
+    def __init__(self, connection: socket.socket, tags: LineTags | None) -> None:
+        """``tags``: those of the lines sent; None over ssh."""
+        self._connection = connection
+        self._tags = tags
+        connection.settimeout(_SEND_TIMEOUT_S)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.lost = False
+        self._source: Source | None = None
+        self._file: BinaryIO | None = None
+
+    def begin(self, run: str, src: str, folder: str | None) -> None:
+        """Begin the events of this source. ``folder``: where their file is kept; None: nowhere."""
+        self._source = Source(run, src)
+        if folder:
+            self._file = append(os.path.join(folder, f"{src}.events"))
+
+    def event(self, event: Event) -> None:
+        """Record an event of the agent. Nothing happens before ``begin``."""
+        if self._source is not None:
+            for line in encode(self._source.event(event)):
+                self.record(line)
+
+    def record(self, line: bytes) -> None:
+        """Keep a line of an event in the file and send it."""
+        if self._file is not None:
+            try:
+                self._file.write(line)
+            except OSError:  # a full disk: the conductor still has all events
+                self._close_file()
+        self.write(line)
+
+    def send(self, message: AgentReport) -> None:
+        """Send a message that is not kept."""
+        for line in encode(message):
+            self.write(line)
+
+    def write(self, line: bytes) -> None:
+        """Send a line that is not kept."""
+        if self.lost:
+            return
+        try:
+            self._connection.sendall(self._tags.add(line) if self._tags else line)
+        except OSError:
+            self.lost = True
+
+    def is_free(self) -> bool:
+        """Return whether the connection takes data at once, so that a long message delays no other."""
+        if self.lost:
+            return False
+        poll = select.poll()
+        poll.register(self._connection, select.POLLOUT)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        """Close the connection after all was read: unread data would reset it, and our last events might be lost."""
+        until = time.monotonic() + _DRAIN_S
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+            self._connection.settimeout(_DRAIN_S)
+            while time.monotonic() < until and self._connection.recv(1 << 16):
+                pass
+        self._connection.close()
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+
+def append(path: str) -> BinaryIO | None:
+    """Open a file to append whole lines. None: it cannot be opened, which must not disturb the run."""
+    try:
+        return open_to_append(path, run_folder=True)
+    except OSError:
+        return None

@@ -1,0 +1,81 @@
+"""The process above an agent. However the agent dies, what its ranks left behind ends with it.
+
+A rank dies with its agent (PR_SET_PDEATHSIG), and its own children do not: data loaders, ranks that torchrun started,
+daemons with a separate session. When the agent is gone, they become children of the guardian, which kills them all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+
+from seatrial.agent import orphans
+
+END_AT_ONCE = signal.SIGUSR2
+"""Has the guardian kill the agent, and all that the agent leaves behind. It ends any other process as well."""
+_PR_SET_PDEATHSIG = 1
+_PASSED_ON = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1})
+_HEARD = _PASSED_ON | {signal.SIGCHLD, END_AT_ONCE}
+_WAIT_S = 1.0
+"""A signal interrupts this wait."""
+_END_S = 2.0
+"""The kernel ends a killed process in milliseconds, except in state D."""
+
+
+def guard() -> None:
+    """Fork. The parent becomes the guardian, and ends as the agent does; this returns in the child, the agent."""
+    orphans.adopt()
+    # Where a launcher ignores it, the kernel forgets how children ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # As long as they are blocked, no signal is lost between the fork and the guardian's first wait.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+    guardian = os.getpid()
+    agent = os.fork()
+    if agent:
+        try:
+            _end_like(_watch(agent))
+        finally:
+            os._exit(1)
+    # Should the guardian be killed, the agent dies with it.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != guardian:
+        os._exit(1)
+    # A signal to the group of the guardian must not arrive twice.
+    os.setpgid(0, 0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _watch(agent: int) -> int:
+    """Wait for the agent, end what it leaves behind, and return its wait status."""
+    # The peers of pipes and sockets wait until all that hold them have closed them.
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+    ended = status = 0
+    while not ended:
+        heard = signal.sigtimedwait(_HEARD, _WAIT_S)
+        number = heard.si_signo if heard else 0
+        if number in _PASSED_ON or number == END_AT_ONCE:
+            os.kill(agent, signal.SIGKILL if number == END_AT_ONCE else number)
+        orphans.reap((agent,))
+        ended, status = os.waitpid(agent, os.WNOHANG)
+    orphans.kill(_END_S)
+    return status
+
+
+def _end_like(status: int) -> None:
+    """End with the exit code or by the signal of this wait status."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+        # Process 1 of a pod cannot end itself by a signal.
+        os._exit(128 + number)
+    os._exit(os.waitstatus_to_exitcode(status))

@@ -1,0 +1,62 @@
+"""The agent of one rank that mpirun started: ``python -m seatrial.agent.mpi_rank RANK LOCAL_RANK HOST:SLOTS,...``.
+
+All ranks are started with the same words: the names of the variables in which this launcher says a rank and a local
+rank, and the hosts with the number of ranks on each, in the order of ranks. They show at once whether a rank runs where
+it should: an mpirun that ignores its hosts starts all ranks on one machine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from seatrial.agent.agent_main import main as serve
+from seatrial.errors import SeatrialError
+
+__all__ = ["environ_of", "main"]
+
+
+def environ_of(environ: Mapping[str, str], rank_name: str, local_rank_name: str, hosts: str) -> dict[str, str]:
+    """Return what ``agent/agent_main.py`` must find in its environment beside ``environ``.
+
+    Raises SeatrialError when the launcher does not say enough, or has put the rank elsewhere.
+    """
+    if not environ.keys() >= {rank_name, local_rank_name}:
+        raise SeatrialError(
+            f"the launcher has not set {rank_name} and {local_rank_name}; see that it heeds the hosts it is given"
+        )
+    names, _, slots = zip(*(word.rpartition(":") for word in hosts.split(",")), strict=True)
+    sizes = [int(size) for size in slots]
+    rank, local_rank = int(environ[rank_name]), int(environ[local_rank_name])
+    host = next(number for number in range(len(sizes)) if rank < sum(sizes[: number + 1]))
+    expected = rank - sum(sizes[:host])
+    if local_rank != expected:
+        raise SeatrialError(
+            f"the launcher has made rank {rank} number {local_rank} of its host, not number {expected}; see that it"
+            " heeds the hosts it is given"
+        )
+    place = {
+        "NODE_RANK": rank,
+        "LOCAL_RANK": local_rank,
+        "LOCAL_WORLD_SIZE": sizes[host],
+        "GROUP_RANK": host,
+        "GROUP_WORLD_SIZE": len(sizes),
+        "PEER": " ".join((names[host + 1 :] + names[:host])[:2]),
+        "NIC": "route",
+    }
+    return {f"SEATRIAL_{name}": str(value) for name, value in place.items()}
+
+
+def main() -> None:
+    """Become the agent of this rank."""
+    try:
+        os.environ.update(environ_of(os.environ, *sys.argv[1:]))
+    except SeatrialError as error:
+        print(f"seatrial agent: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    serve()
+
+
+if __name__ == "__main__":
+    main()

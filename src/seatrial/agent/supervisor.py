@@ -1,0 +1,515 @@
+"""The loop of an agent: commands from the conductor, events from the ranks, deaths, and a status each second."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import BinaryIO, cast
+
+from seatrial.agent import orphans
+from seatrial.agent.clock_offset import ClockOffset
+from seatrial.agent.event_channel import EventChannel, append
+from seatrial.agent.node_process import NodeProcess
+from seatrial.agent.node_watch import NodeWatch
+from seatrial.agent.oom_watch import OomWatch
+from seatrial.agent.output_spool import OutputSpool, OutputSpools
+from seatrial.agent.program_ranks import Relay, environ_of
+from seatrial.agent.rank_process import RankProcess, log_name
+from seatrial.agent.standstill import Standstill, stack_events
+from seatrial.environment.interface_choice import choose
+from seatrial.environment.placeholders import fill_placeholders
+from seatrial.environment.pmi import leave_launcher
+from seatrial.probe.host import host_name
+from seatrial.probe.network import address_of
+from seatrial.protocol.commands import (
+    AgentCommand,
+    FreePort,
+    Killed,
+    NodeStep,
+    NodeStepCommand,
+    Output,
+    RankStep,
+    SignalReceived,
+    StartProgram,
+    StartRank,
+    StartWorkers,
+    Status,
+    StepCommand,
+)
+from seatrial.protocol.events import EndEvent, ExitEvent, LeftEvent, NodeEvent, NoteEvent
+from seatrial.protocol.line_tags import TAG_CHARS, LineTags
+from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, OUTPUT_S, STATUS_S
+from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder
+from seatrial.util.ports import free_port
+
+_END_S = 5.0
+"""Time for all ranks together to end after SIGKILL."""
+_STACK_WAIT_S = 1.0
+_PAUSED_S = 5.0
+"""A round of the loop that takes longer means that this process was paused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlConnection:
+    """A connection to the conductor after the handshake."""
+
+    connection: socket.socket
+    received: bytes
+    """Bytes that arrived after the handshake."""
+    tags_sent: LineTags | None
+    tags_received: LineTags | None
+    """None over ssh, which protects the lines itself."""
+
+
+class _ConnectionUnusableError(Exception):
+    """The agent must obey nothing more of what this connection brings. The message continues "node N ..."."""
+
+
+class Agent:
+    """One node's agent, after the handshake."""
+
+    def __init__(
+        self,
+        *,
+        control: ControlConnection,
+        address: str,
+        node_rank: int,
+        cores: int,
+        folder: str | None,
+        starts_programs: bool = False,
+        local_rank: int | None = None,
+        local_world_size: int | None = None,
+    ) -> None:
+        """Take over the connection.
+
+        Args:
+            control: the connection to the conductor.
+            address: by which other nodes reach this one.
+            node_rank: number of this node.
+            cores: cores that the ranks share.
+            folder: where events and output of the ranks are kept. None: nowhere.
+            starts_programs: whether it obeys ``start_program``.
+            local_rank: of the only rank of this agent. None: it starts all ranks of the node.
+            local_world_size: ranks on this machine, with ``local_rank``.
+        """
+        self._received = control.received
+        self._tags = control.tags_received
+        self._address = address
+        self._local_rank = local_rank
+        self._local_world_size = local_world_size
+        self._connection = control.connection
+        self._channel = EventChannel(control.connection, control.tags_sent)
+        self._node_rank = node_rank
+        self._cores = cores
+        self._folder = folder
+        self._starts_programs = starts_programs
+        self._ranks: dict[int, RankProcess] = {}
+        self._spools = OutputSpools(in_pod="SEATRIAL_LIVE" in os.environ)
+        """Output of ranks that goes into no file here."""
+        self._relays: dict[int, Relay] = {}
+        """Ranks whose output is shown."""
+        self._standstill = Standstill()
+        self._node_process: NodeProcess | None = None
+        """Carries out the steps of agents; None outside of these."""
+        self._program = False
+        self._mpi = False
+        self._signal_sent = False
+        self._decoder = Decoder()
+        self._clock = ClockOffset()
+        self._oom = OomWatch()
+        self._buffer = b""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control.connection, selectors.EVENT_READ, self._read_conductor)
+        self._watch = NodeWatch(self._selector, self._channel.event)
+        self._heard_at = time.monotonic()
+        self._over = False
+
+    def serve(self, signals: list[int]) -> int:
+        """Serve until ``stop`` (returns 0), or until the conductor is lost or a signal arrives (returns 3).
+
+        ``signals``: numbers of the signals that this process received; it grows meanwhile.
+        """
+        try:
+            self._loop(signals)
+        except _ConnectionUnusableError as error:
+            self._note(f"node {self._node_rank} {error}; its ranks were ended")
+        except Exception as error:  # a bug of ours, or no more descriptors: never a fault of the node
+            self._note(f"the agent of node {self._node_rank} failed: {type(error).__name__}: {error}")
+        self._end_node_process()
+        self._end_ranks(stacks=())
+        self._watch.finish()
+        for piece in self._spools.rest(time.monotonic() + OUTPUT_S):
+            if self._channel.lost or len(signals) > 1:
+                break
+            self._channel.send(piece)
+        if self._mpi:
+            leave_launcher(os.environ)
+        self._channel.event(EndEvent(kind="end", by_signal=bool(signals)))
+        self._selector.close()
+        self._channel.close()
+        return 0 if self._over else 3
+
+    def _loop(self, signals: list[int]) -> None:
+        self._take_in(self._received)
+        next_status = time.monotonic() + STATUS_S
+        while not self._over:
+            before = time.monotonic()
+            for key, _ in self._selector.select(timeout=0.1):
+                # An earlier command of this round may have ended the rank that this pipe belonged to.
+                if self._selector.get_map().get(key.fileobj) is key:
+                    callback: Callable[[], None] = key.data
+                    callback()
+            self._reap()
+            self._flush_commands()
+            for piece in self._spools.pieces(self._channel.is_free):
+                self._channel.send(piece)
+            now = time.monotonic()
+            if now - before > _PAUSED_S:
+                self._heard_at += now - before  # this process was paused, so the conductor was not silent
+            if now >= next_status:
+                self._send_status()
+                next_status = now + STATUS_S
+            if self._is_stopped(signals) or self._channel.lost or now - self._heard_at > CONDUCTOR_SILENT_S:
+                self._note_why(signals)
+                break
+
+    def _is_stopped(self, signals: list[int]) -> bool:
+        """Return whether a signal ends the agent now.
+
+        The ranks of a program may save first: the conductor has them terminated, then ends the agent. A second signal
+        does not wait for that.
+        """
+        if len(signals) != 1 or not self._program:
+            return bool(signals)
+        if not self._signal_sent:
+            self._signal_sent = True
+            self._channel.send(SignalReceived(kind="signal", number=signals[0]))
+        return False
+
+    def _note_why(self, signals: list[int]) -> None:
+        if signals:
+            text = f"signal {signals[0]} ended the agent of node {self._node_rank}"
+        elif self._channel.lost:
+            text = f"node {self._node_rank} lost the control connection; its ranks were ended"
+        else:
+            silent = f"received nothing from the controller for {CONDUCTOR_SILENT_S:.0f} s"
+            text = f"node {self._node_rank} {silent}; its ranks were ended"
+        self._note(text)
+
+    def _note(self, text: str) -> None:
+        self._channel.event(NoteEvent(kind="note", severity="error", text=text))
+
+    # Conductor -> agent
+
+    def _read_conductor(self) -> None:
+        try:
+            data = self._connection.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            self._channel.lost = True
+            return
+        self._take_in(data)
+
+    def _take_in(self, data: bytes) -> None:
+        self._heard_at = time.monotonic()
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        if len(self._buffer) > MAX_LINE_BYTES + TAG_CHARS:
+            raise _ConnectionUnusableError("received a line longer than any of the controller's")
+        for received in lines:
+            line = self._tags.remove(received) if self._tags else received
+            if line is None:
+                changed = "received a line that was changed, repeated or left out on the way from the controller"
+                raise _ConnectionUnusableError(changed)
+            message = self._decoder.line(line)
+            if message is not None and "kind" in message:
+                self._obey(cast("AgentCommand", message))
+
+    def _obey(self, command: AgentCommand) -> None:
+        match command["kind"]:
+            case "welcome":
+                self._begin(command["run"])
+                self._ask_time()
+            case "time":
+                if self._clock.answer(command):
+                    self._ask_time()
+            case "port":
+                port = FreePort(kind="port", gen=command["gen"], address=self._address, port=free_port())
+                self._channel.send(port)
+            case "node_step":
+                self._send_node_step(command)
+            case "start_workers":
+                self._end_node_process()
+                self._start_workers(command)
+            case "start_program":
+                self._start_program(command)
+            case "step":
+                self._send_step(command)
+            case "terminate":
+                for process in self._ranks.values():
+                    process.terminate()
+            case "quit":
+                for process in self._ranks.values():
+                    process.quit()
+            case "dump_stack":
+                self._report_stacks(command["ranks"])
+            case "kill":
+                self._end_node_process()
+                self._end_ranks(stacks=command["stacks"])
+                self._channel.send(Killed(kind="killed", gen=command["gen"]))
+            case "stop":
+                self._over = True
+            case _:  # a heartbeat, or a command of a later version
+                pass
+
+    def _begin(self, run: str) -> None:
+        self._channel.begin(run, f"node{self._node_rank}", self._folder)
+        self._channel.event(
+            NodeEvent(
+                kind="node",
+                node=self._node_rank,
+                hostname=host_name(),
+                address=self._address,
+                pid=os.getpid(),
+                cores=self._cores,
+            )
+        )
+
+    def _send_node_step(self, command: NodeStepCommand) -> None:
+        environ = {**os.environ, **command["env"]}
+        node = {"node": self._node_rank, "hostname": host_name(), "address": self._address}
+        step = cast("NodeStep", {**command, **node, "local_rank": self._local_rank})
+        if command["watches"]:
+            self._watch.send(step, environ)
+            return
+        self._watch.begin(command["check"], command["stage"])
+        if self._node_process is None:
+            self._node_process = NodeProcess(environ)
+            self._selector.register(self._node_process.fd, selectors.EVENT_READ, self._read_node_process)
+        self._node_process.send(step)
+
+    def _read_node_process(self) -> None:
+        assert self._node_process is not None
+        events, ended = self._node_process.read()
+        for event in events:
+            self._channel.event(event)
+        if ended:
+            self._end_node_process()
+
+    def _end_node_process(self) -> None:
+        if self._node_process is not None:
+            self._unregister(self._node_process.fd)
+            self._node_process.end()
+            self._node_process = None
+
+    def _start_workers(self, start: StartWorkers) -> None:
+        local_world_size = self._local_world_size or max(1, len(start["places"]))
+        threads = max(1, self._cores // local_world_size)
+        if not isinstance(start["interface"], str):
+            raise TypeError(f"{start['interface']!r} is no name of a network interface")
+        if start["interface"]:
+            choose(os.environ, start["interface"])
+            self._address = address_of(start["interface"]) or self._address
+        environ = {**os.environ, **start["env"]}
+        environ.setdefault("OMP_NUM_THREADS", str(threads))
+        self._program, self._mpi = False, start["backend"] == "mpi"
+        for rank, local_rank in start["places"]:
+            command = StartRank(
+                kind="start",
+                run=start["run"],
+                gen=start["gen"],
+                rank=rank,
+                local_rank=local_rank if self._local_rank is None else self._local_rank,
+                local_world_size=local_world_size,
+                node_rank=self._node_rank,
+                node=host_name(),
+                address=self._address,
+                ranks=start["ranks"],
+                device=start["device"],
+                backend=start["backend"],
+                planted=start["planted"],
+                threads=threads,
+            )
+            log = self._open_log(rank, start["gen"])
+            self._add(RankProcess(rank, start["gen"], environ, log, start=command))
+
+    def _start_program(self, start: StartProgram) -> None:
+        if not self._starts_programs:
+            raise _ConnectionUnusableError("was asked to start a program, which no acceptance trial does")
+        program = start["program"]
+        local_world_size = self._local_world_size or max(1, len(start["places"]))
+        threads = max(1, self._cores // (program["spawns"] or local_world_size))
+        environ = {**os.environ, **start["env"]}
+        environ.setdefault("OMP_NUM_THREADS", str(threads))
+        self._program, self._mpi = True, False
+        self._spools.share(program["nnodes"])
+        if not program["watched"]:
+            orphans.adopt()
+        for rank, place in start["places"]:
+            local_rank = place if self._local_rank is None else self._local_rank
+            log = self._open_log(rank, start["gen"])
+            rank_environ = environ_of(
+                environ, start, rank=rank, local_rank=local_rank, local_world_size=local_world_size
+            )
+            argv = [*program["argv"], *fill_placeholders(program["args"], rank_environ, program["spawns"])]
+            cwd = program["cwd"] if os.access(program["cwd"], os.X_OK) else None
+            process = RankProcess(rank, start["gen"], rank_environ, log, argv=argv, watched=program["watched"], cwd=cwd)
+            if rank in program["shown"]:
+                self._relays[rank] = Relay(partial(self._show, process))
+            self._add(process)
+
+    def _add(self, process: RankProcess) -> None:
+        self._ranks[process.rank] = process
+        self._selector.register(process.event_fd, selectors.EVENT_READ, partial(self._forward, process))
+        self._selector.register(process.output_fd, selectors.EVENT_READ, partial(self._drain, process))
+        if process.end_fd is not None:
+            self._selector.register(process.end_fd, selectors.EVENT_READ, partial(self._reap_one, process))
+
+    def _send_step(self, step: StepCommand) -> None:
+        # The clock offset goes with the step, not with the start: the last node to join is started at once.
+        command = cast("RankStep", {**step, "clock": self._clock.best})
+        self._watch.begin(step["check"], step["stage"])
+        for rank in step["ranks"]:
+            if rank in self._ranks:
+                self._ranks[rank].send(command)
+
+    def _flush_commands(self) -> None:
+        for process in self._ranks.values():
+            process.flush()
+        if self._node_process is not None:
+            self._node_process.flush()
+        self._watch.flush()
+
+    def _show(self, process: RankProcess, lines: list[str], left_out: int) -> None:
+        self._channel.send(
+            Output(
+                kind="output",
+                gen=process.generation,
+                rank=process.rank,
+                lines=lines,
+                left_out=left_out,
+            )
+        )
+
+    def _open_log(self, rank: int, generation: int) -> BinaryIO | OutputSpool:
+        file = append(os.path.join(self._folder, log_name(rank, generation))) if self._folder else None
+        return file if file is not None else self._spools.open(rank, generation)
+
+    def _ask_time(self) -> None:
+        question = self._clock.question()
+        if question is not None:
+            self._channel.send(question)
+
+    # Ranks -> conductor
+
+    def _forward(self, process: RankProcess, *, everything: bool = False) -> None:
+        lines, ended = process.read(process.event_fd, everything=everything)
+        if ended:
+            self._unregister(process.event_fd)
+        for line in lines:
+            if len(line) >= MAX_LINE_BYTES:
+                continue  # not a line of ours, and the conductor would close the connection for it
+            # A message without a number is no event: it is forwarded and not kept.
+            if b'"seq":' in line:
+                self._channel.record(line + b"\n")
+            else:
+                self._channel.write(line + b"\n")
+
+    def _drain(self, process: RankProcess, *, everything: bool = False) -> None:
+        lines, ended = process.read(process.output_fd, everything=everything)
+        relay = self._relays.get(process.rank)
+        if relay is not None:
+            relay.take(lines, process.buffers[process.output_fd])
+        if ended:
+            self._unregister(process.output_fd)
+
+    def _unregister_all(self, process: RankProcess) -> None:
+        for fd in (process.event_fd, process.output_fd, process.end_fd):
+            if fd is not None:
+                self._unregister(fd)
+
+    def _unregister(self, fd: int) -> None:
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(fd)
+
+    def _reap(self) -> None:
+        for process in [process for process in self._ranks.values() if process.end_fd is None]:
+            self._reap_one(process)  # the others are reaped as their end_fd becomes readable
+
+    def _reap_one(self, process: RankProcess) -> None:
+        if process.poll() is not None:
+            self._bury(process)
+
+    def _bury(self, process: RankProcess) -> None:
+        """Report the end of a rank, after all that it wrote."""
+        # The processes that it started must not outlive it, nor go on writing into its pipes.
+        process.kill_group()
+        self._forward(process, everything=True)
+        self._drain(process, everything=True)
+        # An orphan of the rank may keep a pipe open forever.
+        self._unregister_all(process)
+        relay = self._relays.pop(process.rank, None)
+        if relay is not None:
+            relay.close()
+        del self._ranks[process.rank]
+        self._channel.event(self._exit_event(process))
+        process.close()
+        if not (self._ranks or process.watched):
+            orphans.end()
+
+    def _exit_event(self, process: RankProcess) -> ExitEvent:
+        event = process.exit_event()
+        # A data loader that was killed makes its rank fail by another way. An agent of one rank among several cannot
+        # tell whose process that was.
+        killed = event["code"] in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        if not event["ours"] and (killed or (event["code"] != 0 and self._local_rank is None)) and self._oom.take():
+            event["oom_limit_bytes"] = self._oom.limit_bytes()
+        return event
+
+    def _end_ranks(self, stacks: Collection[int]) -> None:
+        self._report_stacks(stacks)
+        for process in self._ranks.values():
+            process.kill()
+        until = time.monotonic() + _END_S
+        for process in list(self._ranks.values()):
+            if process.wait(max(0.1, until - time.monotonic())):
+                self._bury(process)
+            else:
+                left = LeftEvent(
+                    kind="left",
+                    gen=process.generation,
+                    rank=process.rank,
+                    pid=process.pid,
+                    state=process.status()[0],
+                )
+                self._channel.event(left)
+                self._unregister_all(process)
+                del self._ranks[process.rank]
+
+    def _report_stacks(self, ranks: Collection[int]) -> None:
+        asked = [process for process in self._ranks.values() if process.rank in ranks and process.watched]
+        for process in asked:
+            process.ask_stack()
+        for event in stack_events([self._ranks[rank] for rank in ranks if not self._is_watched(rank)]):
+            self._channel.event(event)
+        until = time.monotonic() + _STACK_WAIT_S
+        for process in asked:
+            self._channel.event(process.stack_event(until))
+
+    def _is_watched(self, rank: int) -> bool:
+        return rank not in self._ranks or self._ranks[rank].watched
+
+    def _send_status(self) -> None:
+        ranks = {str(rank): process.status() for rank, process in self._ranks.items()}
+        scripts = [process for process in self._ranks.values() if not process.watched]
+        if scripts:
+            orphans.reap([process.pid for process in scripts])
+        still_s = self._standstill.seconds(scripts)
+        self._channel.send(Status(kind="status", ranks=ranks, still_s=round(still_s, 1)))

@@ -1,0 +1,20 @@
+"""The collective operations over sizes: are the values right, and how fast.
+
+Right: every rank contributes different small integers at every element, so that each result is exact in float32 in any
+order of summation, and a wrong element of a data movement shows whose contribution it was. Fast: the median after
+warm-up. busbw = algbw x factor, comparable between operations (nccl-tests, doc/PERFORMANCE.md).
+"""
+
+from __future__ import annotations
+
+from seatrial.checks.check import Check
+from seatrial.checks.collectives import judge, measure, params, rules
+
+CHECK = Check(
+    name="collectives",
+    scope="world",
+    params=params.Params,
+    measure=measure.measure,
+    judge=judge.judge,
+    rules=rules.rules,
+)

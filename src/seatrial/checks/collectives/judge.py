@@ -1,0 +1,193 @@
+"""The judge of the collectives check. Pure: no torch, no group."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from seatrial.checks.collectives.operations import OPERATIONS, array_sizes
+from seatrial.checks.collectives.params import Params
+from seatrial.checks.collectives.rules import WRONG_ELEMENTS, busbw_rule, latency_rule
+from seatrial.checks.shared.culprits import rank_culprit
+from seatrial.checks.shared.facts import describe, drop_malformed, has_fields, latest, unreadable
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Culprit, Finding, Judged, Ruling
+from seatrial.evidence.measurement import Fact
+
+_LINES = 8
+_NOBODY = Culprit(kind="none", name="nobody")
+_FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "unsupported": lambda value: has_fields(value, operation=str, reason=str),
+    "wrong_values": lambda value: has_fields(value, operation=str, count=int, contributors=list),
+}
+
+
+def judge(evidence: Evidence, params: Params) -> Ruling:
+    """Fail any wrong element; compare bandwidth and latency with the user's limits, if there are any."""
+    if len(evidence.ranks) == 1:
+        what = "not checked: there is 1 rank"
+        return Ruling(findings=(Finding(severity="info", check="collectives", what=what, culprit=_NOBODY),))
+    damaged = unreadable(evidence, _FORMS)
+    evidence = drop_malformed(evidence, _FORMS)
+    evidence = replace(evidence, measurements=latest(evidence.measurements))
+    lacking = _lacking(evidence)
+    values = [
+        WRONG_ELEMENTS.judge(measurement)
+        for measurement in evidence.measurements
+        if measurement.name == "wrong_elements"
+    ]
+    facts = [fact for fact in evidence.facts if fact.name == "wrong_values" and fact.rank is not None]
+    wrong = _wrong(values, facts)
+    limits = list(_judge_limits(evidence, params))
+    slow = [_slow(evidence, entry) for entry in limits if not entry.passed]
+    return Ruling(
+        findings=(
+            *(_trace(evidence, wrong, facts) if wrong else ()),
+            *slow,
+            *(_not_checked(evidence, *each) for each in lacking.items()),
+        ),
+        judged=(*values, *limits),
+        absent=(*damaged, *_absent(evidence, params, lacking)),
+        unlimited=() if busbw_rule(params).value is not None else ("collectives.min_busbw_gbps",),
+    )
+
+
+def _lacking(evidence: Evidence) -> dict[str, list[str]]:
+    """Return the operations that every rank that finished reports as missing in the backend, with its reasons."""
+    reasons: dict[str, dict[int | None, str]] = {}
+    for fact in evidence.facts:
+        if fact.name == "unsupported":
+            reasons.setdefault(fact.value["operation"], {})[fact.rank] = fact.value["reason"]
+    return {
+        name: list(dict.fromkeys(reasons[name].values()))
+        for name in OPERATIONS
+        if name in reasons and reasons[name].keys() >= set(evidence.asked)
+    }
+
+
+def _not_checked(evidence: Evidence, operation: str, reasons: list[str]) -> Finding:
+    return Finding(
+        severity="warn",
+        check="collectives",
+        what=f"{operation} was not checked: backend {evidence.backend} does not have it",
+        culprit=_NOBODY,
+        evidence=tuple(reasons[:_LINES]),
+        action="use another backend or another version of torch if your training needs it.",
+    )
+
+
+def _absent(evidence: Evidence, params: Params, lacking: Collection[str]) -> Iterator[str]:
+    if not evidence.asked or len(lacking) == len(OPERATIONS):
+        yield "any operation, from any rank"
+        return
+    measured = {
+        (measurement.rank, measurement.name, measurement.variant, measurement.size_bytes)
+        for measurement in evidence.measurements
+    }
+    for operation, rank in itertools.product(OPERATIONS, evidence.asked):
+        if operation in lacking:
+            continue
+        sizes = array_sizes(operation, params.sizes(evidence.device_type), len(evidence.ranks))
+        is_first = rank == min(evidence.ranks)
+        needed = [("time_us", size or None) for size in (sizes if is_first else sizes[-1:])]
+        if operation != "barrier":
+            needed += [("wrong_elements", None), *(("busbw", size) for size in sizes if is_first)]
+        for name, size in needed:
+            if (rank, name, operation, size) not in measured:
+                yield f"{name} {operation} of rank {rank}" + (f" at {size} B" if size else "")
+
+
+def _judge_limits(evidence: Evidence, params: Params) -> Iterator[Judged]:
+    """Judge all_reduce by the measurements of the first rank, at the sizes that the limits apply to."""
+    sizes = params.sizes(evidence.device_type)
+    limited = (("busbw", sizes[-1], busbw_rule(params)), ("time_us", sizes[0], latency_rule(params)))
+    for measurement in evidence.measurements:
+        if measurement.variant != "all_reduce" or measurement.rank != min(evidence.ranks):
+            continue
+        for name, size, rule in limited:
+            if (measurement.name, measurement.size_bytes) == (name, size) and rule.value is not None:
+                yield rule.judge(measurement)
+
+
+def _slow(evidence: Evidence, entry: Judged) -> Finding:
+    measurement = entry.measurement
+    return Finding(
+        severity="fail",
+        check="collectives",
+        what=(
+            f"all_reduce of {measurement.size_bytes} B over {len(evidence.ranks)} ranks misses its {measurement.name} "
+            "limit"
+        ),
+        culprit=Culprit(kind="fabric", name="the group: all wait for the slowest rank or link"),
+        measured=f"{measurement.value:.3g} {measurement.unit}",
+        limit=entry.limit,
+        action="look at the links, at the transport that was used, and at ranks that are slow alone.",
+    )
+
+
+def _wrong(values: Iterable[Judged], facts: Iterable[Fact]) -> dict[tuple[int, str], float]:
+    """Return the wrong elements by (rank, operation).
+
+    Facts arrive at once; the measurements of a rank that died or was stopped perhaps never.
+    """
+    counts: dict[tuple[int, str], float] = {}
+    for fact in facts:
+        if fact.rank is not None:
+            key = fact.rank, fact.value["operation"]
+            counts[key] = counts.get(key, 0) + fact.value["count"]
+    for entry in values:
+        if not entry.passed and entry.measurement.rank is not None:
+            key = entry.measurement.rank, entry.measurement.variant
+            counts[key] = max(counts.get(key, 0), entry.measurement.value)
+    return dict(sorted(counts.items()))
+
+
+def _trace(evidence: Evidence, wrong: Mapping[tuple[int, str], float], facts: list[Fact]) -> list[Finding]:
+    """Return a finding for each culprit that the wrong elements have in common.
+
+    A rank that receives a wrong copy of the block that it contributed itself is the culprit for certain: that block
+    passes no link.
+    """
+    pairs = {
+        (sender, fact.rank)
+        for fact in facts
+        for sender in evidence.ranks
+        if sender in fact.value["contributors"] and fact.rank is not None
+    }
+    certain = {sender for sender, receiver in pairs if sender == receiver}
+    culprits = [rank_culprit(evidence, (rank,)) for rank in sorted(certain)]
+    rest = {(sender, receiver) for sender, receiver in pairs if sender not in certain}
+    if rest or not certain:
+        culprits.append(_not_separable(rest))
+    lines = [f"rank {rank}: {count:.0f} wrong elements in {name}" for (rank, name), count in wrong.items()][:_LINES]
+    lines += [f"rank {fact.rank}: {describe(fact.value)}" for fact in facts[:_LINES]]
+    affected = {rank for rank, _ in wrong}
+    least = "" if affected <= set(evidence.asked) else "at least "
+    return [
+        Finding(
+            severity="fail",
+            check="collectives",
+            what=f"wrong values in {', '.join(sorted({name for _, name in wrong}))}",
+            culprit=culprit,
+            measured=f"{least}{sum(wrong.values()):.0f} wrong elements on {len(affected)} ranks",
+            limit=WRONG_ELEMENTS.limit(),
+            evidence=tuple(lines),
+            action="take the device or link out of service; do not trust a training that used it.",
+        )
+        for culprit in culprits
+    ]
+
+
+def _not_separable(pairs: set[tuple[int, int]]) -> Culprit:
+    """Return the culprit for the ``(sender, receiver)`` pairs of wrong elements; no pairs: only sums were wrong."""
+    senders, receivers = {sender for sender, _ in pairs}, {receiver for _, receiver in pairs}
+    both = tuple(sorted(senders | receivers))
+    if len(both) == 2:
+        return Culprit(kind="link", name=f"link rank {both[0]}–rank {both[1]}, endpoints not separable", ranks=both)
+    for common, way in ((senders, "leave it"), (receivers, "lead to it")):
+        if len(common) == 1:
+            name = f"not separable: rank {min(common)} or the links that {way}"
+            return Culprit(kind="fabric", name=name, ranks=tuple(common))
+    return Culprit(kind="fabric", name="not separable")

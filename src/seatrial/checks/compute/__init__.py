@@ -1,0 +1,21 @@
+"""Every device by itself: are its results right, and is it fast.
+
+Right: products and convolutions of small integers, whose exact answer is the same for every dtype, order of summation
+and device, so that any wrong bit is a fault of the device. Fast: GEMM TFLOP/s, 2MNK / t, on random data, the median
+after warm-up.
+"""
+
+from __future__ import annotations
+
+from seatrial.checks.check import Check
+from seatrial.checks.compute import judge, measure, params, rules
+
+CHECK = Check(
+    name="compute",
+    scope="alone",
+    params=params.Params,
+    measure=measure.measure,
+    judge=judge.judge,
+    suspects=judge.suspects,
+    rules=rules.rules,
+)

@@ -1,0 +1,138 @@
+"""The judge of the compute check. Pure: no torch, no device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from seatrial.checks.compute.params import CONVOLUTION, Params
+from seatrial.checks.compute.rules import ATTAINABLE_FROM, DATASHEET, attainable_rule, user_speed_rule
+from seatrial.checks.shared.culprits import device_culprit
+from seatrial.checks.shared.exact import ExactWords, judge_exact
+from seatrial.checks.shared.facts import describe, drop_malformed, has_fields, latest, unreadable
+from seatrial.checks.shared.host_activity import activity_lines
+from seatrial.checks.shared.speed import SpeedWords, cpu_shares, judge_speeds, slowest_first
+from seatrial.devices.specs import find
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Finding, Limit, Ruling
+from seatrial.evidence.measurement import Measurement
+from seatrial.evidence.statistics import FleetRates, compare_rates
+
+_FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "wrong_values": lambda value: has_fields(value, dtype=str, count=int),
+}
+
+
+def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
+    """Return the ranks that missed a limit, and with them one typical rank of their model to compare with."""
+    return slowest_first(rates for _, _, rates in _groups(evidence, params))
+
+
+def judge(evidence: Evidence, params: Params) -> Ruling:
+    """Fail any wrong element, and any speed that misses its limit again, alone and with the CPU to itself."""
+    damaged = unreadable(evidence, _FORMS)
+    evidence = drop_malformed(evidence, _FORMS)
+    evidence = replace(evidence, measurements=latest(evidence.measurements))
+    parts = [
+        Ruling(absent=(*damaged, *_absent(evidence, params))),
+        judge_exact(evidence, "wrong_elements", "wrong_values", _EXACT_WORDS),
+    ]
+    for device, dtype, rates in _groups(evidence, params):
+        # The user's limit is for the first dtype alone.
+        if not rates.limits and dtype == params.dtypes(evidence.device_type)[0]:
+            parts.append(Ruling(unlimited=("compute.min_tflops",)))
+        parts.append(_judge_datasheet(evidence, params, device, dtype, rates))
+        parts += judge_speeds(rates, _speed_words(evidence, dtype, rates.reference), cpu_shares(evidence, dtype))
+    return Ruling.merge(parts)
+
+
+def _absent(evidence: Evidence, params: Params) -> Iterator[str]:
+    measured = {
+        (measurement.rank, measurement.name, measurement.variant)
+        for measurement in evidence.measurements
+        if measurement.stage == "measure" and (measurement.name != "tflops" or 0 < measurement.value < math.inf)
+    }
+    if not evidence.asked:
+        yield "any rank that finished"
+    needed = [(name, dtype) for dtype in params.dtypes(evidence.device_type) for name in ("wrong_elements", "tflops")]
+    needed.append(("wrong_elements", CONVOLUTION))
+    for rank in evidence.asked:
+        for name, variant in needed:
+            if (rank, name, variant) not in measured:
+                yield f"{name} {variant} of rank {rank}"
+
+
+def _wrong_results(rank: int, variants: Sequence[str]) -> str:
+    operations = [variant if variant == CONVOLUTION else f"{variant} matmul" for variant in variants]
+    return f"rank {rank} returns wrong {' and '.join(operations)} results even when it runs alone"
+
+
+_EXACT_WORDS = ExactWords(
+    check="compute",
+    variant_key="dtype",
+    count_key="count",
+    elements="wrong elements",
+    what=_wrong_results,
+    line=lambda fact: describe(fact.value),
+    action="take the device out of service and have it tested; its results cannot be trusted.",
+)
+
+
+def _speed_words(evidence: Evidence, dtype: str, reference: int | None) -> SpeedWords:
+    return SpeedWords(
+        check="compute",
+        measurement=f"tflops {dtype}",
+        speed=f"the {dtype} speed",
+        slow_in=f"slow in {dtype} matrix products",
+        action_alone="look at its clocks, power limit, temperature and throttle reasons; then have the device tested.",
+        action_together="look at what the ranks of a node share: power, cooling, memory bandwidth, CPU time.",
+        subject=lambda rank: f"rank {rank}",
+        culprit=lambda rank: device_culprit(evidence, rank),
+        activity=lambda rank: activity_lines(evidence, rank, reference),
+    )
+
+
+def _judge_datasheet(evidence: Evidence, params: Params, device: str, dtype: str, rates: FleetRates) -> Ruling:
+    """Warn of a speed far below the datasheet, where no attainable speed is known."""
+    spec = find(device)
+    if spec is None or spec.attainable_tflops or dtype not in spec.peak_tflops:
+        return Ruling()
+    rule = DATASHEET.scaled(spec.peak_tflops[dtype], origin=f"datasheet of {spec.model} x {DATASHEET.value}")
+    findings = tuple(
+        Finding(
+            severity=rule.severity,
+            check="compute",
+            what=f"rank {rank} is far below its datasheet in {dtype} matrix products",
+            culprit=device_culprit(evidence, rank),
+            measured=f"{measurement.value:.3g} {measurement.unit}",
+            limit=rule.limit(),
+            action="compare it with another device of its model; a datasheet alone fails no device.",
+        )
+        for rank, measurement in sorted(rates.first.items())
+        if not rule.passes(measurement.value) and params.size(evidence.device_type) >= ATTAINABLE_FROM
+    )
+    return Ruling(findings=findings)
+
+
+def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, FleetRates]]:
+    """Yield the speeds that can be compared, those of one device model in one dtype: ``(device, dtype, rates)``."""
+    groups: dict[tuple[str, str], list[Measurement]] = {}
+    for measurement in evidence.measurements:
+        if measurement.name == "tflops" and measurement.rank is not None and measurement.rank in evidence.ranks:
+            groups.setdefault((evidence.ranks[measurement.rank].device, measurement.variant), []).append(measurement)
+    for (device, dtype), measurements in sorted(groups.items()):
+        own = tuple(_own_limits(params, evidence.device_type, device, dtype))
+        yield device, dtype, compare_rates(measurements, limits=own, device_type=evidence.device_type)
+
+
+def _own_limits(params: Params, device_type: str, device: str, dtype: str) -> Iterator[Limit]:
+    """Yield the limits besides the one of the fleet."""
+    if params.min_tflops is not None and dtype == params.dtypes(device_type)[0]:
+        yield user_speed_rule(params).limit()
+    spec = find(device)
+    if spec is not None and dtype in spec.attainable_tflops and params.size(device_type) >= ATTAINABLE_FROM:
+        attainable = spec.attainable_tflops[dtype]
+        origin = f"attainable {attainable:g} TFLOP/s of {spec.model} x {params.fraction:g}, {spec.source}"
+        yield attainable_rule(params).scaled(attainable, origin=origin).limit()

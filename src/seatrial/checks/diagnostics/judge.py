@@ -1,0 +1,160 @@
+"""The judge of the diagnostics. It fails a device only for what rose during the trial or is documented as broken."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+
+from seatrial.checks.diagnostics.history import NAME, NodeHistory, histories, step_words
+from seatrial.checks.diagnostics.judge_device import device_findings
+from seatrial.checks.diagnostics.judge_kernel_log import kernel_findings
+from seatrial.checks.diagnostics.params import Params
+from seatrial.devices.network_ports import ERROR_COUNTERS
+from seatrial.devices.state import DeviceState
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import NOBODY, Culprit, Finding, Limit, Ruling
+from seatrial.evidence.statistics import median, minority
+
+_TRAINING = "training"
+_LEAST_SAMPLES = 3
+_FEW_DEVICES = 3
+"""The least number of devices whose usual number of links is known: of two, neither number is."""
+_FAILS_PORT = ("link_downed",)
+
+
+def judge(evidence: Evidence, params: Params) -> Ruling:
+    """Rule about the devices of all nodes. Moot where no node has any."""
+    try:
+        nodes = histories(evidence.facts, evidence.ranks, evidence.nodes)
+    except ValueError as error:
+        return Ruling(absent=(f"a readable state of the devices ({error})",))
+    if not any(history.before.devices or history.before.not_checked for history in nodes):
+        if evidence.device_type != "cuda" and len(nodes) == len(evidence.nodes):
+            return Ruling(is_moot=True)
+        return Ruling(unjudged=("GPU diagnostics: no driver showed a device",))
+    findings = [finding for history in nodes for finding in _of_node(history, params)]
+    findings += [*_utilization(nodes, params), *_links(nodes)]
+    # Without the last state nobody knows what rose: that node may have had any fault.
+    unread_nodes = [history.node for history in nodes if not history.before.devices or history.after is None]
+    return Ruling(
+        findings=(*findings, *_not_checked(nodes)),
+        unjudged=(f"GPU diagnostics of {_names(unread_nodes)} not checked",) if unread_nodes else (),
+    )
+
+
+def _of_node(history: NodeHistory, params: Params) -> Iterator[Finding]:
+    found = list[Finding]()
+    for device in history.before.devices:
+        found += device_findings(history, device, params)
+    lost = {finding.culprit.name: finding for finding in found if " was lost " in finding.what}
+    for finding in kernel_findings(history):
+        if finding.culprit.name in lost:  # the log says why
+            known = lost[finding.culprit.name]
+            evidence = (*known.evidence, finding.what, *finding.evidence)
+            found[found.index(known)] = lost[finding.culprit.name] = replace(known, evidence=evidence)
+        else:
+            found.append(finding)
+    yield from found
+    yield from _ports(history)
+    if history.after is None and history.before.devices:
+        yield Finding(
+            severity="warn",
+            check=NAME,
+            what=f"the driver of {history.node} did not answer at the end of the trial, so what changed is not known",
+            culprit=Culprit(kind="node", name=history.node, nodes=(history.node,)),
+            action="look at the kernel log there",
+        )
+
+
+def _ports(history: NodeHistory) -> Iterator[Finding]:
+    for window in history.windows:
+        for name in window.ports_down:
+            yield _port(history, "fail", name, f"went down {step_words(window)}")
+        for name, changes in window.ports.items():
+            counted = [f"{count} {ERROR_COUNTERS.get(counter, counter)}" for counter, count in changes.items()]
+            severity = "fail" if changes.keys() & set(_FAILS_PORT) else "warn"
+            yield _port(history, severity, name, f"counted {', '.join(counted)} {step_words(window)}")
+
+
+def _port(history: NodeHistory, severity: str, name: str, what: str) -> Finding:
+    culprit = Culprit(kind="node", name=f"port {name} of {history.node}", nodes=(history.node,))
+    return Finding(
+        severity="fail" if severity == "fail" else "warn",
+        check=NAME,
+        what=f"{culprit.name} {what}",
+        culprit=culprit,
+        action="check the cable, the transceiver and the port of the switch",
+    )
+
+
+def _utilization(nodes: tuple[NodeHistory, ...], params: Params) -> Iterator[Finding]:
+    """Yield a warning for each device that worked less than half as much as the median one while training ran."""
+    shares = {}
+    for history in nodes:
+        for device in history.before.devices:
+            values = [
+                changes.utilization_percent
+                for window, changes in history.windows_of(device.uuid)
+                if window.check == _TRAINING
+                and changes.samples >= _LEAST_SAMPLES
+                and changes.utilization_percent is not None
+            ]
+            if values and device.uuid in history.used:
+                shares[history.node_rank, device.uuid] = (max(values), history, device)
+    if len(shares) < 2:
+        return
+    middle = median([share for share, _, _ in shares.values()])
+    origin = f"fleet, {params.min_utilization_share:g} x its median of {middle:.0f} %"
+    limit = Limit(value=params.min_utilization_share * middle, unit="%", origin=origin)
+    for share, history, device in shares.values():
+        if share < limit.value:
+            culprit = history.culprit(device)
+            what = f"{culprit.name} was busy {share:.0f} % of the training"
+            measured = f"{share:.0f} %"
+            yield Finding(severity="warn", check=NAME, what=what, culprit=culprit, measured=measured, limit=limit)
+
+
+def _links(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
+    """Yield a warning for each device with fewer active links than most others of its model."""
+    counts = defaultdict[str, list[tuple[int, NodeHistory, DeviceState]]](list)
+    for history in nodes:
+        for device in history.before.devices:
+            if device.nvlinks_active is not None and device.uuid in history.used and not device.problem:
+                counts[device.model].append((device.nvlinks_active, history, device))
+    for model, entries in counts.items():
+        usual = minority({number: active for number, (active, _, _) in enumerate(entries)}).majority
+        for active, history, device in entries:
+            if len(entries) >= _FEW_DEVICES and isinstance(usual, int) and active < usual:
+                culprit = history.culprit(device)
+                yield Finding(
+                    severity="warn",
+                    check=NAME,
+                    what=f"{culprit.name} has {active} active NVLinks",
+                    culprit=culprit,
+                    measured=str(active),
+                    limit=Limit(value=usual, unit="1", origin=f"fleet, most of {len(entries)} {model}"),
+                    action="check the NVLinks and the fabric manager",
+                )
+
+
+def _not_checked(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
+    """Yield what could not be read, each with its reason and the nodes."""
+    places = defaultdict[tuple[str, str], list[str]](list)
+    for history in nodes:
+        for what, why in history.before.not_checked.items():
+            places[what, why].append(history.node)
+        for device in history.before.devices:
+            refused = [name for name, why in device.unavailable.items() if why == "not permitted"]
+            if refused:
+                places[", ".join(refused), "not permitted"].append(f"GPU {device.index} of {history.node}")
+    for (what, why), where in places.items():
+        yield Finding(
+            severity="info", check=NAME, what=f"not checked: {what} of {_names(where)} ({why})", culprit=NOBODY
+        )
+
+
+def _names(names: list[str]) -> str:
+    distinct = list(dict.fromkeys(names))
+    more = f" and {len(distinct) - 3} more" if len(distinct) > 3 else ""
+    return ", ".join(distinct[:3]) + more

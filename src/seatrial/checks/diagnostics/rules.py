@@ -1,0 +1,104 @@
+"""The rules of the diagnostics: which counters fail a device when they rise, which states do, and what only warns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from seatrial.checks.check import Rule
+from seatrial.checks.diagnostics.params import Params
+
+FAIL_COUNTERS: Mapping[str, str] = {
+    "ecc_uncorrected": "reset the GPU; replace it if it comes again",
+    "nvlink_recoveries": "reset the GPU and check the NVLink and what it leads to",
+    "nvlink_failed_recoveries": "reset the GPU and check the NVLink and what it leads to",
+    "nvlink_malformed_packets": "reset the GPU and check the NVLink and what it leads to",
+}
+"""Counter that fails a device when it rises during the trial -> what to do. NVLink: DCGM's health watch fails a device
+for each recovery, and warns of replays and CRC errors, which the link repairs itself."""
+WARN_COUNTERS = (
+    "ecc_deferred",
+    "rows_remapped_uncorrected",
+    "pages_retired",
+    "nvlink_crc_errors",
+    "nvlink_replays",
+    "nvlink_receive_errors",
+    "nvlink_buffer_overruns",
+    "nvlink_integrity_errors",
+    "nvlink_discards",
+    "xgmi_errors",
+)
+"""Counters that are a warning when they rise. Corrected ECC errors and the rows remapped for them are none."""
+REPLAYS_PER_MINUTE = 8.0
+"""PCIe replays of a step above which there is a warning: that of DCGM's health watch. A healthy bus replays too."""
+FAIL_STATES: Mapping[str, str] = {
+    "row_remap_failure": "replace the GPU",
+    "row_remap_pending": "reset the GPU, so that the row is replaced",
+    "channel_repair_pending": "reset the GPU, so that the channel is repaired",
+    "tpc_repair_pending": "reset the GPU, so that the TPC is repaired",
+    "sram_threshold": "replace the GPU",
+    "bad_pages_threshold": "replace the GPU",
+    "fabric_degraded_bandwidth": "check the NVLinks and the fabric manager",
+    "fabric_route_unhealthy": "check the NVLinks and the fabric manager",
+    "fabric_access_timeout": "check the NVLinks and the fabric manager",
+    "fabric_configuration": "correct the configuration of the fabric manager or of the partition",
+}
+"""States that their vendor documents as broken -> what to do. ``BROKEN`` has the others, which are warnings."""
+FAIL_ACTIONS: Mapping[str, str] = {
+    "reset": "reset the GPU",
+    "bus reset": "reset the bus of the GPU",
+    "reboot": "restart the machine",
+    "drain p2p": "stop what uses the GPU, then reset it",
+    "drain and reset": "stop what uses the GPU, then reset it",
+}
+"""Action that the driver asks for -> what to do. To recover an IMEX domain is none of them: drivers ask for it on idle
+racks that work (NVIDIA/aicr issue 2641)."""
+THROTTLES = ("power_brake", "hw_thermal", "hw_slowdown", "sw_thermal", "reliability", "board_limit")
+"""Reasons for a lower clock that are a warning; the power limit is where every busy GPU is."""
+
+
+def rules(params: Params) -> Iterable[Rule]:
+    """Return the limits."""
+    yield Rule(measurement="counters of errors", text="no uncorrectable error, no NVLink recovery", origin="exact")
+    yield Rule(measurement="state of a device", text="not broken", origin="NVIDIA and AMD document it as broken")
+    yield Rule(measurement="XID, SXID", text="none that asks for more than a new program", origin="NVIDIA XID catalog")
+    yield Rule(
+        measurement="distance to the slowdown temperature",
+        comparison="at least",
+        value=params.warn_below_slowdown_k,
+        unit="K",
+        origin="the threshold of the device",
+        severity="warn",
+    )
+    yield Rule(
+        measurement="temperature",
+        condition="no own threshold",
+        comparison="at most",
+        value=params.max_temperature_c,
+        unit="degrees Celsius",
+        origin="diagnostics.max_temperature_c",
+        severity="warn",
+    )
+    yield Rule(
+        measurement="utilization in training",
+        comparison="at least",
+        value=params.min_utilization_share,
+        share_of="fleet median",
+        origin="fleet",
+        severity="warn",
+    )
+    yield Rule(
+        measurement="PCIe replays",
+        comparison="at most",
+        value=REPLAYS_PER_MINUTE,
+        unit="1/min",
+        origin="DCGM's health watch",
+        severity="warn",
+    )
+    yield Rule(
+        measurement="hardware slowdown",
+        comparison="below",
+        value=params.min_throttled_share,
+        share_of="the step",
+        origin="diagnostics.min_throttled_share",
+        severity="warn",
+    )

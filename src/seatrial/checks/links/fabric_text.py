@@ -1,0 +1,165 @@
+"""Culprits and findings of one fabric, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from seatrial.checks.links.fabrics import BETWEEN_NODES, HEALTHY_PAIRS, Cost, Fabric
+from seatrial.checks.links.solver import Diagnosis, DirectedLink, Suspect
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Culprit, Finding, Limit
+from seatrial.evidence.statistics import median
+from seatrial.protocol.fabric_errors import MTU_ACTION, read_connect_error
+
+_MOST_LINES = 6
+"""The largest number of links in the evidence of one finding."""
+_ACTIONS = {
+    "node": "check its NIC, cable and switch port (errors, negotiated speed), and what else uses them",
+    "device": "check its NIC, NVLink or PCIe link (width, speed, errors), and what else uses them",
+    "link": "check the path between the two: cable, switch ports, routes; swap the cable and repeat the trial",
+    "fabric": "check what these have in common: a switch, its uplinks, or the network settings",
+}
+_COMPARE_WIRING = "compare with how they are wired (nvidia-smi topo -m): pairs of one node may differ by design"
+_ONE_MACHINE = "all of these processes are on one machine: see what else uses its cores, and start fewer processes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricText:
+    """Names the members, links and culprits of one fabric."""
+
+    evidence: Evidence
+    fabric: Fabric
+
+    def member_name(self, rank: int) -> str:
+        """Return the name of one member: its node, or its device if a node has several."""
+        seen = self.evidence.ranks[rank]
+        return f"node {self._place(rank)}" if self.fabric.name == BETWEEN_NODES else seen.label()
+
+    @property
+    def is_one_machine(self) -> bool:
+        """Whether all members are on one machine: a node that starts as several has one name (judge/host_names.py)."""
+        return len({self.evidence.ranks[rank].node for rank in self.fabric.topology.members}) == 1
+
+    def _place(self, rank: int) -> str:
+        """Return the node of a rank, with its number where others have the same name."""
+        seen = self.evidence.ranks[rank]
+        is_shared = not self.fabric.inside and self.is_one_machine
+        return f"{seen.place}#{seen.node_rank}" if is_shared else seen.place
+
+    def link_name(self, a: int, b: int) -> str:
+        """Return the name of the link between two members."""
+        return f"link {self._end_name(a)}–{self._end_name(b)}"
+
+    def _end_name(self, rank: int) -> str:
+        return self._place(rank) if self.fabric.name.startswith(BETWEEN_NODES) else f"rank {rank}"
+
+    def culprit(self, suspect: Suspect) -> Culprit:
+        """Return the culprit that the solver named, with all its ranks and nodes."""
+        ranks = suspect.members
+        nodes = tuple(dict.fromkeys(self.evidence.ranks[rank].node for rank in ranks))
+        if suspect.kind == "link":
+            name = self.link_name(*ranks) + (", endpoints not separable" if suspect.inseparable else "")
+            return Culprit(kind="link", name=name, ranks=ranks, nodes=nodes)
+        if suspect.kind in ("node", "device"):
+            name = self.member_name(ranks[0])
+            if self.fabric.name != BETWEEN_NODES:
+                return Culprit(kind="device", name=name, ranks=ranks, nodes=nodes)
+            node_rank = self.evidence.ranks[ranks[0]].node_rank
+            ranks = tuple(rank for rank, seen in self.evidence.ranks.items() if seen.node_rank == node_rank)
+            return Culprit(kind="node", name=name, ranks=ranks, nodes=nodes)
+        name = f"the fabric between {', '.join(nodes[:8])}" if len(nodes) > 1 else f"communication inside {nodes[0]}"
+        return Culprit(kind="fabric", name=name, ranks=ranks, nodes=nodes)
+
+    def finding(self, suspect: Suspect, diagnosis: Diagnosis, cost: Cost | None) -> Finding:
+        """Return the finding on one culprit: its value, that of its peers, the reasons, and what to do.
+
+        ``cost``: the quantity that the diagnosis compared; None: GB/s.
+        """
+        culprit = self.culprit(suspect)
+        worst = min(suspect.evidence, key=lambda link: link.ratio, default=None)
+        measured, limit, peers = "", None, ""
+        if worst is not None:
+            reference = worst.rate / worst.ratio if worst.ratio else diagnosis.reference or 0.0
+            measured = worst.failed or _value_text(worst.rate, cost)
+            peers = f", its peers {_value_text(reference, cost)}" if reference else ""
+            if diagnosis.limit is not None and cost is None:
+                limit = Limit(value=diagnosis.limit, unit="GB/s", origin=self.fabric.limit_origin)
+            elif cost is not None and reference:
+                limit = Limit(value=round(cost.max_value(reference), 4), unit=cost.unit, origin=HEALTHY_PAIRS)
+        what = f"{culprit.name}{self._direction(suspect)} " + (
+            suspect.why
+            if worst is None
+            else f"carries nothing ({worst.failed})"
+            if worst.failed
+            else f"{'reaches' if cost is None else cost.verb} {measured}{peers}"
+        )
+        if worst is not None and worst.failed:
+            # The reason of a link that failed: closed ports, wrong names and MTU are no matter of cables.
+            action = self._failed_action(suspect.evidence) or _ACTIONS[culprit.kind]
+        else:
+            action = _ACTIONS[culprit.kind]
+        is_sure = not self.fabric.inside or worst is None or bool(worst.failed)
+        if not self.fabric.inside and self.is_one_machine:
+            # There is no cable between processes of one machine.
+            action = _ONE_MACHINE
+        if worst is not None and cost is None:
+            is_sure = is_sure or self._is_good_elsewhere(worst, diagnosis.limit)
+        return Finding(
+            severity="fail" if is_sure else "warn",
+            check="links",
+            what=what,
+            culprit=culprit,
+            measured=measured,
+            limit=limit,
+            evidence=(f"{suspect.confidence}: {suspect.why}", *self._link_lines(suspect.evidence, cost)),
+            action=_COMPARE_WIRING if self.fabric.inside and not is_sure else action,
+        )
+
+    def _failed_action(self, links: Iterable[DirectedLink]) -> str:
+        """Return what the reasons of failed links ask for; empty where they say nothing."""
+        failed = [link for link in links if link.failed]
+        errors = [error for link in failed if (error := read_connect_error(link.failed)) is not None and error.address]
+        if errors:
+            return errors[0].action()
+        answered = {
+            frozenset((measurement.rank, measurement.peer))
+            for measurement in self.evidence.measurements
+            if measurement.name == "latency_us"
+        }
+        # A pair is pinged with 8 bytes before its transfers.
+        return MTU_ACTION if all(frozenset((link.source, link.target)) in answered for link in failed) else ""
+
+    def _direction(self, suspect: Suspect) -> str:
+        if suspect.direction == "both":
+            return ""
+        if suspect.kind == "link":
+            a, b = suspect.members if suspect.direction == "send" else suspect.members[::-1]
+            return f" (from {self._end_name(a)} to {self._end_name(b)})"
+        return " (sending)" if suspect.direction == "send" else " (receiving)"
+
+    def _is_good_elsewhere(self, link: DirectedLink, limit_gbps: float | None) -> bool:
+        """Return True if the same link is clean on other nodes with such devices, so the wiring does not explain it."""
+        seen = self.evidence.ranks
+
+        def position(a: int, b: int) -> tuple[object, ...]:
+            return seen[a].local_rank, seen[b].local_rank, seen[a].device, seen[b].device
+
+        rates = [
+            measurement.value
+            for measurement in self.evidence.measurements
+            if measurement.name == "gbps" and measurement.rank is not None and measurement.peer is not None
+            if seen[measurement.rank].node_rank == seen[measurement.peer].node_rank != seen[link.source].node_rank
+            if position(measurement.rank, measurement.peer) == position(link.source, link.target)
+        ]
+        return limit_gbps is not None and bool(rates) and median(rates) >= limit_gbps
+
+    def _link_lines(self, links: Iterable[DirectedLink], cost: Cost | None) -> Iterator[str]:
+        for link in list(links)[:_MOST_LINES]:
+            contention = "alone" if link.uncontended else f"{link.at_once} pairs at once"
+            value = link.failed or _value_text(link.rate, cost)
+            yield f"{self._end_name(link.source)} to {self._end_name(link.target)}: {value}, {contention}"
+
+
+def _value_text(rate: float, cost: Cost | None) -> str:
+    return f"{rate:.3g} GB/s" if cost is None else cost.text(1 / rate - cost.floor)

@@ -1,0 +1,127 @@
+"""The fabrics of a cluster, and the quantities that are compared on each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from seatrial.checks.check import Rule, user_rule
+from seatrial.checks.links.params import Params
+from seatrial.checks.links.solver import LinkLimits, Topology
+from seatrial.evidence.evidence import Evidence
+
+BETWEEN_NODES = "nodes"
+EFFECTS = {"cpu": 0.5, "cuda": 0.10}
+"""The share by which a link is slower than its healthy peers when it counts as slow, by device kind. Between processes
+on CPUs a factor of two is common."""
+FLOORS_S = {"cpu": 1e-3, "cuda": 50e-6}
+"""Seconds added to all latencies before they are compared, by device kind: what a scheduler adds is no fault."""
+MAX_RESENT = 0.01
+"""The share of TCP segments that a pair may send again beyond what healthy pairs do. Without contention, pairs of busy
+hosts sent less than 0.01 % again; with a host that lost 5 % it was 2.6 to 6.1 % (``docs/culprits.md``)."""
+HEALTHY_PAIRS = "fleet: what healthy pairs reach"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """Members that are compared with one another: the devices of one node, or one device of each node."""
+
+    name: str
+    topology: Topology
+    limits: LinkLimits
+    inside: bool = False
+    """Whether the fabric lies within one node."""
+
+    @property
+    def limit_origin(self) -> str:
+        """The origin of the limit for GB/s, in the words of ``Limit.origin``."""
+        return self.limits.origin or f"{HEALTHY_PAIRS} x {1 - self.limits.effect:.2g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """A measurement of which less is better. The solver compares one over the measurement plus its floor."""
+
+    measurement: str
+    """The name of the measurement."""
+    floor: float
+    """Added to each value, in the unit of the measurement."""
+    unit: str
+    effect: float
+    """The share by which a rate (one over the cost) below that of healthy pairs counts as slow."""
+    verb: str
+    """The words between a culprit and its value."""
+    text: Callable[[float], str]
+    """Returns a value for a reader."""
+    both_ways: bool = False
+    """Whether a value covers both directions of its pair."""
+
+    def max_value(self, reference: float) -> float:
+        """Return the limit for a value. ``reference``: the rate of healthy pairs, one over their cost."""
+        return 1 / (reference * (1 - self.effect)) - self.floor
+
+    @property
+    def requirement(self) -> str:
+        """The limit as a person reads it, from the value of healthy pairs."""
+        more = 1 / (1 - self.effect) - 1
+        return f"at most {more:.0%} and {self.text(self.floor * more)} more than healthy pairs"
+
+
+def device_kind(evidence: Evidence) -> str:
+    """Return the key of ``EFFECTS`` and ``FLOORS_S``: ``cpu`` or ``cuda``."""
+    return "cpu" if evidence.device_type == "cpu" else "cuda"
+
+
+def costs(kind: str) -> tuple[Cost, ...]:
+    """Return the quantities that are compared in addition to GB/s. ``kind``: as of ``device_kind``."""
+    effect = EFFECTS[kind]
+    return (
+        Cost(
+            measurement="latency_us",
+            floor=FLOORS_S[kind] * 1e6,
+            unit="us",
+            effect=effect,
+            verb="has a latency of",
+            text=lambda value: f"{value:.0f} us",
+            both_ways=True,
+        ),
+        Cost(
+            measurement="resent_share",
+            # With this floor the limit is MAX_RESENT above the share of healthy pairs, whatever the effect is.
+            floor=MAX_RESENT * (1 - effect) / effect,
+            unit="1",
+            effect=effect,
+            verb="makes TCP send again",
+            text=lambda value: f"{max(value, 0.0) * 100:.2f} %",
+        ),
+    )
+
+
+def user_gbps_rule(params: Params) -> Rule:
+    """Return the rule for the rate between nodes that only the user can set."""
+    return user_rule("gbps", "at least", params.min_gbps, "GB/s", key="links.min_gbps", condition="pairs of nodes")
+
+
+def fabrics(evidence: Evidence, params: Params) -> Iterator[Fabric]:
+    """Yield the fabrics of a cluster: the devices of each node, then one device of each node."""
+    nodes: dict[int, list[int]] = {}
+    for rank, seen in sorted(evidence.ranks.items()):
+        nodes.setdefault(seen.node_rank, []).append(rank)
+    effect = EFFECTS[device_kind(evidence)]
+    for node_rank, ranks in sorted(nodes.items()):
+        # Between processes on the CPUs of one node there is no cable: other processes there make transfers slow.
+        if len(ranks) > 1 and evidence.device_type != "cpu":
+            topology = Topology(members=tuple(ranks), kind="device")
+            name = f"devices of node {node_rank}"
+            yield Fabric(name=name, topology=topology, limits=LinkLimits(effect=effect), inside=True)
+    if len(nodes) < 2:
+        return
+    rule = user_gbps_rule(params)
+    limits = LinkLimits(effect=effect, gbps=rule.value, origin="" if rule.value is None else rule.origin)
+    # Processes on CPUs share the NICs of their node; each device may have a separate NIC, and then belongs to a rail.
+    rails = 1 if evidence.device_type == "cpu" else max(map(len, nodes.values()))
+    for index in range(rails):
+        members = tuple(ranks[index] for _, ranks in sorted(nodes.items()) if index < len(ranks))
+        if len(members) > 1:
+            name = BETWEEN_NODES if rails == 1 else f"{BETWEEN_NODES}, rail {index}"
+            yield Fabric(name=name, topology=Topology(members=members), limits=limits)

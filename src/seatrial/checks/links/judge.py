@@ -1,0 +1,155 @@
+"""The judge of the links check: the culprit solver's diagnosis of each fabric, as findings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from seatrial.checks.links.fabric_text import FabricText
+from seatrial.checks.links.fabrics import Cost, Fabric, costs, device_kind, fabrics
+from seatrial.checks.links.observations import Answers, FabricObservations, observe, read_answers
+from seatrial.checks.links.params import Params
+from seatrial.checks.links.round_request import not_checked, wanted_round
+from seatrial.checks.links.solver import Diagnosis, solve
+from seatrial.checks.links.solver.rates import LinkRates, gather
+from seatrial.checks.shared.host_inventory import listed
+from seatrial.checks.shared.store_reach import store_findings
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Culprit, Finding, Judged, Limit, Ruling
+
+_SEVERITIES = ("info", "warn", "error", "fail")
+"""From the least to the most severe."""
+_FEW_FAST = 2
+"""The least number of far better links that counts: one transfer may have been lucky."""
+_NO_LINK = Finding(
+    severity="info",
+    check="links",
+    what="nothing was measured: between processes on the CPUs of one node there is no link",
+    culprit=Culprit(kind="none", name="nobody"),
+)
+
+
+def judge(evidence: Evidence, params: Params) -> Ruling:
+    """Name the culprits of each fabric; open questions are absent."""
+    if len(evidence.ranks) == 1:
+        return Ruling()
+    if unreachable := store_findings(evidence, "links"):
+        return Ruling(findings=unreachable)
+    if evidence.device_type == "cpu" and len({seen.node_rank for seen in evidence.ranks.values()}) == 1:
+        return Ruling(findings=(_NO_LINK,))
+    reason = not_checked(evidence)
+    if reason:
+        return Ruling(unjudged=(f"links not measured: {reason}",))
+    answers = read_answers(evidence)
+    evidence = answers.evidence
+    findings: list[Finding] = []
+    judged: list[Judged] = []
+    absent = [*answers.damaged]
+    paired = set[int]()
+    for fabric in fabrics(evidence, params):
+        paired.update(() if fabric.inside else fabric.topology.members)
+        observations = observe(answers, fabric)
+        text = FabricText(evidence=evidence, fabric=fabric)
+        if wanted_round(observations, fabric, evidence) is not None:
+            absent.append(f"the last rounds between {fabric.name}")
+        if observations.late:
+            num_late = len(observations.late)
+            absent.append(f"{fabric.name}: time for all exchanges of {num_late} groups (raise links.timeout_s)")
+        by_rate = solve(observations.rates, fabric.topology, fabric.limits)
+        by_cost = [
+            (cost, solve(observations.by_cost[cost.measurement], fabric.topology, fabric.limits))
+            for cost in costs(device_kind(evidence))
+        ]
+        findings += _findings(text, [(None, by_rate), *by_cost])
+        findings += _far_better(text, gather(observations.rates, fabric.topology, fabric.limits), findings)
+        judged += _judged(answers, fabric, by_rate, observations)
+        diagnoses = (by_rate, *(diagnosis for _, diagnosis in by_cost))
+        # Within a node only named culprits count: healthy pairs there may differ by design.
+        if not fabric.inside:
+            open_links = (link for diagnosis in diagnoses for link in diagnosis.unconfirmed)
+            pairs = {tuple(sorted((link.source, link.target))) for link in open_links}
+            absent += [f"a clear result for {text.link_name(*pair)}" for pair in sorted(pairs)]
+        absent += [f"{fabric.name}: {question}" for diagnosis in diagnoses for question in diagnosis.remains]
+    unpaired = sorted(evidence.ranks.keys() - paired) if paired and evidence.device_type != "cpu" else []
+    unjudged = (f"links: no other node has a device to pair with {listed('rank', unpaired)}",) if unpaired else ()
+    return Ruling(
+        findings=tuple(findings),
+        judged=tuple(judged),
+        absent=tuple(absent),
+        unjudged=unjudged,
+        # Between the devices of one node the user can set no limit.
+        unlimited=("links.min_gbps",) if paired and params.min_gbps is None else (),
+    )
+
+
+def _findings(text: FabricText, diagnoses: Sequence[tuple[Cost | None, Diagnosis]]) -> list[Finding]:
+    """Return one finding for each culprit: what else it does badly is evidence.
+
+    The bad links of a culprit become remarks.
+    """
+    by_members: dict[tuple[int, ...], Finding] = {}
+    for cost, diagnosis in diagnoses:
+        for suspect in diagnosis.culprits:
+            finding = text.finding(suspect, diagnosis, cost)
+            if suspect.members in by_members:
+                first, second = sorted((finding, by_members[suspect.members]), key=_severity)[::-1]
+                finding = replace(first, evidence=(*first.evidence, second.what))
+            by_members[suspect.members] = finding
+    accused = {
+        rank: _severity(finding)
+        for finding in by_members.values()
+        if finding.culprit.kind in ("node", "device")
+        for rank in finding.culprit.ranks
+    }
+
+    def is_explained(finding: Finding) -> bool:
+        # A member with only a warning does not explain a dead link.
+        ends = (accused.get(rank, -1) for rank in finding.culprit.ranks)
+        return finding.culprit.kind == "link" and any(severity >= _severity(finding) for severity in ends)
+
+    return [replace(finding, severity="info") if is_explained(finding) else finding for finding in by_members.values()]
+
+
+def _severity(finding: Finding) -> int:
+    return _SEVERITIES.index(finding.severity)
+
+
+def _far_better(text: FabricText, rates: LinkRates, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield a warning if some links are far better than the reference: then most nodes may be slow alike."""
+    fast = [link for link in rates.links.values() if link.ratio * rates.limit > 1]
+    if text.fabric.inside or rates.goal is not None or rates.reference is None or findings or len(fast) < _FEW_FAST:
+        return
+    best = max(fast, key=lambda link: link.ratio)
+    names = dict.fromkeys(text.link_name(*sorted((link.source, link.target))) for link in fast[:_FEW_FAST])
+    yield Finding(
+        severity="warn",
+        check="links",
+        what=f"some links are far faster than most, {best.rate:.3g} GB/s against {rates.reference:.3g} GB/s: "
+        "there are two kinds of nodes, or most of them are slow",
+        culprit=Culprit(kind="none", name="nobody can be named"),
+        measured=f"{best.rate:.3g} GB/s",
+        evidence=(f"{len(fast)} of {len(rates.links)} transfers, such as {', '.join(names)}",),
+        action="set links.min_gbps to the rate that every link must reach.",
+    )
+
+
+def _judged(
+    answers: Answers, fabric: Fabric, diagnosis: Diagnosis, observations: FabricObservations
+) -> Iterator[Judged]:
+    """Yield the decisive measurements of each direction of a pair: those with the least contention."""
+    if diagnosis.limit is None:
+        return
+    least_at_once: dict[tuple[int, int], int] = {}
+    for pair in observations.rates.pairs:
+        key = (pair.source, pair.target)
+        least_at_once[key] = min(pair.at_once, least_at_once.get(key, pair.at_once))
+    limit = Limit(value=diagnosis.limit, unit="GB/s", origin=fabric.limit_origin)
+    for fact in answers.rounds.get(fabric.name, ()):
+        for rank in fabric.topology.members:
+            for measurement in answers.measurements.get((fact.stage, rank), ()):
+                key = (rank, rank if measurement.peer is None else measurement.peer)
+                passed = measurement.value >= limit.value
+                is_decisive = measurement.name == "gbps" and least_at_once.get(key) == fact.value["at_once"]
+                # Within a node a slow link may be slow by design.
+                if is_decisive and (passed or not fabric.inside):
+                    yield Judged(measurement=measurement, limit=limit, passed=passed)

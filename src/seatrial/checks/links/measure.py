@@ -1,0 +1,248 @@
+"""Measurement of links: GB/s and latency of every link between two devices, each direction by itself.
+
+Two ranks, or the ranks of one group, rendezvous at the store directly, before any world exists. The conductor asks for
+one round after the other, each derived from all results so far (``round_request.py``, ``docs/culprits.md``).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from seatrial.checks.links.fabrics import MAX_RESENT
+from seatrial.checks.links.params import PING_BYTES, Params
+from seatrial.evidence.statistics import median
+from seatrial.probe import tcp
+from seatrial.rank import groups
+from seatrial.rank.context import Context
+from seatrial.util.round_robin import round_robin
+
+_PINGS = 20
+_LEAST_TRANSFERS = 3
+_LEAST_SEGMENTS = 200
+"""The least number of TCP segments for a share: with fewer, a single one would be half of ``MAX_RESENT``. RDMA sends no
+TCP segments."""
+_BUDGET = 0.5
+"""The share of a round's time after which no turn begins; the rest is for a last turn in which all pairs fail."""
+_MOST_REPORTED = 4
+"""The largest number of peers for which a rank reports ``resent_share`` of exchanges that were not slow."""
+_ROUND_FIELDS = ("fabric", "at_once", "repeats", "groups", "list_below_gbps")
+"""The fields of a request that the judge needs."""
+
+
+def measure(context: Context, params: Params) -> None:
+    """Open the store, or take part in a round."""
+    if context.world_size == 1 or context.backend == "mpi":
+        reason = "1 rank" if context.world_size == 1 else "MPI has no group before the world"
+        context.fact("not_checked", reason)
+        return
+    # Our deadline comes first; the library's is the safety net.
+    timeout = timedelta(seconds=context.timeout_s + 30)
+    if context.stage == "store":
+        context.phase("open the store")
+        groups.open_store(context, timeout)
+        return
+    context.phase("rendezvous at the store")
+    groups.join_store(context, timeout, connect_timeout_s=params.pair_timeout_s)
+    for part in context.given["round"]["parts"]:
+        members = sorted({member for group in (part["groups"] or part["pairs"]) for member in group})
+        if context.rank in members:
+            if context.rank == members[0]:
+                context.fact("asked", {key: part[key] for key in _ROUND_FIELDS})
+            _RoundOnFabric(context, params, part).run()
+
+
+class _RoundOnFabric:
+    """One rank's share of a round on one fabric."""
+
+    def __init__(self, context: Context, params: Params, request: dict[str, Any]) -> None:
+        import torch
+
+        self._context, self._params, self._request = context, params, request
+        self._timeout = timedelta(seconds=params.pair_timeout_s)
+        size_bytes = params.cpu_bytes if context.device.type == "cpu" else params.gpu_bytes
+        self._payload = torch.ones(size_bytes, dtype=torch.uint8, device=context.device.torch)
+        self._word = torch.zeros(PING_BYTES // 8, dtype=torch.int64, device=context.device.torch)
+        """The ping, the answer to a transfer, and the number of transfers to come."""
+        self._name = f"links/{context.stage}/{request['fabric']}"
+        self._last_start = time.monotonic() + _BUDGET * context.timeout_s
+        self._seconds = params.seconds
+        self._resent = dict[int, float]()
+        """Peer -> share of the segments that TCP sent again, for exchanges that were not slow."""
+
+    def run(self) -> None:
+        """Measure turn by turn; each turn begins when the turn before has ended for all members."""
+        for group in self._request["groups"]:
+            if self._context.rank in group:
+                self._run_group(group)
+                return
+        turns, members = self._request["turns"], {rank for pair in self._request["pairs"] for rank in pair}
+        for turn in range(turns):
+            if not self._begin_turn(turn, members):
+                return
+            for a, b in self._request["pairs"][turn::turns]:
+                if self._context.rank in (a, b):
+                    self._run_pair(a, b)
+
+    def _run_pair(self, a: int, b: int) -> None:
+        peer = b if self._context.rank == a else a
+        failed = self._form_group(f"{a}-{b}", [a, b])
+        try:
+            if not failed:
+                self._ping(0 if self._context.rank == b else 1, peer)
+                self._exchange(a, b, [a, b])
+        except RuntimeError as error:
+            failed = _first_line(error)
+        self._close_group()
+        if failed:
+            self._context.fact("failed", {"peer": peer, "reason": failed})
+
+    def _run_group(self, group: Sequence[int]) -> None:
+        """Exchange once with every member; report slow exchanges one by one, and the median of all."""
+        store, rates, is_late = self._context.store, list[float](), False
+        assert store is not None  # joined in measure
+        steps = list(_group_steps(group, self._request["turns"]))
+        self._seconds = min(self._params.seconds, _BUDGET * self._context.timeout_s / (4 * len(steps)))
+        broken = f"{self._name}/broken/{group[0]}"
+        failed = self._form_group(str(group[0]), group)
+        if failed:
+            store.set(broken, "")
+            self._context.fact("failed", {"reason": failed})
+        for step, pairs in enumerate(steps):
+            if not self._begin_turn(step, group):
+                is_late = True
+                self._context.fact("late", {"fabric": self._request["fabric"], "exchanges": [step, len(steps)]})
+                break
+            for a, b in pairs:
+                if self._context.rank not in (a, b) or store.check([broken]):
+                    continue
+                try:
+                    rates += self._exchange(a, b, group)
+                except RuntimeError as error:
+                    store.set(broken, "")
+                    peer = b if self._context.rank == a else a
+                    self._context.fact("failed", {"peer": peer, "reason": _first_line(error)})
+        self._close_group()
+        limit = MAX_RESENT + median(list(self._resent.values())) if self._resent else 0.0
+        for peer in sorted(self._resent, key=self._resent.__getitem__)[-_MOST_REPORTED:]:
+            if self._resent[peer] > limit:
+                self._report_resent(peer, self._resent[peer])
+        if rates and not is_late and not store.check([broken]):
+            self._context.measurement("group_gbps", median(rates), "GB/s", "high")
+
+    def _form_group(self, name: str, ranks: Sequence[int]) -> str:
+        """Form the group of these ranks. Returns the reason if that failed, else an empty string."""
+        try:
+            groups.form(self._context, f"{self._name}/{name}", ranks, self._timeout)
+        except RuntimeError as error:
+            return _first_line(error)
+        return ""
+
+    def _close_group(self) -> None:
+        groups.close_world()
+
+    def _ping(self, peer_index: int, peer: int) -> None:
+        """Send 8 bytes there and back; the first rank of the pair measures the time."""
+        import torch.distributed as dist
+
+        is_timer, readings = peer_index == 1, list[float]()
+        for _ in range(_PINGS + 2):
+            started = time.perf_counter()
+            for is_sending in (is_timer, not is_timer):
+                (dist.send if is_sending else dist.recv)(self._word, peer_index)
+            self._context.device.synchronize()
+            readings.append(time.perf_counter() - started)
+        if is_timer:
+            self._context.measurement("latency_us", self._typical(readings[2:]) / 2 * 1e6, "us", "low", peer=peer)
+
+    def _exchange(self, a: int, b: int, ranks: Sequence[int]) -> list[float]:
+        """Transfer from ``a`` to ``b``, then back. Returns the rate at which this rank sent, in GB/s."""
+        rates = []
+        for source, target in ((a, b), (b, a)):
+            if self._context.rank == target:
+                self._receive(ranks.index(source))
+                continue
+            before = tcp.segments()
+            rates.append(self._send(ranks.index(target)))
+            sent, resent = (after - start for after, start in zip(tcp.segments(), before, strict=True))
+            share = resent / sent if sent >= _LEAST_SEGMENTS else None
+            list_below_gbps = self._request["list_below_gbps"]
+            if list_below_gbps is None or rates[-1] < list_below_gbps:
+                size_bytes = self._payload.numel()
+                self._context.measurement("gbps", rates[-1], "GB/s", "high", peer=target, size_bytes=size_bytes)
+                if share is not None:
+                    self._report_resent(target, share)
+            elif share is not None:
+                self._resent[target] = share
+        return rates
+
+    def _report_resent(self, peer: int, share: float) -> None:
+        self._context.measurement("resent_share", share, "1", "low", peer=peer, size_bytes=self._payload.numel())
+
+    def _send(self, target_index: int) -> float:
+        """Send the payload several times. Returns the typical rate in GB/s."""
+        import torch.distributed as dist
+
+        once_s = self._transfer_s(target_index)
+        number = max(_LEAST_TRANSFERS, min(self._request["repeats"], int(self._seconds / once_s)))
+        self._word.fill_(number)
+        dist.send(self._word, target_index)
+        return self._payload.numel() / self._typical([self._transfer_s(target_index) for _ in range(number)]) / 1e9
+
+    def _typical(self, readings: Sequence[float]) -> float:
+        """Return the median; between CPUs the minimum: other processes slow most transfers, a slow cable slows all."""
+        return min(readings) if self._context.device.type == "cpu" else median(readings)
+
+    def _transfer_s(self, target_index: int) -> float:
+        import torch.distributed as dist
+
+        started = time.perf_counter()
+        dist.send(self._payload, target_index)
+        dist.recv(self._word, target_index)
+        self._context.device.synchronize()
+        return time.perf_counter() - started
+
+    def _receive(self, source_index: int) -> None:
+        """Receive one transfer, the number of those to come, and these; answer each transfer."""
+        import torch.distributed as dist
+
+        number = 1
+        for is_last in (False, True):
+            for _ in range(number):
+                dist.recv(self._payload, source_index)
+                dist.send(self._word, source_index)
+            if not is_last:
+                dist.recv(self._word, source_index)
+                number = int(self._word.item())
+        # A GPU may still be sending the last answer when the group ends.
+        self._context.device.synchronize()
+
+    def _begin_turn(self, turn: int, members: Collection[int]) -> bool:
+        """Wait until all members are ready for this turn. Returns False if it is too late to begin another turn.
+
+        The solver then requests the missing pairs in a separate round. A small group has fewer turns than a large one
+        at the same time, so each rank waits for its members only.
+        """
+        store = self._context.store
+        assert store is not None  # joined in measure
+        self._context.phase(f"{self._request['fabric']} turn {turn}")
+        name = f"{self._name}/{min(members)}/turn {turn}"
+        if store.add(name, 1) == len(members):
+            store.set(f"{name}/all", "late" if time.monotonic() > self._last_start else "go")
+        return groups.wait_for_key(store, f"{name}/all") == b"go"
+
+
+def _group_steps(group: Sequence[int], turns: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield the disjoint pairs of each step, which together are all pairs of the group."""
+    for pairs in round_robin(group):
+        for turn in range(min(turns, len(pairs))):
+            yield [(a, b) for a, b in pairs[turn :: min(turns, len(pairs))]]
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error, without the addresses of Gloo's source files, at most 200 characters."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r"\[[^\s\[\]]+\.(?:cc|h|cpp):\d+\] ?", "", line)[:200]

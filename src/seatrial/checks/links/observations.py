@@ -1,0 +1,205 @@
+"""The answers of the ranks, as observations of the culprit solver."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from seatrial.checks.links.fabrics import Cost, Fabric, costs, device_kind
+from seatrial.checks.links.solver import GroupResult, Observations, PairResult
+from seatrial.checks.shared.facts import drop_malformed, has_fields, unreadable
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.measurement import Fact, Measurement
+from seatrial.evidence.statistics import median
+
+Item = TypeVar("Item", Measurement, Fact)
+ByStageAndRank = Mapping[tuple[str, int], Sequence[Item]]
+"""Measurements or facts by stage and rank: a large fleet has too many to search all of them for each fabric."""
+
+_MOST_REPEATS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What the ranks reported in all rounds."""
+
+    evidence: Evidence
+    """Without malformed entries."""
+    damaged: tuple[str, ...]
+    """The facts that could not be read."""
+    rounds: Mapping[str, Sequence[Fact]]
+    """The rounds of each fabric, as its first rank reported them."""
+    measurements: ByStageAndRank[Measurement]
+    failed: ByStageAndRank[Fact]
+    """Transfers and groups that failed."""
+    late: ByStageAndRank[Fact]
+    """Groups that had no time for all their exchanges."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricObservations:
+    """What the ranks measured on one fabric."""
+
+    rates: Observations
+    by_cost: Mapping[str, Observations]
+    """By the name of the measurement."""
+    late: tuple[GroupResult, ...]
+    """Groups that had no time for all their exchanges, as if all the others had been clean."""
+
+    def with_cost(self, cost: Cost) -> Observations:
+        """Return the rates with one of the costs, from which the solver derives the next round.
+
+        It knows one quantity besides rates. The late groups are included: another round would not give them more time.
+        """
+        mine, rates = self.by_cost[cost.measurement], self.rates
+        return replace(rates, pairs=rates.pairs + mine.pairs, groups=rates.groups + self.late, outliers=mine.outliers)
+
+
+def read_answers(evidence: Evidence) -> Answers:
+    """Return what the ranks reported, without malformed entries."""
+    damaged = unreadable(evidence, _FORMS)
+    evidence = drop_malformed(evidence, _FORMS)
+    rounds: dict[str, list[Fact]] = {}
+    for fact in evidence.facts:
+        if fact.name == "asked":
+            rounds.setdefault(fact.value["fabric"], []).append(fact)
+    failed, late = (
+        _by_stage_and_rank(fact for fact in evidence.facts if fact.name == name) for name in ("failed", "late")
+    )
+    return Answers(
+        evidence=evidence,
+        damaged=damaged,
+        rounds=rounds,
+        measurements=_by_stage_and_rank(evidence.measurements),
+        failed=failed,
+        late=late,
+    )
+
+
+def _is_round(value: Any) -> bool:
+    if not has_fields(value, fabric=str, at_once=int, repeats=int, groups=list):
+        return False
+    below = value.get("list_below_gbps")
+    return (
+        1 <= value["at_once"] <= _MOST_REPEATS
+        and 1 <= value["repeats"] <= _MOST_REPEATS
+        and all(isinstance(group, list) and all(isinstance(rank, int) for rank in group) for group in value["groups"])
+        and (below is None or (isinstance(below, (int, float)) and 0 < below < math.inf))
+    )
+
+
+_FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "asked": _is_round,
+    "failed": lambda value: has_fields(value, reason=str) and isinstance(value.get("peer"), (int, type(None))),
+    "late": lambda value: has_fields(value, fabric=str),
+}
+
+
+def _by_stage_and_rank(items: Iterable[Item]) -> ByStageAndRank[Item]:
+    by_stage_and_rank: dict[tuple[str, int], list[Item]] = {}
+    for item in items:
+        if item.rank is not None:
+            by_stage_and_rank.setdefault((item.stage, item.rank), []).append(item)
+    return by_stage_and_rank
+
+
+def observe(answers: Answers, fabric: Fabric) -> FabricObservations:
+    """Return what the ranks measured on a fabric, round by round."""
+    members = frozenset(fabric.topology.members)
+    compared = costs(device_kind(answers.evidence))
+    by_cost = {cost.measurement: Observations() for cost in compared}
+    rates, late = Observations(), list[GroupResult]()
+    for fact in answers.rounds.get(fabric.name, ()):
+        common: dict[str, Any] = {key: fact.value[key] for key in ("at_once", "repeats")}
+        measurements = [
+            measurement
+            for rank in fabric.topology.members
+            for measurement in answers.measurements.get((fact.stage, rank), ())
+            if measurement.name == "group_gbps" or (measurement.peer in members and measurement.peer != rank)
+        ]
+        # Of a group, the ranks report outliers only.
+        field = "outliers" if fact.value["groups"] else "pairs"
+        for cost in compared:
+            mine = by_cost[cost.measurement]
+            results = tuple(_cost_results(cost, measurements, common))
+            by_cost[cost.measurement] = replace(mine, **{field: getattr(mine, field) + results})
+        failed = [item for rank in fabric.topology.members for item in answers.failed.get((fact.stage, rank), ())]
+        pairs = _pair_results(measurements, failed, members, common)
+        reasons = {item.rank: str(item.value["reason"]) for item in failed if item.rank is not None}
+        medians = {
+            measurement.rank: measurement.value
+            for measurement in measurements
+            if measurement.name == "group_gbps" and measurement.rank is not None and 0 < measurement.value < math.inf
+        }
+        groups = [tuple(dict.fromkeys(group)) for group in fact.value["groups"] if members.issuperset(group)]
+        on_time = list[GroupResult]()
+        for group in (group for group in groups if len(group) > 1):
+            result = _group_result(group, pairs, medians, reasons, fact.value)
+            if any((fact.stage, rank) in answers.late for rank in group) and reasons.keys().isdisjoint(group):
+                late.append(replace(result, failed="", gbps=fact.value.get("list_below_gbps") or 1.0, at_once=1))
+            else:
+                on_time.append(result)
+        rates = rates.after(() if groups else tuple(pairs), tuple(on_time))
+    return FabricObservations(rates=rates, by_cost=by_cost, late=tuple(late))
+
+
+def _pair_results(
+    measurements: Iterable[Measurement], failed: Iterable[Fact], members: frozenset[int], common: Mapping[str, Any]
+) -> list[PairResult]:
+    """Return the rate of each direction that came through, and the reason for each that did not."""
+    rates = {
+        (measurement.rank, measurement.peer): measurement.value
+        for measurement in measurements
+        if measurement.name == "gbps" and measurement.rank is not None and measurement.peer is not None
+    }
+    # Both ends of a pair report its failure, which applies to every direction without a measurement.
+    reasons = {
+        ends: str(fact.value["reason"])
+        for fact in failed
+        if fact.rank is not None and (peer := fact.value.get("peer")) in members and peer != fact.rank
+        for ends in ((fact.rank, peer), (peer, fact.rank))
+        if ends not in rates
+    }
+    return [
+        *(PairResult(source=a, target=b, gbps=rate, **common) for (a, b), rate in rates.items()),
+        *(PairResult(source=a, target=b, failed=reason, **common) for (a, b), reason in sorted(reasons.items())),
+    ]
+
+
+def _cost_results(cost: Cost, measurements: Iterable[Measurement], common: Mapping[str, Any]) -> Iterator[PairResult]:
+    for measurement in measurements:
+        if measurement.name == cost.measurement and measurement.rank is not None and measurement.peer is not None:
+            for a, b in ((measurement.rank, measurement.peer), (measurement.peer, measurement.rank))[
+                : 2 if cost.both_ways else 1
+            ]:
+                yield PairResult(source=a, target=b, cost=measurement.value + cost.floor, **common)
+
+
+def _group_result(
+    members: tuple[int, ...],
+    pairs: Iterable[PairResult],
+    medians: Mapping[int, float],
+    failed: Mapping[int, str],
+    requested: Mapping[str, Any],
+) -> GroupResult:
+    """Return the result of one group. ``medians`` (GB/s), ``failed`` (reasons): by rank; ``requested``: the round."""
+    inside = set(members)
+    reasons = [failed[rank] for rank in members if rank in failed]
+    reasons += [f"rank {rank} reported nothing" for rank in members if rank not in medians]
+    gbps = None if reasons else median([medians[rank] for rank in members])
+    listed_below = 0.9
+    if gbps and requested.get("list_below_gbps"):
+        listed_below = requested["list_below_gbps"] / gbps
+    elif gbps:  # nothing was known to be healthy, so the ranks reported all exchanges
+        pairs = [pair for pair in pairs if pair.failed or (pair.gbps or 0.0) < listed_below * gbps]
+    return GroupResult(
+        members=members,
+        gbps=gbps,
+        failed=reasons[0] if reasons else "",
+        slow=tuple(pair for pair in pairs if inside.issuperset((pair.source, pair.target))),
+        listed_below=listed_below,
+        at_once=requested["at_once"],
+        repeats=requested["repeats"],
+    )

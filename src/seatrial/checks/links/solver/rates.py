@@ -1,0 +1,199 @@
+"""Comparison of measurements: one ratio for each direction of each pair, relative to what healthy pairs reach."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from seatrial.checks.links.solver.records import (
+    DirectedLink,
+    GroupResult,
+    LinkLimits,
+    Observations,
+    PairResult,
+    Topology,
+)
+from seatrial.evidence.statistics import median
+
+_MAD_TO_SIGMA = 1.4826
+_MEDIAN_WIDTH = 1.2533
+"""The median of n normal values has the standard deviation sigma * sqrt(pi / 2) / sqrt(n)."""
+_DEFAULT_SIGMA = 0.05
+MOST_REPEATS = 25
+CONTENDED_GROUP = 0.3
+"""The loss of a group's median, as a share of ``LinkLimits.effect``, above which its exchanges contended with one
+another. The threshold is low because the median is one of many."""
+_CONTENDED = 0.8
+"""The loss of simultaneous pairs, as a share of ``LinkLimits.effect``, above which they contended with one another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRates:
+    """All measurements of one quantity, made comparable."""
+
+    links: dict[tuple[int, int], DirectedLink]
+    """By (source, target). Measurements with less contention replace the others."""
+    groups: tuple[GroupResult, ...]
+    reference: float | None
+    """The rate that healthy pairs reach, in GB/s or 1/cost."""
+    busy_reference: float | None
+    """The rate of the pairs that were measured simultaneously; None if there were none."""
+    limit: float
+    """The ratio below which a link is slow."""
+    goal: float | None
+    """``LinkLimits.gbps``; None for costs."""
+    effect: float
+    """``LinkLimits.effect``."""
+    sigma: float
+    """The standard deviation of one transfer, as a share of the reference."""
+
+    def slow(self, link: DirectedLink) -> bool:
+        """Return True if the link is below the limit."""
+        return link.ratio < self.limit
+
+    def spread(self, link: DirectedLink) -> float:
+        """Return one standard deviation of the ratio of a link."""
+        return _MEDIAN_WIDTH * self.sigma / math.sqrt(link.repeats)
+
+    @property
+    def repeats(self) -> int:
+        """The number of transfers per measurement with which one healthy pair in 31,000 (4 sigma) misses the limit."""
+        wanted = (4 * _MEDIAN_WIDTH * self.sigma / max(1 - self.limit, 0.02)) ** 2
+        return min(MOST_REPEATS, max(5, math.ceil(wanted) | 1))
+
+    @property
+    def contended(self) -> bool:
+        """Whether simultaneous pairs slowed one another down, so that their measurements hide slow links."""
+        if self.reference is None or self.busy_reference is None:
+            return False
+        return self.busy_reference < (1 - _CONTENDED * self.effect) * self.reference
+
+
+def typical(values: Iterable[float]) -> float | None:
+    """Return the typical healthy value, even if most values are slow: one bad member spoils every pair that it is in.
+
+    The result is the median of all values within 10 % of the value that 15 % reach (the best value may be luck). It is
+    None without any positive value.
+    """
+    ordered = sorted((value for value in values if value > 0), reverse=True)
+    if not ordered:
+        return None
+    index = int(0.15 * len(ordered)) if len(ordered) > 6 else min(1, (len(ordered) - 1) // 2)
+    return median([value for value in ordered if value >= 0.9 * ordered[index]])
+
+
+def gather(observations: Observations, topology: Topology, limits: LinkLimits, *, by_cost: bool = False) -> LinkRates:
+    """Reduce the results to one number for each link. Costs become rates (1/cost), so that more is always better.
+
+    Raises ValueError for a result of a member that the topology does not have.
+    """
+    known = set(topology.members)
+    results: dict[tuple[int, int], list[PairResult]] = {}
+    for result in _all_pairs(observations):
+        is_one = result.cost is not None if by_cost else result.cost is None
+        if is_one or result.failed:
+            if not {result.source, result.target} <= known or result.source == result.target:
+                raise ValueError(f"{result.source} and {result.target} are no pair of the topology's members")
+            results.setdefault((result.source, result.target), []).append(result)
+    # Only the measurements with the least contention count, by their median; a failed transfer has the rate 0.
+    rates: dict[tuple[int, int], tuple[float, int, int, str]] = {}
+    for key, many in results.items():
+        at_once = min(result.at_once for result in many)
+        best = [result for result in many if result.at_once == at_once]
+        rate = median([_rate(result) for result in best])
+        failed = (
+            ""
+            if rate > 0
+            else next((result.failed for result in best if result.failed), "no positive rate was measured")
+        )
+        rates[key] = (rate, at_once, sum(result.repeats for result in best), failed)
+    uncontended = typical(rate for rate, at_once, *_ in rates.values() if at_once == 1)
+    medians = [] if by_cost else [group.gbps for group in observations.groups if group.gbps]
+    crowd = _crowd(observations.pairs, by_cost)
+    busy = typical(rate for rate, _ in crowd) or typical(medians)
+    reference = uncontended if busy is None or (uncontended is not None and uncontended > 1.05 * busy) else busy
+    limit = 1 - limits.effect
+    if limits.gbps is not None and not by_cost and reference and limits.gbps <= reference:
+        # A limit above what all reach does not single out a link; that is a finding about the fabric.
+        limit = max(limit, limits.gbps / reference)
+    links = {
+        (source, target): DirectedLink(
+            source=source,
+            target=target,
+            ratio=rate / reference if reference else 0.0,
+            rate=rate,
+            at_once=at_once,
+            repeats=repeats,
+            failed=failed,
+        )
+        for (source, target), (rate, at_once, repeats, failed) in rates.items()
+    }
+    if reference is not None and not by_cost:
+        clean_below = [
+            (set(group.members), {(pair.source, pair.target) for pair in group.slow}, max(2, group.at_once))
+            for group in observations.groups
+            if clean_unless_listed(group, reference, limit, limits.effect)
+        ]
+        for key, link in list(links.items()):
+            # A group with less contention did not list the link as slow, so it was clean there.
+            if any(
+                at_once < link.at_once and inside.issuperset(key) and key not in listed
+                for inside, listed, at_once in clean_below
+            ):
+                del links[key]
+    return LinkRates(
+        links=links,
+        groups=() if by_cost else observations.groups,
+        reference=reference,
+        busy_reference=busy,
+        limit=limit,
+        goal=None if by_cost else limits.gbps,
+        effect=limits.effect,
+        sigma=_sigma(crowd, busy),
+    )
+
+
+def clean_unless_listed(group: GroupResult, reference: float, limit: float, effect: float) -> bool:
+    """Return True if every exchange that the group does not list was clean; under contention it could still be slow."""
+    if group.gbps is None:
+        return False
+    return group.gbps * group.listed_below >= (1 - CONTENDED_GROUP * effect) * limit * reference
+
+
+def _all_pairs(observations: Observations) -> Iterable[PairResult]:
+    yield from observations.pairs
+    # A group lists the slowest of many exchanges, some of them by chance, so it never counts as uncontended.
+    for listed in (*(group.slow for group in observations.groups), observations.outliers):
+        yield from (replace(pair, at_once=max(2, pair.at_once)) for pair in listed)
+
+
+def _crowd(results: Iterable[PairResult], by_cost: bool) -> list[tuple[float, int]]:
+    """Return rate and repeats of each pair that was measured while others were active, with the least contention.
+
+    Exchanges of groups are left out, because groups list the slow ones only.
+    """
+    least: dict[tuple[int, int], PairResult] = {}
+    for result in results:
+        if result.at_once > 1 and not result.failed and (result.cost is not None) == by_cost:
+            key = (result.source, result.target)
+            if key not in least or result.at_once <= least[key].at_once:
+                least[key] = result
+    return [(_rate(result), result.repeats) for result in least.values()]
+
+
+def _rate(result: PairResult) -> float:
+    value = result.gbps if result.cost is None else 1 / result.cost if result.cost > 0 else math.nan
+    return value if not result.failed and value is not None and math.isfinite(value) and value > 0 else 0.0
+
+
+def _sigma(measurements: Sequence[tuple[float, int]], reference: float | None) -> float:
+    """Return the noise of one transfer, estimated from the spread of the healthy measurements."""
+    if reference is None:
+        return _DEFAULT_SIGMA
+    near = [
+        abs(rate / reference - 1) * math.sqrt(repeats) / (_MEDIAN_WIDTH if repeats > 1 else 1)
+        for rate, repeats in measurements
+        if rate > 0.85 * reference
+    ]
+    return _MAD_TO_SIGMA * median(near) if len(near) >= 8 else _DEFAULT_SIGMA

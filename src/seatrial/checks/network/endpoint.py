@@ -1,0 +1,220 @@
+"""The two ends of a connection that only shows that it works: 16 KiB there and back.
+
+A stranger who connects receives sixteen random bytes, and sixteen kilobytes for sixteen kilobytes: nothing that is sent
+here is interpreted, apart from two sizes with a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import secrets
+import socket
+import struct
+import termios
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from seatrial.checks.network.params import PAYLOAD_BYTES
+
+Failure = Literal[
+    "no answer", "refused", "no route", "silent", "another answers", "large to", "large from", "not tried"
+]
+"""``silent``: accepted, and then nothing came. ``large to``, ``large from``: only small packets pass in that direction.
+``not tried``: this node had no socket or port for it."""
+Value = TypeVar("Value")
+
+_IDENTITY_BYTES = 16
+_SIZES = struct.Struct("!II")
+"""Bytes to be received, bytes to be sent back."""
+_ACK = b"!"
+_MAX_VISITORS = 512
+"""Connections at once: those of 64 peers, and of strangers."""
+_VISIT_S = 20.0
+_ATTEMPTS_S = (0.0, 1.3, 2.1)
+"""Beginnings of the attempts. With TCP's own repetition after 1 s, five packets must be lost before a node counts as
+closed: where 30 % are lost, that happens once in 400 connections."""
+_PATIENCE_S = 10.0
+"""Time for data on an accepted connection: the peer's process may wait for a core, which is no fault of the network."""
+_PACKETS = (8_500, 4_000, 1_450, 1_400, 1_350, 1_280, 1_000, 600)
+"""Sizes that are tried, in bytes with headers, where packets of full size are lost."""
+_HEADERS = {socket.AF_INET: 52, socket.AF_INET6: 72}
+"""Bytes of IP and TCP with the option for timestamps."""
+_NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.EACCES, errno.EPERM)
+_NOT_TRIED = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM, errno.EAFNOSUPPORT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """The result of one connection."""
+
+    failure: Failure | None = None
+    """None: it works."""
+    passes_bytes: int | None = None
+    """The largest packet that passed where those of full size are lost."""
+
+
+class Endpoint:
+    """Listens in a thread, so that peers are answered whatever this node does, and connects from it."""
+
+    def __init__(self) -> None:
+        self.identity = secrets.token_bytes(_IDENTITY_BYTES)
+        self._loop = asyncio.new_event_loop()
+        self._visitors = 0
+        threading.Thread(target=self._loop.run_forever, name="network", daemon=True).start()
+
+    def run(self, work: Coroutine[Any, Any, Value], timeout_s: float) -> Value:
+        """Return the result of a coroutine. Raises TimeoutError when it takes too long."""
+        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout_s), self._loop).result()
+
+    async def listen(self, address: str, port: int = 0) -> int | None:
+        """Return the port that is listened on at an address; 0: the kernel chooses. None: the port is taken."""
+        try:
+            server = await asyncio.start_server(self._answer, address, port, backlog=4096)
+        except OSError:
+            return None
+        chosen: int = server.sockets[0].getsockname()[1]
+        return chosen
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if self._visitors < _MAX_VISITORS:
+                self._visitors += 1
+                try:
+                    with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError):
+                        await asyncio.wait_for(self._exchange(reader, writer), _VISIT_S)
+                finally:
+                    self._visitors -= 1
+        finally:
+            writer.transport.abort() if writer.is_closing() else writer.close()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(self.identity)
+        to_receive, to_send = _SIZES.unpack(await reader.readexactly(_SIZES.size))
+        if max(to_receive, to_send) > PAYLOAD_BYTES:
+            return
+        await reader.readexactly(to_receive)
+        writer.write(_ACK)  # by itself: a small packet passes where large ones do not
+        writer.write(bytes(to_send))
+        await writer.drain()
+        await reader.read(1)  # until the peer has it all and closes
+
+
+async def reach(
+    address: str, port: int, identity: bytes, timeout_s: float, *, payload_bytes: int = PAYLOAD_BYTES
+) -> Reached:
+    """Connect to an endpoint and exchange the payload with it.
+
+    ``identity``: that of the node that must answer there.
+    """
+    connected = await _connect(address, port, timeout_s)
+    if not isinstance(connected, socket.socket):
+        return Reached(failure=connected)
+    with connected:
+        failure = await _exchange(connected, identity, payload_bytes, timeout_s)
+    if failure not in ("large to", "large from") or payload_bytes < PAYLOAD_BYTES:
+        return Reached(failure=failure)
+    headers_bytes = _HEADERS[connected.family if connected.family in _HEADERS else socket.AF_INET]
+    results = await asyncio.gather(
+        *(
+            reach(address, port, identity, timeout_s, payload_bytes=packet_bytes - headers_bytes)
+            for packet_bytes in _PACKETS
+        )
+    )
+    passed = [size for size, result in zip(_PACKETS, results, strict=True) if result.failure is None]
+    return Reached(failure=failure, passes_bytes=max(passed, default=None))
+
+
+async def _connect(address: str, port: int, timeout_s: float) -> socket.socket | Failure:
+    """Return a connection: the first of several attempts, as a lost packet is no closed port."""
+    loop = asyncio.get_running_loop()
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    host, _, scope = address.partition("%")
+    place: Any = (host, port)
+    if family == socket.AF_INET6:
+        place = (host, port, 0, socket.if_nametoindex(scope) if scope else 0)
+
+    async def attempt(after_s: float) -> socket.socket:
+        await asyncio.sleep(after_s)
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connection.setblocking(False)
+            await loop.sock_connect(connection, place)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    attempts = [asyncio.ensure_future(attempt(start)) for start in _ATTEMPTS_S if start < timeout_s]
+    done, _ = await asyncio.wait(attempts, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    for task in attempts:
+        task.cancel()
+    results = await asyncio.gather(*attempts, return_exceptions=True)
+    connected = [result for result in results if isinstance(result, socket.socket)]
+    for other in connected[1:]:
+        other.close()
+    if connected:
+        return connected[0]
+    return next((_failure_of(error) for task in done if (error := task.exception()) is not None), "no answer")
+
+
+def _failure_of(error: BaseException) -> Failure:
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED):
+        return "refused"
+    if number in _NO_ROUTE:
+        return "no route"
+    if number in _NOT_TRIED:
+        return "not tried"
+    return "no answer"
+
+
+async def _exchange(connection: socket.socket, identity: bytes, payload_bytes: int, timeout_s: float) -> Failure | None:
+    loop = asyncio.get_running_loop()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        answered = await asyncio.wait_for(_receive(connection, _IDENTITY_BYTES), _PATIENCE_S)
+        if answered != identity:
+            return "another answers" if answered else "refused"
+        await loop.sock_sendall(connection, _SIZES.pack(payload_bytes, payload_bytes))
+        sending = asyncio.ensure_future(loop.sock_sendall(connection, bytes(payload_bytes)))
+        try:
+            received = await asyncio.wait_for(_receive(connection, len(_ACK)), timeout_s)
+        except asyncio.TimeoutError:
+            if 0 < payload_bytes <= _unacknowledged(connection):
+                return "large to"
+            # Some of it came through: a link that loses packets, which other checks measure, or a busy peer.
+            received = await asyncio.wait_for(_receive(connection, len(_ACK)), _PATIENCE_S)
+        finally:
+            sending.cancel()
+        if not received:
+            return "silent"
+        try:
+            first = await asyncio.wait_for(_receive(connection, min(1, payload_bytes)), timeout_s)
+        except asyncio.TimeoutError:
+            return "large from"
+        return None if first or not payload_bytes else "silent"
+    except asyncio.TimeoutError:
+        return "silent"
+    except OSError as error:
+        return "refused" if error.errno == errno.ECONNRESET else "silent"
+
+
+async def _receive(connection: socket.socket, count: int) -> bytes:
+    """Return this number of bytes, or fewer where the peer closes the connection."""
+    loop, data = asyncio.get_running_loop(), b""
+    while len(data) < count:
+        piece = await loop.sock_recv(connection, count - len(data))
+        if not piece:
+            break
+        data += piece
+    return data
+
+
+def _unacknowledged(connection: socket.socket) -> int:
+    """Return the bytes that the peer's kernel has not confirmed."""
+    return int(struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0])

@@ -1,0 +1,188 @@
+"""Measurement of the network check on one node: listen, then connect to the other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import resource
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from seatrial.checks.network.addresses import own_addresses
+from seatrial.checks.network.endpoint import Endpoint, Failure, reach
+from seatrial.checks.network.params import MAX_NODES, PAYLOAD_BYTES, Params
+from seatrial.checks.network.schedule import targets, to_ranges
+from seatrial.environment.interface_choice import is_free
+from seatrial.probe import host, network
+from seatrial.rank.node_context import NodeContext
+
+Role = str
+"""``data``: the address that ranks bind to; ``name``: that of the node's hostname; ``store``, ``master``: those of the
+rendezvous on the first node; ``nic:NAME``: that of another interface, tried where ``data`` is closed."""
+NIC = "nic:"
+_MAX_INTERFACES = 4
+"""Other interfaces of a node that are tried."""
+
+_DEFAULT_MASTER_PORT = 29_500
+"""The port of torchrun and of torch's examples."""
+_MARGIN_S = 2.0
+"""Time that is left for the report when the deadline of the step comes near."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """What another node listens on."""
+
+    node: int
+    machine: str
+    identity: bytes
+    places: tuple[tuple[Role, str, int], ...]
+    """(role, address, port)."""
+
+
+def measure(context: NodeContext, params: Params) -> None:
+    """Listen and share where; or connect to all that the others shared."""
+    if context.stage == "listen":
+        _listen(context)
+        return
+    peers = [_peer(int(node), shared) for node, shared in context.given.items() if node.isdecimal() and shared]
+    own = next((peer for peer in peers if peer.node == context.node_rank), None)
+    first_here = {peer.machine: peer.node for peer in sorted(peers, key=lambda peer: -peer.node)}
+    if own is None or first_here[own.machine] != own.node or len(first_here) == 1:
+        return
+    others = {peer.node: peer for peer in peers if peer.node == first_here[peer.machine]}
+    endpoint: Endpoint = context.kept["endpoint"]
+    interface = context.given["round"]["interface"] if "round" in context.given else ""
+    calls = _Calls(others, own.node, params, f"{NIC}{interface}" if interface else "")
+    timeout_s = max(context.step["timeout_s"] - _MARGIN_S, 1.0)
+    calls.begun = endpoint.run(calls.run(timeout_s), timeout_s + _MARGIN_S)
+    if interface:
+        context.fact("connections_over", {"interface": interface, **calls.to_json()})
+    else:
+        context.fact("connections", calls.to_json())
+
+
+def _listen(context: NodeContext) -> None:
+    step = context.step
+    gloo = step["backend"] == "gloo" or (step["backend"] == "auto" and step["device"] == "cpu")
+    addresses = own_addresses(step["address"], os.environ, gloo=gloo)
+    endpoint = context.kept["endpoint"] = Endpoint()
+    wanted: list[tuple[Role, str, int]] = [("data", addresses.data, 0)]
+    if addresses.name is not None and addresses.name != addresses.data:
+        wanted.append(("name", addresses.name, 0))
+    if is_free(os.environ, step["env"]):
+        wanted += [(f"{NIC}{name}", address, 0) for name, address in _other_interfaces(addresses.data)]
+    if context.node_rank == 0:
+        if addresses.store != addresses.data:
+            wanted.append(("store", addresses.store, 0))
+        wanted.append(("master", addresses.store, _master_port()))
+    places = [
+        [role, address, chosen]
+        for role, address, port in wanted
+        if (chosen := endpoint.run(endpoint.listen(address, port), _MARGIN_S)) is not None
+    ]
+    machine = hashlib.sha256((host.network_identity() or endpoint.identity.hex()).encode()).hexdigest()[:12]
+    context.share(machine, endpoint.identity.hex(), places)
+    context.fact(
+        "node",
+        {
+            "machine": machine,
+            "hostname": host.host_name(),
+            "places": places,
+            "because": addresses.because,
+            "name": addresses.name,
+            "environment": host.detect_runtime(os.environ),
+            "by_ssh": "SSH_CONNECTION" in os.environ,
+            "master_port_set": "MASTER_PORT" in os.environ,
+        },
+    )
+
+
+def _other_interfaces(address: str) -> list[tuple[str, str]]:
+    """Return name and address of the interfaces that the ranks could use in place of the one with this address."""
+    own = network.interface_to(address)
+    names = [entry.name for entry in network.interfaces() or () if entry.usable and not entry.loopback]
+    others = [(name, other) for name in names if name != own and (other := network.address_of(name))]
+    return others[:_MAX_INTERFACES]
+
+
+def _master_port() -> int:
+    text = os.environ.get("MASTER_PORT", "")
+    return int(text) if text.isdecimal() and 0 < int(text) < 65_536 else _DEFAULT_MASTER_PORT
+
+
+def _peer(node: int, shared: list[Any]) -> Peer:
+    machine, identity, places = shared
+    return Peer(
+        node=node,
+        machine=machine,
+        identity=bytes.fromhex(identity),
+        places=tuple((role, address, port) for role, address, port in places),
+    )
+
+
+class _Calls:
+    """The connections of one node to the others."""
+
+    def __init__(self, peers: dict[int, Peer], own: int, params: Params, only: Role) -> None:
+        """``only``: the role that is tried; empty: all but other interfaces."""
+        self._peers, self._params, self._only = peers, params, only
+        self._everybody = len(peers) <= MAX_NODES
+        self._first, self._rest = targets(sorted(peers), own, everybody=self._everybody)
+        self._failed: defaultdict[tuple[Role, Failure, int | None], list[int]] = defaultdict(list)
+        """(role, failure, largest packet that passed) -> nodes."""
+        self._kinds: Counter[Failure] = Counter()
+        self._until = 0.0
+        self.begun: set[int] = set()
+
+    async def run(self, timeout_s: float) -> set[int]:
+        """Connect to all; return the nodes that were tried."""
+        self._until = asyncio.get_running_loop().time() + timeout_s
+        begun: set[int] = set()
+        nodes = (*self._first, *self._rest)
+        queue = iter(nodes)
+        await asyncio.gather(*(self._work(queue, begun) for _ in range(min(self._at_once(), len(nodes)))))
+        return begun
+
+    def _at_once(self) -> int:
+        """Return how many connections this process has descriptors for: three attempts each, and the visitors'."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return max(1, min(self._params.at_once, (soft - 24) // 6)) if soft > 0 else self._params.at_once
+
+    async def _work(self, queue: Iterator[int], begun: set[int]) -> None:
+        for node in queue:
+            if max(self._kinds.values(), default=0) >= self._params.max_failures:
+                return
+            # A connection that is accepted and then silent takes longest.
+            if asyncio.get_running_loop().time() + 2 * self._params.connect_timeout_s > self._until:
+                return
+            begun.add(node)
+            await self._call(self._peers[node])
+
+    async def _call(self, peer: Peer) -> None:
+        places = [
+            place for place in peer.places if (place[0] == self._only if self._only else not place[0].startswith(NIC))
+        ]
+        await asyncio.gather(*(self._call_place(peer, *place) for place in places))
+
+    async def _call_place(self, peer: Peer, role: Role, address: str, port: int) -> None:
+        is_data = role in ("data", self._only)
+        payload_bytes = PAYLOAD_BYTES if is_data else 0
+        result = await reach(address, port, peer.identity, self._params.connect_timeout_s, payload_bytes=payload_bytes)
+        if result.failure is not None:
+            self._failed[role, result.failure, result.passes_bytes].append(peer.node)
+            self._kinds[result.failure] += is_data
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the failures in ranges of nodes, and the nodes that were not tried."""
+        return {
+            "everybody": self._everybody,
+            "untried": to_ranges({*self._first, *self._rest} - self.begun),
+            "failed": [
+                {"role": role, "how": failure, "passes_bytes": passes_bytes, "nodes": to_ranges(nodes)}
+                for (role, failure, passes_bytes), nodes in self._failed.items()
+            ],
+        }

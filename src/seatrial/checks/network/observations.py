@@ -1,0 +1,158 @@
+"""The facts of the network check, read with care: events may be malformed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from seatrial.checks.network.causes import Tried
+from seatrial.checks.network.schedule import distances, within
+from seatrial.checks.shared.facts import has_fields
+from seatrial.evidence.evidence import Evidence
+
+ROLES = ("data", "name", "store", "master")
+"""The addresses that a node listens at: that of its ranks, that of its hostname, and two of the rendezvous."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node, and what it listens on."""
+
+    node: int
+    name: str
+    """Its host name, with its number where several nodes have that name."""
+    host: str
+    """Its host name, as culprits carry it."""
+    hostname: str
+    """The name that it calls itself."""
+    machine: str
+    places: Mapping[str, tuple[str, int]]
+    """Role -> address and port."""
+    because: str
+    """The reason for the address that ranks bind to: ``route``, ``name`` or ``variable``."""
+    own: str | None
+    """The address that the hostname leads to."""
+    environment: str
+    by_ssh: bool
+    master_port_set: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """Connections of one source that failed alike."""
+
+    source: int
+    role: str
+    how: str
+    passes_bytes: int | None
+    targets: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """All that was observed."""
+
+    nodes: Mapping[int, Node]
+    """One node of each machine, by number."""
+    failed: tuple[Failed, ...]
+    tried: Tried
+    silent: tuple[int, ...]
+    """Nodes that listened and did not report their connections."""
+    deaf: tuple[int, ...]
+    """Nodes that do not listen where ranks would, or did not say so: nobody connected to them."""
+
+
+def observe(evidence: Evidence) -> Observations:
+    """Read the facts."""
+    listening = {node.node: node for node in _nodes(evidence)}
+    nodes = _one_of_each_machine(listening.values())
+    order = tuple(sorted(nodes))
+    near = {
+        node: frozenset(order[(at + distance) % len(order)] for distance in distances(len(order)))
+        for at, node in enumerate(order)
+    }
+    failed: list[Failed] = []
+    everybody: set[int] = set()
+    untried: dict[int, frozenset[int]] = {}
+    reported: set[int] = set()
+    for fact in evidence.facts:
+        source = fact.node_rank
+        if fact.name != "connections" or source not in nodes or source is None or source in reported:
+            continue
+        if not has_fields(fact.value, everybody=bool, untried=list, failed=list):
+            continue
+        try:
+            untried[source] = frozenset(within(order, fact.value["untried"]))
+            failed += _failures(source, fact.value["failed"], order)
+        except (TypeError, ValueError, KeyError):
+            continue
+        reported.add(source)
+        if fact.value["everybody"]:
+            everybody.add(source)
+    return Observations(
+        nodes=nodes,
+        failed=tuple(failed),
+        tried=Tried(
+            nodes=order,
+            everybody=frozenset(everybody),
+            near={node: targets for node, targets in near.items() if node in reported},
+            untried=untried,
+        ),
+        silent=tuple(node for node in order if node not in reported),
+        deaf=tuple(node for node in evidence.nodes if node not in listening),
+    )
+
+
+def _nodes(evidence: Evidence) -> Iterator[Node]:
+    names = list(evidence.nodes.values())
+    for fact in evidence.facts:
+        number, value = fact.node_rank, fact.value
+        if fact.name != "node" or number is None:
+            continue
+        if not has_fields(value, machine=str, hostname=str, places=list, because=str, environment=str):
+            continue
+        try:
+            places = {str(role): (str(address), int(port)) for role, address, port in value["places"]}
+        except (TypeError, ValueError):
+            continue
+        if "data" not in places:
+            continue
+        name = evidence.nodes.get(number, value["hostname"])
+        own = value.get("name")
+        yield Node(
+            node=number,
+            name=f"{name} (node {number})" if names.count(name) > 1 else name,
+            host=name,
+            hostname=value["hostname"],
+            machine=value["machine"],
+            places=places,
+            because=value["because"],
+            own=own if isinstance(own, str) else None,
+            environment=value["environment"],
+            by_ssh=bool(value.get("by_ssh")),
+            master_port_set=bool(value.get("master_port_set")),
+        )
+
+
+def _one_of_each_machine(nodes: Iterable[Node]) -> Mapping[int, Node]:
+    first: dict[str, Node] = {}
+    for node in nodes:
+        before = first.get(node.machine)
+        if before is None or node.node < before.node:
+            first[node.machine] = node
+    return {node.node: node for node in sorted(first.values(), key=lambda node: node.node)}
+
+
+def _failures(source: int, entries: list[Any], order: Sequence[int]) -> Iterator[Failed]:
+    for entry in entries:
+        passes_bytes = entry["passes_bytes"]
+        if entry["role"] not in ROLES or not entry["nodes"]:
+            raise ValueError(f"a failure of no known role: {entry['role']}")
+        yield Failed(
+            source=source,
+            role=entry["role"],
+            how=str(entry["how"]),
+            passes_bytes=passes_bytes if isinstance(passes_bytes, int) else None,
+            targets=frozenset(within(order, entry["nodes"])),
+        )

@@ -1,0 +1,221 @@
+"""The sentences of the network check: who, whom, where, how, in which direction, and what to do. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from seatrial.checks.network.causes import Cause, Pair
+from seatrial.checks.network.observations import Observations
+from seatrial.checks.shared.host_inventory import listed
+from seatrial.evidence.findings import Culprit, Finding, Severity
+
+_CHECK = "network"
+_SHOWN = 8
+"""Names in the name of a culprit, and lines of evidence."""
+_HOW = {
+    "no answer": "no answer",
+    "refused": "refused",
+    "no route": "no route",
+    "silent": "accepted, but then no data came",
+    "another answers": "another machine answers",
+}
+_OPEN = "open all TCP ports between the hosts (firewalld, iptables or nftables on them; in a cloud the security group)"
+_OPEN_IN = {
+    "kubernetes": "allow all TCP ports between the pods of the job in every NetworkPolicy of the namespace, ingress and"
+    " egress",
+}
+_MAP_NAME = (
+    "map the name to the address that the other nodes reach, in DNS or /etc/hosts of the node, or set"
+    " GLOO_SOCKET_IFNAME to the interface with that address"
+)
+
+
+def closed_finding(seen: Observations, cause: Cause, closed: Mapping[Pair, str], other: str | None) -> Finding:
+    """Return the finding for pairs that cannot connect. ``other``: an interface over which all can, and ranks do."""
+    sources, targets = _named(seen, cause.sources), _named(seen, cause.targets)
+    example = min(cause.pairs)
+    where = f"{_how(cause.pairs, closed)} at {_place(seen, example[1])}"
+    works = _what_works(seen, cause)
+    named = listed("node", [seen.nodes[node].name for node in cause.sources])
+    several = len(cause.sources) > 1
+    action = _open_action(seen)
+    match cause.shape:
+        case "all":
+            what = f"no node can connect to another one: {where}{works}"
+        case "in":
+            what = f"{named} take{'' if several else 's'} no connections from the other nodes: {where}{works}"
+            own = [seen.nodes[node] for node in cause.sources if seen.nodes[node].because == "name"]
+            if own and len(own) == len(cause.sources):
+                whose = f"the own name{'s' if several else ''} of {named} lead{'' if several else 's'} to"
+                addresses = ", ".join(node.places["data"][0] for node in own[:_SHOWN])
+                what, action = f"{whose} {addresses}, which no other node reaches ({where})", _MAP_NAME
+        case "out":
+            what = f"{named} cannot connect to any other node: {where}, and other nodes can connect there{works}"
+            action = action.replace("open all TCP ports", "open all TCP ports, also outgoing ones,")
+        case "both":
+            what = f"{named} can neither connect to the other nodes nor be reached by them: {where}{works}"
+        case "among":
+            what = f"{sources} cannot connect to one another: {where}; other nodes can connect to them{works}"
+        case "between" | "pair":
+            back = ", nor the other way" if cause.mutual else ""
+            what = f"{sources} cannot connect to {targets}{back}: {where}{works}"
+            if not cause.mutual and cause.shape == "pair":
+                what += f"; {targets} can connect to {sources}"
+        case "rest":
+            what = f"{len(cause.pairs)} more connections between {sources} failed: {where}"
+    if other is not None:
+        what += f"; over {other} all nodes reach one another, so the ranks use that"
+        action = f"set GLOO_SOCKET_IFNAME={other} and NCCL_SOCKET_IFNAME=={other} for trainings too, or {action}"
+    severity: Severity = "fail" if other is None else "warn"
+    return _finding(severity, what, _culprit(seen, cause), action, _lines(seen, cause.pairs, closed))
+
+
+def large_finding(seen: Observations, cause: Cause, large: Mapping[Pair, int | None]) -> Finding:
+    """Return the finding for paths on which large packets are lost."""
+    passes = [size for pair in cause.pairs if (size := large.get(pair)) is not None]
+    packets = f"packets above {min(passes):,} bytes" if passes else "packets of full size"
+    sources, targets = _named(seen, cause.sources), _named(seen, cause.targets)
+    named = listed("node", [seen.nodes[node].name for node in cause.sources])
+    match cause.shape:
+        case "all":
+            way = "between all nodes"
+        case "in":
+            way = f"to {named}"
+        case "out":
+            way = f"from {named}"
+        case "both":
+            way = f"to and from {named}"
+        case "among":
+            way = f"among {sources}"
+        case "rest":
+            way = f"between {sources} on {len(cause.pairs)} more paths"
+        case _:
+            way = f"between {sources} and {targets}" if cause.mutual else f"from {sources} to {targets}"
+    action = (
+        "set the MTU of the interfaces to what the path carries, or enlarge it along the path (tunnels, VLANs and"
+        " VPNs take some bytes of each packet), and let ICMP pass"
+    )
+    lines = [
+        f"{_arrow(seen, pair)}: small packets pass" + (f", up to {size:,} bytes" if size else "")
+        for pair, size in sorted(large.items())
+        if pair in cause.pairs
+    ]
+    return _finding("fail", f"{packets} are lost {way}, smaller ones pass", _culprit(seen, cause), action, lines)
+
+
+def duplicate_finding(seen: Observations, address: str, nodes: Sequence[int], *, of_names: bool = False) -> Finding:
+    """Return the finding for an address that several nodes have. ``of_names``: only their names lead to it."""
+    by_name = of_names or all(seen.nodes[node].because == "name" for node in nodes)
+    because = ": the own name of each leads to it" if by_name else ""
+    action = _MAP_NAME if by_name else "give each node an address that no other one has"
+    severity: Severity = "warn" if of_names else "fail"
+    what = f"{len(nodes)} nodes claim the address {address}{because}"
+    return _finding(severity, what, _nodes(seen, nodes), action)
+
+
+def name_finding(seen: Observations, target: int, hows: Mapping[int, str], *, nobody: bool) -> Finding:
+    """Return the finding for a node whose own name leads to an address that others do not reach."""
+    node = seen.nodes[target]
+    address, port = node.places["name"]
+    how = _HOW.get(Counter(hows.values()).most_common(1)[0][0], "no answer")
+    reached = "no other node reaches" if nobody else f"{_named(seen, sorted(hows))} cannot reach"
+    what = (
+        f"the own name of node {node.name} leads to {address}, which {reached} ({how}); this trial uses another address"
+    )
+    lines = [f"{seen.nodes[source].name} -> {address}:{port}: {how}" for source in sorted(hows)[:_SHOWN]]
+    return _finding("warn", what, _nodes(seen, (target,)), _MAP_NAME, lines)
+
+
+def port_finding(seen: Observations, target: int, role: str, sources: Sequence[int], how: str) -> Finding:
+    """Return the finding for the rendezvous of a node whose other ports are open."""
+    node = seen.nodes[target]
+    address, port = node.places[role]
+    is_master = role == "master"
+    is_needed = not is_master or node.master_port_set
+    meaning = ("MASTER_PORT" if node.master_port_set else "the usual MASTER_PORT") if is_master else "the rendezvous"
+    place = f"node {node.name} at {address}:{port} ({meaning})"
+    what = f"{_named(seen, sources)} cannot connect to {place}: {_HOW.get(how, how)}"
+    culprit = _nodes(seen, (target,))
+    return _finding("fail" if is_needed else "warn", what, culprit, _open_action(seen))
+
+
+def hostname_finding(seen: Observations, hostname: str, nodes: Sequence[int]) -> Finding:
+    """Return the finding for a host name that several nodes have."""
+    what = f"{len(nodes)} nodes have the hostname {hostname}"
+    return _finding("warn", what, _nodes(seen, nodes), "give each node a hostname that no other one has")
+
+
+def _finding(severity: Severity, what: str, culprit: Culprit, action: str, evidence: Iterable[str] = ()) -> Finding:
+    return Finding(
+        severity=severity,
+        check=_CHECK,
+        what=what,
+        culprit=culprit,
+        evidence=tuple(evidence)[:_SHOWN],
+        action=f"{action}.",
+    )
+
+
+def _culprit(seen: Observations, cause: Cause) -> Culprit:
+    if cause.shape in ("in", "out", "both"):
+        return _nodes(seen, cause.sources)
+    ends = tuple(sorted({*cause.sources, *cause.targets}))
+    names = tuple(seen.nodes[node].name for node in ends)
+    if cause.shape == "pair":
+        return Culprit(kind="link", name=f"link {names[0]}–{names[1]}", nodes=_hostnames(seen, ends))
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    if len(seen.nodes) == 2:
+        return Culprit(kind="link", name=f"link {names[0]}–{names[1]}", nodes=_hostnames(seen, ends))
+    return Culprit(kind="fabric", name=f"the network between {shown}", nodes=_hostnames(seen, ends))
+
+
+def _nodes(seen: Observations, nodes: Sequence[int]) -> Culprit:
+    names = [seen.nodes[node].name for node in nodes]
+    return Culprit(kind="node", name=listed("node", names), nodes=_hostnames(seen, nodes))
+
+
+def _hostnames(seen: Observations, nodes: Iterable[int]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(seen.nodes[node].host for node in nodes))
+
+
+def _named(seen: Observations, nodes: Sequence[int]) -> str:
+    """Return the names of nodes: ``node0``, ``node0 and node1``, ``node0, node1, node2, node3 and 12 more``."""
+    return listed("", [seen.nodes[node].name for node in nodes]).partition(" ")[2] if nodes else ""
+
+
+def _how(pairs: Collection[Pair], closed: Mapping[Pair, str]) -> str:
+    counts = Counter(closed[pair] for pair in pairs if pair in closed)
+    words = [_HOW.get(how, "no answer") for how, _ in counts.most_common(2)]
+    return " or ".join(words)
+
+
+def _place(seen: Observations, node: int) -> str:
+    address, port = seen.nodes[node].places["data"]
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _arrow(seen: Observations, pair: Pair) -> str:
+    return f"{seen.nodes[pair[0]].name} -> {seen.nodes[pair[1]].name}"
+
+
+def _lines(seen: Observations, pairs: Collection[Pair], closed: Mapping[Pair, str]) -> list[str]:
+    shown = sorted(pairs)[: _SHOWN - 1]
+    lines = [
+        f"{_arrow(seen, pair)} at {_place(seen, pair[1])}: {_HOW.get(closed.get(pair, ''), 'no answer')}"
+        for pair in shown
+    ]
+    return [*lines, f"and {len(pairs) - len(shown)} more"] if len(pairs) > len(shown) else lines
+
+
+def _what_works(seen: Observations, cause: Cause) -> str:
+    """Return what shows that these nodes are not down."""
+    nodes = [seen.nodes[node] for node in (*cause.sources, *cause.targets)]
+    if all(node.by_ssh for node in nodes):
+        return " (ssh works)"
+    return " (its control connection works)" if len(nodes) == 1 else ""
+
+
+def _open_action(seen: Observations) -> str:
+    environments: set[str] = {node.environment for node in seen.nodes.values()}
+    return next((_OPEN_IN[environment] for environment in environments if environment in _OPEN_IN), _OPEN)

@@ -1,0 +1,71 @@
+"""The judge of values that have an exact answer: any wrong element fails its device. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from seatrial.checks.check import exact_rule
+from seatrial.checks.shared.culprits import device_culprit
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Finding, Ruling
+from seatrial.evidence.measurement import Fact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactWords:
+    """The fields and sentences in which a check reports wrong elements."""
+
+    check: str
+    """The name of the check."""
+    variant_key: str
+    """The field of the fact that names the variant, such as ``dtype``."""
+    count_key: str
+    """The field of the fact that has the number of wrong elements, such as ``count``."""
+    elements: str
+    """The elements in the plural: ``wrong elements``."""
+    what: Callable[[int, Sequence[str]], str]
+    """The sentence of the finding, for a rank and the variants in which it was wrong."""
+    line: Callable[[Fact], str]
+    """The line of evidence for one fact."""
+    action: str
+    """The next step, one sentence."""
+
+
+def judge_exact(evidence: Evidence, measurement: str, fact: str, words: ExactWords) -> Ruling:
+    """Fail each rank that reports wrong elements, in a measurement or in a fact.
+
+    Facts arrive at once; the measurements of a rank that died or was stopped perhaps never.
+
+    Args:
+        evidence: What the ranks reported.
+        measurement: Name of the measurement that counts wrong elements by variant.
+        fact: Name of the fact that describes the first wrong elements.
+        words: How the check names them.
+    """
+    rule = exact_rule(measurement)
+    judged = tuple(rule.judge(entry) for entry in evidence.measurements if entry.name == measurement)
+    wrong: dict[int, dict[str, float]] = {}
+    for entry in judged:
+        if not entry.passed and entry.measurement.rank is not None:
+            wrong.setdefault(entry.measurement.rank, {})[entry.measurement.variant] = entry.measurement.value
+    facts = [entry for entry in evidence.facts if entry.name == fact]
+    for seen in facts:
+        if seen.rank is not None:
+            counts = wrong.setdefault(seen.rank, {})
+            variant = seen.value[words.variant_key]
+            counts[variant] = max(seen.value[words.count_key], counts.get(variant, 0))
+    findings = tuple(
+        Finding(
+            severity="fail",
+            check=words.check,
+            what=words.what(rank, tuple(counts)),
+            culprit=device_culprit(evidence, rank),
+            measured=f"{'' if rank in evidence.asked else 'at least '}{sum(counts.values()):.0f} {words.elements}",
+            limit=rule.limit(),
+            evidence=tuple(words.line(seen) for seen in facts if seen.rank == rank),
+            action=words.action,
+        )
+        for rank, counts in sorted(wrong.items())
+    )
+    return Ruling(findings=findings, judged=judged)

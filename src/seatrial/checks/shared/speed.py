@@ -1,0 +1,161 @@
+"""The judge of speeds that each rank measures alone: the ranks to measure again, and the findings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from seatrial.checks.check import Rule
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Culprit, Finding, Judged, Limit, Ruling
+from seatrial.evidence.statistics import FleetRates, RateOutcome, fleet_rules
+
+MIN_CPU_SHARE = 0.8
+"""A rank that got a smaller share of the CPU time that its threads could use is not blamed for being slow."""
+CPU_SHARE = Rule(
+    measurement="cpu_share",
+    comparison="at least",
+    value=MIN_CPU_SHARE,
+    origin="CPU time that its threads could use",
+    condition="slow alone; with less its speed only warns",
+)
+"""The rule about the CPU time of a slow rank, measured alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedWords:
+    """The sentences about one speed of a check."""
+
+    check: str
+    """The name of the check."""
+    measurement: str
+    """The name and variant of the measurement, as ``absent`` lists it: ``tflops bf16``."""
+    speed: str
+    """The speed as a noun phrase: ``the bf16 speed``."""
+    slow_in: str
+    """The slowness as a predicate: ``slow in bf16 matrix products``."""
+    action_alone: str
+    """The next step for a rank that is slow alone too."""
+    action_together: str
+    """The next step for a rank that was slow only while all ranks worked."""
+    subject: Callable[[int], str]
+    """The rank as the subject of a sentence: ``rank 3``."""
+    culprit: Callable[[int], Culprit]
+    """The culprit of a finding about the rank."""
+    activity: Callable[[int], tuple[str, ...]] = lambda rank: ()
+    """Lines about other activity on the host of a slow rank; default: none."""
+
+
+def fleet_speed_rules(measurement: str, *, copies: bool = False) -> tuple[Rule, ...]:
+    """Return the rules by which the ranks of one device model are compared.
+
+    ``copies``: with the floor for copies between devices and hosts, which vary more.
+    """
+    return tuple(
+        Rule(
+            measurement=measurement,
+            condition=f"{num_ranks} ranks",
+            text=text,
+            origin="fleet of one device model, again alone",
+        )
+        for num_ranks, text in fleet_rules(copies=copies)
+    )
+
+
+def slowest_first(groups: Iterable[FleetRates]) -> tuple[int, ...]:
+    """Return the ranks that missed a limit, and with them one typical rank of their group to compare with.
+
+    The typical ranks come first and then the slowest: only a limited number of ranks measures again, and no repeat can
+    be judged without a typical rank.
+    """
+    typical: dict[int, None] = {}
+    reached: dict[int, float] = {}
+    for rates in groups:
+        for rank in rates.suspects():
+            outcome = rates.outcome(rank)
+            if rank == rates.reference:
+                typical[rank] = None
+            elif outcome.limit is not None:
+                share = outcome.measurement.value / outcome.limit.value
+                reached[rank] = min(share, reached.get(rank, share))
+    slow = (rank for rank in sorted(reached, key=lambda rank: (reached[rank], rank)) if rank not in typical)
+    return (*typical, *slow)
+
+
+def judge_speeds(rates: FleetRates, words: SpeedWords, shares: Mapping[int, float]) -> Iterator[Ruling]:
+    """Fail each speed that misses its limit again, alone and with the CPU to itself.
+
+    Args:
+        rates: The speeds that can be compared.
+        words: The sentences about them.
+        shares: By rank, the CPU time that it got in its repeat, as a share of what it could use.
+    """
+    user_limit = next((limit for limit in rates.limits if limit.origin.startswith("user")), None)
+    for rank in sorted(rates.first):
+        yield _judge_speed(rank, rates.outcome(rank), words, shares, user_limit)
+
+
+def _judge_speed(
+    rank: int, outcome: RateOutcome, words: SpeedWords, shares: Mapping[int, float], user_limit: Limit | None
+) -> Ruling:
+    """Judge one rank. ``user_limit`` may not be the tightest limit, and must be decided all the same."""
+    measurement, limit = outcome.measurement, outcome.limit
+    if limit is None:
+        return Ruling()
+    subject = words.subject(rank)
+    if outcome.state == "unrepeated":
+        return Ruling(absent=(f"{words.measurement} of {subject} measured again, alone; {outcome.evidence[0]}",))
+    entry = Judged(measurement=measurement, limit=limit, passed=outcome.state != "slow")
+    if outcome.state == "passed":
+        return Ruling(judged=(entry,))
+    rank_share = shares.get(rank, 1.0)
+    share = min([rank_share, *(shares.get(other, 1.0) for other in outcome.alone)])
+    is_starved = outcome.state == "slow" and not CPU_SHARE.passes(share)
+    lines = outcome.evidence + words.activity(rank)
+    absent: tuple[str, ...] = ()
+    if is_starved and user_limit is not None and measurement.value < user_limit.value:
+        if not CPU_SHARE.passes(rank_share):
+            absent = (f"{words.measurement} of {subject}: other processes took its CPU, cpu_share {rank_share:.2f}",)
+        else:
+            # The user's limit needs no other rank, and only the other rank lacked CPU time.
+            is_starved, limit = False, user_limit
+            entry = Judged(measurement=measurement, limit=user_limit, passed=False)
+    if is_starved:
+        what = f"{words.speed} of {subject} could not be judged: other processes held the CPU"
+        action = "end what else runs on the node and repeat the trial."
+        lines += (f"alone, it got {share * 100:.0f} % of the CPU time that its threads could use",)
+    elif outcome.state == "slow":
+        what, action = f"{subject} is {words.slow_in}, alone too", words.action_alone
+    else:
+        what = f"{subject} was {words.slow_in} while all ranks worked, but not alone"
+        action = words.action_together
+    finding = Finding(
+        severity="fail" if outcome.state == "slow" and not is_starved else "warn",
+        check=words.check,
+        what=what,
+        culprit=words.culprit(rank),
+        measured=_both(outcome),
+        limit=limit,
+        evidence=lines,
+        action=action,
+    )
+    unjudged = (what,) if is_starved else ()
+    return Ruling(findings=(finding,), judged=() if is_starved else (entry,), absent=absent, unjudged=unjudged)
+
+
+def _both(outcome: RateOutcome) -> str:
+    """Return the speed in the group and alone, since the finding compares the two."""
+    unit, decided = outcome.measurement.unit, f"{outcome.measurement.value:.3g}"
+    if outcome.first is None:
+        return f"{decided} {unit}"
+    return f"{outcome.first.value:.3g} {unit} in the group, {decided} alone"
+
+
+def cpu_shares(evidence: Evidence, variant: str) -> dict[int, float]:
+    """Return by rank the measurement ``cpu_share`` of that variant, from its repeat."""
+    return {
+        measurement.rank: measurement.value
+        for measurement in evidence.measurements
+        if (measurement.name, measurement.stage, measurement.variant) == ("cpu_share", "repeat", variant)
+        and measurement.rank is not None
+    }

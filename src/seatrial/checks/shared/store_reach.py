@@ -1,0 +1,54 @@
+"""Ranks that cannot connect to the store of the rendezvous: one finding by the nodes on both ends. Pure.
+
+``rank/groups.py`` reports the fact before a library waits for its own, longer timeout and words it its own way.
+"""
+
+from __future__ import annotations
+
+from seatrial.checks.shared.facts import has_fields
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Culprit, Finding
+
+_MOST_NAMES = 8
+_ACTIONS = {
+    "no answer": "a firewall or security group drops it: open all TCP ports between the hosts",
+    "refused": "a firewall rejects it, or another machine has this address: open all TCP ports between the hosts",
+    "no route": "look at the routes and addresses of these hosts",
+}
+_OTHERWISE = "look at the network between these hosts, and open all TCP ports between them"
+
+
+def store_findings(evidence: Evidence, check: str) -> tuple[Finding, ...]:
+    """Return a finding for each address of a store that some ranks cannot connect to."""
+    ways: dict[tuple[str, int], dict[int, str]] = {}
+    for fact in evidence.facts:
+        value = fact.value
+        if fact.name == "store_unreachable" and fact.rank in evidence.ranks and has_fields(value, host=str, port=int):
+            ways.setdefault((value["host"], value["port"]), {})[fact.rank or 0] = str(value.get("how"))[:60]
+    return tuple(_finding(evidence, check, address, ways[address]) for address in sorted(ways))
+
+
+def _finding(evidence: Evidence, check: str, address: tuple[str, int], ways: dict[int, str]) -> Finding:
+    owner = evidence.ranks[min(evidence.ranks)]  # the store is that of the first rank
+    callers = [evidence.ranks[rank] for rank in sorted(ways)]
+    places = list(dict.fromkeys(caller.place for caller in callers))
+    nodes = tuple(dict.fromkeys((owner.node, *(caller.node for caller in callers))))
+    names = ", ".join(places[:_MOST_NAMES])
+    more = f" and {len(places) - _MOST_NAMES} more" if len(places) > _MOST_NAMES else ""
+    how = ", ".join(dict.fromkeys(ways[rank] for rank in sorted(ways)))
+    kind, name = "fabric", f"the network between {owner.place} and {names}{more}"
+    if len(nodes) == 1:
+        name = f"communication inside {owner.place}"
+    elif len(places) == 1:
+        kind, name = "link", f"link {owner.place}–{places[0]}, endpoints not separable"
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    return Finding(
+        severity="fail",
+        check=check,
+        what=f"{names}{more} cannot connect to {owner.place} at {host}:{address[1]} ({how})",
+        culprit=Culprit(kind="link" if kind == "link" else "fabric", name=name, nodes=nodes),
+        evidence=tuple(f"rank {rank} on {evidence.ranks[rank].place}: {ways[rank]}" for rank in sorted(ways))[
+            :_MOST_NAMES
+        ],
+        action=_ACTIONS.get(how, _OTHERWISE),
+    )

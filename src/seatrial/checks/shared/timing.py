@@ -1,0 +1,54 @@
+"""The time that one call takes on a device, measured repeatedly."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+
+from seatrial.evidence.statistics import median
+from seatrial.rank.device import Device
+
+_WARM_UPS = 2
+_READINGS = 3
+_QUEUED = 10
+"""Calls queued on a GPU at once, so that it never waits for the host."""
+
+
+def timed(device: Device, call: Callable[[], object], seconds: float) -> tuple[float, float]:
+    """Return the median seconds of one call after warm-up, and the share of the CPU time that our threads used.
+
+    Times for at least ``seconds``. The share is of the CPU time that all threads of this process could use meanwhile.
+    """
+    import torch
+
+    for _ in range(_WARM_UPS):
+        call()
+    device.synchronize()
+    started, cpu_started = time.perf_counter(), time.process_time()
+    readings: list[float] = []
+    last = started
+    while len(readings) < _READINGS or last - started < seconds:
+        if device.type == "cpu":
+            call()
+            now = time.perf_counter()
+            readings.append(now - last)
+        else:
+            readings += gpu_seconds(device, call, _QUEUED)
+            now = time.perf_counter()
+        last = now
+    cpu_s, wall_s = time.process_time() - cpu_started, time.perf_counter() - started
+    return median(readings), cpu_s / (wall_s * torch.get_num_threads())
+
+
+def gpu_seconds(device: Device, call: Callable[[], object], repeats: int) -> list[float]:
+    """Return the seconds of each of ``repeats`` calls, by the clock of the device."""
+    import torch
+
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]  # type: ignore[no-untyped-call]
+    events[0].record()
+    for event in events[1:]:
+        call()
+        event.record()
+    device.synchronize()
+    return [before.elapsed_time(after) / 1e3 for before, after in itertools.pairwise(events)]

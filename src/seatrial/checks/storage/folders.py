@@ -1,0 +1,140 @@
+"""The rules of the storage check for the folder of each rank: can it be used, and is there room. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+from seatrial.checks.storage.node_names import node_culprit, node_names, nodes_of
+from seatrial.checks.storage.params import Params
+from seatrial.checks.storage.rules import room_rule
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Culprit, Finding, Judged, Ruling
+from seatrial.evidence.measurement import Fact
+
+_NOBODY = Culprit(kind="none", name="nobody could be named")
+_UNSUITABLE = ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "ENOENT", "ENOTDIR")
+"""Errors that only show that this folder is full or closed to the user: no fault if the user did not name it."""
+_ACTIONS = {
+    "EACCES": "give the user of the ranks the right to write there, or name another folder.",
+    "EPERM": "give the user of the ranks the right to write there, or name another folder.",
+    "EROFS": "mount it for writing; a file system that became read-only by itself has met errors, see the kernel log.",
+    "ENOSPC": "make room there, or name another folder.",
+    "EDQUOT": "raise the quota of the user of the ranks, or name another folder.",
+    "ENOENT": "create the folder, or check that its file system is mounted on that node.",
+    "ENOTDIR": "name a folder, not a file.",
+}
+_CHECK_NODE = "check the kernel log of the node and the health of the file system."
+
+
+def folder_remarks(evidence: Evidence) -> Iterator[Finding]:
+    """Yield remarks on the chosen folders: not named by the user, in memory, or on different file systems."""
+    facts = [fact for fact in evidence.facts if fact.name == "folder" and fact.rank in evidence.ranks]
+    unnamed = sorted({fact.value["path"] for fact in facts if not fact.value["named"]})
+    if unnamed:
+        what = f"no folder was named, so the check measured {', '.join(unnamed[:4])}"
+        yield storage_info(what, "name the folder where checkpoints will go: storage.folder.")
+    in_memory = nodes_of(evidence, (fact for fact in facts if fact.value["in_memory"]))
+    if in_memory:
+        kinds = ", ".join(sorted({fact.value["kind"] for fact in facts if fact.value["in_memory"]}))
+        what = f"the folder is in memory ({kinds}) on {node_names(in_memory)}: files there do not last"
+        yield storage_info(what, "name a folder on storage that lasts: storage.folder.")
+    kind_by_node = {evidence.ranks[fact.rank].node: fact.value["kind"] for fact in facts if fact.rank is not None}
+    ((usual, count),) = Counter(kind_by_node.values()).most_common(1) or [("", 0)]
+    odd_nodes = {node for node, kind in kind_by_node.items() if kind != usual}
+    if odd_nodes and 2 * count > len(kind_by_node):
+        kinds = ", ".join(sorted({kind_by_node[node] or "unknown" for node in odd_nodes}))
+        yield Finding(
+            severity="warn",
+            check="storage",
+            what=f"the folder is on {usual or 'unknown'} on {count} nodes and on {kinds} on {node_names(odd_nodes)}",
+            culprit=node_culprit(evidence, odd_nodes),
+            action="check that the intended file system is mounted there.",
+        )
+
+
+def judge_refused(evidence: Evidence) -> Ruling:
+    """Return one finding for each folder and reason, with all nodes where the folder could not be used."""
+    groups: dict[tuple[bool, str, str, str, str], list[Fact]] = {}
+    for fact in evidence.facts:
+        if fact.rank not in evidence.ranks:
+            continue
+        value = fact.value
+        if fact.name == "refused":
+            for folder, code, reason in value["folders"]:
+                groups.setdefault((value["named"], folder, code, reason, "be written to"), []).append(fact)
+        elif fact.name == "trouble":
+            key = (value["named"], value["folder"], value["code"], value["reason"], f"be used ({value['doing']})")
+            groups.setdefault(key, []).append(fact)
+    findings, unjudged = [], []
+    for (is_named, folder, code, reason, purpose), facts in groups.items():
+        nodes = nodes_of(evidence, facts)
+        what = f"{folder} on {node_names(nodes)} cannot {purpose}: {reason}"
+        if not is_named and code in _UNSUITABLE:
+            unjudged.append(f"storage: no folder was named, and {what}")
+            continue
+        findings.append(
+            Finding(
+                severity="fail",
+                check="storage",
+                what=what,
+                culprit=node_culprit(evidence, nodes),
+                measured=code,
+                action=_ACTIONS.get(code, _CHECK_NODE),
+            )
+        )
+    return Ruling(findings=tuple(findings), unjudged=tuple(unjudged))
+
+
+def judge_room(evidence: Evidence, params: Params) -> Ruling:
+    """Compare free bytes and inodes with the need of all ranks that write to one file system."""
+    needs = {fact.rank: fact.value for fact in evidence.facts if fact.name == "needs"}
+    folders = {fact.rank: fact.value for fact in evidence.facts if fact.name == "folder"}
+    judged: list[Judged] = []
+    short: dict[tuple[bool, str, str], list[Judged]] = {}
+    for measurement in evidence.measurements:
+        key = {"free_bytes": "bytes", "free_inodes": "inodes"}.get(measurement.name)
+        if key is None or measurement.rank not in needs or measurement.rank not in folders:
+            continue
+        entry = room_rule(params, measurement.name, needs[measurement.rank]["sharers"]).judge(measurement)
+        folder = folders[measurement.rank]
+        if entry.passed or folder["named"]:
+            judged.append(entry)
+        if not entry.passed:
+            short.setdefault((folder["named"], folder["path"], key), []).append(entry)
+    findings, unjudged = [], []
+    for (is_named, path, key), entries in short.items():
+        ranks = {entry.measurement.rank for entry in entries}
+        nodes = {evidence.ranks[rank].node for rank in ranks if rank is not None}
+        worst = min(entries, key=lambda entry: entry.measurement.value)
+        amounts = f"{worst.measurement.value:.0f} of {worst.limit.value:.0f}"
+        what = f"{path} on {node_names(nodes)} has too few free {key}: {amounts}"
+        if not is_named:
+            unjudged.append(f"storage: no folder was named, and {what}")
+            continue
+        is_everywhere = len(entries) > 1 and len(entries) == len(needs)
+        findings.append(
+            Finding(
+                severity="fail",
+                check="storage",
+                what=what,
+                culprit=_full_everywhere(evidence, path, nodes) if is_everywhere else node_culprit(evidence, nodes),
+                measured=f"{worst.measurement.value:.0f} {key} free",
+                limit=worst.limit,
+                action=_ACTIONS["ENOSPC"],
+            )
+        )
+    return Ruling(findings=tuple(findings), judged=tuple(judged), unjudged=tuple(unjudged))
+
+
+def _full_everywhere(evidence: Evidence, path: str, nodes: Collection[str]) -> Culprit:
+    """Return the nodes, or no culprit if all ranks share one file system: no node is at fault for filling it."""
+    is_shared = any(fact.name == "needs" and fact.value["sharers"] == len(evidence.ranks) for fact in evidence.facts)
+    if is_shared and len(nodes) > 1:
+        return Culprit(kind="none", name=f"the file system at {path}, which all ranks share")
+    return node_culprit(evidence, nodes)
+
+
+def storage_info(what: str, action: str) -> Finding:
+    """Return a remark that accuses nobody."""
+    return Finding(severity="info", check="storage", what=what, culprit=_NOBODY, action=action)

@@ -1,0 +1,116 @@
+"""The judge of the storage check. Pure: no torch, no file.
+
+The ranks of a node share its storage, so the judge names nodes, and never a rank for its neighbor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from seatrial.checks.shared.speed import slowest_first
+from seatrial.checks.storage.folders import folder_remarks, judge_refused, judge_room
+from seatrial.checks.storage.node_names import node_culprit
+from seatrial.checks.storage.params import Params
+from seatrial.checks.storage.rules import WRONG_BYTES, room_rule
+from seatrial.checks.storage.sharing import judge_sharing
+from seatrial.checks.storage.speeds import compared_rates, judge_fleet_speeds, judge_user_limits
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Finding, Ruling
+from seatrial.evidence.measurement import Fact
+
+
+def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
+    """Return one rank of each node that is slower than its fleet, and of a typical node to compare with."""
+    return slowest_first(rates for _, _, rates in compared_rates(evidence))
+
+
+def judge(evidence: Evidence, params: Params) -> Ruling:
+    """Fail wrong bytes and an unusable named folder; then judge space, sharing and speeds."""
+    parts = [
+        Ruling(absent=tuple(_absent(evidence, params))),
+        _judge_bytes(evidence),
+        Ruling(findings=tuple(folder_remarks(evidence))),
+        judge_refused(evidence),
+        judge_room(evidence, params),
+        judge_sharing(evidence, params),
+        judge_user_limits(evidence, params),
+        *judge_fleet_speeds(evidence),
+        Ruling(unjudged=tuple(_unfinished_parts(evidence))),
+    ]
+    return Ruling.merge(parts)
+
+
+def _absent(evidence: Evidence, params: Params) -> Iterator[str]:
+    """Yield what a rank did not report although it had a folder, room in it and no error."""
+    if not evidence.asked:
+        yield "any rank that finished"
+    reported = {
+        (measurement.rank, measurement.name)
+        for measurement in evidence.measurements
+        if measurement.stage in ("measure", "view")
+    }
+    facts = {(fact.rank, fact.name) for fact in evidence.facts if fact.stage != "repeat"}
+    without_room = _ranks_without_room(evidence, params)
+    for rank in evidence.asked:
+        if (rank, "refused") in facts or (rank, "trouble") in facts:
+            continue
+        if (rank, "folder") not in facts or (rank, "needs") not in facts:
+            yield f"the folder of rank {rank}"
+        elif rank not in without_room:
+            for name in ("fsync_ms", "write_gbps", "read_gbps", "wrong_bytes"):
+                if (rank, name) not in reported:
+                    yield f"{name} of rank {rank}"
+
+
+def _ranks_without_room(evidence: Evidence, params: Params) -> set[int]:
+    """Return the ranks that had too little space to write."""
+    sharers = {fact.rank: fact.value["sharers"] for fact in evidence.facts if fact.name == "needs"}
+    return {
+        measurement.rank
+        for measurement in evidence.measurements
+        if measurement.name in ("free_bytes", "free_inodes")
+        and measurement.rank is not None
+        and measurement.rank in sharers
+        and not room_rule(params, measurement.name, sharers[measurement.rank]).passes(measurement.value)
+    }
+
+
+def _unfinished_parts(evidence: Evidence) -> Iterator[str]:
+    """Yield the parts that a slow disk did not finish in their time."""
+    facts_by_part: dict[str, list[Fact]] = {}
+    for fact in evidence.facts:
+        if fact.name == "cut" and fact.stage != "repeat":
+            facts_by_part.setdefault(fact.value["what"], []).append(fact)
+    for part, facts in facts_by_part.items():
+        first = facts[0].value
+        unit = "appends" if part == "append" else "bytes"
+        more = f" and of {len(facts) - 1} other ranks" if len(facts) > 1 else ""
+        yield f"storage: {part} ended after {first['done']} of {first['of']} {unit} of rank {facts[0].rank}{more}"
+
+
+def _judge_bytes(evidence: Evidence) -> Ruling:
+    judged = tuple(
+        WRONG_BYTES.judge(measurement) for measurement in evidence.measurements if measurement.name == "wrong_bytes"
+    )
+    folders = {fact.rank: fact.value["path"] for fact in evidence.facts if fact.name == "folder"}
+    wrong: dict[int, Any] = {}
+    for entry in judged:
+        if not entry.passed and entry.measurement.rank is not None:
+            wrong[entry.measurement.rank] = {"count": int(entry.measurement.value), "first_offset": None}
+    for fact in evidence.facts:
+        if fact.name == "wrong_bytes" and fact.rank is not None:
+            wrong[fact.rank] = fact.value
+    findings = tuple(
+        Finding(
+            severity="fail",
+            check="storage",
+            what=f"a file of rank {rank} in {folders.get(rank, 'its folder')} differs from what the rank wrote",
+            culprit=node_culprit(evidence, (evidence.ranks[rank].node,)),
+            measured=f"{value['count']} wrong bytes, the first at offset {value['first_offset']}",
+            limit=WRONG_BYTES.limit(),
+            action="trust no data that is stored there; check the node's kernel log and the health of its storage.",
+        )
+        for rank, value in sorted(wrong.items())
+    )
+    return Ruling(findings=findings, judged=judged)

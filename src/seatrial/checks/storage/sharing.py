@@ -1,0 +1,101 @@
+"""The rules of the storage check for sharing: which ranks see one another's files. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import TypeAlias
+
+from seatrial.checks.storage.folders import storage_info
+from seatrial.checks.storage.node_names import node_culprit, node_names, rank_names
+from seatrial.checks.storage.params import Params
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Culprit, Finding, Limit, Ruling
+
+View: TypeAlias = tuple[tuple[int, int], ...]
+"""The ranks whose tokens a rank sees, as ascending (first, last)."""
+
+
+def judge_sharing(evidence: Evidence, params: Params) -> Ruling:
+    """Compare what the ranks see of one another with what the user wants.
+
+    If more than half of the nodes see one another alike, they are right, and the others are named. A rank that could
+    not leave a token is reported as such, and missed by no other rank here.
+    """
+    views = {
+        fact.rank: tuple((first, last) for first, last in fact.value)
+        for fact in evidence.facts
+        if fact.name == "sees" and fact.rank is not None and fact.rank in evidence.ranks
+    }
+    nodes = {rank: evidence.ranks[rank].node for rank in views}
+    if params.shared == "no":
+        return _judge_not_shared(evidence, views, nodes)
+    groups: dict[View, list[int]] = {}
+    for rank, view in sorted(views.items()):
+        groups.setdefault(view, []).append(rank)
+    is_shared = all(_sees(view, rank) for view in groups for rank in views)
+    if params.shared == "any" and len(set(nodes.values())) > 1:
+        what = "all ranks see one folder" if is_shared else "the folder is not the same for all ranks"
+        return Ruling(findings=(storage_info(what, 'set shared = "yes" or "no" under [storage] to have it judged.'),))
+    if params.shared == "any" or is_shared:
+        return Ruling()
+    return Ruling(findings=(_not_one_folder(evidence, groups, nodes),))
+
+
+def _not_one_folder(evidence: Evidence, groups: Mapping[View, list[int]], nodes: Mapping[int, str]) -> Finding:
+    """Return the finding for ranks that do not all see one another. ``groups``: the ranks by their view."""
+    # Each node has one vote, which its ranks share: a node with more ranks is not right more often.
+    ranks_per_node = Counter(nodes.values())
+
+    def votes(ranks: Iterable[int]) -> Fraction:
+        return sum((Fraction(1, ranks_per_node[nodes[rank]]) for rank in ranks), start=Fraction())
+
+    view, ranks = max(groups.items(), key=lambda item: votes(item[1]))
+    path = next((fact.value["path"] for fact in evidence.facts if fact.name == "folder"), "the folder")
+    together = [rank for rank in ranks if _sees(view, rank)]
+    if 2 * votes(together) > len(ranks_per_node):
+        odd_nodes = {node for rank, node in nodes.items() if rank not in together}
+        what = f"not on {node_names(odd_nodes)}, but on the others, {path} is the folder that most nodes see"
+        culprit = node_culprit(evidence, odd_nodes)
+    else:
+        what = f"the ranks do not see one folder at {path}, and no group of them is more than half of the nodes"
+        culprit = Culprit(
+            kind="none", name="which of them is right is not separable", nodes=tuple(sorted(set(nodes.values())))
+        )
+    lines = []
+    for seen, members in sorted(groups.items(), key=lambda item: -len(item[1]))[:4]:
+        verb = "sees" if len(members) == 1 else "see"
+        lines.append(f"{rank_names(members)} {verb} {rank_names(rank for rank in nodes if _sees(seen, rank))}")
+    return Finding(
+        severity="fail",
+        check="storage",
+        what=what,
+        culprit=culprit,
+        measured=f"at most {len(together)} of {len(nodes)} ranks see one another",
+        limit=Limit(value=len(nodes), unit="ranks", origin="user storage.shared yes"),
+        evidence=tuple(lines),
+        action="check that the shared file system is mounted there, at that path.",
+    )
+
+
+def _judge_not_shared(evidence: Evidence, views: Mapping[int, View], nodes: Mapping[int, str]) -> Ruling:
+    """Return a finding for nodes that see files of other nodes."""
+    seen_nodes = {view: {nodes[rank] for rank in views if _sees(view, rank)} for view in set(views.values())}
+    sharing = {nodes[rank] for rank, view in views.items() if seen_nodes[view] - {nodes[rank]}}
+    if not sharing:
+        return Ruling()
+    finding = Finding(
+        severity="fail",
+        check="storage",
+        what=f"{node_names(sharing)} see files of other nodes in the folder, although each should have a separate one",
+        culprit=node_culprit(evidence, sharing),
+        measured=f"{len(sharing)} nodes",
+        limit=Limit(value=0, unit="nodes", origin="user storage.shared no"),
+        action='name a folder on a disk of the node, or set shared = "yes".',
+    )
+    return Ruling(findings=(finding,))
+
+
+def _sees(view: View, rank: int) -> bool:
+    return any(first <= rank <= last for first, last in view)

@@ -1,0 +1,175 @@
+"""The speeds of the storage check: of a node, against other nodes and against the user's limits. Pure.
+
+The ranks of a node share its storage, so each speed is that of a node with all its ranks at work. It is kept under the
+node's first rank, because the fleet statistics compare ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from seatrial.checks.shared.speed import SpeedWords, judge_speeds
+from seatrial.checks.storage.node_names import node_culprit
+from seatrial.checks.storage.params import Params
+from seatrial.checks.storage.rules import QUICK_FSYNC_MS, user_rules
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Finding, Judged, Limit, Ruling
+from seatrial.evidence.measurement import Measurement
+from seatrial.evidence.statistics import FleetRates, compare_rates, median
+
+_VARIANTS = {"write_gbps": ("",), "read_gbps": ("cold", "warm"), "fsync_ms": ("p99",)}
+"""The variants of each measurement to which the user's limit applies."""
+
+
+def judge_fleet_speeds(evidence: Evidence) -> Iterator[Ruling]:
+    """Yield a ruling for each node and speed, compared with the nodes on the same kind of file system."""
+    cpu_shares = {
+        measurement.rank: measurement.value
+        for measurement in evidence.measurements
+        if (measurement.name, measurement.stage) == ("cpu_share", "repeat") and measurement.rank is not None
+    }
+    for name, variant, rates in compared_rates(evidence):
+        for ruling in judge_speeds(rates, _words(evidence, name, variant), cpu_shares):
+            yield replace(ruling, judged=tuple(_by_node(evidence, ruling.judged)))
+
+
+def _by_node(evidence: Evidence, entries: Iterable[Judged]) -> Iterator[Judged]:
+    """Attribute what was judged under a node's first rank to the node."""
+    for entry in entries:
+        rank = entry.measurement.rank
+        node = entry.measurement.node if rank is None else evidence.ranks[rank].node
+        yield replace(entry, measurement=replace(entry.measurement, rank=None, node=node))
+
+
+def judge_user_limits(evidence: Evidence, params: Params) -> Ruling:
+    """Compare what each node reached, with all ranks of all nodes at work, with the user's limits."""
+    findings, judged, absent = [], [], []
+    for rule in user_rules(params):
+        if rule.value is None:
+            continue
+        for measurement in _node_measurements(evidence, rule.measurement, _VARIANTS[rule.measurement]):
+            entry, node = rule.judge(replace(measurement, rank=None)), measurement.node or ""
+            if entry.passed and measurement.variant == "warm" and not _is_in_memory(evidence, node):
+                absent.append(f"read_gbps of {node} from its storage: the page cache kept the file")
+                continue
+            judged.append(entry)
+            if not entry.passed:
+                findings.append(_too_slow(evidence, measurement, entry.limit))
+    return Ruling(findings=tuple(findings), judged=tuple(judged), absent=tuple(absent))
+
+
+def _node_measurements(evidence: Evidence, name: str, variants: Iterable[str]) -> Iterator[Measurement]:
+    for variant in variants:
+        yield from _slowest_appends(evidence, variant) if name == "fsync_ms" else _node_rates(evidence, name, variant)
+
+
+def _too_slow(evidence: Evidence, measurement: Measurement, limit: Limit) -> Finding:
+    what = {"write_gbps": "writes too slowly", "read_gbps": "reads too slowly", "fsync_ms": "is too slow in fsync"}
+    return Finding(
+        severity="fail",
+        check="storage",
+        what=f"node {measurement.node} {what[measurement.name]}, with all its ranks at work",
+        culprit=node_culprit(evidence, (measurement.node or "",)),
+        measured=f"{measurement.value:.3g} {measurement.unit}",
+        limit=limit,
+        action="check its disks or its path to the file server, and what else uses them.",
+    )
+
+
+def _is_in_memory(evidence: Evidence, node: str) -> bool:
+    """Return True if the folder of a rank of that node is in memory: its only storage is then the page cache."""
+    return any(
+        evidence.ranks[fact.rank].node == node and bool(fact.value["in_memory"])
+        for fact in evidence.facts
+        if fact.name == "folder" and fact.rank is not None
+    )
+
+
+def compared_rates(evidence: Evidence) -> Iterator[tuple[str, str, FleetRates]]:
+    """Yield name, variant and rates of each speed of nodes on one kind of file system."""
+    kinds = {fact.rank or 0: fact.value["kind"] for fact in evidence.facts if fact.name == "folder"}
+    for name, variant in (("write_gbps", ""), ("read_gbps", "cold"), ("read_gbps", "warm"), ("fsync_ms", "median")):
+        repeats = (
+            measurement
+            for measurement in evidence.measurements
+            if (measurement.name, measurement.variant, measurement.stage) == (name, variant, "repeat")
+        )
+        groups: dict[str, list[Measurement]] = {}
+        for measurement in (*_node_measurements(evidence, name, (variant,)), *repeats):
+            if measurement.rank is not None:
+                rate = _appends_per_second(measurement) if name == "fsync_ms" else measurement
+                groups.setdefault(kinds.get(measurement.rank, ""), []).append(rate)
+        for _, group in sorted(groups.items()):
+            yield name, variant, compare_rates(group, limits=(), device_type="cpu")
+
+
+def _node_rates(evidence: Evidence, name: str, variant: str) -> list[Measurement]:
+    """Return what the ranks of each node wrote or read together, in GB/s, under the node's first rank."""
+    transfers: dict[str, list[tuple[int, dict[str, float]]]] = {}
+    for fact in evidence.facts:
+        if (fact.name, fact.stage) != ("moved", "measure") or fact.rank is None:
+            continue
+        if (f"{fact.value['what']}_gbps", fact.value["variant"]) == (name, variant):
+            transfers.setdefault(evidence.ranks[fact.rank].node, []).append((fact.rank, fact.value))
+    measurements = []
+    for node, transfers_by_rank in sorted(transfers.items()):
+        values = [value for _, value in transfers_by_rank]
+        began_s = min(value["began_s"] for value in values)
+        span_s = max(value["began_s"] + value["seconds"] for value in values) - began_s
+        longest_s, sum_s = max(value["seconds"] for value in values), sum(value["seconds"] for value in values)
+        # Two machines of one name may have different clocks, which must not make the node slow.
+        seconds = max(longest_s, min(span_s, sum_s))
+        size_bytes = sum(int(value["bytes"]) for value in values)
+        measurements.append(
+            Measurement(
+                check="storage",
+                name=name,
+                value=size_bytes / seconds / 1e9 if seconds > 0 else 0.0,
+                unit="GB/s",
+                better="high",
+                rank=min(rank for rank, _ in transfers_by_rank),
+                variant=variant,
+                size_bytes=size_bytes,
+                node=node,
+            )
+        )
+    return measurements
+
+
+def _slowest_appends(evidence: Evidence, variant: str) -> list[Measurement]:
+    """Return each node's latency under its first rank: the highest p99 of its ranks, or the median of their medians."""
+    latencies: dict[str, list[Measurement]] = {}
+    for measurement in evidence.measurements:
+        identity = (measurement.name, measurement.variant, measurement.stage)
+        if identity == ("fsync_ms", variant, "measure") and measurement.rank is not None:
+            latencies.setdefault(evidence.ranks[measurement.rank].node, []).append(measurement)
+    reduce = max if variant == "p99" else median
+    return [
+        replace(
+            measurements[0],
+            value=float(reduce([measurement.value for measurement in measurements])),
+            rank=min(measurement.rank for measurement in measurements if measurement.rank is not None),
+            node=node,
+        )
+        for node, measurements in sorted(latencies.items())
+    ]
+
+
+def _appends_per_second(measurement: Measurement) -> Measurement:
+    rate = 1e3 / max(measurement.value, QUICK_FSYNC_MS)
+    return replace(measurement, name="fsyncs_per_s", value=rate, unit="fsync/s", better="high")
+
+
+def _words(evidence: Evidence, name: str, variant: str) -> SpeedWords:
+    doing = {"write_gbps": "writing", "read_gbps": f"reading ({variant})", "fsync_ms": "appends with fsync"}[name]
+    return SpeedWords(
+        check="storage",
+        measurement=f"{name} {variant}".strip(),
+        speed=f"the speed of {doing}",
+        slow_in=f"slow in {doing}",
+        action_alone="check its disks or its path to the file server, and the options of its mount.",
+        action_together="check what else used its storage, and what the nodes share on their path to it.",
+        subject=lambda rank: f"node {evidence.ranks[rank].node}",
+        culprit=lambda rank: node_culprit(evidence, (evidence.ranks[rank].node,)),
+    )

@@ -1,0 +1,91 @@
+"""Token files, by which ranks find out whether they see the same folder.
+
+The names of tokens must be visible to other ranks. They are a few bytes each, and removed as soon as all ranks have
+searched for them; a later trial removes those that a killed trial left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Collection, Iterable
+
+from seatrial.files import create
+
+_NAME = "seatrial-storage-{key}-{rank}.{kind}"
+_OUR_FILES = re.compile(r"seatrial-storage-[0-9a-f]{16}-\d+\.(token|data)")
+_OLD_S = 24 * 3600.0
+
+
+def file_path(folder: str, key: str, rank: int, kind: str) -> str:
+    """Return the path of a rank's file. ``key``: 16 hexadecimal digits; ``kind``: ``token`` or ``data``."""
+    return os.path.join(folder, _NAME.format(key=key, rank=rank, kind=kind))
+
+
+def candidate_folders(folder: str | None) -> tuple[str, ...]:
+    """Return the folders to try: the named one, or this process's working folder and then the temporary folder."""
+    if folder is not None:
+        return (folder,)
+    folders = []
+    with contextlib.suppress(OSError):  # the working folder may have been removed
+        folders.append(os.getcwd())
+    return (*folders, tempfile.gettempdir())
+
+
+def create_token(folder: str, key: str, rank: int) -> None:
+    """Create this rank's token. Raises OSError."""
+    with create(file_path(folder, key, rank, "token"), mode=0o600) as file:
+        file.write(f"{rank}\n".encode())
+        os.fsync(file.fileno())
+
+
+def find_token(folders: Iterable[str], key: str, rank: int, *, remove: bool = False) -> str | None:
+    """Return the folder with this rank's token, and remove the token if ``remove``; None if no folder has it."""
+    for folder in folders:
+        path = file_path(folder, key, rank, "token")
+        with contextlib.suppress(OSError):
+            os.lstat(path)
+            if remove:
+                os.unlink(path)
+            return folder
+    return None
+
+
+def visible_ranks(folder: str, key: str, ranks: Collection[int]) -> list[int]:
+    """Return the ranks whose tokens are visible in the folder, ascending. Raises OSError."""
+    listed = set(os.listdir(folder))
+    visible = []
+    for rank in sorted(ranks):
+        path = file_path(folder, key, rank, "token")
+        if os.path.basename(path) in listed or _can_open(path):
+            visible.append(rank)
+    return visible
+
+
+def _can_open(path: str) -> bool:
+    """Return True if the file exists. A network file system may list a folder from its cache, but must look up a name
+    that it has never seen."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+def remove_leftovers(folder: str, now_s: float) -> list[str]:
+    """Remove the files that killed trials of this user left there, if older than a day. Returns their names."""
+    removed = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not _OUR_FILES.fullmatch(entry.name):
+                continue
+            with contextlib.suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                is_old = now_s - status.st_mtime > _OLD_S
+                if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and is_old:
+                    os.unlink(entry.path)
+                    removed.append(entry.name)
+    return removed

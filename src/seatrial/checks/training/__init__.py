@@ -1,0 +1,21 @@
+"""Real training with DistributedDataParallel: does it learn, do the replicas stay equal, is no rank slow or wrong.
+
+Up to 32 ranks train on the digits that ship with the package, with a fixed global batch and number of steps, so that
+the target does not depend on the number of ranks. Above, a synthetic workload grows with the world and has references
+for itself.
+"""
+
+from __future__ import annotations
+
+from seatrial.checks.check import Check
+from seatrial.checks.training import judge, measure, params, rules
+
+CHECK = Check(
+    name="training",
+    scope="world",
+    params=params.Params,
+    measure=measure.measure,
+    judge=judge.judge,
+    suspects=judge.suspects,
+    rules=rules.rules,
+)

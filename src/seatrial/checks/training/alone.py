@@ -1,0 +1,65 @@
+"""The time of computing when a rank waits for no other."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from seatrial.training.batches import Batches
+from seatrial.training.models import build_model
+from seatrial.training.recipe import Recipe
+from seatrial.training.step_clock import WARMUP_STEPS, StepClock, synchronize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingAlone:
+    """Forward and backward of one rank, without a group."""
+
+    seconds: tuple[float, ...]
+    """Seconds of each forward and backward."""
+    cpu_share: float
+    """CPU time used, as a share of what the threads of this process could use meanwhile."""
+
+
+def time_alone(
+    recipe: Recipe,
+    *,
+    device: torch.device,
+    local_count: int,
+    num_steps: int,
+    repeats: int,
+    data_dir: Path | None = None,
+) -> list[TimingAlone]:
+    """Time forward and backward of one rank's share, without a group, after a warm-up.
+
+    Args:
+        recipe: The model and the workload.
+        device: The device of this rank.
+        local_count: Samples of a full share of a rank.
+        num_steps: Steps of each repeat.
+        repeats: Number of timings returned.
+        data_dir: Folder with the files of the workload; None: the default folder.
+    """
+    batches = Batches(recipe, device, data_dir)
+    model = build_model(recipe.model, batches.workload.shape, batches.workload.num_classes, recipe.seed).to(device)
+    images, labels = batches.train(torch.arange(local_count), 0)
+    timings = []
+    for steps in (WARMUP_STEPS, *[num_steps] * repeats):
+        clock = StepClock(device)
+        started, cpu_started = time.perf_counter(), time.process_time()
+        for _ in range(steps):
+            clock.mark("begin")
+            model.zero_grad(set_to_none=False)
+            clock.mark("data")
+            cross_entropy(model(images), labels, reduction="sum").backward()  # type: ignore[no-untyped-call]
+            for moment in ("ready", "reduced", "end"):
+                clock.mark(moment)
+        synchronize(device)
+        cpu_s, wall_s = time.process_time() - cpu_started, time.perf_counter() - started
+        seconds = tuple(times.compute_s for times in clock.times())
+        timings.append(TimingAlone(seconds=seconds, cpu_share=cpu_s / (wall_s * torch.get_num_threads())))
+    return timings[1:]

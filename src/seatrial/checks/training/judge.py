@@ -1,0 +1,229 @@
+"""The judge of the training check. Pure: no torch, no group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from seatrial.checks.shared.culprits import rank_culprit
+from seatrial.checks.shared.facts import drop_malformed, has_fields, latest, unreadable
+from seatrial.checks.training.judge_data import is_data, judge_data
+from seatrial.checks.training.judge_held_up import is_contention, judge_held_up
+from seatrial.checks.training.judge_one_batch import judge_one_batch, one_batch_suspects
+from seatrial.checks.training.judge_speed import compute_fleets, judge_compute_fleet, slow_suspects
+from seatrial.checks.training.params import Params
+from seatrial.checks.training.readings import by_rank
+from seatrial.checks.training.rules import LOSS_WINDOW, accuracy_rule
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Culprit, Finding, Judged, Limit, Ruling
+from seatrial.evidence.statistics import minority
+
+_NEEDED = ("compute_s", "accuracy", "evaluated", "runs", "digest", "one_batch")
+_SHOWN = 16
+_NOBODY = Culprit(kind="none", name="nobody can be named")
+_FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "recipe": lambda value: has_fields(value, key=str, workload=str, num_test=int),
+    "nonfinite": lambda value: has_fields(value, step=int, seed=int, ranks=list),
+    "data": is_data,
+    "digest": lambda value: has_fields(value, runs=int, digest=str),
+    "one_batch": lambda value: has_fields(value, scores=str, gradients=str, alike=str),
+}
+_CONTENTION = {"contention": is_contention}
+"""Counters that may be odd: without them, nobody counts as held up."""
+
+
+def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
+    """Return the ranks that compute wrongly or slowly, and with the slow ones one typical rank of their model."""
+    evidence = drop_malformed(evidence, {**_FORMS, **_CONTENTION})
+    return tuple(dict.fromkeys([*one_batch_suspects(evidence), *slow_suspects(evidence)]))
+
+
+def judge(evidence: Evidence, params: Params) -> Ruling:
+    """Pass a training that learns, with replicas equal bit for bit, every test sample counted, and no rank at fault."""
+    damaged = unreadable(evidence, _FORMS)
+    evidence = drop_malformed(evidence, {**_FORMS, **_CONTENTION})
+    evidence = replace(evidence, measurements=latest(evidence.measurements))
+    data = judge_data(evidence)
+    if data.findings:
+        return data  # nobody has trained
+    parts = [_judge_nonfinite(evidence)]
+    if not parts[0].findings:
+        parts = [
+            Ruling(absent=damaged),
+            _judge_presence(evidence),
+            _judge_loss(evidence),
+            _judge_accuracy(evidence, params),
+            _judge_digests(evidence),
+            *(judge_compute_fleet(evidence, fleet) for fleet in compute_fleets(evidence)),
+            judge_held_up(evidence),
+        ]
+    # Also after a training that stopped early: a wrong rank may be the cause.
+    parts.append(judge_one_batch(evidence))
+    return Ruling.merge(parts)
+
+
+def _judge_nonfinite(evidence: Evidence) -> Ruling:
+    """Fail a training that all ranks stopped together because a value was not finite."""
+    nonfinite = next((fact.value for fact in evidence.facts if fact.name == "nonfinite"), None)
+    if nonfinite is None:
+        return Ruling()
+    ranks, num_ranks = tuple(rank for rank in evidence.ranks if rank in nonfinite["ranks"]), len(evidence.ranks)
+    # Some ranks: the value arose there. All: their input was wrong already. None: only the sum over ranks was wrong.
+    is_local = 0 < len(ranks) < num_ranks
+    action = (
+        "run compute on it for longer." if is_local else "lower training.lr; if that does not help, test the links."
+    )
+    in_loss = nonfinite.get("what", "loss") == "loss"
+    what = "the loss is not finite at step" if in_loss else "parameters are not finite after step"
+    finding = Finding(
+        severity="fail",
+        check="training",
+        what=f"{what} {nonfinite['step']} (seed {nonfinite['seed']})",
+        culprit=rank_culprit(evidence, ranks) if is_local else _NOBODY,
+        measured=f"not finite on {len(ranks)} of {num_ranks} ranks",
+        limit=Limit(value=0, unit="ranks", origin="exact"),
+        evidence=("all ranks stopped before the step was applied",) if in_loss else (),
+        action=action if ranks else "the sum over all ranks went wrong: look at the findings of collectives.",
+    )
+    return Ruling(findings=(finding,))
+
+
+def _judge_presence(evidence: Evidence) -> Ruling:
+    reported = {(rank, name) for name in _NEEDED for rank in by_rank(evidence, name)}
+    reported |= {(fact.rank, fact.name) for fact in evidence.facts if fact.rank is not None}
+    absent = [] if evidence.asked else ["any rank that finished"]
+    absent += [f"{name} of rank {rank}" for rank in evidence.asked for name in _NEEDED if (rank, name) not in reported]
+    absent += [] if any(fact.name == "recipe" for fact in evidence.facts) else ["the recipe that was trained"]
+    return Ruling(absent=tuple(absent))
+
+
+def _judge_loss(evidence: Evidence) -> Ruling:
+    points = sorted(
+        (measurement for measurement in evidence.measurements if measurement.name == "loss"),
+        key=lambda point: point.step or 0,
+    )
+    if len(points) < 2 * LOSS_WINDOW:
+        return Ruling(absent=(f"the loss of {2 * LOSS_WINDOW} steps: {len(points)} cannot show whether it falls",))
+    losses = [point.value for point in points]
+    first, last = sum(losses[:LOSS_WINDOW]) / LOSS_WINDOW, sum(losses[-LOSS_WINDOW:]) / LOSS_WINDOW
+    limit = Limit(value=first, unit="1", origin=f"its own first {LOSS_WINDOW} points")
+    judged = (Judged(measurement=points[-1], limit=limit, passed=last < first),)
+    if last < first:
+        return Ruling(judged=judged)
+    finding = Finding(
+        severity="fail",
+        check="training",
+        what="the loss does not fall",
+        culprit=_NOBODY,
+        measured=f"{last:.4g}, the mean of the last {LOSS_WINDOW} points",
+        limit=limit,
+        action="look at the findings of compute and collectives first; then at training.lr.",
+    )
+    return Ruling(findings=(finding,), judged=judged)
+
+
+def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
+    """Judge the counts of test samples, and the accuracy. No rank can be named: both are sums over all ranks."""
+    recipe: dict[str, Any] = next((fact.value for fact in evidence.facts if fact.name == "recipe"), {})
+    accuracy, evaluated, runs = (by_rank(evidence, name) for name in ("accuracy", "evaluated", "runs"))
+    findings, judged = [], []
+    # A rank that did not finish may have reported other runs than the others.
+    finished = sorted(set(evidence.asked) & accuracy.keys())
+    for rank in sorted(set(evidence.asked) & evaluated.keys() & runs.keys() if recipe else ()):
+        limit = Limit(value=recipe["num_test"] * runs[rank].value, unit="samples", origin="exact")
+        judged.append(Judged(measurement=evaluated[rank], limit=limit, passed=evaluated[rank].value == limit.value))
+    wrong = [entry for entry in judged if not entry.passed]
+    differs = len({accuracy[rank].value for rank in finished}) > 1
+    if wrong or differs:
+        counts = ", ".join(f"rank {rank}: {accuracy[rank].value:.4f}" for rank in finished[:_SHOWN])
+        finding = Finding(
+            severity="fail",
+            check="training",
+            what="the counts of test samples, summed over all ranks, are wrong",
+            culprit=_NOBODY,
+            measured=f"{wrong[0].measurement.value:.0f} samples" if wrong else "not the same sum on all ranks",
+            limit=wrong[0].limit if wrong else None,
+            evidence=(f"accuracy: {counts}",),
+            action="an all_reduce of two integers went wrong: look at the findings of collectives.",
+        )
+        findings.append(finding)
+    rule = accuracy_rule(
+        params, recipe.get("key", ""), max((measurement.value for measurement in runs.values()), default=1)
+    )
+    if not accuracy or not recipe:
+        return Ruling(findings=tuple(findings), judged=tuple(judged))
+    lowest = min(measurement.value for measurement in accuracy.values())
+    if rule.value is None:
+        finding = Finding(
+            severity="warn",
+            check="training",
+            what=f"accuracy {lowest:.4f} was only measured: there is no reference for this recipe",
+            culprit=_NOBODY,
+            measured=f"{lowest:.4f}",
+            action="set training.min_accuracy.",
+        )
+        return Ruling(findings=(*findings, finding), judged=tuple(judged), unjudged=("accuracy not judged",))
+    judged += [rule.judge(measurement) for measurement in accuracy.values()]
+    if not rule.passes(lowest):
+        workload = recipe.get("workload", params.workload)
+        finding = Finding(
+            severity="fail",
+            check="training",
+            what=f"{workload}: accuracy {lowest:.4f} is below the required {rule.limit().value:.4f}",
+            culprit=_NOBODY,
+            measured=f"{lowest:.4f}",
+            limit=rule.limit(),
+            action="look at the findings of compute and collectives; if there are none, repeat with another seed.",
+        )
+        findings.append(finding)
+    return Ruling(findings=tuple(findings), judged=tuple(judged))
+
+
+def _judge_digests(evidence: Evidence) -> Ruling:
+    """Compare digests of replicas: all apply the same reduced gradients, so ranks of one kind must have equal bits."""
+    by_runs: dict[int, dict[int, str]] = {}
+    for fact in evidence.facts:
+        if fact.name == "digest" and fact.rank is not None:
+            by_runs.setdefault(fact.value["runs"], {})[fact.rank] = fact.value["digest"]
+    rulings = [
+        ruling for _, digests in sorted(by_runs.items()) if (ruling := _judge_replicas(evidence, digests)).findings
+    ]
+    # Replicas that differ once differ from then on: the first failure is the nearest to the cause.
+    failed = (ruling for ruling in rulings if any(finding.severity == "fail" for finding in ruling.findings))
+    return next(failed, rulings[0] if rulings else Ruling())
+
+
+def _judge_replicas(evidence: Evidence, digests: Mapping[int, str]) -> Ruling:
+    """Compare digests of the same runs, by rank."""
+    kinds: dict[str, dict[int, str]] = {}
+    for rank, value in digests.items():
+        kinds.setdefault(evidence.ranks[rank].kind, {})[rank] = value
+    findings = []
+    for values in (values for _, values in sorted(kinds.items()) if len(set(values.values())) > 1):
+        vote = minority(values)
+        named = vote.odd or tuple(sorted(values))
+        finding = Finding(
+            severity="fail",
+            check="training",
+            what="the replicas are no longer equal: DDP left parameters that differ between ranks",
+            culprit=rank_culprit(evidence, named)
+            if vote.odd
+            else Culprit(kind="none", name=f"one of ranks {named}, not separable", ranks=named),
+            measured=f"{len(set(values.values()))} digests on {len(values)} ranks of one kind",
+            evidence=tuple(f"rank {rank}: {values[rank][:16]}" for rank in sorted(values)[:_SHOWN]),
+            action="run compute and memory on the named ranks for longer, then links between them.",
+        )
+        findings.append(finding)
+    if not findings and len(set(digests.values())) > 1:
+        finding = Finding(
+            severity="warn",
+            check="training",
+            what="ranks of different kinds have different parameters: the cause is rounding or a fault, not separable",
+            culprit=_NOBODY,
+            measured=f"{len(set(digests.values()))} digests on {len(kinds)} kinds",
+            evidence=tuple(f"{kind}: {next(iter(values.values()))[:16]}" for kind, values in sorted(kinds.items())),
+            action="train with equal devices and libraries where replicas must agree bit for bit.",
+        )
+        findings.append(finding)
+    return Ruling(findings=tuple(findings))

@@ -1,0 +1,135 @@
+"""The judge of ranks that were kept from their cores while all trained, by the counters of the kernel. Pure.
+
+A rank that a quota stops for a while in every tenth of a second computes as fast as others in between: medians over
+steps do not show it, and yet all others wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from seatrial.checks.shared.culprits import rank_culprit
+from seatrial.checks.shared.facts import has_fields
+from seatrial.checks.shared.host_activity import activity_lines
+from seatrial.checks.training.rules import OTHERS_SHARE, QUOTA_SHARE
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Finding, Limit, Ruling
+from seatrial.evidence.statistics import median
+
+Cause = Literal["throttled_s", "waited_s"]
+_LIMITS: dict[Cause, float] = {"throttled_s": QUOTA_SHARE, "waited_s": OTHERS_SHARE}
+"""Share of the CPU time that a rank may lose beyond the loss of most others, by cause."""
+_SAME = 0.1
+"""Ranks read the counter of their control group one after the other."""
+_PARTS = ("data_s", "compute_s", "wait_s", "optimizer_s")
+
+
+def is_contention(value: Any) -> bool:
+    """Return whether a value has the form of the counters of ``probe.contention``."""
+    if not has_fields(value, wall_s=float, cpu_s=float):
+        return False
+    return value["wall_s"] > 0 and all(
+        isinstance(number, (int, float)) and 0 <= number < 1e15 for number in value.values()
+    )
+
+
+def held_up(evidence: Evidence, cause: Cause, *, in_vain: bool = False) -> dict[int, tuple[float, float]]:
+    """Return by rank the CPU time that it was kept from, and the limit, as shares of what it could have used.
+
+    Only ranks beyond the limit are in it. The loss of most other ranks counts as usual. For a rank that wants little
+    CPU time, the share is that of the time.
+
+    Args:
+        evidence: What the ranks reported.
+        cause: ``throttled_s``, the quota of its control group, or ``waited_s``, other processes on its cores.
+        in_vain: Return instead the ranks that delayed no other rank, as they waited for others more than these did: a
+            rank that spins while it waits uses up its quota, too.
+    """
+    counters = {
+        fact.rank: fact.value
+        for fact in evidence.facts
+        if (fact.name, fact.stage) == ("contention", "measure") and fact.rank is not None and cause in fact.value
+    }
+    shares, waits = {rank: _share(evidence, counters, rank, cause) for rank in counters}, _waits(evidence)
+    limits = {rank: _beyond(shares, rank, _LIMITS[cause]) for rank in (shares if len(shares) > 1 else ())}
+    return {
+        rank: (shares[rank], limit)
+        for rank, limit in limits.items()
+        if shares[rank] > limit
+        and (rank in waits and len(waits) > 1 and waits[rank] > _beyond(waits, rank, QUOTA_SHARE)) == in_vain
+    }
+
+
+def _share(evidence: Evidence, counters: Mapping[int, Mapping[str, float]], rank: int, cause: Cause) -> float:
+    """Return the lost share. A quota counts for its whole group: ranks of one node with the same counter share one."""
+    lost, node = counters[rank][cause], evidence.ranks[rank].node_rank
+    group = [rank]
+    if cause == "throttled_s":
+        group = [
+            other
+            for other in counters
+            if evidence.ranks[other].node_rank == node and abs(counters[other][cause] - lost) <= _SAME * lost
+        ]
+    used, wall = (sum(counters[other][name] for other in group) for name in ("cpu_s", "wall_s"))
+    return lost / max(lost + used, wall)
+
+
+def _waits(evidence: Evidence) -> dict[int, float]:
+    """Return by rank the share of its typical step in which it waited for others."""
+    seconds: dict[int, dict[str, float]] = {}
+    for entry in evidence.measurements:
+        if entry.name in _PARTS and entry.stage == "measure" and entry.rank is not None and 0 <= entry.value < 1e15:
+            seconds.setdefault(entry.rank, {})[entry.name] = entry.value
+    return {
+        rank: parts["wait_s"] / sum(parts.values())
+        for rank, parts in seconds.items()
+        if len(parts) == len(_PARTS) and sum(parts.values()) > 0
+    }
+
+
+def _beyond(shares: Mapping[int, float], rank: int, more: float) -> float:
+    return median([shares[other] for other in shares if other != rank]) + more
+
+
+def judge_held_up(evidence: Evidence) -> Ruling:
+    """Fail a quota, which is how a host is set up; warn of other processes, which may be gone tomorrow."""
+    throttled = held_up(evidence, "throttled_s")
+    findings = [
+        _finding(evidence, rank, "fail", "the CPU quota of its control group", *shares)
+        for rank, shares in sorted(throttled.items())
+    ]
+    findings += [
+        _finding(evidence, rank, "warn", "the CPU quota of its control group", *shares, result="while it waited itself")
+        for rank, shares in sorted(held_up(evidence, "throttled_s", in_vain=True).items())
+    ]
+    findings += [
+        _finding(evidence, rank, "warn", "other processes on its cores", *shares)
+        for rank, shares in sorted(held_up(evidence, "waited_s").items())
+        if rank not in throttled
+    ]
+    return Ruling(findings=tuple(findings))
+
+
+def _finding(
+    evidence: Evidence,
+    rank: int,
+    severity: Literal["fail", "warn"],
+    by: str,
+    share: float,
+    limit: float,
+    *,
+    result: str = "and all others waited for it",
+) -> Finding:
+    return Finding(
+        severity=severity,
+        check="training",
+        what=f"rank {rank} was held up by {by}, {result}",
+        culprit=rank_culprit(evidence, (rank,)),
+        measured=f"{share * 100:.0f} % of the CPU time that it could have used",
+        limit=Limit(value=limit * 100, unit="%", origin="fleet, most others and more by what counts"),
+        evidence=activity_lines(evidence, rank, None),
+        action="raise the CPU limit of its container, pod or job."
+        if by.startswith("the CPU quota")
+        else "end what else runs on the node and repeat the trial.",
+    )

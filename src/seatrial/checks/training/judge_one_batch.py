@@ -1,0 +1,196 @@
+"""The judge of ranks that compute wrongly: a vote on bits, repeats, and an answer that is known. Pure.
+
+Ranks of one device model, with the same torch, libraries, settings and number of threads or multiprocessors, form a
+group: they must compute the same bits, each time. Ranks of different groups are never compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from seatrial.checks.check import exact_rule
+from seatrial.checks.shared.culprits import rank_culprit
+from seatrial.checks.shared.facts import describe
+from seatrial.checks.shared.host_inventory import listed
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Culprit, Finding, Limit, Ruling
+from seatrial.evidence.statistics import minority
+
+_SHOWN = 8
+_ACTION = "run compute and memory there for longer; until then do not trust its results."
+_WRONG_ELEMENTS = exact_rule("wrong_elements")
+
+Bits = tuple[str, str]
+"""Digests of the scores and of the gradients."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Ranks that compute alike, and their results."""
+
+    results: Mapping[int, tuple[Bits, ...]]
+    """By rank, its results of the same batch in the order of their computation."""
+
+    def nondeterministic(self) -> tuple[int, ...]:
+        """Return the ranks whose results differ from time to time."""
+        return tuple(rank for rank, results in self.results.items() if len(set(results)) > 1)
+
+    def steady(self) -> dict[int, Bits]:
+        """Return by rank the result that is the same each time."""
+        return {rank: results[0] for rank, results in self.results.items() if len(set(results)) == 1}
+
+    def reproducible(self) -> bool:
+        """Return whether most ranks repeat their results, so that a rank that does not is at fault."""
+        return len(self.results) > 1 and 2 * len(self.nondeterministic()) <= len(self.results)
+
+
+def one_batch_suspects(evidence: Evidence) -> tuple[int, ...]:
+    """Return the ranks that must compute again, alone.
+
+    These are the nondeterministic ranks with one that was steady so far, the outvoted ranks, and all ranks of a group
+    without a majority.
+    """
+    suspects: list[int] = []
+    for group in _groups(evidence):
+        nondeterministic, steady = group.nondeterministic(), group.steady()
+        vote = minority(steady)
+        suspects += [*nondeterministic, *vote.odd]
+        others = [rank for rank in steady if rank not in vote.odd]
+        suspects += others if vote.majority is None else others[:1] if nondeterministic else ()
+    return tuple(suspects)
+
+
+def judge_one_batch(evidence: Evidence) -> Ruling:
+    """Fail ranks with a wrong known answer, nondeterministic and outvoted ranks; list those that were not compared."""
+    checked = [measurement for measurement in evidence.measurements if measurement.name == "wrong_elements"]
+    wrong = {
+        measurement.rank: measurement.value
+        for measurement in checked
+        if measurement.rank is not None and measurement.value != 0
+    }
+    findings: list[Finding] = []
+    unjudged: list[str] = []
+    groups = list(_groups(evidence))
+    for rank, count in sorted(wrong.items()):
+        lines = next((_lines(group) for group in groups if rank in group.results), [])
+        findings.append(_wrong(evidence, rank, count, lines))
+    for group in groups:
+        rest = _Group(results={rank: bits for rank, bits in group.results.items() if rank not in wrong})
+        if group.reproducible():
+            findings += [_nondeterministic(evidence, rest, rank) for rank in rest.nondeterministic()]
+            findings += _outvoted(evidence, rest)
+        elif len(group.results) > 1:
+            unjudged.append(
+                f"training: one batch gives different bits each time on {listed('rank', group.nondeterministic())}"
+            )
+    lonely = [rank for group in groups if len(group.results) == 1 for rank in group.results]
+    if len(evidence.ranks) == 1:
+        unjudged.append("training: gradients not compared (1 rank)")
+    elif lonely:
+        unjudged.append(
+            f"training: gradients of {listed('rank', lonely)} not compared, as no other rank computes alike"
+        )
+    judged = tuple(_WRONG_ELEMENTS.judge(measurement) for measurement in checked)
+    return Ruling(findings=tuple(findings), judged=judged, unjudged=tuple(unjudged))
+
+
+def _groups(evidence: Evidence) -> Iterator[_Group]:
+    results: dict[int, list[Bits]] = {}
+    kinds: dict[int, tuple[str, str]] = {}
+    for fact in evidence.facts:
+        if fact.name == "one_batch" and fact.rank is not None and fact.rank in evidence.ranks:
+            results.setdefault(fact.rank, []).append((fact.value["scores"], fact.value["gradients"]))
+            # The first description counts: libraries may be loaded later, when other code needs them.
+            kinds.setdefault(fact.rank, (evidence.ranks[fact.rank].kind, fact.value["alike"]))
+    for kind in sorted(set(kinds.values())):
+        yield _Group(results={rank: tuple(results[rank]) for rank in sorted(results) if kinds[rank] == kind})
+
+
+def _wrong(evidence: Evidence, rank: int, count: float, lines: list[str]) -> Finding:
+    places = [describe(fact.value) for fact in evidence.facts if (fact.name, fact.rank) == ("wrong_values", rank)]
+    return _finding(
+        evidence,
+        (rank,),
+        what=f"rank {rank} returns a wrong convolution, or wrong gradients of it, even when it runs alone",
+        measured=f"{count:.0f} wrong elements",
+        limit=_WRONG_ELEMENTS.limit(),
+        lines=[*places, *lines],
+    )
+
+
+def _nondeterministic(evidence: Evidence, group: _Group, rank: int) -> Finding:
+    results = group.results[rank]
+    return _finding(
+        evidence,
+        (rank,),
+        what=f"rank {rank} is nondeterministic: the same batch gives different {_part(results)} from time to time",
+        measured=f"{len(set(results))} results of {len(results)} times",
+        lines=_lines(group),
+    )
+
+
+def _outvoted(evidence: Evidence, group: _Group) -> Iterator[Finding]:
+    steady = group.steady()
+    vote = minority(steady)
+    if len(set(steady.values())) < 2:
+        return
+    parts = _part(tuple(steady.values()))
+    if vote.odd:
+        num_others = len(steady) - len(vote.odd)
+        yield _finding(
+            evidence,
+            vote.odd,
+            what=f"{listed('rank', vote.odd)} computed other {parts} of one batch than the {num_others} equal ranks",
+            measured=f"{len(set(steady.values()))} results on {len(steady)} ranks that compute alike",
+            lines=_lines(group),
+        )
+    else:
+        ranks = tuple(steady)
+        culprit = Culprit(kind="none", name=f"one of {listed('rank', ranks)}, not separable", ranks=ranks)
+        yield _finding(
+            evidence,
+            ranks,
+            what=f"equal ranks compute different {parts} of one batch, each rank the same each time",
+            measured=f"{len(set(steady.values()))} results on {len(steady)} ranks that compute alike",
+            lines=_lines(group),
+            culprit=culprit,
+        )
+
+
+def _finding(
+    evidence: Evidence,
+    ranks: tuple[int, ...],
+    *,
+    what: str,
+    measured: str,
+    lines: list[str],
+    limit: Limit | None = None,
+    culprit: Culprit | None = None,
+) -> Finding:
+    return Finding(
+        severity="fail",
+        check="training",
+        what=what,
+        culprit=culprit or rank_culprit(evidence, ranks),
+        measured=measured,
+        limit=limit,
+        evidence=tuple(lines[:_SHOWN]),
+        action=_ACTION,
+    )
+
+
+def _part(results: tuple[Bits, ...]) -> str:
+    """Return the part that differs: a wrong forward makes a wrong backward, too."""
+    return "scores" if len({scores for scores, _ in results}) > 1 else "gradients"
+
+
+def _lines(group: _Group) -> list[str]:
+    """Return for each result, the rarest first, its ranks and how often it occurred."""
+    counts = Counter(bits for results in group.results.values() for bits in results)
+    lines = []
+    for bits in sorted(counts, key=lambda bits: (counts[bits], bits)):
+        ranks = [rank for rank, results in group.results.items() if bits in results]
+        lines.append(f"gradients {bits[1][:16]}: {listed('rank', ranks)}, {counts[bits]} times")
+    return lines

@@ -1,0 +1,136 @@
+"""The measurements of the training check: trainings in the group, and computing alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seatrial.checks.shared.convolution import count_wrong_convolution
+from seatrial.checks.shared.rounds import timed_rounds
+from seatrial.checks.training.params import Params, data_dir, recipe_for
+from seatrial.errors import RequestError
+from seatrial.evidence.statistics import median
+from seatrial.probe.arithmetic import arithmetic
+from seatrial.probe.contention import Contention
+from seatrial.rank.context import Context
+from seatrial.training.data.datasets import DATASETS
+from seatrial.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+_LOSS_POINTS = 200
+_REPEAT_STEPS = 30
+_REPEATS = 3
+
+
+def measure(context: Context, params: Params) -> None:
+    """Train once, or repeatedly for ``duration_s``; before and after, compute one batch that is the same on all ranks.
+
+    In a repeat only compute, alone.
+    """
+    if context.stage == "repeat":
+        recipe, _ = recipe_for(params, context.world_size)
+        _compute_alone(context, recipe, _full_count(context, recipe), data_dir(params))
+        return
+    from seatrial.checks.training.data_files import data_is_ready
+
+    if (group := context.group) is None:
+        raise RequestError("training needs the group that bootstrap forms; add bootstrap to checks.")
+    if params.workload not in DATASETS or data_is_ready(context, params):
+        recipe, key = recipe_for(params, context.world_size)
+        _train(context, params, recipe, key, group)
+
+
+def _train(context: Context, params: Params, recipe: Recipe, key: str, group: ProcessGroup) -> None:
+    """Train until ``duration_s`` has passed, or until a value is not finite; report all runs so far."""
+    from seatrial.checks.training.runs import Runs
+    from seatrial.training.trainer import train
+
+    folder = data_dir(params)
+    if context.group_rank == 0:
+        context.fact("recipe", {"key": key, "workload": recipe.workload, "num_test": recipe.data(folder).num_test})
+    full_count = _full_count(context, recipe)
+    _report_one_batch(context, recipe, full_count, folder)
+    runs, contention = Runs(full_count=full_count), Contention(context.device.gauges())
+
+    def report() -> None:
+        for name, seconds in runs.times().items():
+            context.measurement(name, seconds, "s", "low")
+        if context.group_rank == 0 and runs.samples_per_s:
+            context.measurement("samples_per_s", median(runs.samples_per_s), "samples/s", "high")
+        context.measurement("accuracy", min(runs.accuracies), "1", "high")
+        context.measurement("evaluated", runs.num_evaluated, "samples")
+        context.measurement("runs", len(runs.accuracies), "1")
+        # Digests of different numbers of runs are never equal, so each says its number.
+        context.fact("digest", {"runs": len(runs.accuracies), "digest": runs.digest()})
+        context.fact("contention", contention.so_far())
+        _report_one_batch(context, recipe, full_count, folder)
+
+    # All ranks do the same number of runs: results of different numbers of runs cannot be compared.
+    for number in timed_rounds(context, params.duration_s / 60, report=report, together=True):
+        seed = recipe.seed + number
+        with contention:
+            outcome = train(
+                replace(recipe, seed=seed),
+                device=context.device.torch,
+                group=group,
+                phase=context.phase,
+                data_dir=folder,
+            )
+        if context.group_rank == 0 and number == 0:
+            _report_losses(context, outcome.losses)
+        if (nonfinite := outcome.nonfinite) is not None:
+            ranks = [context.ranks[group_rank] for group_rank in nonfinite.group_ranks]
+            context.fact("nonfinite", {"what": nonfinite.what, "step": nonfinite.step, "seed": seed, "ranks": ranks})
+            return
+        runs.add(outcome)
+
+
+def _full_count(context: Context, recipe: Recipe) -> int:
+    """Return the samples of a full share of a rank."""
+    return -(-recipe.global_batch_size // context.world_size)
+
+
+def _report_losses(context: Context, losses: tuple[float, ...]) -> None:
+    stride = -(-len(losses) // _LOSS_POINTS) or 1
+    for step in sorted({*range(0, len(losses), stride), len(losses) - 1} if losses else ()):
+        context.measurement("loss", losses[step], "1", "low", step=step)
+
+
+def _report_one_batch(context: Context, recipe: Recipe, local_count: int, folder: Path | None) -> None:
+    from seatrial.checks.training.one_batch import compute_one_batch
+
+    context.phase("one batch")
+    digests = compute_one_batch(recipe, device=context.device.torch, local_count=local_count, data_dir=folder)
+    alike = arithmetic(context.device.units)
+    context.fact("one_batch", {"scores": digests.scores, "gradients": digests.gradients, "alike": alike})
+
+
+def _compute_alone(context: Context, recipe: Recipe, local_count: int, folder: Path | None) -> None:
+    """Report the time of computing without a group, one batch several times, and a convolution with a known answer."""
+    from seatrial.checks.training.alone import time_alone
+
+    context.phase("compute alone")
+    with Contention(context.device.gauges()) as contention:
+        timings = time_alone(
+            recipe,
+            device=context.device.torch,
+            local_count=local_count,
+            num_steps=_REPEAT_STEPS,
+            repeats=_REPEATS,
+            data_dir=folder,
+        )
+    # A lasting fault is slow each time; a disturbance from outside is not.
+    best = min(timings, key=lambda timing: median(timing.seconds))
+    context.measurement("compute_s", median(best.seconds), "s", "low")
+    context.fact("contention", contention.so_far())
+    if context.device.type == "cpu":
+        context.measurement("cpu_share", best.cpu_share, "1")
+    for number in range(_REPEATS):
+        _report_one_batch(context, recipe, local_count, folder)
+        wrong, places = count_wrong_convolution(context.device, number)
+        context.measurement("wrong_elements", wrong, "1", "low", variant="convolution", step=number)
+        if wrong:
+            context.fact("wrong_values", {"count": wrong, "first": places})

@@ -1,0 +1,142 @@
+"""The command line of the bundle: argparse, built from the commands in ``cli/commands``. Standard library only."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from seatrial import __version__
+from seatrial.cli.command import HELP_COLUMNS, Command, commands, find_command, options_of
+from seatrial.cli.exit import no_such_command, run_and_exit, split_debug
+from seatrial.environment import self_location
+from seatrial.errors import RequestError
+from seatrial.targets.option import Option
+
+_HELP = ("-h", "--help")
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Help as wide as the terminal, up to a width that is easy to read."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(shutil.get_terminal_size().columns, HELP_COLUMNS) - 2
+        super().__init__(prog, max_help_position=width // 3, width=width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n\n".join(fill(paragraph, width, indent) for paragraph in text.split("\n\n"))
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises RequestError where argparse would print and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(f"{message}; see {self.prog} --help.")
+
+
+def main() -> None:
+    """Run the arguments after ``python3 seatrial.pyz``, with the messages and exit codes of ``seatrial``, and exit."""
+    arguments, debug = split_debug(sys.argv[1:])
+    run_and_exit(lambda: _call(arguments, debug=debug), debug=debug)
+
+
+def _call(arguments: list[str], *, debug: bool) -> int:
+    program = Path(sys.argv[0]).name
+    if self_location.BUNDLE_PATH is not None and os.pathsep in self_location.BUNDLE_PATH:
+        raise RequestError(
+            f"{self_location.BUNDLE_PATH}: this path contains {os.pathsep!r}, so the ranks cannot have it in"
+            " PYTHONPATH; move the file."
+        )
+    if not arguments or arguments[0] in _HELP:
+        print(_help(program), flush=True)
+        return 0
+    if arguments[0] == "--version":
+        print(f"seatrial, version {__version__}", flush=True)
+        return 0
+    command = find_command(arguments)
+    if command is None:
+        raise RequestError(no_such_command(" ".join(arguments[: _num_words(arguments[0])]), commands()))
+    return command.run(parse(program, command.name, arguments[command.name.count(" ") + 1 :]), debug=debug)
+
+
+def _num_words(first: str) -> int:
+    """Return the number of words in the names of the commands that begin with this word."""
+    return 2 if any(name.startswith(f"{first} ") for name in commands()) else 1
+
+
+def parse(program: str, name: str, arguments: list[str]) -> dict[str, Any]:
+    """Return the value of each option of the command ``name``, by the option's name. Raises RequestError."""
+    command = commands()[name]
+    values = vars(_parser(f"{program} {name}", command).parse_args(arguments))
+    return {option.name: _value(option, values[option.name]) for option in options_of(command)}
+
+
+def _help(program: str) -> str:
+    name_width = max(map(len, commands()))
+    rows = [f"  {name:{name_width}}  {command.summary}" for name, command in commands().items()]
+    return "\n".join(
+        [
+            f"usage: {program} [--version] [--help] [--debug] COMMAND ...",
+            "",
+            "seatrial proves that a cluster can train.",
+            "",
+            "Commands:",
+            *rows,
+            "",
+            f"{program} COMMAND --help lists the options of a command. --debug shows the traceback of an error.",
+        ]
+    )
+
+
+def _parser(program: str, command: Command) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=program,
+        description=command.text,
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    for number, (heading, options) in enumerate(command.options().items()):
+        group = parser.add_argument_group(heading)
+        for option in options:
+            _add(group, option)
+        if number == 0:
+            group.add_argument(*_HELP, action="help", help="Show this message and exit.")
+    return parser
+
+
+def _add(parser: argparse._ArgumentGroup, option: Option) -> None:
+    settings: dict[str, Any] = {"help": option.help.replace("%", "%%"), "default": option.default}
+    if option.flag:
+        parser.add_argument(*option.flags, dest=option.name, action="store_true", help=settings["help"])
+        return
+    if isinstance(option.type, tuple):
+        settings["choices"] = option.type
+    else:
+        settings["type"] = option.type
+    if option.metavar is not None:
+        settings["metavar"] = option.metavar
+    if option.rest:
+        parser.add_argument(option.name, nargs=argparse.REMAINDER, **settings)
+    elif not option.flags:
+        one, several = ("?", "*") if not option.required else (None, "+")
+        parser.add_argument(option.name, nargs=several if option.multiple else one, **settings)
+    else:
+        action = "append" if option.multiple or option.is_list else "store"
+        parser.add_argument(*option.flags, dest=option.name, action=action, **settings)
+
+
+def _value(option: Option, value: Any) -> Any:
+    if option.rest and value[:1] == ["--"]:
+        value = value[1:]
+    parts = (value or ()) if option.multiple or option.is_list else [value]
+    if not option.rest and any(isinstance(part, list) for part in parts):
+        # argparse removes the two dashes from --on=-- and leaves an empty list.
+        raise RequestError(f"{option.flags[0]}=--: two dashes are not a value; give one, or leave the option out.")
+    if option.is_list:
+        return ",".join(value) if value else None
+    return tuple(value or ()) if option.multiple or option.rest else value

@@ -1,0 +1,56 @@
+"""``seatrial plan from``: a plan whose limits come from runs that passed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from seatrial.cli.command import Command
+from seatrial.targets.option import Option
+
+
+def options() -> Mapping[str, tuple[Option, ...]]:
+    """Return the options by the heading under which help shows them."""
+    from pathlib import Path
+
+    return {
+        "Options": (
+            Option(
+                flags=(),
+                name="runs",
+                help="Folders of runs, or their event files.",
+                type=Path,
+                metavar="RUN...",
+                multiple=True,
+                required=True,
+            ),
+        )
+    }
+
+
+def run(options: Mapping[str, Any], *, debug: bool) -> int:
+    """Print the plan; return the exit code."""
+    from seatrial.judge.conclude import conclude
+    from seatrial.report.plan_of_runs import plan_text
+    from seatrial.report.recorded_events import read_events
+
+    conclusions = []
+    for path in options["runs"]:
+        messages, damaged = read_events((path,))
+        conclusions.append(conclude(messages, damaged=damaged))
+    print(plan_text(conclusions), flush=True)
+    return 0
+
+
+COMMAND = Command(
+    name="plan from",
+    order=5,
+    summary="write a plan with limits from runs that passed",
+    text="""Print a plan whose limits come from RUNs that passed on the same devices.
+
+Each limit is the median of a speed over all runs and ranks, less 10 %, or less the spread where that is larger; a
+comment keeps the median, the spread and the runs. A partial PASS is refused, unless only limits were missing in it.
+""",
+    options=options,
+    run=run,
+)

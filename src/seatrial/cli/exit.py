@@ -1,0 +1,75 @@
+"""The end of every command: each failure becomes one sentence and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection
+from typing import Any, NoReturn
+
+from seatrial.cli.command import num_own_words, with_dashes
+from seatrial.environment.self_location import exit_on_sigterm
+from seatrial.errors import SeatrialError
+from seatrial.util import streams
+from seatrial.util.text import printable
+
+
+def split_debug(arguments: list[str]) -> tuple[list[str], bool]:
+    """Return the arguments without ``--debug``, with dashes in options, and whether ``--debug`` was among them.
+
+    It may be anywhere, because users add it at the end of the line that failed. Arguments of a script are kept.
+    """
+    count = num_own_words(arguments)
+    own = [with_dashes(argument) for argument in arguments[:count] if argument != "--debug"]
+    return own + arguments[count:], len(own) < count
+
+
+def run_and_exit(command: Callable[[], Any], *, debug: bool) -> NoReturn:
+    """Run the command and exit with its code, or with the code of the exception that it raised.
+
+    Exit code 1 means that a cluster failed the trial, so no error of seatrial ends with it.
+
+    Args:
+        command: returns the exit code.
+        debug: print the traceback of an error instead of one sentence.
+    """
+    streams.reopen_missing()
+    exit_on_sigterm()
+    code: Any
+    try:
+        code = command()
+    except KeyboardInterrupt:
+        streams.print_status("seatrial: interrupted.")
+        code = 130
+    except SeatrialError as error:
+        # The message may quote anything that was typed or read: print one line without control characters.
+        streams.print_status(_traceback() if debug else f"Error: {printable(str(error))}")
+        code = error.exit_code
+    except SystemExit as error:
+        # argparse ends this way after its help, and click when the reader of its output has gone away.
+        code = SeatrialError.exit_code if error.code else 0
+    except BrokenPipeError:
+        code = SeatrialError.exit_code
+    except Exception as error:
+        streams.print_status(
+            _traceback()
+            if debug
+            else f"Error: a bug in seatrial ({type(error).__name__}: {printable(str(error))});"
+            " run it again with --debug for the traceback, and please report it."
+        )
+        code = SeatrialError.exit_code
+    streams.flush_or_drop()
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _traceback() -> str:
+    import traceback
+
+    return traceback.format_exc()
+
+
+def no_such_command(word: str, names: Collection[str]) -> str:
+    """Return the message about an unknown command, with the nearest known one."""
+    import difflib
+
+    near = difflib.get_close_matches(word, names, n=1)
+    return f"no such command {word!r}." + (f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(names)}.")

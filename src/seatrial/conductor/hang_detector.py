@@ -1,0 +1,194 @@
+"""The hang detector: which ranks have finished, which make progress, and which are suspected of what. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+from seatrial.conductor import rank_status
+from seatrial.conductor.rank_status import Deadline, RankStatus, Suspicion
+from seatrial.protocol.events import TroubleEvent
+from seatrial.protocol.timeouts import PATIENCE_S
+
+_GRACE_S = 1.0
+"""Time from the first suspicion to trouble: the first report is seldom the cause."""
+_STACK_TIMEOUT_S = 3.0
+MAX_STACKS = 16
+"""Stacks that are requested at once, and ranks that an event lists as waiting."""
+
+
+class HangDetector:
+    """Watches one generation of ranks while it starts and in each step. Times are the conductor's monotonic clock."""
+
+    def __init__(self, ranks: Collection[int], until: float, now: float) -> None:
+        self.statuses = {rank: RankStatus(moved_at=now) for rank in ranks}
+        self.starting = True
+        self._begin(ranks, until, now, together=False, cut_short=False)
+
+    def begin(
+        self, asked: Collection[int], until: float, now: float, *, together: bool, cut_short: bool = False
+    ) -> None:
+        """Begin a step of the ranks ``asked``, which ends at ``until``. ``together``: they wait for one another.
+
+        ``cut_short``: the trial has less time left than the step is allowed.
+        """
+        self.starting = False
+        self._begin(asked, until, now, together=together, cut_short=cut_short)
+
+    def _begin(self, asked: Collection[int], until: float, now: float, *, together: bool, cut_short: bool) -> None:
+        self.asked = tuple(asked)
+        self.done: set[int] = set()
+        self._waiting = dict.fromkeys(self.asked)
+        self.suspicions: list[Suspicion] = []
+        self.stacks: dict[int, str] = {}
+        self._until, self._together = until, together
+        self._deadline = Deadline(allowed_s=until - now, cut_short=cut_short)
+        self._grace_until: float | None = None
+        self._wanted = False
+        self._candidates: list[int] = []
+        self._requested_at: float | None = None
+        self._requested: dict[int, tuple[int, bool]] = {}
+        """Rank -> its phases, and whether it was quiet, when its stack was requested."""
+        for rank in self.asked:
+            self.statuses[rank].moved_at = self.statuses[rank].entered_at = now
+
+    @property
+    def calm(self) -> bool:
+        """No rank is suspected."""
+        return self._grace_until is None
+
+    @property
+    def complete(self) -> bool:
+        """All ranks of the step have finished."""
+        return not self._waiting
+
+    def waiting(self) -> list[int]:
+        """Return the ranks of the step that have not finished."""
+        return list(self._waiting)
+
+    def finished(self, rank: int) -> None:
+        """Take note that a rank has finished. A rank outside the step, or a repeated report, changes nothing."""
+        if rank in self._waiting:
+            del self._waiting[rank]
+            self.done.add(rank)
+
+    def suspect(self, suspicion: Suspicion, now: float) -> None:
+        """Note a suspicion. The first is seldom the cause: a peer's "connection reset" arrives before the death."""
+        self.suspicions.append(suspicion)
+        if self._grace_until is None:
+            self._grace_until = now + _GRACE_S
+
+    def poll(self, now: float) -> Literal["trouble", "deadline"] | None:
+        """Return whether the step must end now; ``suspicions`` then holds the reason."""
+        if self._grace_until is not None:
+            return "trouble" if now >= self._grace_until else None
+        waiting, statuses = self.waiting(), {rank: self.statuses[rank] for rank in self.asked}
+        if self.starting:
+            self.suspicions = rank_status.stopped(statuses, waiting, now)
+            if not self.suspicions and now >= self._until:
+                self.suspicions = rank_status.at_start_deadline(statuses, waiting, bool(self.done), now)
+                return "deadline"
+            return "trouble" if self.suspicions else None
+        suspects = rank_status.suspects(statuses, waiting, bool(self.done), now, together=self._together)
+        if any(suspicion.how == "frozen" for suspicion in suspects) or (suspects and not self._together):
+            self.suspicions = suspects
+            return "trouble"
+        if not self._together:  # a rank that works alone waits for nobody, whatever its stack
+            if now < self._until:
+                return None
+            self.suspicions = rank_status.alone_at_deadline(statuses, waiting, bool(self.done), now, self._deadline)
+            return "deadline"
+        self._forget_stale_stacks(now)
+        absent = [suspicion.rank for suspicion in suspects if suspicion.rank is not None]
+        self._candidates = absent or rank_status.idle(statuses, waiting, now)
+        self._wanted = bool(self._candidates) or now >= self._until
+        if not self._wanted or not self._has_stacks(now):
+            return None
+        # A rank with fewer phases may only wait, for a message that was lost on its way: its stack shows that.
+        absent_by_stack = [
+            suspicion for suspicion in suspects if not rank_status.is_inside(self.stacks.get(suspicion.rank or 0, ""))
+        ]
+        self.suspicions = absent_by_stack or rank_status.outside(statuses, self._fresh(waiting), now)
+        if self.suspicions and now < self._until:
+            return "trouble"
+        if now >= self._until:
+            stacks = self._fresh(waiting)
+            self.suspicions = rank_status.at_deadline(
+                statuses, waiting, bool(self.done), stacks, self._requested, now, self._deadline
+            )
+            return "deadline"
+        return None
+
+    def stacks_to_request(self, now: float) -> list[int]:
+        """Return the ranks whose stacks are needed now: each time once, and again only when they have become stale."""
+        if not self._wanted or self._requested_at is not None:
+            return []
+        self._requested_at = now
+        ranks = list(dict.fromkeys([*self._candidates, *self._waiting]))[:MAX_STACKS]
+        self._requested = {rank: self._progress(rank, now) for rank in ranks}
+        return ranks
+
+    def _progress(self, rank: int, now: float) -> tuple[int, bool]:
+        return self.statuses[rank].number, rank_status.is_quiet(self.statuses[rank], now)
+
+    def _has_stacks(self, now: float) -> bool:
+        if self._requested_at is None:
+            return False
+        return self._requested.keys() <= self.stacks.keys() or now - self._requested_at >= _STACK_TIMEOUT_S
+
+    def _fresh(self, waiting: list[int]) -> dict[int, str]:
+        return {rank: self.stacks[rank] for rank in waiting if rank in self.stacks}
+
+    def _forget_stale_stacks(self, now: float) -> None:
+        """Drop the stacks if a rank has made progress since: a stack shows where the rank was, not where it is.
+
+        A rank that used CPU time then and does so now may be in the same place or not, so its stack is requested again
+        after PATIENCE_S. At the deadline all stacks are requested once more, and those decide.
+        """
+        if self._requested_at is None:
+            return
+        if now >= self._until:
+            stale = self._requested_at < self._until
+        else:
+            old = now - self._requested_at >= PATIENCE_S
+            stale = any(
+                self._progress(rank, now) != then or (old and not then[1]) for rank, then in self._requested.items()
+            )
+        if stale:
+            self.stacks, self._requested, self._requested_at = {}, {}, None
+
+    def trouble_payload(self, generation: int, step: int) -> TroubleEvent:
+        """Return the ``trouble`` event with all suspicions. ``step``: -1 while the ranks start."""
+        suspected = {suspicion.rank for suspicion in self.suspicions}
+        waiting = [rank for rank in self.waiting() if rank not in suspected]
+        return TroubleEvent(
+            kind="trouble",
+            gen=generation,
+            step=step,
+            seen=[suspicion.to_json() for suspicion in self.suspicions],
+            waiting=[[rank, self.statuses[rank].phase] for rank in waiting[:MAX_STACKS]],
+        )
+
+    def stacks_wanted(self) -> list[int]:
+        """Return the ranks whose stacks are missing in the evidence: the suspects first, then those that waited."""
+        suspected = [suspicion.rank for suspicion in self.suspicions if suspicion.rank is not None]
+        ranks = dict.fromkeys([*suspected, *self.waiting()])
+        return [rank for rank in ranks if rank not in self.stacks][:MAX_STACKS]
+
+    def guilty(self) -> set[int]:
+        """Return the ranks that are at fault, without those that only complained of the fabric or waited."""
+        return {
+            suspicion.rank
+            for suspicion in self.suspicions
+            if suspicion.rank is not None
+            and (
+                suspicion.how in ("dead", "frozen", "absent", "late")
+                or (suspicion.how == "error" and suspicion.detail != "fabric")
+            )
+        }
+
+    def shift(self, missed_s: float) -> None:
+        """Extend all deadlines by a pause of this process, which counts for nobody."""
+        for status in self.statuses.values():
+            status.shift(missed_s)
+        self._until += missed_s

@@ -1,0 +1,41 @@
+"""Validation of the origin of a message: a node may send messages about itself and its ranks only. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_RANK = re.compile(r"rank(0|[1-9][0-9]{0,8})\.(?:0|[1-9][0-9]{0,8})")
+_MAX_CHARS = 300
+
+
+class OriginError(ValueError):
+    """A node sent a message in the name of another node or rank."""
+
+
+def validate_origin(node: int, message: Mapping[str, Any], nodes: Mapping[int, int], run: str) -> None:
+    """Raise OriginError for a message of another run, from another source, or about a rank of another node.
+
+    ``nodes``: rank -> the node that it runs on. Raises TypeError or ValueError for a rank that is no number.
+    """
+    if "seq" in message or "src" in message:
+        src, source_rank = message.get("src"), None
+        if isinstance(src, str) and (match := _RANK.fullmatch(src)):
+            source_rank = int(match[1])
+        if message.get("run") != run or (
+            src != f"node{node}" and (source_rank is None or nodes.get(source_rank) != node)
+        ):
+            raise OriginError(f"node {node} sent an event of {brief(src)} in run {brief(message.get('run'))}")
+        if source_rank is not None and message.get("rank", source_rank) != source_rank:
+            raise OriginError(f"rank {source_rank} sent an event about rank {brief(message['rank'])}")
+    ranks = message.get("ranks")
+    about = [*ranks] if message.get("kind") == "status" and isinstance(ranks, dict) else []
+    for rank in [message["rank"], *about] if "rank" in message else about:
+        if isinstance(rank, bool) or nodes.get(int(rank)) != node:
+            raise OriginError(f"node {node} sent a message about rank {brief(rank)}")
+
+
+def brief(value: object, max_chars: int = _MAX_CHARS) -> str:
+    """Return a node's text cut to ``max_chars``: one node's megabytes must not fill everybody's messages."""
+    return str(value)[:max_chars]

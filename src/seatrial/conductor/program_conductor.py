@@ -1,0 +1,398 @@
+"""The conductor of a program: every rank executes one argv, and all of them restart when one dies. Pure.
+
+A program gathers the agents, has node 0 find a port, starts the ranks, and watches them until all have ended. When one
+fails, the others get SIGTERM and, after a grace, SIGKILL; the next generation starts at another port while restarts are
+left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from seatrial.conductor import rank_status
+from seatrial.conductor.actions import Actions
+from seatrial.conductor.base import BaseConductor
+from seatrial.conductor.config import ProgramConfig, State
+from seatrial.conductor.program_failures import (
+    Exit,
+    Failure,
+    Loss,
+    fabric_error,
+    first_failure,
+    lost_nodes,
+    only_witnesses,
+)
+from seatrial.conductor.rank_status import RankStatus, Suspicion
+from seatrial.conductor.script_failures import advice, ended_ranks, peers, with_peers
+from seatrial.protocol.commands import AgentReport, DumpStack, FindPort, StartProgram, Terminate
+from seatrial.protocol.events import (
+    EndEvent,
+    ErrorEvent,
+    Event,
+    ExitEvent,
+    GenerationEvent,
+    NoteEvent,
+    OutcomeEvent,
+    ResultEvent,
+    TroubleEvent,
+)
+from seatrial.protocol.timeouts import NODE_SILENT_S
+from seatrial.util.text import out_of_memory_words
+
+_PORT_TIMEOUT_S = 10.0
+_HEAR_ALL_S = 1.0
+"""The first error is seldom the cause: the conductor waits this long for others before it names a rank."""
+_SETTLE_S = 60.0
+"""Time from the first result of a rank to the end of the last rank."""
+_MAX_WAITING = 16
+_STILL_S = 60.0
+"""A script that prints nothing and uses no CPU time for so long is reported: torch itself warns of nothing for the 10
+to 30 minutes of its timeouts, and people look after a minute."""
+
+
+class ProgramConductor(BaseConductor):
+    """One program. Every public method takes the time (monotonic seconds) and returns the actions."""
+
+    _config: ProgramConfig
+
+    def __init__(self, config: ProgramConfig, now: float) -> None:
+        super().__init__(config, config.join_timeout_s, now)
+        self._hostnames: dict[int, str] = dict(enumerate(config.hosts))
+        self._restarts = 0
+        self._signaled: set[int] = set()
+        """Nodes whose agents were sent a signal, which interrupted the run."""
+        self._failure: Failure | None = None
+        self._reset_ranks(now)
+
+    def _reset_ranks(self, now: float) -> None:
+        self._rank_statuses = {rank: RankStatus(moved_at=now) for rank in range(self._config.world_size)}
+        self._ready: set[int] = set()
+        self._results: dict[int, int] = {}
+        """Rank -> the exit code that it announced together with its result."""
+        self._errors: dict[int, tuple[str, str]] = {}
+        """Rank -> cause and message of its error."""
+        self._exits: dict[int, Exit] = {}
+        self._losses: list[Loss] = []
+        """Nodes lost while the ranks ran, in the order of the news."""
+        self._failed_at: float | None = None
+        """Time of the first sign of a failure."""
+        self._noted_stopped: set[int] = set()
+        self._still_s: dict[int, float] = {}
+        """Node -> seconds for which its ranks have stood still."""
+        self._noted_still = False
+        self._notes: list[str] = []
+        """Facts beside the first failure."""
+
+    def _statuses(self) -> Mapping[int, RankStatus]:
+        return self._rank_statuses
+
+    def _shift(self, missed_s: float) -> None:
+        for status in self._rank_statuses.values():
+            status.shift(missed_s)
+
+    def interrupt(self, by: str, now: float) -> Actions:
+        """End the run early; a second interrupt ends the grace of the first. SIGQUIT only asks where the ranks are."""
+        self._pass_time(now)
+        if by in ("SIGQUIT", "SIGINT") and self.state is State.RUN and not self._config.watched:
+            self._ask_where(f"{by}: the ranks")
+        if by == "SIGQUIT":
+            return self._take()
+        if self._interrupted_by and self.state is State.TERMINATE:
+            self._kill((), now)
+        else:
+            self._interrupt(by, now)
+        return self._take()
+
+    # One generation after the other
+
+    def _begin(self, now: float) -> None:
+        """Ask node 0 for a port."""
+        self.state = State.PORT
+        self._until = now + _PORT_TIMEOUT_S
+        self._generation += 1
+        self._reset_ranks(now)
+        self._send(0, FindPort(kind="port", gen=self._generation))
+
+    def _start(self, address: str, port: int, now: float) -> None:
+        config = self._config
+        self.state = State.RUN
+        self._until = now + config.start_timeout_s  # the deadline of starting, then of ending
+        rows = [[rank, *divmod(rank, config.nproc_per_node)] for rank in range(config.world_size)]
+        self._record(GenerationEvent(kind="generation", gen=self._generation, ranks=rows))
+        for node in self._heard_at:
+            command = StartProgram(
+                kind="start_program",
+                run=config.run,
+                gen=self._generation,
+                places=[[rank, local_rank] for rank, at, local_rank in rows if at == node],
+                env=dict(config.env),
+                program=config.program(address, port, node),
+            )
+            self._send(node, command)
+
+    # Messages
+
+    def _receive(self, node: int, received: AgentReport | Event, now: float) -> None:
+        match received["kind"]:
+            case "node":
+                self._hostnames.setdefault(node, str(received["hostname"]))
+            case "port" if self.state is State.PORT and node == 0 and received["gen"] == self._generation:
+                self._start(str(received["address"]), int(received["port"]), now)
+            # Where a node was lost or a rank has failed, the signal is what the launcher of the job makes of that.
+            case "signal" if self._failed_at is None:
+                self._signaled.add(node)
+                self._interrupt(f"signal {int(received['number'])} to the agent of node {node}", now)
+            case _:
+                if received.get("gen") == self._generation and "rank" in received:
+                    self._receive_from_rank(received, now)
+
+    def _receive_from_rank(self, received: AgentReport | Event, now: float) -> None:
+        rank = received.get("rank")
+        if not isinstance(rank, int) or rank not in self._rank_statuses:
+            raise KeyError(f"rank {rank!r} is not in generation {self._generation}")
+        match received["kind"]:
+            case "rank":
+                self._ready.add(rank)
+            case "result":
+                self._receive_result(rank, received, now)
+            case "error":
+                self._receive_error(rank, received, now)
+            case "exit" if rank not in self._exits:
+                self._receive_exit(rank, received, now)
+            case _:
+                pass
+
+    def _receive_result(self, rank: int, event: ResultEvent, now: float) -> None:
+        self._results[rank] = int(event["code"])
+        if len(self._results) == 1:
+            self._until = now + _SETTLE_S
+
+    def _receive_error(self, rank: int, event: ErrorEvent, now: float) -> None:
+        self._errors[rank] = (str(event["cause"]), str(event["message"]))
+        self._failed_at = self._failed_at or now
+
+    def _receive_exit(self, rank: int, event: ExitEvent, now: float) -> None:
+        ended = Exit(
+            rank=rank,
+            code=int(event["code"]),
+            expected=self._results.get(rank) if self._config.watched else 0,
+            ours=bool(event["ours"]),
+            oom=out_of_memory_words(event["oom_limit_bytes"]) if "oom_limit_bytes" in event else "",
+            at=now,
+            phase=str(event["phase"]),
+            last_lines=tuple(str(line) for line in event["last_lines"]),
+        )
+        self._exits[rank] = ended
+        if ended.failed:
+            self._failed_at = self._failed_at or now
+            if text := "" if self._config.watched else fabric_error(ended):
+                self._errors[rank] = ("fabric", text)
+        if len(self._exits) == self._config.world_size:
+            self._all_ended(now)
+
+    def _all_ended(self, now: float) -> None:
+        if self.state is State.RUN:
+            if self._failed_at is not None:
+                self._fail_first(now)
+            else:
+                self._stop(now)
+        elif self.state is State.TERMINATE:
+            self._kill((), now)
+
+    def _agent_ended(self, node: int, end: EndEvent, now: float) -> None:
+        self._lose(node, "its agent ended", now)
+
+    # Trouble
+
+    def _take_still(self, node: int, still_s: float, now: float) -> None:
+        self._still_s[node] = still_s
+        still_on_all = self._still_s.keys() >= self._heard_at.keys() - self._gone and min(self._still_s.values())
+        if self.state is State.RUN and not self._config.watched and not self._noted_still and still_on_all >= _STILL_S:
+            self._noted_still = True
+            self._ask_where(f"no rank has printed anything or used CPU time for {_STILL_S:.0f} s; the ranks")
+
+    def _ask_where(self, why: str) -> None:
+        """Have the agents report where the ranks of a script are."""
+        running = sorted(self._rank_statuses.keys() - self._exits.keys())
+        if not running:
+            return
+        ended = ended_ranks(self._exits)
+        text = f"{why} that run still, by their last output, state and stack{ended and f'; {ended}'}"
+        self._record(NoteEvent(kind="note", severity="info", text=text))
+        self._send_all(DumpStack(kind="dump_stack", ranks=running))
+
+    def _watch(self, now: float) -> None:
+        waited_s = 0.0 if self._failed_at is None else now - self._failed_at
+        # A rank that only complains of others may know of a death, or of a lost node, before the conductor does.
+        witnesses = waited_s and not self._losses and only_witnesses(self._exits, self._errors)
+        if waited_s >= _HEAR_ALL_S + (NODE_SILENT_S if witnesses else 0.0):
+            self._fail_first(now)
+            return
+        running = {rank: status for rank, status in self._rank_statuses.items() if rank not in self._exits}
+        frozen = rank_status.suspects(running, list(running), False, now, together=False)
+        frozen = [suspicion for suspicion in frozen if not _on_disk(running[suspicion.rank or 0])]
+        if self._config.watched and frozen and len(frozen) < len(running):
+            self._fail(Failure(suspicions=tuple(frozen), text=""), now)
+            return
+        self._note_stopped(frozen)
+        if self._config.watched and now >= self._until:
+            self._fail_late(running, now)
+
+    def _fail_first(self, now: float) -> None:
+        failure = first_failure(self._exits, self._errors, self._losses)
+        running = self._rank_statuses.keys() - self._exits.keys()
+        if not self._config.watched:
+            failure = with_peers(failure, self._exits, running)
+        rank = failure.suspicions[0].rank
+        if rank is not None and rank in self._exits and not self._config.watched:
+            ended = self._exits[rank]
+            found = ("" if failure.peers else peers(ended, self._exits, running), advice(ended, self._on_host(rank)))
+            self._notes = [note for note in found if note]
+        self._fail(failure, now)
+
+    def _note_stopped(self, frozen: list[Suspicion]) -> None:
+        for suspicion in frozen:
+            rank = suspicion.rank
+            if rank is not None and rank not in self._noted_stopped and "stopped" in suspicion.detail:
+                self._noted_stopped.add(rank)
+                text = f"rank {rank}{self._on_host(rank)} has been stopped (state T) for {suspicion.waited_s:.0f} s"
+                self._record(NoteEvent(kind="note", severity="warn", text=text))
+
+    def _fail_late(self, running: Mapping[int, RankStatus], now: float) -> None:
+        if self._results:
+            late = sorted(rank for rank in running if rank not in self._results) or sorted(running)
+            detail = f"was still running {_SETTLE_S:.0f} s after the other ranks had finished"
+        else:
+            late = sorted(rank for rank in running if rank not in self._ready)
+            detail = f"was not ready {self._config.start_timeout_s:.0f} s after it was started"
+        if late:
+            suspicions = [Suspicion(how="late", rank=rank, phase=running[rank].phase, detail=detail) for rank in late]
+            self._fail(Failure(suspicions=tuple(suspicions), text=""), now)
+
+    def _node_silent(self, node: int, silent_s: float, now: float) -> None:
+        if self.state not in (State.STOP, State.OVER):
+            self._lose(node, f"its agent sent nothing for {silent_s:.0f} s", now)
+
+    def _node_lost(self, node: int, detail: str, now: float) -> None:
+        if self.state in (State.GATHER, State.PORT):
+            self._give_up({node: detail}, now)
+        elif self.state is State.RUN:
+            # A launcher that ends the whole job ends its agents one after the other.
+            self._losses.append(Loss(node=node, at=now, detail=detail))
+            self._failed_at = self._failed_at or now
+        elif self.state is State.TERMINATE and self._signaled and node not in self._signaled:
+            # The signal was what the launcher of the job made of the loss, and it arrived first.
+            self._failure = self._failure or lost_nodes([Loss(node=node, at=now, detail=detail)])
+
+    def _give_up(self, nodes: Mapping[int, str], now: float) -> None:
+        """Stop: no rank is running, and without these nodes none will. ``nodes``: node -> how it was lost."""
+        self._gone |= nodes.keys()
+        self._failure = lost_nodes([Loss(node=node, at=now, detail=detail) for node, detail in nodes.items()])
+        self._stop(now)
+
+    def _fail(self, failure: Failure, now: float) -> None:
+        """End this generation. The ranks that are left get SIGTERM first: they may have something to save."""
+        self._failure = failure
+        left = sorted(self._rank_statuses.keys() - self._exits.keys())[:_MAX_WAITING]
+        self._record(
+            TroubleEvent(
+                kind="trouble",
+                gen=self._generation,
+                step=-1,
+                seen=[suspicion.to_json() for suspicion in failure.suspicions],
+                waiting=[[rank, self._rank_statuses[rank].phase] for rank in left],
+            )
+        )
+        self._terminate(self._config.failure_grace_s, now)
+
+    def _terminate(self, grace_s: float, now: float) -> None:
+        self.state = State.TERMINATE
+        self._until = now + grace_s
+        if all(rank in self._exits or self._nodes[rank] in self._gone for rank in self._rank_statuses):
+            self._kill((), now)
+        else:
+            self._send_all(Terminate(kind="terminate", gen=self._generation))
+
+    def _generation_killed(self, now: float) -> None:
+        failure = self._failure
+        if failure is None or self._interrupted_by or not self._may_restart(failure):
+            self._stop(now)
+            return
+        self._restarts += 1
+        restart_text = f"all ranks restart (restart {self._restarts} of at most {self._config.max_restarts})"
+        text = f"{self._sentence(failure)}; {restart_text}"
+        self._record(NoteEvent(kind="note", severity="warn", text=text))
+        self._failure = None
+        self._begin(now)
+
+    def _may_restart(self, failure: Failure) -> bool:
+        return not failure.refused and not self._gone and self._restarts < self._config.max_restarts
+
+    def _kill_overdue(self, nodes: list[int], now: float) -> None:
+        """Nothing: the nodes count as gone, so that there is no restart."""
+
+    def _end_early(self, now: float) -> None:
+        if self.state in (State.GATHER, State.PORT):
+            self._stop(now)
+        elif self.state is State.RUN:
+            self._terminate(self._config.stop_grace_s, now)
+
+    def _absent(self, nodes: list[int], now: float) -> None:
+        detail = f"its agent did not join within {self._join_timeout_s:.0f} s"
+        self._give_up(dict.fromkeys(nodes, detail), now)
+
+    def _state_overdue(self, now: float) -> None:
+        if self.state is State.PORT:
+            self._lose(0, f"its agent named no port within {_PORT_TIMEOUT_S:.0f} s", now)
+        elif self.state is State.TERMINATE:
+            self._kill((), now)
+
+    # The end
+
+    def _stop(self, now: float) -> None:
+        self._record(self._outcome())
+        super()._stop(now)
+
+    def _outcome(self) -> OutcomeEvent:
+        codes = {rank: ended.code for rank, ended in self._exits.items()}
+        all_reported = self._results.keys() == self._rank_statuses.keys() and codes == self._results
+        outcome = OutcomeEvent(
+            kind="outcome",
+            gen=self._generation,
+            restarts=self._restarts,
+            how="ended",
+            text="all ranks have ended",
+            last_lines=[],
+        )
+        failure = self._failure
+        # An interruption hides no failure, but for one after which all ranks would have started again.
+        if failure is not None and not (self._interrupted_by and self._may_restart(failure)):
+            outcome["how"] = "refused" if failure.refused else "failed" if self._generation >= 0 else "absent"
+            outcome["text"] = self._sentence(failure)
+            first = failure.suspicions[0].rank
+            # Where the rank itself reported the error, its last lines add nothing.
+            reported = self._config.watched and first in self._errors
+            if self._notes:
+                outcome["notes"] = self._notes
+            if first is not None and first in self._exits and not reported:
+                outcome["last_lines"] = list(self._exits[first].last_lines)
+        elif self._interrupted_by and not (all_reported and not any(codes.values())):
+            outcome["how"] = "interrupted"
+            outcome["text"] = f"stopped by {self._interrupted_by}"
+        else:
+            outcome["code"] = max(codes.values(), default=0)
+        return outcome
+
+    def _sentence(self, failure: Failure) -> str:
+        hosts = {item.rank: self._on_host(item.rank) for item in failure.suspicions if item.rank is not None}
+        names = {item.node: self._hostnames.get(item.node, "") for item in failure.suspicions if item.node is not None}
+        return failure.sentence(hosts, names)
+
+    def _on_host(self, rank: int) -> str:
+        node = self._nodes[rank]
+        return f" on {self._hostnames[node]}" if node in self._hostnames else f" on node {node}"
+
+
+def _on_disk(status: RankStatus) -> bool:
+    """Return whether a rank waits for a disk in a phase that may: gigabytes take minutes without CPU time."""
+    return status.state == "D" and status.phase.startswith(("load", "save", "read", "write", "data", "start-up"))

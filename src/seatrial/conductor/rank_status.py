@@ -1,0 +1,324 @@
+"""Which ranks are frozen, which are absent, and which only wait. Pure: statuses and times in, suspicions out.
+
+All ranks of a step pass the same phases in the same order, so the others wait for the rank that entered the fewest.
+Phase numbers are comparable within one step. ``statuses`` holds the ranks that take part in the step, and ``waiting``
+those of them that have not finished it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from seatrial.protocol.timeouts import PATIENCE_S, patience_s
+
+_WAITS = (
+    "/torch/distributed/",
+    "/torch/cuda/",
+    "/seatrial/rank/groups.py",
+    *(f"/seatrial/mpi_backend/{name}.py" for name in ("register", "group", "lane", "library", "work")),
+    "wait_for_others",
+)
+"""Parts of frames that wait for other ranks. Our own functions that wait in C++ have wait_for_others in their name."""
+_INSIDE = (*_WAITS, "/torch/autograd/")
+"""A backward pass waits for others, too; but while it uses CPU time it may as well compute."""
+_STEP_LOOP = "worker/worker_main.py"
+_CPU_NOISE_S = 0.2
+"""CPU time that a waiting process may use within PATIENCE_S without counting as progress."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RankStatus:
+    """A rank's last status, and since when it has made no progress. Times are the conductor's monotonic clock."""
+
+    state: str = "R"
+    """State letter of /proc."""
+    cpu_s: float = 0.0
+    """CPU time when it last counted as progress, in seconds."""
+    number: int = 0
+    """Phases entered so far."""
+    phase: str = ""
+    """Label of the current phase."""
+    moved_at: float = 0.0
+    """Last time that it entered a phase or used CPU time."""
+    entered_at: float = 0.0
+    """Last time that it entered a phase: a rank that waits may spin."""
+    blocked_since: float | None = None
+    """Since when it has been in state T or D without a break. None: it is not."""
+
+    def update(self, status: tuple[str, float, int, str], now: float) -> None:
+        """Take in (state, CPU seconds, phases entered, phase) as the agent read them."""
+        state, cpu_s, number, phase = status
+        moved = number != self.number or cpu_s - self.cpu_s > _CPU_NOISE_S
+        if moved:
+            self.moved_at, self.cpu_s = now, cpu_s
+        if number != self.number:
+            self.entered_at = now
+        self.number, self.phase, self.state = number, phase, state
+        if state not in ("T", "t", "D"):
+            self.blocked_since = None
+        elif self.blocked_since is None or (state == "D" and moved):
+            self.blocked_since = now  # a rank on a slow disk is in state D whenever we read it, and makes progress
+
+    def shift(self, missed_s: float) -> None:
+        """Move all times by a pause of this process, which counts for nobody."""
+        self.moved_at += missed_s
+        self.entered_at += missed_s
+        if self.blocked_since is not None:
+            self.blocked_since += missed_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspicion:
+    """One suspicion of the ``trouble`` event, about a rank or a node."""
+
+    how: Literal["dead", "error", "frozen", "absent", "stuck", "lost", "silent", "late", "working"]
+    rank: int | None = None
+    node: int | None = None
+    phase: str = ""
+    """Phase of the rank, or of the node's first rank."""
+    waited_s: float = 0.0
+    """Seconds without progress or without a message."""
+    detail: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the entry of the event."""
+        subject: dict[str, object] = {"rank": self.rank} if self.node is None else {"node": self.node}
+        waited_s = round(self.waited_s, 1)
+        return {**subject, "how": self.how, "phase": self.phase, "waited_s": waited_s, "detail": self.detail}
+
+
+def stopped(statuses: Mapping[int, RankStatus], waiting: Collection[int], now: float) -> list[Suspicion]:
+    """Return the ranks that were stopped (state T) while they started.
+
+    State D is no fault then: an import may wait for a slow file system.
+    """
+    return [
+        _frozen(rank, statuses[rank], now)
+        for rank in sorted(waiting)
+        if statuses[rank].state in ("T", "t")
+        and (since := statuses[rank].blocked_since) is not None
+        and now - since >= PATIENCE_S
+    ]
+
+
+def suspects(
+    statuses: Mapping[int, RankStatus], waiting: Collection[int], others_done: bool, now: float, *, together: bool
+) -> list[Suspicion]:
+    """Return the ranks that are frozen or absent, before any deadline.
+
+    A rank that has been in state T or D for PATIENCE_S is frozen. A rank that is quiet while others entered more phases
+    is absent. ``others_done``: a rank has finished. ``together``: the ranks of this step wait for one another.
+    """
+    frozen = [
+        _frozen(rank, statuses[rank], now)
+        for rank in sorted(waiting)
+        if (since := statuses[rank].blocked_since) is not None and now - since >= PATIENCE_S
+    ]
+    if frozen or not waiting or not (together or others_done):
+        return frozen
+    furthest = max(status.number for status in statuses.values())
+    fewest = min(statuses[rank].number for rank in waiting)
+    return [
+        Suspicion(
+            how="absent",
+            rank=rank,
+            phase=statuses[rank].phase,
+            waited_s=now - statuses[rank].moved_at,
+            detail=f"no progress and no CPU time, state {statuses[rank].state}, while others are further on",
+        )
+        for rank in sorted(waiting)
+        if statuses[rank].number == fewest < furthest and now - statuses[rank].moved_at >= PATIENCE_S
+    ]
+
+
+def is_quiet(status: RankStatus, now: float) -> bool:
+    """Return whether a rank has made no progress for PATIENCE_S."""
+    return now - status.moved_at >= PATIENCE_S
+
+
+def idle(statuses: Mapping[int, RankStatus], waiting: Collection[int], now: float) -> list[int]:
+    """Return the quiet ranks with the fewest phases, if no rank enters a phase: they hang, or wait for others."""
+    if any(now - statuses[rank].entered_at < PATIENCE_S for rank in waiting):
+        return []
+    fewest = min((statuses[rank].number for rank in waiting), default=0)
+    return [rank for rank in waiting if statuses[rank].number == fewest and is_quiet(statuses[rank], now)]
+
+
+def outside(statuses: Mapping[int, RankStatus], stacks: Mapping[int, str], now: float) -> list[Suspicion]:
+    """Return the ranks that never entered the operation that others wait in, by the stacks of ranks without progress.
+
+    A rank whose innermost Python frame waits for others is inside. If all are inside, or none, no rank is suspected;
+    nor is one while a rank computes outside, since all others may wait for it.
+    """
+    if any(not is_quiet(statuses[rank], now) and not is_inside(text, _WAITS) for rank, text in stacks.items()):
+        return []
+    inside = [rank for rank, text in stacks.items() if is_inside(text)]
+    return [
+        Suspicion(
+            how="absent",
+            rank=rank,
+            phase=statuses[rank].phase,
+            waited_s=now - statuses[rank].moved_at,
+            detail=f"it is in {_short(frame)}, outside the operation that {_ranks(inside)} wait in",
+        )
+        for rank, text in sorted(stacks.items())
+        if inside and (frame := _innermost(text)) is not None and not is_inside(text)
+    ]
+
+
+def is_inside(text: str, marks: Sequence[str] = _INSIDE) -> bool:
+    """Return whether a stack, as faulthandler writes it, is that of a rank that waits for others."""
+    frame = _innermost(text)
+    return frame is not None and any(mark in frame for mark in marks)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:4])
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{' and others' if len(ranks) > 4 else ''}"
+
+
+def _short(frame: str) -> str:
+    """Return ``File "/a/b/file.py", line 5 in name`` as ``name (file.py line 5)``."""
+    path, _, rest = frame.partition('", line ')
+    line, _, name = rest.partition(" in ")
+    return f"{name} ({path.rpartition('/')[2]} line {line})"
+
+
+def _innermost(text: str) -> str | None:
+    """Return the innermost frame of the thread that runs the steps. None: no thread does."""
+    for thread in text.split("\n\n"):
+        frames = [line.strip() for line in thread.splitlines() if line.lstrip().startswith("File ")]
+        if any(_STEP_LOOP in frame for frame in frames):
+            return frames[0]
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """The deadline that ended a step."""
+
+    allowed_s: float
+    """Seconds that the step had."""
+    cut_short: bool = False
+    """The deadline of the whole trial came before that of the step."""
+
+
+def at_deadline(
+    statuses: Mapping[int, RankStatus],
+    waiting: Collection[int],
+    others_done: bool,
+    stacks: Mapping[int, str],
+    requested: Collection[int],
+    now: float,
+    deadline: Deadline,
+) -> list[Suspicion]:
+    """Return the suspects when a deadline ends a step whose ranks wait for one another.
+
+    Ranks that stand still outside are late. If all stand still inside, all are stuck together. While a rank still makes
+    progress and none stands still outside, all are working: the time was too short.
+
+    A rank that waits inside an operation is behind through no fault: the message that it waits for did not come.
+    ``requested``: the ranks that were asked for their stacks; one that sent none counts as outside. Of thousands only
+    some are asked: nothing is known of the others, so they are not suspected while a rank waits inside.
+    """
+    known = sorted(waiting)
+    if deadline.cut_short or not others_done:
+        known = [rank for rank in known if _is_still(statuses[rank], deadline.allowed_s, now)]
+    return _blocked(statuses, waiting, now) or _behind(statuses, waiting, known, others_done, stacks, requested, now)
+
+
+def at_start_deadline(
+    statuses: Mapping[int, RankStatus], waiting: Collection[int], others_done: bool, now: float
+) -> list[Suspicion]:
+    """Return the suspects when the ranks had no more time to start: those behind the others, or all as stuck."""
+    return _blocked(statuses, waiting, now) or _behind(statuses, waiting, sorted(waiting), others_done, {}, (), now)
+
+
+def _behind(
+    statuses: Mapping[int, RankStatus],
+    waiting: Collection[int],
+    known: Collection[int],
+    others_done: bool,
+    stacks: Mapping[int, str],
+    requested: Collection[int],
+    now: float,
+) -> list[Suspicion]:
+    """Return the ranks behind as late, or all as stuck or working. ``known``: those of ``waiting`` that stand still."""
+    inside = {rank for rank, text in stacks.items() if is_inside(text)}
+    if inside:
+        behind = [rank for rank in known if rank in requested and rank not in inside]
+    else:
+        furthest = max((status.number for status in statuses.values()), default=0)
+        behind = [rank for rank in known if statuses[rank].number < furthest or others_done]
+    if behind and (others_done or len(behind) < len(waiting)):
+        fewest = min(statuses[rank].number for rank in behind)
+        return _late(statuses, [rank for rank in behind if statuses[rank].number == fewest], now)
+    return _all("stuck" if len(known) == len(waiting) else "working", statuses, waiting, now)
+
+
+def alone_at_deadline(
+    statuses: Mapping[int, RankStatus], waiting: Collection[int], others_done: bool, now: float, deadline: Deadline
+) -> list[Suspicion]:
+    """Return the suspects when a deadline ends a step in which each rank works alone: those that are late.
+
+    If the trial's deadline left it less time, a rank that uses CPU time may be at work until another one is done.
+    """
+    blocked = _blocked(statuses, waiting, now)
+    computes = deadline.cut_short and not others_done
+    known = [
+        rank
+        for rank in sorted(waiting)
+        if (others_done and not deadline.cut_short)
+        or now - (statuses[rank].moved_at if computes else statuses[rank].entered_at) >= patience_s(deadline.allowed_s)
+    ]
+    return [
+        *blocked,
+        *_late(statuses, [rank for rank in known if rank not in {suspicion.rank for suspicion in blocked}], now),
+    ] or _all("working", statuses, waiting, now)
+
+
+def _is_still(status: RankStatus, allowed_s: float, now: float) -> bool:
+    """Return whether a rank has been in one phase for PATIENCE_S, or for less in a short step without CPU time."""
+    return now - status.entered_at >= PATIENCE_S or now - status.moved_at >= patience_s(allowed_s)
+
+
+def _all(
+    how: Literal["stuck", "working"], statuses: Mapping[int, RankStatus], ranks: Collection[int], now: float
+) -> list[Suspicion]:
+    return [
+        Suspicion(how=how, rank=rank, phase=statuses[rank].phase, waited_s=now - statuses[rank].entered_at)
+        for rank in sorted(ranks)
+    ]
+
+
+def _late(statuses: Mapping[int, RankStatus], ranks: Collection[int], now: float) -> list[Suspicion]:
+    return [
+        Suspicion(
+            how="late",
+            rank=rank,
+            phase=statuses[rank].phase,
+            waited_s=now - statuses[rank].entered_at,
+            detail=f"state {statuses[rank].state}, had not finished when the deadline passed",
+        )
+        for rank in sorted(ranks)
+    ]
+
+
+def _blocked(statuses: Mapping[int, RankStatus], ranks: Collection[int], now: float) -> list[Suspicion]:
+    """Return the ranks that are stopped now, or have been in state D for PATIENCE_S."""
+    return [
+        _frozen(rank, statuses[rank], now)
+        for rank in sorted(ranks)
+        if (since := statuses[rank].blocked_since) is not None
+        and (statuses[rank].state in ("T", "t") or now - since >= PATIENCE_S)
+    ]
+
+
+def _frozen(rank: int, status: RankStatus, now: float) -> Suspicion:
+    since = status.blocked_since if status.blocked_since is not None else now
+    name = "stopped" if status.state in ("T", "t") else "in uninterruptible sleep"
+    return Suspicion(
+        how="frozen", rank=rank, phase=status.phase, waited_s=now - since, detail=f"state {status.state} ({name})"
+    )

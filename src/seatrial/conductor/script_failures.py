@@ -1,0 +1,70 @@
+"""Facts about a failed script beside its first failure: the other ranks, and where to look. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from seatrial.conductor.program_failures import Exit, Failure
+
+_TOGETHER_S = 0.25
+"""Two exits within this time may have been observed in the wrong order."""
+_MAX_NAMED = 8
+_LIBUV = "use_libuv was requested"
+"""Message of a torch that was built without libuv (2.6 of Debian 13), at a rendezvous by env:// or tcp://."""
+
+
+def with_peers(failure: Failure, exits: Mapping[int, Exit], running: Collection[int]) -> Failure:
+    """Return the failure with the state of the other ranks, for a rank that complains of the fabric.
+
+    Where no other rank had ended or complained, nobody was lost: then the rank has failed, whatever its words.
+    """
+    first = failure.suspicions[0]
+    ended = None if first.rank is None else exits.get(first.rank)
+    if first.how != "error" or ended is None:
+        return failure
+    others = [other for other in exits.values() if other is not ended and not other.ours]
+    if not any(other.at <= ended.at + _TOGETHER_S or other.code != 0 for other in others):
+        detail = first.detail.removesuffix(" and ")
+        first = replace(first, how="dead", detail=detail)
+    return replace(failure, suspicions=(first,), peers=peers(ended, exits, running))
+
+
+def peers(ended: Exit, exits: Mapping[int, Exit], running: Collection[int]) -> str:
+    """Return a phrase about the ranks that had ended well before this one, and those that still ran; may be empty."""
+    well = sorted((other for other in exits.values() if other.code == 0 and other.at <= ended.at), key=lambda x: x.rank)
+    phrases = []
+    if well:
+        before = f", {ended.at - well[0].at:.1f} s earlier" if len(well) == 1 else ""
+        phrases.append(f"{_named([other.rank for other in well])} had ended with exit code 0{before}")
+    if running:
+        phrases.append(f"{_named(sorted(running))} {'was' if len(running) == 1 else 'were'} still running")
+    return "; ".join(phrases)
+
+
+def ended_ranks(exits: Mapping[int, Exit]) -> str:
+    """Return a phrase about the ranks that have ended, by exit code; may be empty."""
+    codes = sorted({ended.code for ended in exits.values()})
+    return "; ".join(
+        f"{_named(sorted(rank for rank, ended in exits.items() if ended.code == code))} had ended with {code}"
+        for code in codes
+    )
+
+
+def advice(ended: Exit, host: str) -> str:
+    """Return where to look after such an end, or an empty text. ``host``: " on HOST"."""
+    if ended.code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not ended.oom:
+        return (
+            "SIGKILL comes from the kernel when memory runs out, from a scheduler or from a person: see dmesg"
+            f"{host}, and the memory limit of its job, container or cgroup"
+        )
+    if any(_LIBUV in line for line in ended.last_lines):
+        return "this torch was built without libuv: launch the script with --env USE_LIBUV=0"
+    return ""
+
+
+def _named(ranks: list[int]) -> str:
+    numbers = ", ".join(str(rank) for rank in ranks[:_MAX_NAMED])
+    more = f" and {len(ranks) - _MAX_NAMED} more" if len(ranks) > _MAX_NAMED else ""
+    return f"rank{'' if len(ranks) == 1 else 's'} {numbers}{more}"

@@ -1,0 +1,368 @@
+"""The loop around a conductor: a listening socket, a connection for each agent, a tick four times a second."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import selectors
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, cast
+
+from seatrial.conductor.actions import Actions, Conductor
+from seatrial.conductor.node_addresses import may_be
+from seatrial.conductor.origin import OriginError
+from seatrial.errors import SeatrialError
+from seatrial.protocol.commands import AgentProof, ConductorProof, Hello, TimeAnswer
+from seatrial.protocol.events import NoteEvent, Source
+from seatrial.protocol.handshake import proof, proves
+from seatrial.protocol.line_tags import TAG_CHARS, LineTags
+from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
+
+_TICK_S = 0.25
+_HELLO_TIMEOUT_S = 10.0
+_MAX_STRANGERS = 256
+"""Connections that have not proved that they know the token."""
+_MAX_UNREAD_BYTES = 8 << 20
+"""Bytes for an agent that reads nothing; beyond it they are dropped."""
+_READ_BYTES = 1 << 18
+_MAX_ERROR_CHARS = 200
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
+"""A message of another version, or damage, raises one of these; the agent stays."""
+
+
+class _Peer:
+    """One connection."""
+
+    __slots__ = (
+        "address", "attached", "buffer", "claim", "decoder", "node", "out", "since", "socket", "tags_received",
+        "tags_sent",
+    )  # fmt: skip
+
+    def __init__(self, connection: socket.socket, address: str = "", *, attached: int | None = None) -> None:
+        self.socket = connection
+        self.address = address
+        """Where it comes from; empty where we made it."""
+        self.attached = attached
+        """The node to which we made the connection: starting its agent may take long and print something before."""
+        self.tags_received: LineTags | None = None
+        self.tags_sent: LineTags | None = None
+        """None before the agent has joined, and over ssh, which protects the lines itself."""
+        self.node: int | None = None
+        """None until the agent has proved that it knows the token."""
+        self.claim: tuple[int, str, str] | None = None
+        """Node, nonce and challenge after ``hello``, until the proof."""
+        self.since = time.monotonic()
+        self.buffer = b""
+        self.out = b""
+        self.decoder = Decoder()
+
+    def put(self, message: Mapping[str, Any]) -> None:
+        """Add a message to the bytes that are sent next."""
+        lines = encode(message)
+        self.out += b"".join(map(self.tags_sent.add, lines) if self.tags_sent else lines)
+
+
+class Server:
+    """Listens from the start; ``serve`` conducts the run and returns when it is over.
+
+    ``on_event`` is called with every event, the agents' and the conductor's, in the order of arrival; ``on_message``
+    with every other message of an agent, such as a rank's output and progress.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        token_of: Callable[[int], str],
+        on_event: Callable[[dict[str, Any]], None],
+        ports: Sequence[int] = (0,),
+        on_message: Callable[[dict[str, Any]], None] = lambda message: None,
+        credential: str = "",
+        addresses: Mapping[int, Collection[str]] = MappingProxyType({}),
+    ) -> None:
+        """Listen on the first free of ``ports``; 0: the system chooses. Raises SeatrialError when none is free.
+
+        ``token_of``: returns the token that a node must know; one for all, or one for each. ``credential``: that of
+        munge with this token, for agents that have none. ``addresses``: those from which each node may connect, where
+        they are known (``node_addresses.py``).
+        """
+        self._listener = _listen(host, ports)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        self.damaged = 0
+        """Damaged lines and malformed messages so far."""
+        self._token_of = token_of
+        self._credential = credential
+        self._addresses = addresses
+        self._on_event = on_event
+        self._on_message = on_message
+        self._peers: dict[int, _Peer] = {}
+        self._strangers: set[_Peer] = set()
+        self._claims_noted: set[int] = set()
+        """Nodes that a process claimed to be which they are not."""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+
+    def serve(
+        self,
+        conductor: Conductor,
+        nodes: int,
+        source: Source,
+        on_idle: Callable[[Collection[int]], str | tuple[int, str] | None],
+    ) -> None:
+        """Conduct until the conductor is over.
+
+        ``on_idle`` is called at each tick with the nodes whose agents are connected: a text interrupts the run, (node,
+        detail) reports that node as lost.
+        """
+        self._conductor, self._nodes, self._source, self._over = conductor, nodes, source, False
+        next_tick = time.monotonic()
+        while not self._over:
+            for key, mask in self._selector.select(timeout=max(0.0, min(_TICK_S, next_tick - time.monotonic()))):
+                if key.data is None:
+                    self._accept()
+                elif mask & selectors.EVENT_WRITE:
+                    self._flush(key.data)
+                else:
+                    self._read(key.data)
+            now = time.monotonic()
+            if now >= next_tick:
+                next_tick = now + _TICK_S
+                self._shed_strangers(now)
+                news = on_idle(self._connected())
+                if isinstance(news, str):
+                    self._perform(conductor.interrupt(news, now))
+                elif news is not None:
+                    self._perform(conductor.lost(*news, now))
+                self._perform(conductor.tick(now))
+        self.close()
+
+    def attach(self, connection: socket.socket, first: bytes, node: int) -> None:
+        """Take a connection that we made to a node and send ``first`` on it; its agent will say hello there."""
+        connection.setblocking(False)
+        peer = _Peer(connection, attached=node)
+        peer.out = first
+        self._strangers.add(peer)
+        self._selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE, peer)
+
+    def close(self) -> None:
+        """Close all sockets."""
+        for peer in [*self._peers.values(), *self._strangers]:
+            if peer.node is not None and peer.socket.fileno() >= 0:
+                self.damaged += peer.decoder.damaged
+            peer.socket.close()
+        self._listener.close()
+        self._selector.close()
+
+    def _connected(self) -> Collection[int]:
+        return {node for node, peer in self._peers.items() if peer.socket.fileno() >= 0}
+
+    def _accept(self) -> None:
+        try:
+            connection, address = self._listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                if all(peer.attached is not None for peer in self._strangers):
+                    # Until the next tick: otherwise new connections would keep the loop from everything else.
+                    self._selector.unregister(self._listener)
+                self._make_room()
+            return
+        if len(self._strangers) >= _MAX_STRANGERS:
+            self._make_room()
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A listener for both families names a host of IPv4 by its IPv6 form.
+        peer = _Peer(connection, address[0].removeprefix("::ffff:"))
+        self._strangers.add(peer)
+        self._selector.register(connection, selectors.EVENT_READ, peer)
+
+    def _make_room(self) -> None:
+        """Drop the oldest stranger that has not said hello: a real agent does so at once."""
+        if strangers := [peer for peer in self._strangers if peer.attached is None]:
+            self._drop(min(strangers, key=lambda peer: (peer.claim is not None, peer.since)))
+
+    def _shed_strangers(self, now: float) -> None:
+        if self._listener not in self._selector.get_map():
+            self._selector.register(self._listener, selectors.EVENT_READ, None)
+        for peer in [peer for peer in self._strangers if now - peer.since > _HELLO_TIMEOUT_S]:
+            if peer.attached is None:
+                self._drop(peer)
+
+    def _drop(self, peer: _Peer) -> None:
+        self._strangers.discard(peer)
+        self._selector.unregister(peer.socket)
+        peer.socket.close()
+
+    def _read(self, peer: _Peer) -> None:
+        if peer.socket.fileno() < 0:
+            return  # dropped by an earlier event of the same round
+        try:
+            data = peer.socket.recv(_READ_BYTES if peer.node is not None else MAX_LINE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        *lines, peer.buffer = (peer.buffer + data).split(b"\n")
+        if peer.attached is not None and peer.node is None:
+            # The output of a login script, of any length: the agent ends its line before it says hello.
+            peer.buffer = peer.buffer[-MAX_LINE_BYTES:]
+        if not data or len(peer.buffer) > MAX_LINE_BYTES + (TAG_CHARS if peer.tags_received else 0):
+            self._lose(peer)
+            return
+        for received in lines:
+            line = peer.tags_received.remove(received) if peer.tags_received else received
+            if line is None:
+                self.damaged += 1
+                self._lose(peer, "a line of its control connection was changed, repeated or left out on the way")
+                return
+            message = peer.decoder.line(line)
+            if peer.node is None:
+                if peer.attached is not None and message is None:
+                    continue  # the output of a login script
+                # Each line must be a whole message of the handshake: a stranger gets no memory for parts of messages.
+                take_next = self._admit if peer.claim else self._greet
+                if message is None or not take_next(peer, message):
+                    self._drop(peer)
+                    return
+            elif message is not None and message.get("kind") == "time":
+                self._answer_time(peer, message)
+            elif message is not None:
+                self._take_in(peer, peer.node, message)
+                if peer.socket.fileno() < 0:
+                    return  # what it sent has ended it
+
+    def _take_in(self, peer: _Peer, node: int, message: dict[str, Any]) -> None:
+        actions, sound = Actions(), True
+        try:
+            try:
+                actions = self._conductor.message(node, message, time.monotonic())
+            except OriginError:
+                self.damaged += 1
+                return
+            except _MALFORMED:
+                sound = False  # another version, or damage; recorded all the same: the fold says what is wrong with it
+            try:
+                (self._on_event if "seq" in message else self._on_message)(message)
+            except _MALFORMED:
+                sound = False  # it cannot be encoded again, or a field of it is wrong
+        except Exception as error:  # one agent must not end the job, whatever it sends
+            self.damaged += 1
+            what = f"{type(error).__name__}: {error}"[:_MAX_ERROR_CHARS]
+            self._lose(peer, f"it sent a message that the controller cannot process ({what})")
+            return
+        self.damaged += not sound
+        self._perform(actions)
+
+    def _answer_time(self, peer: _Peer, message: dict[str, Any]) -> None:
+        """Answer at once and not through the conductor: a shorter round trip makes the offset more accurate."""
+        number = message.get("number")
+        if not isinstance(number, int):
+            self.damaged += 1
+            return
+        peer.put(TimeAnswer(kind="time", number=number, at=time.time()))
+        self._flush(peer)
+
+    def _greet(self, peer: _Peer, message: dict[str, Any]) -> bool:
+        """Answer a valid ``hello``. Returns whether it was one."""
+        if message.get("kind") != "hello":
+            return False
+        hello = cast("Hello", message)
+        node, nonce = hello.get("node_rank"), hello.get("nonce")
+        if type(node) is not int or not 0 <= node < self._nodes:
+            return False
+        if not isinstance(nonce, str) or peer.attached not in (None, node):
+            return False
+        challenge = secrets.token_hex(16)
+        peer.claim = (node, nonce, challenge)
+        answer = ConductorProof(
+            kind="proof", challenge=challenge, proof=proof(self._token_of(node), "conductor", nonce, challenge, node)
+        )
+        if self._credential:
+            answer["credential"] = self._credential
+        peer.put(answer)
+        self._flush(peer)
+        return True
+
+    def _admit(self, peer: _Peer, message: dict[str, Any]) -> bool:
+        """Have an agent with a valid proof join. Returns whether it had one."""
+        assert peer.claim is not None
+        node, nonce, challenge = peer.claim
+        answer = cast("AgentProof", message)
+        token = self._token_of(node)
+        if not proves(answer.get("proof"), token, "agent", nonce, challenge, node):
+            return False
+        if not may_be(peer.socket, node, self._addresses):
+            known = " or ".join(sorted(self._addresses[node]))
+            self._note_claim(
+                node,
+                f"a process from {peer.address} claims to be node {node}, which is at {known}, and was sent away; if"
+                " its host connects from this address, give this address in --hosts or --hostfile",
+            )
+            return False
+        if node in self._peers:
+            first, second = (f" from {one.address}" if one.address else "" for one in (self._peers[node], peer))
+            self._note_claim(
+                node,
+                f"two processes claim to be node {node}: the first one{first} joined, the second one{second} was sent"
+                " away; one of them is not what it says, so nothing that node reported can be trusted",
+            )
+            return False
+        if peer.attached is None:
+            peer.tags_received = LineTags(token, "agent", nonce, challenge, node)
+            peer.tags_sent = LineTags(token, "conductor", nonce, challenge, node)
+        peer.node = node
+        self._strangers.discard(peer)
+        self._peers[node] = peer
+        self._perform(self._conductor.join(node, time.monotonic()))
+        return True
+
+    def _note_claim(self, node: int, text: str) -> None:
+        """Record that a process proved the token of a node which it is not, or which another process is, too."""
+        if node not in self._claims_noted:
+            self._claims_noted.add(node)
+            self._on_event(self._source.event(NoteEvent(kind="note", severity="error", text=text)))
+
+    def _lose(self, peer: _Peer, detail: str = "the control connection was closed") -> None:
+        self._drop(peer)
+        self.damaged += peer.decoder.damaged
+        if peer.node is not None:
+            # The entry stays: no other connection may take the place of a lost node.
+            self._perform(self._conductor.lost(peer.node, detail, time.monotonic()))
+
+    def _perform(self, actions: Actions) -> None:
+        for event in actions.events:
+            self._on_event(self._source.event(event))
+        for node, command in actions.send:
+            peer = self._peers.get(node)
+            if peer is not None and peer.socket.fileno() >= 0:
+                peer.put(command)
+                self._flush(peer)
+        self._over = self._over or actions.over
+
+    def _flush(self, peer: _Peer) -> None:
+        try:
+            sent = peer.socket.send(peer.out) if peer.out else 0
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            peer.out = b""  # the next read reports the loss
+            return
+        peer.out = peer.out[sent:]
+        if len(peer.out) > _MAX_UNREAD_BYTES:
+            peer.out = b""  # it reads nothing any more; the conductor will find it silent
+        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
+        self._selector.modify(peer.socket, mask, peer)
+
+
+def _listen(host: str, ports: Sequence[int]) -> socket.socket:
+    """Listen on one address; an empty host: on all, those of IPv6 too, as hosts may have no others."""
+    is_dual = not host and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if is_dual else socket.AF_INET
+    for port in ports:
+        try:
+            return socket.create_server((host, port), family=family, backlog=4096, dualstack_ipv6=is_dual)
+        except OSError as error:
+            why = error
+    raise SeatrialError(f"none of the ports {', '.join(map(str, ports))} is free for the control connection ({why}).")

@@ -1,0 +1,464 @@
+"""The conductor of a trial: it asks the ranks for one step after the other. Pure: messages and ticks in, actions out.
+
+A trial gathers the agents, starts the ranks, runs one step after the other, and ends in order. When a step goes wrong,
+the conductor waits a moment for further reports, records its suspicions (``trouble``), has the generation killed, and
+starts the next one without the suspects if at least two ranks are left.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, cast
+
+from seatrial.conductor.base import END_S, BaseConductor
+from seatrial.conductor.config import State, TrialConfig
+from seatrial.conductor.hang_detector import HangDetector
+from seatrial.conductor.origin import brief
+from seatrial.conductor.rank_status import RankStatus, Suspicion
+from seatrial.conductor.steps import StepPlan, next_generation, ranges, without_network
+from seatrial.protocol.commands import AgentReport, DumpStack, NodeStepCommand, Quit, StartWorkers, StepCommand
+from seatrial.protocol.events import (
+    DoneEvent,
+    EndEvent,
+    ErrorEvent,
+    Event,
+    ExitEvent,
+    GenerationEvent,
+    NodeDoneEvent,
+    NoteEvent,
+    RankEvent,
+    StackEvent,
+    StepEndEvent,
+    StepEvent,
+    TroubleEvent,
+)
+
+_MAX_REPEATS = 9
+"""Ranks that one check may have measured again."""
+_MAX_STACK_CHARS = 1 << 16
+_MAX_NODE_BYTES = 1_000
+"""Values that one node may share with the stages that follow: all nodes receive them, also 4,096 from each other."""
+_MAX_SHARED_BYTES = 1 << 18
+"""Values that all ranks together may share with later steps."""
+
+
+class TrialConductor(BaseConductor):
+    """One trial. Every public method takes the time (monotonic seconds) and returns the actions."""
+
+    _config: TrialConfig
+
+    def __init__(self, config: TrialConfig, now: float) -> None:
+        super().__init__(config, min(config.join_timeout_s, config.deadline_s), now)
+        self._deadline = now + config.deadline_s
+        self._ranks: tuple[int, ...] = tuple(self._nodes)
+        """Ranks of this generation."""
+        self._hang_detector = HangDetector((), now, now)
+        """Watches START and STEP; all other states end at ``_until``."""
+        self._plan: list[StepPlan] = list(config.steps)
+        self._at = -1
+        """Index of the current step in ``_plan``."""
+        self._number = -1
+        """Number of the current step in the run."""
+        self._started_at = now
+        """Time at which the current step began."""
+        self._shared: dict[str, Any] = {}
+        """Values that ranks of this generation shared with later steps."""
+        self._rank_events: list[dict[str, Any]] = []
+        self._check_events: list[dict[str, Any]] = []
+        """Measurements and facts of the current check."""
+        self._interface = ""
+        """Network interface that a check of agents chose for the ranks."""
+        self._quitting: set[int] = set()
+        """Ranks that have not ended yet, in QUIT."""
+
+    def _statuses(self) -> Mapping[int, RankStatus]:
+        return self._hang_detector.statuses
+
+    def _shift(self, missed_s: float) -> None:
+        self._hang_detector.shift(missed_s)
+
+    # One generation after the other, one step after the other
+
+    def _begin(self, now: float) -> None:
+        self._generation += 1
+        self._shared, self._at = {}, -1
+        rows = [[rank, self._nodes[rank], self._local_rank(rank)] for rank in self._ranks]
+        self._record(GenerationEvent(kind="generation", gen=self._generation, ranks=rows))
+        if self._plan and self._plan[0].scope == "agents":
+            self._next_step(now)
+        else:
+            self._start_ranks(now)
+
+    def _start_ranks(self, now: float) -> None:
+        config = self._config
+        self.state = State.START
+        self._shared = {}
+        self._hang_detector = HangDetector(self._ranks, min(now + config.start_timeout_s, self._deadline), now)
+        by_node, all_ranks = self._by_node(self._ranks), ranges(self._ranks)
+        for node in self._heard_at:
+            command = StartWorkers(
+                kind="start_workers",
+                run=config.run,
+                gen=self._generation,
+                ranks=all_ranks,
+                places=[[rank, self._local_rank(rank)] for rank in by_node.get(node, ())],
+                env=dict(config.env),
+                device=config.device,
+                backend=config.backend,
+                planted=list(config.planted),
+                interface=self._interface,
+            )
+            self._send(node, command)
+
+    def _next_step(self, now: float) -> None:
+        """Start the next step, or the ranks after the last step of agents; have the ranks quit after the last one."""
+        if self.state is State.AGENTS and not any(step.scope == "agents" for step in self._plan[self._at + 1 :]):
+            if self._at + 1 < len(self._plan):
+                self._start_ranks(now)
+            else:
+                self._stop(now)
+            return
+        self._at += 1
+        if self._at >= len(self._plan):
+            self.state = State.QUIT
+            self._until = now + END_S
+            self._quitting = set(self._ranks)
+            self._send_all(Quit(kind="quit"))
+            return
+        step = self._plan[self._at]
+        if self._at == 0 or self._plan[self._at - 1].check != step.check:
+            self._check_events, self._shared = [], self._shared if step.scope != "agents" else {}
+        self._number += 1
+        self._started_at = now
+        if step.scope == "agents":
+            self._ask_agents(step, now)
+            return
+        self.state = State.STEP
+        asked = step.ranks if step.ranks is not None else self._ranks[:1] if step.first_only else self._ranks
+        until = min(now + step.timeout_s, self._deadline)
+        timeout_s = round(max(until - now, 0.0), 3)
+        together, cut_short = step.scope != "alone", until < now + step.timeout_s
+        self._hang_detector.begin(asked, until, now, together=together, cut_short=cut_short)
+        self._record(self._step_event(step, timeout_s, list(asked)))
+        given = self._given(step)
+        for node, ranks in self._by_node(asked).items():
+            command = StepCommand(
+                kind="step",
+                gen=self._generation,
+                step=self._number,
+                check=step.check,
+                stage=step.stage,
+                timeout_s=timeout_s,
+                params=step.params,
+                given=given,
+                ranks=ranks,
+            )
+            self._send(node, command)
+
+    def _ask_agents(self, step: StepPlan, now: float) -> None:
+        self.state = State.AGENTS
+        self._until = min(now + step.timeout_s, self._deadline)
+        self._awaited = self._heard_at.keys() - self._gone
+        timeout_s = round(max(self._until - now, 0.0), 3)
+        self._record({**self._step_event(step, timeout_s, []), "nodes": sorted(self._awaited)})
+        command = NodeStepCommand(
+            kind="node_step",
+            gen=self._generation,
+            step=self._number,
+            check=step.check,
+            stage=step.stage,
+            timeout_s=timeout_s,
+            params=step.params,
+            given=self._given(step),
+            env=dict(self._config.env),
+            backend=self._config.backend,
+            device=self._config.device,
+            watches=step.watches,
+        )
+        self._send_all(command)
+
+    def _step_event(self, step: StepPlan, timeout_s: float, ranks: list[int]) -> StepEvent:
+        return StepEvent(
+            kind="step",
+            gen=self._generation,
+            step=self._number,
+            check=step.check,
+            stage=step.stage,
+            timeout_s=timeout_s,
+            ranks=ranks,
+        )
+
+    def _given(self, step: StepPlan) -> dict[str, Any]:
+        """Return what a step receives: the values shared so far, and the round."""
+        return self._shared if step.round is None else {**self._shared, "round": step.round}
+
+    def _agents_finished(self, outcome: Literal["done", "deadline"], now: float) -> None:
+        """Go on after a step of agents: without the stages after one that was late, and those that need what failed."""
+        step = self._plan[self._at]
+        self._end_step(outcome, now)
+        if outcome == "deadline":
+            rest = [other for other in self._plan[self._at + 1 :] if other.check != step.check]
+            self._plan[self._at + 1 :] = rest
+        elif step.last_stage:
+            self._plan_more()
+        to_come = self._plan[self._at + 1 : self._at + 2]
+        if to_come and to_come[0].check == step.check:
+            self._next_step(now)
+            return
+        self._interface = self._config.interface(step.check, self._check_events) or self._interface
+        if not step.watches and self._config.fails(step.check, self._check_events):
+            kept, left_out = without_network(self._plan, self._at + 1)
+            self._plan = list(kept)
+            if left_out:
+                names, were = ", ".join(left_out), "was" if len(left_out) == 1 else "were"
+                text = f"{names} {were} not started, as {step.check} failed"
+                self._record(NoteEvent(kind="note", severity="info", text=text))
+        self._next_step(now)
+
+    def _rank_finished(self, rank: int, now: float) -> None:
+        self._hang_detector.finished(rank)
+        if not self._hang_detector.complete or not self._hang_detector.calm:
+            return
+        try:
+            if self.state is State.STEP:
+                self._end_step("done", now)
+                self._plan_more()
+        finally:  # events that no check can read must not hold up the trial
+            self._next_step(now)
+
+    def _plan_more(self) -> None:
+        """Insert the next round of the check, or a repeat by each rank that it doubts, one alone at a time."""
+        step = self._plan[self._at]
+        if step.last_stage and step.stage != "repeat" and self._generation == 0:
+            events = [*self._rank_events, *self._check_events]
+            next_round = self._config.next_round(step.check, events)
+            if next_round is not None and next_round[1] == step.round:
+                next_round = None  # the round brought nothing, so it would be asked for again and again
+            suspects = self._config.suspects(step.check, events)[:_MAX_REPEATS]
+            more = [step.next_round(*next_round)] if next_round else [step.repeated_by(rank) for rank in suspects]
+            self._plan[self._at + 1 : self._at + 1] = more
+
+    def _end_step(self, outcome: Literal["done", "trouble", "deadline", "interrupted"], now: float) -> None:
+        if self.state in (State.AGENTS, State.STEP):
+            seconds = round(now - self._started_at, 3)
+            self._record(
+                StepEndEvent(kind="step_end", gen=self._generation, step=self._number, outcome=outcome, seconds=seconds)
+            )
+
+    # Messages
+
+    def _receive(self, node: int, received: AgentReport | Event, now: float) -> None:
+        if received.get("gen") != self._generation:
+            return
+        runs = self.state in (State.START, State.STEP)
+        match received["kind"]:
+            case "rank" if self.state is State.START:
+                self._receive_rank(received, now)
+            case "measurements" | "facts":
+                self._check_events.append(cast("dict[str, Any]", received))
+            case "node_done" if self.state is State.AGENTS and received["step"] == self._number:
+                self._receive_node_done(node, received, now)
+            case "done" if self.state is State.STEP and received["step"] == self._number:
+                self._receive_done(received, now)
+            case "error" if runs:
+                self._receive_error(received, now)
+            case "stack":
+                self._receive_stack(received)
+            case "exit" if self.state is State.QUIT:
+                self._quitting.discard(self._rank_of(received["rank"]))
+                if not self._quitting:
+                    self._stop(now)
+            case "exit" if runs and not received["ours"]:
+                self._receive_death(received, now)
+            case _:
+                pass
+
+    def _receive_rank(self, event: RankEvent, now: float) -> None:
+        rank = self._rank_of(event["rank"])
+        self._rank_events.append(cast("dict[str, Any]", event))
+        self._rank_finished(rank, now)
+
+    def _receive_node_done(self, node: int, event: NodeDoneEvent, now: float) -> None:
+        if not isinstance(event["share"], list) or len(json.dumps(event["share"])) > _MAX_NODE_BYTES:
+            raise ValueError(f"node {node} shares no list, or more than {_MAX_NODE_BYTES} bytes")
+        if event["share"]:
+            self._shared[str(node)] = event["share"]
+        self._awaited.discard(node)
+        if not self._awaited:
+            self._agents_finished("done", now)
+
+    def _receive_done(self, event: DoneEvent, now: float) -> None:
+        rank, shared = self._rank_of(event["rank"]), {**self._shared, **event["share"]}
+        if len(json.dumps(shared)) > _MAX_SHARED_BYTES:
+            raise ValueError(f"with rank {rank}, the ranks share more than {_MAX_SHARED_BYTES} bytes with later steps")
+        self._shared = shared
+        self._rank_finished(rank, now)
+
+    def _receive_error(self, event: ErrorEvent, now: float) -> None:
+        phase, cause = brief(event["phase"]), brief(event["cause"])
+        suspicion = Suspicion(how="error", rank=self._rank_of(event["rank"]), phase=phase, detail=cause)
+        self._hang_detector.suspect(suspicion, now)
+
+    def _receive_stack(self, event: StackEvent) -> None:
+        self._hang_detector.stacks[self._rank_of(event["rank"])] = brief(event["text"], _MAX_STACK_CHARS)
+
+    def _receive_death(self, event: ExitEvent, now: float) -> None:
+        rank, phase = self._rank_of(event["rank"]), brief(event["phase"])
+        detail = f"exit code {brief(event['code'])}"
+        self._hang_detector.suspect(Suspicion(how="dead", rank=rank, phase=phase, detail=detail), now)
+
+    def _rank_of(self, rank: int) -> int:
+        """Return the rank that an event is about. Raises KeyError for one that is not in this generation."""
+        if not isinstance(rank, int) or rank not in self._hang_detector.statuses:
+            raise KeyError(f"rank {rank!r} is not in generation {self._generation}")
+        return rank
+
+    def _take_still(self, node: int, still_s: float, now: float) -> None:
+        """Nothing: the phases of a trial's ranks say more."""
+
+    def _agent_ended(self, node: int, end: EndEvent, now: float) -> None:
+        self._gone.add(node)
+        if self.state in (State.GATHER, State.AGENTS, State.START, State.STEP):
+            # Where somebody is suspected, the signal is what the launcher of the job makes of that.
+            if end.get("by_signal") and self._hang_detector.calm:
+                self._interrupt(f"a signal to the agent of node {self._config.host_name(node)}", now)
+            elif end.get("by_signal"):
+                pass
+            elif self.state in (State.GATHER, State.AGENTS):  # it took us for dead, and its note says so
+                self._end_step("trouble", now)
+                self._stop(now)
+            else:
+                self._end_step("trouble", now)
+                self._kill((), now)
+        self._after_loss(node, now)
+
+    # Trouble
+
+    def _watch(self, now: float) -> None:
+        outcome = self._hang_detector.poll(now)
+        if outcome is not None:
+            step = self._number if self.state is State.STEP else -1
+            self._record(self._hang_detector.trouble_payload(self._generation, step))
+            self._end_step(outcome, now)
+            self._kill(self._hang_detector.stacks_wanted(), now)
+            return
+        ranks = self._hang_detector.stacks_to_request(now)
+        for node in {self._nodes[rank] for rank in ranks}:
+            self._send(node, DumpStack(kind="dump_stack", ranks=ranks))
+
+    def _node_silent(self, node: int, silent_s: float, now: float) -> None:
+        if self.state in (State.START, State.STEP):
+            self._gone.add(node)
+            suspicion = Suspicion(how="silent", node=node, phase=self._phase_of(node), waited_s=silent_s)
+            self._hang_detector.suspect(suspicion, now)
+        elif self.state is State.AGENTS:
+            self._gone.add(node)
+            suspicion = Suspicion(how="silent", node=node, waited_s=silent_s)
+            self._end_with_agents([suspicion], now)
+
+    def _end_with_agents(self, suspicions: list[Suspicion], now: float) -> None:
+        """Stop, as a node vanished in a step of agents."""
+        self._record_vanished(suspicions)
+        self._end_step("trouble", now)
+        self._stop(now)
+
+    def _node_lost(self, node: int, detail: str, now: float) -> None:
+        suspicion = Suspicion(how="lost", node=node, phase=self._phase_of(node), detail=detail)
+        if self.state in (State.START, State.STEP):
+            self._hang_detector.suspect(suspicion, now)
+        elif self.state is State.KILL:
+            self._record_vanished([suspicion])
+        elif self.state is State.AGENTS:
+            self._end_with_agents([suspicion], now)
+        elif self.state is State.GATHER:
+            text = f"node {self._config.host_name(node)} was lost before the ranks were started: {detail}"
+            self._record(NoteEvent(kind="note", severity="error", text=text))
+            self._stop(now)
+
+    def _after_loss(self, node: int, now: float) -> None:
+        if self.state is State.QUIT:
+            self._quitting -= {rank for rank in self._quitting if self._nodes[rank] == node}
+            if not self._quitting:
+                self._stop(now)
+        else:
+            super()._after_loss(node, now)
+
+    def _generation_killed(self, now: float) -> None:
+        """Go on without the suspects if at least two ranks and a step are left."""
+        guilty = self._hang_detector.guilty()
+        left = tuple(rank for rank in self._ranks if rank not in guilty and self._nodes[rank] not in self._gone)
+        worthwhile = (
+            not self._interrupted_by
+            and 2 <= len(left) < len(self._ranks)
+            and self._generation + 1 < self._config.most_generations
+            and now < self._deadline
+        )
+        if not worthwhile:
+            self._stop(now)
+            return
+        self._plan = list(next_generation(self._plan, max(self._at, 0)))
+        self._ranks = left
+        self._begin(now)
+
+    def _end_early(self, now: float) -> None:
+        if self.state in (State.GATHER, State.AGENTS, State.QUIT):
+            self._end_step("interrupted", now)
+            self._stop(now)
+        elif self.state is not State.KILL:
+            self._end_step("interrupted", now)
+            self._kill((), now)
+
+    def _absent(self, nodes: list[int], now: float) -> None:
+        for node in nodes:
+            text = f"node {self._config.host_name(node)} did not join within {self._join_timeout_s:.0f} s"
+            self._record(NoteEvent(kind="note", severity="error", text=text))
+        self._stop(now)
+
+    def _kill_overdue(self, nodes: list[int], now: float) -> None:
+        self._record_vanished(
+            [
+                Suspicion(how="silent", node=node, phase=self._phase_of(node), waited_s=now - self._heard_at[node])
+                for node in nodes
+            ]
+        )
+
+    def _state_overdue(self, now: float) -> None:
+        if self.state is State.AGENTS:
+            self._agents_finished("deadline", now)
+        if self.state is State.QUIT:
+            late = ", ".join(str(rank) for rank in sorted(self._quitting))
+            ranks = f"rank {late} did not exit in time and was"
+            if len(self._quitting) > 1:
+                ranks = f"ranks {late} did not exit in time and were"
+            self._record(NoteEvent(kind="note", severity="warn", text=f"{ranks} killed"))
+            self._stop(now)
+
+    def _record_vanished(self, suspicions: list[Suspicion]) -> None:
+        """Record nodes that vanished while the generation was killed: its ranks' errors may come from that."""
+        self._record(
+            TroubleEvent(
+                kind="trouble",
+                gen=self._generation,
+                step=self._number if self._at >= 0 else -1,
+                seen=[suspicion.to_json() for suspicion in suspicions],
+                waiting=[],
+            )
+        )
+
+    # Ranks and nodes
+
+    def _local_rank(self, rank: int) -> int:
+        return rank % self._config.nproc_per_node
+
+    def _phase_of(self, node: int) -> str:
+        """Return the phase of a node's first rank in this generation."""
+        statuses = self._hang_detector.statuses
+        phases = (statuses[rank].phase for rank, at in self._nodes.items() if at == node and rank in statuses)
+        return next(phases, "")
+
+    def _by_node(self, ranks: Collection[int]) -> dict[int, list[int]]:
+        by_node: dict[int, list[int]] = {}
+        for rank in ranks:
+            by_node.setdefault(self._nodes[rank], []).append(rank)
+        return by_node

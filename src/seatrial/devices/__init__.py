@@ -1,0 +1,1 @@
+"""Peak and attainable rates of device models, as data with their source."""

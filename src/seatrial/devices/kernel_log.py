@@ -1,0 +1,148 @@
+"""The kernel log: lines about devices, from /dev/kmsg or from a file in its form or in that of dmesg.
+
+Forms: ``leptonai/gpud`` components/accelerator/nvidia/xid (Apache-2.0), NVIDIA's XID documents, and AMD's amdgpu RAS
+messages. A line that no form matches is no event, and never an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+
+from seatrial.devices import xid
+from seatrial.devices.readers import short_bus
+from seatrial.devices.state import KernelEvent
+
+KMSG = "/dev/kmsg"
+_MOST_EVENTS = 200
+"""Events of one reading: a broken device may log thousands, and the first ones say why."""
+_MOST_BYTES = 1 << 24
+_RECORD_BYTES = 1 << 13
+"""A record of /dev/kmsg is at most 8 KiB; a shorter buffer would be refused."""
+_TEXT_CHARS = 400
+_XID = re.compile(r"NVRM: Xid \(((?:PCI:)?[0-9a-fA-F:.]+)\)[^:]*: (\d{1,4})\b,?")
+_SXID = re.compile(r"SXid \((PCI:[0-9a-fA-F:.]+)\): (\d{1,6})\b,?")
+_FALLEN = re.compile(r"NVRM:\s+GPU (?:at )?(?:PCI:)?([0-9a-fA-F:.]+).{0,80}fallen off the bus")
+_AMDGPU = re.compile(
+    r"amdgpu ([0-9a-fA-F:.]+): .{0,40}(?:uncorrectable hardware errors? detected|GPU reset begin"
+    r"|GPU fault detected|ring \S+ timeout|RAS poison)",
+    re.IGNORECASE,
+)
+_LINK = re.compile(r"(Fatal|Nonfatal) XC\d i\d+ Link (-?\d+) \((0x[0-9a-fA-F]+)")
+_FOLLOWS = re.compile(r"caused by previous Xid (\d+)")
+_FATAL = re.compile(r"\b(Non-?fatal|Fatal)\b", re.IGNORECASE)
+_KMSG_HEADER = re.compile(r"\d+,\d+,(\d+),[^;]*;(.*)", re.DOTALL)
+_DMESG_HEADER = re.compile(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]\s*(.*)", re.DOTALL)
+
+
+class KernelLog:
+    """An open log; each ``read`` returns the events since the last one."""
+
+    def __init__(self, path: str = KMSG) -> None:
+        """Open it. Raises OSError."""
+        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._is_device = stat.S_ISCHR(os.fstat(self._fd).st_mode)
+        self._rest = b""
+        self._old = True
+        self.was_cut = False
+        """Whether the kernel overwrote records before they were read."""
+
+    def read(self) -> tuple[KernelEvent, ...]:
+        """Return the new events; of the first reading, which are older than the trial, ``old`` ones."""
+        events = list[KernelEvent]()
+        for line in self._lines():
+            event = parse(line, old=self._old)
+            if event is not None and len(events) < _MOST_EVENTS:
+                events.append(event)
+        self._old = False
+        return tuple(events)
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._fd)
+
+    def _lines(self) -> Iterator[str]:
+        received = 0
+        while received < _MOST_BYTES:
+            try:
+                piece = os.read(self._fd, _RECORD_BYTES)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:  # EPIPE: the next record was overwritten; the read after it goes on
+                self.was_cut = True
+                continue
+            except OSError:
+                return
+            if not piece:
+                return
+            received += len(piece)
+            if self._is_device:
+                yield piece.decode(errors="replace")
+                continue
+            *lines, self._rest = (self._rest + piece).split(b"\n")
+            self._rest = self._rest[-_RECORD_BYTES:]
+            yield from (line.decode(errors="replace") for line in lines)
+
+
+def parse(line: str, *, old: bool = False) -> KernelEvent | None:
+    """Return the event of a line, with or without the header of /dev/kmsg or dmesg; None: it is about no device."""
+    seconds, text = None, line
+    if header := _KMSG_HEADER.match(line):
+        seconds, text = int(header[1]) / 1e6, header[2]
+    elif header := _DMESG_HEADER.match(line):
+        seconds, text = float(header[1]), header[2]
+    text = text.split("\n")[0].strip()[:_TEXT_CHARS]
+    if match := _XID.search(text):
+        return _xid(match, text, seconds, old)
+    if match := _SXID.search(text):
+        fatal = _FATAL.search(text[match.end() :])
+        return KernelEvent(
+            kind="sxid",
+            bus=short_bus(match[1]),
+            code=int(match[2]),
+            text=text,
+            seconds=seconds,
+            fatal=None if fatal is None else fatal[1].lower() == "fatal",
+            old=old,
+        )
+    if match := _FALLEN.search(text):
+        return KernelEvent(kind="off the bus", bus=short_bus(match[1]), text=text, seconds=seconds, old=old)
+    if match := _AMDGPU.search(text):
+        return KernelEvent(kind="amdgpu", bus=short_bus(match[1]), text=text, seconds=seconds, old=old)
+    return None
+
+
+def _xid(match: re.Match[str], text: str, seconds: float | None, old: bool) -> KernelEvent:
+    code, rest = int(match[2]), text[match.end() :]
+    subcode = link = fatal = None
+    if code in xid.NVLINK_5 and (found := _LINK.search(rest)):
+        # Bits 20 to 25 of the first word.
+        subcode, link, fatal = int(found[3], 16) >> 20 & 0x3F, int(found[2]), found[1] == "Fatal"
+    follows = _FOLLOWS.search(rest)
+    return KernelEvent(
+        kind="xid",
+        bus=short_bus(match[1]),
+        code=code,
+        text=text,
+        seconds=seconds,
+        subcode=subcode,
+        link=link,
+        follows=int(follows[1]) if follows else None,
+        fatal=fatal,
+        old=old,
+    )
+
+
+def open_log(path: str = KMSG) -> tuple[KernelLog | None, str]:
+    """Return the log, or why it cannot be read."""
+    try:
+        return KernelLog(path), ""
+    except PermissionError:
+        return None, f"{path}: not permitted; dmesg needs CAP_SYSLOG here (kernel.dmesg_restrict)"
+    except OSError as error:
+        with contextlib.suppress(ValueError):
+            return None, f"{path}: {os.strerror(error.errno or 0)}"
+        return None, f"{path}: {error}"

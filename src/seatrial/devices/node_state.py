@@ -1,0 +1,206 @@
+"""Snapshots of a node, and the changes between two of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+
+from seatrial.devices import network_ports
+from seatrial.devices.kernel_log import KMSG, open_log
+from seatrial.devices.readers import Reader, open_readers
+from seatrial.devices.state import (
+    DeviceSample,
+    DeviceState,
+    DeviceWindow,
+    NetworkPort,
+    NodeState,
+    NodeWindow,
+    Vendor,
+)
+
+_VARIABLES = {"nvidia": ("CUDA_VISIBLE_DEVICES",), "amd": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")}
+_LIBRARY = re.compile(r"/lib[nr]ccl\.so[.0-9]*$")
+_MOST_PROCESSES = 20_000
+
+
+class NodeReader:
+    """Everything that this node can say about its devices, opened once."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *,
+        expected: Vendor | None = None,
+        sysfs: Path = Path("/sys"),
+        kernel_log: str = KMSG,
+    ) -> None:
+        """Open the sources. ``expected``: the vendor whose devices the ranks use."""
+        self._environ, self._sysfs = environ, sysfs
+        self._readers, self._not_checked = open_readers(sysfs, expected=expected)
+        self._log, why = open_log(kernel_log)
+        if self._readers:
+            if why:
+                self._not_checked["kernel log"] = why
+            for reader in self._readers:
+                if reader.samples is None:
+                    self._not_checked[f"samples of {reader.source}"] = "too expensive each second with this source"
+
+    @property
+    def readers(self) -> tuple[Reader, ...]:
+        """The sources that answer."""
+        return self._readers
+
+    def snapshot(self) -> NodeState:
+        """Read everything."""
+        devices = tuple(state for reader in self._readers for state in reader.states())
+        not_checked = dict(self._not_checked)
+        events = self._log.read() if self._log else ()
+        if self._log and self._log.was_cut:
+            not_checked["a part of the kernel log"] = "the kernel overwrote it before it was read"
+        return NodeState(
+            devices=devices,
+            source=", ".join(reader.source for reader in self._readers),
+            topology={pair: how for reader in self._readers for pair, how in reader.topology().items()},
+            kernel_events=events if devices or not_checked else (),
+            ports=network_ports.read_ports(self._sysfs),
+            visible=_visible(devices, self._environ),
+            not_checked=not_checked,
+        )
+
+    def samples(self) -> dict[str, DeviceSample]:
+        """Return a sample of each device that can be sampled, by UUID."""
+        return {
+            sample.uuid: sample for reader in self._readers if reader.samples is not None for sample in reader.samples()
+        }
+
+
+def _visible(devices: Sequence[DeviceState], environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the UUIDs of the devices that the visibility variable leaves; a slice (MIG) leaves all devices with MIG.
+
+    A name in it that matches no device ends the list, as torch has it.
+    """
+    vendors = {device.vendor for device in devices}
+    values = [environ[name] for vendor in vendors for name in _VARIABLES[vendor] if name in environ]
+    if not values:
+        return None
+    left = list[str]()
+    for entry in (part.strip() for part in values[0].split(",")):
+        if entry.startswith("MIG-"):
+            found = [device.uuid for device in devices if device.mig]
+        elif entry.startswith("GPU-"):
+            found = [device.uuid for device in devices if device.uuid.startswith(entry)]
+        else:
+            found = [device.uuid for device in devices if str(device.index) == entry]
+        if not found:
+            break
+        left += found
+    return tuple(dict.fromkeys(left))
+
+
+def window_between(
+    check: str,
+    stage: str,
+    seconds: float,
+    first: NodeState,
+    last: NodeState,
+    samples: Mapping[str, Sequence[DeviceSample]],
+) -> NodeWindow:
+    """Return what changed between two snapshots, with the samples between them."""
+    before = {device.uuid: device for device in first.devices}
+    ports = {port.name: port for port in first.ports}
+    risen = {port.name: _risen(ports[port.name].counters, port.counters) for port in last.ports if port.name in ports}
+    return NodeWindow(
+        check=check,
+        stage=stage,
+        seconds=round(seconds, 3),
+        devices=tuple(
+            _device_window(before[device.uuid], device, samples.get(device.uuid, ()))
+            for device in last.devices
+            if device.uuid in before
+        ),
+        kernel_events=last.kernel_events,
+        ports={name: changes for name, changes in risen.items() if changes},
+        ports_down=_ports_down(ports, last.ports),
+    )
+
+
+def _ports_down(before: Mapping[str, NetworkPort], after: Iterable[NetworkPort]) -> tuple[str, ...]:
+    states = {port.name: port.state for port in after}
+    return tuple(
+        name for name, port in before.items() if port.state == "ACTIVE" and states.get(name, "absent") != "ACTIVE"
+    )
+
+
+def _device_window(before: DeviceState, after: DeviceState, samples: Sequence[DeviceSample]) -> DeviceWindow:
+    busy = [sample for sample in samples if sample.utilization_percent]
+    temperatures = _known(sample.temperature_c for sample in samples)
+    powers = _known(sample.power_w for sample in samples)
+    slowdown_c = slowdown_of(before)
+    margins = [slowdown_c - degrees for degrees in temperatures] if slowdown_c else _known(s.margin_k for s in samples)
+    margins += _known([after.margin_k])
+    clocks = _known(sample.sm_mhz for sample in busy)
+    utilization = _known(sample.utilization_percent for sample in samples)
+    problem = next((sample.problem for sample in samples if sample.problem), after.problem)
+    throttled = _risen(before.throttled_ns, after.throttled_ns)
+    reasons = [sample.throttle_reasons for sample in busy if sample.throttle_reasons is not None]
+    names = {name for held in reasons for name in held} - before.throttled_ns.keys()
+    return DeviceWindow(
+        uuid=after.uuid,
+        samples=len(samples),
+        temperature_max_c=max(temperatures, default=None),
+        margin_min_k=min(margins, default=None),
+        utilization_percent=round(fmean(utilization), 1) if utilization else None,
+        power_mean_w=round(fmean(powers), 1) if powers else None,
+        power_max_w=max(powers, default=None),
+        sm_mhz=median(clocks) if clocks else None,
+        memory_max_bytes=max((s.memory_used_bytes for s in samples if s.memory_used_bytes is not None), default=None),
+        pcie_generation=max((s.pcie_generation for s in busy if s.pcie_generation is not None), default=None),
+        pcie_width=max((s.pcie_width for s in busy if s.pcie_width is not None), default=None),
+        risen=_risen(before.counters, after.counters),
+        throttled_ns=throttled,
+        throttled_share={
+            name: round(sum(name in held for held in reasons) / len(reasons), 3) for name in sorted(names)
+        },
+        broken=tuple(name for name in after.broken if name not in before.broken),
+        problem=problem if problem != before.problem else "",
+        recovery_action=after.recovery_action if after.recovery_action != before.recovery_action else None,
+        nvlinks_lost=max(0, (before.nvlinks_active or 0) - after.nvlinks_active) if after.nvlinks_active is not None
+        else 0,
+    )  # fmt: skip
+
+
+def slowdown_of(state: DeviceState) -> float | None:
+    """Return the temperature at which a device slows itself down, by its driver; None: the driver names none."""
+    if state.slowdown_c is None and state.margin_k is not None and state.temperature_c is not None:
+        return state.temperature_c + state.margin_k
+    return state.slowdown_c
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _risen(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Return by how much counters rose. One that fell was reset meanwhile: what it shows now, it has counted since."""
+    changes = {
+        name: value - before[name] if value >= before[name] else value
+        for name, value in after.items()
+        if name in before
+    }
+    return {name: change for name, change in changes.items() if change}
+
+
+def mapped_libraries(proc: Path = Path("/proc")) -> tuple[str, ...]:
+    """Return the paths of libnccl and librccl that processes have mapped, of those that this user may look at."""
+    found = set[str]()
+    for number, folder in enumerate(proc.glob("[0-9]*")):
+        if number >= _MOST_PROCESSES:
+            break
+        try:
+            lines = (folder / "maps").read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+        found |= {"/" + line.partition("/")[2] for line in lines if _LIBRARY.search(line)}
+    return tuple(sorted(found))[:16]

@@ -1,0 +1,250 @@
+"""NVIDIA's devices through ``nvidia-smi -q -x``, for a node where NVML cannot be loaded by a process of ours.
+
+Tags as nvidia-smi 450 to 580 write them; a newer one may write others, which then are missing values. Text stands for
+a value with its unit (``29 C``, ``16x``, ``503 MiB``), ``N/A`` for what a device does not have.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from xml.etree import ElementTree
+
+from seatrial.devices.readers import Reader, UnreadableError, short_bus
+from seatrial.devices.state import LOST, DeviceState
+from seatrial.util.tool import run_tool
+
+_ARGUMENTS = ("-q", "-x")
+_MOST_CHARS = 1 << 24
+_NUMBERS: Mapping[str, tuple[str, ...]] = {
+    "temperature_c": ("temperature/gpu_temp",),
+    "memory_temperature_c": ("temperature/memory_temp",),
+    "slowdown_c": ("temperature/gpu_temp_slow_threshold",),
+    "utilization_percent": ("utilization/gpu_util",),
+    "sm_mhz": ("clocks/sm_clock",),
+    "sm_max_mhz": ("max_clocks/sm_clock",),
+    "memory_mhz": ("clocks/mem_clock",),
+    "power_w": ("gpu_power_readings/instant_power_draw", "gpu_power_readings/power_draw", "power_readings/power_draw"),
+    "power_limit_w": ("gpu_power_readings/current_power_limit", "power_readings/enforced_power_limit"),
+    "power_default_limit_w": ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
+}
+"""Field -> where it stands, newer drivers first."""
+_INTEGERS: Mapping[str, tuple[str, ...]] = {
+    "pcie_generation": (
+        "pci/pci_gpu_link_info/pcie_gen/device_current_link_gen",
+        "pci/pci_gpu_link_info/pcie_gen/current_link_gen",
+    ),
+    "pcie_generation_max": ("pci/pci_gpu_link_info/pcie_gen/max_link_gen",),
+    "pcie_width": ("pci/pci_gpu_link_info/link_widths/current_link_width",),
+    "pcie_width_max": ("pci/pci_gpu_link_info/link_widths/max_link_width",),
+}
+_COUNTERS: Mapping[str, tuple[str, ...]] = {
+    "ecc_corrected": (
+        "ecc_errors/volatile/sram_correctable",
+        "ecc_errors/volatile/dram_correctable",
+        "ecc_errors/volatile/single_bit/total",
+    ),
+    "ecc_uncorrected": (
+        "ecc_errors/volatile/sram_uncorrectable",
+        "ecc_errors/volatile/sram_uncorrectable_parity",
+        "ecc_errors/volatile/sram_uncorrectable_secded",
+        "ecc_errors/volatile/dram_uncorrectable",
+        "ecc_errors/volatile/double_bit/total",
+    ),
+    "rows_remapped_corrected": ("remapped_rows/remapped_row_corr",),
+    "rows_remapped_uncorrected": ("remapped_rows/remapped_row_unc",),
+    "pages_retired": (
+        "retired_pages/multiple_single_bit_retirement/retired_count",
+        "retired_pages/double_bit_retirement/retired_count",
+    ),
+    "pcie_replays": ("pci/replay_counter",),
+}
+"""Counter -> the values whose sum it is, as far as they are there."""
+_BROKEN: Mapping[str, str] = {
+    "row_remap_pending": "remapped_rows/remapped_row_pending",
+    "row_remap_failure": "remapped_rows/remapped_row_failure",
+    "channel_repair_pending": "ecc_errors/channel_repair_pending",
+    "tpc_repair_pending": "ecc_errors/tpc_repair_pending",
+    "sram_threshold": "ecc_errors/aggregate/sram_threshold_exceeded",
+    "pages_pending": "retired_pages/pending_retirement",
+}
+_FABRIC: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "fabric_degraded_bandwidth": ("fabric/health/bandwidth", ("degraded",)),
+    "fabric_route_recovery": ("fabric/health/route_recovery_in_progress", ("true", "yes")),
+    "fabric_route_unhealthy": ("fabric/health/route_unhealthy", ("true", "yes")),
+    "fabric_access_timeout": ("fabric/health/access_timeout_recovery", ("true", "yes")),
+}
+_REASONS: Mapping[str, str] = {
+    "applications_clocks_setting": "application_clocks",
+    "sw_power_cap": "power_cap",
+    "hw_slowdown": "hw_slowdown",
+    "hw_thermal_slowdown": "hw_thermal",
+    "hw_power_brake_slowdown": "power_brake",
+    "sync_boost": "sync_boost",
+    "sw_thermal_slowdown": "sw_thermal",
+    "display_clocks_setting": "display_clock",
+    "display_clock_setting": "display_clock",
+}
+_REASON_COUNTERS: Mapping[str, str] = {
+    "sw_power_cap": "power_cap",
+    "sync_boost": "sync_boost",
+    "sw_therm_slowdown": "sw_thermal",
+    "hw_therm_slowdown": "hw_thermal",
+    "hw_power_brake": "power_brake",
+}
+_ACTIONS: Mapping[str, str] = {
+    "none": "none",
+    "gpu reset": "reset",
+    "reset": "reset",
+    "reboot": "reboot",
+    "node reboot": "reboot",
+    "drain p2p": "drain p2p",
+    "drain and reset": "drain and reset",
+    "recover imex domain": "recover imex",
+}
+_ABSENT = ("", "n/a", "none", "[n/a]", "unknown error", "requested functionality has been deprecated")
+
+
+def open_reader() -> Reader:
+    """Return the reader. Raises UnreadableError."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        raise UnreadableError("nvidia-smi is not installed")
+
+    def read() -> tuple[DeviceState, ...]:
+        code, text = run_tool([tool, *_ARGUMENTS])
+        if code is None:
+            return ()
+        try:
+            return parse(text)
+        except UnreadableError:
+            return ()
+
+    code, text = run_tool([tool, *_ARGUMENTS])
+    if code is None:
+        raise UnreadableError("nvidia-smi did not answer in time")
+    if code:
+        first = next((line.strip() for line in text.splitlines() if line.strip()), "no output")
+        raise UnreadableError(f"nvidia-smi: exit code {code}: {first[:200]}")
+    devices = parse(text)
+    if not devices:
+        raise UnreadableError("nvidia-smi shows no device")
+    source = f"nvidia-smi -q -x {devices[0].driver}".strip()
+    return Reader(source=source, states=read, samples=None, topology=dict)
+
+
+def parse(text: str) -> tuple[DeviceState, ...]:
+    """Return the devices of a document. Raises UnreadableError for text that is none, or that is cut."""
+    if "<!ENTITY" in text or len(text) > _MOST_CHARS:
+        raise UnreadableError("nvidia-smi -q -x: no document of nvidia-smi")
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise UnreadableError(f"nvidia-smi -q -x: cut or damaged ({error})") from error
+    driver = root.findtext("driver_version", "")
+    return tuple(_device(gpu, index, driver) for index, gpu in enumerate(root.iter("gpu")))
+
+
+def _device(gpu: ElementTree.Element, index: int, driver: str) -> DeviceState:
+    values: dict[str, object] = {field: _first(gpu, paths, float) for field, paths in _NUMBERS.items()}
+    values |= {field: _first(gpu, paths, int) for field, paths in _INTEGERS.items()}
+    counters = {name: _sum(gpu, paths) for name, paths in _COUNTERS.items()}
+    bus = short_bus(gpu.get("id", ""))
+    fabric = _text(gpu, "fabric/state")
+    status = _text(gpu, "fabric/status")
+    margin, limit = (_number(_text(gpu, f"temperature/gpu_temp{end}")) for end in ("_tlimit", "_slow_tlimit_threshold"))
+    lost = "lost" in " ".join(_text(gpu, path) for path in ("product_name", "uuid", "temperature/gpu_temp"))
+    found = {
+        **values,
+        "memory_used_bytes": _mebibytes(gpu, "fb_memory_usage/used"),
+        "memory_total_bytes": _mebibytes(gpu, "fb_memory_usage/total"),
+        "margin_k": None if margin is None else margin - (limit or 0),
+        "counters": {name: count for name, count in counters.items() if count is not None},
+        "broken": (*(name for name, path in _BROKEN.items() if _text(gpu, path) == "yes"), *_fabric_problems(gpu)),
+        "recovery_action": None
+        if (action := _text(gpu, "gpu_recovery_action")) in ("", "n/a")
+        else _ACTIONS.get(action, action),
+        "ecc_enabled": _flag(gpu, "ecc_mode/current_ecc"),
+        "persistence": _flag(gpu, "persistence_mode"),
+        "mig": _flag(gpu, "mig_mode/current_mig"),
+        "compute_mode": {"exclusive_process": "exclusive process"}.get(mode, mode)
+        if (mode := _text(gpu, "compute_mode"))
+        else None,
+        "fabric_state": None
+        if fabric in _ABSENT
+        else f"failed: {status}"
+        if fabric == "completed" and status not in (*_ABSENT, "success")
+        else fabric,
+        "throttle_reasons": _reasons(gpu),
+        "throttled_ns": _reason_counters(gpu),
+        "processes": tuple(
+            int(pid.text) for pid in gpu.iterfind("processes/process_info/pid") if pid.text and pid.text.isdigit()
+        ),
+    }
+    return DeviceState(
+        vendor="nvidia",
+        index=index,
+        uuid=gpu.findtext("uuid", "") or bus or f"index {index}",
+        bus=bus,
+        model=gpu.findtext("product_name", ""),
+        serial=serial if (serial := gpu.findtext("serial", "")) != "N/A" else "",
+        driver=driver,
+        vbios=gpu.findtext("vbios_version", ""),
+        problem=LOST if lost else "",
+        unavailable={name: "nvidia-smi has none" for name, value in found.items() if value is None},
+        **found,  # type: ignore[arg-type]
+    )
+
+
+def _text(gpu: ElementTree.Element, path: str) -> str:
+    return (gpu.findtext(path) or "").strip().lower()
+
+
+def _number(text: str) -> float | None:
+    match = re.match(r"-?\d+(\.\d+)?", text)
+    return float(match[0]) if match else None
+
+
+def _first(gpu: ElementTree.Element, paths: tuple[str, ...], kind: Callable[[float], float]) -> float | None:
+    numbers = [number for path in paths if (number := _number(_text(gpu, path))) is not None]
+    return kind(numbers[0]) if numbers else None
+
+
+def _sum(gpu: ElementTree.Element, paths: tuple[str, ...]) -> int | None:
+    numbers = [number for path in paths if (number := _number(_text(gpu, path))) is not None]
+    return int(sum(numbers)) if numbers else None
+
+
+def _mebibytes(gpu: ElementTree.Element, path: str) -> int | None:
+    number = _number(_text(gpu, path))
+    return None if number is None else int(number) << 20
+
+
+def _flag(gpu: ElementTree.Element, path: str) -> bool | None:
+    return {"enabled": True, "disabled": False}.get(_text(gpu, path))
+
+
+def _fabric_problems(gpu: ElementTree.Element) -> tuple[str, ...]:
+    problems = [name for name, (path, bad) in _FABRIC.items() if _text(gpu, path) in bad]
+    configuration = _text(gpu, "fabric/health/incorrect_configuration")
+    return (*problems, *(["fabric_configuration"] if configuration not in (*_ABSENT, "false", "no") else []))
+
+
+def _reasons(gpu: ElementTree.Element) -> tuple[str, ...] | None:
+    for prefix in ("clocks_event_reason", "clocks_throttle_reason"):
+        group = gpu.find(f"{prefix}s")
+        if group is not None:
+            return tuple(
+                dict.fromkeys(name for end, name in _REASONS.items() if _text(group, f"{prefix}_{end}") == "active")
+            )
+    return None
+
+
+def _reason_counters(gpu: ElementTree.Element) -> dict[str, int]:
+    group, found = gpu.find("clocks_event_reasons_counters"), dict[str, int]()
+    for end, name in _REASON_COUNTERS.items():
+        number = None if group is None else _number(_text(group, f"clocks_event_reasons_counters_{end}"))
+        if number is not None:
+            found[name] = int(number) * 1000
+    return found

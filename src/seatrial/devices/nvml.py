@@ -1,0 +1,558 @@
+"""NVIDIA's devices through NVML, the library behind nvidia-smi, by ctypes.
+
+Names, numbers and layouts are those of nvml.h (NVIDIA/go-nvml, gen/nvml/nvml.h; PyPI nvidia-ml-py 13.615). Every
+function may be missing in an older driver, and every answer may be refused: then the value is None, with the reason.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from seatrial.devices.nvml_fields import (
+    BROKEN_FIELDS,
+    COUNTER_FIELDS,
+    LINK_COUNTER_FIELDS,
+    PLAIN_FIELDS,
+    RECOVERY_ACTIONS,
+    THROTTLE_FIELDS,
+    FieldValue,
+    fabric_problems,
+    read_fields,
+)
+from seatrial.devices.readers import Reader, UnreadableError, short_bus
+from seatrial.devices.state import LOST, RESET_REQUIRED, DeviceSample, DeviceState
+
+LIBRARY = "libnvidia-ml.so.1"
+IDLE_BIT = 0x1
+REASON_BITS: Mapping[int, str] = {
+    0x2: "application_clocks",
+    0x4: "power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "power_brake",
+    0x100: "display_clock",
+}
+"""nvmlClocksEventReason*, called nvmlClocksThrottleReason* by older drivers, with the same bits; there are no others
+but ``IDLE_BIT``."""
+
+_NOT_SUPPORTED, _NO_PERMISSION, _INSUFFICIENT_SIZE, _FUNCTION_NOT_FOUND, _GPU_IS_LOST, _RESET_REQUIRED = (
+    3, 4, 7, 13, 15, 16,
+)  # fmt: skip
+ERRORS: Mapping[int, str] = {
+    1: "the library was not initialized",
+    2: "not known to this driver",
+    _NOT_SUPPORTED: "not supported",
+    _NO_PERMISSION: "not permitted",
+    6: "not found",
+    _INSUFFICIENT_SIZE: "too large",
+    8: "a power cable is missing",
+    9: "the driver is not loaded",
+    10: "the driver did not answer in time",
+    11: "an interrupt is lost",
+    12: "a library of the driver is missing",
+    _FUNCTION_NOT_FOUND: "this driver is too old for it",
+    14: "the inforom is corrupt",
+    _GPU_IS_LOST: "the GPU is lost",
+    _RESET_REQUIRED: "the GPU must be reset",
+    17: "the operating system refused it",
+    18: "driver and library have different versions",
+    19: "in use",
+    20: "out of memory",
+    21: "no data",
+    22: "a virtual GPU without ECC",
+    23: "not enough resources",
+    25: "this driver has another version of it",
+    26: "no longer supported",
+    27: "not ready",
+    28: "no GPU found",
+    29: "the driver is in an invalid state",
+    999: "unknown error of the driver",
+}
+"""nvmlReturn_t -> words."""
+_MOST_LINKS = 36
+"""NVLinks of a device: 18 up to Blackwell; Blackwell Ultra has 36."""
+_TEXT_BYTES = 96
+"""NVML_DEVICE_UUID_V2_BUFFER_SIZE and the longest names."""
+_TOPOLOGY = {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""nvmlGpuTopologyLevel_t in the words of ``nvidia-smi topo -m``."""
+_COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+_FABRIC_STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: "completed"}
+
+
+class _Versioned(ctypes.Structure):
+    """A structure whose first field holds its size and version."""
+
+    VERSION = 1
+
+    @classmethod
+    def new(cls) -> Any:
+        made: Any = cls()
+        made.version = ctypes.sizeof(cls) | cls.VERSION << 24
+        return made
+
+
+class Temperature(_Versioned):
+    """nvmlTemperature_v1_t."""
+
+    _fields_ = (("version", ctypes.c_uint), ("sensor", ctypes.c_uint), ("temperature", ctypes.c_int))
+
+
+class Margin(_Versioned):
+    """nvmlMarginTemperature_v1_t."""
+
+    _fields_ = (("version", ctypes.c_uint), ("margin", ctypes.c_int))
+
+
+class Memory(_Versioned):
+    """nvmlMemory_v2_t."""
+
+    VERSION = 2
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("total", ctypes.c_ulonglong),
+        ("reserved", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
+
+
+class OldMemory(ctypes.Structure):
+    """nvmlMemory_t."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class Repair(_Versioned):
+    """nvmlRepairStatus_v1_t."""
+
+    _fields_ = (("version", ctypes.c_uint), ("channel", ctypes.c_uint), ("tpc", ctypes.c_uint))
+
+
+class Sram(_Versioned):
+    """nvmlEccSramErrorStatus_v1_t."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        *((f"count{number}", ctypes.c_ulonglong) for number in range(11)),
+        ("threshold_exceeded", ctypes.c_uint),
+    )
+
+
+class Fabric(_Versioned):
+    """nvmlGpuFabricInfo_v2_t."""
+
+    VERSION = 2
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("cluster", ctypes.c_uint8 * 16),
+        ("status", ctypes.c_int),
+        ("clique", ctypes.c_uint32),
+        ("state", ctypes.c_uint8),
+        ("health", ctypes.c_uint32),
+    )
+
+
+class Utilization(ctypes.Structure):
+    """nvmlUtilization_t."""
+
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class Process(ctypes.Structure):
+    """nvmlProcessInfo_t, version 2 and 3."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+class PciInfo(ctypes.Structure):
+    """nvmlPciInfo_t."""
+
+    _fields_ = (
+        ("legacy", ctypes.c_char * 16),
+        *((name, ctypes.c_uint) for name in ("domain", "bus", "device", "id", "subsystem")),
+        ("address", ctypes.c_char * 32),
+    )
+
+
+class Nvml:
+    """The library, opened and initialized."""
+
+    def __init__(self, name: str = LIBRARY) -> None:
+        """Load it. Raises UnreadableError."""
+        try:
+            self._library = ctypes.CDLL(name)
+        except OSError as error:
+            raise UnreadableError(f"{name} cannot be loaded ({error})") from error
+        code = self.call("nvmlInit_v2")
+        if code:
+            raise UnreadableError(f"NVML: {words_of(code)}")
+
+    def call(self, function: str, *arguments: Any) -> int:
+        """Return the code of a call; 13 where the library lacks the function."""
+        try:
+            return int(getattr(self._library, function)(*arguments))
+        except AttributeError:
+            return _FUNCTION_NOT_FOUND
+
+    def text(self, function: str, *before: Any) -> tuple[int, str]:
+        """Return the code and the text of a function that fills a buffer."""
+        buffer = ctypes.create_string_buffer(_TEXT_BYTES)
+        code = self.call(function, *before, buffer, _TEXT_BYTES)
+        return code, "" if code else buffer.value.decode(errors="replace")
+
+    def number(self, function: str, *before: Any, signed: bool = False) -> tuple[int, int]:
+        """Return the code and the number of a function that writes one; 64 bits are room for all."""
+        value = ctypes.c_ulonglong()
+        code = self.call(function, *before, ctypes.byref(value))
+        low = value.value & 0xFFFFFFFF
+        return code, ctypes.c_int(low).value if signed else value.value
+
+    def device_by_uuid(self, uuid: str) -> tuple[int, ctypes.c_void_p]:
+        """Return the code and the handle of a device."""
+        handle = ctypes.c_void_p()
+        return self.call("nvmlDeviceGetHandleByUUID", uuid.encode(), ctypes.byref(handle)), handle
+
+    def device_by_bus(self, address: str) -> tuple[int, ctypes.c_void_p]:
+        """Return the code and the handle of a device by its PCI address with function."""
+        handle = ctypes.c_void_p()
+        return self.call("nvmlDeviceGetHandleByPciBusId_v2", address.encode(), ctypes.byref(handle)), handle
+
+
+def words_of(code: int) -> str:
+    """Return an error code in words."""
+    return f"{ERRORS.get(code, 'unknown error')} (code {code})"
+
+
+class _Collected:
+    """Values and reasons of one device."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.why: dict[str, str] = {}
+        self.problem = ""
+
+    def take(self, field: str, code: int, value: Any) -> bool:
+        """Keep a value, or the reason why there is none; return whether there is one."""
+        if code == 0:
+            self.values[field] = value
+            return True
+        self.refuse(field, code)
+        return False
+
+    def refuse(self, field: str, code: int) -> None:
+        self.why.setdefault(field, ERRORS.get(code, f"code {code}"))
+        if code in (_GPU_IS_LOST, _RESET_REQUIRED):
+            self.problem = LOST if code == _GPU_IS_LOST else RESET_REQUIRED
+
+
+class _Device:
+    """One device: its handle, and the identity that stays known after it is lost."""
+
+    def __init__(self, nvml: Nvml, index: int) -> None:
+        self.nvml, self.index, self.handle = nvml, index, ctypes.c_void_p()
+        self.code = nvml.call("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(self.handle))
+        self.bus = self.uuid = self.model = ""
+        if self.code == 0:
+            pci = PciInfo()
+            if nvml.call("nvmlDeviceGetPciInfo_v3", self.handle, ctypes.byref(pci)) == 0:
+                self.bus = short_bus(pci.address.decode(errors="replace"))
+            self.uuid = nvml.text("nvmlDeviceGetUUID", self.handle)[1]
+            self.model = nvml.text("nvmlDeviceGetName", self.handle)[1]
+        self.uuid = self.uuid or self.bus or f"index {index}"
+
+    def state(self, driver: str) -> DeviceState:
+        found = _Collected()
+        if self.code:
+            found.refuse("device", self.code)
+        else:
+            _read_plain(self, found)
+            _read_structures(self, found)
+            _read_fields(self, found)
+        return DeviceState(
+            vendor="nvidia",
+            index=self.index,
+            uuid=self.uuid,
+            bus=self.bus,
+            model=self.model,
+            driver=driver,
+            problem=found.problem,
+            unavailable=found.why,
+            **found.values,
+        )
+
+    def sample(self) -> DeviceSample:
+        nvml, handle, found = self.nvml, self.handle, _Collected()
+        if self.code:
+            found.refuse("device", self.code)
+        else:
+            found.take("temperature_c", *temperature(nvml, handle))
+            found.take("utilization_percent", *_utilization(nvml, handle))
+            found.take("power_w", *_scaled(nvml.number("nvmlDeviceGetPowerUsage", handle), 1000))
+            found.take("sm_mhz", *nvml.number("nvmlDeviceGetClockInfo", handle, 1))
+            found.take("memory_used_bytes", *_memory(nvml, handle)[:2])
+            found.take("pcie_generation", *nvml.number("nvmlDeviceGetCurrPcieLinkGeneration", handle))
+            found.take("pcie_width", *nvml.number("nvmlDeviceGetCurrPcieLinkWidth", handle))
+            code, bits = reason_bits(nvml, handle)
+            found.take("throttle_reasons", code, reason_names(bits))
+        return DeviceSample(uuid=self.uuid, problem=found.problem, **found.values)
+
+
+def open_reader(library: str = LIBRARY) -> Reader:
+    """Return the reader. Raises UnreadableError."""
+    nvml = Nvml(library)
+    driver = nvml.text("nvmlSystemGetDriverVersion")[1]
+    code, count = nvml.number("nvmlDeviceGetCount_v2")
+    if code:
+        raise UnreadableError(f"NVML: {words_of(code)}")
+    if not count:
+        raise UnreadableError("NVML shows no device")
+    devices = [_Device(nvml, index) for index in range(count)]
+    return Reader(
+        source=f"NVML {driver}".strip(),
+        states=lambda: tuple(device.state(driver) for device in devices),
+        samples=lambda: tuple(device.sample() for device in devices),
+        topology=lambda: _topology(nvml, devices),
+    )
+
+
+def temperature(nvml: Nvml, handle: ctypes.c_void_p) -> tuple[int, int]:
+    """Return the code and the temperature of the GPU in degrees Celsius."""
+    # nvmlDeviceGetTemperature is deprecated from 13.0 on, and older drivers have nothing else.
+    versioned = Temperature.new()
+    code = nvml.call("nvmlDeviceGetTemperatureV", handle, ctypes.byref(versioned))
+    if code in (_FUNCTION_NOT_FOUND, _NOT_SUPPORTED, 25):
+        return nvml.number("nvmlDeviceGetTemperature", handle, 0)
+    return code, int(versioned.temperature)
+
+
+def reason_bits(nvml: Nvml, handle: ctypes.c_void_p) -> tuple[int, int]:
+    """Return the code, and the bits of ``REASON_BITS`` and ``IDLE_BIT`` that hold now."""
+    code, bits = nvml.number("nvmlDeviceGetCurrentClocksEventReasons", handle)
+    if code == _FUNCTION_NOT_FOUND:  # before driver 535
+        return nvml.number("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    return code, bits
+
+
+def reason_names(bits: int) -> tuple[str, ...]:
+    """Return the names of ``state.THROTTLE`` for the bits."""
+    return tuple(name for bit, name in REASON_BITS.items() if bits & bit)
+
+
+def _scaled(answer: tuple[int, int], units: int) -> tuple[int, float]:
+    return answer[0], answer[1] / units
+
+
+def _utilization(nvml: Nvml, handle: ctypes.c_void_p) -> tuple[int, float]:
+    rates = Utilization()
+    return nvml.call("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(rates)), float(rates.gpu)
+
+
+def _memory(nvml: Nvml, handle: ctypes.c_void_p) -> tuple[int, int, int]:
+    """Return the code, the used and the total bytes."""
+    memory: Any = Memory.new()
+    code = nvml.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
+    if code == _FUNCTION_NOT_FOUND:
+        memory = OldMemory()
+        code = nvml.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+    return code, int(memory.used), int(memory.total)
+
+
+_NUMBERS: tuple[tuple[str, str, tuple[int, ...], int], ...] = (
+    ("slowdown_c", "nvmlDeviceGetTemperatureThreshold", (1,), 1),
+    ("sm_mhz", "nvmlDeviceGetClockInfo", (1,), 1),
+    ("sm_max_mhz", "nvmlDeviceGetMaxClockInfo", (1,), 1),
+    ("memory_mhz", "nvmlDeviceGetClockInfo", (2,), 1),
+    ("power_w", "nvmlDeviceGetPowerUsage", (), 1000),
+    ("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", (), 1000),
+    ("power_default_limit_w", "nvmlDeviceGetPowerManagementDefaultLimit", (), 1000),
+    ("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", (), 1),
+    ("pcie_generation_max", "nvmlDeviceGetMaxPcieLinkGeneration", (), 1),
+    ("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", (), 1),
+    ("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth", (), 1),
+    ("numa_node", "nvmlDeviceGetNumaNodeId", (), 1),
+)
+"""Field, function, arguments before the number, units in one of ours."""
+
+
+def _read_plain(device: _Device, found: _Collected) -> None:
+    nvml, handle = device.nvml, device.handle
+    found.take("serial", *nvml.text("nvmlDeviceGetSerial", handle))
+    found.take("vbios", *nvml.text("nvmlDeviceGetVbiosVersion", handle))
+    for field, function, before, units in _NUMBERS:
+        code, value = nvml.number(function, handle, *before, signed=field == "numa_node")
+        found.take(field, code, value if units == 1 else value / units)
+    if found.values.get("numa_node", 0) < 0:
+        del found.values["numa_node"]
+    code, mode = nvml.number("nvmlDeviceGetComputeMode", handle)
+    found.take("compute_mode", code, _COMPUTE_MODES.get(mode, f"mode {mode}"))
+    code, mode = nvml.number("nvmlDeviceGetPersistenceMode", handle)
+    found.take("persistence", code, bool(mode))
+    current, pending = ctypes.c_uint(), ctypes.c_uint()
+    code = nvml.call("nvmlDeviceGetMigMode", handle, ctypes.byref(current), ctypes.byref(pending))
+    found.take("mig", code, bool(current.value))
+    current = ctypes.c_uint()
+    code = nvml.call("nvmlDeviceGetEccMode", handle, ctypes.byref(current), ctypes.byref(pending))
+    found.take("ecc_enabled", code, bool(current.value))
+    code, bits = reason_bits(nvml, handle)
+    found.take("throttle_reasons", code, reason_names(bits))
+
+
+def _read_structures(device: _Device, found: _Collected) -> None:
+    nvml, handle = device.nvml, device.handle
+    found.take("temperature_c", *temperature(nvml, handle))
+    margin = Margin.new()
+    found.take("margin_k", nvml.call("nvmlDeviceGetMarginTemperature", handle, ctypes.byref(margin)), margin.margin)
+    found.take("utilization_percent", *_utilization(nvml, handle))
+    code, used, total = _memory(nvml, handle)
+    if found.take("memory_used_bytes", code, used):
+        found.values["memory_total_bytes"] = total
+    found.take("processes", *_processes(nvml, handle))
+    broken = list[str]()
+    repair, sram, fabric = Repair.new(), Sram.new(), Fabric.new()
+    for field, function, into in (
+        ("channel_repair_pending", "nvmlDeviceGetRepairStatus", repair),
+        ("sram_threshold", "nvmlDeviceGetSramEccErrorStatus", sram),
+        ("fabric_state", "nvmlDeviceGetGpuFabricInfoV", fabric),
+    ):
+        code = nvml.call(function, handle, ctypes.byref(into))
+        if code:
+            found.refuse(field, code)
+        elif into is fabric:
+            failed = f"failed: {ERRORS.get(fabric.status, f'code {fabric.status}')}"
+            completed = fabric.state == 3 and fabric.status
+            state = failed if completed else _FABRIC_STATES.get(fabric.state, f"state {fabric.state}")
+            found.values["fabric_state"] = state
+            broken += fabric_problems(fabric.health) if fabric.state == 3 else ()
+    broken += ["channel_repair_pending"] * bool(repair.channel) + ["tpc_repair_pending"] * bool(repair.tpc)
+    broken += ["sram_threshold"] * bool(sram.threshold_exceeded)
+    code, pending = nvml.number("nvmlDeviceGetRetiredPagesPendingStatus", handle)
+    broken += ["pages_pending"] * bool(code == 0 and pending)
+    found.values["broken"] = tuple(broken)
+
+
+def _processes(nvml: Nvml, handle: ctypes.c_void_p) -> tuple[int, tuple[int, ...]]:
+    count = ctypes.c_uint(256)
+    entries = (Process * count.value)()
+    name = "nvmlDeviceGetComputeRunningProcesses_v3"
+    code = nvml.call(name, handle, ctypes.byref(count), ctypes.byref(entries))
+    return code, tuple(int(entry.pid) for entry in entries[: min(count.value, 256)])
+
+
+def _read_fields(device: _Device, found: _Collected) -> None:
+    nvml, handle = device.nvml, device.handle
+    links = _links(nvml, handle, found)
+    wanted = [(field, 0) for field in (*PLAIN_FIELDS, *COUNTER_FIELDS, *BROKEN_FIELDS, *THROTTLE_FIELDS)]
+    wanted += [(field, link) for field in LINK_COUNTER_FIELDS for link in links]
+
+    def ask(fields: Any, count: int) -> int:
+        return nvml.call("nvmlDeviceGetFieldValues", handle, count, fields)
+
+    code, values = read_fields(ask, wanted)
+    if code:
+        found.refuse("counters", code)
+        return
+    counters, throttled, broken = dict[str, int](), dict[str, int](), list(found.values["broken"])
+    for (field, _), value in zip(wanted, values, strict=True):
+        name = COUNTER_FIELDS.get(field) or LINK_COUNTER_FIELDS.get(field) or PLAIN_FIELDS.get(field, "")
+        name = name or THROTTLE_FIELDS.get(field) or BROKEN_FIELDS.get(field, "")
+        if value.code:
+            if field not in LINK_COUNTER_FIELDS:
+                found.refuse(name, value.code)
+        elif field in COUNTER_FIELDS or field in LINK_COUNTER_FIELDS:
+            counters[name] = counters.get(name, 0) + int(value.number)
+        elif field in THROTTLE_FIELDS:
+            throttled[name] = int(value.number)
+        elif field in BROKEN_FIELDS:
+            broken += [name] * bool(value.number)
+        else:
+            _PLAIN[name](found, value)
+    found.values |= {"counters": counters, "throttled_ns": throttled, "broken": tuple(broken)}
+    if "slowdown_limit" in found.values:
+        # Both count down to 0 at the highest temperature; the device slows down at the slowdown limit.
+        limit = found.values.pop("slowdown_limit")
+        if "margin_k" in found.values:
+            found.values["margin_k"] -= limit
+    elif "margin_k" in found.values and found.values.get("slowdown_c"):
+        found.values["margin_k"] = found.values["slowdown_c"] - found.values.get("temperature_c", 0)
+
+
+def _recovery(found: _Collected, value: FieldValue) -> None:
+    found.values["recovery_action"] = RECOVERY_ACTIONS.get(int(value.number), f"action {int(value.number)}")
+
+
+def _link_speed(found: _Collected, value: FieldValue) -> None:
+    found.values["nvlink_gbps"] = value.number / 1000 or None
+
+
+def _memory_temperature(found: _Collected, value: FieldValue) -> None:
+    found.values["memory_temperature_c"] = value.number or None
+
+
+def _slowdown_limit(found: _Collected, value: FieldValue) -> None:
+    found.values["slowdown_limit"] = value.number
+
+
+_PLAIN: Mapping[str, Callable[[_Collected, FieldValue], None]] = {
+    "recovery_action": _recovery,
+    "nvlink_gbps": _link_speed,
+    "memory_temperature_c": _memory_temperature,
+    "slowdown_limit": _slowdown_limit,
+}
+
+
+def _links(nvml: Nvml, handle: ctypes.c_void_p, found: _Collected) -> list[int]:
+    """Read which NVLinks there are and which of them are active, and return their numbers."""
+    states = list[int]()
+    for link in range(_MOST_LINKS):
+        code, active = nvml.number("nvmlDeviceGetNvLinkState", handle, link)
+        if code:
+            if not link:
+                found.refuse("nvlinks", code)
+            break
+        states.append(active)
+    if states:
+        found.values |= {"nvlinks": len(states), "nvlinks_active": sum(1 for active in states if active)}
+    return [link for link, active in enumerate(states) if active]
+
+
+def _topology(nvml: Nvml, devices: list[_Device]) -> dict[str, str]:
+    """Return how each pair is connected: NVLinks count where both ends have active ones to one another."""
+    answer = dict[str, str]()
+    remote = [_remote_ends(nvml, device) for device in devices]
+    buses = {device.bus for device in devices}
+    for one in devices:
+        for other in devices[one.index + 1 :]:
+            direct = remote[one.index].get(other.bus, 0)
+            if not direct and remote[one.index] and not remote[one.index].keys() & buses:
+                # All links end at switches, and those connect every device with links.
+                direct = min(sum(remote[one.index].values()), sum(remote[other.index].values()))
+            if direct:
+                answer[f"{one.index}-{other.index}"] = f"NV{direct}"
+                continue
+            code, level = nvml.number("nvmlDeviceGetTopologyCommonAncestor", one.handle, other.handle)
+            if code == 0 and level in _TOPOLOGY:
+                answer[f"{one.index}-{other.index}"] = _TOPOLOGY[level]
+    return answer
+
+
+def _remote_ends(nvml: Nvml, device: _Device) -> dict[str, int]:
+    """Return PCI address at the other end -> number of active NVLinks."""
+    ends = dict[str, int]()
+    for link in range(_MOST_LINKS):
+        code, active = nvml.number("nvmlDeviceGetNvLinkState", device.handle, link)
+        if code:
+            break
+        pci = PciInfo()
+        if active and not nvml.call("nvmlDeviceGetNvLinkRemotePciInfo_v2", device.handle, link, ctypes.byref(pci)):
+            bus = short_bus(pci.address.decode(errors="replace"))
+            ends[bus] = ends.get(bus, 0) + 1
+    return ends

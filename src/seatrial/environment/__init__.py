@@ -1,0 +1,1 @@
+"""The environment of this process: the variables that launchers set, and the location of seatrial's code."""

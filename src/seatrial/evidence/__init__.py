@@ -1,0 +1,1 @@
+"""What a check judges and says: measurements, evidence, findings, statistics. Pure."""

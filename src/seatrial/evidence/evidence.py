@@ -1,0 +1,62 @@
+"""The input of a judge: measurements and facts of a check, and the ranks that finished it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from seatrial.evidence.measurement import Fact, Measurement
+from seatrial.evidence.schema_types import Whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRecord:
+    """What the events say about one rank."""
+
+    rank: Whole
+    """The rank in generation 0, used for the whole trial."""
+    node: str
+    """Name of the node: the one that the controller knows, else the host's; ``node 3`` where neither is known."""
+    node_rank: Whole
+    local_rank: Whole
+    device: str
+    """The device model, as the driver names it."""
+    kind: str
+    """Device model, library versions and CPU capability; ranks of equal ``kind`` may be compared bit by bit."""
+    device_id: str = ""
+    """PCI address of the device, else its UUID; empty on a CPU, and where the rank did not report it."""
+    hostname: str = ""
+    """The name that the host gives itself; empty where it is not known."""
+    calls_itself: str = ""
+    """The same, where a person would not take it for ``node``."""
+
+    @property
+    def place(self) -> str:
+        """The node as a finding names it: ``node2``, or ``node2 (calls itself worker)``."""
+        return f"{self.node} (calls itself {self.calls_itself})" if self.calls_itself else self.node
+
+    def label(self) -> str:
+        """Return the rank as a finding names it, with its device and node.
+
+        The local rank alone does not identify the device: a variable may hide some devices of the node.
+        """
+        device = f"{self.device}, {self.device_id}" if self.device_id else self.device
+        return f"rank {self.rank} ({device}, local rank {self.local_rank} on {self.place})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything that one check is judged by."""
+
+    ranks: Mapping[int, RankRecord]
+    """The ranks of generation 0, by rank."""
+    asked: tuple[int, ...]
+    """The ranks that were asked to run the check and finished it."""
+    measurements: tuple[Measurement, ...]
+    facts: tuple[Fact, ...]
+    backend: str = ""
+    """The backend that the ranks used: ``gloo``, ``nccl`` or ``mpi``; empty before a group was formed."""
+    device_type: str = ""
+    """``cpu`` or ``cuda`` (CUDA and ROCm alike)."""
+    nodes: Mapping[int, str] = field(default_factory=dict)
+    """Host name of each node whose agent was asked to carry out the check and did, by number."""

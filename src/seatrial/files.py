@@ -1,0 +1,240 @@
+"""The files that seatrial creates, appends to, locks or replaces. No other module opens a file for writing by its name.
+
+Other users may write to the folder of such a file, and may put a symbolic link, a FIFO, a device or another name (a
+hard link) of a file of ours where the file is expected. Hence:
+
+- the folder is opened once, and the file by that descriptor, so that nobody exchanges the folder in between;
+- a link is never followed, and whatever exists must be a regular file of ours with one name;
+- the kernel applies the umask when it creates a file, so no mode is set by name;
+- nothing here waits, whatever it finds.
+
+The folder may be a link: users link folders of data. Raised errors are OSErrors; ``strerror`` is a phrase for a person.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+_NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_EXISTING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_TRIES = 100
+"""Attempts to open a file that others create and remove meanwhile."""
+_KINDS = (
+    (stat.S_ISLNK, "a symbolic link"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def create(path: str | os.PathLike[str], *, mode: int = 0o666, run_folder: bool = False) -> io.FileIO:
+    """Create a file, and open it unbuffered for writing and reading. Raises FileExistsError for any existing name.
+
+    Args:
+        path: the file.
+        mode: its mode, from which the umask is taken away.
+        run_folder: the folder is one that seatrial made, so that it must not be a link.
+    """
+    with _folder(path, run_folder) as (folder, name):
+        return _unbuffered(os.open(name, os.O_RDWR | _NEW, mode, dir_fd=folder))
+
+
+def open_to_append(path: str | os.PathLike[str], *, run_folder: bool = False) -> io.FileIO:
+    """Open a file of ours, or a new one, unbuffered for reading and for writing at its end.
+
+    Args:
+        path: the file.
+        run_folder: as in ``create``.
+    """
+    return _unbuffered(_open_ours(path, os.O_RDWR | os.O_APPEND, run_folder=run_folder))
+
+
+def open_to_overwrite(path: str | os.PathLike[str], *, run_folder: bool = False) -> io.FileIO:
+    """Open a file of ours without its content, or a new one, unbuffered for writing and reading.
+
+    Args:
+        path: the file.
+        run_folder: as in ``create``.
+    """
+    fd = _open_ours(path, os.O_RDWR, run_folder=run_folder)
+    os.ftruncate(fd, 0)
+    return _unbuffered(fd)
+
+
+def open_lock(path: str | os.PathLike[str]) -> int:
+    """Open a file to lock it with flock, and return its descriptor. A new one is empty.
+
+    The lock of another user can be waited for, too: users of a group share folders of data. ``write_holder`` does not
+    write to it.
+    """
+    return _open_ours(path, os.O_RDWR, foreign=True)
+
+
+def write_holder(lock: int, text: str) -> None:
+    """Replace the content of a lock, unless its file belongs to another user or has several names."""
+    status = os.fstat(lock)
+    if status.st_uid == os.geteuid() and status.st_nlink == 1:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, text.encode(), 0)
+
+
+def open_to_read(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file to read it; links are followed. Never waits for the writer of a FIFO."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(status.st_mode):
+            raise _refusal(os.path.basename(path), f"{_kind(status)} and no regular file")
+        os.set_blocking(fd, True)
+    except BaseException:
+        os.close(fd)
+        raise
+    return os.fdopen(fd, "rb")
+
+
+def write_atomically(
+    path: str | os.PathLike[str], content: bytes, *, mode: int = 0o666, run_folder: bool = False
+) -> None:
+    """Replace a file with the content, or leave it as it was; no reader sees half of it.
+
+    A link of this name is replaced, and what it points to stays as it was.
+
+    Args:
+        path: the file.
+        content: all of its content.
+        mode: as in ``create``.
+        run_folder: as in ``create``.
+    """
+    with _folder(path, run_folder) as (folder, name), _temporary(folder, name, content, mode) as temporary:
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def create_whole(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o666) -> None:
+    """Create a file with all of its content; no reader sees half of it. Raises FileExistsError for any existing name.
+
+    Of several processes that do this at once the first one wins.
+
+    Args:
+        path: the file.
+        content: all of its content.
+        mode: as in ``create``.
+    """
+    with _folder(path, False) as (folder, name), _temporary(folder, name, content, mode) as temporary:
+        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def rename_durably(source: Path, target: Path) -> None:
+    """Rename a file to another name in the same folder, and write the folder to the disk."""
+    with _folder(target, False) as (folder, name):
+        os.replace(source.name, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
+
+
+def make_private(folder: str | os.PathLike[str]) -> None:
+    """Make a folder that only this user can use, unless it exists. Raises PermissionError for one of another kind."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise PermissionError(
+            errno.EPERM,
+            f"{os.fspath(folder)} must be a folder that only user {os.geteuid()} can use, and it is"
+            f" {stat.filemode(status.st_mode)} of user {status.st_uid}; remove it, or set TMPDIR",
+        )
+
+
+@contextlib.contextmanager
+def _temporary(folder: int, name: str, content: bytes, mode: int) -> Iterator[str]:
+    """Yield the name of a file with this content beside the one that it will become. It is removed afterwards."""
+    temporary = f".{name[:200]}.{os.urandom(8).hex()}"
+    fd = os.open(temporary, os.O_WRONLY | _NEW, mode, dir_fd=folder)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+
+
+@contextlib.contextmanager
+def _folder(path: str | os.PathLike[str], run_folder: bool) -> Iterator[tuple[int, str]]:
+    """Open the folder of a file. Yields its descriptor, and the name of the file in it."""
+    parent, name = os.path.split(os.fspath(path))
+    no_link = os.O_NOFOLLOW if run_folder else 0
+    try:
+        fd = os.open(parent or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
+    except NotADirectoryError:
+        # Linux reports a link in this way, too.
+        raise _refusal(parent, f"{_kind(os.lstat(parent))} and no folder") from None
+    try:
+        yield fd, name
+    finally:
+        os.close(fd)
+
+
+def _open_ours(path: str | os.PathLike[str], access: int, *, run_folder: bool = False, foreign: bool = False) -> int:
+    """Create a file, or open an existing one if it is ours. ``foreign``: any regular file will do."""
+    with _folder(path, run_folder) as (folder, name):
+        for _ in range(_TRIES):
+            with contextlib.suppress(FileExistsError):
+                return os.open(name, access | _NEW, 0o666, dir_fd=folder)
+            with contextlib.suppress(FileNotFoundError):
+                _require_ours(os.stat(name, dir_fd=folder, follow_symlinks=False), name, folder, foreign)
+                fd = os.open(name, access | _EXISTING, dir_fd=folder)
+                try:
+                    # Another file may have this name by now.
+                    _require_ours(os.fstat(fd), name, folder, foreign)
+                    os.set_blocking(fd, True)
+                except BaseException:
+                    os.close(fd)
+                    raise
+                return fd
+    raise OSError(errno.EBUSY, f"{name} was created and removed {_TRIES} times meanwhile")
+
+
+def _require_ours(status: os.stat_result, name: str, folder: int, foreign: bool) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise _refusal(name, f"{_kind(status)} and no regular file")
+    if foreign:
+        return
+    if status.st_nlink > 1:
+        raise _refusal(name, f"a file with {status.st_nlink} names (hard links)")
+    if status.st_uid != os.geteuid() and status.st_uid != _owner_of_new_files(folder):
+        raise _refusal(name, f"a file of user {status.st_uid}")
+
+
+def _owner_of_new_files(folder: int) -> int:
+    """Return the owner of the files that this process creates in a folder. NFS and FUSE may map all users to one."""
+    name = f".owner.{os.urandom(8).hex()}"
+    fd = os.open(name, os.O_WRONLY | _NEW, 0o600, dir_fd=folder)
+    try:
+        os.unlink(name, dir_fd=folder)
+        return os.fstat(fd).st_uid
+    finally:
+        os.close(fd)
+
+
+def _kind(status: os.stat_result) -> str:
+    return next((words for is_kind, words in _KINDS if is_kind(status.st_mode)), "a special file")
+
+
+def _refusal(name: str, found: str) -> OSError:
+    return OSError(errno.EINVAL, f"{ascii(name)[1:-1]} is {found}; remove it or name another place")
+
+
+def _unbuffered(fd: int) -> io.FileIO:
+    return io.FileIO(fd, "r+b")

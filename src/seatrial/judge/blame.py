@@ -1,0 +1,394 @@
+"""The culprit of a trial that did not run to its end. Pure: a trial in, findings out.
+
+Only the primary cause of each generation is named. In this order: ranks that died, ran out of memory or lost their
+device; a rank that raised an exception; a frozen rank; a rank that never entered a collective; a lost node; the fabric.
+The errors that other ranks reported meanwhile ("connection reset by peer") are consequences and become evidence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from seatrial.evidence.findings import NOBODY, Culprit, Finding, Severity
+from seatrial.judge.connect_errors import clearest, connect_errors, lines_of, only_large_messages
+from seatrial.judge.how_far import how_far
+from seatrial.judge.lost_nodes import blame_lost_nodes
+from seatrial.judge.root_causes import Observed
+from seatrial.judge.step_view import StepView, build_step_view, describe_exit, rank_culprit, waited, works_alone
+from seatrial.judge.trial import ErrorRecord, NodeFailure, Trial, TroubleRecord
+from seatrial.protocol.fabric_errors import MTU_ACTION
+from seatrial.protocol.timeouts import patience_s
+from seatrial.util.text import out_of_memory_words
+
+_SIGNAL_ACTIONS = {
+    "SIGKILL": "look for the kernel's out-of-memory killer there (dmesg, the memory limit of the container or job)",
+    "SIGTERM": "find out what ended it: the scheduler, a time limit, an administrator",
+    "SIGBUS": "look at the size of /dev/shm and for memory errors there",
+}
+_JOIN_S, _START_S, _KILL_S = 60.0, 180.0, 15.0
+"""Time limits: for the nodes to join, for a generation to start, and for ending its ranks after trouble."""
+_OUT_OF_MEMORY = "allow it more memory (the limit of the container, job or host), or find out what used it"
+_CRASHED = "look at its last output and at the kernel and driver log there"
+
+
+def blame(trial: Trial) -> tuple[Finding, ...]:
+    """Return the findings that follow from events alone, whatever was measured."""
+    return tuple(entry.finding for entry in observe(trial))
+
+
+def observe(trial: Trial) -> tuple[Observed, ...]:
+    """Return the findings of ``blame``, and which of them are hangs that another fault may explain."""
+    observed: list[Observed] = []
+    generations = {entry.number for entry in trial.generations} | {entry.generation for entry in trial.troubles}
+    generations |= {error.generation for error in trial.errors} | {ending.generation for ending in trial.exits}
+    for generation in sorted(generations):
+        view = build_step_view(trial, generation)
+        explain, causes = next(((explain, found) for explain in _IN_ORDER if (found := explain(view))), (None, []))
+        if generation and explain in (_start_cut, _deadline):
+            causes = []  # a restart attempt has the time that the first one left, so its lack of time says nothing
+        is_hang = explain in (_did_not_come, _fabric, _deadline)
+        observed += [Observed(finding=_with_generation(view, finding), is_hang=is_hang) for finding in causes]
+        observed += [Observed(finding=finding) for finding in _after_the_end(view)]
+    for left in trial.left:
+        node = "an unknown node" if left.node is None else trial.place(left.node)
+        what = f"process {left.pid} of rank {left.rank} on {node} could not be ended (state {left.state or 'unknown'})"
+        nodes = () if left.node is None else (trial.host_name(left.node),)
+        culprit = Culprit(kind="node", name=node, ranks=(left.rank,), nodes=nodes)
+        action = f"end process {left.pid} there, or restart {node}"
+        observed.append(Observed(finding=_finding("warn", "trial", what, culprit, action=action)))
+    failures = [_could_not(trial, failure) for failure in trial.node_failures]
+    notes = [_finding(note.severity, "trial", note.text, NOBODY) for note in trial.notes]
+    return (*observed, *(Observed(finding=finding) for finding in (*failures, *notes)))
+
+
+def _could_not(trial: Trial, failure: NodeFailure) -> Finding:
+    step = trial.step(failure.generation, failure.step)
+    check = "trial" if step is None else step.check
+    what = f"seatrial itself failed on {trial.place(failure.node)} in {check}: {failure.error}"
+    action = "this is a bug in seatrial, not a fault of the cluster; please report it with this run's folder"
+    return _finding("error", check, what, NOBODY, action=action)
+
+
+def _dead_or_broken(view: StepView) -> list[Finding]:
+    """Return one finding for each death, memory error and device error: each is a separate fault."""
+    trial = view.trial
+    broken = {rank: error for rank, error in view.raised.items() if error.cause in ("memory", "device")}
+    # Libraries abort when a peer does not answer: an abort is a cause only where nothing else is.
+    aborted = {rank for rank, ending in view.died.items() if ending and describe_exit(ending.code).signal == "SIGABRT"}
+    others = bool(broken or view.lost_nodes or view.of("frozen", "absent") or aborted != set(view.died))
+    died = {rank: ending for rank, ending in view.died.items() if not (others and rank in aborted)}
+    if len(died) > 1:
+        # Of several deaths, those with an unknown exit status are more likely consequences.
+        died = {rank: ending for rank, ending in died.items() if ending is not None}
+    died = {rank: ending for rank, ending in died.items() if view.node_of(rank) not in view.lost_nodes}
+    phases = {entry.rank: entry.phase for entry in view.of("dead")}
+    waiting = view.waiting([*died, *broken])
+    findings = []
+    for rank, ending in sorted(died.items()):
+        described = describe_exit(ending.code) if ending else None
+        phase = (ending.phase if ending else "") or phases.get(rank, "")
+        in_phase = f" in {phase}" if phase else ""
+        oom = f": {out_of_memory_words(ending.oom_limit_bytes)}" if ending is not None and ending.oom else ""
+        words = (
+            f"{described.words}{in_phase}{oom}" if described else f"disappeared{in_phase}; its exit status is unknown"
+        )
+        findings.append(
+            _finding(
+                "fail",
+                view.check,
+                f"{trial.label(rank)} {words}",
+                rank_culprit(trial, rank),
+                evidence=(*view.evidence(rank), *waiting),
+                action=_OUT_OF_MEMORY if oom else _SIGNAL_ACTIONS.get(described.signal if described else "", _CRASHED),
+            )
+        )
+    return findings + [_broken(view, rank, error, waiting) for rank, error in sorted(broken.items())]
+
+
+def _broken(view: StepView, rank: int, error: ErrorRecord, waiting: tuple[str, ...]) -> Finding:
+    label, in_phase = view.trial.label(rank), f" in {error.phase}" if error.phase else ""
+    message = _message(error)
+    memory = error.cause == "memory"
+    return _finding(
+        "fail",
+        view.check,
+        f"out of memory on {label}{in_phase}: {message}" if memory else f"device error on {label}{in_phase}: {message}",
+        rank_culprit(view.trial, rank, device=not memory),
+        evidence=(*_stack(error), *view.evidence(rank), *waiting),
+        action=(
+            "look at what else uses that memory, or ask for less (a smaller batch size or message size)"
+            if memory
+            else "look at the driver log there (XID, ECC), reset or replace the device"
+        ),
+    )
+
+
+def _raised(view: StepView) -> list[Finding]:
+    """Return findings for wrong requests, bugs of seatrial and errors without a text: none is the cluster's fault."""
+    findings = []
+    errors = {rank: error for rank, error in view.raised.items() if error.cause in ("own", "request")}
+    waiting = view.waiting(errors)
+    for rank, error in sorted(errors.items()):
+        if error.cause == "request":
+            what, action = _message(error), "correct the request"
+        else:
+            in_phase = f" in {error.phase}" if error.phase else ""
+            what = f"seatrial itself failed on {view.trial.label(rank)}{in_phase}: {error.type}: {_message(error)}"
+            action = "this is a bug in seatrial, not a fault of the cluster; please report it with this run's folder"
+        evidence = (*_stack(error), *view.evidence(rank), *waiting)
+        findings.append(_finding("error", view.check, what, NOBODY, evidence=evidence, action=action))
+    for entry in view.of("error"):
+        if entry.rank is not None and entry.rank not in view.raised:
+            label = view.trial.label(entry.rank)
+            what = f"{label} reported an error, but its text was lost ({entry.detail or 'no detail'})"
+            findings.append(_finding("error", view.check, what, NOBODY))
+    for rank, ending in sorted(view.died_unsure.items()):
+        words = describe_exit(ending.code).words
+        what = f"{view.trial.label(rank)} {words}; the event that explains it may be among those lost"
+        findings.append(_finding("error", view.check, what, NOBODY, evidence=view.evidence(rank)))
+    return findings
+
+
+def _start_cut(view: StepView) -> list[Finding]:
+    """Return a finding where the deadline of the whole trial may have passed before the ranks had time to start."""
+    entries = [
+        entry
+        for entry in view.of("late", "stuck", "frozen")
+        # A stopped rank (state T) is reported as soon as it is seen, before any deadline.
+        if entry.step in (None, -1) and not (entry.how == "frozen" and entry.detail[:7].lower() == "state t")
+    ]
+    if not entries:
+        return []
+    deadline_s = view.trial.deadline_s()
+    steps_before = [step for step in view.trial.steps if step.generation < view.generation]
+    before_s = view.generation * (_START_S + _KILL_S) + sum(step.seconds or 0.0 for step in steps_before)
+    if deadline_s is not None and deadline_s >= _JOIN_S + before_s + _START_S:
+        return []
+    deadline = "the trial's deadline" + ("" if deadline_s is None else f" of {deadline_s:.3g} s")
+    what = f"{deadline} passed while ranks were starting: {len(entries)} of {len(view.ranks)} were not ready"
+    evidence = tuple(f"{_on_node(view, entry)} was{_in(entry)}{waited(entry)}" for entry in entries[:4])
+    action = "give the trial more time (deadline_s)"
+    if len(entries) < len(view.ranks):
+        # It may have been slow only, so it is no culprit; but it is the one to look at.
+        what += f"; {evidence[0]}"
+        action += ", and look at what that rank reads there, such as torch on a slow file system"
+    return [_finding("error", view.check, what, NOBODY, evidence=evidence, action=action)]
+
+
+def _on_node(view: StepView, entry: TroubleRecord) -> str:
+    record = None if entry.rank is None else view.trial.ranks.get(entry.rank)
+    return f"rank {entry.rank} on {record.place}" if record else f"rank {entry.rank}"
+
+
+def _frozen(view: StepView) -> list[Finding]:
+    return _named(
+        view,
+        view.of("frozen"),
+        lambda entry: f"was frozen{_in(entry)}{waited(entry)}",
+        "look at the kernel log there; a process that stays in state D waits for a device or a file system",
+    )
+
+
+def _did_not_come(view: StepView) -> list[Finding]:
+    """Return findings for ranks that were absent or late, or alone in a step and did not finish it."""
+    together = _late_together(view)
+    entries = [entry for entry in _standing(view, "absent", "late") if entry not in together]
+    stuck = [] if entries else _standing(view, "stuck")
+    if len(stuck) > 1 and stuck[0].step in (None, -1):
+        what = f"none of {len(stuck)} ranks was ready in time"
+        evidence = tuple(f"rank {entry.rank} was{_in(entry)}{waited(entry)}" for entry in stuck[:4])
+        return [_finding("error", "trial", what, NOBODY, evidence=evidence, action="look at the output of the ranks")]
+    if not view.trial.missing:
+        entries += [entry for entry in stuck if _alone(view, entry)]
+    return _named(
+        view,
+        entries,
+        lambda entry: (
+            f"never entered the collective: it was still{_in(entry)}{waited(entry, 'after')}, while the others waited"
+            if entry.how == "absent"
+            else _late_words(view, entry)
+        ),
+        "look at its stack, and at what else runs on that node",
+    )
+
+
+def _fabric(view: StepView) -> list[Finding]:
+    """Return a finding where all or most ranks hung together, or had communication errors and none is gone."""
+    stuck, late = _standing(view, "stuck"), _late_together(view)
+    errors = [error for error in view.raised.values() if error.cause == "fabric"]
+    troubled = bool(view.troubles) or view.trial.interrupted is None
+    if not (stuck or late or errors) or not troubled:
+        return []
+    if stuck:
+        what = f"all {len(stuck)} ranks hung{_in(stuck[0])}{waited(stuck[0])}"
+    elif late:
+        what = f"{len(late)} of {_num_asked(view, late[0])} ranks hung{_in(late[0])} until the deadline"
+    else:
+        phase = errors[0].phase
+        what = f"{len(errors)} of {len(view.ranks)} ranks had a communication error" + (f" in {phase}" if phase else "")
+    nodes = sorted({view.trial.ranks[rank].node for rank in view.ranks if rank in view.trial.ranks})
+    # One stack shows where all of them wait.
+    shown = next((view.evidence(entry.rank) for entry in stuck or late if entry.rank is not None), ())
+    evidence = (*view.waiting(()), *shown)
+    action = "look at cables, switches and the network settings between these nodes"
+    unreached = connect_errors(view)
+    evidence = (*lines_of(view, unreached), *evidence)
+    if (worst := clearest(unreached.values())) is not None:
+        rank = next(rank for rank, error in unreached.items() if error == worst)
+        what += f": {view.trial.label(rank)} could not connect to {worst.words()}"
+        action = worst.action()
+    elif only_large_messages(view, stuck):
+        action = MTU_ACTION
+    if view.trial.missing:
+        # The event that names a culprit may be among those lost.
+        what += "; events were lost, so the cause is not known"
+        return [_finding("error", view.check, what, NOBODY, evidence=evidence)]
+    name = f"the fabric between {', '.join(nodes[:8])}" if len(nodes) > 1 else "communication inside " + "".join(nodes)
+    culprit = Culprit(kind="fabric", name=name, nodes=tuple(nodes))
+    return [_finding("fail", view.check, what, culprit, evidence=evidence, action=action)]
+
+
+def _deadline(view: StepView) -> list[Finding]:
+    """Return a finding for a step that passed its deadline where no culprit is known."""
+    step = view.last_step()
+    if step is None or step.outcome != "deadline":
+        return []
+    name, seconds = f"{step.check}/{step.stage}", f"{step.timeout_s:.3g} s"
+    working, cut_short = view.of("working"), _cut_short(view)
+    action = f"give it more time ({step.check}.timeout_s), or see what slows all of them down"
+    if working:
+        ranks = f"all {len(working)} ranks were" if len(working) > 1 else f"rank {working[0].rank} was"
+        what = f"{name} was too slow: {how_far(view, working)} in {seconds}, and {ranks} still at work"
+    elif cut_short:
+        what = f"{name} was not finished within {seconds}"
+    else:
+        what, action = f"{name} was not finished within {seconds}, and nobody could be named", ""
+    if cut_short:
+        what += ": the deadline of the whole trial cut it short"
+        action = "give the trial more time (deadline_s)"
+    return [_finding("error", step.check, what, NOBODY, evidence=view.waiting(()), action=action)]
+
+
+_IN_ORDER: tuple[Callable[[StepView], list[Finding]], ...] = (
+    _dead_or_broken,
+    _raised,
+    _start_cut,
+    _frozen,
+    _did_not_come,
+    blame_lost_nodes,
+    _fabric,
+    _deadline,
+)
+
+
+def _after_the_end(view: StepView) -> list[Finding]:
+    """Return a warning for each rank that failed after it had finished its work."""
+    return [
+        _finding(
+            "warn",
+            "trial",
+            f"{view.trial.label(ending.rank)} {describe_exit(ending.code).words} after its work was done",
+            rank_culprit(view.trial, ending.rank),
+            evidence=view.evidence(ending.rank),
+        )
+        for ending in view.trial.exits
+        if ending.generation == view.generation
+        and ending.code != 0
+        and not ending.ours
+        and f"rank{ending.rank}.{ending.generation}" in view.trial.ended
+    ]
+
+
+def _named(
+    view: StepView, entries: Iterable[TroubleRecord], describe: Callable[[TroubleRecord], str], action: str
+) -> list[Finding]:
+    """Return a finding for each rank; ``describe`` returns what it did, as a verb and the rest of the clause."""
+    ranked = [(entry.rank, entry) for entry in entries if entry.rank is not None]
+    waiting = view.waiting(rank for rank, _ in ranked)
+    return [
+        _finding(
+            "fail",
+            view.check,
+            f"{view.trial.label(rank)} {describe(entry)}" + (f" ({entry.detail})" if entry.detail else ""),
+            rank_culprit(view.trial, rank),
+            evidence=(*view.evidence(rank), *waiting),
+            action=action,
+        )
+        for rank, entry in ranked
+    ]
+
+
+def _late_words(view: StepView, entry: TroubleRecord) -> str:
+    step = view.step(entry.step)
+    if step is not None and (entry.waited_s or 0.0) < patience_s(step.timeout_s):
+        return f"was too slow: {how_far(view, [entry])} in {step.timeout_s:.3g} s"
+    return f"did not finish in time: it was still{_in(entry)}{waited(entry, 'after')}"
+
+
+def _alone(view: StepView, entry: TroubleRecord) -> bool:
+    """Return whether the rank waited for no other: while it started, in a repeat, or in a check that it runs alone."""
+    step = view.step(entry.step)
+    return step is None or step.stage == "repeat" or len(step.ranks) == 1 or works_alone(step.check)
+
+
+def _num_asked(view: StepView, entry: TroubleRecord) -> int:
+    step = view.step(entry.step)
+    return len(view.ranks if step is None else step.ranks)
+
+
+def _late_together(view: StepView) -> list[TroubleRecord]:
+    """Return the late ranks of one phase if they are more than half of the step: then no single rank holds them up."""
+    late = [entry for entry in _standing(view, "late") if not _alone(view, entry)]
+    phase, count = next(iter(Counter(entry.phase for entry in late).most_common(1)), ("", 0))
+    together = [entry for entry in late if entry.phase == phase]
+    return together if together and 2 * count > _num_asked(view, together[0]) else []
+
+
+def _standing(view: StepView, *hows: str) -> list[TroubleRecord]:
+    """Return the conductor's observations of these kinds, but not those of too short a time.
+
+    What stood still at the end of a step that the trial's deadline cut short did so for a time that says something.
+    """
+    step = view.last_step()
+    entries = view.of(*hows)
+    if step is None or not _cut_short(view):
+        return entries
+    return [entry for entry in entries if min(entry.waited_s or 0.0, step.timeout_s) >= patience_s(step.timeout_s)]
+
+
+def _cut_short(view: StepView) -> bool:
+    """Return whether the deadline of the whole trial left the step less time than the plan gives it."""
+    step = view.last_step()
+    if step is None or step.outcome != "deadline":
+        return False
+    planned = view.trial.setting(step.check, "timeout_s")
+    return planned is not None and step.timeout_s < planned - 0.01
+
+
+def _with_generation(view: StepView, finding: Finding) -> Finding:
+    """Return the finding with its generation, and the ranks that were left out of that, in front."""
+    if view.generation == 0:
+        return finding
+    without = sorted(set(view.trial.ranks) - set(view.ranks))
+    names = f", without rank{'s' if len(without) > 1 else ''} {', '.join(map(str, without[:8]))}" if without else ""
+    return replace(finding, what=f"in generation {view.generation}{names}: {finding.what}")
+
+
+def _in(entry: TroubleRecord) -> str:
+    return f" in {entry.phase}" if entry.phase else ""
+
+
+def _message(error: ErrorRecord) -> str:
+    return next((line.strip() for line in error.message.splitlines() if line.strip()), error.type or "no message")
+
+
+def _stack(error: ErrorRecord) -> tuple[str, ...]:
+    return ("its stack:\n" + error.stack.rstrip(),) if error.stack.strip() else ()
+
+
+def _finding(
+    severity: Severity, check: str, what: str, culprit: Culprit, *, evidence: tuple[str, ...] = (), action: str = ""
+) -> Finding:
+    return Finding(severity=severity, check=check, what=what, culprit=culprit, evidence=evidence, action=action)

@@ -1,0 +1,220 @@
+"""From the events of a trial to the input of every report: fold, judge each check, blame, decide."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from seatrial.checks import registry
+from seatrial.checks.check import Check
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import NOBODY, Finding, Ruling
+from seatrial.judge.blame import observe
+from seatrial.judge.decide import Verdict, decide
+from seatrial.judge.device_activity import with_device_activity
+from seatrial.judge.fold import evidence_so_far, fold
+from seatrial.judge.root_causes import Observed, order_by_cause
+from seatrial.judge.trial import Trial
+from seatrial.plan.model import Plan
+
+Load = Callable[[str], Check]
+Answer = TypeVar("Answer")
+
+_CONNECTING = ("network", "links", "bootstrap")
+"""The checks in which ranks or nodes connect to one another for the first time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """A trial, the ruling of each check, all findings, and the verdict."""
+
+    trial: Trial
+    rulings: Mapping[str, Ruling]
+    """By check; without the checks whose judge failed."""
+    findings: tuple[Finding, ...]
+    """All findings, the gravest first; of equal ones causes before consequences."""
+    verdict: Verdict
+    is_disconnected: bool = False
+    """Communication failed before the check of communication: while ranks met, or between nodes before that."""
+
+
+def conclude(messages: Iterable[Mapping[str, Any]], *, damaged: int = 0, load: Load | None = None) -> Conclusion:
+    """Judge a trial by its events, complete or not. Never raises for their content.
+
+    Args:
+        messages: the events, in any order.
+        damaged: the number of lines that were cut or changed in transit.
+        load: returns a check by its name, or raises KeyError. Default: that of ``checks/registry.py``.
+    """
+    trial = fold(messages, damaged_lines=damaged)
+    rulings, failures = _rulings(trial, load or registry.load)
+    if trial.missing:
+        rulings = {name: _without_comparisons(ruling) for name, ruling in rulings.items()}
+    rulings = with_device_activity(trial, rulings)
+    observed = observe(trial)
+    judged = [*failures, *(finding for ruling in rulings.values() for finding in ruling.findings)]
+    verdict = decide(trial, rulings, [*(entry.finding for entry in observed), *judged])
+    return Conclusion(
+        trial=trial,
+        rulings=rulings,
+        findings=order_by_cause(trial, observed, judged),
+        verdict=verdict,
+        is_disconnected=_is_disconnected(observed, judged),
+    )
+
+
+def suspects(plan: Plan, check: str, events: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
+    """Return the ranks that a check asks to measure again alone, by the events so far; none if it cannot say."""
+    return _ask(plan, check, events, registry.load(check).suspects) or ()
+
+
+def next_round(
+    plan: Plan, check: str, events: Iterable[Mapping[str, Any]]
+) -> tuple[tuple[int, ...], dict[str, Any]] | None:
+    """Return the ranks and the input of the next round of a check, by the events so far; None for no more rounds."""
+    return _ask(plan, check, events, registry.load(check).next_round)
+
+
+def fails(plan: Plan, check: str, events: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether a check fails by the events so far; no if it cannot say."""
+    ruling = _ask(plan, check, events, registry.load(check).judge)
+    return ruling is not None and any(finding.severity == "fail" for finding in ruling.findings)
+
+
+def interface(plan: Plan, check: str, events: Iterable[Mapping[str, Any]]) -> str:
+    """Return the network interface that a check of agents chooses for the ranks, by its events; empty: none."""
+    return _ask(plan, check, events, registry.load(check).interface) or ""
+
+
+def _ask(
+    plan: Plan,
+    check: str,
+    events: Iterable[Mapping[str, Any]],
+    function: Callable[[Evidence, Any], Answer] | None,
+) -> Answer | None:
+    if function is None:
+        return None
+    try:
+        return function(evidence_so_far(check, events), plan.params(check, registry.load(check).params))
+    except Exception:  # at the end the same measurements are judged, and the error becomes a finding there
+        return None
+
+
+def _is_disconnected(observed: Iterable[Observed], judged: Iterable[Finding]) -> bool:
+    """Return whether a failure shows that ranks or nodes cannot communicate, by the checks in which they connect."""
+    findings = [*(entry.finding for entry in observed if entry.is_hang), *judged]
+    return any(
+        finding.severity == "fail"
+        and finding.check in _CONNECTING
+        and finding.culprit.kind in ("link", "fabric", "node")
+        for finding in findings
+    )
+
+
+def _rulings(trial: Trial, load: Load) -> tuple[dict[str, Ruling], list[Finding]]:
+    """Judge each check of the plan; a judge that fails becomes a finding."""
+    rulings: dict[str, Ruling] = {}
+    failures: list[Finding] = []
+    if not trial.plan:
+        return rulings, failures
+    try:
+        plan = Plan.from_json(trial.plan)
+    except Exception as error:  # events may contain anything
+        return rulings, [_failure("trial", f"the plan in the events cannot be read ({type(error).__name__}: {error})")]
+    for name in dict.fromkeys(plan.checks):
+        try:
+            check = load(name)
+            rulings[name] = _ruling(trial, check, plan.params(name, check.params))
+        except KeyError as error:
+            failures.append(_failure(name, f"this seatrial cannot judge {name}: it does not know {error}"))
+        except Exception as error:  # a bug in one judge must not prevent the report
+            what = f"the judge of {name} failed: {type(error).__name__}: {error}"
+            failures.append(_failure(name, what, traceback.format_exc()))
+    return rulings, failures
+
+
+def _ruling(trial: Trial, check: Check, params: Any) -> Ruling:
+    steps = [step for step in trial.steps if step.generation == 0 and step.check == check.name]
+    asked = {rank for step in steps for rank in step.ranks}
+    unfinished = {rank for step in steps for rank in step.ranks if rank not in step.done}
+    nodes_late = {node for step in steps for node in step.nodes if node not in step.nodes_done}
+    evidence = Evidence(
+        ranks=trial.ranks,
+        asked=tuple(sorted(asked - unfinished)),
+        measurements=tuple(
+            measurement
+            for measurement in trial.measurements
+            if (measurement.check, measurement.generation) == (check.name, 0)
+        ),
+        facts=tuple(fact for fact in trial.facts if (fact.check, fact.generation) == (check.name, 0)),
+        backend=trial.backend,
+        device_type=trial.device_type,
+        nodes={
+            node: trial.host_name(node) for node in sorted({node for step in steps for node in step.nodes} - nodes_late)
+        },
+    )
+    never_asked = _never_asked(trial, check)
+    if not (evidence.asked or evidence.nodes or evidence.measurements or evidence.facts):
+        return Ruling(absent=never_asked or ("any measurement",))
+    ruling: Ruling = check.judge(evidence, params)
+    findings = ruling.findings
+    if unfinished or nodes_late or never_asked:
+        # A remark ("was not checked, as the backend lacks it") may only mean that the check did not get so far.
+        findings = tuple(finding for finding in findings if finding.severity != "info")
+    # A node that did not report may be the one that the check is about.
+    is_moot = ruling.is_moot and not (never_asked or unfinished or nodes_late or ruling.absent)
+    return replace(ruling, findings=findings, absent=(*ruling.absent, *never_asked), is_moot=is_moot)
+
+
+def _never_asked(trial: Trial, check: Check) -> tuple[str, ...]:
+    """Return the stages that were not started, or not on all ranks."""
+    absent = []
+    for stage in check.stages:
+        if check.scope == "agents":
+            steps = [step for step in trial.steps if (step.check, step.stage) == (check.name, stage.name)]
+            left_out = {entry.node for entry in trial.nodes} - {node for step in steps for node in step.nodes}
+            if not steps:
+                absent.append(f"stage {stage.name}")
+            elif left_out:
+                absent.append(f"stage {stage.name} of {len(left_out)} nodes")
+            continue
+        asked = {
+            rank
+            for step in trial.steps
+            if (step.generation, step.check, step.stage) == (0, check.name, stage.name)
+            for rank in step.ranks
+        }
+        if not asked:
+            absent.append(f"stage {stage.name}")
+        elif not stage.first_only and asked < set(trial.ranks):
+            absent.append(f"stage {stage.name} of {len(set(trial.ranks) - asked)} ranks")
+    return tuple(absent)
+
+
+def _without_comparisons(ruling: Ruling) -> Ruling:
+    """Return the ruling for an incomplete record, where an outlier may be the only rank that is not missing.
+
+    A finding by comparison becomes an error without a culprit; one by a limit from outside of the fleet remains.
+    """
+    return replace(
+        ruling,
+        findings=tuple(
+            replace(finding, severity="error", culprit=NOBODY, what=f"{finding.what}, judged by an incomplete record")
+            if finding.severity == "fail" and (finding.limit is None or finding.limit.origin.startswith("fleet"))
+            else finding
+            for finding in ruling.findings
+        ),
+    )
+
+
+def _failure(check: str, what: str, stack: str = "") -> Finding:
+    return Finding(
+        severity="error",
+        check=check,
+        what=what,
+        culprit=NOBODY,
+        evidence=("its stack:\n" + stack.rstrip(),) if stack else (),
+        action="this is not a fault of the cluster; judge the events with the seatrial that wrote them, or report it",
+    )

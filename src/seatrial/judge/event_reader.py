@@ -1,0 +1,346 @@
+"""Events sorted into tables. Every field is checked, and whether the source may send such an event."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_args
+
+from seatrial.evidence.findings import Severity
+from seatrial.evidence.measurement import Better, Fact, Measurement
+from seatrial.judge.trial import (
+    Cause,
+    ErrorRecord,
+    ExitRecord,
+    How,
+    LeftProcess,
+    NodeFailure,
+    NodeRecord,
+    Note,
+    Outcome,
+    StackRecord,
+    TroubleRecord,
+)
+from seatrial.protocol import fields
+from seatrial.protocol.events import SCHEMA
+from seatrial.protocol.fields import DamageError
+
+_RANK = re.compile(r"rank(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})")
+_NODE = re.compile(r"node(0|[1-9]\d{0,8})")
+_OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+_CAUSES: tuple[Cause, ...] = get_args(Cause)
+_HOWS: tuple[How, ...] = get_args(How)
+_NOTE_SEVERITIES: tuple[Severity, ...] = ("error", "warn", "info")
+_BETTER: tuple[Better, ...] = get_args(Better)
+
+Event = Mapping[str, Any]
+Word = TypeVar("Word", bound=str)
+
+
+class Reader:
+    """The tables of one run. Its events are added in the order of (source, number)."""
+
+    def __init__(self, damage: Counter[str]) -> None:
+        self.damage = damage
+        """Reason why an event was refused -> number of such events."""
+        self.seqs: defaultdict[str, list[int]] = defaultdict(list)
+        self.ends: dict[str, int] = {}
+        self.earliest = float("inf")
+        self.conductor_latest = float("-inf")
+        """Time of the conductor's last event, by its clock."""
+        self.run: Event = {}
+        self.interrupted: tuple[str, int] | None = None
+        self.nodes: dict[int, NodeRecord] = {}
+        self.generations_of_ranks: set[int] = set()
+        """Generations that ranks sent events from."""
+        self.generations: dict[int, dict[int, tuple[int, int]]] = {}
+        """Generation -> rank -> (node rank, local rank)."""
+        self.started: dict[tuple[int, int], Event] = {}
+        """(generation, rank) -> its ``rank`` event."""
+        self.steps: dict[tuple[int, int], Event] = {}
+        """(generation, step) -> its ``step`` event."""
+        self.step_ends: dict[tuple[int, int], tuple[Outcome, float]] = {}
+        self.done: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        self.nodes_done: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        """(generation, step) -> nodes that carried it out."""
+        self.node_failures: list[NodeFailure] = []
+        self.measurements: list[Measurement] = []
+        self.facts: list[Fact] = []
+        self.errors: list[ErrorRecord] = []
+        self.troubles: list[TroubleRecord] = []
+        self.exits: dict[tuple[int, int], ExitRecord] = {}
+        self.stacks: list[StackRecord] = []
+        self.left: list[LeftProcess] = []
+        self.notes: list[Note] = []
+
+    def add(self, src: str, seq: int, event: Event) -> None:
+        """Add one event, or count it as damaged."""
+        self.seqs[src].append(seq)
+        self.earliest = min(self.earliest, event["t"])
+        if src == "conductor":
+            self.conductor_latest = max(self.conductor_latest, event["t"])
+        kind = event["kind"]
+        rank, node = _RANK.fullmatch(src), _NODE.fullmatch(src)
+        if rank:
+            self.generations_of_ranks.add(int(rank[2]))
+        try:
+            if kind == "end":
+                self.ends.setdefault(src, seq)  # the first one; events after it are an error
+            elif kind == "note":
+                severity = _one_of(event, "severity", _NOTE_SEVERITIES)
+                text = fields.text(event, "text")
+                if not text.strip():
+                    raise DamageError("text")
+                self.notes.append(Note(src=src, severity=severity, text=text))
+            elif kind in ("rank", "measurements", "facts", "done", "error") and rank:
+                self._from_rank(kind, int(rank[1]), int(rank[2]), event)
+            elif kind in ("exit", "stack", "left", "node") and node:
+                self._from_node(kind, int(node[1]), event)
+            elif kind in ("facts", "node_done") and node:
+                self._from_step_of_agents(kind, int(node[1]), event)
+            elif kind == "interrupted" and src == "controller":
+                # Not only the conductor can be interrupted. ``order``: the next sequence number of the conductor.
+                by = fields.text(event, "by") or "unknown"
+                self.interrupted = self.interrupted or (by, fields.whole(event, "order"))
+            elif kind == "trouble" and src == "controller":
+                # The cluster knows how a pod ended, and has stopped the conductor before that missed it.
+                self._trouble(fields.whole(event, "order"), event)
+            elif kind in ("step", "step_end") and src == "conductor":
+                self._step(kind, event)
+            elif kind in ("run", "generation", "trouble", "interrupted") and src == "conductor":
+                self._from_conductor(kind, seq, event)
+            else:
+                raise DamageError("unknown kind, or not allowed from this source")
+        except DamageError as error:
+            self.damage[f"{kind[:40]}: {error}"] += 1
+
+    def _from_rank(self, kind: str, rank: int, generation: int, event: Event) -> None:
+        if fields.generation(event) != generation or fields.integer(event, "rank") not in (rank, None):
+            raise DamageError("rank or gen of another source")
+        # In the order of sources the conductor's events come first.
+        if rank not in self.generations.get(generation, {rank: None}):
+            raise DamageError("from a rank that is not in its generation")
+        if kind == "rank":
+            if (generation, rank) in self.started:
+                raise DamageError("sent twice")
+            for key in ("hostname", "device", "device_id", "device_type", "libraries", "torch", "python", "backend"):
+                fields.text(event, key)
+            for key in ("pid", "threads"):
+                fields.integer(event, key)
+            fields.whole(event, "node_rank"), fields.whole(event, "local_rank")
+            self.started[generation, rank] = event
+        elif kind == "done":
+            fields.number(event, "seconds")
+            self.done[generation, fields.whole(event, "step")].add(rank)
+        elif kind == "error":
+            self.errors.append(
+                ErrorRecord(
+                    generation=generation,
+                    step=fields.integer(event, "step"),
+                    rank=rank,
+                    cause=_one_of(event, "cause", _CAUSES),
+                    type=fields.text(event, "type"),
+                    message=fields.text(event, "message"),
+                    stack=fields.text(event, "stack"),
+                    phase=fields.text(event, "phase"),
+                )
+            )
+        else:
+            entries = event.get(kind)
+            if not isinstance(entries, list):
+                raise DamageError(kind)
+            # The whole event or nothing: half of a list would look like a whole one.
+            if kind == "measurements":
+                self.measurements += [_measurement(entry, rank, generation) for entry in entries]
+            else:
+                self.facts += [_fact(entry, rank, generation) for entry in entries]
+
+    def _from_node(self, kind: str, node: int, event: Event) -> None:
+        if kind == "node":
+            if fields.whole(event, "node") != node or node in self.nodes:
+                raise DamageError("sent twice" if node in self.nodes else "node of another source")
+            self.nodes[node] = NodeRecord(
+                node=node,
+                hostname=fields.text(event, "hostname"),
+                address=fields.text(event, "address"),
+                pid=fields.integer(event, "pid"),
+                cores=fields.integer(event, "cores"),
+            )
+            return
+        generation, rank = fields.generation(event), fields.whole(event, "rank")
+        if self.generations.get(generation, {}).get(rank, (node, 0))[0] != node:
+            raise DamageError("of a rank of another node")
+        if kind == "exit":
+            code = fields.integer(event, "code")
+            if code is None or (generation, rank) in self.exits:
+                raise DamageError("code" if code is None else "sent twice")
+            self.exits[generation, rank] = ExitRecord(
+                generation=generation,
+                rank=rank,
+                code=code,
+                ours=fields.flag(event, "ours"),
+                oom="oom_limit_bytes" in event,
+                oom_limit_bytes=fields.integer(event, "oom_limit_bytes"),
+                phase=fields.text(event, "phase"),
+                last_lines=fields.texts(event, "last_lines"),
+            )
+        elif kind == "stack":
+            self.stacks.append(
+                StackRecord(
+                    generation=generation,
+                    rank=rank,
+                    state=fields.text(event, "state"),
+                    wchan=fields.text(event, "wchan"),
+                    text=fields.text(event, "text"),
+                )
+            )
+        else:
+            state, pid = fields.text(event, "state"), fields.integer(event, "pid")
+            self.left.append(LeftProcess(generation=generation, rank=rank, node=node, pid=pid, state=state))
+
+    def _from_step_of_agents(self, kind: str, node: int, event: Event) -> None:
+        key = (fields.whole(event, "gen"), fields.whole(event, "step"))
+        if kind == "facts":
+            entries = event.get("facts")
+            if not isinstance(entries, list):
+                raise DamageError("facts")
+            self.facts += [_fact_of_node(entry, node, key[0]) for entry in entries]
+            return
+        fields.number(event, "seconds")
+        if error := fields.text(event, "error"):
+            self.node_failures.append(NodeFailure(generation=key[0], step=key[1], node=node, error=error[:300]))
+        else:
+            self.nodes_done[key].add(node)
+
+    def _step(self, kind: str, event: Event) -> None:
+        key = (fields.generation(event), fields.whole(event, "step"))
+        if key in (self.steps if kind == "step" else self.step_ends):
+            raise DamageError("sent twice")
+        if kind == "step_end":
+            self.step_ends[key] = (_one_of(event, "outcome", _OUTCOMES), fields.number(event, "seconds"))
+            return
+        fields.integers(event, "ranks"), fields.number(event, "timeout_s"), fields.text(event, "stage")
+        fields.integers({"nodes": event.get("nodes", [])}, "nodes")
+        if not fields.text(event, "check"):
+            raise DamageError("check")
+        self.steps[key] = event
+
+    def _from_conductor(self, kind: str, seq: int, event: Event) -> None:
+        if kind == "run":
+            self._run(event)
+        elif kind == "interrupted":
+            self.interrupted = self.interrupted or (fields.text(event, "by") or "unknown", seq)
+        elif kind == "generation":
+            rows = event.get("ranks")
+            if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == 3 for row in rows):
+                raise DamageError("ranks")
+            placed = [tuple(fields.whole({"ranks": entry}, "ranks") for entry in row) for row in rows]
+            generation = fields.generation(event)
+            if len({row[0] for row in placed}) < len(placed) or generation in self.generations:
+                raise DamageError("sent twice")
+            self.generations[generation] = {row[0]: (row[1], row[2]) for row in placed}
+        else:
+            self._trouble(seq, event)
+
+    def _trouble(self, order: int, event: Event) -> None:
+        entries = event.get("seen")
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise DamageError("seen")
+        generation, step = fields.generation(event), fields.integer(event, "step")
+        waiting = event.get("waiting") or []
+        if not isinstance(waiting, list):
+            raise DamageError("waiting")
+        waiting_ranks = tuple(_waiting(row) for row in waiting)
+        self.troubles += [
+            TroubleRecord(
+                generation=generation,
+                step=step,
+                rank=fields.integer(entry, "rank"),
+                node=fields.integer(entry, "node"),
+                how=_one_of(entry, "how", _HOWS),
+                phase=fields.text(entry, "phase"),
+                waited_s=None if entry.get("waited_s") is None else fields.number(entry, "waited_s"),
+                detail=fields.text(entry, "detail"),
+                waiting=waiting_ranks,
+                order=order,
+            )
+            for entry in entries
+        ]
+
+    def _run(self, event: Event) -> None:
+        plan = fields.mapping(event, "plan")
+        fields.integer(fields.mapping(event, "job"), "world_size")
+        fields.text(event, "version"), fields.text(event, "hostname")
+        if fields.integer(event, "schema") != SCHEMA:
+            raise DamageError(f"schema {str(event.get('schema'))[:20]}, but this seatrial reads schema {SCHEMA}")
+        fields.texts({"checks": plan.get("checks", [])}, "checks")
+        taken_out = fields.mapping(plan, "not_asked")
+        if not plan.get("checks") or isinstance(plan["checks"], str):
+            raise DamageError("plan.checks")
+        if not all(isinstance(why, str) for why in taken_out.values()):
+            raise DamageError("plan.not_asked")
+        if self.run:
+            raise DamageError("sent twice")
+        self.run = event
+
+
+def _one_of(event: Event, key: str, words: tuple[Word, ...]) -> Word:
+    text = fields.text(event, key)
+    for word in words:
+        if word == text:
+            return word
+    raise DamageError(key)
+
+
+def _waiting(row: Any) -> tuple[int, str]:
+    if not isinstance(row, list) or len(row) != 2:
+        raise DamageError("waiting")
+    return fields.whole({"waiting": row[0]}, "waiting"), fields.text({"waiting": row[1]}, "waiting")
+
+
+def _measurement(entry: Any, rank: int, generation: int) -> Measurement:
+    check, name, stage = _check_name_stage(entry, rank, generation)
+    return Measurement(
+        check=check,
+        name=name,
+        value=fields.number(entry, "value"),
+        unit=fields.text(entry, "unit"),
+        better=_one_of(entry, "better", _BETTER) if fields.text(entry, "better") else None,
+        rank=fields.integer(entry, "rank"),
+        peer=fields.integer(entry, "peer"),
+        variant=fields.text(entry, "variant"),
+        size_bytes=fields.integer(entry, "size_bytes"),
+        step=fields.integer(entry, "step"),
+        device=fields.text(entry, "device") or None,
+        node=fields.text(entry, "node") or None,
+        generation=generation,
+        stage=stage,
+    )
+
+
+def _fact(entry: Any, rank: int, generation: int) -> Fact:
+    check, name, stage = _check_name_stage(entry, rank, generation)
+    if not fields.plain(entry.get("value")):
+        raise DamageError("value")
+    of_rank = fields.integer(entry, "rank")
+    return Fact(check=check, name=name, value=entry.get("value"), rank=of_rank, generation=generation, stage=stage)
+
+
+def _fact_of_node(entry: Any, node: int, generation: int) -> Fact:
+    check, name, stage = _check_name_stage(entry, None, generation)
+    if fields.integer(entry, "node_rank") != node or not fields.plain(entry.get("value")):
+        raise DamageError("node or value")
+    return Fact(check=check, name=name, value=entry.get("value"), node_rank=node, generation=generation, stage=stage)
+
+
+def _check_name_stage(entry: Any, rank: int | None, generation: int) -> tuple[str, str, str]:
+    """Return check, name and stage of an entry. Raises DamageError where it is not about the rank that sent it."""
+    if not isinstance(entry, dict):
+        raise DamageError("not a record")
+    if fields.integer(entry, "rank") not in (rank, None) or entry.get("generation", 0) != generation:
+        raise DamageError("rank or generation of another source")
+    check, name = fields.text(entry, "check"), fields.text(entry, "name")
+    if not check or not name:
+        raise DamageError("check or name")
+    return check, name, fields.text(entry, "stage") or "measure"

@@ -1,0 +1,70 @@
+"""Names of nodes as findings use them: the names that the controller knows, and what a host calls itself beside. Pure.
+
+A host that lies about its name must not have another one blamed, so its own word counts only where the controller knows
+no name, and there equal words get a number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from seatrial.judge.trial import NodeRecord
+
+_FOREIGN = re.compile(r"[^A-Za-z0-9._:-]")
+_MOST_CHARS = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostName:
+    """The name of one node."""
+
+    name: str
+    calls_itself: str = ""
+    """The name that the host gives itself; empty where that is the same."""
+
+
+def host_names(job: Mapping[str, Any], nodes: Mapping[int, NodeRecord]) -> dict[int, HostName]:
+    """Return the name of each node: of the request where that names nodes, else of the host, unique by its number.
+
+    Args:
+        job: The job of the ``run`` event; ``hosts`` are the names by node rank that the controller knows.
+        nodes: What each agent says about its node, by node rank.
+    """
+    known = job.get("hosts")
+    own = {node: _cleaned(entry.hostname) for node, entry in nodes.items()}
+    if isinstance(known, list) and known and all(isinstance(name, str) and name for name in known):
+        return {
+            node: HostName(name=name, calls_itself="" if _same(name, own.get(node, "")) else own[node])
+            for node, name in enumerate(map(str, known))
+        }
+    # Agents of one name and one address share a machine: a launcher may start one agent for each rank.
+    machines: dict[tuple[str, str], int] = {}
+    for node, entry in sorted(nodes.items()):
+        machines.setdefault((own[node], entry.address), node)
+    shared = len(machines) < len(nodes)
+    number = {key: index if shared else node for index, (key, node) in enumerate(machines.items())}
+    names = Counter(name for name, _ in machines)
+    return {
+        node: HostName(
+            name=f"{own[node]} (node {number[own[node], entry.address]})" if names[own[node]] > 1 else own[node]
+        )
+        for node, entry in nodes.items()
+        if own[node]
+    }
+
+
+def _cleaned(name: str) -> str:
+    return _FOREIGN.sub("?", name)[:_MOST_CHARS]
+
+
+def _same(name: str, own: str) -> bool:
+    """Return whether two names mean one host, as far as a person would say: a domain and capitals do not matter."""
+    if not own or name == own:
+        return True
+    if re.fullmatch(r"[0-9.]+", name) or ":" in name:
+        return False
+    return name.partition(".")[0].lower() == own.partition(".")[0].lower()

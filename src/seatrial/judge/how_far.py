@@ -1,0 +1,34 @@
+"""How far ranks came in a step, by the phases that they were in at its end. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from seatrial.judge.step_view import StepView
+from seatrial.judge.trial import TroubleRecord
+
+_COUNTED = re.compile(r" \((\d{1,9}) of (\d{1,9})\)$")
+"""The end of a phase that ``Context.phase`` has counted."""
+_STEP = re.compile(r"\bstep (\d{1,9})\b")
+"""A step of the training."""
+
+
+def how_far(view: StepView, entries: Sequence[TroubleRecord]) -> str:
+    """Return how far the slowest of these ranks came: ``3 of 9 operations``; without numbers, its phase."""
+    return min(((_number(entry.phase), _words(view, entry)) for entry in entries), default=(0, "nothing was done"))[1]
+
+
+def _number(phase: str) -> int:
+    counted = _COUNTED.search(phase) or _STEP.search(phase)
+    return int(counted[1]) if counted else 0
+
+
+def _words(view: StepView, entry: TroubleRecord) -> str:
+    if counted := _COUNTED.search(entry.phase):
+        return f"{int(counted[1]) - 1} of {counted[2]} operations"
+    step = view.step(entry.step)
+    if step is not None and (trained := _STEP.search(entry.phase)):
+        total = view.trial.setting(step.check, "max_steps")
+        return f"{trained[1]} of {total:.0f} steps" if total is not None else f"{trained[1]} steps"
+    return f"it came to {entry.phase or 'an unknown phase'}"

@@ -1,0 +1,121 @@
+"""Nodes that fell silent or were cut off: a node, the network between nodes, or that of the conductor. Pure.
+
+The conductor reaches the nodes over a network too. A node that it no longer hears may be down or cut off; only where
+the conductor still hears another node over that network does its own connection work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from seatrial.evidence.findings import NOBODY, Culprit, Finding
+from seatrial.judge.step_view import StepView, waited
+from seatrial.judge.trial import TroubleRecord
+
+
+def blame_lost_nodes(view: StepView) -> list[Finding]:
+    """Return the findings about nodes that the conductor lost; none if it lost no node."""
+    entries = {entry.node: entry for entry in view.troubles if entry.node is not None}
+    if not entries:
+        return []
+    reachable = {node for rank in view.ranks if (node := view.node_of(rank)) is not None} - entries.keys()
+    here = _conducting(view)
+    if any(entry.how != "silent" for entry in entries.values()) or (here and entries.keys() <= here):
+        return _each(view, entries)
+    if not reachable:
+        return [_all(view, entries)]
+    # Of several reachable nodes at least one is not the conductor's own machine.
+    network_works = len(reachable) > 1 or (here is not None and not reachable & here)
+    if len(entries) > 1 and len(reachable) == 1:
+        return [_all_but_one(view, entries, min(reachable), network_works=network_works)]
+    return _each(view, entries) if network_works else [_one_of_two(view, *entries.items(), other=min(reachable))]
+
+
+def _conducting(view: StepView) -> frozenset[int] | None:
+    """Return the nodes that are the conductor's own machine; None where that is not known."""
+    name = view.trial.conductor_hostname
+    nodes = [entry for entry in view.trial.nodes if entry.hostname == name]
+    # It may be any of several machines of one name, and its event may be among those lost.
+    known = bool(name) and len({entry.address for entry in nodes}) < 2 and not view.trial.missing
+    return frozenset(entry.node for entry in nodes) if known else None
+
+
+def _each(view: StepView, entries: Mapping[int, TroubleRecord]) -> list[Finding]:
+    findings = []
+    for node, entry in sorted(entries.items()):
+        name = view.trial.place(node)
+        ranks = tuple(rank for rank in view.ranks if view.node_of(rank) == node)
+        came = any(record.node == node for record in view.trial.nodes)
+        words = "fell silent" if entry.how == "silent" else "was lost"
+        # Not the phase of one of its ranks, which would be as old as the last message from there.
+        what = f"node {name} {words}{_when(view, entry)}" if came else f"node {name} was never reached"
+        finding = Finding(
+            severity="fail" if came else "error",
+            check=view.check,
+            what=what + (f": {entry.detail}" if entry.detail else ""),
+            culprit=Culprit(kind="node", name=f"node {name}", ranks=ranks, nodes=(view.trial.host_name(node),))
+            if came
+            else NOBODY,
+            evidence=view.waiting(ranks),
+            action=f"check that {name} is up and reachable, and whether something ended its agent",
+        )
+        findings.append(finding)
+    return findings
+
+
+def _all(view: StepView, entries: Mapping[int, TroubleRecord]) -> Finding:
+    names = [view.trial.place(node) for node in sorted(entries)]
+    nodes = (
+        f"all {len(names)} nodes fell silent at once" if len(names) > 1 else f"the only node, {names[0]}, fell silent"
+    )
+    return Finding(
+        severity="error",
+        check=view.check,
+        what=f"{nodes}{_when(view, next(iter(entries.values())))}",
+        culprit=NOBODY,
+        action=f"look at the network of the conductor's machine, then at {_shared(names)}",
+    )
+
+
+def _all_but_one(view: StepView, entries: Mapping[int, TroubleRecord], node: int, *, network_works: bool) -> Finding:
+    """Return one finding for all of them: nodes do not fail independently at the same moment."""
+    when = _when(view, next(iter(entries.values())))
+    others, name = [view.trial.place(other) for other in sorted(entries)], view.trial.place(node)
+    endpoint, start = f"the link of {name}, or ", f"the NIC, cable and switch port of {name}, then at "
+    if network_works:
+        endpoint = start = ""
+    return Finding(
+        severity="fail",
+        check=view.check,
+        what=f"all {len(others)} nodes but {name} fell silent at once{when}: {endpoint}{_shared(others)}",
+        culprit=Culprit(kind="fabric", name=f"the network between node {name} and the others"),
+        evidence=view.waiting(()),
+        action=f"look at {start}{_shared(others)}",
+    )
+
+
+def _one_of_two(view: StepView, silent: tuple[int, TroubleRecord], *, other: int) -> Finding:
+    """Return a finding for the link of two nodes: the other may be the conductor's own machine."""
+    node, entry = silent
+    gone, left = view.trial.place(node), view.trial.place(other)
+    ends, lost = sorted((gone, left)), bool(view.trial.missing)
+    nodes = tuple(sorted(view.trial.host_name(end) for end in (node, other)))
+    link = Culprit(kind="link", name=f"link {ends[0]}–{ends[1]}, endpoints not separable", nodes=nodes)
+    why = "; events were lost, so the node of the conductor is not known" if lost else ""
+    return Finding(
+        severity="error" if lost else "fail",
+        check=view.check,
+        what=f"node {gone} fell silent{_when(view, entry)}: it, or the network between it and {left}{why}",
+        culprit=NOBODY if lost else link,
+        evidence=view.waiting(()),
+        action=f"check that {gone} is up, and whether something ended its agent; then look at the NICs, cables and "
+        "switch ports of both",
+    )
+
+
+def _when(view: StepView, entry: TroubleRecord) -> str:
+    return ("" if view.check == "trial" else f" in {view.check}") + waited(entry)
+
+
+def _shared(names: list[str]) -> str:
+    return f"what {', '.join(names[:8])} share" if len(names) > 1 else names[0]

@@ -1,0 +1,243 @@
+"""The last step of one generation as blame sees it: deaths, errors, suspects, and the evidence of each rank."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from seatrial.checks import registry
+from seatrial.evidence.findings import Culprit
+from seatrial.judge.trial import ErrorRecord, ExitRecord, StepRecord, Trial, TroubleRecord
+
+_MOST_EVIDENCE = 6
+_STACK_LINES = 24
+_BLOCKED = ("D", "T", "t", "Z")
+"""Letters of /proc: in uninterruptible sleep, stopped, traced, ended."""
+_CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
+"""Signals that a process causes by itself, so the record of its death needs no other event to explain it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepView:
+    """The events of one generation, which ends with its first trouble, sorted by what they can mean."""
+
+    trial: Trial
+    generation: int
+    died: dict[int, ExitRecord | None]
+    """Ranks that ended although we did not end them; None where the exit status is unknown."""
+    died_unsure: dict[int, ExitRecord]
+    """Ranks that ended too, but the event that explains it may be missing."""
+    raised: dict[int, ErrorRecord]
+    """The first error of each rank."""
+    troubles: tuple[TroubleRecord, ...]
+    """The conductor's observations before any interruption."""
+    lost_nodes: frozenset[int]
+    bystanders: dict[int, str]
+    """One line of evidence for each rank, in case that it is not at fault."""
+    check: str
+    """The check in which it happened; ``trial`` outside of any."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """All ranks of this generation."""
+        return next((entry.ranks for entry in self.trial.generations if entry.number == self.generation), ())
+
+    def of(self, *hows: str) -> list[TroubleRecord]:
+        """Return the conductor's observations of these kinds, one for each rank, without ranks of lost nodes."""
+        entries = {
+            entry.rank: entry for entry in reversed(self.troubles) if entry.how in hows and entry.rank is not None
+        }
+        return [entries[rank] for rank in sorted(entries) if self.node_of(rank) not in self.lost_nodes]
+
+    def node_of(self, rank: int) -> int | None:
+        """Return the node rank of a rank of this generation."""
+        return next(
+            (entry.nodes.get(rank) for entry in self.trial.generations if entry.number == self.generation), None
+        )
+
+    def step(self, number: int | None) -> StepRecord | None:
+        """Return the step of that number in this generation."""
+        return self.trial.step(self.generation, number)
+
+    def last_step(self) -> StepRecord | None:
+        """Return the last step of this generation."""
+        return next((step for step in reversed(self.trial.steps) if step.generation == self.generation), None)
+
+    def evidence(self, rank: int) -> tuple[str, ...]:
+        """Return the last stack and the last output of a rank."""
+        lines = []
+        stacks = [entry for entry in self.trial.stacks if (entry.generation, entry.rank) == (self.generation, rank)]
+        # The error of a rank has its own stack; by now the rank waits for the next command.
+        for stack in stacks[-1:] if rank not in self.raised else ():
+            # A rank that writes its stack runs: any other state than a blocked one is about that.
+            if stack.state in _BLOCKED:
+                lines.append(
+                    f"process state {stack.state}" + (f", in the kernel at {stack.wchan}" if stack.wchan else "")
+                )
+            text = next((entry.text for entry in reversed(stacks) if entry.text.strip()), "")
+            if text:
+                lines.append(f"stack of rank {rank}:\n" + _tail(text.splitlines()))
+        for ending in self.trial.exits:
+            if (ending.generation, ending.rank) == (self.generation, rank) and ending.last_lines:
+                lines.append("its last output:\n" + _tail(ending.last_lines))
+        return tuple(lines)
+
+    def waiting(self, culprits: Iterable[int]) -> tuple[str, ...]:
+        """Return one line for each rank that is no culprit: it waited, or its library reported the consequences."""
+        named = set(culprits)
+        lines = [self.bystanders[rank] for rank in sorted(self.bystanders) if rank not in named]
+        if len(lines) > _MOST_EVIDENCE:
+            lines = [*lines[:_MOST_EVIDENCE], f"and {len(lines) - _MOST_EVIDENCE} more ranks"]
+        return tuple(lines)
+
+
+def works_alone(check: str) -> bool:
+    """Return whether the ranks of a check wait for no other."""
+    try:
+        return registry.load(check).scope == "alone"
+    except KeyError:  # the events of another version, or of a check that only its writer has
+        return False
+
+
+def build_step_view(trial: Trial, generation: int) -> StepView:
+    """Sort the events of one generation."""
+    interrupted = trial.interrupted_order
+    troubles = tuple(
+        entry
+        for entry in trial.troubles
+        if entry.generation == generation and (interrupted is None or entry.order < interrupted)
+    )
+    raised: dict[int, ErrorRecord] = {}
+    for error in trial.errors:
+        if error.generation == generation:
+            raised.setdefault(error.rank, error)
+    exits = {ending.rank: ending for ending in trial.exits if ending.generation == generation}
+    confirmed = {entry.rank for entry in troubles if entry.how == "dead"}
+    causes = {entry.rank: entry.detail for entry in troubles if entry.how == "error" and entry.rank is not None}
+    died: dict[int, ExitRecord | None] = {}
+    unsure: dict[int, ExitRecord] = {}
+    for rank, ending in exits.items():
+        if ending.ours or f"rank{rank}.{generation}" in trial.ended or _explained(ending, raised, causes):
+            continue
+        watchdog = " ".join(line for line in ending.last_lines if "watchdog" in line)
+        aborted = describe_exit(ending.code).signal == "SIGABRT"
+        if watchdog and aborted and not re.search("(cuda|hip) error", watchdog.lower()):
+            # NCCL's watchdog aborts its process when a peer is missing. So the rank is a witness, unless its own device
+            # failed, which the watchdog reports as well.
+            witness = ErrorRecord(
+                generation=generation,
+                step=None,
+                rank=rank,
+                cause="fabric",
+                type="",
+                message=watchdog,
+                stack="",
+                phase=ending.phase,
+            )
+            raised.setdefault(rank, witness)
+        elif rank in confirmed or describe_exit(ending.code).signal in _CRASHES:
+            died[rank] = ending
+        elif interrupted is None:
+            # Not confirmed by the conductor: with events missing, it may be the consequence of one of those.
+            (unsure if trial.missing else died)[rank] = ending
+    for entry in troubles:
+        dead = entry.rank
+        if entry.how == "dead" and dead is not None and not {dead} & (exits.keys() | raised.keys() | causes.keys()):
+            died[dead] = _exit_of(entry)
+    lost = frozenset(entry.node for entry in troubles if entry.how in ("lost", "silent") and entry.node is not None)
+    return StepView(
+        trial=trial,
+        generation=generation,
+        died=died,
+        died_unsure=unsure,
+        raised=raised,
+        troubles=troubles,
+        lost_nodes=lost,
+        bystanders=_bystanders(troubles, raised),
+        check=_check(trial, generation, troubles, raised),
+    )
+
+
+def _bystanders(troubles: tuple[TroubleRecord, ...], raised: dict[int, ErrorRecord]) -> dict[int, str]:
+    lines = {}
+    for entry in troubles:
+        if entry.rank is not None and entry.how in ("stuck", "absent", "late", "frozen"):
+            phase = entry.phase or "an unknown phase"
+            lines[entry.rank] = f"rank {entry.rank} was waiting in {phase}{waited(entry)}"
+        elif entry.rank is not None and entry.how == "working":
+            lines[entry.rank] = f"rank {entry.rank} was at work in {entry.phase or 'an unknown phase'}"
+    # All entries of one trouble share one list of waiting ranks.
+    for waiting in {entry.order: entry.waiting for entry in troubles}.values():
+        lines |= {rank: f"rank {rank} was waiting in {phase or 'an unknown phase'}" for rank, phase in waiting}
+    for rank, error in raised.items():
+        what = "a communication error" if error.cause == "fabric" else error.type
+        lines[rank] = f"rank {rank} saw {what} in {error.phase or 'an unknown phase'}: {_first_line(error.message)}"
+    return lines
+
+
+def _check(trial: Trial, generation: int, troubles: tuple[TroubleRecord, ...], raised: dict[int, ErrorRecord]) -> str:
+    numbers = {entry.step for entry in troubles} | {error.step for error in raised.values()}
+    steps = [step for step in trial.steps if step.generation == generation]
+    concerned = [step for step in steps if (step.number in numbers if numbers else not step.complete())]
+    return concerned[0].check if concerned else "trial"
+
+
+def _explained(ending: ExitRecord, raised: dict[int, ErrorRecord], causes: dict[int, str]) -> bool:
+    """Return whether the rank's own error explains its end: then the error is judged, not the exit.
+
+    ``causes`` of errors by rank, as the conductor reported them.
+    """
+    cause = raised[ending.rank].cause if ending.rank in raised else causes.get(ending.rank)
+    if cause is None:
+        return False
+    # The watchdog of a backend aborts the process when a peer is gone.
+    return ending.code > 0 or (cause == "fabric" and describe_exit(ending.code).signal == "SIGABRT")
+
+
+def _exit_of(entry: TroubleRecord) -> ExitRecord | None:
+    """Return how a rank ended as the conductor reported it, where the event of its agent is missing."""
+    code = re.fullmatch(r"exit code (-?\d{1,9})", entry.detail)
+    if code is None or entry.rank is None:
+        return None
+    return ExitRecord(
+        generation=entry.generation, rank=entry.rank, code=int(code[1]), ours=False, phase=entry.phase, last_lines=()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    words: str
+    signal: str
+    """Name of the signal; empty where there was none."""
+
+
+def describe_exit(code: int) -> _Ending:
+    """Return an exit code in words, and the name of the signal if it was one."""
+    if code >= 0:
+        return _Ending("exited early with code 0" if code == 0 else f"exited with code {code}", "")
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return _Ending(f"was killed by signal {-code}" + (f" ({name})" if name.startswith("SIG") else ""), name)
+
+
+def rank_culprit(trial: Trial, rank: int, *, device: bool = False) -> Culprit:
+    """Return a rank, or the device of a rank, as the culprit."""
+    nodes = (trial.ranks[rank].node,) if rank in trial.ranks else ()
+    return Culprit(kind="device" if device else "rank", name=trial.label(rank), ranks=(rank,), nodes=nodes)
+
+
+def waited(entry: TroubleRecord, preposition: str = "for") -> str:
+    """Return how long the others waited, as the end of a clause: `` for 16 s``."""
+    return f" {preposition} {entry.waited_s:.0f} s" if entry.waited_s and entry.waited_s < 1e9 else ""
+
+
+def _tail(lines: Iterable[str]) -> str:
+    return "\n".join(list(lines)[-_STACK_LINES:])
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "(no message)")[:300]

@@ -1,0 +1,254 @@
+"""The records of a trial: ``fold`` makes them from the events, and judging and reports read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from seatrial.evidence.evidence import RankRecord
+from seatrial.evidence.findings import Severity
+from seatrial.evidence.measurement import Fact, Measurement
+from seatrial.evidence.schema_types import Whole
+
+Outcome = Literal["done", "trouble", "deadline", "interrupted"]
+Cause = Literal["memory", "device", "fabric", "request", "own"]
+How = Literal["dead", "error", "frozen", "absent", "stuck", "lost", "silent", "late", "working"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    """A node whose agent joined."""
+
+    node: Whole
+    """The node rank."""
+    hostname: str
+    """The name that the host gives itself."""
+    address: str
+    pid: int | None
+    """Process id of the agent."""
+    cores: int | None
+    name: str = ""
+    """The name that findings use; empty where no name is known."""
+    calls_itself: str = ""
+    """The name that the host gives itself, where that is not ``name``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRecord:
+    """One generation: a start of the ranks. Number 0 is the first; each later one is a restart attempt."""
+
+    number: int
+    ranks: tuple[int, ...]
+    nodes: Mapping[int, int]
+    """Rank -> node rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One step: one stage of a check, the ranks that were asked to run it, and those that finished it."""
+
+    generation: Whole
+    number: Whole
+    check: str
+    stage: str
+    ranks: tuple[Whole, ...]
+    timeout_s: float
+    outcome: Outcome | None
+    """None where the conductor did not report the end of the step."""
+    seconds: float | None
+    """Duration; None where the conductor did not report the end of the step."""
+    done: tuple[Whole, ...]
+    nodes: tuple[Whole, ...] = ()
+    """The nodes whose agents were asked to carry it out; empty for a step of ranks."""
+    nodes_done: tuple[Whole, ...] = ()
+    """The nodes whose agents carried it out."""
+
+    def complete(self) -> bool:
+        """Return whether all ranks or nodes of the step finished it, by their own events and by the conductor's."""
+        return self.outcome == "done" and set(self.ranks) <= set(self.done) and set(self.nodes) <= set(self.nodes_done)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRecord:
+    """An exception that a rank reported of itself."""
+
+    generation: int
+    step: int | None
+    rank: int
+    cause: Cause
+    """``own`` is a bug in seatrial."""
+    type: str
+    """Name of the exception class."""
+    message: str
+    stack: str
+    phase: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFailure:
+    """A step of agents that a node could not carry out."""
+
+    generation: int
+    step: int
+    node: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TroubleRecord:
+    """The conductor's observation of one rank or one node when a step went wrong; both may be None."""
+
+    generation: int
+    step: int | None
+    """-1 while ranks start."""
+    rank: int | None
+    node: int | None
+    how: How
+    phase: str
+    waited_s: float | None
+    detail: str
+    waiting: tuple[tuple[int, str], ...]
+    """(rank, phase) of each rank that only waited."""
+    order: int
+    """The conductor's sequence number, to find what came before an interruption."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitRecord:
+    """The end of a rank's process, as its agent saw it."""
+
+    generation: Whole
+    rank: Whole
+    code: int
+    """Exit code; negative: the signal that ended the process."""
+    ours: bool
+    """Whether the agent ended it."""
+    oom: bool = False
+    """Whether the kernel's out-of-memory killer ended it, or a process that it started."""
+    oom_limit_bytes: int | None = None
+    """The memory that was allowed; None: no limit."""
+    phase: str
+    last_lines: tuple[str, ...]
+    """The end of its output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackRecord:
+    """The Python stack and the process state of a rank when its time was over."""
+
+    generation: int
+    rank: int
+    state: str
+    """The letter of /proc: R, S, D, T, Z."""
+    wchan: str
+    """The kernel function that the process waited in."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftProcess:
+    """A process that its agent could not end."""
+
+    generation: int
+    rank: int
+    node: int | None
+    pid: int | None
+    state: str
+    """The letter of /proc: R, S, D, T, Z."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A problem of seatrial or its target that concerns no rank."""
+
+    src: str
+    severity: Severity
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Everything that the events of one run say."""
+
+    run: str
+    """The run id; empty where it is not known."""
+    version: str
+    """The seatrial version of the conductor."""
+    conductor_hostname: str
+    """Host name of the conductor's machine, spelled like those of the nodes; empty where it is not known."""
+    created: float
+    """Seconds since the epoch, by the conductor's clock."""
+    seconds: float | None
+    """Duration from the conductor's first event to its last one; None where its first one is lost."""
+    plan: Mapping[str, Any]
+    job: Mapping[str, Any]
+    interrupted: str | None
+    """The signal or reason that stopped the trial; None: it was not stopped."""
+    interrupted_order: int | None
+    """The conductor's sequence number of the interruption."""
+    ranks: Mapping[int, RankRecord]
+    """The ranks of generation 0, including those that sent no event."""
+    started: Mapping[int, Mapping[str, Any]]
+    """The ``rank`` event of each rank of generation 0: device, libraries, pid and so on."""
+    device_type: str
+    """``cpu`` or ``cuda``; ``cpu`` where ranks differ, as its limits accuse least; empty where no rank started."""
+    backend: str
+    nodes: tuple[NodeRecord, ...]
+    """The nodes whose agents joined."""
+    host_names: Mapping[int, str]
+    """Node rank -> name of each node whose name is known, whether its agent joined or not."""
+    generations: tuple[GenerationRecord, ...]
+    steps: tuple[StepRecord, ...]
+    measurements: tuple[Measurement, ...]
+    facts: tuple[Fact, ...]
+    errors: tuple[ErrorRecord, ...]
+    node_failures: tuple[NodeFailure, ...]
+    troubles: tuple[TroubleRecord, ...]
+    exits: tuple[ExitRecord, ...]
+    stacks: tuple[StackRecord, ...]
+    left: tuple[LeftProcess, ...]
+    notes: tuple[Note, ...]
+    ended: frozenset[str]
+    """The sources that sent ``end``."""
+    missing: tuple[str, ...]
+    """Gaps in the record, in words. While there is any, nothing passes."""
+
+    def world_size(self) -> int:
+        """Return the number of ranks that were asked for, or of known ranks where that is not known."""
+        size = self.job.get("world_size")
+        return size if isinstance(size, int) and not isinstance(size, bool) else len(self.ranks)
+
+    def deadline_s(self) -> float | None:
+        """Return the deadline of the whole trial in seconds; None where the plan has none."""
+        return number_of(self.plan.get("deadline_s"))
+
+    def host_name(self, node: int) -> str:
+        """Return the name of a node, or ``node N`` where it is not known."""
+        return self.host_names.get(node) or f"node {node}"
+
+    def place(self, node: int) -> str:
+        """Return the node as a finding names it, with what it calls itself beside."""
+        own = next((entry.calls_itself for entry in self.nodes if entry.node == node), "")
+        return f"{self.host_name(node)} (calls itself {own})" if own else self.host_name(node)
+
+    def label(self, rank: int) -> str:
+        """Return a rank as a finding names it."""
+        return self.ranks[rank].label() if rank in self.ranks else f"rank {rank}"
+
+    def setting(self, check: str, parameter: str) -> float | None:
+        """Return a parameter of the plan; None where the plan has no such number."""
+        settings = self.plan.get("settings")
+        table = settings.get(check) if isinstance(settings, Mapping) else None
+        return number_of(table.get(parameter) if isinstance(table, Mapping) else None)
+
+    def step(self, generation: int, number: int | None) -> StepRecord | None:
+        """Return the step of that number, or None."""
+        return next((step for step in self.steps if (step.generation, step.number) == (generation, number)), None)
+
+
+def number_of(pair: object) -> float | None:
+    """Return the number of a setting, which in events is a pair of value and origin; None if it is no number."""
+    value = pair[0] if isinstance(pair, list) and pair else None
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

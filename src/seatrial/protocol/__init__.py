@@ -1,0 +1,1 @@
+"""The protocol of controller, agents and ranks: lines, handshake, commands, events."""

@@ -1,0 +1,114 @@
+"""The words of torch and Gloo for connections that fail: which address, how, and what to do.
+
+The strings are those of torch 2.13; ``tests/protocol/test_fabric_errors.py`` says how each was provoked.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+FABRIC_MARKS = (
+    "gloo",
+    "nccl",
+    "rccl",
+    "connection reset",
+    "connection closed",
+    "connection refused",
+    "timed out waiting",
+    "pair closure",
+    "no route to host",
+    "network is unreachable",
+)
+"""Parts, in lower case, of the messages of processes that lost a peer, so that the fault may be elsewhere."""
+
+ConnectFault = Literal["refused", "no answer", "no route", "timed out"]
+"""``timed out``: the store tries again after a refusal and after an unknown name, and says the same of both."""
+
+LARGE_BYTES = 1_400
+"""A message above this size fills packets up to the MTU (1,500 bytes on Ethernet)."""
+MTU_ACTION = (
+    "small messages pass and large ones never arrive, as with an MTU that the path does not carry: compare the MTU of"
+    " the interfaces (ip link) and of the path (ping -M do -s 1472)"
+)
+_OPEN_PORTS = "open all TCP ports between the hosts (firewall, security group)"
+_CORRECT_NAME = (
+    "map the name of each host to the address that the others reach (DNS, /etc/hosts), or set GLOO_SOCKET_IFNAME to the"
+    " interface with that address"
+)
+_DOCKER0 = "172.17.0.1"
+"""The address that Docker gives its bridge on every machine."""
+# The text that names address and port. c10d's own socket prints no port that is true ("0.0.0.0:1722").
+_ADDRESSES = (
+    # Gloo: "timed out connecting: SO_ERROR: Connection refused, remote=[127.0.1.1]:11160$0"; the rank is behind the $.
+    re.compile(r"connecting: [^\[\]]{0,200}, remote=\[([^\[\]\s]{1,64})\]:(\d{1,5})"),
+    # The store, at the end: "... while trying to connect to (10.77.0.10, 29998)."
+    re.compile(r"trying to connect to \(([^\s,()]{1,255}), (\d{1,5})\)"),
+    # The store: "... has failed to connect to any network address of (10.77.0.10, 29997)."
+    re.compile(r"any network address of \(([^\s,()]{1,255}), (\d{1,5})\)"),
+    # The store, while it still tries: "TCP client failed to connect/validate to host 10.77.0.10:29997 - retrying"
+    re.compile(r"TCP client failed to connect\S{0,20} to host (\S{1,255}):(\d{1,5}) - "),
+)
+_FAULTS: tuple[tuple[str, ConnectFault], ...] = (
+    ("connection refused", "refused"),
+    ("no route to host", "no route"),
+    ("network is unreachable", "no route"),
+    ("connection timed out", "no answer"),
+    ("socket has timed out", "timed out"),
+    ("connect timeout", "no answer"),
+)
+# Operations between connected peers: "Timed out waiting 6000ms for recv operation to complete".
+_CONNECTING = re.compile(
+    r"connect: |connecting: |connect timeout|connect to |failed to connect|trying to connect", re.I
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectError:
+    """A connection that could not be made, in the words of the side that tried."""
+
+    how: ConnectFault
+    address: str = ""
+    """Empty where the message has no address."""
+    port: int | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the address leads each host to itself: then a name, and no cable, is at fault."""
+        try:
+            return self.address == _DOCKER0 or ipaddress.ip_address(self.address.partition("%")[0]).is_loopback
+        except ValueError:
+            return self.address == "localhost"
+
+    def words(self) -> str:
+        """Return what it could not reach, and how: ``10.77.0.11 port 2989 (refused)``."""
+        if not self.address:
+            return f"a peer ({self.how})"
+        return f"{self.address} port {self.port} ({self.how})"
+
+    def action(self) -> str:
+        """Return what to do about it, as a clause."""
+        if self.is_local:
+            which = "Docker's bridge" if self.address == _DOCKER0 else "the loopback"
+            return f"{self.address} is {which} of every host, so the name of a host leads there; {_CORRECT_NAME}"
+        if self.how == "timed out" and not re.fullmatch(r"[\d.]+|[\da-fA-F:.%]+", self.address):
+            return f"check that the name {self.address} leads to the right host everywhere, and {_OPEN_PORTS}"
+        if self.how == "no route":
+            return f"look at the routes and at the addresses of the hosts' names; {_CORRECT_NAME}"
+        return _OPEN_PORTS
+
+
+def read_connect_error(text: str) -> ConnectError | None:
+    """Return the connection that a message or a line of output says to have failed; None for any other text."""
+    if not _CONNECTING.search(text):
+        return None
+    lowered = text.lower()
+    how = next((how for mark, how in _FAULTS if mark in lowered), None)
+    if how is None:
+        return None
+    for pattern in _ADDRESSES:
+        if found := pattern.search(text):
+            return ConnectError(how=how, address=found[1], port=int(found[2]))
+    return ConnectError(how=how)

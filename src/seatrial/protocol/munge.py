@@ -1,0 +1,56 @@
+"""Secrets that munge passes between the processes of one user on the hosts of a cluster (its commands, any version).
+
+A credential holds a text that munged decrypts for one user only, and it names the user who made it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+_TIMEOUT_S = 10.0
+"""Time for munged, which answers in milliseconds and waits for nobody else."""
+_DAEMON_CODES = (6, 7)
+"""Exit codes of a munged that is not there, or does not answer."""
+_READABLE_CODES = (0, 15, 16, 17)
+"""Exit codes of unmunge with which it prints the text: 0, and for credentials that are expired, from the future (clocks
+that differ), or read before (two ranks on one host get the same one). Only this user can read any of them."""
+
+
+class MungeError(Exception):
+    """Munge does not work here. The text is its complaint."""
+
+
+def make_credential(text: str) -> str:
+    """Return a credential with a text that only this user can read. Raises MungeError."""
+    code, output, complaint = _run("munge", f"--restrict-uid={os.geteuid()}", data=text)
+    if code != 0:
+        raise MungeError(complaint)
+    return output.strip()
+
+
+def read_credential(credential: str) -> str | None:
+    """Return the text of a credential, or None where another user made it or it is damaged. Raises MungeError."""
+    code, output, complaint = _run("unmunge", "--keys=UID", data=credential)
+    if code in _DAEMON_CODES:
+        raise MungeError(complaint)
+    if code not in _READABLE_CODES:
+        return None
+    head, _, text = output.partition("\n\n")
+    owner = re.search(r"^UID:.*?\(?([0-9]+)\)?\s*$", head, re.MULTILINE)
+    return text if owner is not None and int(owner[1]) == os.geteuid() else None
+
+
+def _run(command: str, option: str, *, data: str) -> tuple[int, str, str]:
+    try:
+        done = subprocess.run(
+            [command, option], input=data, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except FileNotFoundError:
+        raise MungeError(f"{command} is not installed") from None
+    except (OSError, UnicodeError) as error:
+        raise MungeError(f"{command} cannot be started: {error}") from error
+    except subprocess.TimeoutExpired:
+        raise MungeError(f"{command} did not answer within {_TIMEOUT_S:.0f} s") from None
+    return done.returncode, done.stdout, " ".join(done.stderr.split())[:200] or f"exit code {done.returncode}"

@@ -1,0 +1,161 @@
+"""The store and the process groups of a rank."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from seatrial.rank.context import Context
+
+CONNECT_S = 10.0
+"""Time for a TCP connection to the store, which is open before any rank connects: Linux tries four times in it."""
+
+
+def torch_backend(backend: str) -> str:
+    """Return torch's name of a backend; for ``mpi``, register ours first."""
+    if backend != "mpi":
+        return backend
+    from seatrial.mpi_backend import register
+
+    return register.register()
+
+
+def transport(context: Context) -> str:
+    """Return the memory from which MPI takes this rank's tensors; empty with any other backend."""
+    if context.backend != "mpi":
+        return ""
+    from seatrial.mpi_backend import register
+
+    return register.transport(context.device.type)
+
+
+@functools.cache
+def has_libuv() -> bool:
+    """Return whether the stores of this torch can use libuv, as they do by default; Debian's 2.6 cannot."""
+    import torch.distributed as dist
+
+    try:
+        dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, use_libuv=True)
+    except RuntimeError as error:
+        return "libuv" not in str(error)
+    return True
+
+
+def open_store(context: Context, timeout: timedelta) -> None:
+    """Open the TCP store on a free port, on rank 0 of the group, and share its address."""
+    import torch.distributed as dist
+
+    # world_size stays None: then opening waits for no other rank, so a missing rank cannot block this one.
+    if context.store is None:
+        context.store = dist.TCPStore(
+            context.address, 0, None, True, timeout, wait_for_workers=False, use_libuv=has_libuv()
+        )
+    context.share("store", {"host": context.address, "port": context.store.port})
+
+
+def form_world(context: Context, timeout: timedelta) -> None:
+    """Rendezvous at the store and form the world group of this generation."""
+    import torch.distributed as dist
+
+    form(context, "world", context.ranks, timeout)
+    context.group = dist.group.WORLD
+
+
+def join_store(context: Context, timeout: timedelta, *, connect_timeout_s: float = CONNECT_S) -> dist.TCPStore:
+    """Return the store that rank 0 of the group opened. ``timeout``: that of each later wait at the store.
+
+    Raises ConnectionError, after the fact ``store_unreachable``, if no connection is made in time: the store's own
+    message comes as late as its timeout, and does not say how the connection failed.
+    """
+    if context.store is None:
+        address = context.given["store"]
+        host, port = address["host"], address["port"]
+        try:
+            socket.create_connection((host, port), timeout=connect_timeout_s).close()
+        except OSError as error:
+            how = how_unreachable(error)
+            context.fact("store_unreachable", {"host": host, "port": port, "how": how})
+            raise ConnectionError(f"no connection to the store at {host}:{port} ({how})") from error
+        import torch.distributed as dist
+
+        context.store = dist.TCPStore(host, port, None, False, timeout, use_libuv=has_libuv())
+    return context.store
+
+
+def how_unreachable(error: OSError) -> str:
+    """Return how a connection failed: ``no answer``, ``refused``, ``no route``, else the words of the system."""
+    if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
+        return "no answer"
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        return "no route"
+    return error.strerror or str(error)
+
+
+def wait_for_key(store: dist.Store, key: str) -> bytes:
+    """Return the value of a key that another rank sets. A stack that ends in this file is that of a rank that waits."""
+    return bytes(store.get(key))
+
+
+def form(context: Context, name: str, ranks: Sequence[int], timeout: timedelta) -> None:
+    """Rendezvous with these trial ranks at the store, under the key prefix ``name``, and make their group the default
+    group."""
+    import torch.distributed as dist
+
+    options: dict[str, Any] = {}
+    # Over NCCL a transfer that fails or times out raises nothing by itself. 2: the group raises at the next operation.
+    error_handling = "2"
+    if name == "world" and context.device.type == "cuda":
+        # 3: the process ends, since a rank that continued would compute with data that never came. The timeout covers
+        # each operation of all later steps, so a slow network must not trigger it; the conductor has deadlines.
+        error_handling, timeout = "3", timedelta(days=1)
+    if context.device.type == "cuda" and context.backend != "mpi":
+        # Without device_id a barrier guesses the device, and may choose that of another rank.
+        options["device_id"] = context.device.torch
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = error_handling
+    # Otherwise the watchdog first dumps for a minute, while all other ranks end.
+    os.environ.update(TORCH_NCCL_DUMP_ON_TIMEOUT="0", TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC="0")
+    try:
+        dist.init_process_group(
+            torch_backend(context.backend),
+            store=dist.PrefixStore(name, join_store(context, timeout)),
+            rank=ranks.index(context.rank),
+            world_size=len(ranks),
+            timeout=timeout,
+            **options,
+        )
+    except RuntimeError:
+        # torch counts attempts, and the count is part of the store keys of a rendezvous: the next peer, with fewer
+        # failed attempts, would wait for another key. Destroying a group resets the count.
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.destroy_process_group()
+        raise
+
+
+def barrier(context: Context) -> None:
+    """Return when all ranks of the world have called this and their devices are idle."""
+    import torch.distributed as dist
+
+    dist.barrier(group=context.group)
+    context.device.synchronize()
+
+
+def close_world() -> None:
+    """Destroy the world group. Only on the clean path: after a failure this would wait for ranks that are gone."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+    if "seatrial.mpi_backend.register" in sys.modules:
+        # A rank skips all exit handlers when it ends, and an MPI launcher reports a rank that did not finalize as dead.
+        sys.modules["seatrial.mpi_backend.register"].end()

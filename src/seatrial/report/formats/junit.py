@@ -1,0 +1,60 @@
+"""The report for continuous integration: JUnit XML with one test case for each check."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from seatrial.judge.conclude import Conclusion
+from seatrial.report.summary import headline, sentence, status_word
+from seatrial.util.text import printable
+
+if TYPE_CHECKING:
+    from junitparser.junitparser import FinalResult
+
+FILE = "junit.xml"
+PACKAGE = "junitparser"
+
+_MOST_LACKING = 8
+
+
+def text(conclusion: Conclusion) -> str:
+    """Return the XML. The test case ``trial`` has the verdict and all findings."""
+    from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+
+    kinds = {"fail": Failure, "skipped": Skipped, "not_asked": Skipped}
+    trial, verdict = conclusion.trial, conclusion.verdict
+    suite = TestSuite("seatrial")
+    for name, status in verdict.checks.items():
+        case = TestCase(printable(name), classname="seatrial.check")
+        case.time = sum(step.seconds or 0.0 for step in trial.steps if (step.generation, step.check) == (0, name))
+        if status != "pass":
+            case.result = [_result(kinds.get(status, Error), _words(conclusion, name, status))]
+        suite.add_testcase(case)
+    case = TestCase("trial", classname="seatrial")
+    words = [
+        headline(conclusion),
+        *map(printable, verdict.reasons),
+        *(f"{finding.severity} {printable(finding.check)}: {sentence(finding)}" for finding in conclusion.findings),
+    ]
+    if verdict.status != "PASS" or verdict.interrupted:
+        case.result = [_result(Failure if verdict.status == "FAIL" else Error, "\n".join(words))]
+    suite.add_testcase(case)
+    report = JUnitXml()
+    report.add_testsuite(suite)
+    xml: bytes = report.tostring()
+    return xml.decode()
+
+
+def _words(conclusion: Conclusion, check: str, status: str) -> str:
+    findings = [sentence(finding) for finding in conclusion.findings if finding.check == check]
+    if findings:
+        return "\n".join(findings)
+    ruling = conclusion.rulings.get(check)
+    lacks = ruling.absent[:_MOST_LACKING] if ruling is not None and status != "absent" else ()
+    return status_word(conclusion, check) + (f"; lacks {printable(', '.join(lacks))}" if lacks else "")
+
+
+def _result(kind: type[FinalResult], words: str) -> FinalResult:
+    result = kind(words.splitlines()[0])
+    result.text = words
+    return result

@@ -1,0 +1,127 @@
+"""The GPU state in the report: before and after the trial, what changed, and what was seen while each check ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from seatrial.checks.diagnostics.history import NodeHistory, histories
+from seatrial.devices.plain_json import to_json
+from seatrial.devices.state import DeviceState
+from seatrial.evidence.schema_types import Whole
+from seatrial.judge.conclude import Conclusion
+from seatrial.report.summary import DIAGNOSTICS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReport:
+    """One device. ``before`` and ``after`` leave out fields without a value; ``devices/state.py`` has them all."""
+
+    name: str
+    rank: Whole | None
+    """The rank that used it; None: none did, or the ranks do not know their device."""
+    before: Mapping[str, Any]
+    after: Mapping[str, Any] | None
+    """None: it was lost, or there is no last snapshot."""
+    changes: Mapping[str, Any]
+    """Field -> [before, after] of the state, and counter -> by how much it rose."""
+    temperature_max_c: float | None
+    power_max_w: float | None
+    utilization_percent: Mapping[str, float]
+    """Check -> mean utilization while it ran."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """One node with its devices."""
+
+    node: str
+    source: str
+    """Where the values come from, such as ``NVML 580.95.05``."""
+    topology: Mapping[str, str]
+    """Pair of device numbers -> how they are connected, in the words of ``nvidia-smi topo -m``."""
+    not_checked: Mapping[str, str]
+    """What could not be read -> why."""
+    devices: tuple[DeviceReport, ...]
+    windows: tuple[Mapping[str, Any], ...]
+    """One for each step: its samples, what rose, and the events of the kernel log."""
+
+
+_MEASURED = frozenset(
+    [
+        "temperature_c",
+        "memory_temperature_c",
+        "margin_k",
+        "utilization_percent",
+        "sm_mhz",
+        "memory_mhz",
+        "power_w",
+        "memory_used_bytes",
+        "throttle_reasons",
+        "throttled_ns",
+        "counters",
+        "pcie_generation",
+        "processes",
+        "unavailable",
+    ]
+)
+"""Fields that differ between any two moments."""
+
+
+def gpu_diagnostics(conclusion: Conclusion) -> tuple[NodeReport, ...]:
+    """Return the nodes that reported devices; none where nobody was asked, or where the reports are damaged."""
+    trial = conclusion.trial
+    if DIAGNOSTICS not in conclusion.verdict.checks:
+        return ()
+    facts = tuple(fact for fact in trial.facts if (fact.check, fact.generation) == (DIAGNOSTICS, 0))
+    try:
+        nodes = histories(facts, trial.ranks, trial.host_names)
+    except ValueError:
+        return ()
+    return tuple(_node(history) for history in nodes)
+
+
+def _node(history: NodeHistory) -> NodeReport:
+    return NodeReport(
+        node=history.node,
+        source=history.before.source,
+        topology=history.before.topology,
+        not_checked=history.before.not_checked,
+        devices=tuple(_device(history, device) for device in history.before.devices),
+        windows=tuple(to_json(window) for window in history.windows),
+    )
+
+
+def _device(history: NodeHistory, device: DeviceState) -> DeviceReport:
+    after_all = history.after.devices if history.after else ()
+    after = next((state for state in after_all if state.uuid == device.uuid), None)
+    windows = list(history.windows_of(device.uuid))
+    risen: dict[str, int] = {}
+    for _, changes in windows:
+        for name, count in changes.risen.items():
+            risen[name] = risen.get(name, 0) + count
+    first, last = to_json(device), to_json(after) if after else {}
+    differ = {
+        name: [first.get(name), last.get(name)]
+        for name in sorted(first.keys() | last.keys())
+        if after and name not in _MEASURED and first.get(name) != last.get(name)
+    }
+    return DeviceReport(
+        name=history.culprit(device).name,
+        rank=history.ranks.get(device.uuid),
+        before=first,
+        after=last if after else None,
+        changes={**differ, **risen},
+        temperature_max_c=_highest(changes.temperature_max_c for _, changes in windows),
+        power_max_w=_highest(changes.power_max_w for _, changes in windows),
+        utilization_percent={
+            window.check: changes.utilization_percent
+            for window, changes in windows
+            if changes.utilization_percent is not None
+        },
+    )
+
+
+def _highest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)

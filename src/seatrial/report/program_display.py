@@ -1,0 +1,184 @@
+"""The terminal while a training or a script runs: a bar or plain lines, and the output of the ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import IO, Any, cast
+
+from seatrial.protocol.commands import Output, TrainingProgress
+from seatrial.report.live import live
+from seatrial.training.progress_lines import progress_words
+from seatrial.util.text import printable, printable_in_color
+
+_PLAIN_S = 5.0
+_KEPT = "the file of the rank has them"
+_GOES_WITH_POD = "they are lost with this pod, so let the ranks print less, or write into a file on a --pvc"
+_QUEUE_SIZE = 2_000
+_CLOSE_S = 2.0
+_MAX_WHERE = 33
+"""Ranks of one question that are shown, and a line for the others."""
+_STATES = {"R": "runs", "S": "sleeps", "D": "waits for a disk", "T": "is stopped", "t": "is traced", "Z": "has ended"}
+_FRAME = re.compile(r"    (\S.*)")
+_MAX_FRAMES = 6
+
+
+class ProgramDisplay:
+    """Shows events (``on_event``), and output and progress of ranks (``on_message``). Never waits for a reader.
+
+    A pager or a stopped terminal may read nothing for hours, and the loop that calls this display keeps the ranks
+    alive. So a thread writes from a queue, and lines that do not fit into the queue are counted.
+    """
+
+    def __init__(self, output: IO[str] | None, errors: IO[str] | None, *, prefix: bool, kept: bool = True) -> None:
+        """``output`` gets the lines of ranks, ``errors`` progress and notes; ``prefix``: name the rank of each line.
+
+        ``kept``: whether the files of the ranks outlive the run; those in a pod do not.
+        """
+        self._output, self._errors = output, errors
+        self._prefix = prefix
+        self._where = _KEPT if kept else _GOES_WITH_POD
+        self._text = printable_in_color if _takes_colors(output) else printable
+        self._started_at = time.monotonic()
+        self._progress_at = 0.0
+        self._left_out = 0
+        self._hosts: dict[str, str] = {}
+        """Source of events -> hostname."""
+        self._started = False
+        self._where_left = _MAX_WHERE
+        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(_QUEUE_SIZE)
+        self._bar = live(errors, bar=True)
+        self._thread = threading.Thread(target=self._write_all, name="display", daemon=True)
+        self._thread.start()
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Show a note, an interruption, or where a rank of a script is."""
+        kind = event.get("kind")
+        if kind == "note":
+            self._where_left = _MAX_WHERE
+            self._say(str(event.get("text", "")))
+        elif kind == "node":
+            self._hosts[str(event.get("src"))] = str(event.get("hostname", ""))
+        elif kind == "generation":
+            self._started = True
+        elif kind == "interrupted" and not self._started:
+            self._say(f"interrupted by {event.get('by')} before the ranks were started")
+        elif kind == "interrupted":
+            self._say(f"interrupted by {event.get('by')}: the ranks get SIGTERM, and time to save and to exit")
+        elif kind == "stack" and "quiet_s" in event:
+            self._show_where(event)
+
+    def on_message(self, message: dict[str, Any]) -> None:
+        """Show lines or progress of a rank. Raises LookupError, TypeError or ValueError for a malformed message."""
+        received = cast("Output | TrainingProgress", message)
+        match received["kind"]:
+            case "output":
+                lines = [str(line) for line in received["lines"]]
+                self._show(int(received["rank"]), lines, int(received["left_out"]))
+            case "progress":
+                self._show_progress(received)
+            case _:
+                pass
+
+    def _show_where(self, event: dict[str, Any]) -> None:
+        self._where_left -= 1
+        if self._where_left > 0:
+            host = self._hosts.get(str(event.get("src")), "")
+            self._say(f"rank {event.get('rank')}{host and f' on {host}'}: {where_words(event)}")
+        elif self._where_left == 0:
+            self._say("the other ranks: in the events of the run, kind stack")
+
+    def _show_progress(self, progress: TrainingProgress) -> None:
+        words, share = progress_words(progress), progress["step"] / max(progress["num_steps"], 1)
+        if self._bar is not None:
+            bar = self._bar
+            self._put(lambda: bar.show(printable(words), share))
+        elif time.monotonic() - self._progress_at >= _PLAIN_S:
+            self._progress_at = time.monotonic()
+            self._say(words)
+
+    def close(self) -> None:
+        """Write the rest of the queue, for two seconds at most."""
+        self._put_anyway(None)
+        self._thread.join(_CLOSE_S)
+        if self._bar is not None:
+            self._bar.close()
+
+    def _show(self, rank: int, lines: list[str], left_out: int) -> None:
+        head = f"[rank {rank}] " if self._prefix else ""
+        texts = [head + self._text(line) for line in lines]
+        if left_out:
+            texts.append(f"{head}({left_out} lines are not shown; {self._where})")
+        if texts:
+            self._put(lambda: self._write(self._output, "\n".join(texts) + "\n"))
+
+    def _say(self, text: str) -> None:
+        elapsed_s = time.monotonic() - self._started_at
+        self._put(lambda: self._write(self._errors, f"[{elapsed_s:6.1f} s] {printable(text)}\n"))
+
+    def _put(self, write: Callable[[], None]) -> None:
+        try:
+            self._queue.put_nowait(write)
+        except queue.Full:
+            self._left_out += 1
+
+    def _put_anyway(self, write: Callable[[], None] | None) -> None:
+        with contextlib.suppress(queue.Full):
+            self._queue.put(write, timeout=_CLOSE_S)
+
+    def _write_all(self) -> None:
+        while (write := self._queue.get()) is not None:
+            write()
+            if self._left_out:
+                count, self._left_out = self._left_out, 0
+                self._write(self._errors, f"({count} lines were not shown: they were not read in time)\n")
+
+    def _write(self, stream: IO[str] | None, text: str) -> None:
+        """Write above the bar if it is on the same terminal; nothing once the reader is gone."""
+        if stream is None:
+            return
+        try:
+            if self._bar is not None and stream.isatty():
+                self._bar.print(text)
+            else:
+                stream.write(text)
+                stream.flush()
+        except (OSError, ValueError):
+            if stream is self._output:
+                self._output = None
+            else:
+                self._errors = None
+
+
+def _takes_colors(stream: IO[str] | None) -> bool:
+    """Return whether a stream is a terminal with colors, or a pipe whose reader asks for them.
+
+    NO_COLOR and FORCE_COLOR are the conventions of no-color.org and force-color.org.
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR", "0") not in ("", "0") or os.environ.get("CLICOLOR_FORCE", "0") not in ("", "0"):
+        return True
+    return stream is not None and stream.isatty() and os.environ.get("TERM") not in (None, "dumb")
+
+
+def where_words(event: dict[str, Any]) -> str:
+    """Return in words where a rank of a script is, from its ``stack`` event."""
+    quiet = f"last output {float(event.get('quiet_s', 0.0)):.0f} s ago"
+    line, wchan = str(event.get("last_line", "")), str(event.get("wchan", ""))
+    state = _STATES.get(str(event.get("state")), "is gone")
+    words = f"{quiet if line else 'no output'}{line and f' ({line.strip()[:200]})'}; {state}{wchan and f' in {wchan}'}"
+    text = str(event.get("text", ""))
+    threads = text.split("\nThread ")
+    # A script that never imports threading has no name for its thread.
+    main = next((thread for thread in threads if '"MainThread"' in thread.partition("\n")[0]), threads[1:2] or "")
+    frames = [match[1] for line in "".join(main).splitlines() if (match := _FRAME.match(line))]
+    if frames:
+        return f"{words}; {', called by '.join(frames[:_MAX_FRAMES])}"
+    said = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return f"{words}; {f'py-spy: {said}' if said else 'py-spy on its node would show its Python stack'}"

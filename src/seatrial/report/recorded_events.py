@@ -1,0 +1,83 @@
+"""Reading the events of a recorded trial: event files, the folder of a run, or raw logs that contain its events."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from seatrial import __version__
+from seatrial.errors import RequestError
+from seatrial.files import open_to_read
+from seatrial.protocol.events import SCHEMA
+from seatrial.protocol.wire import Decoder
+
+_MAX_BYTES = 1 << 30
+_SUFFIXES = (".events", ".jsonl")
+
+
+def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
+    """Return all messages and the number of damaged lines. One decoder for all: a log may be cut between two parts."""
+    decoder = Decoder()
+    messages: list[dict[str, Any]] = []
+    bytes_left = _MAX_BYTES
+    for path in paths:
+        for file in _files(path):
+            try:
+                bytes_left -= file.stat().st_size
+                if bytes_left < 0:
+                    raise RequestError(f"{file}: more than {_MAX_BYTES >> 30} GiB in total; give the event files only.")
+                with open_to_read(file) as text:
+                    messages += [message for line in text if (message := decoder.line(line)) is not None]
+            except OSError as error:
+                raise RequestError(f"{file}: cannot be read ({error.strerror or error}).") from error
+    names = ", ".join(map(str, paths))
+    if not messages:
+        raise RequestError(f"{names}: no events of seatrial; give *.events files or logs of the trial.")
+    run_events = [message for message in messages if message.get("kind") == "run"]
+    _refuse_other_runs(names, run_events)
+    runs = sorted({str(event.get("run")) for event in run_events})
+    if len(runs) > 1:
+        raise RequestError(
+            f"{names}: events of {len(runs)} runs ({', '.join(map(repr, runs[:4]))}); give those of a single run."
+        )
+    return messages, decoder.damaged
+
+
+def _refuse_other_runs(names: str, run_events: list[dict[str, Any]]) -> None:
+    """Raise RequestError for events that would be judged as a trial whose events were all lost."""
+
+    jobs = [event.get("job") for event in run_events]
+    if jobs and all(isinstance(job, dict) and "argv" in job for job in jobs):
+        raise RequestError(
+            f"{names}: these are the events of seatrial train or launch, and only a trial (seatrial run) is judged;"
+            " the output of the ranks is in the files rank*.log of that folder."
+        )
+    if run_events and all(type(event.get("schema")) is int and event["schema"] != SCHEMA for event in run_events):
+        raise RequestError(
+            f"{names}: seatrial {run_events[0].get('version')} wrote these events, in schema"
+            f" {run_events[0]['schema']}, and this version, {__version__}, reads schema {SCHEMA}; use that version."
+            ""
+        )
+
+
+def _files(path: Path) -> list[Path]:
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            return [path]
+        if not stat.S_ISDIR(mode):
+            raise RequestError(f"{path}: neither a file nor a folder.")
+        files = _event_files(path)
+        runs = () if files else sorted(entry for entry in path.iterdir() if entry.is_dir() and _event_files(entry))
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}).") from error
+    if not files:
+        hint = f"; name the folder of one run, such as {runs[-1]}" if runs else ""
+        raise RequestError(f"{path}: no event file in this folder ({', '.join(_SUFFIXES)}){hint}.")
+    return files
+
+
+def _event_files(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if entry.suffix in _SUFFIXES and entry.is_file())

@@ -1,0 +1,67 @@
+"""The options of ``seatrial run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from seatrial.plan.plan_file import DEFAULT_LEVEL
+from seatrial.targets.option import Option
+
+REPORT = (
+    Option(flags=("--json",), name="as_json", help="Print only the report, as JSON, on standard output.", flag=True),
+    Option(flags=("-v", "--verbose"), name="verbose", help="Print all measurements and all evidence.", flag=True),
+    Option(flags=("-q", "--quiet"), name="quiet", help="Print one line: the verdict.", flag=True),
+)
+"""How the report is printed, for each command that prints one."""
+
+RUN = (
+    Option(
+        flags=(),
+        name="plan",
+        help="A file (TOML, or JSON named *.json) or a level: smoke (seconds), quick (under a minute;"
+        " the default), standard (minutes), acceptance (standard, and limits for all speeds), burn-in (hours).",
+        default=DEFAULT_LEVEL,
+    ),
+    Option(
+        flags=("--only",),
+        name="only",
+        help="Run these checks only, and those that they need; repeatable.",
+        metavar="CHECK[,..]",
+        multiple=True,
+    ),
+    Option(
+        flags=("--skip",),
+        name="skip",
+        help="Leave these checks out; a PASS is then partial; repeatable.",
+        metavar="CHECK[,..]",
+        multiple=True,
+    ),
+    Option(flags=("--validation-only",), name="validation_only", help="Leave the training check out.", flag=True),
+    Option(flags=("--workload",), name="workload", help="Data set to train on: digits, mnist, synthetic-1x8x8, ..."),
+    Option(flags=("--data",), name="data", help="Folder with the files of the data set on each node.", metavar="DIR"),
+    Option(flags=("--model",), name="model", help="Model to train: convnet."),
+    Option(flags=("--epochs",), name="epochs", help="Epochs of the training.", type=int, metavar="N"),
+    Option(
+        flags=("--batch-size",),
+        name="batch_size",
+        help="Batch size of each process in the training.",
+        type=int,
+        metavar="N",
+    ),
+    Option(
+        flags=("--deadline",),
+        name="deadline",
+        help="Stop the trial after this many seconds.",
+        type=float,
+        metavar="SECONDS",
+    ),
+    Option(flags=("--out",), name="out", help="Folder for the reports.", type=Path, default=Path("reports")),
+    Option(
+        flags=("--require-full",),
+        name="require_full",
+        help="End a partial PASS with exit code 3, for scripts.",
+        flag=True,
+    ),
+    *REPORT,
+)
+"""Options of ``seatrial run`` alone, in addition to TARGET_OPTIONS."""

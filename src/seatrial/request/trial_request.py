@@ -1,0 +1,165 @@
+"""From the options of ``seatrial run`` to a job. An invalid request is refused here, before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seatrial.checks import registry, training
+from seatrial.environment.identity import Identity
+from seatrial.errors import RequestError
+from seatrial.plan.model import Plan, Setting
+from seatrial.plan.plan_reader import read_plan
+from seatrial.rank.faults import parse_faults
+from seatrial.request.common_options import TARGET_OPTIONS, UNPROTECTED
+from seatrial.request.target_options import placement_fields, target_request_of
+from seatrial.request.trial_options import RUN
+from seatrial.run import external_launcher
+from seatrial.run.external_launcher import Rendezvous
+from seatrial.targets import resources
+from seatrial.targets.job import Job
+from seatrial.targets.option import retyped, to_argv
+from seatrial.targets.registry import TARGETS
+from seatrial.targets.target import TargetRequest
+
+_TRAINING_OPTIONS = ("workload", "data", "model", "epochs", "batch_size")
+_MIN_MPI_RANKS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRequest:
+    """The values of the options in ``trial_options.py``, by their names, and the target."""
+
+    plan: str
+    only: tuple[str, ...]
+    skip: tuple[str, ...]
+    validation_only: bool
+    workload: str | None
+    data: str | None
+    model: str | None
+    epochs: int | None
+    batch_size: int | None
+    deadline: float | None
+    """Seconds; None: the deadline of the plan."""
+    out: Path
+    require_full: bool
+    as_json: bool
+    verbose: bool
+    quiet: bool
+    target_request: TargetRequest
+    options: tuple[str, ...]
+    """The options as typed, without the plan."""
+
+
+def request_of(values: Mapping[str, Any]) -> TrialRequest:
+    """Return the request for the values of the options of ``seatrial run``. Raises RequestError for a wrong target."""
+    own_values = {option.name: values[option.name] for option in RUN}
+    target_request = target_request_of(values, ("run", *to_argv(RUN, values)))
+    return TrialRequest(
+        **own_values,
+        target_request=target_request,
+        options=retyped((*RUN, *TARGET_OPTIONS, UNPROTECTED, *TARGETS[target_request.target].options), values),
+    )
+
+
+def job_of(request: TrialRequest, identity: Identity, rendezvous: Rendezvous | None) -> tuple[Job, str]:
+    """Return the job, without a run name yet, and a phrase that says where it runs ("on this machine").
+
+    Raises RequestError for a request that cannot be carried out here.
+
+    Args:
+        identity: what the environment says about this process.
+        rendezvous: where the processes find one another that a launcher has started; None: there are no others.
+    """
+    target_request = request.target_request
+    if target_request.target != "mpirun" and not TARGETS[target_request.target].conducts_remotely:
+        resources.require_mpi_launcher(target_request.backend, identity, "run", min_ranks=_MIN_MPI_RANKS)
+    placement = (
+        TARGETS[target_request.target].resolve(target_request)
+        if rendezvous is None
+        else external_launcher.placement(target_request, identity, rendezvous)
+    )
+    planted = tuple(filter(None, os.environ.get("SEATRIAL_PLANT", "").split(";")))
+    on_one_machine = external_launcher.is_on_one_machine(identity) if rendezvous else target_request.target == "local"
+    plan = _about_these_nodes(_plan(request), 1 if on_one_machine else placement.nodes)
+    if placement.device == "cpu":
+        plan = _about_no_device(plan, request.only)
+    job = Job(
+        run="",
+        plan=plan,
+        planted=planted,
+        require_full=request.require_full,
+        options=request.options,
+        launcher=identity.launcher if rendezvous else "",
+        **placement_fields(target_request, placement),
+    )
+    parse_faults(planted, job.world_size, job.plan.checks)
+    _validate_training(job)
+    return job, placement.words
+
+
+def _about_these_nodes(plan: Plan, num_nodes: int) -> Plan:
+    """Return the plan without checks that are about more nodes. Raises RequestError where none is left."""
+    needed = {name: registry.load(name).min_nodes for name in plan.checks}
+    left = plan.without([name for name, min_nodes in needed.items() if min_nodes > num_nodes])
+    if not left.checks:
+        name = plan.checks[0]
+        raise RequestError(f"{name} needs at least {needed[name]} nodes, and this job has {num_nodes}.")
+    return left
+
+
+def _about_no_device(plan: Plan, only: tuple[str, ...]) -> Plan:
+    """Return the plan without checks of GPUs, as if it had never named them; ``--only`` may ask for them all the same.
+
+    Raises RequestError where none is left.
+    """
+    typed = {name.strip() for entry in only for name in entry.split(",")}
+    names = [name for name in (*plan.checks, *plan.not_asked) if registry.load(name).devices_only and name not in typed]
+    left = plan.without(names)
+    if not left.checks:
+        raise RequestError(
+            f"{plan.checks[0]} is about GPUs, and this job uses CPUs; use --device cuda or --device rocm."
+        )
+    asked = {name: option for name, option in left.not_asked.items() if name not in names}
+    return dataclasses.replace(left, not_asked=asked)
+
+
+def _validate_training(job: Job) -> None:
+    """Raise RequestError for a training that this number of ranks cannot do; the ranks would fail minutes later."""
+    if training.CHECK.name not in job.plan.checks:
+        return
+    params = job.plan.params(training.CHECK.name, training.params.Params)
+    try:
+        training.params.recipe_for(params, job.world_size)
+    except RequestError as error:
+        key = "global_batch_size" if params.batch_size is None else "batch_size"
+        origin = job.plan.settings[training.CHECK.name][key].origin
+        raise RequestError(f"{error} {job.world_size} ranks, {key} {getattr(params, key)} (from {origin}).") from error
+
+
+def _plan(request: TrialRequest) -> Plan:
+    values = {name: getattr(request, name) for name in _TRAINING_OPTIONS}
+    resolved = read_plan(
+        request.plan,
+        schemas=registry.schemas(),
+        scopes=registry.scopes(),
+        overrides=[
+            (training.CHECK.name, name, value, f"--{name.replace('_', '-')}")
+            for name, value in values.items()
+            if value is not None
+        ],
+        only=request.only,
+        skip=request.skip,
+        validation_only=request.validation_only,
+    )
+    deadline_s = request.deadline
+    if deadline_s is None:
+        return resolved
+    if not (math.isfinite(deadline_s) and deadline_s > 0):
+        raise RequestError(f"--deadline {deadline_s}: expected a positive number of seconds.")
+    return dataclasses.replace(resolved, deadline_s=Setting(value=deadline_s, origin="--deadline"))

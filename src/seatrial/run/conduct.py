@@ -1,0 +1,299 @@
+"""Start the agents of a job, conduct it, and leave no process behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+from seatrial import __version__
+from seatrial.checks import registry
+from seatrial.conductor.actions import Conductor
+from seatrial.conductor.config import ProgramConfig, TrialConfig
+from seatrial.conductor.program_conductor import ProgramConductor
+from seatrial.conductor.server import Server
+from seatrial.conductor.steps import of_plan
+from seatrial.conductor.trial_conductor import TrialConductor
+from seatrial.judge.conclude import fails, interface, next_round, suspects
+from seatrial.probe.host import host_name
+from seatrial.protocol.commands import RankLog
+from seatrial.protocol.events import SCHEMA, EndEvent, NoteEvent, RunEvent, Source
+from seatrial.protocol.handshake import node_token
+from seatrial.protocol.munge import make_credential
+from seatrial.protocol.timeouts import join_timeout_s
+from seatrial.run.external_launcher import Rendezvous, own_agent_command
+from seatrial.run.host_addresses import addresses_of
+from seatrial.run.rank_logs import RankLogs
+from seatrial.targets.job import Job, Processes, ProgramJob
+from seatrial.targets.registry import TARGETS
+from seatrial.targets.target import Driver
+
+LOGS = "logs"
+"""Source of the notes about output that is missing."""
+_JOIN_S = 60.0
+"""The time in which agents that start together have connected."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+OnEvent = Callable[[dict[str, Any]], None]
+OnMessage = Callable[[dict[str, Any]], None]
+
+
+def conduct(
+    job: Job,
+    folder: Path,
+    on_event: OnEvent,
+    signals: Sequence[int],
+    rendezvous: Rendezvous | None = None,
+    on_message: OnMessage = lambda message: None,
+) -> int:
+    """Conduct the trial and return the number of damaged lines that were received.
+
+    Whatever happens, no agent keeps running, or a note names the one that does.
+
+    Args:
+        job: the trial, with the name of its run.
+        folder: the folder of the run.
+        on_event: called with every event.
+        signals: grows while this runs (``catch_signals``): the first signal ends the trial in order, a second one
+            immediately.
+        rendezvous: given where a launcher has started the other agents, which connect by themselves.
+        on_message: called with the messages of agents that are no events.
+    """
+    return _conduct(
+        job,
+        lambda now: TrialConductor(_config(job), now),
+        job.plan.to_json(),
+        folder,
+        on_event,
+        on_message,
+        signals,
+        rendezvous,
+    )
+
+
+def conduct_program(
+    job: ProgramJob,
+    folder: Path,
+    on_event: OnEvent,
+    on_message: OnMessage,
+    signals: Sequence[int],
+    rendezvous: Rendezvous | None = None,
+    questions: Sequence[int] = (),
+) -> int:
+    """Conduct a program; otherwise like ``conduct``. ``on_message`` gets the output and the progress of the ranks.
+
+    ``questions`` grows with each question where the ranks of a script are (``catch_questions``).
+    """
+    config = ProgramConfig(
+        run=job.run,
+        nodes=job.nodes,
+        hosts=job.hosts,
+        nproc_per_node=1 if job.per_node else job.nproc_per_node,
+        argv=job.argv,
+        args=job.args,
+        spawns=job.nproc_per_node if job.per_node else 0,
+        env=job.env,
+        watched=job.watched,
+        output=job.output,
+        max_restarts=job.max_restarts,
+        stop_grace_s=job.stop_grace_s,
+        cwd=job.cwd,
+        join_timeout_s=join_timeout_s(),
+    )
+    return _conduct(
+        job,
+        lambda now: ProgramConductor(config, now),
+        None,
+        folder,
+        on_event,
+        on_message,
+        signals,
+        rendezvous,
+        questions,
+    )
+
+
+def _conduct(
+    job: Processes,
+    conductor: Callable[[float], Conductor],
+    plan: dict[str, Any] | None,
+    folder: Path,
+    on_event: OnEvent,
+    on_message: OnMessage,
+    signals: Sequence[int],
+    rendezvous: Rendezvous | None,
+    questions: Sequence[int] = (),
+) -> int:
+    """Start the agents, serve their connections until the conductor has finished, and end them.
+
+    Args as for ``conduct``, and:
+        conductor: makes the conductor, given the time on ``time.monotonic()``.
+        run_fields: additional fields of the ``run`` event.
+    """
+    source = Source(job.run, "conductor")
+    run_event = RunEvent(
+        kind="run",
+        version=__version__,
+        schema=SCHEMA,
+        created=time.time(),
+        hostname=host_name(),
+        job=job.to_json(),
+    )
+    if plan is not None:
+        run_event["plan"] = plan
+    run = source.event(run_event)
+    target = TARGETS[job.target]
+
+    # In a pod nothing is written here: the controller outside the cluster keeps the files.
+    is_followed = "SEATRIAL_LIVE" in os.environ
+    logs = RankLogs(folder, job.world_size)
+
+    def receive(message: dict[str, Any]) -> None:
+        if message.get("kind") == "log" and not is_followed:
+            logs.take(cast("RankLog", message))
+        else:
+            on_message(message)
+
+    if target.submit_and_follow is not None and rendezvous is None:
+        try:
+            return target.submit_and_follow(job, run, folder, on_event, receive, signals)
+        finally:
+            _note_missing_output(logs, job, on_event)
+    on_event(run)
+    for reason in job.absent:
+        on_event(source.event(NoteEvent(kind="note", severity="warn", text=f"left out: {reason}")))
+    by_munge = rendezvous is not None and not rendezvous.token
+    token = rendezvous.token if rendezvous and rendezvous.token else secrets.token_urlsafe(24)
+    own_tokens = rendezvous is None and target.node_tokens
+    token_of = partial(node_token, token) if own_tokens else lambda node: token
+    host = rendezvous.host if rendezvous else target.address(job)
+    # A name may resolve to any address of this machine, so with other machines all of them are listened on.
+    listen = "127.0.0.1" if host == "127.0.0.1" else ""
+
+    keep = "" if is_followed else str(folder)
+    credential = make_credential(token) if by_munge else ""
+    addresses = {} if own_tokens or rendezvous else addresses_of(job.hosts)
+    ports = rendezvous.ports if rendezvous else (0,)
+    server = Server(listen, token_of, on_event, ports, receive, credential, addresses)
+    driver = target.driver(job)
+    try:
+        if rendezvous is None:
+            commands = target.render(job, control=f"{host}:{server.port}", token=token, keep=keep)
+        else:
+            commands = (own_agent_command(job, rendezvous, server.port, token=token, keep=keep),)
+        driver.submit(commands, folder, signals, server.attach)
+        # The clock of the conductor starts here: time in a queue counts for nobody.
+        server.serve(conductor(time.monotonic()), job.nodes, source, _idle_news(driver, signals, questions))
+    finally:
+        server.close()
+        _note_missing_output(logs, job, on_event)
+        _note_leftovers(driver.cleanup(), Source(job.run, "launch"), on_event)
+    return server.damaged
+
+
+def _idle_news(
+    driver: Driver, signals: Sequence[int], questions: Sequence[int] = ()
+) -> Callable[[Collection[int]], str | tuple[int, str] | None]:
+    """Return a function for each tick of the server: the name of a new signal, else the news of the driver."""
+    handled = answered = 0
+
+    def news(connected: Collection[int]) -> str | tuple[int, str] | None:
+        nonlocal handled, answered
+        if len(questions) > answered:
+            answered = len(questions)
+            return signal.Signals.SIGQUIT.name
+        if len(signals) == handled:
+            return driver.poll(connected)
+        handled = len(signals)
+        if handled > 1:
+            driver.kill()
+        return signal.Signals(signals[-1]).name
+
+    return news
+
+
+def _note_missing_output(logs: RankLogs, job: Processes, on_event: OnEvent) -> None:
+    """Note what the files of a program's ranks lack. The output of a trial is no evidence."""
+    if isinstance(job, ProgramJob) and (notes := logs.notes()):
+        source = Source(job.run, LOGS)
+        for text in notes:
+            on_event(source.event(NoteEvent(kind="note", severity="warn", text=text)))
+        on_event(source.event(EndEvent(kind="end")))
+
+
+def _note_leftovers(leftovers: Sequence[tuple[int, str]], source: Source, on_event: OnEvent) -> None:
+    for node, what in leftovers:
+        text = f"the agent of node {node}: {what}"
+        on_event(source.event(NoteEvent(kind="note", severity="warn", text=text)))
+    if leftovers:
+        on_event(source.event(EndEvent(kind="end")))
+
+
+def _config(job: Job) -> TrialConfig:
+    wait_s = join_timeout_s()
+    return TrialConfig(
+        run=job.run,
+        nodes=job.nodes,
+        hosts=job.hosts,
+        nproc_per_node=job.nproc_per_node,
+        steps=of_plan(job.plan, registry.load),
+        # Pods start one after another; the deadline of the plan is for the time after all of them have connected.
+        deadline_s=float(job.plan.deadline_s.value) + (wait_s if wait_s > _JOIN_S else 0.0),
+        join_timeout_s=wait_s,
+        env=dict(job.env),
+        device=job.device,
+        backend=job.backend,
+        planted=tuple(job.planted),
+        suspects=lambda check, events: suspects(job.plan, check, events),
+        next_round=lambda check, events: next_round(job.plan, check, events),
+        fails=lambda check, events: fails(job.plan, check, events),
+        interface=lambda check, events: interface(job.plan, check, events),
+        # MPI cannot be initialized again in processes whose ranks have died, nor with some of them left out.
+        **({"most_generations": 1} if job.backend == "mpi" else {}),
+    )
+
+
+@contextlib.contextmanager
+def catch_questions() -> Iterator[list[int]]:
+    """Collect SIGQUIT, which would end this process, in a list."""
+    questions: list[int] = []
+    before = signal.signal(signal.SIGQUIT, lambda number, frame: questions.append(number))
+    try:
+        yield questions
+    finally:
+        signal.signal(signal.SIGQUIT, before)
+
+
+@contextlib.contextmanager
+def catch_signals() -> Iterator[list[int]]:
+    """Collect SIGINT, SIGTERM and SIGHUP in a list, so that they do not end this process: the report comes first.
+
+    The second signal restores the former handlers, so that a third one ends the process at any point.
+    """
+    signals: list[int] = []
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        if len(signals) > 1:
+            restore()
+
+    for number in _SIGNALS:
+        # An ignored SIGHUP is the wish of nohup. A shell ignores SIGINT for its background jobs, which is not a wish.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, on_signal)
+    try:
+        yield signals
+    finally:
+        restore()

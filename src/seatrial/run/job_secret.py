@@ -1,0 +1,138 @@
+"""The secret by which the processes of one job recognize one another, where another launcher has started them.
+
+In this order: SEATRIAL_TOKEN in all processes; on one machine a file that only this user can read; a file of the user
+in a home folder that all nodes share; under Slurm munge. Across machines there is no run without one of them, unless
+``--unprotected`` is typed: whoever knows what a job's processes share could execute code as its user on all its nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.errors import RequestError
+from seatrial.files import create_whole, make_private, open_to_read
+from seatrial.protocol.munge import MungeError, make_credential
+
+LEAST_CHARS = 20
+"""Characters of a secret. Shorter ones could be guessed from an overheard handshake, with billions of guesses a second,
+if people type them."""
+_MOST_BYTES = 4_096
+_TOKEN_FILE = "~/.config/seatrial/token"
+_HOW = (
+    f"make a secret in a home folder that all nodes share ((umask 077; mkdir -p ~/.config/seatrial; openssl rand -hex"
+    f" 32 > {_TOKEN_FILE})), or set SEATRIAL_TOKEN to the same {LEAST_CHARS} or more random characters in all processes"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSecret:
+    """The secret of a job."""
+
+    text: str = ""
+    """It is the same in all processes; empty where there is none, or where munge passes it."""
+    munge: bool = False
+    """Whether the first process makes the secret and munge passes it to the others."""
+
+    @property
+    def protected(self) -> bool:
+        """Return whether there is a secret."""
+        return bool(self.text) or self.munge
+
+
+def find_job_secret(launcher: str, environ: Mapping[str, str], *, on_one_machine: bool, unprotected: bool) -> JobSecret:
+    """Return the secret of this job. Raises RequestError where there is none, or one that others could know."""
+    token = environ.get("SEATRIAL_TOKEN")
+    if token:
+        if len(token) < LEAST_CHARS:
+            raise RequestError(
+                f"SEATRIAL_TOKEN has {len(token)} characters, and a secret needs at least {LEAST_CHARS}: openssl rand"
+                " -hex 32 makes one."
+            )
+        return JobSecret(text=token)
+    if on_one_machine:
+        machine_secret = _machine_secret(environ)
+        if machine_secret:
+            return JobSecret(text=machine_secret)
+    file_secret = _file_secret()
+    if file_secret:
+        return JobSecret(text=file_secret)
+    reason = ""
+    if launcher == "slurm":
+        try:
+            make_credential("")
+            return JobSecret(munge=True)
+        except MungeError as error:
+            reason = f" (munge: {error})"
+    if unprotected:
+        return JobSecret()
+    raise RequestError(
+        f"the processes that {launcher} started have no secret in common{reason}, and others could execute"
+        f" code as you on all nodes: {_HOW}; --unprotected runs without one."
+    )
+
+
+def _file_secret() -> str:
+    """Return the text of the token file of this user, or an empty text where there is none. Raises RequestError."""
+    path = os.path.expanduser(_TOKEN_FILE)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        raise RequestError(f"{path}: the secret cannot be read ({error.strerror}).") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise RequestError(
+                f"{path} is {stat.filemode(status.st_mode)} of user {status.st_uid}: a secret must be a file of user"
+                f" {os.geteuid()} that nobody else can read; chmod 600 it, or remove it and make a new one."
+            )
+        text = os.read(descriptor, _MOST_BYTES).decode(errors="replace").strip()
+    finally:
+        os.close(descriptor)
+    if len(text) < LEAST_CHARS:
+        raise RequestError(
+            f"{path} holds {len(text)} characters, and a secret needs at least {LEAST_CHARS}: openssl rand -hex 32 >"
+            f" {_TOKEN_FILE} makes one."
+        )
+    return text
+
+
+def _machine_secret(environ: Mapping[str, str]) -> str:
+    """Return a random text that only this user's processes on this machine can read; the first one creates it.
+
+    Returns an empty text where it cannot be stored. Raises RequestError when others could read or write its folder.
+    """
+    import secrets
+    import tempfile
+
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    try:
+        # The folder of the login: no other user can have made one of this name there before.
+        parent = runtime if os.path.isabs(runtime) and _is_own_folder(runtime) else tempfile.gettempdir()
+        folder = Path(parent) / f"seatrial-{os.geteuid()}"
+        make_private(folder)
+        path = folder / "secret"
+        with contextlib.suppress(FileExistsError):
+            create_whole(path, secrets.token_hex(32).encode(), mode=0o600)
+        with open_to_read(path) as file:
+            return file.read(_MOST_BYTES).decode("ascii")
+    except OSError as error:
+        if error.errno == errno.EPERM:  # another user's folder
+            raise RequestError(f"{error.strerror}.") from error
+        return ""
+
+
+def _is_own_folder(folder: str) -> bool:
+    """Return whether a folder is this user's: after ``su`` the variables of the login are still those of another."""
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()

@@ -1,0 +1,107 @@
+"""The files with the output of remote ranks, as it arrives from their agents in pieces."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.files import create, open_to_append
+from seatrial.protocol.commands import PIECE_BYTES, RankLog
+
+_MAX_FILE_BYTES = 1 << 30
+"""For each rank: an agent that lies must not fill the disk of the controller."""
+_MOST_NOTES = 8
+
+
+@dataclass
+class _File:
+    """The file of one rank and generation."""
+
+    rank: int
+    has_bytes: int = 0
+    """Bytes of output up to which the file is written, gaps included."""
+    total_bytes: int = 0
+    """Bytes of output of which this process knows."""
+    written_bytes: int = 0
+    gap_bytes: int = 0
+    is_complete: bool = False
+    """Whether the last piece has arrived."""
+    is_other: bool = False
+    """Whether somebody else writes this file: an agent on this machine, which reaches the folder."""
+
+
+class RankLogs:
+    """Writes the pieces of each rank to one file in the folder of the run, and knows what is missing in it."""
+
+    def __init__(self, folder: Path, world_size: int) -> None:
+        self._folder, self._world_size = folder, world_size
+        self._files: dict[str, _File] = {}
+
+    def take(self, message: RankLog) -> None:
+        """Append a piece. Where pieces are missing before it, a line in the file says so.
+
+        Raises KeyError, TypeError or ValueError for a malformed message.
+        """
+        rank, generation, at = message["rank"], message["gen"], message["at"]
+        if not (type(rank) is type(generation) is type(at) is int and at >= 0):
+            raise ValueError("the place of a piece of output is no number")
+        if not (0 <= rank < self._world_size and 0 <= generation < 1_000_000):
+            raise ValueError(f"rank {rank}, generation {generation}: no such rank in this run")
+        unpack = zlib.decompressobj()
+        try:
+            piece = unpack.decompress(base64.b64decode(message["data"], validate=True), PIECE_BYTES + 1)
+        except zlib.error as error:
+            raise ValueError(f"a piece of output cannot be unpacked ({error})") from error
+        if len(piece) > PIECE_BYTES or not unpack.eof:
+            raise ValueError(f"a piece of output has more than {PIECE_BYTES} bytes, or is cut")
+        name = f"rank{rank}.gen{generation}.log"
+        if name not in self._files:
+            self._files[name] = _File(rank=rank, is_other=not self._create(name))
+        file = self._files[name]
+        file.is_complete = file.is_complete or message["last"] is True
+        if at < file.total_bytes:
+            raise ValueError(f"rank {rank}: a piece of output came twice")
+        if not file.is_other:
+            self._append(name, file, at, piece)
+
+    def _create(self, name: str) -> bool:
+        try:
+            create(self._folder / name, run_folder=True).close()
+        except FileExistsError:
+            return False
+        except OSError:
+            return True  # what cannot be written is counted
+        return True
+
+    def _append(self, name: str, file: _File, at: int, piece: bytes) -> None:
+        gap = at - file.has_bytes
+        head = b"\nseatrial: %d bytes of output are missing here\n" % gap if gap else b""
+        file.total_bytes = at + len(piece)
+        if file.written_bytes + len(head) + len(piece) > _MAX_FILE_BYTES:
+            return
+        with contextlib.suppress(OSError), open_to_append(self._folder / name, run_folder=True) as opened:
+            written = opened.write(head + piece)
+            file.written_bytes += written
+            if written > len(head):
+                file.gap_bytes += gap
+                file.has_bytes = at + written - len(head)
+
+    def notes(self) -> list[str]:
+        """Return what is missing, a sentence for each rank."""
+        found = []
+        for name, file in sorted(self._files.items(), key=lambda item: item[1].rank):
+            if file.is_other:
+                continue
+            missing_bytes = file.gap_bytes + file.total_bytes - file.has_bytes
+            if missing_bytes:
+                found.append(
+                    f"rank {file.rank}: {missing_bytes} bytes of its output could not be kept: its node could not"
+                    f" send them in time, or this disk takes no more; {name} says where they are missing, unless that"
+                    " is the end"
+                )
+            elif not file.is_complete:
+                found.append(f"rank {file.rank}: the end of its output did not arrive, so {name} may be cut")
+        return [*found[:_MOST_NOTES], *([f"and {len(found) - _MOST_NOTES} more"] if len(found) > _MOST_NOTES else [])]

@@ -1,0 +1,185 @@
+"""Run a program on a target: what ``train`` and ``launch`` share, from the job to the exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seatrial.errors import InternalError, RequestError, SeatrialError
+from seatrial.targets.command import shell_line
+from seatrial.targets.job import ProgramJob
+from seatrial.targets.option import Option, is_given
+from seatrial.targets.registry import TARGETS, dry_run_lines
+from seatrial.util.streams import print_status
+from seatrial.util.text import printable
+
+if TYPE_CHECKING:
+    from seatrial.run.external_launcher import Rendezvous
+
+_EXIT_INTERRUPTED = 130
+_ARGUMENT_NAMES = {"total_epochs": "TOTAL_EPOCHS", "save_after": "SAVE_EVERY"}
+
+
+def refuse_numbers(values: Mapping[str, Any], minimums: Mapping[str, int]) -> None:
+    """Raise RequestError for a value below its minimum, and for a ``--grace`` that is no duration.
+
+    ``minimums`` gives the lowest valid value by the option's name, in addition to those of both commands.
+    """
+    for name, minimum in {"nproc_per_node": 1, "max_restarts": 0, **minimums}.items():
+        if values[name] is not None and values[name] < minimum:
+            raise RequestError(f"{flag(name)} {values[name]}: expected {minimum} or more.")
+    if not 0 <= values["grace"] < 1e7:
+        raise RequestError(f"--grace {values['grace']:g}: expected a number of seconds, 0 or more.")
+
+
+def flag(name: str) -> str:
+    """Return the option of that name as it is typed."""
+    return _ARGUMENT_NAMES.get(name) or f"--{name.replace('_', '-')}"
+
+
+def refuse_decided(
+    values: Mapping[str, Any], options: Sequence[Option], names: Iterable[str], origin: str, why: Mapping[str, str]
+) -> None:
+    """Raise RequestError for the first named option that was given although it is decided already.
+
+    Args:
+        values: value of each option by its name.
+        options: the options of the command.
+        names: the names of the options that are decided.
+        origin: in which case, such as "under torchrun".
+        why: the reason by the option's name, and under "" for all others.
+    """
+    options_by_name = {option.name: option for option in options}
+    for name in names:
+        if is_given(options_by_name[name], values[name]):
+            given = flag(name) if values[name] is True else f"{flag(name)} {values[name]}"
+            raise RequestError(f"{given} {origin}: {why.get(name) or why['']}.")
+
+
+def process_count(number: int) -> str:
+    """Return the number with its noun: "1 process", "8 processes"."""
+    return "1 process" if number == 1 else f"{number} processes"
+
+
+def dry_run(job: ProgramJob, out: Path) -> list[str]:
+    """Return the lines of ``--dry-run``: the commands that start the agents, and the command of a rank."""
+    commands = dry_run_lines(job, out)
+    if TARGETS[job.target].conducts_remotely:
+        return commands
+    started = f"the one process of each of {job.nodes} nodes" if job.per_node else f"each of the {job.world_size} ranks"
+    return [
+        *commands,
+        f"# {started}, started by its agent, in {shlex.quote(job.cwd)} where that exists, with RANK etc. set:",
+        shell_line(job.env, (*job.argv, *job.args)),
+    ]
+
+
+def run_program(job: ProgramJob, out: Path, *, debug: bool, rendezvous: Rendezvous | None = None) -> int:
+    """Conduct the program and return the exit code. Raises RequestError for what ranks found wrong with the request.
+
+    Args:
+        job: the program, without the name of its run.
+        out: folder for the files of the run.
+        debug: print tracebacks.
+        rendezvous: given where a launcher has started the other agents.
+    """
+    # Imported here: --dry-run needs neither the conductor nor the display.
+    from seatrial.report.program_display import ProgramDisplay
+    from seatrial.run.conduct import catch_questions, catch_signals, conduct_program
+    from seatrial.run.external_launcher import warn_unprotected
+    from seatrial.run.record import Recorder, new_folder
+
+    if rendezvous is not None:
+        warn_unprotected(rendezvous)
+    run_id, folder = new_folder(out)
+    job = replace(job, run=run_id)
+    recorder = Recorder(run_id, folder)
+    # In a followed pod the lines of the recorder are all of standard output; the controller shows what ranks print.
+    is_followed = "SEATRIAL_LIVE" in os.environ
+    # Standard output is reserved for the result of a training, and for the output of a script.
+    display = ProgramDisplay(
+        None if is_followed else sys.stderr if job.watched else sys.stdout,
+        sys.stderr,
+        prefix=job.output == "all",
+        kept=is_followed or "KUBERNETES_SERVICE_HOST" not in os.environ,
+    )
+    problem: Exception | None = None
+
+    def on_event(event: dict[str, Any]) -> None:
+        recorder(event)
+        display.on_event(event)
+
+    def on_message(message: dict[str, Any]) -> None:
+        recorder.send(message)
+        is_output = message.get("kind") == "output"
+        if not is_output or job.output == "all" or (job.output == "rank0" and message["rank"] == 0):
+            display.on_message(message)
+
+    with catch_signals() as signals, catch_questions() as questions:
+        try:
+            conduct_program(job, folder, on_event, on_message, signals, rendezvous, questions)
+        except Exception as error:
+            problem = error
+            if debug:
+                print_status(traceback.format_exc())
+        finally:
+            recorder.close()
+            display.close()
+    if problem is not None:
+        raise (
+            problem
+            if isinstance(problem, SeatrialError)
+            else InternalError(
+                f"a bug in seatrial ended the job ({type(problem).__name__}: {problem});"
+                " run it again with --debug for the traceback, and please report it."
+            )
+        )
+    return _exit_code(recorder.events, folder)
+
+
+def _exit_code(events: list[dict[str, Any]], folder: Path) -> int:
+    """Print the result or the reason of the end, and return the exit code. Raises SeatrialError without an outcome."""
+    outcome = next((event for event in reversed(events) if event.get("kind") == "outcome"), None)
+    if outcome is None:
+        raise SeatrialError(f"the job ended without an outcome; its events are in {folder}.")
+    generation = outcome["gen"]
+    results = [event for event in events if event.get("kind") == "result" and event.get("gen") == generation]
+    lines: list[str] = next((event["lines"] for event in results if event.get("rank") == 0), [])
+    if lines and outcome["how"] in ("ended", "interrupted"):
+        restarts = outcome["restarts"]
+        if restarts:
+            lines = [*lines, f"restarts: {restarts}"]
+        # The exit code stays that of the training, whether standard output can be written or not.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            print("\n".join(printable(str(line)) for line in lines), flush=True)
+    if outcome["how"] == "refused":
+        raise RequestError(printable(outcome["text"]))
+    if outcome["how"] == "absent":
+        raise SeatrialError(f"{printable(outcome['text'])}; its output is in {folder}.")
+    if outcome["how"] == "failed":
+        for note in outcome.get("notes", []):
+            print_status(f"seatrial: {printable(note)}.")
+        for line in outcome["last_lines"]:
+            print_status(f"  {printable(line)}")
+        print_status(f"Error: {printable(outcome['text']).rstrip('.')}; {_kept(events)} is in {folder}.")
+        return 1
+    if outcome["how"] == "interrupted":
+        if not lines:
+            print_status(f"seatrial: {outcome['text']} before the ranks had ended; {_kept(events)} is in {folder}.")
+        return _EXIT_INTERRUPTED
+    code = int(outcome["code"])
+    return code if code in (0, 2, _EXIT_INTERRUPTED) else 1
+
+
+def _kept(events: list[dict[str, Any]]) -> str:
+    """Return how much of the output of the ranks the folder has, in words."""
+    from seatrial.run.conduct import LOGS
+
+    return "what arrived of the output" if any(event.get("src") == LOGS for event in events) else "all output"

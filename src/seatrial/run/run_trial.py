@@ -1,0 +1,114 @@
+"""Run a trial: conduct and record it, show its progress, write its report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from seatrial.errors import RequestError, SeatrialError
+from seatrial.judge.conclude import Conclusion, conclude
+from seatrial.report.interim import Interim
+from seatrial.report.progress import Progress
+from seatrial.report.report_line import print_report_line
+from seatrial.report.show import wrong_request
+from seatrial.report.write import Written, write_reports, write_somewhere
+from seatrial.run.conduct import catch_signals, conduct
+from seatrial.run.external_launcher import Rendezvous, warn_unprotected
+from seatrial.run.record import Recorder, new_folder
+from seatrial.run.run_program import process_count
+from seatrial.targets.job import Job
+from seatrial.util.streams import print_status
+
+
+def run_trial(
+    job: Job,
+    out: Path,
+    rendezvous: Rendezvous | None,
+    *,
+    location: str,
+    show: Callable[[Conclusion, Written | None], int],
+    quiet: bool,
+    debug: bool,
+) -> int:
+    """Conduct the trial, write and print its report, and return the exit code of the verdict.
+
+    Failures of seatrial itself are in the report too. Raises RequestError when the reports cannot be written, and for
+    what ranks or launchers found wrong with the request, after the report was written.
+
+    Args:
+        job: the trial, without the name of its run.
+        out: folder for the reports.
+        rendezvous: given where a launcher has started the other agents.
+        location: where the trial runs, as a phrase: "on this machine".
+        show: prints the report and returns the exit code.
+        quiet: print nothing before the report.
+        debug: print tracebacks.
+    """
+    run_id, folder = new_folder(out)
+    job = replace(job, run=run_id)
+    if not quiet:
+        print_status(_summary(job, location))
+    if rendezvous is not None:
+        warn_unprotected(rendezvous)
+    recorder = Recorder(run_id, folder)
+    refused: str | None = None
+    progress = Progress(None if quiet else sys.stderr)
+    interim = Interim(out)
+
+    def on_event(event: dict[str, Any]) -> None:
+        recorder(event)
+        progress(event)
+        interim(event, recorder.events)
+
+    with catch_signals() as signals:
+        try:
+            damaged = conduct(job, folder, on_event, signals, rendezvous, recorder.send)
+            if damaged:
+                recorder.note(f"lines cut or changed on their way to the conductor: {damaged}")
+        except Exception as error:
+            recorder.note(_reason(error))
+            refused = str(error) if isinstance(error, RequestError) else None
+            if debug:
+                print_status(traceback.format_exc())
+        finally:
+            recorder.close()
+            progress.close()
+        conclusion = conclude(recorder.events)
+        refused = wrong_request(conclusion, refused)
+        written, problem = write_somewhere(conclusion, out)
+        if problem:
+            recorder.note(problem)
+            conclusion = conclude(recorder.events)
+            if written is not None:
+                # The files that were written do not contain this problem yet.
+                with contextlib.suppress(RequestError):
+                    write_reports(conclusion, written.folder.parent)
+        if refused:
+            raise RequestError(refused)
+        print_report_line(conclusion, os.environ)
+        return show(conclusion, written)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, SeatrialError):
+        return str(error)
+    return (
+        f"a bug in seatrial ended the trial ({type(error).__name__}: {error});"
+        " run it again with --debug for the traceback, and please report it"
+    )
+
+
+def _summary(job: Job, location: str) -> str:
+    backend = job.backend if job.backend != "auto" else "gloo" if job.device == "cpu" else "nccl"
+    return (
+        f"seatrial {job.plan.name}: {process_count(job.world_size)} {location} ({job.device}, {backend}),"
+        f" {', '.join(job.plan.checks)}; at most {job.plan.deadline_s.value:.0f} s"
+        + (f"; options: {shlex.join(job.options)}" if job.options else "")
+    )

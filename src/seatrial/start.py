@@ -1,0 +1,161 @@
+"""The start script: it makes a private copy of the bundle on a node, and starts Python with that copy.
+
+    python3 start.py SHA256 FOLDER PART... [-- ARGUMENT...]
+
+The parts, joined in this order, must have this SHA-256. FOLDER holds the copy; the script makes it if it does not
+exist, and refuses one that other users can read or write. ``-`` means a new folder in TMPDIR, /tmp or /var/tmp. The
+bundle removes that folder when it ends (SEATRIAL_COPY, ``environment/self_location.py``); a process that is killed
+leaves it behind. Without ``--`` the script makes the copy and starts nothing.
+
+This file is sent as text and imports nothing of seatrial. A Python that is too old can still parse it. When the script
+cannot start anything, it prints one sentence and ends with exit code 3.
+"""
+
+import contextlib
+import hashlib
+import os
+import stat
+import sys
+
+_NAME = "seatrial.pyz"
+_OLDEST_PYTHON = (3, 10)
+_TEMPORARY = ("/tmp", "/var/tmp")
+_MOST_BYTES = 64 << 20
+"""A hundred times the size of the bundle."""
+_NOBODY = 65534
+"""The user as which the kernel shows the users that a user namespace does not have (user_namespaces(7))."""
+
+
+def main(words: "list[str]") -> int:
+    """Run the command line. Return 0 without ``--``; else this process becomes Python with the copy."""
+    sha256, folder = words[:2]
+    end = words.index("--") if "--" in words else len(words)
+    parts = words[2:end]
+    source = parts[0] if len(parts) == 1 else f"{parts[0]} to {parts[-1]}"
+    path = write_copy(b"".join(map(_read, parts)), sha256, source, folder)
+    if end < len(words):
+        private = {"SEATRIAL_COPY": os.path.dirname(path)} if folder == "-" else {}
+        os.execve(sys.executable, [sys.executable, path, *words[end + 1 :]], {**os.environ, **private})
+    return 0
+
+
+def write_copy(content: bytes, sha256: str, source: str, folder: str) -> str:
+    """Write the content to a file that no other user can change, and return its path. Raises SystemExit.
+
+    ``source``: the origin of the content, for messages. ``folder``: as on the command line.
+    """
+    if sys.version_info[:2] < _OLDEST_PYTHON:
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise _refusal(f"needs Python 3.10 or newer, and {sys.executable} is {version}; name a newer one with --python")
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != sha256:
+        raise _refusal(
+            f"{source} has the SHA-256 {actual}, and {sha256} was expected; it was changed or truncated on the"
+            " way; start the run again"
+        )
+    private = _new_folder() if folder == "-" else _private_folder(folder)
+    path = os.path.join(private, _NAME)
+    try:
+        if os.path.lexists(path):
+            os.unlink(path)
+        with open(path, "xb", opener=_open_private) as file:
+            file.write(content)
+    except OSError as error:
+        remove_copy(path)
+        parent = os.path.dirname(private) if folder == "-" else private
+        raise _refusal(f"cannot be written to {parent} ({error.strerror}); free space there, or set TMPDIR") from None
+    except BaseException:
+        remove_copy(path)
+        raise
+    return path
+
+
+def remove_copy(path: str) -> None:
+    """Remove a copy and its folder. It is no error if they do not exist."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(path))
+
+
+def _read(part: str) -> bytes:
+    try:
+        # The folder of a run may belong to others: a FIFO would be waited for, and a device never ends.
+        with open(os.open(part, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _refusal(f"{part} is no regular file; others have changed that folder, so name another one")
+            return file.read(_MOST_BYTES)
+    except OSError as error:
+        reason = error.strerror
+        raise _refusal(f"{part} cannot be read here ({reason}); all nodes must see it at the same path") from None
+
+
+def _open_private(path: str, flags: int) -> int:
+    """Open a new file (``x``) that only this user can read and write, without following a link."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _new_folder() -> str:
+    refused = []
+    for parent in filter(None, (os.environ.get("TMPDIR"), *_TEMPORARY)):
+        name = os.path.join(os.path.realpath(parent), "seatrial-" + os.urandom(8).hex())
+        try:
+            if os.pathsep in name:
+                # The bundle puts its path into PYTHONPATH, where this character separates paths.
+                refused.append(f"{parent} contains {os.pathsep!r}")
+                continue
+            exchanged_by = _possible_exchange(os.path.realpath(parent))
+            if exchanged_by:
+                refused.append(exchanged_by)
+                continue
+            os.mkdir(name, 0o700)
+            return name
+        except OSError as error:
+            refused.append(f"{parent}: {error.strerror}")
+    raise _refusal(f"finds no temporary folder ({'; '.join(refused)}); set TMPDIR to one that only you can write to")
+
+
+def _possible_exchange(folder: str) -> str:
+    """Return how another user could put a folder in place of one in ``folder``; empty: nobody but root can."""
+    trusted = {0, os.geteuid()}
+    try:
+        with open("/proc/self/uid_map", encoding="ascii") as lines:
+            if all(line.split()[0] != "0" for line in lines):
+                trusted.add(_NOBODY)  # root, in a container of a user
+    except OSError:
+        pass
+    while True:
+        status = os.stat(folder)
+        if status.st_uid not in trusted:
+            return f"{folder} belongs to user {status.st_uid}"
+        if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+            return f"other users can write to {folder}"
+        if folder == os.path.dirname(folder):
+            return ""
+        folder = os.path.dirname(folder)
+
+
+def _private_folder(folder: str) -> str:
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        status = os.lstat(folder)
+    except OSError as error:
+        raise _refusal(f"cannot be kept in {folder} ({error.strerror})") from None
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        mode = stat.filemode(status.st_mode)
+        raise _refusal(
+            f"cannot be kept in {folder}: only user {os.geteuid()} may have access to that folder, and it is {mode} of"
+            f" user {status.st_uid}; remove it"
+        )
+    return folder
+
+
+def _refusal(reason: str) -> SystemExit:
+    """Print why the bundle cannot start, and return the exception that ends the script."""
+    sys.stderr.write(f"Error: the bundle {reason}.\n")
+    return SystemExit(3)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""What launches jobs: one file or folder a target."""

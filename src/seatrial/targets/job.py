@@ -1,0 +1,125 @@
+"""The jobs: everything that a target needs to render its commands, all decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from seatrial.targets.hidden_values import shown_arguments, shown_environment
+
+if TYPE_CHECKING:
+    from seatrial.plan.model import Plan
+
+Output = Literal["all", "rank0", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processes:
+    """The common part of all jobs: how many processes run, on which target and device."""
+
+    run: str
+    """The name of the run."""
+    target: str
+    """The name of the target."""
+    nodes: int
+    """The number of nodes."""
+    nproc_per_node: int
+    """The number of ranks on each node."""
+    device: str
+    """The device of all ranks: ``cpu``, ``cuda`` or ``rocm``, never ``auto``."""
+    backend: str
+    """``gloo``, ``nccl``, ``mpi``, or ``auto`` (NCCL on GPUs, Gloo on CPUs)."""
+    python: str
+    """The interpreter of the ranks on every node."""
+    env: Mapping[str, str]
+    """The variables that the ranks get in addition to the environment of their agent."""
+    absent: tuple[str, ...] = ()
+    """The hosts that were requested and left out (``--min-hosts``), each with the reason."""
+    hosts: tuple[str, ...] = ()
+    """The name of each node, in the words of the request; empty where the request names no hosts."""
+    detail: Any = None
+    """``Placement.detail``: data that only the target reads."""
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self.nodes * self.nproc_per_node
+
+    @property
+    def agent_env(self) -> Mapping[str, str]:
+        """The variables that its agents get on every target, besides those by which they connect."""
+        return {}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON for the ``run`` event and the report, with secrets hidden."""
+        return {
+            "target": self.target,
+            "nodes": self.nodes,
+            "nproc_per_node": self.nproc_per_node,
+            "world_size": self.world_size,
+            "device": self.device,
+            "backend": self.backend,
+            "python": self.python,
+            "env": shown_environment(self.env),
+            **({"hosts": list(self.hosts)} if self.hosts else {}),
+            **({"absent": list(self.absent)} if self.absent else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(Processes):
+    """One trial on one target."""
+
+    plan: Plan
+    """The checks with their settings."""
+    planted: tuple[str, ...] = ()
+    """The faults to inject, as typed: ``kill@training:1``."""
+    require_full: bool = False
+    """A partial PASS ends with exit code 3."""
+    options: tuple[str, ...] = ()
+    """The options of ``seatrial run`` that differ from their defaults, with secrets hidden, to type them again."""
+    launcher: str = ""
+    """The launcher that started the ranks in the place of our agents, such as ``torchrun``; empty for none."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON for the ``run`` event and the report, with secrets hidden."""
+        return {
+            **Processes.to_json(self),
+            "planted": list(self.planted),
+            "options": list(self.options),
+            **({"require_full": True} if self.require_full else {}),
+            **({"launcher": self.launcher} if self.launcher else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramJob(Processes):
+    """One program on one target: every rank runs the same command, with its rank in the environment."""
+
+    argv: tuple[str, ...]
+    """The interpreter and the program."""
+    args: tuple[str, ...] = ()
+    """The arguments that follow, where ``{rank}`` and the like are replaced for each rank."""
+    per_node: bool = False
+    """The program is started once per node, because it starts the processes of its node itself."""
+    watched: bool
+    """The program reports phases and results as ``worker.train_rank`` does."""
+    output: Output
+    """The ranks whose output is shown; the files of the run have the output of all ranks."""
+    max_restarts: int
+    """The number of restarts after a failure, 0 for none."""
+    stop_grace_s: float
+    """Seconds between SIGTERM and SIGKILL when the program is stopped."""
+    cwd: str
+    """The working folder on each node that has it."""
+
+    @property
+    def agent_env(self) -> Mapping[str, str]:
+        """The variable without which an agent refuses to start programs."""
+        return {"SEATRIAL_PROGRAM": "1"}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON for the ``run`` event, with secrets hidden."""
+        args = self.args if self.watched else shown_arguments(self.args)
+        return {**Processes.to_json(self), "argv": [*self.argv, *args], "max_restarts": self.max_restarts}

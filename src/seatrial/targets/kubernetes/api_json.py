@@ -1,0 +1,32 @@
+"""Reading of the JSON of the API server, no field of which is taken for granted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_MAX_MESSAGE = 300
+"""Characters of a message of the cluster that are quoted."""
+
+
+def get(thing: Any, *path: str) -> Any:
+    """Return what is at this path; None if anything on it is missing."""
+    for key in path:
+        thing = thing.get(key) if isinstance(thing, Mapping) else None
+    return thing
+
+
+def text(thing: Any, *path: str) -> str:
+    """Return the string at this path; empty if there is none."""
+    value = get(thing, *path)
+    return value if isinstance(value, str) else ""
+
+
+def items_of(thing: Any, *path: str) -> Iterable[Any]:
+    """Return the list at this path; empty if there is none."""
+    value = get(thing, *path)
+    return value if isinstance(value, list) else []
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())[:_MAX_MESSAGE].rstrip(" .")

@@ -1,0 +1,406 @@
+"""One attempt at a run in pods: created, waited for with the reason in words, followed to its end, deleted."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.errors import JobNotStartedError, SeatrialError, TargetUnreachableError
+from seatrial.targets.job import Job, Processes, ProgramJob
+from seatrial.targets.kubernetes.applied_objects import AppliedObjects
+from seatrial.targets.kubernetes.follower import PodFollower
+from seatrial.targets.kubernetes.kinds import KINDS
+from seatrial.targets.kubernetes.kubectl import Kubectl
+from seatrial.targets.kubernetes.manifest.workload import JOIN_TIMEOUT_S
+from seatrial.targets.kubernetes.pods import PodStatus
+from seatrial.targets.kubernetes.run_log import RunLog
+from seatrial.util.streams import print_status
+
+_TURN_S = 0.1
+_REPORT_NO_ANSWER_S = 20.0
+_REPORT_WAITING_S = 3.0
+"""Pods that start as usual are not worth a line."""
+_LAST_OUTPUT_S = 20.0
+"""From the end of a pod to the end of its log."""
+_UNATTENDED_S = 30.0
+"""Controllers write a first status within a second; another one that takes over the lease of a lost one, after 15 s
+(``LeaseDuration`` of client-go)."""
+_GONE_S = 4.0
+"""The log of a deleted pod is deleted too; only data that is already on its way can still arrive."""
+_OTHERS_END_S = 30.0
+"""Ranks that lose a peer see their sockets close at once; those that hang all the same are ended by deleting them."""
+_REPORTED_S = 5.0
+"""The kubelet tells the end of a container 0 to 2 s late, and the pods are asked for every two seconds."""
+_SPARE_S = 120.0
+"""Added to the deadline that the pods keep themselves."""
+_CONDUCTOR_EXIT_CODES = (0, 1, 2, 3, 130)
+"""Exit codes of the command in the first pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitLimits:
+    """How long the controller waits for each thing, in seconds."""
+
+    queue_s: float
+    """From the creation until all pods run (``--queue-timeout``)."""
+    fewer_s: float = JOIN_TIMEOUT_S * 2 / 3
+    """From the first running pod until the run starts again without the missing ones (``--min-hosts``). Less than the
+    time for which the pods wait for one another."""
+    hopeless_s: float = 60.0
+    """For a pod that cannot start by itself. kubelet retries a failed image pull after 10, 20 and 40 seconds."""
+    no_answer_s: float = 120.0
+    """For an answer of the API server; its restart takes about a minute and harms no pod."""
+    ready_s: float = 120.0
+    """For the sshd of a node under MPI. It starts within a second, and the probe runs every two."""
+    node_gone_s: float = 10.0
+    """For a node that does not report. The node controller marks it after 40 to 50 s of silence, so that the run ends
+    within 60 s."""
+    no_first_pod_s: float = 20.0
+    """From the start of all pods until one is the first. Operators label pods when they create them; the wait is for
+    several listings to agree."""
+
+
+class TooFewNodesError(SeatrialError):
+    """Some pods are missing, but as many run as ``--min-hosts`` asks for."""
+
+    def __init__(self, running: int, absent: tuple[str, ...]) -> None:
+        super().__init__(f"{running} of {running + len(absent)} pods run")
+        self.running = running
+        self.absent = absent
+
+
+class Attempt:
+    """The life of one set of objects. Call ``run``, then always ``cleanup``."""
+
+    def __init__(
+        self,
+        *,
+        objects: AppliedObjects,
+        job: Processes,
+        limits: WaitLimits,
+        run_log: RunLog,
+        folder: Path,
+        signals: Sequence[int],
+        print_line: Callable[[str], None] = print_status,
+    ) -> None:
+        """Prepare the attempt; nothing is created yet.
+
+        Args:
+            objects: What is applied and deleted.
+            job: What runs; its ``detail`` is a ``PodsDetail`` with a kubectl.
+            limits: How long to wait for each thing.
+            run_log: Takes the events.
+            folder: Folder of the run, for the logs of the pods.
+            signals: Signals that this process has received; it grows while the attempt runs.
+            print_line: Prints a line for the user.
+        """
+        self._objects, self._job, self._limits, self._run_log = objects, job, limits, run_log
+        self._folder, self._signals, self._print_line = folder, signals, print_line
+        self._kubectl: Kubectl = job.detail.kubectl
+        self._kind = KINDS[job.target]
+        self._under_mpi: bool = job.detail.under_mpi
+        self._restarts: bool = job.detail.workload.max_restarts > 0
+        self._min_hosts: int | None = job.detail.min_hosts
+        self._follower = PodFollower(objects=objects, job=job, run_log=run_log, folder=folder, print_line=print_line)
+        self._created_at = time.monotonic()
+        self._since: dict[str, float] = {}
+        """When each condition that must not last for ever was first seen."""
+        self._printed_reason = ""
+        self._printed: set[str] = set()
+        self._cut_off = False
+        """Whether the first pod disappeared before the end of its log was read."""
+
+    @property
+    def lost(self) -> int:
+        """Number of events of the first pod that never arrived; a log that was cut off counts as one."""
+        log = self._follower.first_log
+        return (0 if log is None else log.lost) + (self._cut_off and not self._run_log.interrupted)
+
+    def run(self) -> None:
+        """Submit the objects and follow the pods to their end, or cancel them after a signal.
+
+        Raises SeatrialError for a run that cannot come to its end, TooFewNodesError for one to start again.
+        """
+        self.submit()
+        while not self._signals:
+            if self.poll():
+                return
+            time.sleep(_TURN_S)
+        self.cancel()
+
+    def submit(self) -> None:
+        """Create the objects. Raises SeatrialError when the cluster refuses them."""
+        if self._min_hosts is not None:
+            self._run_log.defer()
+        self._objects.apply()
+        self._print_line(
+            f"seatrial: created {self._objects.workload}; list its pods with: {self._objects.get_command()}"
+        )
+        self._created_at = self._follower.answered_at = time.monotonic()
+
+    def poll(self) -> bool:
+        """Read the news and return whether the run has ended. Raises SeatrialError for one that never will."""
+        self._follower.poll()
+        if self._has_ended() or self._has_failed() or self._never_started():
+            return True
+        self._require_progress()
+        return False
+
+    def cancel(self) -> None:
+        """End all pods by SIGTERM: the conductor in them completes its record, which is read as it arrives."""
+        self._print_line("seatrial: stopping: the pods are being deleted")
+        by = signal.Signals(self._signals[0]).name
+        self._objects.delete_workload()
+        deadline = time.monotonic() + _LAST_OUTPUT_S
+        while (log := self._follower.first_log) is not None and len(self._signals) < 2 and time.monotonic() < deadline:
+            self._follower.poll()
+            gone = not self._follower.is_listed(self._follower.latest(log.pod))
+            if log.complete or (gone and self._lasts("gone", _GONE_S)):
+                break
+            time.sleep(_TURN_S)
+        self._run_log.interrupt(by)
+
+    def cleanup(self, *, keep: bool) -> list[str]:
+        """Fetch the logs, then delete all objects unless ``keep``. Returns what is left, with what to do."""
+        try:
+            self._follower.close()
+        finally:
+            left = [] if keep else self._objects.delete(keep_waiting=lambda: len(self._signals) < 2)
+        if keep:
+            self._print_line(
+                f"seatrial: the objects are kept (--keep); delete them with: {self._objects.delete_command()}"
+            )
+        return left
+
+    # The three ways in which a run ends
+
+    def _has_ended(self) -> bool:
+        """Return whether the first pod has ended and its log has been read."""
+        log = self._follower.first_log
+        if log is None:
+            return False
+        first = self._follower.latest(log.pod)
+        is_listed = self._follower.is_listed(first)
+        if first.state != "ended" and is_listed:
+            return self._run_log.over and self._lasts("over", _LAST_OUTPUT_S)
+        if not log.complete:
+            if not self._lasts("first ended", _LAST_OUTPUT_S if is_listed else _GONE_S):
+                return False
+            # The part of the log that is missing may hold the worst event of all.
+            self._cut_off = self._run_log.over
+        self._conclude(first)
+        return True
+
+    def _has_failed(self) -> bool:
+        """Return whether a pod has failed in a run without a conductor, where nothing else notices."""
+        failed = [pod for pod in self._follower.pods if pod.state == "ended" and pod.exit_code != 0 and not pod.stop]
+        if self._run_log.started or isinstance(self._job, Job) or self._restarts or not failed:
+            return False
+        if not self._lasts("failed", _OTHERS_END_S):
+            return False
+        self._run_log.end_by_exit_codes(failed[:1], under_mpi=False)
+        return True
+
+    def _never_started(self) -> bool:
+        """Return whether a pod has ended before the first one ran; the controllers create no other in its place."""
+        gone = [pod for pod in self._follower.known.values() if pod.stop or pod.state == "ended"]
+        failure = self._follower.workload_failure
+        if self._follower.first_log is not None or self._restarts or not (gone or failure):
+            return False
+        if not self._lasts("none started", _GONE_S):
+            return False
+        if not gone:
+            raise SeatrialError(f"{self._objects.workload} failed before its first pod ran ({failure})")
+        # When one pod ends by itself the controllers delete the others.
+        cause = min(gone, key=lambda pod: pod.deleted)
+        if not cause.stop:
+            if isinstance(self._job, Job) and self._blame_killed([cause]):
+                return True
+            raise SeatrialError(
+                f"{cause.label} {cause.end} before the first pod ran{self._run_log.reason_of(cause)}; its log is in"
+                f" {self._folder}"
+            )
+        self._run_log.interrupt(f"the cluster: {cause.label} {cause.stop}")
+        return True
+
+    def _conclude(self, first: PodStatus) -> None:
+        has_conductor = self._run_log.started or isinstance(self._job, Job)
+        if self._under_mpi and has_conductor and not self._run_log.over:
+            # The launcher ends before the cluster tells which node it has lost.
+            self._wait_for_others()
+        run_log, pods = self._run_log, list(self._follower.known.values())
+        failed = sorted(
+            (pod for pod in pods if pod.exit_code not in (0, None) and not pod.stop),
+            key=lambda pod: (not pod.killed, pod.ended_at),
+        )
+        was_interrupted = run_log.interrupted
+        # The controllers delete the other pods when one of them has failed or was stopped, or the first has succeeded.
+        causes = [pod for pod in pods if pod.stop and not pod.deleted] or failed
+        succeeded = not has_conductor and first.exit_code == 0
+        if causes:
+            run_log.clear_interruption(f"{causes[0].label} {causes[0].stop or causes[0].end}")
+            # The last lines of the conductor have gone with its pod, because of another one.
+            self._cut_off = self._cut_off and causes[0] == first
+        for pod in pods:
+            if pod.stop and not (pod.deleted and (causes or succeeded or self._restarts)):
+                any_node = self._under_mpi or self._job.nodes == 1
+                lost_at = run_log.lost_at(pod.number, any_node=any_node)
+                # A run that came to its end without missing this pod no longer needed it.
+                if not run_log.over or was_interrupted or lost_at is not None:
+                    run_log.interrupt(f"the cluster: {pod.label} {pod.stop}", lost_at)
+        for pod in failed:
+            if run_log.started and not (pod == first and run_log.over):
+                run_log.note("info", f"{pod.label} {pod.end}")
+        if run_log.over and not self._under_mpi and first.exit_code not in (*_CONDUCTOR_EXIT_CODES, None):
+            run_log.note("error", f"{first.label} {first.end} although the run in it had come to its end")
+        # The conductor that would miss a pod may have ended with it, or because of it.
+        if (was_interrupted or not run_log.over) and not run_log.interrupted and self._blame_killed(failed):
+            return
+        if run_log.over or run_log.interrupted:
+            return
+        if has_conductor:
+            raise SeatrialError(
+                f"{first.label} {first.end or 'disappeared'}, and the conductor of the run was in it"
+                f"{run_log.reason_of(first)}; its log is in {self._folder}"
+            )
+        if not (self._under_mpi and run_log.has_result and first.exit_code == 0):
+            self._wait_for_others()
+        run_log.end_by_exit_codes(
+            list(self._follower.known.values()),
+            under_mpi=self._under_mpi,
+            prints_result=not isinstance(self._job, ProgramJob) or self._job.watched,
+        )
+
+    def _blame_killed(self, failed: Sequence[PodStatus]) -> bool:
+        """Record that the node of the first pod that was killed is lost; of a program, that it failed.
+
+        Returns False where none was killed, or where the outcome is known already. The launcher of MPI has no ranks.
+        """
+        if isinstance(self._job, Job):
+            lost = next((pod for pod in failed if pod.killed and not pod.is_launcher), None)
+            if lost is not None:
+                ranks_per_node = self._job.nproc_per_node
+                self._run_log.node_lost(lost, ranks_per_node=ranks_per_node, under_mpi=self._under_mpi)
+            return lost is not None
+        killed = sorted((pod for pod in failed if pod.killed), key=lambda pod: pod.is_launcher)
+        if not (killed and self._run_log.started) or self._run_log.has_outcome:
+            return False
+        self._run_log.fail(killed[0], killed[0].end)
+        return True
+
+    def _wait_for_others(self) -> None:
+        # Under MPI the sshd of a node never ends by itself; and the kubelet reports a killed one within this time.
+        deadline = time.monotonic() + (_REPORTED_S if self._under_mpi else _OTHERS_END_S)
+        while time.monotonic() < deadline:
+            if self._under_mpi and any(pod.killed for pod in self._follower.known.values() if not pod.is_launcher):
+                return
+            if all(pod.state == "ended" for pod in self._follower.pods):
+                return
+            self._follower.poll_pods()
+            time.sleep(_TURN_S)
+
+    # The conditions under which a run will never end
+
+    def _require_progress(self) -> None:
+        """Raise SeatrialError when the run cannot come to its end."""
+        self._require_answers()
+        if self._follower.workload_gone and not self._follower.pods and self._follower.first_log is None:
+            self._run_log.interrupt(f"the deletion of {self._objects.workload}")
+            raise SeatrialError(f"{self._objects.workload} was deleted by somebody before its pods ran")
+        self._require_first_pod()
+        self._require_pods()
+        self._require_nodes()
+        if isinstance(self._job, Job) and self._follower.first_log is not None:
+            limit_s = float(self._job.plan.deadline_s.value) + JOIN_TIMEOUT_S + _SPARE_S
+            if self._lasts("running", limit_s):
+                raise SeatrialError(f"the pods have not ended within {limit_s:.0f} s")
+
+    def _require_answers(self) -> None:
+        """Raise SeatrialError when the API server has not answered for too long."""
+        elapsed_s = time.monotonic() - self._follower.answered_at
+        if elapsed_s > self._limits.no_answer_s:
+            raise TargetUnreachableError(
+                f"the cluster's API server has not answered for {elapsed_s:.0f} s"
+                f" ({self._follower.complaint or 'no error message'}); make sure that"
+                f" {self._kubectl.command_line('get', 'pods')} works"
+            )
+        if elapsed_s > _REPORT_NO_ANSWER_S and self._lasts("no answer", 0.0) and "reported" not in self._since:
+            self._since["reported"] = time.monotonic()
+            self._print_line(f"seatrial: the cluster's API server has not answered for {elapsed_s:.0f} s; still trying")
+
+    def _require_first_pod(self) -> None:
+        """Raise SeatrialError when all pods have started and none of them can be followed."""
+        follower = self._follower
+        if not follower.all_started or follower.first_log or self._under_mpi or follower.first():
+            self._since.pop("no first", None)
+        elif self._lasts("no first", self._limits.no_first_pod_s):
+            raise SeatrialError(
+                f"all pods of {self._objects.workload} have started, but by the label {self._kind.index_label} none of"
+                f" them is the first node; check that the operator is a release that --on {self._kind.name} supports"
+            )
+
+    def _require_pods(self) -> None:
+        """Raise SeatrialError when pods do not start, TooFewNodesError when enough of them have."""
+        pending = self._follower.pending
+        if self._follower.all_started or (not pending.waiting and pending.missing <= 0):
+            return
+        if (refusal := pending.final_refusal) and self._lasts("refused", _REPORT_WAITING_S):
+            raise JobNotStartedError(
+                f"{pending.missing} of {pending.wanted} pods will never be created: {refusal}; change the request, or"
+                " what the namespace allows"
+            )
+        if self._follower.is_unattended and not pending.warnings and self._lasts("unattended", _UNATTENDED_S):
+            operator = "the Job controller" if self._kind.operator is None else self._kind.operator.release
+            self._print_once(
+                f"{self._objects.workload} has had no status for {_UNATTENDED_S:.0f} s: nobody has taken it up; is the"
+                f" operator running ({operator})?"
+            )
+        for pod in pending.waiting:
+            if pod.hopeless and self._lasts(f"hopeless {pod.uid}", self._limits.hopeless_s):
+                raise JobNotStartedError(f"{pod.label} does not start: {pod.waits_for}")
+        reason = pending.reason()
+        if self._lasts("waiting", _REPORT_WAITING_S):
+            self._printed_reason = reason
+            self._print_once(reason, pending.kind_of_reason())
+        if (unready := pending.unready) and self._lasts("unready", self._limits.ready_s):
+            raise SeatrialError(f"{reason}; see {unready[0].name}.log in {self._folder}")
+        is_late = time.monotonic() - self._created_at > self._limits.queue_s
+        running = len(pending.running)
+        is_enough = self._min_hosts is not None and self._min_hosts <= running < self._job.nodes
+        if is_enough and (is_late or self._lasts("fewer", self._limits.fewer_s)):
+            raise TooFewNodesError(running, pending.left_out(self._printed_reason))
+        if is_late:
+            raise SeatrialError(
+                f"not all pods have started within {self._limits.queue_s:g} s (--queue-timeout): {reason}"
+            )
+
+    def _require_nodes(self) -> None:
+        """Raise SeatrialError when the node of a pod no longer reports to the cluster and nobody else would notice."""
+        gone = [pod for pod in self._follower.pods if pod.node_gone]
+        for pod in gone:
+            self._print_once(f"{pod.label}: its node no longer reports to the cluster (NodeNotReady)")
+        if not gone:
+            self._since.pop("node gone", None)
+        elif self._lasts("node gone", self._limits.node_gone_s):
+            # The conductor misses an agent after 15 s of silence. It cannot miss itself.
+            log = self._follower.first_log
+            conducts = [pod for pod in gone if self._under_mpi or (log is not None and pod.name == log.pod.name)]
+            for pod in conducts if self._run_log.started or isinstance(self._job, Job) else gone:
+                raise SeatrialError(
+                    f"{pod.label} is lost: its node no longer reports to the cluster (NodeNotReady); see whether"
+                    f" {pod.node} and its kubelet are up"
+                )
+
+    def _print_once(self, line: str, kind: str | None = None) -> None:
+        """Print a line for the user. ``kind``: what makes two lines the same news; default: the line itself."""
+        if (kind or line) not in self._printed:
+            self._printed.add(kind or line)
+            self._print_line(f"seatrial: {line}")
+
+    def _lasts(self, condition: str, limit_s: float) -> bool:
+        """Return whether the condition has lasted longer than the limit; the first call starts the count."""
+        now = time.monotonic()
+        return now - self._since.setdefault(condition, now) > limit_s

@@ -1,0 +1,100 @@
+"""The script of ``launch`` as the controller has it: it travels to the pods in a ConfigMap, as the bundle does."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.errors import RequestError
+from seatrial.files import open_to_read
+from seatrial.targets.kubernetes.manifest.workload import Claim
+
+_MAX_BYTES = 100_000
+"""The ConfigMap with the start script, a plan and the files of MPI has 190,000 bytes for all of them."""
+_OTHER_WAY = "put it into the image, or on a claim (--pvc NAME:/code), and give its path there"
+_NAME = "script.py"
+"""In place of a name that a ConfigMap does not take, or that a file of ours has."""
+_OURS = ("start.py", "wait_for_hosts.py", "plan.json", "ssh_config", "sshd_config")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedScript:
+    """A script of this machine."""
+
+    name: str
+    """Name of its file in the pods."""
+    content: bytes
+
+
+def carried_script(
+    script: str, *, is_python: bool, claims: Sequence[Claim], may_be_there: bool = False
+) -> CarriedScript | None:
+    """Return the script to carry along; None where pods have it, as far as this machine can know.
+
+    A relative path is one of this machine: nothing is in the folder where the pods start. An absolute one may be in the
+    image, which then has priority, so what cannot be carried is left to the pods. Raises RequestError for a relative
+    path that cannot be carried; one that is not on this machine either is left to the pods if ``may_be_there``: a patch
+    may let them start in another folder, and a manifest may be printed on another machine.
+    """
+    if any(f"{script}/".startswith(f"{claim.path}/") for claim in claims):
+        return None
+    if not is_python:
+        if script.startswith("/") or "/" not in script:
+            return None
+        raise RequestError(f"{script}: the pods do not have this program of your machine; {_OTHER_WAY}.")
+    try:
+        with open_to_read(script) as file:
+            content = file.read(_MAX_BYTES + 1)
+        problem = _problem(Path(script), content)
+    except FileNotFoundError:
+        content, problem = b"", "no such script on this machine, and the pods start in an empty folder"
+    except OSError as error:
+        content, problem = b"", f"it cannot be read ({error.strerror or error})"
+    if not problem:
+        return CarriedScript(name=_name(script), content=content)
+    if script.startswith("/") or (may_be_there and not Path(script).exists()):
+        return None
+    raise RequestError(f"{script}: {problem}; {_OTHER_WAY}.")
+
+
+def _problem(script: Path, content: bytes) -> str:
+    if len(content) > _MAX_BYTES:
+        return f"more than {_MAX_BYTES:,} bytes do not fit into the manifest"
+    try:
+        tree = ast.parse(content.decode())
+    except (ValueError, SyntaxError, RecursionError):
+        # Python says it better; but only text fits into the manifest.
+        return "" if _is_text(content) else "it is no text in UTF-8"
+    neighbor = next((name for name in _imported(tree) if _is_module(script.parent, name)), None)
+    return "" if neighbor is None else f"it imports {neighbor} from its folder, which is not carried along"
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _imported(tree: ast.AST) -> list[str]:
+    """Return the first words of the modules that a script imports by absolute names."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name.partition(".")[0] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.append(node.module.partition(".")[0])
+    return list(dict.fromkeys(found))
+
+
+def _is_module(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+
+
+def _name(script: str) -> str:
+    name = Path(script).name
+    return name if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}", name) and name not in _OURS else _NAME

@@ -1,0 +1,195 @@
+"""Observation of a run in pods: the state of its pods, their logs, and the warnings of the cluster's controllers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from seatrial.targets.job import Processes
+from seatrial.targets.kubernetes.applied_objects import AppliedObjects, run_selector
+from seatrial.targets.kubernetes.kinds import KINDS
+from seatrial.targets.kubernetes.kubectl import Kubectl, PendingCall
+from seatrial.targets.kubernetes.log_reader import PodLog, PodLogs
+from seatrial.targets.kubernetes.pending_pods import PendingPods
+from seatrial.targets.kubernetes.pods import (
+    PodStatus,
+    first_pod,
+    is_taken_up,
+    pods_of,
+    suspended,
+    workload_failure,
+)
+from seatrial.targets.kubernetes.run_log import RunLog
+from seatrial.targets.kubernetes.warnings_of_run import creation_warnings, pod_warnings
+
+_POLL_S = 2.0
+_STARTING_POLL_S = 1.0
+
+
+class PodFollower:
+    """The pods of one attempt. ``poll`` asks the cluster and reads the logs; neither ever waits."""
+
+    def __init__(
+        self,
+        *,
+        objects: AppliedObjects,
+        job: Processes,
+        run_log: RunLog,
+        folder: Path,
+        print_line: Callable[[str], None],
+    ) -> None:
+        """``folder``: the folder of the run, which gets a copy of each log."""
+        self.pods: tuple[PodStatus, ...] = ()
+        """The pods that the API server listed last."""
+        self.known: dict[str, PodStatus] = {}
+        """Name -> last state, of all pods that were ever listed."""
+        self.first_log: PodLog | None = None
+        """The log of the first pod; None until this pod runs."""
+        self.all_started = False
+        """Whether all pods have been running, or have ended, at the same time."""
+        self.answered_at = time.monotonic()
+        """Time of the API server's last answer (``time.monotonic``)."""
+        self.complaint = ""
+        """The last error of kubectl."""
+        self.workload_gone = False
+        """Whether the workload no longer exists."""
+        self.workload_failure = ""
+        """Why the controller of the workload has marked it as failed; empty if it has not."""
+        self.is_unattended = False
+        """Whether the workload exists and no controller has written a status for it."""
+        self._objects, self._job, self._run_log, self._folder = objects, job, run_log, folder
+        self._print_line = print_line
+        self._kubectl: Kubectl = job.detail.kubectl
+        self._kind = KINDS[job.target]
+        self._token: str = job.detail.workload.token
+        self._under_mpi: bool = job.detail.under_mpi
+        self._restarts: bool = job.detail.workload.max_restarts > 0
+        self._calls: dict[str, PendingCall] = {}
+        self._poll_at = time.monotonic()
+        self._warnings: tuple[str, ...] = ()
+        self._pod_warnings: Mapping[str, str] = {}
+        self._suspended = False
+        self._pod_logs = PodLogs(self._kubectl, folder)
+
+    @property
+    def pending(self) -> PendingPods:
+        return PendingPods(
+            pods=self.pods,
+            nodes=self._job.nodes,
+            under_mpi=self._under_mpi,
+            warnings=self._warnings,
+            pod_warnings=self._pod_warnings,
+            suspended=self._suspended,
+        )
+
+    def first(self) -> PodStatus | None:
+        """Return the pod whose log has the events of the run; None if there is none."""
+        return first_pod(self.pods, nodes=self._job.nodes, under_mpi=self._under_mpi)
+
+    def latest(self, pod: PodStatus) -> PodStatus:
+        """Return the last known state of a pod."""
+        return self.known.get(pod.name, pod)
+
+    def is_listed(self, pod: PodStatus) -> bool:
+        """Return whether the pod still exists."""
+        return any(listed.uid == pod.uid for listed in self.pods)
+
+    def poll(self) -> None:
+        """Ask the cluster and read what the first pod has written."""
+        self.poll_pods()
+        self._read_first_log()
+        self._pod_logs.poll()
+
+    def poll_pods(self) -> None:
+        """Take the answers that have arrived, and ask again when it is time."""
+        self._take_results()
+        now = time.monotonic()
+        if now < self._poll_at:
+            return
+        self._poll_at = now + (_POLL_S if self.all_started else _STARTING_POLL_S)
+        self._start("pods", "get", "pods", "-l", run_selector(self._objects.run), "-o", "json")
+        pending = self.pending
+        if pending.missing > 0 or pending.waiting:
+            self._start("events", "get", "events", "--field-selector", "type=Warning", "-o", "json")
+        if pending.missing > 0:
+            self._start("workload", "get", self._objects.workload, "--ignore-not-found", "-o", "json")
+
+    def close(self) -> None:
+        """Fetch the logs that are missing, then end all calls and streams."""
+        try:
+            self._pod_logs.close([pod for pod in self.known.values() if not self._is_first(pod)])
+        finally:
+            for call in self._calls.values():
+                call.cancel()
+            if self.first_log is not None:
+                self.first_log.close()
+
+    def _start(self, what: str, *words: str) -> None:
+        if what not in self._calls:
+            self._calls[what] = self._kubectl.start(*words)
+
+    def _take_results(self) -> None:
+        for what in list(self._calls):
+            result = self._calls[what].poll()
+            if result is None:
+                continue
+            del self._calls[what]
+            if result.code != 0:
+                self.complaint = result.complaint
+            elif what == "workload":
+                # For a workload that does not exist kubectl prints nothing.
+                self.workload_gone = not result.out.strip()
+                self.workload_failure = workload_failure(result.json)
+                self._suspended = suspended(result.json)
+                self.is_unattended = not (self.workload_gone or self._suspended or is_taken_up(result.json))
+            elif result.json is not None:
+                self.answered_at = time.monotonic()
+                if what == "pods":
+                    self._take_pods(pods_of(result.json, self._kind))
+                else:
+                    of_run = (result.json, self._objects.run, self._objects.created_at)
+                    self._warnings, self._pod_warnings = creation_warnings(*of_run), pod_warnings(*of_run)
+
+    def _take_pods(self, pods: tuple[PodStatus, ...]) -> None:
+        self.pods = pods
+        # When the first pod has succeeded, the operators delete the others.
+        first = self.first() or (None if self.first_log is None else self.latest(self.first_log.pod))
+        has_succeeded = first is not None and first.exit_code == 0
+        for pod in pods:
+            if pod.stop and not (pod.name in self.known and self.known[pod.name].stop) and not has_succeeded:
+                self._print_line(f"seatrial: {pod.label} {pod.stop}")
+            self.known[pod.name] = pod
+        listed = {pod.name for pod in pods}
+        for pod in self.known.values():
+            if pod.name not in listed and pod.state != "ended" and not (pod.stop or self._restarts):
+                # It disappeared between two answers.
+                self.known[pod.name] = replace(pod, stop="was deleted", deleted=True)
+                if not has_succeeded:
+                    self._print_line(f"seatrial: {pod.label} was deleted")
+        started = [pod for pod in pods if pod.state != "waiting"]
+        if not self.all_started and len(started) >= self.pending.wanted:
+            self.all_started = True
+            self._run_log.release()
+        is_new = first is not None and (self.first_log is None or self.first_log.pod.uid != first.uid)
+        if first is not None and is_new and self.is_listed(first) and first.state != "waiting":
+            if self.first_log is not None:
+                self.first_log.close()
+            self.first_log = PodLog(self._kubectl, first, self._token, self._folder, self._run_log.take_text)
+        self._pod_logs.take_pods([pod for pod in pods if not self._is_first(pod)])
+
+    def _is_first(self, pod: PodStatus) -> bool:
+        return self.first_log is not None and pod.name == self.first_log.pod.name
+
+    def _read_first_log(self) -> None:
+        log = self.first_log
+        if log is None:
+            return
+        was_open = log.is_open
+        for message in log.read(container_ended=self.latest(log.pod).state == "ended"):
+            self._run_log.take(message)
+        if was_open and not log.is_open:
+            # The pod may have ended: ask at once.
+            self._poll_at = 0.0
+        self.answered_at = max(self.answered_at, log.last_read_at)

@@ -1,0 +1,203 @@
+"""kubectl (or oc) as a child process: the user's login, contexts and plug-ins apply, and every call has a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from seatrial.errors import RequestError, TargetUnreachableError
+
+_CALL_TIMEOUT_S = 20.0
+"""For one call. A healthy API server answers within a second, the login plug-in of a cloud within a few."""
+_REQUEST_TIMEOUT_S = 15
+"""Passed to kubectl, which gives up after it and prints what it waited for."""
+_PROGRAMS = ("kubectl", "oc")
+_TIMED_OUT = 124
+_REASON = re.compile(r'(?:from server )?for: "[^"]*": (.+)')
+"""The last line of an error with several lines: ``from server for: "STDIN": jobs.batch "a" is forbidden: ...``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallResult:
+    """The end of one call."""
+
+    code: int
+    """Exit code of kubectl; 124 if the call timed out."""
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The output parsed as JSON; None if it is not JSON."""
+        try:
+            return json.loads(self.out)
+        except (ValueError, RecursionError):
+            return None
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        """The objects in the output: kubectl prints a list, or one JSON document for each object. Those with a
+        kind and a name are returned."""
+        decoder, found, text = json.JSONDecoder(), list[Any](), self.out.lstrip()
+        while text:
+            try:
+                document, end = decoder.raw_decode(text)
+            except (ValueError, RecursionError):
+                break
+            text = text[end:].lstrip()
+            items = document.get("items") if isinstance(document, dict) else None
+            found += items if isinstance(items, list) else [document]
+        return [thing for thing in found if _is_object(thing)]
+
+    @property
+    def warnings(self) -> list[str]:
+        """The warnings of the API server in the error output."""
+        return [line.strip()[9:] for line in self.err.splitlines() if line.strip().startswith("Warning: ")]
+
+    @property
+    def complaint(self) -> str:
+        """The line of the error output that says what is wrong; the lines before it are mostly warnings.
+
+        Some errors of kubectl have several lines: a first one that ends in ``of:``, the object, and ``from server
+        for: ...`` with the reason.
+        """
+        lines = [line.strip() for line in self.err.splitlines() if line.strip()]
+        errors = [line for line in lines if line.lower().startswith(("error", "unable to", "the server"))]
+        reasons = [match[1] for line in lines if (match := _REASON.fullmatch(line))]
+        if errors and reasons and errors[-1].endswith((":", ":;", ";")):
+            errors = reasons
+        return (errors or lines or [f"exit code {self.code}"])[-1][:600]
+
+
+class PendingCall:
+    """A call in progress. Its output goes to files, since a list of pods does not fit into a pipe."""
+
+    def __init__(self, argv: Sequence[str], stdin_bytes: bytes | None, timeout_s: float) -> None:
+        self._out, self._err = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115 - closed by _close
+        self._deadline = time.monotonic() + timeout_s
+        self._timeout_s = timeout_s
+        with contextlib.ExitStack() as stack:
+            stdin: int | IO[bytes] = subprocess.DEVNULL
+            if stdin_bytes is not None:
+                stdin = stack.enter_context(tempfile.TemporaryFile())
+                stdin.write(stdin_bytes)
+                stdin.seek(0)
+            # Ctrl-C in the terminal must reach only seatrial, which still has to delete what it created.
+            self._process = subprocess.Popen(
+                argv, stdin=stdin, stdout=self._out, stderr=self._err, start_new_session=True
+            )
+
+    def poll(self) -> CallResult | None:
+        """Return the result, or None while the call runs. A call that exceeds its timeout is killed."""
+        code = self._process.poll()
+        if code is not None:
+            result = CallResult(code=code, out=_read(self._out), err=_read(self._err))
+            self._close()
+            return result
+        if time.monotonic() < self._deadline:
+            return None
+        self.cancel()
+        return CallResult(code=_TIMED_OUT, out="", err=f"no answer within {self._timeout_s:g} s")
+
+    def wait(self) -> CallResult:
+        """Wait for the result, at most until the timeout of the call."""
+        while True:
+            if (result := self.poll()) is not None:
+                return result
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(max(0.0, self._deadline - time.monotonic()))
+
+    def cancel(self) -> None:
+        """Kill the call and the plug-ins that it started."""
+        kill_group(self._process)
+        self._close()
+
+    def _close(self) -> None:
+        self._out.close()
+        self._err.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kubectl:
+    """One program with one namespace."""
+
+    program: str
+    namespace: str | None
+    """None: the namespace of the user's current context."""
+    timeout_s: float = _CALL_TIMEOUT_S
+
+    def argv(self, *words: str, streams: bool = False) -> list[str]:
+        """Return the command. ``streams``: it runs for as long as there is output, without a request timeout."""
+        namespace = [] if self.namespace is None else ["--namespace", self.namespace]
+        return [self.program, *namespace, *words, *([] if streams else [f"--request-timeout={_REQUEST_TIMEOUT_S}s"])]
+
+    def start(self, *words: str, stdin_bytes: bytes | None = None) -> PendingCall:
+        """Start a call without waiting for it. Raises RequestError when the program cannot be started."""
+        try:
+            return PendingCall(self.argv(*words), stdin_bytes, self.timeout_s)
+        except OSError as error:
+            raise RequestError(
+                f"--kubectl {self.program}: it cannot be started ({error.strerror or error}); name another program."
+            ) from error
+
+    def call(self, *words: str, stdin_bytes: bytes | None = None) -> CallResult:
+        """Run a call to its end, at most ``timeout_s`` seconds."""
+        return self.start(*words, stdin_bytes=stdin_bytes).wait()
+
+    def json(self, *words: str) -> Any:
+        """Return the JSON that a call prints. Raises SeatrialError when the call fails."""
+        result = self.call(*words, "-o", "json")
+        if result.code != 0 or result.json is None:
+            raise TargetUnreachableError(
+                f"{self.command_line(*words)}: {result.complaint}; make sure this command works, then try again."
+            )
+        return result.json
+
+    def command_line(self, *words: str) -> str:
+        """Return the command as a person would type it."""
+        namespace = [] if self.namespace is None else ["-n", self.namespace]
+        return self.cluster_command_line(*namespace, *words)
+
+    def cluster_command_line(self, *words: str) -> str:
+        """Return the same for what belongs to no namespace, such as a node."""
+        return " ".join([os.path.basename(self.program), *words])
+
+
+def find_kubectl(program: str | None) -> str:
+    """Return the path of ``--kubectl``, else of kubectl, else of oc. Raises RequestError when there is none."""
+    names = [program] if program else _PROGRAMS
+    path = next(filter(None, (shutil.which(name) for name in names)), None)
+    if path is None:
+        what = f"--kubectl {program}: there is no such program" if program else "neither kubectl nor oc is on PATH"
+        raise RequestError(
+            f"{what}; name it with --kubectl PATH, or print the manifests with --dry-run and apply them elsewhere."
+        )
+    return path
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that leads its process group, and everything that it started."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _is_object(thing: Any) -> bool:
+    metadata = thing.get("metadata") if isinstance(thing, dict) else None
+    named = isinstance(metadata, dict) and isinstance(metadata.get("name"), str)
+    return named and isinstance(thing.get("kind"), str) and isinstance(thing.get("apiVersion"), str)
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")

@@ -1,0 +1,232 @@
+"""The logs of pods: the events in the log of the first pod, and copies of all the others.
+
+The first pod prints each event as a numbered line with a proof that its writer knows the token of the run
+(``record.Recorder``). Anybody may write to a log: every line without such a proof, including what a rank prints, is
+plain text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from seatrial.files import open_to_append
+from seatrial.protocol.handshake import proves
+from seatrial.protocol.wire import PREFIX, Decoder
+from seatrial.targets.kubernetes.kubectl import Kubectl, kill_group
+from seatrial.targets.kubernetes.pods import PodStatus
+
+_TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d\d:\d\d) ")
+_RETRY_S = 1.0
+_MAX_LINE_BYTES = 1 << 20
+"""Longer lines are cut to bound the memory; none of ours is longer than 4,000 bytes."""
+_MAX_STREAMS = 32
+"""Logs of other pods that are followed at the same time; the logs of the rest are fetched at the end."""
+_FETCH_S = 10.0
+_MAX_FAILURES = 2
+"""The log of a pod that is gone cannot be fetched."""
+
+
+class PodLog:
+    """The log of one container, from its beginning to its end, however often the stream breaks.
+
+    After a break the log is requested again from the second in which the last line was written. Lines that were read
+    before are recognized by their number, or by their timestamp.
+    """
+
+    def __init__(
+        self, kubectl: Kubectl, pod: PodStatus, token: str, folder: Path, on_text: Callable[[list[str]], None]
+    ) -> None:
+        """``on_text``: receives the lines that are not events of the run."""
+        self.pod = pod
+        self.lost = 0
+        """Number of events that were written but can no longer be read."""
+        self.last_read_at = time.monotonic()
+        """Time of the last data (``time.monotonic``)."""
+        self.complete = False
+        """Whether everything that the container wrote has been read."""
+        self.failures = 0
+        """Streams that failed one after the other since the container has ended."""
+        self._kubectl, self._token, self._on_text = kubectl, token, on_text
+        self._next_number = 0
+        self._last_time = b""
+        self._zone = b"Z"
+        self._from_start = False
+        self._has_news = False
+        """Whether this stream has brought a line that was not known."""
+        self._discarding = False
+        """Whether the rest of this stream is dropped because the next stream brings it again."""
+        self._decoder = Decoder()
+        self._buffer = b""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._next_start_at = 0.0
+        self._ended_before = False
+        self._log = open_to_append(folder / f"{pod.name}.log", run_folder=True)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a stream is open."""
+        return self._process is not None
+
+    def read(self, *, container_ended: bool) -> Iterator[dict[str, Any]]:
+        """Yield the events since the last call, without waiting.
+
+        ``container_ended``: whether the container has ended, so that the log no longer grows.
+        """
+        if self.complete:
+            return
+        if self._process is None:
+            if time.monotonic() >= self._next_start_at:
+                self._start(container_ended)
+            return
+        assert self._process.stdout is not None
+        ended = self._process.poll() is not None
+        while True:
+            try:
+                data = os.read(self._process.stdout.fileno(), 1 << 18)
+            except BlockingIOError:
+                break
+            if not data:
+                ended = True
+                break
+            self.last_read_at = time.monotonic()
+            *lines, self._buffer = (self._buffer + data).split(b"\n")
+            self._buffer = self._buffer[:_MAX_LINE_BYTES]
+            for line in lines:
+                if not self._discarding:
+                    yield from self._read_line(line)
+        if ended:
+            self._end()
+
+    def close(self) -> None:
+        """End the stream and close the copy of the log."""
+        if self._process is not None:
+            kill_group(self._process)
+            self._end()
+        self._log.close()
+
+    def _start(self, container_ended: bool) -> None:
+        words = ["logs", self.pod.name, "-c", self.pod.container, "--timestamps"]
+        words += [] if container_ended else ["--follow"]
+        if self._last_time and not self._from_start:
+            words.append(f"--since-time={(self._last_time[:19] + self._zone).decode()}")
+        self._ended_before = container_ended
+        self._buffer, self._discarding, self._has_news = b"", False, False
+        with contextlib.suppress(OSError):
+            self._process = subprocess.Popen(
+                self._kubectl.argv(*words, streams=True),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            assert self._process.stdout is not None
+            os.set_blocking(self._process.stdout.fileno(), False)
+
+    def _end(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        self._log.flush()
+        try:
+            code = self._process.wait(timeout=_RETRY_S)
+        except subprocess.TimeoutExpired:  # it closed its output but did not exit
+            kill_group(self._process)
+            code = self._process.returncode
+        self._process.stdout.close()
+        self._process = None
+        self._next_start_at = time.monotonic() + (_RETRY_S if code or not self._ended_before else 0.0)
+        # A stream may be cut without an error. One that was opened after the end of the container and brought nothing
+        # new proves that the log is complete.
+        self.failures = self.failures + 1 if code and self._ended_before else 0
+        self.complete = self._ended_before and code == 0 and not self._discarding and not self._has_news
+
+    def _read_line(self, line: bytes) -> Iterator[dict[str, Any]]:
+        timestamp = _TIMESTAMP.match(line)
+        at = timestamp[1] + (timestamp[2] or b".").ljust(10, b"0") if timestamp else self._last_time
+        text = line[timestamp.end() :] if timestamp else line
+        # Events are recognized by their number, so several may have the same timestamp.
+        if text.startswith(PREFIX) and (entry := self._decoder.line(text)) is not None and self._is_proved(entry):
+            yield from self._take_entry(entry)
+        elif (at > self._last_time or not timestamp) and not text.startswith(PREFIX):
+            self._has_news = True
+            self._log.write(text + b"\n")
+            self._on_text([text.rstrip(b"\r").decode(errors="replace")])
+        if timestamp and not self._discarding:
+            self._last_time, self._zone = max(self._last_time, at), timestamp[3]
+
+    def _is_proved(self, entry: dict[str, Any]) -> bool:
+        number, message = entry.get("number"), entry.get("message")
+        if type(number) is not int or not isinstance(message, dict):
+            return False
+        return proves(entry.get("proof"), self._token, "log", json.dumps(message), "", number)
+
+    def _take_entry(self, entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        number = entry["number"]
+        if number > self._next_number and not self._from_start:
+            # Entries are missing: read the log once more from its beginning.
+            self._from_start = self._discarding = True
+            assert self._process is not None
+            kill_group(self._process)
+            return
+        if number >= self._next_number:
+            self.lost += number - self._next_number
+            self._next_number = number + 1
+            self._from_start, self._has_news = False, True
+            yield entry["message"]
+
+
+class PodLogs:
+    """Copies of the logs of the other pods, in the folder of the run.
+
+    A log is read in the way of the first pod's: the kubelet keeps only the newest part of a long log for those who ask
+    again, so what was read before must stay.
+    """
+
+    def __init__(self, kubectl: Kubectl, folder: Path) -> None:
+        self._kubectl, self._folder = kubectl, folder
+        self._token = secrets.token_hex(16)
+        """A secret of nobody: these pods send no events."""
+        self._logs: dict[str, PodLog] = {}
+        self._pods: list[PodStatus] = []
+
+    def take_pods(self, pods: list[PodStatus]) -> None:
+        """Take note of the pods that exist, and of their states."""
+        self._pods = pods
+
+    def poll(self) -> None:
+        """Read the logs of the pods that have started, without waiting."""
+        for pod in self._pods:
+            if pod.state == "waiting":
+                continue
+            log = self._logs.get(pod.name)
+            if log is None:
+                if sum(log.is_open for log in self._logs.values()) >= _MAX_STREAMS:
+                    continue
+                with contextlib.suppress(OSError):
+                    log = self._logs[pod.name] = PodLog(
+                        self._kubectl, pod, self._token, self._folder, lambda lines: None
+                    )
+            if log is not None and log.failures < _MAX_FAILURES:
+                for _ in log.read(container_ended=pod.state == "ended"):
+                    pass
+
+    def close(self, pods: list[PodStatus]) -> None:
+        """Fetch the logs that are still missing, for at most ten seconds, and end all streams."""
+        self.take_pods(pods)
+        deadline = time.monotonic() + _FETCH_S
+        while time.monotonic() < deadline:
+            self.poll()
+            logs = [self._logs.get(pod.name) for pod in pods if pod.state == "ended"]
+            if all(log is not None and (log.complete or log.failures >= _MAX_FAILURES) for log in logs):
+                break
+            time.sleep(0.1)
+        for log in self._logs.values():
+            log.close()

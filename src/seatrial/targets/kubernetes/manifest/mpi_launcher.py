@@ -1,0 +1,132 @@
+"""Pods under MPI: a launcher that runs mpirun, and nodes that wait for it, each with an sshd.
+
+The sshd needs neither root nor a capability: it uses a high port, the mounted key as its host key, and no PID file. Its
+configuration sets PATH and LD_LIBRARY_PATH of the container, which ssh would drop; mpirun passes on all the others.
+The operators give all pods one key pair, so the host keys are known in advance and checked.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+
+from seatrial.targets.kubernetes.manifest import wait_for_hosts
+from seatrial.targets.kubernetes.manifest.pod import NODE_NAME, copied_argv, copy_argv, env_names, escaped, pod_template
+from seatrial.targets.kubernetes.manifest.workload import CODE, JOIN_TIMEOUT_S, SCRATCH, Object, Workload
+
+SSH = "/opt/seatrial-ssh"
+"""Folder into which the operators mount the key."""
+_PORT = 2222
+_HOSTFILE = "/etc/mpi/hostfile"
+_KNOWN_HOSTS = f"{SCRATCH}/known_hosts"
+_WAIT = "wait_for_hosts.py"
+
+_SSH_CONFIG = f"""Host *
+  Port {_PORT}
+  IdentityFile {SSH}/id_rsa
+  UserKnownHostsFile {_KNOWN_HOSTS}
+  GlobalKnownHostsFile /dev/null
+  StrictHostKeyChecking yes
+  BatchMode yes
+  ConnectionAttempts 10
+  ConnectTimeout 10
+  ServerAliveInterval 15
+  LogLevel ERROR
+"""
+# StrictModes: the folders above the key belong to root and the group of the volume, which sshd would refuse.
+_SSHD_CONFIG = f"""Port {_PORT}
+HostKey {SSH}/id_rsa
+AuthorizedKeysFile {SSH}/authorized_keys
+StrictModes no
+PidFile none
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+AllowTcpForwarding no
+X11Forwarding no
+MaxStartups 256:30:1024
+PrintMotd no
+"""
+# The scripts contain no text of a user, which comes as their arguments. Every pod gets the known hosts, since with many
+# hosts the daemons of MPI start one another as a tree.
+_NEED = 'need() { [ -s "$1" ] || { echo "Error: $1 is not there: the operator has not mounted $2." >&2; exit 3; }; }'
+_KNOW_HOSTS = f"""{_NEED}
+need {SSH}/id_rsa.pub "the key of the run"
+sed "s/^/* /" {SSH}/id_rsa.pub > {_KNOWN_HOSTS} || exit 3"""
+_LAUNCH = f"""{_KNOW_HOSTS}
+need {_HOSTFILE} "the list of the nodes"
+MASTER_ADDR=$(sed -n "1s/[ :].*//p" {_HOSTFILE})
+export MASTER_ADDR
+exec "$0" {CODE}/{_WAIT} {_HOSTFILE} {_PORT} {JOIN_TIMEOUT_S} "$@"
+"""
+# The interpreter is $0 of the script, and the command of mpirun its arguments.
+# The start script joins the bundle before sshd runs, so that every rank finds it at the same path.
+_SERVE = f"""{_KNOW_HOSTS}
+"$@" || exit
+own="{NODE_NAME}=${NODE_NAME} PATH=$PATH LD_LIBRARY_PATH=$LD_LIBRARY_PATH"
+exec /usr/sbin/sshd -D -e -f {CODE}/sshd_config -o "SetEnv=$own"
+"""
+
+
+def mpi_files() -> Mapping[str, bytes]:
+    """Return the configuration of ssh and sshd, and the first program of the launcher: file name -> content."""
+    return {
+        "ssh_config": _SSH_CONFIG.encode(),
+        "sshd_config": _SSHD_CONFIG.encode(),
+        _WAIT: _wait_script().encode(),
+    }
+
+
+def _wait_script() -> str:
+    return inspect.getsource(wait_for_hosts)
+
+
+def launcher_template(workload: Workload, *, container: str, mpi: str, mpirun: str) -> Object:
+    """Return the template of the pod that runs mpirun; it has no GPU.
+
+    ``mpi``: the implementation in the image, ``openmpi``, ``mpich`` or ``intel``. ``mpirun``: its name or path there.
+    """
+    start = _mpirun(workload, mpi, mpirun)
+    command = ["/bin/sh", "-c", _LAUNCH.replace("$", "$$"), escaped(workload.python), *start, *copied_argv(workload)]
+    return pod_template(
+        workload,
+        container=container,
+        command=command,
+        env={"MASTER_PORT": str(workload.master_port)},
+        component="launcher",
+    )
+
+
+def worker_template(workload: Workload, *, container: str) -> Object:
+    """Return the template of a pod that holds ranks once mpirun has reached it."""
+    return pod_template(
+        workload,
+        container=container,
+        command=["/bin/sh", "-c", _SERVE.replace("$", "$$"), "worker", *copy_argv(workload)],
+        env={},
+        # A running pod is not ready: without the probe the launcher would start before the sshd of the nodes.
+        probe={"tcpSocket": {"port": _PORT}, "periodSeconds": 2},
+    )
+
+
+def _mpirun(workload: Workload, mpi: str, mpirun: str) -> list[str]:
+    """Return the command up to the program. It names the host file and the options of ssh: Open MPI 5 ignores the
+    operators' variables for them, and would start all ranks in the launcher."""
+    names = [*env_names(workload), "MASTER_ADDR", "MASTER_PORT"]
+    size = str(workload.world_size)
+    if mpi == "openmpi":
+        passed = [word for name in names for word in ("-x", name)]
+        return [
+            *(mpirun, "--hostfile", _HOSTFILE, "-np", size, "--bind-to", "none", "--map-by", "slot"),
+            *("--mca", "plm_rsh_args", f"-F {CODE}/ssh_config"),
+            # Open MPI 4 cuts host names at the first dot, and the short names do not resolve.
+            *("--mca", "orte_keep_fqdn_hostnames", "1"),
+            *passed,
+        ]
+    # `env` overrides the same variables of the operator.
+    extra = "HYDRA_LAUNCH_EXTRA_ARGS" if mpi == "mpich" else "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"
+    intel = ["I_MPI_HYDRA_BOOTSTRAP=ssh", "I_MPI_PIN=0"] if mpi == "intel" else []
+    binding = ["-bind-to", "none"] if mpi == "mpich" else []
+    return [
+        *("env", f"{extra}=-F {CODE}/ssh_config", *intel),
+        *(mpirun, "-f", _HOSTFILE, "-np", size, *binding, "-genvlist", ",".join(names)),
+    ]

@@ -1,0 +1,83 @@
+"""All objects of a run, with the patches of the user."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from seatrial.targets.kubernetes.kind import Kind
+from seatrial.targets.kubernetes.kinds import KINDS
+from seatrial.targets.kubernetes.manifest.objects import code_maps, network_policy, token_secret
+from seatrial.targets.kubernetes.manifest.openshift import custom_scc
+from seatrial.targets.kubernetes.manifest.pod import COMPONENT
+from seatrial.targets.kubernetes.manifest.workload import Object, Patch, Workload
+
+
+def manifest(kind: str, workload: Workload) -> list[Object]:
+    """Return all objects in the order in which they are created; the workload is the last one.
+
+    ``kind``: name of the kind, as after ``--on``.
+    """
+    kind_of_workload = KINDS[kind]
+    workload = kind_of_workload.with_defaults(workload)
+    workload = replace(workload, files={**workload.files, **kind_of_workload.files(workload)})
+    rendered = kind_of_workload.render(workload)
+    return [
+        *custom_scc(workload),
+        token_secret(workload),
+        *code_maps(workload),
+        *network_policy(workload),
+        *(
+            _patched(
+                thing,
+                workload.patch,
+                workload.patch.workload if thing is rendered[-1] else _of_runtime(thing, kind_of_workload, workload),
+            )
+            for thing in rendered
+        ),
+    ]
+
+
+def _of_runtime(thing: Object, kind: Kind, workload: Workload) -> Mapping[str, Any]:
+    """Return the patch of an object before the workload: the one for runtimes if the operator brings its kind."""
+    is_runtime = kind.operator is not None and thing["kind"] in kind.operator.api_kinds
+    return workload.patch.runtime if is_runtime else {}
+
+
+def _patched(thing: Object, patch: Patch, own: Mapping[str, Any]) -> Object:
+    """Return the object with the patches of its pods, then with its ``own``."""
+    patched: Object = copy.deepcopy(thing)
+    for template in _templates(patched):
+        if template["metadata"]["labels"][COMPONENT] == "node":
+            container = template["spec"]["containers"][0]
+            template["spec"]["containers"][0] = merged(container, patch.container)
+        template.update(merged(template, patch.pod))
+    result: Object = merged(patched, own)
+    return result
+
+
+def _templates(node: Any) -> Iterator[Object]:
+    """Yield the pod templates, at any depth of the object."""
+    if isinstance(node, dict):
+        if isinstance(node.get("spec"), dict) and "containers" in node["spec"]:
+            yield node
+            return
+        node = list(node.values())
+    if isinstance(node, list):
+        for part in node:
+            yield from _templates(part)
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """Return the target with a JSON merge patch (RFC 7386): mappings merge, null removes, all else is replaced."""
+    if not isinstance(patch, Mapping):
+        return patch
+    result = dict(target) if isinstance(target, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result

@@ -1,0 +1,283 @@
+"""The state of a pod, read from the JSON of the API server. Pure; no field of that JSON is taken for granted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from seatrial.targets.kubernetes.api_json import get, items_of, one_line, text
+from seatrial.targets.kubernetes.kind import Kind
+
+_NAME = r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
+_TO_SECONDS = len("2026-01-01T00:00:00")
+_IMAGE = (
+    *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"),
+    *("ImageInspectError", "SignatureValidationFailed"),
+)
+_SIGNALED = 128
+"""Higher exit codes stand for a signal."""
+_NOT_CREATED = (
+    *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"),
+    "PostStartHookError",
+)
+_STOPS = {
+    "Evicted": "was evicted",
+    "Preempting": "was preempted by another pod",
+    "Preempted": "was preempted by another pod",
+    "NodeShutdown": "ended because its node was shut down",
+    "Shutdown": "ended because its node was shut down",
+    "Terminated": "ended because its node was shut down",
+    "NodeLost": "was lost with its node",
+    "PreemptionByScheduler": "was preempted by another pod",
+    "DeletionByTaintManager": "was deleted because of a taint of its node",
+    "EvictionByEvictionAPI": "was evicted on request (its node is being drained)",
+    "DeletionByPodGC": "was deleted because its node is gone",
+    "TerminationByKubelet": "was stopped by its node",
+}
+"""``status.reason``, or the reason of the condition DisruptionTarget, of a pod that the cluster stopped."""
+_COMPONENT = "app.kubernetes.io/component"
+_NO_REASON = "no reason given"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodStatus:
+    """One pod at the time of the call."""
+
+    name: str
+    uid: str
+    node: str
+    """Name of its node in the cluster; empty while it is not scheduled."""
+    container: str
+    """Name of the container that runs seatrial."""
+    number: int
+    """Node rank; -1 if no label of the pod gives one."""
+    is_launcher: bool
+    state: Literal["waiting", "running", "ended"]
+    """State of our container."""
+    ready: bool
+    """Whether its readiness probe succeeds."""
+    waits_for: str
+    """Why it does not run yet, as a clause; empty unless it is waiting."""
+    hopeless: bool
+    """Whether it keeps waiting until somebody changes the request or the cluster."""
+    exit_code: int | None
+    end: str
+    """How it ended, as a predicate (``ended with exit code 1``); empty while it has not ended."""
+    stop: str
+    """How it was stopped from outside, as a predicate (``was evicted``); empty if it was not."""
+    deleted: bool
+    """Whether its deletion was requested: by a person, or because another pod of the run failed."""
+    ended_at: str = ""
+    """When its container ended, as the API writes times; empty where that is not known."""
+    node_gone: bool = False
+    """Whether its node no longer reports to the cluster, although the container was running."""
+
+    @property
+    def killed(self) -> bool:
+        """Whether a signal or the limit of its memory ended it, and nobody who stopped the pod."""
+        return self.exit_code is not None and self.exit_code > _SIGNALED and not self.stop
+
+    @property
+    def label(self) -> str:
+        """The pod and its node, for messages."""
+        return f"pod {self.name}" + (f" on node {self.node}" if self.node else "")
+
+
+def pods_of(answer: Any, kind: Kind) -> tuple[PodStatus, ...]:
+    """Return the pods of a list, the oldest first. ``kind``: the kind of workload that created them."""
+    # The name of a pod becomes the name of a file.
+    items = [item for item in items_of(answer, "items") if re.fullmatch(_NAME, text(item, "metadata", "name"))]
+    items.sort(key=lambda item: (text(item, "metadata", "creationTimestamp"), text(item, "metadata", "name")))
+    return tuple(_pod(item, kind) for item in items)
+
+
+def first_pod(pods: Sequence[PodStatus], *, nodes: int, under_mpi: bool) -> PodStatus | None:
+    """Return the pod whose log has the events of the run, or None. After a restart of all pods it is the newest one.
+
+    The only node of a run is its first, whether its pod has a number or not.
+    """
+    if under_mpi:
+        candidates = [pod for pod in pods if pod.is_launcher]
+    else:
+        candidates = [pod for pod in pods if not pod.is_launcher and (pod.number == 0 or nodes == 1)]
+    return candidates[-1] if candidates else None
+
+
+def suspended(workload: Any) -> bool:
+    """Return whether nobody may create the pods of a workload yet; a queue such as Kueue suspends it until it is its
+    turn."""
+    if get(workload, "spec", "suspend") is True or get(workload, "spec", "runPolicy", "suspend") is True:
+        return True
+    return any(
+        text(condition, "type") == "Suspended" and text(condition, "status") == "True"
+        for condition in items_of(workload, "status", "conditions")
+    )
+
+
+def is_taken_up(workload: Any) -> bool:
+    """Return whether a controller has looked at a workload; each of them first writes a status."""
+    return bool(get(workload, "status"))
+
+
+def workload_failure(workload: Any) -> str:
+    """Return why the controller of a workload has marked it as failed; empty if it has not."""
+    for condition in items_of(workload, "status", "conditions"):
+        if text(condition, "type") == "Failed" and text(condition, "status") == "True":
+            texts = (text(condition, "reason"), one_line(text(condition, "message")))
+            return ": ".join(text for text in texts if text) or _NO_REASON
+    return ""
+
+
+def _pod(item: Any, kind: Kind) -> PodStatus:
+    containers = list(items_of(item, "spec", "containers"))
+    ours: Any = next((entry for entry in containers if text(entry, "name") == kind.container), None)
+    ours = ours if ours is not None else next(iter(containers), {})
+    container = text(ours, "name")
+    statuses = items_of(item, "status", "containerStatuses")
+    status: Any = next((entry for entry in statuses if text(entry, "name") == container), {})
+    phase = text(item, "status", "phase")
+    terminated = get(status, "state", "terminated")
+    state: Literal["waiting", "running", "ended"] = "waiting"
+    if phase in ("Succeeded", "Failed") or terminated is not None:
+        state = "ended"
+    elif get(status, "state", "running") is not None:
+        state = "running"
+    code = get(terminated, "exitCode")
+    waits_for, hopeless = _waits_for(item, status) if state == "waiting" else ("", False)
+    return PodStatus(
+        name=text(item, "metadata", "name"),
+        uid=text(item, "metadata", "uid"),
+        node=text(item, "spec", "nodeName"),
+        container=container,
+        number=_number(_labels(item), kind),
+        is_launcher=_labels(item).get(_COMPONENT) == "launcher",
+        state=state,
+        ready=get(status, "ready") is True,
+        waits_for=waits_for,
+        hopeless=hopeless,
+        exit_code=code if type(code) is int else None,
+        end=_end(item, ours, terminated) if state == "ended" else "",
+        stop=_stop(item, terminated),
+        deleted=bool(text(item, "metadata", "deletionTimestamp")),
+        ended_at=text(terminated, "finishedAt"),
+        node_gone=state == "running" and _is_node_gone(item),
+    )
+
+
+def _is_node_gone(item: Any) -> bool:
+    """Return whether the node controller has marked the pod.
+
+    It changes only the condition Ready; the kubelet, which would also change ContainersReady, is silent.
+    """
+    conditions = {text(entry, "type"): text(entry, "status") for entry in items_of(item, "status", "conditions")}
+    return conditions.get("Ready") == "False" and conditions.get("ContainersReady") == "True"
+
+
+def _number(labels: Mapping[str, str], kind: Kind) -> int:
+    index = labels.get(kind.index_label, "")
+    if not (index.isascii() and index.isdecimal() and len(index) < 9):
+        return -1
+    role = "" if kind.role_label is None else labels.get(kind.role_label, "").lower()
+    return int(index) + kind.nodes_before.get(role, 0)
+
+
+def _labels(item: Any) -> dict[str, str]:
+    """Return labels and annotations: the index of a Job is a label since Kubernetes 1.28, an annotation before."""
+    sources = [get(item, "metadata", "annotations"), get(item, "metadata", "labels")]
+    return {str(key): str(value) for source in sources if isinstance(source, Mapping) for key, value in source.items()}
+
+
+def _waits_for(item: Any, status: Any) -> tuple[str, bool]:
+    """Return why our container does not run yet, and whether that is hopeless."""
+    for container in [*items_of(item, "status", "initContainerStatuses"), status]:
+        reason = text(container, "state", "waiting", "reason")
+        message = one_line(text(container, "state", "waiting", "message"))
+        if reason in _IMAGE:
+            return f"its image {text(container, 'image')} cannot be pulled ({reason}: {message or _NO_REASON})", True
+        if reason in _NOT_CREATED:
+            return f"its container cannot be created ({reason}: {message or _NO_REASON})", True
+        if reason == "CrashLoopBackOff":
+            return f"its container {text(container, 'name')} keeps crashing ({message})", True
+    for condition in items_of(item, "status", "conditions"):
+        if text(condition, "type") == "PodScheduled" and text(condition, "status") == "False":
+            message = one_line(text(condition, "message"))
+            if text(condition, "reason") == "SchedulingGated":
+                return f"it is waiting for a queue to admit it ({message})", False
+            return f"no node accepts it ({message or _NO_REASON})", False
+    if not text(item, "spec", "nodeName"):
+        return "it is not scheduled to a node yet", False
+    init_containers = [
+        container
+        for container in items_of(item, "status", "initContainerStatuses")
+        if get(container, "state", "running") is not None
+    ]
+    if init_containers:
+        return f"its init container {text(init_containers[0], 'name')} has not ended", False
+    return "its image is being pulled or its container created", False
+
+
+def _end(item: Any, ours: Any, terminated: Any) -> str:
+    reason, code = text(terminated, "reason"), get(terminated, "exitCode")
+    if reason == "OOMKilled":
+        limit = text(ours, "resources", "limits", "memory")
+        origin = f"of {limit} (--memory)" if limit else "set by its node or its namespace"
+        return f"was killed because it needed more memory than the limit {origin}"
+    if text(item, "status", "reason") == "DeadlineExceeded":
+        return "ran longer than its activeDeadlineSeconds"
+    if terminated is not None and reason in _NOT_CREATED:
+        return f"could not run its container ({reason}: {one_line(text(terminated, 'message')) or _NO_REASON})"
+    if terminated is None:
+        texts = (text(item, "status", "reason"), one_line(text(item, "status", "message")), _init_failure(item))
+        why = ": ".join(part for part in texts if part)
+        return f"failed before its container ran ({why or _NO_REASON})"
+    return f"ended with exit code {code}" + (f" ({reason})" if reason not in ("", "Error", "Completed") else "")
+
+
+def _init_failure(item: Any) -> str:
+    for container in items_of(item, "status", "initContainerStatuses"):
+        code = get(container, "state", "terminated", "exitCode")
+        if code not in (0, None):
+            return f"its init container {text(container, 'name')} ended with exit code {code}"
+    return ""
+
+
+def _stop(item: Any, terminated: Any) -> str:
+    reasons = [(text(item, "status", "reason"), text(item, "status", "message"))]
+    reasons += [
+        (text(condition, "reason"), text(condition, "message"))
+        for condition in items_of(item, "status", "conditions")
+        if text(condition, "type") == "DisruptionTarget" and text(condition, "status") == "True"
+    ]
+    for reason, message in reasons:
+        if reason in _STOPS:
+            detail = one_line(message)
+            return _STOPS[reason] + (f" ({detail})" if detail else "")
+    return "was deleted" if _was_deleted(item, terminated) else ""
+
+
+def _was_deleted(item: Any, terminated: Any) -> bool:
+    """Return whether a deletion ended the pod, or will. Operators also delete pods that have ended by themselves."""
+    when = text(item, "metadata", "deletionTimestamp")
+    if not when:
+        return False
+    if terminated is None:
+        return True
+    if get(terminated, "exitCode") == 0 or text(terminated, "reason") == "OOMKilled":
+        return False
+    # The timestamp is that of the request and the grace together.
+    grace_s, ended = get(item, "metadata", "deletionGracePeriodSeconds"), _seconds(text(terminated, "finishedAt"))
+    until = _seconds(when)
+    if ended is None or until is None:
+        return True
+    return ended >= until - (grace_s if type(grace_s) is int else 0)
+
+
+def _seconds(timestamp: str) -> float | None:
+    """Return the seconds since the epoch of a timestamp of the API (2026-01-01T00:00:00Z); None if it is none."""
+    try:
+        return datetime.fromisoformat(timestamp[:_TO_SECONDS]).timestamp()
+    except ValueError:
+        return None

@@ -1,0 +1,316 @@
+"""The record of a run in pods: the events of its conductor, and those that the controller adds when it ends early."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from seatrial.conductor.program_failures import Exit, fabric_error
+from seatrial.errors import RequestError
+from seatrial.judge.conclude import conclude
+from seatrial.protocol.events import (
+    EndEvent,
+    Event,
+    InterruptedEvent,
+    NodeEvent,
+    NoteEvent,
+    OutcomeEvent,
+    ResultEvent,
+    Source,
+    TroubleEvent,
+)
+from seatrial.targets.job import Job, Processes
+from seatrial.targets.kubernetes.pods import PodStatus
+from seatrial.targets.launcher_messages import reason
+from seatrial.targets.processes import read_tail
+
+_RESULT = re.compile(r"trained \d+ of \d+ steps|after step \d+ of|stopped (?:on request|at step)")
+"""The first of the lines with which a training ends (``training/progress_lines.py``)."""
+_LOST_DAEMON = re.compile(r"has lost communication with a remote daemon|lost connection to proxy")
+"""Open MPI 4 and 5 (ORTE, PRTE), and hydra. The exit code may be 0 all the same."""
+_SIGNALED = 128
+"""Higher exit codes stand for a signal."""
+_ERROR = "Error: "
+_LAST_LINES = 20
+_LAST_BYTES = 16_000
+
+
+class RunLog:
+    """The events of a run: they are handed on, and those that decide how the run ended are remembered."""
+
+    def __init__(
+        self,
+        run: Mapping[str, Any],
+        folder: Path,
+        on_event: Callable[[dict[str, Any]], None],
+        on_message: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """``run``: the first event, used unless the conductor in the pods sends one."""
+        self.started = False
+        """Whether the conductor in the pods has started."""
+        self.over = False
+        """Whether the conductor has sent its last event."""
+        self.interrupted = False
+        """Whether the run was ended from outside."""
+        self.has_outcome = False
+        """Whether an ``outcome`` event exists."""
+        self._run = dict(run)
+        self._folder = folder
+        self._on_event, self._on_message = on_event, on_message
+        self._events: list[dict[str, Any]] = []
+        self._source: Source | None = None
+        """Source of the controller's events; None while there are none."""
+        self._last_seq = 0
+        self._lost_at: dict[int, int] = {}
+        """Node rank -> ``seq`` of the conductor's event that reports the node as lost."""
+        self._interruption: dict[str, Any] | None = None
+        """The conductor's ``interrupted`` event, kept until its cause is known."""
+        self._held_outcome: dict[str, Any] | None = None
+        """The outcome of a program that was interrupted, kept for as long."""
+        self._place = (0, -1)
+        """Generation and step that the conductor has reached."""
+        self._nodes: dict[int, str] = {}
+        """Node rank -> host name, of the agents that joined."""
+        self._deferred: list[dict[str, Any]] | None = None
+        self._result: list[str] = []
+
+    def defer(self) -> None:
+        """Keep all messages back until ``release``, since the run may still start again with fewer nodes."""
+        self._deferred = []
+
+    def release(self) -> None:
+        """Hand on the messages that were kept back; all later ones are handed on at once."""
+        deferred, self._deferred = self._deferred, None
+        for message in deferred or ():
+            self.take(message)
+
+    def restart(self, job: Processes) -> None:
+        """Drop the messages that were kept back: the run starts again as this job."""
+        self._run["job"] = job.to_json()
+        self._deferred = None
+
+    def take(self, message: dict[str, Any]) -> None:
+        """Take one authenticated message of the first pod."""
+        if self._deferred is not None:
+            self._deferred.append(message)
+            return
+        kind = message.get("kind")
+        if "seq" not in message:
+            self._on_message(message)
+            return
+        if kind == "run":
+            # The pod knows only its own placement; the request is known here.
+            self.started, message = True, {**message, "job": self._run["job"]}
+        if message.get("src") == "conductor":
+            self._last_seq = max(self._last_seq, int(message["seq"]))
+            self.over = self.over or kind == "end"
+            self._note_place(message)
+            if kind == "outcome" and self.interrupted:
+                self._held_outcome = message
+                return
+            self.has_outcome = self.has_outcome or kind == "outcome"
+            for suspect in message["seen"] if kind == "trouble" else ():
+                if suspect.get("node") is not None:
+                    self._lost_at.setdefault(int(suspect["node"]), self._last_seq)
+            if kind == "interrupted":
+                # The conductor does not know why its pod was stopped.
+                self.interrupted, self._interruption = True, message
+                return
+        elif kind == "node":
+            self._nodes[int(message["node"])] = str(message["hostname"])
+        self._take(message)
+
+    def _note_place(self, message: Mapping[str, Any]) -> None:
+        if message.get("kind") == "generation":
+            self._place = (int(message["gen"]), -1)
+        elif message.get("kind") == "step":
+            self._place = (int(message["gen"]), int(message["step"]))
+
+    def clear_interruption(self, why: str) -> None:
+        """Replace the conductor's ``interrupted`` event by a note: its pod was stopped because another one failed."""
+        if self._interruption is not None:
+            note = {"kind": "note", "severity": "info", "text": f"the other pods were stopped because {why}"}
+            self._take({**self._interruption, **note})
+            self.interrupted, self._interruption, self._held_outcome = False, None, None
+
+    def take_text(self, lines: list[str]) -> None:
+        """Take lines of the first pod that are not events; a training without a conductor prints nothing else."""
+        if self.started:
+            return
+        for line in lines:
+            if self._result or _RESULT.match(line):
+                self._result.append(line)
+            else:
+                self._on_message({"kind": "output", "gen": 0, "rank": 0, "lines": [line], "left_out": 0})
+
+    def note(self, severity: Literal["error", "warn", "info"], text: str) -> None:
+        """Add a note of the controller to the report."""
+        self._add(NoteEvent(kind="note", severity=severity, text=text))
+
+    def lost_at(self, node: int, *, any_node: bool) -> int | None:
+        """Return the ``seq`` of the event that reports this node as lost; None if the conductor missed no such node.
+
+        ``any_node``: take the first lost node instead, since MPI placed the ranks and the node of a pod is unknown.
+        """
+        return min(self._lost_at.values(), default=None) if any_node else self._lost_at.get(node)
+
+    def interrupt(self, by: str, before: int | None = None) -> None:
+        """Record that the run was ended from outside.
+
+        ``by``: what ended it. ``before``: ``seq`` of the conductor's first event that is a consequence of it; this
+        event and all later ones blame nobody.
+        """
+        if not self.interrupted:
+            self.interrupted = True
+            order = self._last_seq + 1 if before is None else before
+            self._add(InterruptedEvent(kind="interrupted", by=by, order=order))
+
+    def node_lost(self, pod: PodStatus, *, ranks_per_node: int, under_mpi: bool) -> None:
+        """Record that the node of a pod was lost, if the conductor has not."""
+        node = self._node_of(pod, ranks_per_node=ranks_per_node, under_mpi=under_mpi)
+        if node not in self._nodes:
+            # Its agent never joined; the cluster knows the name of its node.
+            named = NodeEvent(kind="node", node=node, hostname=pod.node, address="", pid=0, cores=0)
+            self._take(Source(self._run["run"], f"node{node}").event(named))
+        if self.lost_at(node, any_node=under_mpi) is None:
+            generation, step = self._place
+            seen = [{"node": node, "how": "lost", "detail": f"{pod.label} {pod.end}"}]
+            order = self._last_seq + 1
+            self._add(TroubleEvent(kind="trouble", gen=generation, step=step, seen=seen, waiting=[], order=order))
+
+    def _node_of(self, pod: PodStatus, *, ranks_per_node: int, under_mpi: bool) -> int:
+        number = max(pod.number, 0)  # the only pod of a run may have no number
+        if not under_mpi:
+            return number
+        # Each rank has an agent; mpirun fills the hosts in the order of the host file. The name of the node proves it.
+        expected = range(number * ranks_per_node, (number + 1) * ranks_per_node)
+        here = [node for node, hostname in sorted(self._nodes.items()) if hostname == pod.node]
+        return next((node for node in here if node in expected), next(iter(here), expected.start))
+
+    def fail(self, pod: PodStatus, what: str) -> None:
+        """Record that a program failed because of a pod. ``what``: a predicate, such as ``ended with exit code 1``."""
+        self._outcome("failed", f"{pod.label} {what}", self._last_lines(pod))
+
+    @property
+    def has_result(self) -> bool:
+        """Whether rank 0 of a training without a conductor has printed its result."""
+        return bool(self._result)
+
+    def end_by_exit_codes(self, pods: Sequence[PodStatus], *, under_mpi: bool, prints_result: bool = True) -> None:
+        """Record the outcome of a program without a conductor.
+
+        A training has succeeded when rank 0 has printed its result, which it does when all ranks have ended their work,
+        and no pod contradicts that. An exit code of 0 alone is no proof: the mpirun of Open MPI 5.0.7 ends with it
+        although it has lost a daemon. ``prints_result``: False for a script, which prints nothing that is known here.
+        """
+        judged = [pod for pod in pods if pod.is_launcher] if under_mpi else list(pods)
+        first = next((pod for pod in judged if pod.is_launcher or pod.number == 0), None)
+        said = self._last_output(first) if first is not None and first.is_launcher else ""
+        claimed = bool(self._result) or not (prints_result or _LOST_DAEMON.search(said))
+        has_result = claimed and first is not None and first.exit_code == 0
+        # The operators delete the others when the first one has succeeded, before their kubelets say how they ended.
+        judged = [pod for pod in judged if not (has_result and pod.deleted and pod.exit_code is None)]
+        failed = [pod for pod in judged if pod.exit_code not in (0, 130)]
+        failed += [pod for pod in pods if under_mpi and not pod.is_launcher and pod.killed]
+        if self._result:
+            self._add(ResultEvent(kind="result", gen=0, rank=0, lines=self._result))
+        if not failed and judged and not has_result and all(pod.exit_code == 0 for pod in judged):
+            where = first or judged[0]
+            what = "the training printed no result" if prints_result else "mpirun reported the loss of a node"
+            self.fail(where, f"{where.end}, but {what}: nothing shows that all ranks ended")
+            return
+        worst = min(failed, key=self._follows_another, default=None)
+        if worst is None:
+            code = max((pod.exit_code or 0 for pod in judged), default=0)
+            self._outcome("ended", "all pods have ended", code=code)
+            return
+        refused = next((pod for pod in judged if pod.exit_code == RequestError.exit_code), None)
+        lines = self._last_lines(refused or worst)
+        if refused:
+            self._outcome("refused", _error(lines) or "the request is wrong")
+        else:
+            self.fail(worst, worst.end or worst.stop or "has not ended")
+
+    def close(self, job: Processes) -> None:
+        """Complete the record: it has a first event, the pods that were left out, and an end of the controller."""
+        self.release()
+        if self._interruption is not None:
+            self._take(self._interruption)
+            if self._held_outcome is not None:
+                self.has_outcome = True
+                self._take(self._held_outcome)
+        if not self.started:
+            self._on_event(self._run)
+        elif isinstance(job, Job):
+            for node in self._nodes_at_fault():
+                cordon = job.detail.kubectl.cluster_command_line("cordon", node)
+                self.note("info", f"to keep other work off {node}: {cordon}")
+        for pod_and_reason in job.absent:
+            self.note("warn", f"left out: {pod_and_reason}")
+        if self.interrupted and not self.has_outcome and "plan" not in self._run:
+            self._outcome("interrupted", "stopped")
+        if self._source is not None:
+            self._on_event(self._source.event(EndEvent(kind="end")))
+
+    def reason_of(self, pod: PodStatus) -> str:
+        """Return the error that a pod printed last, as `` (ERROR)``; empty if it printed none."""
+        text = (
+            _error(self._last_lines(pod))
+            or self._not_found(pod)
+            or (reason(self._last_output(pod)) if pod.is_launcher else "")
+        )
+        return text and f" ({text.rstrip('.')})"
+
+    def _not_found(self, pod: PodStatus) -> str:
+        """Return the last line of a pod whose command, or the interpreter in it, does not exist or is no program."""
+        lines = [line for line in self._last_lines(pod) if line.strip()]
+        return lines[-1].strip() if pod.exit_code in (126, 127) and lines else ""
+
+    def _nodes_at_fault(self) -> list[str]:
+        """Return the nodes of the cluster that the verdict blames."""
+        conclusion = conclude(self._events)
+        findings = [finding for finding in conclusion.findings if finding.severity == "fail"]
+        known = {entry.name: entry.hostname for entry in conclusion.trial.nodes}
+        named = dict.fromkeys(node for finding in findings for node in finding.culprit.nodes)
+        return list(dict.fromkeys(known[node] for node in named if node in known))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        self._events.append(message)
+        self._on_event(message)
+
+    def _outcome(
+        self,
+        how: Literal["ended", "failed", "refused", "interrupted"],
+        text: str,
+        last_lines: Sequence[str] = (),
+        code: int = 0,
+    ) -> None:
+        self.has_outcome = True
+        lines = list(last_lines)
+        self._add(OutcomeEvent(kind="outcome", gen=0, restarts=0, how=how, text=text, last_lines=lines, code=code))
+
+    def _add(self, event: Event) -> None:
+        self._source = self._source or Source(self._run["run"], "controller")
+        self._on_event(self._source.event(event))
+
+    def _follows_another(self, pod: PodStatus) -> tuple[bool, bool, bool, bool]:
+        """Sort key: a failure that follows from another pod's comes last (deleted, mpirun, no signal, lost its peers).
+
+        mpirun ends with 255 when it has lost a node, as if by a signal.
+        """
+        code = pod.exit_code or 0
+        last = Exit(rank=0, code=code, ours=False, at=0.0, last_lines=tuple(self._last_lines(pod)))
+        return pod.deleted, pod.is_launcher, code <= _SIGNALED, bool(fabric_error(last))
+
+    def _last_lines(self, pod: PodStatus) -> list[str]:
+        return self._last_output(pod).splitlines()[-_LAST_LINES:]
+
+    def _last_output(self, pod: PodStatus) -> str:
+        return read_tail(self._folder / f"{pod.name}.log", _LAST_BYTES)
+
+
+def _error(lines: Sequence[str]) -> str:
+    """Return the last line in which a command of ours, or a script of the manifests, says why it ended."""
+    return next((line for line in reversed(lines) if line.startswith(_ERROR)), "").removeprefix(_ERROR)

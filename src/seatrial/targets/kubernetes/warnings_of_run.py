@@ -1,0 +1,85 @@
+"""Warnings of the cluster about the objects of a run, and which of them no waiting will cure. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from seatrial.errors import RequestError
+from seatrial.targets.kubernetes.api_json import items_of, one_line, text
+from seatrial.targets.kubernetes.manifest.parse import quantity_bytes
+
+_TO_SECONDS = len("2026-01-01T00:00:00")
+_NO_CONSTRAINT = "unable to validate against any security context constraint"
+_HARMLESS = ("SetPodTemplateRestartPolicy",)
+"""training-operator reports it for each healthy job."""
+_NEVER = (
+    "violates PodSecurity",
+    _NO_CONSTRAINT,
+    # A quota for limits accepts no pod without them, and a LimitRange none outside of it.
+    "must specify",
+    "usage per Container is",
+    "usage per Pod is",
+)
+_AMOUNTS = re.compile(r"exceeded quota: [^,]*, requested: (?P<requested>.*?), used: .*?, limited: (?P<limited>.*)")
+
+
+def creation_warnings(answer: Any, run: str, created_at: str) -> tuple[str, ...]:
+    """Return the warnings about objects of the run that are no pods, the newest last: why there are no pods.
+
+    ``created_at``: ``creationTimestamp`` of the workload; earlier warnings belong to another run of the same name.
+    """
+    warnings = []
+    for item in items_of(answer, "items"):
+        kind, reason = text(item, "involvedObject", "kind"), text(item, "reason")
+        is_creation = reason.startswith("Failed") and "Create" in reason
+        if (_is_of(item, run, created_at) and kind != "Pod" and (kind or is_creation)) and reason not in _HARMLESS:
+            message = one_line(text(item, "message"))
+            if _NO_CONSTRAINT in message:
+                message = f"see --openshift: {message}"
+            warnings.append((_time(item), message))
+    return tuple(dict.fromkeys(message for _, message in sorted(warnings) if message))
+
+
+def pod_warnings(answer: Any, run: str, created_at: str) -> Mapping[str, str]:
+    """Return the newest warning about each pod of the run, as ``REASON: MESSAGE``, by the name of the pod."""
+    found: dict[str, str] = {}
+    for item in sorted(items_of(answer, "items"), key=_time):
+        message = one_line(text(item, "message"))
+        if _is_of(item, run, created_at) and text(item, "involvedObject", "kind") == "Pod" and message:
+            found[text(item, "involvedObject", "name")] = f"{text(item, 'reason')}: {message}"
+    return found
+
+
+def is_final(warning: str) -> bool:
+    """Return whether the cluster will refuse a pod for as long as the request and the cluster stay as they are."""
+    if any(words in warning for words in _NEVER):
+        return True
+    amounts = _AMOUNTS.search(warning)
+    if amounts is None:
+        return False
+    requested, limited = _quantities(amounts["requested"]), _quantities(amounts["limited"])
+    # Otherwise others use the quota now, and may leave it.
+    return any(name in limited and amount > limited[name] for name, amount in requested.items())
+
+
+def _quantities(listed: str) -> dict[str, Decimal]:
+    found = {}
+    for part in listed.split(","):
+        name, _, amount = part.strip().partition("=")
+        try:
+            found[name] = Decimal(0) if amount == "0" else quantity_bytes(amount, name)
+        except RequestError:
+            continue
+    return found
+
+
+def _time(item: Any) -> str:
+    return text(item, "lastTimestamp") or text(item, "eventTime") or text(item, "metadata", "creationTimestamp")
+
+
+def _is_of(item: Any, run: str, created_at: str) -> bool:
+    name = text(item, "involvedObject", "name")
+    return (name == run or name.startswith(f"{run}-")) and _time(item)[:_TO_SECONDS] >= created_at[:_TO_SECONDS]

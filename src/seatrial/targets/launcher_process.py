@@ -1,0 +1,172 @@
+"""A launcher of the cluster (mpirun, srun) as a child process that starts the agents of all nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from seatrial.bundle import bundle
+from seatrial.errors import RequestError
+from seatrial.files import write_atomically
+from seatrial.targets.command import Command, shell_line, shell_lines
+from seatrial.targets.launcher_messages import reason, reason_of_agent, refused
+from seatrial.targets.processes import Agents, Attach, read_tail
+from seatrial.util.streams import print_status
+
+_TERMINATED_S = 3.0
+_LOG_POLL_S = 1.0
+_READ_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileCommand(Command):
+    """A command with the files that it reads."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Word of ``argv`` -> text of whole lines. The word is the path in ``--dry-run``.
+
+    A launcher that is started here gets a descriptor in its place: with ``--out`` in a folder of others, these could
+    exchange a file before it is read, and name their own hosts.
+    """
+    bundle_path: str | None = None
+    """Path of the bundle on all nodes. None: seatrial is installed there."""
+
+
+def write_bundle(command: Command) -> None:
+    """Write the bundle of a FileCommand. Raises RequestError where it cannot be written.
+
+    Each node compares it with the SHA-256 in the command, so that nobody can exchange it.
+    """
+    if not isinstance(command, FileCommand) or command.bundle_path is None:
+        return
+    try:
+        write_atomically(command.bundle_path, bundle(), run_folder=True)
+    except OSError as error:
+        raise RequestError(
+            f"{command.bundle_path} cannot be written ({error.strerror}); name another folder with --out."
+        ) from error
+
+
+def _with_descriptors(command: Command, stack: contextlib.ExitStack) -> Command:
+    """Return the command with descriptors in place of the paths of its files, which are open until the stack ends."""
+    if not isinstance(command, FileCommand):
+        return command
+    fds = {}
+    for path, text in command.files.items():
+        fds[path] = os.memfd_create("seatrial")
+        stack.callback(os.close, fds[path])
+        os.write(fds[path], text.encode())
+    # Each opening by this name begins at the first byte.
+    argv = tuple(f"/proc/self/fd/{fds[word]}" if word in fds else word for word in command.argv)
+    return replace(command, argv=argv, pass_fds=tuple(fds.values()))
+
+
+def shown_with_files(commands: Sequence[Command]) -> list[str]:
+    """Return the lines of ``--dry-run``: for each command those that write its files, then the command."""
+    lines = []
+    for command in commands:
+        if isinstance(command, FileCommand):
+            paths = [*command.files, *([command.bundle_path] if command.bundle_path is not None else [])]
+            for folder in dict.fromkeys(map(os.path.dirname, paths)):
+                lines.append(shell_line({}, ("mkdir", "-p", folder)))
+            for path, text in command.files.items():
+                # One argument for each line: shells differ in how they quote a newline.
+                printed = shell_line({}, ("printf", r"%s\n", *text.splitlines()))
+                lines.append(f"{printed} > {shlex.quote(path)}")
+            if command.bundle_path is not None:
+                lines.append(shell_line({}, ("seatrial", "bundle", command.bundle_path)))
+        lines += shell_lines([command])
+    return lines
+
+
+class Launcher(Agents):
+    """Agents started by a launcher, which gets SIGTERM before SIGKILL so that it can end its helpers on other hosts."""
+
+    def __init__(
+        self, on_status: Callable[[str], None] = print_status, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``on_status``: prints a line for the user. ``clock`` returns seconds."""
+        super().__init__(clock=clock, words=_describe_end)
+        self._on_status = on_status
+        self._failure_reported = False
+        self._end_reported = False
+        self._next_poll_at = 0.0
+
+    def submit(self, commands: Sequence[Command], folder: Path, signals: Sequence[int], attach: Attach) -> None:
+        """Write the bundle, then start the commands. Raises RequestError where it cannot be written."""
+        for command in commands:
+            write_bundle(command)
+        with contextlib.ExitStack() as stack:
+            super().submit([_with_descriptors(command, stack) for command in commands], folder, signals, attach)
+
+    def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:
+        """Return how a launcher ended, or why an agent did not connect although its launcher continues.
+
+        The end of a launcher proves nothing about the agents that are still connected: Open MPI 5 ends with 0 once it
+        has lost a daemon, and the ranks of all hosts go on. Raises RequestError when the launcher refuses its options.
+        """
+        if not self._failure_reported:
+            failure = self._poll_launcher(connected)
+            self._failure_reported = failure is not None
+            if failure is not None:
+                return failure
+        if not self._end_reported and (going_on := [node for node in self._ended() if node in connected]):
+            self._end_reported = True
+            self._on_status(
+                f"seatrial: {self._how_it_ended(going_on[0])}; {len(going_on)} of the {len(self.processes)} agents that"
+                " it started are still connected, and their ranks go on"
+            )
+        return super().poll(connected)
+
+    def _poll_launcher(self, connected: Collection[int]) -> tuple[int, str] | str | None:
+        for node, process in self.processes.items():
+            code = process.poll()
+            if code is not None and code < 0:
+                # A signal to the launcher comes from outside, so no node is at fault.
+                return f"{signal.Signals(-code).name}, sent to its launcher"
+            if code:
+                raise_if_refused(self._logs[node])
+        if time.monotonic() >= self._next_poll_at:
+            self._next_poll_at = time.monotonic() + _LOG_POLL_S
+            for log in dict.fromkeys(self._logs.values()):
+                absent = [node for node, path in self._logs.items() if path == log and node not in connected]
+                error = reason_of_agent(read_tail(log, _READ_BYTES)) if absent else ""
+                if error:
+                    named = re.match(r"node (\d{1,9}) ", error)
+                    return int(named[1]) if named and int(named[1]) in absent else absent[0], error
+        return None
+
+    def kill(self) -> None:
+        """Send SIGTERM, then SIGKILL: a launcher killed at once could not end its helpers on other hosts."""
+        self._signal(signal.SIGTERM)
+        until = time.monotonic() + _TERMINATED_S
+        while self._running() and time.monotonic() < until:
+            time.sleep(0.1)
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        for pid in self._running():
+            # The process group of a launcher includes the ssh processes that it started.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, number)
+
+    def _running(self) -> set[int]:
+        return {process.pid for process in self.processes.values() if process.poll() is None}
+
+
+def raise_if_refused(log: Path) -> None:
+    """Raise RequestError when the output of a launcher shows that it refused its options."""
+    refusal = refused(read_tail(log, _READ_BYTES))
+    if refusal:
+        raise RequestError(f"{refusal}.")
+
+
+def _describe_end(node: int, code: int, output: str) -> str:
+    return f"its launcher ended: {reason(output) or f'exit code {code}'}"

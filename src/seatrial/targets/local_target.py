@@ -1,0 +1,94 @@
+"""``--on local``: this machine, as one node or as several with a share of the devices each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from seatrial.environment import self_location
+from seatrial.errors import RequestError
+from seatrial.targets.option import NODES, Option
+from seatrial.targets.target import Placement, Target, TargetRequest
+
+if TYPE_CHECKING:
+    from seatrial.targets.command import Command
+    from seatrial.targets.job import Processes
+
+OVERSUBSCRIBE = Option(
+    flags=("--oversubscribe",),
+    name="oversubscribe",
+    help="Start more CPU processes than the cores and the memory of this machine can serve.",
+    flag=True,
+)
+VISIBLE_DEVICES = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}
+"""The variable that limits the visible accelerators, by device."""
+
+
+def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Command, ...]:
+    """Return one agent for each node, as children of the controller."""
+    from seatrial.targets.command import Command
+
+    env = {
+        "SEATRIAL_CONTROL": control,
+        "SEATRIAL_TOKEN": token,
+        "SEATRIAL_KEEP": keep,
+        **job.agent_env,
+        **({"SEATRIAL_NODES_HERE": str(job.nodes)} if job.nodes > 1 else {}),
+        **self_location.import_variables(os.environ),
+    }
+    argv = self_location.module_argv(job.python, "seatrial.agent.agent_main")
+    return tuple(
+        Command(argv=argv, env={**env, "SEATRIAL_NODE_RANK": str(node), **_devices(job, node)}, nodes=(node,))
+        for node in range(job.nodes)
+    )
+
+
+def _devices(job: Processes, node: int) -> Mapping[str, str]:
+    """Return the variable that gives a node its share of the devices; empty where it gets all of them."""
+    name = VISIBLE_DEVICES.get(job.device)
+    if name is None or job.nodes == 1:
+        return {}
+    first, last = node * job.nproc_per_node, (node + 1) * job.nproc_per_node
+    visible = os.environ.get(name)
+    devices = visible.split(",") if visible else [str(index) for index in range(last)]
+    return {name: ",".join(devices[first:last])}
+
+
+def _resolve(target_request: TargetRequest) -> Placement:
+    from seatrial.targets import resources
+
+    nodes = 1 if target_request.own["nodes"] is None else target_request.own["nodes"]
+    if nodes < 1:
+        raise RequestError(f"--nodes {nodes}: expected at least 1.")
+    requested = target_request.nproc_per_node
+    python = target_request.python or sys.executable
+    local = resources.local_resources(
+        device=target_request.device,
+        backend=target_request.backend,
+        nproc_per_node=requested if requested is None or requested < 1 else requested * nodes,
+        python=python,
+    )
+    per_node = requested or (2 if local.device == "cpu" else local.nproc_per_node // nodes)
+    if local.device == "cpu" and not target_request.own.get("oversubscribe"):
+        words = f"--nproc-per-node {per_node}" + (f" --nodes {nodes}" if nodes > 1 else "")
+        resources.refuse_too_many(per_node * nodes, words, of_torch=target_request.typed[:1] != ("launch",))
+    if per_node < 1:
+        raise RequestError(
+            f"--nodes {nodes}: this machine shows {local.nproc_per_node} accelerators ({local.because})."
+        )
+    return Placement(
+        nodes=nodes,
+        nproc_per_node=per_node,
+        device=local.device,
+        backend=local.backend,
+        python=python,
+        env=local.env,
+        words="on this machine" if nodes == 1 else f"on this machine as {nodes} nodes",
+    )
+
+
+TARGETS = (
+    Target(name="local", help="this machine", order=0, options=(NODES, OVERSUBSCRIBE), resolve=_resolve, render=render),
+)

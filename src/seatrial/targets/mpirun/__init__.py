@@ -1,0 +1,1 @@
+"""The mpirun target."""

@@ -1,0 +1,105 @@
+"""Implementations of mpirun: how ``--version`` identifies each, and the options that each needs.
+
+Open MPI 4 and 5 share one syntax; MPICH and Intel MPI share that of hydra. Each option below was tested with Open MPI
+4.1.4 and 5.0.11, MPICH 5.0.2 and Intel MPI 2021.18; docs/launching.md explains what each is for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from seatrial.errors import RequestError
+
+Kind = Literal["openmpi", "mpich", "intel"]
+_NAMES: Mapping[Kind, str] = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}
+_VERSION_PATTERNS: Sequence[tuple[Kind, str]] = (
+    ("openmpi", r"\(Open MPI\) (\d+[\w.]*)"),
+    ("intel", r"Intel\(R\) MPI Library[^,\n]*, Version (\d+[\w.]*)"),
+    ("mpich", r"HYDRA build details:\s+Version:\s+(\d+[\w.]*)"),
+)
+_OLDEST_OPEN_MPI = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpiLauncher:
+    """One mpirun: its path, implementation and version."""
+
+    path: str
+    kind: Kind
+    version: str
+
+    def __str__(self) -> str:
+        return f"{_NAMES[self.kind]} {self.version}"
+
+
+def recognize(path: str, output: str) -> MpiLauncher:
+    """Return the mpirun at ``path`` from the output of ``--version``. Raises RequestError for an unsupported one."""
+    for kind, pattern in _VERSION_PATTERNS:
+        match = re.search(pattern, output)
+        if match is None:
+            continue
+        if kind == "openmpi" and int(match[1].partition(".")[0]) < _OLDEST_OPEN_MPI:
+            raise RequestError(f"{path} is Open MPI {match[1]}; name one of version {_OLDEST_OPEN_MPI} or newer.")
+        return MpiLauncher(path=path, kind=kind, version=match[1])
+    lines = output.strip().splitlines()
+    raise RequestError(
+        f"{path} --version prints {lines[0][:80]!a}, which is none of {', '.join(_NAMES.values())};"
+        " name another mpirun."
+        if lines
+        else f"{path} --version prints nothing, so its MPI is unknown; name another mpirun."
+    )
+
+
+def hostfile_of(launcher: MpiLauncher, hosts: Iterable[tuple[str, int]]) -> str:
+    """Return the text of the hostfile for ``hosts``: pairs of a name and its number of ranks."""
+    separator = " slots=" if launcher.kind == "openmpi" else ":"
+    return "".join(f"{host}{separator}{slots}\n" for host, slots in hosts)
+
+
+def argv_of(
+    launcher: MpiLauncher,
+    *,
+    hostfile: str,
+    rank_count: int,
+    exported: Iterable[str],
+    as_root: bool,
+    extra_args: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Return mpirun and its options, which precede the command of the ranks. Ranks fill the hosts in their order.
+
+    ``exported``: names of variables in mpirun's environment that the ranks need. Their values are on no command line,
+    where every user of the machine could read them. ``extra_args``: arguments from the user, which come last.
+    """
+    number = str(rank_count)
+    if launcher.kind == "openmpi":
+        options = ["--hostfile", hostfile, "-np", number, "--map-by", "slot", "--bind-to", "none"]
+        # Without this Open MPI 4 drops the domain of host names; 5 accepts the option and always keeps the domain.
+        options += ["--mca", "orte_keep_fqdn_hostnames", "1"]
+        # Without this the death of one agent ends all others before they can report what they saw.
+        options += ["--enable-recovery"]
+        for name in exported:
+            options += ["-x", name]
+        if as_root:
+            options += ["--allow-run-as-root"]
+    else:
+        # Not -f: Intel MPI reads only the names in that file, and gives each host as many ranks as it has cores.
+        options = ["-machinefile", hostfile, "-np", number]
+        # Intel MPI accepts -bind-to for compatibility with MPICH, but only I_MPI_PIN=0 turns off its binding.
+        options += ["-bind-to", "none"] if launcher.kind == "mpich" else []
+    return (launcher.path, *options, *extra_args)
+
+
+def environ_of(launcher: MpiLauncher, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that mpirun needs in addition to those of ``environ``."""
+    if launcher.kind != "intel":
+        return {}
+    folder = os.path.dirname(launcher.path)
+    search_path = environ.get("PATH", "")
+    # Intel's mpirun is a script that searches PATH for mpiexec.hydra.
+    if folder not in search_path.split(os.pathsep):
+        search_path = f"{folder}{os.pathsep}{search_path}".rstrip(os.pathsep)
+    return {"I_MPI_PIN": "0", "PATH": search_path}

@@ -1,0 +1,243 @@
+"""``--on mpirun``: Open MPI, MPICH or Intel MPI starts one agent for each rank.
+
+With an agent for each rank instead of each node, OMPI_*, PMI_* and MPI itself are in a rank what they are in any other
+job of this mpirun.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from seatrial.environment import self_location
+from seatrial.errors import RequestError, TargetUnreachableError
+from seatrial.targets.hosts import HOSTFILE, HOSTS, Host, hosts_of
+from seatrial.targets.option import MPIRUN, Option
+from seatrial.targets.target import Driver, Placement, Target, TargetRequest
+
+if TYPE_CHECKING:
+    from seatrial.targets.command import Command
+    from seatrial.targets.job import Processes
+    from seatrial.targets.mpirun.implementations import MpiLauncher
+
+_VERSION_S = 30.0
+_THIS_MACHINE = "localhost"
+_LEAST_MPI_RANKS = 2
+
+_EXTRA_ARGS = Option(
+    flags=("--mpi-arg",), name="mpi_arg", help="Extra argument for mpirun; repeatable.", metavar="WORD", multiple=True
+)
+
+_RANK_VARIABLES = {
+    "openmpi": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "mpich": ("PMI_RANK", "MPI_LOCALRANKID"),
+    "intel": ("PMI_RANK", "MPI_LOCALRANKID"),
+}
+"""Implementation -> the variables in which it gives each rank its rank and local rank."""
+# MPICH kills all ranks when a signal ends a process that it started, and Open MPI with --enable-recovery does not
+# report a missing Python. A shell between mpirun and the agent turns both into a line of output and an exit code.
+_SHELL = ("/bin/sh", "-c", '"$@"; exit $?', "agent")
+_AGENT = "seatrial.agent.mpi_rank"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mpirun:
+    """The details of a job that only this target knows."""
+
+    launcher: MpiLauncher
+    hosts: tuple[tuple[str, int], ...]
+    """Pairs of a name and its number of ranks."""
+    extra_args: tuple[str, ...]
+    """From ``--mpi-arg``."""
+    only_this_machine: bool
+    """Whether all ranks run on this machine."""
+    installed: bool
+    """Whether seatrial is installed on the hosts; otherwise they run private copies of the bundle."""
+
+
+def _resolve(target_request: TargetRequest) -> Placement:
+    from seatrial.targets import resources
+    from seatrial.targets.remote_defaults import device_of
+
+    python = target_request.python or sys.executable
+    launcher = _find_mpirun(target_request.own["mpirun"])
+    requested_hosts = _hosts(target_request)
+    if requested_hosts:
+        device = device_of(target_request, python)
+        hosts = tuple((host.name, _slots(host, target_request)) for host in requested_hosts)
+        env: dict[str, str] = {}
+    else:
+        local = resources.local_resources(
+            device=target_request.device,
+            backend=target_request.backend,
+            nproc_per_node=target_request.nproc_per_node,
+            python=python,
+        )
+        device, env = local.device, local.env
+        hosts = ((_THIS_MACHINE, local.nproc_per_node),)
+    rank_count = sum(slots for _, slots in hosts)
+    if target_request.backend == "mpi" and rank_count < _LEAST_MPI_RANKS and target_request.typed[:1] == ("run",):
+        raise RequestError(f"--backend mpi: one rank alone cannot communicate; request {_LEAST_MPI_RANKS} or more.")
+    location = "this machine" if not requested_hosts else f"{len(hosts)} host{'' if len(hosts) == 1 else 's'}"
+    return Placement(
+        nodes=rank_count,
+        nproc_per_node=1,
+        device=device,
+        backend=target_request.backend,
+        python=python,
+        env=env,
+        words=f"on {location} by {launcher}",
+        # One agent for each rank.
+        hosts=tuple(name for name, slots in hosts for _ in range(slots)) if requested_hosts else (),
+        detail=_Mpirun(
+            launcher=launcher,
+            hosts=hosts,
+            extra_args=target_request.own["mpi_arg"],
+            only_this_machine=not requested_hosts,
+            installed=not requested_hosts or target_request.backend == "mpi",
+        ),
+    )
+
+
+def _hosts(target_request: TargetRequest) -> tuple[Host, ...]:
+    """Return the hosts of ``--hosts`` or ``--hostfile``; empty: this machine."""
+    if target_request.own["hosts"] is None and target_request.own["hostfile"] is None:
+        return ()
+    hosts = hosts_of(target_request.own["hosts"], target_request.own["hostfile"])
+    names = [host.name for host in hosts]
+    for host in hosts:
+        if host.user is not None or host.port is not None:
+            raise RequestError(
+                f"{host.name}: mpirun takes no user or port for a single host; set them in ~/.ssh/config."
+            )
+        if names.count(host.name) > 1:
+            raise RequestError(f"{host.name} is named twice; name it once, with all its slots.")
+    return hosts
+
+
+def _find_mpirun(name: str) -> MpiLauncher:
+    import shutil
+    import subprocess
+
+    from seatrial.targets.mpirun.implementations import recognize
+
+    path = shutil.which(name)
+    if path is None:
+        raise RequestError(
+            f"--on mpirun: {name} was not found; give the path of an mpirun with --mpirun, or add its folder to PATH."
+        )
+    # mpirun expects its helpers in the same folder on the other hosts.
+    path = os.path.abspath(path)
+    try:
+        done = subprocess.run(
+            [path, "--version"],
+            env={**os.environ, "PATH": os.pathsep.join([os.path.dirname(path), os.environ.get("PATH", "")])},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_S,
+            check=False,
+        )
+    except OSError as error:
+        raise RequestError(f"{path} does not start ({error.strerror}); name another mpirun with --mpirun.") from error
+    except subprocess.TimeoutExpired as error:
+        raise TargetUnreachableError(
+            f"{path} --version did not end within {_VERSION_S:.0f} s; name another mpirun with --mpirun."
+        ) from error
+    return recognize(path, done.stdout + done.stderr)
+
+
+def _slots(host: Host, target_request: TargetRequest) -> int:
+    slots = host.slots or target_request.nproc_per_node
+    if slots is None:
+        raise RequestError(
+            f"{host.name}: the number of its ranks is missing; write {host.name}:M, or add --nproc-per-node M."
+        )
+    if target_request.nproc_per_node is not None and target_request.nproc_per_node > slots:
+        raise RequestError(
+            f"{host.name} has {slots} slots, and --nproc-per-node requests {target_request.nproc_per_node}."
+        )
+    return target_request.nproc_per_node or slots
+
+
+def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Command, ...]:
+    """Return the one mpirun that starts the agents of all ranks."""
+    from seatrial.targets.launcher_process import FileCommand
+    from seatrial.targets.mpirun.implementations import argv_of, environ_of, hostfile_of
+    from seatrial.targets.remote_defaults import agent_environ, start_argv
+
+    mpi: _Mpirun = job.detail
+    folder = os.path.abspath(keep)
+    hostfile = os.path.join(folder, "hostfile")
+    bundle_path = None if mpi.installed else os.path.join(folder, "seatrial.pyz")
+    environ = {**agent_environ(os.environ, control=control, token=token, keep=folder), **job.agent_env}
+    if bundle_path is None:
+        environ |= self_location.import_variables(os.environ)
+        agent = self_location.module_argv(job.python, _AGENT)
+    else:
+        agent = (*start_argv(job.python, bundle_path), "-m", _AGENT)
+    argv = argv_of(
+        mpi.launcher,
+        hostfile=hostfile,
+        rank_count=job.nodes,
+        exported=environ,
+        as_root=os.geteuid() == 0,
+        extra_args=mpi.extra_args,
+    )
+    rank, local_rank = _RANK_VARIABLES[mpi.launcher.kind]
+    hosts = ",".join(f"{name}:{slots}" for name, slots in mpi.hosts)
+    return (
+        FileCommand(
+            argv=(*argv, *_SHELL, *agent, rank, local_rank, hosts),
+            env={**environ, **environ_of(mpi.launcher, os.environ)},
+            nodes=tuple(range(job.nodes)),
+            files={hostfile: hostfile_of(mpi.launcher, mpi.hosts)},
+            bundle_path=bundle_path,
+        ),
+    )
+
+
+def _address(job: Processes) -> str:
+    from seatrial.targets.remote_defaults import own_address
+
+    mpi: _Mpirun = job.detail
+    if mpi.only_this_machine:
+        return "127.0.0.1"
+    names = [name for name, _ in mpi.hosts]
+    address = own_address(names)
+    if address is None:
+        raise TargetUnreachableError(
+            f"no route to any of the hosts {', '.join(names[:4])}; check their names and the network."
+        )
+    return address
+
+
+def _shown(commands: Sequence[Command]) -> list[str]:
+    from seatrial.targets.launcher_process import shown_with_files
+
+    return shown_with_files(commands)
+
+
+def _driver(job: Processes) -> Driver:
+    from seatrial.targets.launcher_process import Launcher
+
+    return Launcher()
+
+
+TARGETS = (
+    Target(
+        name="mpirun",
+        help="Open MPI, MPICH or Intel MPI",
+        order=2,
+        options=(HOSTS, HOSTFILE, MPIRUN, _EXTRA_ARGS),
+        resolve=_resolve,
+        render=render,
+        dry_run_lines=_shown,
+        address=_address,
+        driver=_driver,
+    ),
+)

@@ -1,0 +1,89 @@
+"""The options of the commands as data, and two options that several targets share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from seatrial.targets.hidden_values import HIDDEN, is_secret, shown_environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option of a command, or one positional argument."""
+
+    flags: tuple[str, ...]
+    """The spellings, such as ``--epochs``; empty for a positional argument, which may be left out."""
+    name: str
+    """The key of its value."""
+    help: str
+    """One sentence for help, or a noun phrase with a full stop."""
+    type: type | tuple[str, ...] = str
+    """``str``, ``int``, ``float``, ``Path``, or the values to choose from."""
+    default: Any = None
+    """The value where the option is not given."""
+    metavar: str | None = None
+    """The name of its value in help. Default: one that the parser makes."""
+    flag: bool = False
+    """Whether it takes no value; it is then True when given, else False."""
+    multiple: bool = False
+    """It may be repeated; the value is a tuple."""
+    is_list: bool = False
+    """It may be repeated; the values are one list with commas, so none of them is lost."""
+    required: bool = False
+    """A positional argument that must be given."""
+    rest: bool = False
+    """A positional argument that takes all remaining words, options included; the value is a tuple."""
+
+
+NODES = Option(flags=("--nodes",), name="nodes", help="Number of nodes.", type=int, metavar="N")
+MPIRUN = Option(
+    flags=("--mpirun",),
+    name="mpirun",
+    help="Path of mpirun. Default: the one on PATH.",
+    default="mpirun",
+    metavar="PATH",
+)
+
+
+def is_given(option: Option, value: Any) -> bool:
+    """Return whether the user has typed the option. 0 counts as typed, although it equals False."""
+    return value is not None and value is not False and value != () and value != option.default
+
+
+def retyped(options: Iterable[Option], values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the given options as a person types them, with secrets hidden; without positional arguments."""
+    words: list[str] = []
+    for option in options:
+        value = values[option.name]
+        if not option.flags or not is_given(option, value):
+            continue
+        if option.flag:
+            words.append(option.flags[0])
+            continue
+        for word in map(str, value if option.multiple else (value,)):
+            name, _, text = word.partition("=")
+            if option.name == "env":
+                word = f"{name}={shown_environment({name: text})[name]}"
+            elif is_secret("", word):
+                word = HIDDEN
+            words += [f"{option.flags[0]}={word}"] if word.startswith("-") else [option.flags[0], word]
+    return tuple(words)
+
+
+def to_argv(options: Iterable[Option], values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words that give these values when the command runs elsewhere; positional arguments come last.
+
+    For a target whose cluster runs the command again, such as a pod. ``values`` has every option by its name.
+    """
+    named: list[str] = []
+    positional: list[str] = []
+    for option in options:
+        value = values[option.name]
+        if not option.flags:
+            positional += value if option.rest else [] if value is None else [str(value)]
+        elif is_given(option, value):
+            words = value if option.multiple else (value,)
+            named += [option.flags[0]] if option.flag else [f"{option.flags[0]}={word}" for word in words]
+    return (*named, "--", *positional) if positional else tuple(named)

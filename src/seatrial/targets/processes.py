@@ -1,0 +1,154 @@
+"""The child processes that start the agents, for one or more nodes each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from seatrial.agent.guardian import END_AT_ONCE
+from seatrial.environment.pmi import launcher_fds
+from seatrial.errors import RequestError
+from seatrial.files import open_to_append, open_to_overwrite, open_to_read
+from seatrial.targets.command import Command
+
+Attach = Callable[[socket.socket, bytes, int], None]
+"""A function that takes a connection to an agent, the bytes to send on it first, and the node of the agent."""
+
+_AGENT_END_S = 8.0
+_ENDED_S = 4.0
+"""The time in which the guardian of an agent ends all that the agent has started (``agent/guardian.py``)."""
+_KILLED_S = 2.0
+"""The wait after SIGKILL. A process in state D (uninterruptible) outlives it, and the report does not wait longer."""
+_LAST_WORDS_S = 2.0
+"""The time in which the last messages of an agent arrive after its process has ended."""
+_TAIL_BYTES = 4_000
+_MAX_LOG_BYTES = 64 << 20
+"""Most bytes kept of the output of an agent and its launcher, which is some lines; ranks have logs elsewhere."""
+
+
+def _agent_ended(node: int, code: int, output: str) -> str:
+    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
+    return f"its agent ended with exit code {code}{last and f': {last}'}"
+
+
+class Agents:
+    """A driver with a child process for each command: the agent of a node, or a launcher of several agents."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, words: Callable[[int, int, str], str] = _agent_ended
+    ) -> None:
+        """Make a driver without processes.
+
+        Args:
+            clock: returns seconds, like ``time.monotonic``.
+            words: returns the phrase for an ended process, from its node, its exit code and the end of its output.
+        """
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        """The process of each node; several nodes may share one."""
+        self._clock = clock
+        self._words = words
+        self._logs: dict[int, Path] = {}
+        self._ended_at: dict[int, float] = {}
+        self._reported: set[int] = set()
+
+    def submit(self, commands: Sequence[Command], folder: Path, signals: Sequence[int], attach: Attach) -> None:
+        """Start one process for each command; its output goes to a file in the folder."""
+        for command in commands:
+            path = folder / f"node{command.nodes[0]}.log"
+            with contextlib.ExitStack() as stack:
+                try:
+                    log = stack.enter_context(open_to_append(path, run_folder=True))
+                except OSError as error:
+                    raise RequestError(
+                        f"{path} cannot be written ({error.strerror or error}); name another folder with --out."
+                    ) from error
+                theirs: socket.socket | None = None
+                if command.feed is not None:
+                    ours, theirs = socket.socketpair()
+                    stack.enter_context(theirs)
+                    attach(ours, command.feed.to_bytes(), command.nodes[0])
+                process = subprocess.Popen(
+                    command.argv,
+                    env={**os.environ, **command.env},
+                    stdin=subprocess.DEVNULL if theirs is None else theirs.fileno(),
+                    stdout=log if theirs is None else theirs.fileno(),
+                    stderr=log,
+                    pass_fds=(*launcher_fds(os.environ), *command.pass_fds),
+                    # Ctrl-C and Ctrl-Z in a terminal reach the controller only.
+                    start_new_session=True,
+                )
+            self.processes |= dict.fromkeys(command.nodes, process)
+            self._logs |= dict.fromkeys(command.nodes, path)
+
+    def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:
+        """Return the node of an agent that has ended, and how. Its last messages have had time to arrive."""
+        for path in set(self._logs.values()):
+            _bound(path)
+        for node in self._ended():
+            if node not in connected and node not in self._reported:
+                self._reported.add(node)
+                return node, self._how_it_ended(node)
+        return None
+
+    def _ended(self) -> list[int]:
+        """Return the nodes whose process ended some time ago."""
+        now = self._clock()
+        ended = [node for node, process in self.processes.items() if process.poll() is not None]
+        return [node for node in ended if now - self._ended_at.setdefault(node, now) >= _LAST_WORDS_S]
+
+    def _how_it_ended(self, node: int) -> str:
+        return self._words(node, self.processes[node].returncode, read_tail(self._logs[node]))
+
+    def kill(self) -> None:
+        """End the agents at once, with all that they have started."""
+        self._signal_all(END_AT_ONCE)
+
+    def cleanup(self) -> list[tuple[int, str]]:
+        """Wait for the processes, then kill the rest. Return (node, words) for each that outlived SIGKILL."""
+        try:
+            self._wait(_AGENT_END_S)
+        finally:
+            self.kill()
+        self._wait(_ENDED_S)
+        self._signal_all(signal.SIGKILL)
+        self._wait(_KILLED_S)
+        return [
+            (node, f"process {process.pid} on this machine was killed and has not ended")
+            for node, process in self.processes.items()
+            if process.poll() is None
+        ]
+
+    def _signal_all(self, number: int) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(number)
+
+    def _wait(self, timeout_s: float) -> None:
+        until = time.monotonic() + timeout_s
+        for process in self.processes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+
+
+def _bound(log: Path) -> None:
+    """Empty a log that has grown too large: no node may fill the disk of this machine with its error output."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > _MAX_LOG_BYTES:
+            with open_to_overwrite(log, run_folder=True) as file:
+                file.write(f"seatrial: more than {_MAX_LOG_BYTES >> 20} MiB of output were removed here\n".encode())
+
+
+def read_tail(log: Path, max_bytes: int = _TAIL_BYTES) -> str:
+    """Return the last ``max_bytes`` of a file as text; empty where the file cannot be read."""
+    try:
+        with open_to_read(log) as file:
+            file.seek(max(0, file.seek(0, 2) - max_bytes))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

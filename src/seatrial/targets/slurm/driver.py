@@ -1,0 +1,258 @@
+"""Driver of a job submitted with sbatch: submits it, reports why it waits, watches it and cancels it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from seatrial.errors import JobNotStartedError, RequestError, SeatrialError, TargetUnreachableError
+from seatrial.targets.command import Command
+from seatrial.targets.launcher_process import raise_if_refused, write_bundle
+from seatrial.targets.processes import Attach, read_tail
+from seatrial.targets.slurm.reasons import (
+    SACCT_FORMAT,
+    SQUEUE_FORMAT,
+    JobState,
+    describe_end,
+    last_error,
+    parse_state,
+    pending_reason,
+)
+from seatrial.util.streams import print_status
+
+_ANSWER_S = 60.0
+"""Deadline of one command. Slurm's commands retry for as long as its configuration says, which may be minutes."""
+_QUEUE_POLL_S = 2.0
+_RUN_POLL_S = 5.0
+_NO_ANSWER_S = 120.0
+"""A restart of slurmctld takes about a minute and does not affect jobs."""
+_END_POLL_S = 0.5
+_READ_BYTES = 64 << 10
+_END_S = 8.0
+_CANCEL_S = 10.0
+_NO_CONTROLLER = ("Unable to contact", "Socket timed out", "Connection refused", "configuration", "Zero Bytes")
+"""Parts of the errors that mean that slurmctld did not answer."""
+_STOPPED = ("CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE", "SUSPENDED", "STOPPED", "REVOKED")
+"""States of a job that was stopped from outside: no node is at fault."""
+
+
+class BatchJobDriver:
+    """``Driver`` of one batch job."""
+
+    def __init__(
+        self,
+        *,
+        queue_timeout_s: float,
+        requested: str,
+        on_status: Callable[[str], None] = print_status,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``requested``: the sbatch options of the job, quoted when Slurm refuses it. ``clock`` returns seconds."""
+        self.number = ""
+        """Slurm's job ID; empty before the job is submitted."""
+        self._requested = requested
+        self._queue_timeout_s = queue_timeout_s
+        self._on_status = on_status
+        self._clock = clock
+        self._nodes: tuple[int, ...] = ()
+        self._log = Path()
+        self._squeue: subprocess.Popen[str] | None = None
+        """The query in progress."""
+        self._next_query_at = 0.0
+        self._lost: list[tuple[int, str]] = []
+        """Nodes lost with the job that ``news`` has yet to return, and how they were lost."""
+        self._over = False
+
+    def submit(self, commands: Sequence[Command], folder: Path, signals: Sequence[int], attach: Attach) -> None:
+        """Submit the job and wait until it runs.
+
+        Raises RequestError for a job that Slurm refuses or will never start, SeatrialError for any other failure.
+        """
+        (command,) = commands
+        self._nodes, self._log = command.nodes, folder / "slurm.log"
+        write_bundle(command)
+        self.number = _submit(command, self._requested)
+        self._on_status(f"seatrial: submitted as Slurm job {self.number}")
+        self._wait_in_queue(signals)
+
+    def _wait_in_queue(self, signals: Sequence[int]) -> None:
+        began = last_answer = self._clock()
+        reported = ""
+        while not signals:
+            job = self._query()
+            now = self._clock()
+            if job is None:
+                if now - last_answer > _NO_ANSWER_S:
+                    number = self.number
+                    raise TargetUnreachableError(
+                        f"Slurm has not reported the state of job {number} for {_NO_ANSWER_S:.0f} s;"
+                        f" see squeue -j {number}."
+                    )
+            elif job.running:
+                self._on_status(f"seatrial: Slurm job {self.number} is running on {job.nodes}")
+                return
+            elif not job.waiting:
+                raise_if_refused(self._log)
+                raise SeatrialError(f"Slurm job {self.number}: {describe_end(job)}{self._last_error()}.")
+            elif job.never_starts:
+                raise RequestError(
+                    f"Slurm job {self.number} will never start: {pending_reason(job)}; it requests {self._requested}."
+                )
+            else:
+                last_answer = now
+                if pending_reason(job) != reported:
+                    reported = pending_reason(job)
+                    self._on_status(f"seatrial: Slurm job {self.number} is waiting: {reported}")
+            if now - began > self._queue_timeout_s:
+                raise JobNotStartedError(
+                    f"Slurm job {self.number} has not started after {now - began:.0f} s (--queue-timeout):"
+                    f" {reported or 'Slurm gave no reason'}."
+                )
+            time.sleep(_QUEUE_POLL_S)
+
+    def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:
+        """Return the end of the job: it ends all agents that have not yet reported how they ended.
+
+        Raises RequestError when the job's srun refuses its options.
+        """
+        for lost in self._lost:
+            if lost[0] not in connected:
+                self._lost.remove(lost)
+                return lost
+        job = None if self._over else self._poll_query()
+        if job is None or job.waiting or job.running:
+            return None
+        self._over = True
+        words = f"Slurm job {self.number}: {describe_end(job)}"
+        if job.state in _STOPPED:
+            return words
+        raise_if_refused(self._log)
+        self._lost = [(node, words + self._last_error()) for node in self._nodes]
+        return None
+
+    def kill(self) -> None:
+        """Cancel the job without waiting for its end."""
+        if self.number:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                _run(["scancel", self.number], timeout_s=_CANCEL_S)
+
+    def cleanup(self) -> list[tuple[int, str]]:
+        """Wait for the end of the job, whose agents were asked to end, and cancel it if it continues.
+
+        Returns (node, sentence) for a job that may have outlived this.
+        """
+        if self._squeue is not None:
+            self._squeue.kill()
+            self._squeue.communicate()
+            self._squeue = None
+        if not self.number or (self._is_over(_END_S) if self._nodes else False):
+            return []
+        self.kill()
+        if self._is_over(_CANCEL_S):
+            return []
+        return [
+            (0, f"Slurm job {self.number} may still exist, as Slurm does not report its end; run scancel {self.number}")
+        ]
+
+    def _is_over(self, timeout_s: float) -> bool:
+        until = self._clock() + timeout_s
+        while True:
+            job = self._query()
+            if job is not None and not job.waiting and (not job.running or job.state == "COMPLETING"):
+                return True
+            if (job is not None and job.waiting) or self._clock() > until:
+                return False
+            time.sleep(_END_POLL_S)
+
+    def _query(self) -> JobState | None:
+        """Return the state of the job, or None: Slurm does not answer, or has forgotten the job and has no accounting.
+
+        Blocks for up to twice _CANCEL_S.
+        """
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            return _find_state(_run(_squeue_argv(self.number), timeout_s=_CANCEL_S).stdout) or _find_state(
+                _run(_sacct_argv(self.number), timeout_s=_CANCEL_S).stdout
+            )
+        return None
+
+    def _poll_query(self) -> JobState | None:
+        """Return the answer to the query started some seconds ago, or None; start the next one. Never blocks."""
+        now = self._clock()
+        if self._squeue is None:
+            if now >= self._next_query_at:
+                self._next_query_at = now + _RUN_POLL_S
+                with contextlib.suppress(OSError):
+                    self._squeue = subprocess.Popen(
+                        _squeue_argv(self.number),
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.DEVNULL,
+                        text=True,
+                        start_new_session=True,
+                    )
+            return None
+        if self._squeue.poll() is None:
+            if now > self._next_query_at + _ANSWER_S:
+                self._squeue.kill()
+            return None
+        output, _ = self._squeue.communicate()
+        self._squeue = None
+        return _find_state(output)
+
+    def _last_error(self) -> str:
+        error = last_error(read_tail(self._log, _READ_BYTES))
+        return f"; {error}" if error else ""
+
+
+def _submit(command: Command, requested: str) -> str:
+    """Return the ID of the new job. Raises RequestError or SeatrialError when there is none."""
+    try:
+        done = _run(command.argv, env=command.env, timeout_s=_ANSWER_S)
+    except FileNotFoundError as error:
+        raise RequestError(
+            "--on slurm: sbatch was not found in PATH; run this command on a host of the cluster where it is."
+        ) from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise TargetUnreachableError(
+            f"sbatch did not answer within {_ANSWER_S:.0f} s; check that Slurm's controller runs (scontrol ping)."
+        ) from error
+    number = re.match(r"([0-9]+)(;|$)", done.stdout.strip())
+    if done.returncode == 0 and number:
+        return number[1]
+    reason = last_error(done.stderr) or done.stderr.strip()[-200:] or f"exit code {done.returncode}"
+    if any(sign in reason for sign in _NO_CONTROLLER):
+        raise TargetUnreachableError(
+            f"Slurm does not answer: {reason}; check that its controller runs (scontrol ping)."
+        )
+    raise RequestError(f"sbatch refuses the job: {reason.rstrip('.')}; it requests {requested}.")
+
+
+def _squeue_argv(number: str) -> list[str]:
+    return ["squeue", "--noheader", "--states=all", f"--jobs={number}", f"--format={SQUEUE_FORMAT}"]
+
+
+def _sacct_argv(number: str) -> list[str]:
+    return ["sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={number}", f"--format={SACCT_FORMAT}"]
+
+
+def _find_state(text: str) -> JobState | None:
+    return next((job for job in map(parse_state, text.splitlines()) if job is not None), None)
+
+
+def _run(
+    argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv,
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )

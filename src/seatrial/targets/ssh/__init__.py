@@ -1,0 +1,1 @@
+"""The target ``ssh``: hosts that are reached by ssh."""

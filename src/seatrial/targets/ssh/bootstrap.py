@@ -1,0 +1,141 @@
+"""The first program on a host that ssh reaches. It is sent as text, after the start script (``start.py``).
+
+Standard input brings one line of JSON, then the bundle, then the messages of the conductor. The program makes a private
+copy of the bundle, starts the module that the JSON names, passes messages on in both directions, and always removes the
+copy. The end of standard input means that the controller is gone; the agent is ended then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+_END_S = 12.0
+_KILL_S = 4.0
+_SURVEY_S = 60.0
+_FLUSH_S = 5.0
+_MAX_UNSENT_BYTES = 1 << 20
+
+
+def receive_bundle(
+    stream: BinaryIO, write_copy: Callable[[bytes, str, str, str], str], remove_copy: Callable[[str], None]
+) -> int:
+    """Receive the bundle, run the module that the first line names, and return its exit code.
+
+    ``stream``: standard input, unbuffered. ``write_copy`` and ``remove_copy``: the functions of ``start.py``.
+    """
+    header = json.loads(stream.readline())
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129)):
+        signal.signal(number, lambda *_, code=code: sys.exit(code))
+    path = write_copy(_read(stream, header["size"]), header["sha256"], "that came by ssh", "-")
+    try:
+        argv = [sys.executable, path, "-m", *header["module"]]
+        environ = {**os.environ, **header["env"]}
+        # An empty or relative entry would mean the home folder, and then the folder of the run.
+        entries = environ.pop("PYTHONPATH", "").split(os.pathsep)
+        if any(map(os.path.isabs, entries)):
+            environ["PYTHONPATH"] = os.pathsep.join(filter(os.path.isabs, entries))
+        if "folder" not in header:
+            return subprocess.run(
+                argv, env=environ, stdin=subprocess.DEVNULL, timeout=_SURVEY_S, check=False
+            ).returncode
+        with contextlib.suppress(OSError):
+            # Relative paths mean the same as on the controller where this folder is shared; else in the home folder.
+            os.chdir(header["folder"])
+        return _run_agent(argv, environ, header.get("devices"))
+    finally:
+        remove_copy(path)
+
+
+def _read(stream: BinaryIO, size_bytes: int) -> bytes:
+    """Return ``size_bytes``, or fewer where the connection ends early, which the SHA-256 detects."""
+    content = b""
+    while len(content) < size_bytes:
+        piece = stream.read(size_bytes - len(content))
+        if not piece:
+            break
+        content += piece
+    return content
+
+
+def _run_agent(argv: list[str], environ: dict[str, str], devices: Any) -> int:
+    """Run the agent until it ends or the connection does. Return its exit code, 128 + N after signal N.
+
+    ``devices``: [variable, first, last] where several nodes share this host, else None.
+    """
+    if devices is not None:
+        # Each node gets its share of the devices that are visible here.
+        name, first, last = devices
+        visible = environ.get(name)
+        indices = visible.split(",") if visible else [str(index) for index in range(last)]
+        environ[name] = ",".join(indices[first:last])
+    ours, theirs = socket.socketpair()
+    with theirs:
+        environ["SEATRIAL_CONTROL"] = f"fd:{theirs.fileno()}"
+        agent = subprocess.Popen(
+            argv,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    try:
+        with ours:
+            _relay(ours)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            agent.wait(_END_S)
+    finally:
+        # Unless the agent has ended, its guardian ends it now with all that it has started (agent/guardian.py).
+        agent.send_signal(signal.SIGUSR2)
+        try:
+            code = agent.wait(_KILL_S)
+        except subprocess.TimeoutExpired:
+            agent.kill()
+            code = agent.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _relay(agent: socket.socket) -> None:
+    """Relay in both directions until the agent closes its end, or for a while after standard input ends."""
+    os.set_blocking(1, False)
+    # The newline ends an unfinished line that a login script has printed.
+    unsent = b"\n"
+    input_open = agent_open = True
+    until = float("inf")
+    while (agent_open or unsent) and time.monotonic() < until:
+        reads: list[Any] = [0] if input_open else []
+        reads += [agent] if agent_open and len(unsent) < _MAX_UNSENT_BYTES else []
+        ready, writable, _ = select.select(reads, [1] if unsent else [], [], 1.0)
+        if 0 in ready:
+            piece = os.read(0, 1 << 16)
+            input_open = bool(piece)
+            with contextlib.suppress(OSError):
+                agent.sendall(piece) if piece else agent.shutdown(socket.SHUT_WR)
+            if not input_open:
+                until = min(until, time.monotonic() + _END_S)
+        if agent in ready:
+            try:
+                piece = agent.recv(1 << 16)
+            except OSError:
+                piece = b""
+            unsent += piece
+            agent_open = bool(piece)
+            if not agent_open:
+                until = min(until, time.monotonic() + _FLUSH_S)
+        if writable:
+            try:
+                unsent = unsent[os.write(1, unsent) :]
+            except BlockingIOError:
+                pass
+            except OSError:
+                return

@@ -1,0 +1,148 @@
+"""The files of data sets on disk: the default folder, the known layouts in it, and the error when they are missing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shlex
+import socket
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from seatrial.errors import RequestError
+from seatrial.files import make_private
+from seatrial.training.data import cifar
+from seatrial.training.data.datasets import DATASETS
+
+DATA_VARIABLE = "SEATRIAL_DATA"
+"""The user's variable with the folder of the data sets."""
+_TORCHVISION = {"mnist": "MNIST/raw", "fashion-mnist": "FashionMNIST/raw"}
+_SYNTHETIC = {"mnist": "synthetic-1x28x28", "fashion-mnist": "synthetic-1x28x28", "cifar10": "synthetic-3x32x32"}
+_BATCHES = "cifar-10-batches-bin"
+
+
+def default_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder where data sets are searched for and fetched to when the user names none.
+
+    ``SEATRIAL_DATA``, else ``$XDG_CACHE_HOME/seatrial/data``, else ``~/.cache/seatrial/data``; for a user without a
+    home, as in containers, a folder of that user among the temporary files.
+    """
+    if environ.get(DATA_VARIABLE):
+        return Path(os.path.expanduser(environ[DATA_VARIABLE]))
+    # The XDG Base Directory Specification says to ignore a relative path.
+    cache, home = environ.get("XDG_CACHE_HOME", ""), environ.get("HOME", "")
+    if os.path.isabs(cache) and not _is_of_another_user(cache):
+        return Path(cache, "seatrial", "data")
+    if os.path.isabs(home) and not _is_of_another_user(home):
+        return Path(home, ".cache", "seatrial", "data")
+    with contextlib.suppress(KeyError):  # a user that nobody knows
+        home = pwd.getpwuid(os.geteuid()).pw_dir
+        if os.path.isabs(home) and home != "/":
+            return Path(home, ".cache", "seatrial", "data")
+    return _temporary_folder() / "data"
+
+
+def make_default_folder(environ: Mapping[str, str]) -> Path:
+    """Return the default folder. Of a temporary one the part that keeps others out is made, or checked.
+
+    Raises RequestError when others can write there.
+    """
+    folder = default_folder(environ)
+    if folder.parent == _temporary_folder():
+        _make_private(folder.parent)
+    return folder
+
+
+def _temporary_folder() -> Path:
+    return Path(tempfile.gettempdir(), f"seatrial-{os.geteuid()}")
+
+
+def _make_private(folder: Path) -> None:
+    try:
+        make_private(folder)
+    except OSError as error:
+        raise RequestError(
+            f"the data in {folder} are not used ({error.strerror or error}); name a directory with --data."
+        ) from error
+
+
+def _is_of_another_user(folder: str) -> bool:
+    """Return whether this is root with the folder of a user, as after ``sudo -E``: the user could change what root
+    reads there, and could not remove what root writes."""
+    with contextlib.suppress(OSError):
+        return os.geteuid() == 0 and os.stat(folder).st_uid != 0
+    return False
+
+
+def find(name: str, folder: Path) -> tuple[Path, ...] | None:
+    """Return the files of a data set in the first layout that is complete; None where there is none.
+
+    For MNIST and Fashion-MNIST: training images and labels, test images and labels. For CIFAR-10: the archive, or the
+    folder with its files. Raises RequestError for a name that is not in ``DATASETS``, and for a temporary folder to
+    which others can write.
+    """
+    if name not in DATASETS:
+        raise RequestError(f"{name!r} is not a data set with files; those are {', '.join(DATASETS)}.")
+    if folder.parent == _temporary_folder() and os.path.lexists(folder.parent):
+        _make_private(folder.parent)
+    # Files that cannot be used, such as a FIFO or a broken link, are reported where they are read.
+    return _find(name, folder, os.path.isfile) or _find(name, folder, os.path.lexists)
+
+
+def require(name: str, folder: Path) -> tuple[Path, ...]:
+    """Return the files as ``find`` does. Raises RequestError, with the ways to get them, where the data set is missing.
+
+    Nothing is downloaded.
+    """
+    files = find(name, folder)
+    if files is None:
+        folder = folder.absolute()
+        raise RequestError(
+            f"{name} is not in {folder} on {socket.gethostname()}{_near_miss(name, folder)}: fetch it with "
+            f"`seatrial data fetch {name} --data {shlex.quote(str(folder))}`, or name the directory that has it with "
+            f"SEATRIAL_DATA (or --data), or train on digits or {_SYNTHETIC[name]}, which need no files."
+        )
+    return files
+
+
+def _find(name: str, folder: Path, exists: Callable[[Path], bool]) -> tuple[Path, ...] | None:
+    if name == "cifar10":
+        return _find_cifar10(folder, exists)
+    for layout in (folder / name, folder / _TORCHVISION[name]):
+        files = [_packed_or_plain(layout / download.name, exists) for download in DATASETS[name].downloads]
+        if all(files):
+            return tuple(filter(None, files))
+    return None
+
+
+def _packed_or_plain(path: Path, exists: Callable[[Path], bool] = os.path.isfile) -> Path | None:
+    """Return the compressed file if it exists, else the plain one: gzip has a checksum."""
+    return next((file for file in (path, path.with_suffix("")) if exists(file)), None)
+
+
+def _find_cifar10(folder: Path, exists: Callable[[Path], bool]) -> tuple[Path, ...] | None:
+    (archive,) = DATASETS["cifar10"].downloads
+    for layout in (folder / "cifar10", folder):
+        if exists(layout / archive.name):
+            return (layout / archive.name,)
+        if all(exists(layout / _BATCHES / name) for name in (*cifar.TRAIN_FILES, cifar.TEST_FILE)):
+            return (layout / _BATCHES,)
+    return None
+
+
+def _near_miss(name: str, folder: Path) -> str:
+    """Return words about files in the folder that look like the data set but cannot be used; empty if there are
+    none."""
+    if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
+        return " (which this user may not read)"
+    if name == "cifar10":
+        layouts = (layout / "cifar-10-batches-py" for layout in (folder / "cifar10", folder))
+        python = next(filter(os.path.isdir, layouts), None)
+        return f" ({python} is the Python version, a pickle, which seatrial does not read)" if python else ""
+    for layout in (folder / name, folder / _TORCHVISION[name]):
+        files = {download.name: _packed_or_plain(layout / download.name) for download in DATASETS[name].downloads}
+        if any(files.values()):
+            return f" ({layout} lacks {', '.join(missing for missing, path in files.items() if path is None)})"
+    return ""

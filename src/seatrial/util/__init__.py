@@ -1,0 +1,1 @@
+"""Small tools that several packages share; nothing of ours is imported here."""

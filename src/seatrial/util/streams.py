@@ -1,0 +1,43 @@
+"""Standard output and standard error that may be closed, full or gone: they never change the exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+
+def reopen_missing() -> None:
+    """Open the null device for each of the descriptors 0, 1 and 2 that is closed.
+
+    Otherwise the next file or socket of this process gets the number, and code that writes to standard output or
+    standard error by number writes into that file.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # open() returns the lowest free number, which is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+def print_status(text: str) -> None:
+    """Print a line on standard error; do nothing where standard error cannot be written."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            print(text, file=sys.stderr, flush=True)
+
+
+def flush_or_drop() -> None:
+    """Write what is still buffered, or drop it: at exit the interpreter would retry and end with exit code 120."""
+    # Not sys.stdout, which click replaces when its reader has gone away.
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is None:
+            continue
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, stream.fileno())
+                os.close(null)

@@ -1,0 +1,92 @@
+"""Text for people: escapes whatever a rank or a host sent before it reaches a terminal or a page."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from datetime import datetime, timezone
+from typing import Any
+
+_LONGEST = 2_000
+_COLOR = re.compile(r"(\x1b\[[0-9;:]*m)")
+_NO_COLOR = "\x1b[0m"
+
+
+def printable(text: str) -> str:
+    """Return the text as one line, with every control, format and unassigned character escaped (``\\x1b``).
+
+    A host name can therefore not color, erase or forge a line of ours, and the result is valid in XML 1.0. Texts of
+    more than 2,000 characters are cut.
+    """
+    cut = text if len(text) <= _LONGEST else text[:_LONGEST] + " ... (cut)"
+    return "".join(char if char.isprintable() else _escape(char) for char in cut.replace("\t", "    "))
+
+
+def printable_in_color(text: str) -> str:
+    """Return ``printable(text)``, in which the colors of a terminal stay: ``ESC [ numbers m``, ended with the line."""
+    parts = _COLOR.split(text[:_LONGEST])
+    if len(parts) == 1:
+        return printable(text)
+    colored = "".join(part if number % 2 else printable(part) for number, part in enumerate(parts))
+    return f"{colored}{_NO_COLOR}{' ... (cut)' if len(text) > _LONGEST else ''}"
+
+
+def fitted(text: str, width: int) -> str:
+    """Return the text, cut to this many characters if it is longer."""
+    return text if len(text) <= width else f"{text[: width - 3].rstrip()}..."
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def format_number(value: float) -> str:
+    """Return a number with four significant digits, without an exponent from 0.0001 to 10**12."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e7:
+        return f"{int(value)}"
+    return (
+        f"{value:.4g}" if 1e-4 <= abs(value) < 1e4 else f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.3e}"
+    )
+
+
+def format_size(size_bytes: int) -> str:
+    """Return a size in powers of two: ``8 B``, ``64 MiB``."""
+    value = float(size_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    return f"{value:.4g} GiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration for people: ``3.2 s``, ``25 s``."""
+    return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+
+
+def format_time(seconds: float) -> str:
+    """Return a time, in seconds since the epoch, as ``YYYY-MM-DD HH:MM:SS`` in UTC."""
+    return datetime.fromtimestamp(seconds, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def plan_value(value: Any) -> str:
+    """Return a value as a plan file writes it; ``none``, which TOML lacks, for a parameter that is off."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool | str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(plan_value(item) for item in value)}]"
+    return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)
+
+
+def out_of_memory_words(limit_bytes: int | None) -> str:
+    """Return that the kernel's out-of-memory killer ended something, and what was allowed. None: no limit."""
+    allowed = "no limit is set there, so the host ran out of memory"
+    if limit_bytes is not None:
+        allowed = f"its control group allows {format_size(limit_bytes)}"
+    return f"the kernel's out-of-memory killer ended it or a process that it started ({allowed})"

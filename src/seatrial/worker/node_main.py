@@ -1,0 +1,101 @@
+"""The process of a node's steps: ``python -m seatrial.worker.node_main``, started by an agent. Imports no torch.
+
+Commands arrive as lines on standard input, and events, without their headers, leave as lines on standard output.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+from seatrial.checks import registry
+from seatrial.protocol.commands import NodeStep
+from seatrial.protocol.events import Event, NodeDoneEvent
+from seatrial.protocol.wire import Decoder, encode
+from seatrial.rank.node_context import NodeContext, Watcher
+from seatrial.worker.parent import die_with_parent
+
+_TICK_S = 1.0
+
+
+def main() -> None:
+    """Carry out the steps that the agent passes on, until it closes the pipe or kills this process."""
+    die_with_parent()
+    # Ctrl-C in a terminal is for the controller.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A library that prints must not write between our lines.
+    out = os.dup(1)
+    os.dup2(2, 1)
+
+    def emit(event: Event) -> None:
+        for line in encode(event):
+            os.write(out, line)
+
+    context: NodeContext | None = None
+    watchers = list[Watcher]()
+    for message in _messages(watchers):
+        kind = message.get("kind")
+        if kind == "node_step":
+            step = cast("NodeStep", message)
+            if context is None or context.step["check"] != step["check"]:
+                context = NodeContext(step=step, emit=emit)
+            context.step, context.shared = step, []
+            _run_step(context)
+            watchers[:] = [context.watcher] if context.watcher else []
+        elif kind == "watch_step":
+            for watcher in watchers:
+                watcher.begin(message["check"], message["stage"])
+        elif kind == "watch_end":
+            for watcher in watchers:
+                watcher.end()
+            return
+
+
+def _messages(watchers: list[Watcher]) -> Iterator[dict[str, Any]]:
+    """Yield the messages on standard input until it is closed; each second between them, the watchers have a tick."""
+    decoder, received, next_tick = Decoder(), b"", time.monotonic()
+    while True:
+        if watchers and time.monotonic() >= next_tick:
+            for watcher in watchers:
+                watcher.tick()
+            next_tick = time.monotonic() + _TICK_S
+        wait_s = max(0.0, next_tick - time.monotonic()) if watchers else None
+        if not select.select([0], [], [], wait_s)[0]:
+            continue
+        piece = os.read(0, 1 << 16)
+        if not piece:
+            return
+        *lines, received = (received + piece).split(b"\n")
+        for line in lines:
+            message = decoder.line(line)
+            if message is not None:
+                yield message
+
+
+def _run_step(context: NodeContext) -> None:
+    step, error = context.step, ""
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in step["params"].items()}
+    started = time.perf_counter()
+    try:
+        check = registry.load(step["check"])
+        check.measure(context, check.params(**values))
+    except Exception as failure:  # the report says so: it is no fault of the cluster
+        error = f"{type(failure).__name__}: {failure}"[:300]
+    context.emit(
+        NodeDoneEvent(
+            kind="node_done",
+            gen=step["gen"],
+            step=step["step"],
+            seconds=round(time.perf_counter() - started, 6),
+            share=context.shared,
+            error=error,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

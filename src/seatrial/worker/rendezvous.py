@@ -1,0 +1,94 @@
+"""The rendezvous of a training: how its ranks form the world group."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from seatrial.rank.device import Device
+
+
+_POLL_S = 0.02
+
+
+def form_world(init: str, *, rank: int, world_size: int, backend: str, device: Device, timeout_s: float) -> None:
+    """Rendezvous at ``init`` and form the group of all ranks.
+
+    Raises what torch raises: RuntimeError, ValueError or OSError.
+
+    Args:
+        init: ``env://``, ``tcp://HOST:PORT`` or ``file:///PATH``.
+        rank: This rank.
+        world_size: Number of ranks.
+        backend: ``gloo``, ``nccl`` or ``mpi``.
+        device: The device of this rank.
+        timeout_s: Seconds to wait for the other ranks, here and in each operation of the group.
+    """
+    import torch.distributed as dist
+
+    from seatrial.rank.groups import has_libuv, torch_backend
+
+    timeout = timedelta(seconds=timeout_s)
+    options: dict[str, Any] = {}
+    if backend == "nccl":
+        # Without device_id a barrier guesses the device, and may choose that of another rank.
+        options["device_id"] = device.torch
+    if not has_libuv():
+        os.environ["USE_LIBUV"] = "0"
+    if init == "env://" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # The store of torchrun survives its restarts, with the addresses of ranks that are gone: Gloo may try to
+        # connect to those forever (torch 2.13). So each restart attempt uses a separate key prefix.
+        store, _, _ = next(dist.rendezvous(init, timeout=timeout))
+        prefix = fresh_prefix(store, rank, world_size, timeout_s)
+        options["store"] = dist.PrefixStore(prefix, store)
+    else:
+        options["init_method"] = init
+    if init != "env://" or "store" in options:
+        options |= {"rank": rank, "world_size": world_size}
+    dist.init_process_group(torch_backend(backend), timeout=timeout, **options)
+
+
+def fresh_prefix(store: dist.Store, rank: int, world_size: int, timeout_s: float) -> str:
+    """Return a key prefix that all ranks of this restart attempt agree upon and that no earlier attempt has used.
+
+    Values that an earlier attempt left in the store are harmless, since each key that is trusted contains a random
+    number drawn now: rank r asks with its number, rank 0 answers under that number with the prefix, and r acknowledges
+    under the prefix. Raises RuntimeError when a rank is missing after ``timeout_s``.
+    """
+    until = time.monotonic() + timeout_s
+    nonce = secrets.token_hex(8)
+    if rank > 0:
+        store.set(f"seatrial/ask/{rank}", nonce)
+        answer = f"seatrial/answer/{rank}/{nonce}"
+        _wait_for(store, answer, until)
+        name = store.get(answer).decode()
+        store.set(f"seatrial/heard/{rank}/{name}", "")
+        return name
+    missing = set(range(1, world_size))
+    answered: dict[int, bytes] = {}
+    while missing:
+        for other in sorted(missing):
+            ask = f"seatrial/ask/{other}"
+            if store.check([f"seatrial/heard/{other}/{nonce}"]):
+                missing.discard(other)
+            elif store.check([ask]) and (asked := store.get(ask)) != answered.get(other):
+                answered[other] = asked
+                store.set(f"seatrial/answer/{other}/{asked.decode()}", nonce)
+        if missing and time.monotonic() > until:
+            names = ", ".join(str(other) for other in sorted(missing)[:8])
+            raise RuntimeError(f"rank {names} did not come within {timeout_s:.0f} s")
+        time.sleep(_POLL_S)
+    return nonce
+
+
+def _wait_for(store: dist.Store, key: str, until: float) -> None:
+    while not store.check([key]):
+        if time.monotonic() > until:
+            raise RuntimeError("rank 0 did not answer in time")
+        time.sleep(_POLL_S)

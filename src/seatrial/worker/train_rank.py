@@ -1,0 +1,309 @@
+"""One rank of a training, from the import of torch to its exit code."""
+
+from __future__ import annotations
+
+import faulthandler
+import hashlib
+import os
+import platform
+import signal
+import sys
+import traceback
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from seatrial.errors import RequestError, SeatrialError
+from seatrial.probe.cpu import usable_cores
+from seatrial.rank.device import Device, open_device
+from seatrial.rank.groups import close_world
+from seatrial.worker.digests import difference
+from seatrial.worker.failures import cause_of
+from seatrial.worker.rendezvous import form_world
+from seatrial.worker.train_report import TrainReporter
+from seatrial.worker.train_spec import TrainSpec
+
+if TYPE_CHECKING:
+    from seatrial.training.outcome import Outcome
+    from seatrial.training.profile import StepProfile
+
+INTERRUPTED = 130
+"""Exit code of a training that was stopped on request and saved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankIdentity:
+    """The numbers of this rank, among all ranks and on its node."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    """Ranks on this node."""
+
+    @classmethod
+    def from_environ(cls) -> RankIdentity:
+        """Read RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; without the last two, this rank is alone on its node.
+
+        Raises RequestError when RANK or WORLD_SIZE is missing, or a value is no number.
+        """
+        try:
+            rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            return cls(
+                rank=rank,
+                world_size=world_size,
+                local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+                local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+            )
+        except (KeyError, ValueError) as error:
+            raise RequestError(
+                f"the environment does not say which rank this is ({error}); start it with seatrial train."
+            ) from error
+
+
+class _RendezvousError(SeatrialError):
+    """The ranks could not form a group."""
+
+
+def run_rank(spec: TrainSpec, identity: RankIdentity) -> int:
+    """Train as this rank and return the exit code. Every failure is reported; none is raised."""
+    # Before the rendezvous a rank has nothing to save, so Ctrl-C ends it at once.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    stop_signals: list[int] = []
+    reporter = TrainReporter(spec, identity.rank, identity.world_size, lambda: bool(stop_signals))
+    if reporter.has_agent:
+        faulthandler.register(signal.SIGUSR1, file=int(os.environ["SEATRIAL_STACK_FD"]), all_threads=True)
+    reporter.enter("start-up/import torch")
+    suppress_numpy_warning()
+    try:
+        return _train(spec, identity, reporter, stop_signals)
+    except Exception as error:
+        return _report_error(error, spec, identity, reporter)
+    finally:
+        if identity.rank == 0 and spec.init.startswith("file://"):
+            # If it stayed, the ranks of the next run would meet the ranks of this one.
+            Path(spec.init.removeprefix("file://")).unlink(missing_ok=True)
+
+
+def suppress_numpy_warning() -> None:
+    """Suppress torch's warning that NumPy is missing: seatrial needs no NumPy, and the warning looks like a failure."""
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+
+
+def _train(spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, stop_signals: list[int]) -> int:
+    import torch
+    import torch.distributed as dist
+
+    from seatrial.training.checkpoint import CheckpointFolder
+    from seatrial.training.resume import Checkpointing
+    from seatrial.training.trainer import train
+
+    reporter.enter("start-up/open device")
+    device = open_device(spec.device, _device_index(spec, identity), _threads(identity.local_world_size))
+    backend = device.backend if spec.backend == "auto" else spec.backend
+    reporter.enter("start-up/meet the others")
+    _rendezvous(spec, identity, backend, device)
+    # Only now: a rank that waits in C++ for the others would not run a Python handler, and has nothing to save.
+    _catch_stop_signals(stop_signals)
+    threads = _threads(max(identity.local_world_size, _ranks_on_this_machine(identity.world_size, device)))
+    torch.set_num_threads(threads)
+    reporter.ready(device, backend, identity.local_rank, threads)
+    assert dist.group.WORLD is not None
+    reporter.enter("load data")
+    checkpoints = None
+    if spec.checkpoint_dir is not None:
+        checkpoints = Checkpointing(
+            store=CheckpointFolder(spec.checkpoint_dir),
+            save_every=spec.save_every,
+            resume=spec.resume,
+            # Our agents never restart a request that was refused, so only after their restarts is the folder known to
+            # belong to this training.
+            restarted=reporter.has_agent and reporter.generation > 0,
+        )
+    profile = _start_profile(spec, identity, reporter, device)
+    outcome = train(
+        spec.recipe,
+        device=device.torch,
+        group=dist.group.WORLD,
+        phase=reporter.enter,
+        data_dir=Path(spec.data_dir) if spec.data_dir is not None else None,
+        checkpoints=checkpoints,
+        callbacks=reporter,
+        target_accuracy=spec.target_accuracy,
+    )
+    if profile is not None:
+        profile.stop()
+    reporter.enter("compare digests")
+    profile_written = profile is not None and profile.is_written
+    digests = _gather_digests(outcome.digest, identity, device)
+    result = _result(spec, identity, reporter, outcome, profile_written, digests)
+    code = _exit_code(result)
+    reporter.enter("end")
+    close_world()
+    reporter.result(code, result)
+    return code
+
+
+def _start_profile(
+    spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, device: Device
+) -> StepProfile | None:
+    """Return the running profiler of rank 0, if the user asked for a profile."""
+    if spec.profile is None or identity.rank != 0:
+        return None
+    from seatrial.training.profile import StepProfile
+
+    profile = StepProfile(Path(spec.profile), device.torch)
+    reporter.after_step = profile.step
+    return profile
+
+
+def _threads(local_world_size: int) -> int:
+    """Return this rank's share of the usable cores, or OMP_NUM_THREADS where the user set it.
+
+    torchrun sets OMP_NUM_THREADS=1 by itself, so under torchrun a 1 does not count.
+    """
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    if text.isdecimal() and int(text) > 0 and not (text == "1" and "TORCHELASTIC_RUN_ID" in os.environ):
+        return int(text)
+    return max(1, usable_cores() // local_world_size)
+
+
+def _device_index(spec: TrainSpec, identity: RankIdentity) -> int:
+    """Return the index of the device. With Gloo, ranks may share one; with NCCL ``open_device`` refuses that."""
+    import torch
+
+    if spec.device == "cpu" or spec.backend != "gloo":
+        return identity.local_rank
+    return identity.local_rank % max(torch.cuda.device_count(), 1)
+
+
+def _rendezvous(spec: TrainSpec, identity: RankIdentity, backend: str, device: Device) -> None:
+    try:
+        form_world(
+            spec.init,
+            rank=identity.rank,
+            world_size=identity.world_size,
+            backend=backend,
+            device=device,
+            timeout_s=spec.timeout_s,
+        )
+    except (RuntimeError, ValueError, OSError) as error:
+        address = spec.init
+        if address == "env://":
+            host, port = (os.environ.get(name, f"{name}?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+            address = f"{host}:{port}"
+        hint = " If an earlier run left that file behind, remove it." if address.startswith("file:") else ""
+        raise _RendezvousError(
+            f"rank {identity.rank} of {identity.world_size} could not meet the other ranks at {address} with {backend}:"
+            f" {_first_line(error)}{hint}"
+        ) from error
+
+
+def _catch_stop_signals(stop_signals: list[int]) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        stop_signals.append(number)
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+
+
+def _gather(content: bytes, world_size: int, device: Device) -> list[bytes]:
+    """Return the bytes of every rank, by rank; all ranks give the same number of bytes. Nothing is pickled."""
+    import torch
+    import torch.distributed as dist
+
+    memory = device.torch if dist.get_backend() == "nccl" else torch.device("cpu")
+    own = torch.tensor(list(content), dtype=torch.uint8, device=memory)
+    parts = [torch.empty_like(own) for _ in range(world_size)]
+    dist.all_gather(parts, own)
+    return [bytes(part.tolist()) for part in parts]
+
+
+def _ranks_on_this_machine(world_size: int, device: Device) -> int:
+    """Return the number of ranks on this machine (or in this container), whatever started them: they share its cores.
+
+    With too many threads ranks slow one another down, with OpenMP several hundredfold.
+    """
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        namespace = 0
+    machine = hashlib.sha256(f"{platform.node()} {namespace}".encode()).digest()
+    return _gather(machine, world_size, device).count(machine)
+
+
+def _gather_digests(digest: str, identity: RankIdentity, device: Device) -> list[str]:
+    return [content.hex() for content in _gather(bytes.fromhex(digest), identity.world_size, device)]
+
+
+def _result(
+    spec: TrainSpec,
+    identity: RankIdentity,
+    reporter: TrainReporter,
+    outcome: Outcome,
+    profile_written: bool,
+    digests: list[str],
+) -> dict[str, Any]:
+    """Return the values that ``progress_lines.result_lines`` prints."""
+    nonfinite = outcome.nonfinite
+    start = reporter.start
+    evaluated = outcome.num_evaluated > 0
+    accuracy = outcome.num_correct / outcome.num_evaluated if evaluated else None
+    target = spec.target_accuracy
+    notes = list(start.notes) if start is not None else []
+    if spec.profile is not None and not profile_written:
+        notes.append(f"no profile was written: it needs a 6th step, and {len(outcome.losses)} were trained.")
+    return {
+        "world_size": identity.world_size,
+        "step": outcome.step,
+        "num_steps": start.num_steps if start is not None else 0,
+        "first_step": start.step if start is not None else 0,
+        "loss": reporter.loss if nonfinite is None else None,
+        "accuracy": accuracy,
+        "num_correct": outcome.num_correct,
+        "num_evaluated": outcome.num_evaluated,
+        "samples_per_s": outcome.samples_per_s,
+        "digest": outcome.digest,
+        "difference": difference(digests),
+        "nonfinite": None if nonfinite is None else {"what": nonfinite.what, "ranks": list(nonfinite.group_ranks)},
+        "stopped": outcome.interrupted,
+        "missed": target if target is not None and (accuracy is None or accuracy < target) else None,
+        "resumed_from": start.resumed_from if start is not None else None,
+        "notes": notes,
+        "checkpoint": None if outcome.checkpoint is None else str(outcome.checkpoint),
+        "log": spec.log,
+        "profile": spec.profile if profile_written else None,
+    }
+
+
+def _exit_code(result: dict[str, Any]) -> int:
+    if result["nonfinite"] is not None or result["difference"]:
+        return 1
+    if result["stopped"]:
+        return INTERRUPTED
+    return 1 if result["missed"] is not None else 0
+
+
+def _report_error(error: Exception, spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter) -> int:
+    """Report the failure to the agent or the user and return the exit code."""
+    cause = cause_of(error)
+    is_witness = identity.rank > 0 or isinstance(error, _RendezvousError)
+    if isinstance(error, SeatrialError) and cause != "request" and is_witness:
+        # Rank 0 reports its own failure; this rank knows only that it lost the others.
+        cause = "fabric"
+    message = str(error) if isinstance(error, SeatrialError) else f"{type(error).__name__}: {_first_line(error)}"
+    reporter.error(error, cause, message)
+    if spec.debug:
+        traceback.print_exc()
+    if cause != "request":
+        reporter.print_status(f"rank {identity.rank} of {identity.world_size} failed in {reporter.phase}: {message}")
+    elif identity.local_rank == 0 and not reporter.has_agent:
+        # All ranks find the same fault in an invalid request, so one of each node prints it.
+        print(f"Error: {message}", file=sys.stderr)
+    return RequestError.exit_code if cause == "request" else 1
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:500]

@@ -1,0 +1,135 @@
+"""How an agent searches for its controller: few questions, full names, its own address without a question."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from seatrial.agent.controller_search import ControllerSearch, address_of_this_node, full_name
+from seatrial.protocol.timeouts import join_timeout_s
+
+POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+RESOLV_CONF = "search team.svc.cluster.local svc.cluster.local cluster.local\nnameserver 10.96.0.10\noptions ndots:5\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("trial-0.trial", "trial-0.trial.team.svc.cluster.local."),
+        ("trial-master-0", "trial-master-0.team.svc.cluster.local."),
+        ("trial-worker-0.trial.team.svc", "trial-worker-0.trial.team.svc.cluster.local."),
+        ("trial-0.trial.team", "trial-0.trial.team.svc.cluster.local."),
+        ("trial-0.trial.team.svc.cluster.local", "trial-0.trial.team.svc.cluster.local."),
+        ("trial-0.trial.team.svc.cluster.local.", "trial-0.trial.team.svc.cluster.local."),
+        ("10.0.0.7", "10.0.0.7"),
+        ("fd00::7", "fd00::7"),
+        ("localhost", "localhost"),
+    ],
+)
+def test_the_name_of_a_pod_is_completed(host: str, expected: str) -> None:
+    assert full_name(host, RESOLV_CONF) == expected
+
+
+def test_a_name_outside_of_pods_stays() -> None:
+    assert full_name("gpu-01", "search example.org\n") == "gpu-01"
+    assert full_name("gpu-01", "") == "gpu-01"
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def asked(
+    node_rank: int, environ: Mapping[str, str], *, known_at_s: float, until_s: float = 900.0
+) -> tuple[list[float], set[str]]:
+    """Return when a search that tries five times a second asks, and for which names."""
+    clock, times, names = Clock(), [], set()
+
+    def resolve(name: str) -> Sequence[str]:
+        times.append(clock.now)
+        names.add(name)
+        if clock.now < known_at_s:
+            raise OSError(-2, "Name or service not known")
+        return ["10.244.1.5"]
+
+    search = ControllerSearch(
+        "trial-0.trial", node_rank, environ=environ, resolv_conf=RESOLV_CONF, resolve=resolve, clock=clock
+    )
+    while clock.now < until_s and not (clock.now > known_at_s and search.addresses()):
+        search.addresses()
+        clock.now += 0.2
+    assert search.addresses() == ("10.244.1.5",) or until_s < known_at_s
+    return times, names
+
+
+def test_questions_come_late_and_ever_more_rarely() -> None:
+    times, names = asked(3, POD, known_at_s=1_000.0)
+    assert names == {"trial-0.trial.team.svc.cluster.local."}
+    assert 1.0 <= times[0] <= 2.0
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert min(gaps) >= 2.0
+    assert gaps[-1] > 2 * gaps[0]
+    assert len(times) <= 70
+
+
+def test_a_name_that_becomes_known_is_found() -> None:
+    times, _ = asked(1, POD, known_at_s=33.0)
+    assert times[-1] < 33.0 + 16.0
+
+
+def test_ranks_outside_of_pods_ask_at_once() -> None:
+    times, names = asked(1, {}, known_at_s=0.0)
+    assert (times[0], names) == (0.0, {"trial-0.trial"})
+
+
+def test_an_address_needs_no_question() -> None:
+    def refuse(name: str) -> Sequence[str]:
+        raise AssertionError(name)
+
+    assert ControllerSearch("10.0.0.7", 1, environ=POD, resolv_conf="", resolve=refuse).addresses() == ("10.0.0.7",)
+
+
+def test_the_own_address_of_a_pod_comes_from_its_hosts_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*words: object, **more: object) -> None:
+        raise AssertionError("a question to DNS")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    # As kubelet writes it (pkg/kubelet/kubelet_pods.go, managedHostsFileContent).
+    hosts = tmp_path / "hosts"
+    hosts.write_text(
+        "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n"
+        "10.244.1.5\ttrial-0.trial.team.svc.cluster.local\ttrial-0\n"
+    )
+    for name in ("trial-0.trial.team.svc.cluster.local.", "trial-0.trial", "trial-0"):
+        assert address_of_this_node(name, POD, hosts_file=str(hosts)) == "10.244.1.5"
+    assert address_of_this_node("other.trial", POD, hosts_file=str(hosts))
+    assert address_of_this_node("127.0.0.1", {}) == "127.0.0.1"
+
+
+@pytest.mark.parametrize("control", ["none.invalid:20001,20002", "127.0.0.1:1,2"])
+def test_an_agent_that_searches_ends_at_sigterm(control: str) -> None:
+    environ = {**os.environ, "SEATRIAL_CONTROL": control, "SEATRIAL_TOKEN": "x" * 20, "SEATRIAL_NODE_RANK": "1"}
+    # The signal waits in the new process, as where `seatrial run` becomes the agent in a pod.
+    agent = [sys.executable, "-m", "seatrial.agent.agent_main"]
+    blocked = f"import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); os.execv({agent[0]!r}, {agent})"
+    process = subprocess.Popen(
+        [sys.executable, "-c", blocked], env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(0.3 if "invalid" in control else 2.0)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
+    assert join_timeout_s() > 20
+    assert process.returncode == 3
+    assert errors == "seatrial agent: signal 15 ended this agent before it had joined a run.\n"

@@ -1,0 +1,118 @@
+"""The data of a training on several nodes: missing, damaged or other content on one of them is named."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from checks.fake_context import FakeContext
+from checks.simulated_training import SMOKE, trained
+from training.rank_processes import run_jobs
+from training.small_files import write_mnist
+
+from seatrial.checks.training.data_files import data_is_ready
+from seatrial.checks.training.judge import judge
+from seatrial.checks.training.params import Params
+from seatrial.errors import RequestError
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.measurement import Fact
+
+
+def with_data(num_nodes: int, **by_node: tuple[str, str]) -> Evidence:
+    """Two ranks a node; the first of each reports its data, alike but for ``node1=(fault, digest)``."""
+    evidence = trained(2 * num_nodes)
+    facts = []
+    for node in range(num_nodes):
+        fault, digest = by_node.get(f"node{node}", ("", "aa" * 32))
+        value = {"fault": fault, "digest": digest}
+        facts.append(Fact(check="training", name="data", value=value, rank=2 * node))
+    return replace(evidence, facts=(*evidence.facts, *facts))
+
+
+def test_equal_data_is_no_finding() -> None:
+    assert judge(with_data(3), SMOKE).findings == ()
+
+
+def test_other_content_on_one_node_names_it() -> None:
+    (finding,) = judge(with_data(3, node1=("", "bb" * 32)), SMOKE).findings
+    assert (finding.severity, finding.culprit.kind, finding.culprit.name) == ("fail", "node", "node node-1")
+    assert (finding.culprit.ranks, finding.culprit.nodes) == ((2, 3), ("node-1",))
+    assert "other training data than 2 other nodes" in finding.what
+
+
+def test_two_nodes_that_differ_are_both_named() -> None:
+    (finding,) = judge(with_data(2, node1=("", "bb" * 32)), SMOKE).findings
+    assert (finding.severity, finding.culprit.nodes) == ("fail", ("node-0", "node-1"))
+    assert "no content has a majority" in finding.what
+
+
+def test_files_that_one_node_cannot_read_name_it() -> None:
+    fault = "train-images-idx3-ubyte.gz ends after 1000 bytes."
+    (finding,) = judge(with_data(3, node2=(fault, "")), SMOKE).findings
+    assert (finding.severity, finding.culprit.name) == ("fail", "node node-2")
+    assert finding.evidence == (fault,)
+    assert "seatrial data fetch" in finding.action
+
+
+@pytest.mark.parametrize("value", ["text", {"fault": 1, "digest": ""}, {"digest": ""}, None])
+def test_malformed_reports_accuse_nobody_and_are_no_pass(value: Any) -> None:
+    evidence = with_data(2)
+    broken = Fact(check="training", name="data", value=value, rank=0)
+    ruling = judge(replace(evidence, facts=(*evidence.facts, broken)), SMOKE)
+    assert all(finding.severity != "fail" for finding in ruling.findings)
+    assert "a readable data of rank 0" in ruling.absent
+
+
+def read_data(rank: int, folders: list[str], local_ranks: list[int]) -> tuple[Any, list[Any]]:
+    """Return what one rank says about its data, and its facts."""
+    context = FakeContext(
+        check="training",
+        rank=rank,
+        local_rank=local_ranks[rank],
+        world_size=len(folders),
+        ranks=tuple(range(len(folders))),
+        group=dist.group.WORLD,
+    )
+    params = Params(workload="mnist", data=folders[rank], max_steps=2, global_batch_size=8)
+    try:
+        ready: Any = data_is_ready(context, params)
+    except RequestError as error:
+        ready = str(error)
+    return ready, [fact.value for fact in context.facts]
+
+
+def test_ranks_agree_whether_they_can_train(tmp_path: Path) -> None:
+    good, other, cut, unpacked = (str(tmp_path / name) for name in ("good", "other", "cut", "unpacked"))
+    for folder in (good, other, cut):
+        write_mnist(Path(folder), 32, 8)
+    write_mnist(Path(other), 40, 8)
+    images = Path(cut, "mnist", "train-images-idx3-ubyte.gz")
+    images.write_bytes(images.read_bytes()[:-200])
+    place = Path(unpacked, "mnist")
+    place.mkdir(parents=True)
+    for file in Path(good, "mnist").iterdir():
+        (place / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
+    nodes = [0, 0, 0]
+    results = run_jobs(
+        3,
+        {
+            "alike": (read_data, ([good, unpacked, good], nodes)),
+            "other": (read_data, ([good, other, good], nodes)),
+            "cut": (read_data, ([good, good, cut], nodes)),
+            "nowhere": (read_data, ([str(tmp_path / "none")] * 3, nodes)),
+            "second rank": (read_data, ([good, other, good], [0, 1, 0])),
+        },
+    )
+    assert [ready for ready, _ in results["alike"]] == [True] * 3
+    assert len({fact["digest"] for _, (fact,) in results["alike"]}) == 1
+    assert [ready for ready, _ in results["other"]] == [False] * 3
+    first, second, third = (fact["digest"] for _, (fact,) in results["other"])
+    assert first == third != second
+    assert [ready for ready, _ in results["cut"]] == [False] * 3
+    assert [bool(fact["fault"]) for _, (fact,) in results["cut"]] == [False, False, True]
+    assert all("mnist" in str(ready) for ready, _ in results["nowhere"])
+    assert [len(facts) for _, facts in results["second rank"]] == [1, 0, 1]

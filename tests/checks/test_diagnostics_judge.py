@@ -1,0 +1,237 @@
+"""The judge of the diagnostics, on histories of nodes: what fails, what warns, and what healthy machines show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from seatrial.checks.diagnostics.judge import judge
+from seatrial.checks.diagnostics.params import Params
+from seatrial.devices.kernel_log import parse
+from seatrial.devices.plain_json import to_json
+from seatrial.devices.state import DeviceState, DeviceWindow, KernelEvent, NodeState, NodeWindow
+from seatrial.evidence.evidence import Evidence, RankRecord
+from seatrial.evidence.findings import Ruling
+from seatrial.evidence.measurement import Fact
+
+# Totals as healthy machines show them: an H100 has 106 to 150 replays, an idle A10G generation 1 of 4, and an H100 NVL
+# 12 of 18 links (NVIDIA/k8s-test-infra hardware captures; Azure/azurehpc-health-checks issue 142).
+HEALTHY = DeviceState(
+    vendor="nvidia",
+    index=0,
+    uuid="GPU-0",
+    bus="0000:17:00",
+    model="NVIDIA H100 NVL",
+    temperature_c=30,
+    margin_k=60,
+    counters={"pcie_replays": 150, "ecc_corrected": 99, "rows_remapped_corrected": 3, "rows_remapped_uncorrected": 1},
+    pcie_generation=1,
+    pcie_generation_max=5,
+    pcie_width=16,
+    pcie_width_max=16,
+    nvlinks=18,
+    nvlinks_active=12,
+    fabric_state="completed",
+    recovery_action="none",
+)
+QUIET = DeviceWindow(
+    uuid="GPU-0", samples=10, utilization_percent=95, temperature_max_c=60, pcie_generation=5, pcie_width=16
+)
+
+
+def rule(*nodes: tuple[NodeState, tuple[NodeWindow, ...]], ranks: dict[int, RankRecord] | None = None) -> Ruling:
+    """Return the ruling about nodes, each with its first snapshot and its steps; the last one is like the first."""
+    facts = list[Fact]()
+    for node_rank, (before, windows) in enumerate(nodes):
+        values = [("before", before), *(("window", window) for window in windows), ("after", before)]
+        facts += [
+            Fact(check="diagnostics", name=name, value=to_json(value), node_rank=node_rank) for name, value in values
+        ]
+    names = {node_rank: f"gpu-{node_rank:02d}" for node_rank in range(len(nodes))}
+    return judge(Evidence(ranks=ranks or {}, asked=(), measurements=(), facts=tuple(facts), nodes=names), Params())
+
+
+def one(before: DeviceState = HEALTHY, events: tuple[KernelEvent, ...] = (), **changes: Any) -> list[tuple[str, str]]:
+    """Return severity and text of the findings about one device that changes in ``compute``, 60 s."""
+    window = NodeWindow(
+        check="compute", seconds=60, devices=(replace(QUIET, uuid=before.uuid, **changes),), kernel_events=events
+    )
+    ruling = rule((NodeState(devices=(before,), kernel_events=()), (window,)))
+    return [(finding.severity, finding.what) for finding in ruling.findings]
+
+
+def logged(*lines: str) -> tuple[KernelEvent, ...]:
+    return tuple(event for line in lines if (event := parse(line)))
+
+
+def test_a_healthy_machine_has_no_finding() -> None:
+    assert one() == []
+    assert one(risen={"ecc_corrected": 500, "rows_remapped_corrected": 1, "pcie_replays": 3}) == []
+    assert one(throttled_ns={"power_cap": 60_000_000_000}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"risen": {"ecc_uncorrected": 1}}, "counted 1 uncorrectable memory errors (ECC) in compute"),
+        ({"risen": {"nvlink_recoveries": 2}}, "counted 2 recoveries of NVLinks in compute"),
+        ({"problem": "lost"}, "was lost in compute"),
+        ({"problem": "reset required"}, "stopped working in compute: reset required"),
+        ({"nvlinks_lost": 1}, "lost 1 NVLink in compute"),
+        ({"broken": ("row_remap_failure",)}, "a memory row could not be remapped (in compute)"),
+        ({"recovery_action": "drain and reset"}, "needs a recovery, by its driver: drain and reset (in compute)"),
+    ],
+)
+def test_what_fails_a_device(changes: dict[str, Any], words: str) -> None:
+    ((severity, what),) = one(**changes)
+    assert severity == "fail"
+    assert what.startswith("GPU 0 (NVIDIA H100 NVL, 0000:17:00) of gpu-00 ")
+    assert words in what
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"risen": {"nvlink_crc_errors": 9}}, "9 CRC errors of NVLinks"),
+        ({"risen": {"pcie_replays": 9}}, "9 PCIe replays"),
+        ({"temperature_max_c": 86}, "reached 86 degrees"),
+        ({"throttled_ns": {"power_brake": 7_100_000_000}}, "(HW power brake) for 7.1 of 60.0 s in compute"),
+        ({"throttled_share": {"hw_slowdown": 0.5}}, "(HW slowdown) for 30.0 of 60.0 s"),
+        ({"pcie_width": 8}, "used 8 of 16 PCIe lanes under load"),
+        ({"pcie_generation": 2}, "used PCIe generation 2 of 5 under load"),
+        ({"broken": ("fabric_route_recovery",)}, "recovers a route"),
+        ({"recovery_action": "recover imex"}, "recover imex"),
+    ],
+)
+def test_what_warns(changes: dict[str, Any], words: str) -> None:
+    ((severity, what),) = one(**changes)
+    assert severity == "warn"
+    assert words in what
+
+
+def test_a_temperature_without_a_threshold_of_the_device() -> None:
+    unknown = replace(HEALTHY, margin_k=None)
+    assert one(unknown, temperature_max_c=85) == []
+    assert [severity for severity, _ in one(unknown, temperature_max_c=86)] == ["warn"]
+    # The threshold of the device counts alone: this one may reach 94.
+    assert one(replace(HEALTHY, slowdown_c=100), temperature_max_c=94) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "severity"),
+    [
+        ("NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus", "fail"),
+        ("NVRM: Xid (PCI:0000:17:00): 48, pid=1, DBE", "fail"),
+        ("NVRM: Xid (PCI:0000:17:00): 119, pid=1, Timeout", "fail"),
+        ("NVRM: Xid (PCI:0000:17:00): 145, RLW_RXPIPE Fatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)", "fail"),
+        ("NVRM: Xid (PCI:0000:17:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)", "warn"),
+        ("NVRM: Xid (PCI:0000:17:00): 31, pid=1, MMU fault", "warn"),
+        ("NVRM: Xid (PCI:0000:17:00): 9999, pid=1, newer than the table", "warn"),
+        ("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20009, Fatal, Link 32", "fail"),
+        ("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32", "warn"),
+        ("NVRM: Xid (PCI:0000:17:00): 63, pid=1, row remapped", None),
+        ("NVRM: Xid (PCI:0000:17:00): 45, pid=1, Ch 1 caused by previous Xid 149", None),
+    ],
+)
+def test_each_xid_has_the_severity_of_its_action(line: str, severity: str | None) -> None:
+    assert [found for found, _ in one(events=logged(line))] == ([severity] if severity else [])
+
+
+def test_old_lines_of_the_log_are_no_findings() -> None:
+    (event,) = logged("NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus")
+    assert one(events=(replace(event, old=True),)) == []
+
+
+def test_the_log_says_why_a_device_was_lost() -> None:
+    events = logged(
+        "NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus",
+        "NVRM: Xid (PCI:0000:17:00): 45, pid=1, Ch 1 caused by previous Xid 79",
+    )
+    ((severity, what),) = one(events=events, problem="lost")
+    assert (severity, "was lost in compute" in what) == ("fail", True)
+
+
+def test_a_subcode_that_accuses_the_link_partner() -> None:
+    line = "NVRM: Xid (PCI:0000:17:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 07 (0x02100000 0x00000000)"
+    window = NodeWindow(check="compute", seconds=60, devices=(QUIET,), kernel_events=logged(line))
+    (finding,) = rule((NodeState(devices=(HEALTHY,)), (window,))).findings
+    assert finding.culprit.name.startswith("the device at the other end of NVLink 7 of GPU 0 ")
+
+
+def test_a_device_that_no_rank_used_is_no_failure() -> None:
+    other = replace(HEALTHY, index=1, uuid="GPU-1", bus="0000:18:00", broken=("row_remap_failure",))
+    state = NodeState(devices=(HEALTHY, other), visible=("GPU-0",))
+    (finding,) = rule((state, ())).findings
+    assert (finding.severity, "no rank used it" in finding.what) == ("warn", True)
+    (finding,) = rule((replace(state, visible=None), ())).findings
+    assert finding.severity == "fail"
+
+
+def test_the_rank_that_used_a_device_is_named() -> None:
+    rank = RankRecord(
+        rank=5, node="gpu-00", node_rank=0, local_rank=0, device="NVIDIA H100 NVL", kind="", device_id="0000:17:00"
+    )
+    state = NodeState(devices=(replace(HEALTHY, broken=("sram_threshold",)),))
+    (finding,) = rule((state, ()), ranks={5: rank}).findings
+    assert finding.culprit.ranks == (5,)
+
+
+def test_a_device_that_hardly_worked_in_training() -> None:
+    def node(number: int, percent: float) -> tuple[NodeState, tuple[NodeWindow, ...]]:
+        device = replace(HEALTHY, uuid=f"GPU-{number}")
+        window = replace(QUIET, uuid=device.uuid, utilization_percent=percent)
+        return NodeState(devices=(device,)), (NodeWindow(check="training", seconds=20, devices=(window,)),)
+
+    (finding,) = rule(node(0, 90), node(1, 95), node(2, 40)).findings
+    assert (finding.severity, finding.culprit.nodes, finding.measured) == ("warn", ("gpu-02",), "40 %")
+    assert not rule(node(0, 90), node(1, 95), node(2, 50)).findings
+
+
+def test_fewer_links_than_other_devices_of_the_model() -> None:
+    devices = [replace(HEALTHY, index=number, uuid=f"GPU-{number}", nvlinks_active=12) for number in range(4)]
+    devices[2] = replace(devices[2], nvlinks_active=11)
+    (finding,) = rule((NodeState(devices=tuple(devices)), ())).findings
+    assert (finding.severity, finding.culprit.name[:5], finding.measured) == ("warn", "GPU 2", "11")
+    assert not rule((NodeState(devices=tuple(devices[1:3])), ())).findings
+
+
+def test_what_could_not_be_read_is_listed_and_no_pass() -> None:
+    ruling = rule((NodeState(not_checked={"NVIDIA devices": "NVML: the driver is not loaded (code 9)"}), ()))
+    assert ruling.unjudged == ("GPU diagnostics of gpu-00 not checked",)
+    (finding,) = ruling.findings
+    assert finding.what == "not checked: NVIDIA devices of gpu-00 (NVML: the driver is not loaded (code 9))"
+    refused = replace(HEALTHY, unavailable={"serial": "not permitted", "margin_k": "not supported"})
+    (finding,) = rule((NodeState(devices=(refused,), not_checked={}), ())).findings
+    assert finding.what == "not checked: serial of GPU 0 of gpu-00 (not permitted)"
+
+
+def test_a_machine_without_devices_has_no_line() -> None:
+    assert rule((NodeState(), ())).is_moot
+
+
+def test_one_machine_of_two_nodes_is_judged_once() -> None:
+    broken = NodeState(devices=(replace(HEALTHY, broken=("row_remap_failure",)),))
+    facts = tuple(
+        Fact(check="diagnostics", name=name, value=to_json(broken), node_rank=node)
+        for node in (0, 1)
+        for name in ("before", "after")
+    )
+    names = {0: "gpu-00", 1: "gpu-00"}
+    ruling = judge(Evidence(ranks={}, asked=(), measurements=(), facts=facts, nodes=names), Params())
+    assert len(ruling.findings) == 1
+
+
+def test_facts_of_a_liar_are_missing_facts() -> None:
+    fact = Fact(check="diagnostics", name="before", value={"devices": 5}, node_rank=0)
+    ruling = judge(Evidence(ranks={}, asked=(), measurements=(), facts=(fact,), nodes={0: "a"}), Params())
+    assert ruling.absent
+
+
+def test_a_node_without_a_last_state_is_no_full_pass() -> None:
+    before = to_json(NodeState(devices=(HEALTHY,), not_checked={}))
+    facts = (Fact(check="diagnostics", name="before", value=before, node_rank=0),)
+    ruling = judge(Evidence(ranks={}, asked=(), measurements=(), facts=facts, nodes={0: "gpu-00"}), Params())
+    assert [finding.severity for finding in ruling.findings] == ["warn"]
+    assert ruling.unjudged == ("GPU diagnostics of gpu-00 not checked",)

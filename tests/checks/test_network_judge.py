@@ -1,0 +1,306 @@
+"""The judge of the network check: as few causes as explain which connections failed, for every shape of a firewall."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from checks.simulated_network import Failure, network_evidence
+
+from seatrial.checks.network.interfaces import chosen_interface
+from seatrial.checks.network.judge import judge
+from seatrial.checks.network.params import Params
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Finding, Ruling
+from seatrial.evidence.measurement import Fact
+
+SIZES = (3, 4, 8, 200)
+
+
+def ruling_of(evidence: Evidence) -> Ruling:
+    return judge(evidence, Params())
+
+
+def named(evidence: Evidence) -> list[tuple[str, str]]:
+    return [(finding.culprit.kind, finding.culprit.name) for finding in ruling_of(evidence).findings]
+
+
+def only_finding(evidence: Evidence) -> Finding:
+    (finding,) = ruling_of(evidence).findings
+    return finding
+
+
+def into(*closed: int, how: str = "no answer") -> Callable[[int, int], Failure]:
+    return lambda source, target: how if target in closed else None
+
+
+def out_of(*closed: int) -> Callable[[int, int], Failure]:
+    return lambda source, target: "no answer" if source in closed else None
+
+
+def between(sources: set[int], targets: set[int], *, back: bool = False) -> Callable[[int, int], Failure]:
+    def failure(source: int, target: int) -> Failure:
+        forth = source in sources and target in targets
+        return "no answer" if forth or (back and source in targets and target in sources) else None
+
+    return failure
+
+
+@pytest.mark.parametrize("count", [2, *SIZES])
+def test_an_open_network_has_no_finding(count: int) -> None:
+    ruling = ruling_of(network_evidence(count))
+    assert not ruling.findings
+    assert not ruling.absent
+    assert ruling.unjudged == ()
+
+
+def test_above_the_limit_only_distances_are_covered() -> None:
+    ruling = ruling_of(network_evidence(200, into(2), max_nodes=100))
+    assert [finding.culprit.name for finding in ruling.findings] == ["node node2"]
+    assert ruling.unjudged == ("network: each of 200 nodes connected to 8 others, not to all",)
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_a_node_that_takes_no_connections(count: int) -> None:
+    finding = only_finding(network_evidence(count, into(2), by_ssh=True))
+    assert (finding.severity, finding.culprit.name) == ("fail", "node node2")
+    assert (
+        "node node2 takes no connections from the other nodes: no answer at 10.0.0.2:40002 (ssh works)" in finding.what
+    )
+    assert "open all TCP ports" in finding.action
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_a_node_that_may_make_no_connections(count: int) -> None:
+    finding = only_finding(network_evidence(count, out_of(1)))
+    assert finding.culprit.name == "node node1"
+    assert "cannot connect to any other node" in finding.what
+    assert "outgoing" in finding.action
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_an_isolated_node(count: int) -> None:
+    finding = only_finding(network_evidence(count, lambda a, b: "no route" if 0 in (a, b) else None))
+    assert finding.culprit.name == "node node0"
+    assert "neither connect to the other nodes nor be reached" in finding.what
+    assert "no route" in finding.what
+
+
+@pytest.mark.parametrize("count", [2, *SIZES])
+def test_all_closed_to_one_another(count: int) -> None:
+    finding = only_finding(network_evidence(count, lambda a, b: "refused"))
+    assert finding.culprit.kind == ("link" if count == 2 else "fabric")
+    assert "no node can connect to another one: refused at" in finding.what
+
+
+def test_of_two_nodes_the_direction_is_named() -> None:
+    finding = only_finding(network_evidence(2, into(1)))
+    assert (finding.culprit.kind, finding.culprit.name) == ("link", "link node0–node1")
+    assert finding.what.startswith("node0 cannot connect to node1: no answer at 10.0.0.1:40001")
+    assert "node1 can connect to node0" in finding.what
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_pair(back: bool) -> None:
+    finding = only_finding(network_evidence(6, between({1}, {3}, back=back)))
+    assert finding.culprit.name == "link node1–node3"
+    assert ("nor the other way" in finding.what) == back
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("count", [4, 10, 300])  # of 400, some nodes try nothing but the other subnet
+def test_two_subnets(count: int, back: bool) -> None:
+    half = count // 2
+    addresses = [f"10.{1 + (node >= half)}.{node >> 8}.{node & 255}" for node in range(count)]
+    left, right = set(range(half)), set(range(half, count))
+    finding = only_finding(network_evidence(count, between(left, right, back=back), addresses=addresses))
+    assert finding.culprit.kind == "fabric"
+    assert ("nor the other way" in finding.what) == back
+    assert "cannot connect to" in finding.what
+
+
+def test_workers_that_do_not_see_one_another() -> None:
+    finding = only_finding(network_evidence(4, between({1, 2, 3}, {1, 2, 3})))
+    assert finding.culprit.kind == "fabric"
+    assert finding.what.startswith("node1, node2 and node3 cannot connect to one another")
+
+
+@pytest.mark.parametrize("count", SIZES[1:])
+def test_several_closed_nodes_are_one_finding(count: int) -> None:
+    assert named(network_evidence(count, into(1, 2))) == [("node", "nodes node1 and node2")]
+
+
+@pytest.mark.parametrize("count", SIZES[1:])
+def test_causes_that_overlap(count: int) -> None:
+    """One takes none, another makes none, and one link is closed."""
+
+    def failure(source: int, target: int) -> Failure:
+        return "no answer" if target == 1 or source == 2 or (source, target) == (3, 0) else None
+
+    assert named(network_evidence(count, failure)) == [
+        ("node", "node node1"),
+        ("node", "node node2"),
+        ("link", "link node0–node3"),
+    ]
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_lost_large_packets(count: int) -> None:
+    def failure(source: int, target: int) -> Failure:
+        return ("large to", 1400) if 2 in (source, target) else None
+
+    finding = only_finding(network_evidence(count, failure))
+    assert finding.culprit.name == "node node2"
+    assert finding.what == "packets above 1,400 bytes are lost to and from node node2, smaller ones pass"
+
+
+def test_large_packets_lost_in_one_direction() -> None:
+    def failure(source: int, target: int) -> Failure:
+        return ("large to", 1400) if target == 2 else ("large from", 1400) if source == 2 else None
+
+    assert "are lost to node node2," in only_finding(network_evidence(5, failure)).what
+
+
+def test_a_link_that_loses_large_packets() -> None:
+    def failure(source: int, target: int) -> Failure:
+        return ("large to", 1280) if {source, target} == {1, 3} else None
+
+    finding = only_finding(network_evidence(4, failure))
+    assert finding.culprit.name == "link node1–node3"
+    assert "packets above 1,280 bytes are lost between node1 and node3" in finding.what
+
+
+def test_a_doubled_address_is_the_only_finding() -> None:
+    addresses = ["10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.3"]
+    finding = only_finding(
+        network_evidence(4, lambda a, b: "another answers" if b in (1, 2) else None, addresses=addresses)
+    )
+    assert finding.what == "2 nodes claim the address 10.0.0.2"
+    assert finding.culprit.name == "nodes node1 and node2"
+
+
+def test_names_that_lead_to_one_address_of_every_node() -> None:
+    finding = only_finding(network_evidence(3, lambda a, b: "refused", addresses=["172.17.0.1"] * 3, because="name"))
+    assert finding.severity == "fail"
+    assert "3 nodes claim the address 172.17.0.1: the own name of each leads to it" in finding.what
+
+
+def test_an_own_name_that_leads_to_an_unreached_address() -> None:
+    addresses = ["10.0.0.1", "10.55.0.11", "10.0.0.3", "10.0.0.4"]
+    finding = only_finding(network_evidence(4, into(1, how="no route"), addresses=addresses, because="name"))
+    assert finding.culprit.name == "node node1"
+    assert "the own name of node node1 leads to 10.55.0.11, which no other node reaches (no route" in finding.what
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_own_names_only_warn_where_another_address_is_used(count: int) -> None:
+    names = ["10.0.0.0", "10.55.0.11", *(f"10.0.0.{node}" for node in range(2, count))]
+    evidence = network_evidence(count, names=names, name_failure=lambda a, b: "no route" if b == 1 else None)
+    finding = only_finding(evidence)
+    assert finding.severity == "warn"
+    assert "which no other node reaches (no route)" in finding.what
+
+
+def test_equal_hostnames_warn() -> None:
+    finding = only_finding(network_evidence(3, hostnames=["node0", "worker", "worker"]))
+    assert (finding.severity, finding.what) == ("warn", "2 nodes have the hostname worker")
+    assert finding.culprit.name == "nodes worker (node 1) and worker (node 2)"
+
+
+def test_agents_of_one_machine_are_moot() -> None:
+    ruling = ruling_of(network_evidence(4, machines=["a"] * 4, silent=range(4)))
+    assert ruling.is_moot
+    assert not ruling.findings
+    assert not ruling.absent
+
+
+def test_one_agent_of_each_machine_reports() -> None:
+    ruling = ruling_of(network_evidence(4, machines=["a", "a", "b", "b"], silent=[1, 3]))
+    assert not ruling.is_moot
+    assert ruling.absent == ()
+
+
+def test_a_silent_node_is_no_pass() -> None:
+    assert ruling_of(network_evidence(3, silent=[1])).absent == ("the connections of node1",)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_node_that_cannot_listen_is_no_pass(count: int) -> None:
+    ruling = ruling_of(network_evidence(count, deaf=[1]))
+    assert ruling.absent == ("a port of node1 to connect to",)
+    assert not ruling.is_moot
+
+
+def test_agents_of_one_machine_that_cannot_listen_are_no_pass() -> None:
+    assert not ruling_of(network_evidence(2, machines=["a"] * 2, deaf=[0, 1])).is_moot
+
+
+UNREADABLE: dict[str, tuple[str, Any]] = {
+    "a node without places": ("node", {"places": "10.0.0.1"}),
+    "places of two parts": ("node", {"places": [["data", "10.0.0.1"]]}),
+    "a port that is no number": ("node", {"places": [["data", "10.0.0.1", "http"]]}),
+    "no machine": ("node", {"machine": None}),
+    "failures that are no list": ("connections", {"failed": None}),
+    "a failure of an unknown role": (
+        "connections",
+        {"failed": [{"role": "date", "how": "refused", "passes_bytes": None, "nodes": [[0, 2]]}]},
+    ),
+    "a failure to reach nobody": (
+        "connections",
+        {"failed": [{"role": "data", "how": "refused", "passes_bytes": None, "nodes": []}]},
+    ),
+    "ranges that are no numbers": ("connections", {"untried": [["a", "b"]]}),
+    "untried nodes that are no list": ("connections", {"untried": 2}),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+@pytest.mark.parametrize("count", [2, 3])
+def test_an_unreadable_report_is_no_pass(case: str, count: int) -> None:
+    name, changed = UNREADABLE[case]
+    evidence = network_evidence(count)
+    facts = tuple(
+        replace(fact, value={**fact.value, **changed}) if (fact.name, fact.node_rank) == (name, 1) else fact
+        for fact in evidence.facts
+    )
+    ruling = ruling_of(replace(evidence, facts=facts))
+    assert "node1" in ruling.absent[0]
+    assert not ruling.is_moot
+
+
+OVER = {"interface": "eth1", "everybody": True, "untried": [], "failed": []}
+
+
+@pytest.mark.parametrize(
+    ("report", "is_chosen"),
+    [
+        (OVER, True),
+        ({**OVER, "failed": [{"role": "nic:eth1", "how": "refused", "passes_bytes": None, "nodes": [[0, 0]]}]}, False),
+        ({**OVER, "untried": [[0, 0]]}, False),
+        ({"interface": "eth1"}, False),
+        (None, False),
+    ],
+)
+def test_another_interface_is_chosen_where_all_nodes_report_that_it_works(report: Any, is_chosen: bool) -> None:
+    evidence = network_evidence(3, into(2))
+    facts = [
+        Fact(
+            check="network", name="connections_over", value=OVER if node < 2 else report, node_rank=node, stage="round"
+        )
+        for node in range(3)
+    ]
+    evidence = replace(evidence, facts=(*evidence.facts, *facts))
+    assert chosen_interface(evidence, Params()) == ("eth1" if is_chosen else None)
+    assert only_finding(evidence).severity == ("warn" if is_chosen else "fail")
+
+
+def test_a_node_without_sockets_accuses_nobody() -> None:
+    ruling = ruling_of(network_evidence(3, lambda a, b: "not tried" if a == 1 else None))
+    assert ruling.findings == ()
+    assert "node1" in ruling.absent[0]
+
+
+def test_a_network_policy_is_the_remedy_in_pods() -> None:
+    assert "NetworkPolicy" in only_finding(network_evidence(3, into(0), environment="kubernetes")).action

@@ -1,0 +1,102 @@
+"""Ranks that cannot connect to the store: who cannot reach whom, at which address, and how."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from checks.fake_context import FakeContext
+from checks.simulated_links import SimulatedCluster
+
+from seatrial.checks.bootstrap import CHECK as BOOTSTRAP
+from seatrial.checks.bootstrap import Params as BootstrapParams
+from seatrial.checks.links import CHECK as LINKS
+from seatrial.checks.links.params import Params
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.measurement import Fact
+from seatrial.rank import groups
+
+
+def _evidence(ways: Mapping[int, object], nodes: int = 4, nproc_per_node: int = 1) -> Evidence:
+    facts = tuple(
+        Fact(
+            check="links",
+            name="store_unreachable",
+            value={"host": "10.77.0.10", "port": 43303, "how": how},
+            rank=rank,
+            generation=0,
+            stage="measure",
+        )
+        for rank, how in ways.items()
+    )
+    cluster = SimulatedCluster(nodes=nodes, nproc_per_node=nproc_per_node)
+    return replace(cluster.evidence(), facts=facts, asked=())
+
+
+@pytest.mark.parametrize(
+    ("ways", "kind", "what"),
+    [
+        (
+            dict.fromkeys((1, 2, 3), "no answer"),
+            "fabric",
+            "n1, n2, n3 cannot connect to n0 at 10.77.0.10:43303 (no answer)",
+        ),
+        ({2: "refused"}, "link", "n2 cannot connect to n0 at 10.77.0.10:43303 (refused)"),
+        (
+            {1: "no route", 3: "refused"},
+            "fabric",
+            "n1, n3 cannot connect to n0 at 10.77.0.10:43303 (no route, refused)",
+        ),
+    ],
+)
+def test_the_finding_says_which_node_cannot_reach_which(ways: Mapping[int, str], kind: str, what: str) -> None:
+    for findings in (
+        LINKS.judge(_evidence(ways), Params()).findings,
+        BOOTSTRAP.judge(_evidence(ways), BootstrapParams()).findings,
+    ):
+        assert [(finding.severity, finding.culprit.kind, finding.what) for finding in findings] == [
+            ("fail", kind, what)
+        ]
+        assert findings[0].culprit.ranks == ()
+        assert findings[0].action
+
+
+def test_ranks_of_one_node_are_named_once() -> None:
+    (finding,) = LINKS.judge(_evidence(dict.fromkeys((2, 3), "no answer"), 2, 2), Params()).findings
+    assert finding.what.startswith("n1 cannot connect to n0 at")
+    assert finding.culprit.name == "link n0–n1, endpoints not separable"
+
+
+def test_a_malformed_fact_is_no_finding() -> None:
+    facts = (Fact(check="links", name="store_unreachable", value={"host": 4}, rank=1, generation=0, stage="measure"),)
+    assert BOOTSTRAP.judge(replace(_evidence({}), facts=facts), BootstrapParams()).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("error", "how"),
+    [
+        (TimeoutError("timed out"), "no answer"),
+        (OSError(errno.ETIMEDOUT, "x"), "no answer"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "x"), "refused"),
+        (OSError(errno.EHOSTUNREACH, "x"), "no route"),
+        (OSError(errno.ENETUNREACH, "x"), "no route"),
+        (OSError(errno.EPERM, "Operation not permitted"), "Operation not permitted"),
+    ],
+)
+def test_how_a_connection_failed(error: OSError, how: str) -> None:
+    assert groups.how_unreachable(error) == how
+
+
+def test_a_closed_port_is_a_fact_at_once() -> None:
+    """The library would try again until its own timeout."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        given = {"store": {"host": "127.0.0.1", "port": taken.getsockname()[1]}}
+        context = FakeContext(check="links", rank=1, world_size=2, given=given)
+        with pytest.raises(ConnectionError, match=r"no connection to the store at 127\.0\.0\.1:\d+ \(refused\)"):
+            groups.join_store(context, timedelta(seconds=30))
+    assert [(fact.name, fact.value["how"]) for fact in context.facts] == [("store_unreachable", "refused")]

@@ -1,0 +1,211 @@
+"""One generation from step to step: finished ranks, suspicions that become trouble, requests for stacks."""
+
+from __future__ import annotations
+
+from conductor.simulated_records import BEHIND, INSIDE
+
+from seatrial.conductor.hang_detector import MAX_STACKS, HangDetector
+from seatrial.conductor.rank_status import Suspicion
+from seatrial.protocol.timeouts import PATIENCE_S
+
+
+def _hang_detector(ranks: int = 3, *, until: float = 100.0) -> HangDetector:
+    hang_detector = HangDetector(range(ranks), until, 0.0)
+    hang_detector.begin(range(ranks), until, 0.0, together=True)
+    return hang_detector
+
+
+def test_complete_once_all_ranks_of_the_step_have_finished() -> None:
+    hang_detector = _hang_detector(3)
+    for rank in (2, 0, 0, 17):
+        hang_detector.finished(rank)
+    assert (hang_detector.complete, hang_detector.waiting(), hang_detector.done) == (False, [1], {0, 2})
+    hang_detector.finished(1)
+    assert (hang_detector.complete, hang_detector.waiting()) == (True, [])
+    hang_detector.begin([1], 100.0, 0.0, together=False)
+    assert (hang_detector.complete, hang_detector.waiting()) == (False, [1])
+
+
+def test_trouble_names_later_suspicions_as_well() -> None:
+    hang_detector = _hang_detector()
+    hang_detector.suspect(Suspicion(how="error", rank=0, detail="fabric"), 5.0)
+    assert hang_detector.poll(5.9) is None
+    hang_detector.suspect(Suspicion(how="dead", rank=2), 5.9)
+    assert hang_detector.poll(6.0) == "trouble"
+    assert hang_detector.guilty() == {2}
+    assert [entry["rank"] for entry in hang_detector.trouble_payload(0, 4)["seen"]] == [0, 2]
+    assert hang_detector.trouble_payload(0, 4)["waiting"] == [[1, ""]]
+
+
+def test_a_fabric_error_is_no_guilt_and_another_error_is() -> None:
+    hang_detector = _hang_detector(6)
+    for rank, how, detail in ((0, "error", "fabric"), (1, "error", "memory"), (2, "stuck", ""), (3, "late", "")):
+        hang_detector.suspect(Suspicion(how=how, rank=rank, detail=detail), 1.0)  # type: ignore[arg-type]
+    hang_detector.suspect(Suspicion(how="lost", node=5), 1.0)
+    assert hang_detector.guilty() == {1, 3}
+
+
+def _request_stacks(hang_detector: HangDetector, now: float) -> list[int]:
+    """Poll, then request the stacks that are wanted, as the conductor does."""
+    assert hang_detector.poll(now) is None
+    return hang_detector.stacks_to_request(now)
+
+
+def test_no_stack_is_requested_while_a_rank_enters_phases() -> None:
+    hang_detector = _hang_detector(3)
+    hang_detector.statuses[1].update(("R", 9.0, 0, ""), 2.0)
+    hang_detector.statuses[2].entered_at = 1.0
+    assert _request_stacks(hang_detector, PATIENCE_S) == []
+    assert _request_stacks(hang_detector, PATIENCE_S + 1.0) == [0, 2, 1], "quiet ranks come first"
+    assert _request_stacks(hang_detector, PATIENCE_S + 1.5) == [], "once, as long as no rank makes progress"
+
+
+def test_no_stack_is_requested_while_all_use_cpu_time() -> None:
+    hang_detector = _hang_detector(2)
+    for second in range(60):
+        for status in hang_detector.statuses.values():
+            status.update(("R", float(second), 0, ""), float(second))
+        assert _request_stacks(hang_detector, second + 0.5) == []
+
+
+def test_stacks_of_computing_ranks_are_requested_again() -> None:
+    hang_detector = _hang_detector(2)
+    computing, waiting = {0: BEHIND, 1: BEHIND}, {0: INSIDE, 1: BEHIND}
+    asked: list[float] = []
+    for second in range(1, 60):
+        hang_detector.statuses[0].update(("R", float(second), 0, ""), float(second))
+        outcome = hang_detector.poll(float(second))
+        if outcome is not None:
+            assert (outcome, hang_detector.guilty()) == ("trouble", {1})
+            break
+        if hang_detector.stacks_to_request(float(second)):
+            asked.append(second)
+            hang_detector.stacks = computing if second < 40 else waiting
+    assert asked == [PATIENCE_S, 2 * PATIENCE_S, 3 * PATIENCE_S]
+    assert second == 3 * PATIENCE_S + 1
+
+
+def test_only_some_stacks_of_many_ranks_are_requested() -> None:
+    hang_detector = _hang_detector(100)
+    assert _request_stacks(hang_detector, PATIENCE_S) == list(range(MAX_STACKS))
+    hang_detector.suspect(Suspicion(how="dead", rank=77), 20.0)
+    wanted = hang_detector.stacks_wanted()
+    assert (wanted[0], len(wanted)) == (77, MAX_STACKS)
+
+
+def test_stacks_name_the_rank_that_never_entered() -> None:
+    hang_detector = _hang_detector(3)
+    _request_stacks(hang_detector, PATIENCE_S)
+    hang_detector.stacks = {0: INSIDE, 1: INSIDE}
+    assert hang_detector.poll(PATIENCE_S + 1.0) is None
+    hang_detector.stacks[2] = BEHIND
+    assert hang_detector.poll(PATIENCE_S + 1.0) == "trouble"
+    assert hang_detector.guilty() == {2}
+
+
+def test_stacks_of_ranks_that_moved_on_are_dropped() -> None:
+    hang_detector = _hang_detector(3)
+    _request_stacks(hang_detector, PATIENCE_S)
+    hang_detector.statuses[2].update(("S", 0.0, 7, "on"), PATIENCE_S + 0.5)
+    hang_detector.stacks = {0: INSIDE, 1: INSIDE, 2: BEHIND}
+    assert hang_detector.poll(PATIENCE_S + 1.0) is None
+    assert hang_detector.stacks == {}
+    assert _request_stacks(hang_detector, 2 * PATIENCE_S + 1.0) == [0, 1, 2], (
+        "and are requested again when all are quiet again"
+    )
+
+
+def test_a_rank_behind_that_waits_inside_is_not_named() -> None:
+    hang_detector = _hang_detector(3)
+    hang_detector.statuses[0].number = 9
+    hang_detector.finished(0)
+    assert _request_stacks(hang_detector, PATIENCE_S) == [1, 2]
+    hang_detector.stacks = {1: INSIDE, 2: INSIDE}
+    assert hang_detector.poll(PATIENCE_S + 1.0) is None
+    hang_detector.stacks[2] = BEHIND
+    assert hang_detector.poll(PATIENCE_S + 1.0) == "trouble"
+    assert hang_detector.guilty() == {2}
+
+
+def test_a_rank_behind_without_a_stack_is_named() -> None:
+    hang_detector = _hang_detector(2)
+    hang_detector.statuses[0].number = 9
+    hang_detector.finished(0)
+    _request_stacks(hang_detector, PATIENCE_S)
+    assert hang_detector.poll(PATIENCE_S + 2.9) is None
+    assert hang_detector.poll(PATIENCE_S + 3.0) == "trouble"
+    assert hang_detector.guilty() == {1}
+
+
+def _until_deadline(hang_detector: HangDetector, now: float) -> None:
+    """The stacks are asked for once more, and when they have come it is decided."""
+    ranks = _request_stacks(hang_detector, now)
+    hang_detector.stacks = dict.fromkeys(ranks, INSIDE)
+    assert hang_detector.poll(now + 0.5) == "deadline"
+
+
+def test_a_deadline_with_all_alike_names_nobody() -> None:
+    hang_detector = _hang_detector(3, until=10.0)
+    assert hang_detector.poll(9.9) is None
+    _until_deadline(hang_detector, 10.0)
+    assert hang_detector.guilty() == set()
+    assert {entry["how"] for entry in hang_detector.trouble_payload(0, 0)["seen"]} == {"stuck"}
+
+
+def test_a_deadline_is_decided_without_stacks() -> None:
+    hang_detector = _hang_detector(2, until=10.0)
+    _request_stacks(hang_detector, 10.0)
+    for tick in range(12):
+        hang_detector.statuses[1].update(("R", 10.0 + tick, 1, "loop"), 10.25 + tick / 4)
+        assert hang_detector.poll(10.25 + tick / 4) is (None if tick < 11 else "deadline")
+
+
+def test_a_pause_extends_the_deadline() -> None:
+    hang_detector = _hang_detector(3, until=10.0)
+    hang_detector.shift(60.0)
+    assert hang_detector.poll(69.9) is None
+    _until_deadline(hang_detector, 70.0)
+
+
+def test_a_rank_that_works_alone_is_late_whatever_its_stack() -> None:
+    hang_detector = HangDetector(range(3), 100.0, 0.0)
+    hang_detector.begin(range(3), 10.0, 0.0, together=False)
+    hang_detector.finished(0)
+    hang_detector.stacks = {1: INSIDE, 2: INSIDE}
+    assert hang_detector.poll(9.9) is None
+    assert hang_detector.stacks_to_request(9.9) == []
+    assert hang_detector.poll(10.0) == "deadline"
+    assert hang_detector.guilty() == {1, 2}
+
+
+def test_a_quiet_rank_alone_is_named_once_another_is_done() -> None:
+    hang_detector = HangDetector(range(2), 100.0, 0.0)
+    hang_detector.begin(range(2), 60.0, 0.0, together=False)
+    assert hang_detector.poll(PATIENCE_S) is None
+    hang_detector.statuses[0].number = 2
+    hang_detector.finished(0)
+    assert hang_detector.poll(PATIENCE_S) == "trouble"
+    assert hang_detector.guilty() == {1}
+
+
+def test_a_deadline_while_all_make_progress_blames_nobody() -> None:
+    for together in (True, False):
+        hang_detector = HangDetector(range(2), 100.0, 0.0)
+        hang_detector.begin(range(2), 60.0, 0.0, together=together)
+        for rank in range(2):
+            hang_detector.statuses[rank].update(("R", 50.0, 21, "forward"), 58.0)
+        hang_detector.poll(60.0)
+        for _ in _request_stacks(hang_detector, 60.0) if together else ():
+            hang_detector.stacks = {0: BEHIND, 1: INSIDE}
+        assert hang_detector.poll(60.5) == "deadline"
+        assert {entry["how"] for entry in hang_detector.trouble_payload(0, 0)["seen"]} == {"working"}
+        assert hang_detector.guilty() == set()
+
+
+def test_a_working_rank_is_late_when_another_is_done() -> None:
+    hang_detector = HangDetector(range(2), 100.0, 0.0)
+    hang_detector.begin(range(2), 60.0, 0.0, together=False)
+    hang_detector.finished(0)
+    hang_detector.statuses[1].update(("R", 50.0, 21, "gemm"), 58.0)
+    assert hang_detector.poll(60.0) == "deadline"
+    assert hang_detector.guilty() == {1}

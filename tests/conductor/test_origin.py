@@ -1,0 +1,56 @@
+"""The messages that a node may send, and about which ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seatrial.conductor.origin import OriginError, validate_origin
+
+_NODES = {0: 0, 1: 0, 2: 1, 3: 1}
+_EVENT = {"run": "r", "seq": 0, "kind": "done"}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"kind": "killed", "gen": 0},
+        {"kind": "status", "ranks": {"2": ["R", 0.0, 1, "x"], "3": ["R", 0.0, 1, "x"]}},
+        {"kind": "status", "ranks": 3},
+        {**_EVENT, "src": "node1"},
+        {**_EVENT, "src": "node1", "rank": 3},
+        {**_EVENT, "src": "rank2.0", "rank": 2},
+        {**_EVENT, "src": "rank3.1"},
+    ],
+)
+def test_a_node_may_send_about_itself_and_its_ranks(message: dict[str, Any]) -> None:
+    validate_origin(1, message, _NODES, "r")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {**_EVENT, "src": "conductor"},
+        {**_EVENT, "src": "node0"},
+        {**_EVENT, "src": "node01"},
+        {**_EVENT, "src": "recorder1"},
+        {**_EVENT, "src": "rank0.0"},
+        {**_EVENT, "src": "rank4.0"},
+        {**_EVENT, "src": "rank٢.0"},
+        {**_EVENT, "src": None},
+        {**_EVENT, "src": ["node1"]},
+        _EVENT,
+        {"src": "node0", "kind": "done"},
+        {**_EVENT, "src": "node1", "run": "another"},
+        {**_EVENT, "src": "node1", "rank": 0},
+        {**_EVENT, "src": "node1", "rank": True},
+        {**_EVENT, "src": "rank2.0", "rank": 3},
+        {"kind": "done", "rank": 1},
+        {"kind": "status", "ranks": {"2": [], "1": []}},
+        {"kind": "status", "ranks": {"9": []}},
+    ],
+)
+def test_a_message_about_others_is_refused(message: dict[str, Any]) -> None:
+    with pytest.raises(OriginError, match=r"node 1 sent|rank 2 sent"):
+        validate_origin(1, message, _NODES, "r")

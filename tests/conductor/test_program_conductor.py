@@ -1,0 +1,356 @@
+"""The conductor of a program, under simulated agents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conductor.simulated_program import Act, SimulatedProgram, config
+
+from seatrial.conductor.origin import OriginError
+
+KILLED = Act(at_s=3.0, what="exit", code=-9)
+COMPLAINS = [Act(at_s=2.95, what="error", cause="fabric"), Act(at_s=3.1, what="exit", code=1)]
+WAITS = [Act(at_s=500.0, what="result"), Act(at_s=500.1, what="exit")]
+
+
+def ends_well_at(at_s: float) -> list[Act]:
+    return [Act(at_s=at_s, what="result"), Act(at_s=at_s + 0.1, what="exit")]
+
+
+def everybody(generation: int, *acts: Act) -> dict[tuple[int, int], list[Act]]:
+    return {(generation, rank): list(acts) for rank in range(4)}
+
+
+def test_ranks_get_their_places_and_a_good_program_ends_well() -> None:
+    fleet = SimulatedProgram(config())
+    outcome = fleet.run()
+    assert (outcome["how"], outcome["code"], outcome["restarts"]) == ("ended", 0, 0)
+    starts = {node: message for _, node, message in fleet.asked("start_program")}
+    assert [starts[node]["places"] for node in (0, 1)] == [[[0, 0], [1, 1]], [[2, 0], [3, 1]]]
+    assert [starts[node]["program"]["group_rank"] for node in (0, 1)] == [0, 1]
+    program = starts[1]["program"]
+    assert (program["world_size"], program["master_addr"], program["master_port"]) == (4, "10.0.0.1", 5000)
+    assert fleet.recorded("generation") == [
+        {"kind": "generation", "gen": 0, "ranks": [[0, 0, 0], [1, 0, 1], [2, 1, 0], [3, 1, 1]]}
+    ]
+    assert not fleet.asked("kill")
+
+
+@pytest.mark.parametrize(("output", "shown"), [("all", [0, 1, 2, 3]), ("rank0", [0]), ("none", [])])
+def test_the_ranks_whose_output_is_shown(output: Any, shown: list[int]) -> None:
+    fleet = SimulatedProgram(config(output=output))
+    fleet.run()
+    assert fleet.asked("start_program")[0][2]["program"]["shown"] == shown
+
+
+def test_an_early_good_exit_is_no_trouble() -> None:
+    fleet = SimulatedProgram(config(watched=False), {(0, 2): [Act(at_s=0.1, what="exit")]})
+    assert fleet.run()["how"] == "ended"
+
+
+def test_the_killed_rank_is_named_and_not_the_first_to_complain() -> None:
+    fleet = SimulatedProgram(config(), {(0, 0): COMPLAINS, (0, 1): WAITS, (0, 2): WAITS, (0, 3): [KILLED]})
+    outcome = fleet.run()
+    assert outcome["how"] == "failed"
+    assert outcome["text"] == "rank 3 on n1 was killed by signal 9 (SIGKILL) in step 7 forward"
+    assert outcome["last_lines"] == ["its last"]
+    (trouble,) = fleet.recorded("trouble")
+    assert [entry["rank"] for entry in trouble["seen"]] == [3]
+    assert [rank for rank, _ in trouble["waiting"]] == [1, 2]
+
+
+def test_the_settings_of_a_script_reach_the_agents() -> None:
+    fleet = SimulatedProgram(config(watched=False, argv=("python", "x.py"), args=("{rank}",), spawns=4))
+    fleet.run()
+    program = fleet.asked("start_program")[0][2]["program"]
+    assert {name: program[name] for name in ("argv", "args", "spawns", "nnodes", "watched")} == {
+        "argv": ["python", "x.py"],
+        "args": ["{rank}"],
+        "spawns": 4,
+        "nnodes": 2,
+        "watched": False,
+    }
+
+
+_CLOSED = "[rank0]: RuntimeError: [../pair.cc:534] Connection closed by peer [127.0.0.1]:1234"
+
+
+def test_a_script_that_complains_of_others_is_a_witness() -> None:
+    complains = Act(at_s=3.0, what="exit", code=1, last=(_CLOSED, "[rank0]:[W] a warning of the end"))
+    fails = Act(at_s=9.0, what="exit", code=2, last=("ValueError: no more", "warning: NCCL group was not destroyed"))
+    fleet = SimulatedProgram(config(watched=False), {**everybody(0, *WAITS), (0, 0): [complains], (0, 3): [fails]})
+    outcome = fleet.run()
+    assert outcome["text"] == "rank 3 on n1 failed with exit code 2 in step 7 forward: ValueError: no more"
+    assert outcome["last_lines"] == list(fails.last)
+
+
+def test_an_abort_after_a_traceback_is_named_by_the_exception() -> None:
+    """A thread of Gloo that still runs when Python ends: SIGABRT is not why it failed, and a witness stays one."""
+    after = "terminate called without an active exception"
+    raised = ("[rank3]: ValueError: bad batch", "its last words", after)
+    witness = ("[rank0]: RuntimeError: Connection closed by peer", after)
+    complains = [Act(at_s=3.0, what="exit", code=-6, last=witness)]
+
+    def text_of(*last: str) -> str:
+        acts = {**everybody(0, *WAITS), (0, 0): complains, (0, 3): [Act(at_s=3.6, what="exit", code=-6, last=last)]}
+        return str(SimulatedProgram(config(watched=False), acts).run()["text"])
+
+    assert text_of(*raised) == "rank 3 on n1 was killed by signal 6 (SIGABRT) in step 7 forward: ValueError: bad batch"
+    # What is no such end: something raised long before, or nothing at all.
+    for last in (raised[:1], ("a line of another kind", after)):
+        assert text_of(*last) == "rank 3 on n1 was killed by signal 6 (SIGABRT) in step 7 forward"
+
+
+def test_of_two_scripts_that_end_together_the_killed_one_is_named() -> None:
+    ends = {(0, 0): [Act(at_s=3.0, what="exit", code=1)], (0, 1): WAITS, (0, 2): WAITS}
+    fleet = SimulatedProgram(config(watched=False), {**ends, (0, 3): [Act(at_s=3.1, what="exit", code=-9)]})
+    assert "rank 3 on n1 was killed" in fleet.run()["text"]
+    fleet = SimulatedProgram(config(watched=False), {**ends, (0, 3): [Act(at_s=3.6, what="exit", code=-11)]})
+    assert fleet.run()["text"] == "rank 0 on n0 failed with exit code 1 in step 7 forward: its last"
+
+
+def test_the_abort_of_a_watchdog_is_no_cause() -> None:
+    ends = {(0, 0): [Act(at_s=3.0, what="exit", code=-6)], (0, 1): [Act(at_s=3.1, what="exit", code=3)]}
+    fleet = SimulatedProgram(
+        config(watched=False), {**ends, (0, 2): WAITS, (0, 3): [Act(at_s=3.2, what="exit", code=-9)]}
+    )
+    assert "rank 3" in fleet.run()["text"]
+
+
+def test_witnesses_wait_for_a_node_that_may_be_lost() -> None:
+    script = {**everybody(0, *WAITS), (0, 0): COMPLAINS}
+    fleet = SimulatedProgram(config(), script)
+    outcome = fleet.run()
+    assert "connection between ranks lost" in outcome["text"]
+    assert fleet.asked("terminate")[0][0] > 15
+    fleet = SimulatedProgram(config(), script, at_s=[(3.0, lambda fleet: fleet.mute(1))])
+    assert fleet.run()["text"].startswith("node 1 (n1) was lost: its agent sent nothing")
+
+
+def test_restarts_use_another_port_until_it_ends_well() -> None:
+    script = {**everybody(0, *WAITS), (0, 1): [KILLED], **everybody(1, *WAITS), (1, 2): [KILLED]}
+    fleet = SimulatedProgram(config(max_restarts=3), script)
+    outcome = fleet.run()
+    assert (outcome["how"], outcome["code"], outcome["restarts"], outcome["gen"]) == ("ended", 0, 2, 2)
+    ports = [message["program"]["master_port"] for _, node, message in fleet.asked("start_program") if node == 1]
+    assert ports == [5000, 5001, 5002]
+    notes = [note["text"] for note in fleet.recorded("note")]
+    assert notes[0].startswith("rank 1 on n0 was killed by signal 9 (SIGKILL)")
+    assert notes[0].endswith("all ranks restart (restart 1 of at most 3)")
+
+
+def test_a_generation_is_killed_before_the_next_starts() -> None:
+    script = {**everybody(0, *WAITS), (0, 1): [KILLED]}
+    fleet = SimulatedProgram(config(max_restarts=1), script, heeds_sigterm_after_s=None)
+    assert fleet.run()["how"] == "ended"
+    (asked_at, _, _), (killed_at, _, _) = fleet.asked("terminate")[0], fleet.asked("kill")[0]
+    assert killed_at - asked_at >= 5.0
+    assert fleet.asked("start_program")[-1][0] > killed_at
+
+
+def test_restarts_are_counted() -> None:
+    script = {**everybody(0, *WAITS), **everybody(1, *WAITS), (0, 1): [KILLED], (1, 1): [KILLED]}
+    outcome = SimulatedProgram(config(max_restarts=1), script).run()
+    assert (outcome["how"], outcome["restarts"]) == ("failed", 1)
+
+
+def test_a_wrong_request_is_reported_and_never_restarted() -> None:
+    refused = [Act(at_s=3.2, what="error", cause="request"), Act(at_s=3.3, what="exit", code=2)]
+    script = {**everybody(0, *COMPLAINS), (0, 1): refused}
+    outcome = SimulatedProgram(config(max_restarts=3), script).run()
+    assert (outcome["how"], outcome["text"], outcome["restarts"]) == ("refused", "request trouble", 0)
+
+
+def test_a_bad_result_is_no_failure() -> None:
+    missed = [Act(at_s=3.0, what="result", code=1), Act(at_s=3.1, what="exit", code=1)]
+    outcome = SimulatedProgram(config(max_restarts=3), everybody(0, *missed)).run()
+    assert (outcome["how"], outcome["code"], outcome["restarts"]) == ("ended", 1, 0)
+
+
+def test_a_rank_that_runs_on_after_the_results_is_named() -> None:
+    outcome = SimulatedProgram(config(), {**everybody(0, *ends_well_at(3.0)), (0, 3): WAITS}).run()
+    assert outcome["text"] == "rank 3 on n1 was still running 60 s after the other ranks had finished in step 7 forward"
+
+
+def test_a_rank_that_never_gets_ready_is_named() -> None:
+    outcome = SimulatedProgram(config(), {**everybody(0, *WAITS), (0, 2): [Act(at_s=999.0, what="never ready")]}).run()
+    assert outcome["text"].startswith("rank 2 on n1 was not ready 180 s after it was started")
+
+
+def test_a_frozen_rank_ends_the_generation_while_others_wait() -> None:
+    frozen = [Act(at_s=3.0, what="stop"), *WAITS]
+    fleet = SimulatedProgram(config(max_restarts=1), {**everybody(0, *WAITS), (0, 1): frozen})
+    assert fleet.run()["how"] == "ended"
+    (trouble,) = fleet.recorded("trouble")
+    assert [(entry["rank"], entry["how"]) for entry in trouble["seen"]] == [(1, "frozen")]
+    assert "rank 1 on n0 made no progress for 15 s" in fleet.recorded("note")[0]["text"]
+
+
+def test_if_all_are_stopped_they_may_go_on() -> None:
+    acts = [Act(at_s=3.0, what="stop"), Act(at_s=60.0, what="move"), *ends_well_at(61.0)]
+    fleet = SimulatedProgram(config(), everybody(0, *acts))
+    assert fleet.run()["how"] == "ended"
+    assert len(fleet.recorded("note")) == 4
+
+
+def test_a_stopped_script_is_noted_once() -> None:
+    acts = [Act(at_s=3.0, what="stop"), Act(at_s=60.0, what="move"), Act(at_s=61.0, what="exit")]
+    fleet = SimulatedProgram(config(watched=False), {(0, 1): acts})
+    assert fleet.run()["how"] == "ended"
+    assert [note["text"] for note in fleet.recorded("note")] == ["rank 1 on n0 has been stopped (state T) for 15 s"]
+
+
+def test_a_slow_disk_under_a_checkpoint_is_no_frozen_rank() -> None:
+    slow = [
+        Act(at_s=3.0, what="disk", phase="save checkpoint"),
+        Act(at_s=90.0, what="move"),
+        *WAITS,
+    ]
+    assert SimulatedProgram(config(), {**everybody(0, *WAITS), (0, 0): slow}).run()["how"] == "ended"
+    stuck = [Act(at_s=3.0, what="disk"), *WAITS]
+    assert "rank 0" in SimulatedProgram(config(), {**everybody(0, *WAITS), (0, 0): stuck}).run()["text"]
+
+
+def test_a_lost_node_is_named_and_prevents_a_restart() -> None:
+    fleet = SimulatedProgram(config(max_restarts=3), everybody(0, *WAITS), at_s=[(5.0, lambda fleet: fleet.lose(1))])
+    outcome = fleet.run()
+    assert (outcome["how"], outcome["restarts"]) == ("failed", 0)
+    assert outcome["text"] == "node 1 (n1) was lost: the control connection was closed"
+    fleet = SimulatedProgram(config(), everybody(0, *WAITS), at_s=[(5.0, lambda fleet: fleet.mute(0))])
+    assert fleet.run()["text"].startswith("node 0 (n0) was lost: its agent sent nothing for 15 s")
+
+
+def test_an_exit_code_of_0_without_a_result_is_a_failure() -> None:
+    outcome = SimulatedProgram(
+        config(), {**everybody(0, *ends_well_at(3.0)), (0, 2): [Act(at_s=3.0, what="exit")]}
+    ).run()
+    assert outcome["how"] == "failed"
+    assert outcome["text"].startswith("rank 2 on n1 ended with exit code 0 before it had told a result")
+
+
+def test_nodes_that_are_lost_together_are_named_together() -> None:
+    fleet = SimulatedProgram(config(), everybody(0, *WAITS), at_s=[(5.0, lose_both)])
+    assert fleet.run()["text"] == "node 0 (n0), node 1 (n1) were lost: the control connection was closed"
+
+
+def lose_both(fleet: SimulatedProgram) -> None:
+    fleet.lose(0)
+    fleet.lose(1)
+
+
+@pytest.mark.parametrize("first", ["loss", "signal"])
+def test_a_lost_node_is_named_although_the_launcher_ends_the_others(first: str) -> None:
+    """mpirun sends SIGTERM to all agents once it has lost a host."""
+    at_s = [(5.0 if first == "signal" else 5.5, signal_to_node_0), (5.3, lambda fleet: fleet.lose(1))]
+    outcome = SimulatedProgram(config(), everybody(0, *WAITS), at_s=at_s).run()
+    assert (outcome["how"], outcome["text"]) == ("failed", "node 1 (n1) was lost: the control connection was closed")
+
+
+def signal_to_node_0(fleet: SimulatedProgram) -> None:
+    fleet.say(0, {"kind": "signal", "number": 15})
+
+
+def test_a_signal_to_all_agents_is_an_interruption() -> None:
+    at_s = [
+        (5.0, signal_to_node_0),
+        (5.1, lambda fleet: fleet.say(1, {"kind": "signal", "number": 15})),
+        (5.2, lose_both),
+    ]
+    assert SimulatedProgram(config(), everybody(0, *WAITS), at_s=at_s).run()["how"] == "interrupted"
+
+
+def test_a_late_interrupt_hides_no_failure() -> None:
+    script = {**everybody(0, *WAITS), (0, 1): [KILLED]}
+    at_s = [(5.5, SimulatedProgram.interrupt)]
+    assert SimulatedProgram(config(), script, heeds_sigterm_after_s=3.0, at_s=at_s).run()["how"] == "failed"
+    outcome = SimulatedProgram(config(max_restarts=1), script, heeds_sigterm_after_s=3.0, at_s=at_s).run()
+    assert outcome["how"] == "interrupted"
+
+
+def test_a_node_that_never_joins_is_named() -> None:
+    fleet = SimulatedProgram(config(), joins=[0])
+    outcome = fleet.run()
+    assert outcome["how"] == "absent"
+    assert outcome["text"] == "node 1 was lost: its agent did not join within 60 s"
+    assert not fleet.asked("start_program")
+
+
+def test_an_interrupt_gives_thirty_seconds() -> None:
+    fleet = SimulatedProgram(config(max_restarts=3), everybody(0, *WAITS), at_s=[(5.0, SimulatedProgram.interrupt)])
+    outcome = fleet.run()
+    assert (outcome["how"], outcome["text"], outcome["restarts"]) == ("interrupted", "stopped by SIGINT", 0)
+    assert fleet.recorded("interrupted") == [{"kind": "interrupted", "by": "SIGINT"}]
+    assert fleet.now < 10
+    fleet = SimulatedProgram(
+        config(), everybody(0, *WAITS), at_s=[(5.0, SimulatedProgram.interrupt)], heeds_sigterm_after_s=None
+    )
+    assert fleet.run()["how"] == "interrupted"
+    assert fleet.asked("kill")[0][0] == pytest.approx(35.0, abs=0.3)
+
+
+def test_a_second_interrupt_leaves_no_grace() -> None:
+    twice = [(5.0, SimulatedProgram.interrupt), (6.0, SimulatedProgram.interrupt)]
+    fleet = SimulatedProgram(config(), everybody(0, *WAITS), at_s=twice, heeds_sigterm_after_s=None)
+    assert fleet.run()["how"] == "interrupted"
+    assert fleet.asked("kill")[0][0] == pytest.approx(6.0, abs=0.01)
+
+
+@pytest.mark.parametrize("at_s", [0.1, 0.55, 0.605])
+def test_an_interrupt_before_the_start_ends_at_once(at_s: float) -> None:
+    fleet = SimulatedProgram(config(), at_s=[(at_s, SimulatedProgram.interrupt)])
+    assert fleet.run()["how"] == "interrupted"
+    assert not fleet.asked("start_program")
+
+
+def test_a_signal_to_an_agent_stops_all_ranks_in_order() -> None:
+    signal = [(5.0, lambda fleet: fleet.say(1, {"kind": "signal", "number": 15}))]
+    fleet = SimulatedProgram(config(), everybody(0, *WAITS), at_s=signal)
+    assert fleet.run()["text"] == "stopped by signal 15 to the agent of node 1"
+    assert {node for _, node, _ in fleet.asked("terminate")} == {0, 1}
+
+
+def test_a_good_end_before_the_interrupt_stays_good() -> None:
+    good = [Act(at_s=3.0, what="result"), Act(at_s=3.3, what="exit")]
+    fleet = SimulatedProgram(
+        config(), everybody(0, *good), at_s=[(3.9, SimulatedProgram.interrupt)], heeds_sigterm_after_s=None
+    )
+    assert fleet.run()["how"] == "ended"
+
+
+def test_a_pause_of_the_controller_blames_nobody() -> None:
+    fleet = SimulatedProgram(config(), everybody(0, *WAITS))
+    fleet.go_on_until(10.0)
+    fleet.conductor.tick(fleet.now + 100)
+    assert not fleet.conductor.tick(fleet.now + 100.1).events
+
+
+_EXIT = {"kind": "exit", "gen": 0, "code": 1, "ours": False, "phase": "", "last_lines": []}
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ({**_EXIT, "rank": "2"}, KeyError),
+        ({"kind": "exit", "gen": 0, "rank": 2}, KeyError),
+        ({"kind": "status", "ranks": {"2": ["R", "x", 1, ""]}}, TypeError),
+        ({"kind": "status", "ranks": {"2": ["R", 1.0, None, ""]}}, ValueError),
+        ({"kind": "result", "gen": 0, "rank": 2, "code": "good"}, ValueError),
+        ({"kind": "signal"}, KeyError),
+        ({**_EXIT, "rank": 0}, OriginError),
+        ({"kind": "error", "gen": 0, "rank": 0, "cause": "own", "message": "of another node"}, OriginError),
+        ({"kind": "status", "ranks": {"0": ["T", 1.0, 1, ""]}}, OriginError),
+        ({"kind": "end", "seq": 9, "run": "simulated", "src": "node0"}, OriginError),
+    ],
+)
+def test_a_malformed_or_foreign_message_changes_nothing(message: dict[str, Any], error: type[Exception]) -> None:
+    refused = []
+
+    def say(fleet: SimulatedProgram) -> None:
+        with pytest.raises(error):
+            fleet.say(1, message)
+        refused.append(message)
+
+    fleet = SimulatedProgram(config(), at_s=[(3.0, say)])
+    assert fleet.run()["how"] == "ended"
+    assert refused

@@ -1,0 +1,283 @@
+"""Frozen, absent, late and stuck ranks, by statuses and times alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from conductor.simulated_records import BEHIND, INSIDE
+
+import seatrial
+from seatrial.conductor.rank_status import (
+    _INSIDE,
+    _STEP_LOOP,
+    _WAITS,
+    Deadline,
+    RankStatus,
+    Suspicion,
+    alone_at_deadline,
+    at_deadline,
+    idle,
+    outside,
+    stopped,
+    suspects,
+)
+from seatrial.protocol.timeouts import PATIENCE_S
+
+NOW = 1_000.0
+MINUTE = Deadline(allowed_s=60.0)
+LONG_AGO = NOW - PATIENCE_S
+
+
+def _status(
+    number: int = 5,
+    state: str = "S",
+    moved_at: float = LONG_AGO,
+    blocked_since: float | None = None,
+    entered_at: float = LONG_AGO,
+) -> RankStatus:
+    return RankStatus(
+        state=state,
+        number=number,
+        phase=f"phase {number}",
+        moved_at=moved_at,
+        blocked_since=blocked_since,
+        entered_at=entered_at,
+    )
+
+
+def _named(suspicions: list[Suspicion]) -> list[tuple[str, int | None]]:
+    return [(suspicion.how, suspicion.rank) for suspicion in suspicions]
+
+
+def test_a_rank_is_blocked_from_the_first_such_status() -> None:
+    status = RankStatus(moved_at=0.0)
+    for at, state in enumerate("STTDDR", start=1):
+        status.update((state, 0.0, 1, "x"), float(at))
+        assert status.blocked_since == {"S": None, "T": 2.0, "D": 2.0, "R": None}[state]
+
+
+def test_cpu_time_moves_a_rank_and_noise_does_not() -> None:
+    status = RankStatus(moved_at=0.0, number=1, cpu_s=3.0)
+    status.update(("S", 3.1, 1, "x"), 10.0)
+    assert status.moved_at == 0.0
+    status.update(("S", 3.3, 1, "x"), 11.0)
+    assert status.moved_at == 11.0
+    status.update(("S", 3.3, 2, "y"), 12.0)
+    assert (status.moved_at, status.number, status.phase) == (12.0, 2, "y")
+    status.update(("S", 9.9, 2, "y"), 13.0)
+    assert (status.moved_at, status.entered_at) == (13.0, 12.0)
+
+
+def test_a_pause_counts_for_nobody() -> None:
+    status = _status(state="T", blocked_since=LONG_AGO)
+    status.shift(60.0)
+    assert suspects({0: status, 1: _status(6)}, [0, 1], False, NOW + 60.0 - 0.01, together=True) == []
+
+
+@pytest.mark.parametrize("state", ["T", "D"])
+def test_a_blocked_rank_is_frozen_after_patience(state: str) -> None:
+    statuses = {
+        0: _status(9),
+        1: _status(state=state, blocked_since=LONG_AGO),
+        2: _status(state=state, blocked_since=NOW - 14.9),
+    }
+    for together in (True, False):
+        assert _named(suspects(statuses, [0, 1, 2], False, NOW, together=together)) == [("frozen", 1)]
+    assert suspects(statuses, [0, 2], False, NOW, together=False) == []
+
+
+def test_a_slow_disk_at_start_is_no_fault_and_a_stop_is() -> None:
+    statuses = {0: _status(state="D", blocked_since=LONG_AGO), 1: _status(state="T", blocked_since=LONG_AGO)}
+    assert _named(stopped(statuses, [0, 1], NOW)) == [("frozen", 1)]
+
+
+def test_absent_is_a_quiet_rank_behind_the_others() -> None:
+    statuses = {0: _status(6), 1: _status(5), 2: _status(5, moved_at=NOW - 1), 3: _status(7, moved_at=NOW)}
+    assert _named(suspects(statuses, list(statuses), False, NOW, together=True)) == [("absent", 1)]
+
+
+def test_a_rank_that_waits_is_not_absent() -> None:
+    alike = {rank: _status(6) for rank in range(4)}
+    assert suspects(alike, list(alike), False, NOW, together=True) == []
+    behind_but_alone = {0: _status(6), 1: _status(5)}
+    assert suspects(behind_but_alone, [0, 1], False, NOW, together=False) == []
+    # The one with the fewest still works: nobody else is to blame meanwhile.
+    working = {0: _status(7), 1: _status(6), 2: _status(5, moved_at=NOW)}
+    assert suspects(working, [0, 1, 2], False, NOW, together=True) == []
+
+
+def test_stacks_name_ranks_outside_if_some_are_inside() -> None:
+    statuses = {rank: _status() for rank in range(4)}
+    assert _named(outside(statuses, {0: INSIDE, 1: BEHIND, 2: INSIDE, 3: INSIDE}, NOW)) == [("absent", 1)]
+    assert outside(statuses, dict.fromkeys(statuses, INSIDE), NOW) == []
+    assert outside(statuses, dict.fromkeys(statuses, BEHIND), NOW) == []
+
+
+def test_idle_ranks_are_quiet_with_the_fewest_phases() -> None:
+    statuses = {0: _status(), 1: _status(moved_at=NOW), 2: _status(6)}
+    assert idle(statuses, [0, 1, 2], NOW) == [0]
+    assert idle(statuses, [1, 2], NOW) == []
+    assert idle({**statuses, 2: _status(6, moved_at=NOW, entered_at=NOW)}, [0, 1, 2], NOW) == []
+    assert idle(statuses, [], NOW) == []
+
+
+def _in(place: str) -> str:
+    """A stack whose innermost frame is there."""
+    return INSIDE.replace("/x/torch/distributed/c10d.py", place)
+
+
+@pytest.mark.parametrize(
+    ("place", "waits"),
+    [
+        ("/x/seatrial/mpi_backend/group.py", True),
+        ("/x/seatrial/mpi_backend/work.py", True),
+        ("/x/torch/cuda/__init__.py", True),
+        ("/x/seatrial/mpi_backend/staging.py", False),
+        # Backward waits for others, or computes: who uses CPU time in it may be the one that is waited for.
+        ("/x/torch/autograd/graph.py", False),
+    ],
+)
+def test_a_computing_rank_prevents_suspicion_a_spinning_one_not(place: str, waits: bool) -> None:
+    statuses = {0: _status(moved_at=NOW), 1: _status(), 2: _status()}
+    stacks = {0: _in(place), 1: BEHIND, 2: INSIDE}
+    assert _named(outside(statuses, stacks, NOW)) == ([("absent", 1)] if waits else [])
+
+
+def test_a_rank_asleep_in_backward_waits_for_others() -> None:
+    statuses = {0: _status(), 1: _status()}
+    assert _named(outside(statuses, {0: _in("/x/torch/autograd/graph.py"), 1: BEHIND}, NOW)) == [("absent", 1)]
+
+
+def test_a_stack_without_the_step_loop_names_nobody() -> None:
+    statuses = {rank: _status() for rank in range(3)}
+    other_thread = 'Thread 0x2 (most recent call first):\n  File "/x/threading.py", line 9 in wait\n'
+    assert outside(statuses, {0: INSIDE, 1: "", 2: other_thread}, NOW) == []
+    assert _named(outside(statuses, {0: INSIDE, 1: f"{other_thread}\n{BEHIND}", 2: INSIDE}, NOW)) == [("absent", 1)]
+
+
+def test_at_the_deadline_equals_are_stuck_and_the_last_is_late() -> None:
+    alike = {rank: _status(6) for rank in range(3)}
+    stuck = [("stuck", 0), ("stuck", 1), ("stuck", 2)]
+    assert _named(at_deadline(alike, [0, 1, 2], False, {}, (), NOW, MINUTE)) == stuck
+    behind = {0: _status(6), 1: _status(5), 2: _status(4)}
+    assert _named(at_deadline(behind, [0, 1, 2], False, {}, (), NOW, MINUTE)) == [("late", 2)]
+    assert _named(at_deadline({0: _status(7), 1: _status(6)}, [1], True, {}, (), NOW, MINUTE)) == [("late", 1)]
+
+
+def test_at_the_deadline_a_rank_inside_is_not_late() -> None:
+    behind = {0: _status(7), 1: _status(6), 2: _status(6)}
+    assert _named(at_deadline(behind, [1, 2], True, {1: INSIDE, 2: INSIDE}, (1, 2), NOW, MINUTE)) == [
+        ("stuck", 1),
+        ("stuck", 2),
+    ]
+    assert _named(at_deadline(behind, [1, 2], True, {1: INSIDE, 2: BEHIND}, (1, 2), NOW, MINUTE)) == [("late", 2)]
+
+
+def test_at_the_deadline_ranks_not_asked_for_stacks_are_spared() -> None:
+    # Wrong would be to take who was never asked for one that gave no answer.
+    statuses, asked = {rank: _status(6) for rank in range(40)}, range(16)
+    all_inside = dict.fromkeys(asked, INSIDE)
+    assert _named(at_deadline(statuses, range(40), False, all_inside, asked, NOW, MINUTE)) == [
+        ("stuck", rank) for rank in statuses
+    ]
+    assert _named(at_deadline(statuses, range(40), False, {**all_inside, 7: BEHIND}, asked, NOW, MINUTE)) == [
+        ("late", 7)
+    ]
+    silent = {rank: INSIDE for rank in asked if rank != 3}
+    assert _named(at_deadline(statuses, range(40), False, silent, asked, NOW, MINUTE)) == [("late", 3)]
+
+
+def test_at_the_deadline_a_moment_in_state_d_is_no_fault() -> None:
+    def blocked(state: str, since: float) -> dict[int, RankStatus]:
+        return {0: _status(6), 1: _status(6, state=state, blocked_since=since)}
+
+    assert _named(at_deadline(blocked("D", NOW - 1), [0, 1], False, {}, (), NOW, MINUTE)) == [
+        ("stuck", 0),
+        ("stuck", 1),
+    ]
+    assert _named(at_deadline(blocked("D", NOW - 16), [0, 1], False, {}, (), NOW, MINUTE)) == [("frozen", 1)]
+    assert _named(at_deadline(blocked("T", NOW - 1), [0, 1], False, {}, (), NOW, MINUTE)) == [("frozen", 1)]
+
+
+def test_state_d_with_progress_is_not_blocked() -> None:
+    status = _status(1)
+    for second in range(20):
+        status.update(("D", float(second), second, "phase"), NOW + second)
+    assert suspects({0: status, 1: _status(99)}, [0], True, NOW + 20, together=True) == []
+
+
+def test_at_a_deadline_ranks_with_progress_are_working() -> None:
+    going = {rank: _status(entered_at=NOW - 4, moved_at=NOW - 1) for rank in range(3)}
+    working = [("working", 0), ("working", 1), ("working", 2)]
+    for stacks in ({}, {0: INSIDE, 1: BEHIND}, dict.fromkeys(range(3), INSIDE)):
+        assert _named(at_deadline(going, range(3), False, stacks, range(3), NOW, MINUTE)) == working
+    stopped_now = {**going, 1: _status(state="T", entered_at=NOW - 4, blocked_since=NOW - 1)}
+    assert _named(at_deadline(stopped_now, range(3), False, {}, (), NOW, MINUTE)) == [("frozen", 1)]
+
+
+@pytest.mark.parametrize(("allowed_s", "stood_s"), [(60.0, 15.0), (40.0, 10.0), (20.0, 5.0), (8.0, 5.0), (600.0, 15.0)])
+@pytest.mark.parametrize("cut_short", [False, True])
+def test_a_rank_that_stands_still_is_named_at_any_deadline(allowed_s: float, stood_s: float, cut_short: bool) -> None:
+    """15 s, or a quarter of the time allowed, and never so short a time that a healthy rank may have stood still."""
+
+    def named(seconds: float) -> list[tuple[str, int | None]]:
+        still = _status(entered_at=NOW - seconds, moved_at=NOW - seconds)
+        statuses = {0: _status(entered_at=NOW - 1, moved_at=NOW - 1), 1: still}
+        deadline = Deadline(allowed_s=allowed_s, cut_short=cut_short)
+        return _named(at_deadline(statuses, [0, 1], False, {0: INSIDE, 1: BEHIND}, (0, 1), NOW, deadline))
+
+    assert named(stood_s) == [("late", 1)]
+    assert named(stood_s - 0.1) == [("working", 0), ("working", 1)]
+
+
+def test_ranks_that_stand_still_together_are_stuck_at_any_deadline() -> None:
+    statuses, inside = {0: _status(), 1: _status()}, {0: INSIDE, 1: INSIDE}
+    for cut_short in (False, True):
+        deadline = Deadline(allowed_s=54.0, cut_short=cut_short)
+        assert _named(at_deadline(statuses, [0, 1], False, inside, (0, 1), NOW, deadline)) == [
+            ("stuck", 0),
+            ("stuck", 1),
+        ]
+    # One that still makes progress may be all that the other one waits for.
+    moving = {0: _status(), 1: _status(entered_at=NOW - 1, moved_at=NOW - 1)}
+    for place in (INSIDE, BEHIND):
+        assert {
+            how for how, _ in _named(at_deadline(moving, [0, 1], False, {0: INSIDE, 1: place}, (0, 1), NOW, MINUTE))
+        } == {"working"}
+
+
+def test_a_rank_that_computes_outside_for_long_is_late() -> None:
+    """A loop that never lets others have the interpreter uses CPU time, and enters no phase."""
+    statuses = {0: _status(), 1: _status(moved_at=NOW)}
+    deadline = Deadline(allowed_s=50.0, cut_short=True)
+    assert _named(at_deadline(statuses, [0, 1], False, {0: INSIDE, 1: BEHIND}, (0, 1), NOW, deadline)) == [("late", 1)]
+    just_now = {0: _status(), 1: _status(moved_at=NOW, entered_at=NOW - 14)}
+    assert _named(at_deadline(just_now, [0, 1], False, {0: INSIDE, 1: BEHIND}, (0, 1), NOW, deadline)) == [
+        ("working", 0),
+        ("working", 1),
+    ]
+
+
+def test_a_rank_that_computes_alone_is_no_culprit() -> None:
+    computing, asleep = {0: _status(moved_at=NOW)}, {0: _status()}
+    own, cut = Deadline(allowed_s=60.0), Deadline(allowed_s=50.0, cut_short=True)
+    assert _named(alone_at_deadline(computing, [0], False, NOW, cut)) == [("working", 0)]
+    assert _named(alone_at_deadline(computing, [0], True, NOW, cut)) == [("late", 0)]
+    assert _named(alone_at_deadline(computing, [0], False, NOW, own)) == [("late", 0)]
+    assert _named(alone_at_deadline(asleep, [0], False, NOW, cut)) == [("late", 0)]
+
+
+def test_each_mark_of_a_waiting_frame_names_a_file() -> None:
+    package = Path(seatrial.__file__).parents[1]
+    files = [mark for mark in (*_WAITS, _STEP_LOOP) if mark.endswith(".py")]
+    assert len(files) == 7
+    for mark in files:
+        assert (package / mark.removeprefix("/")).is_file() or (package / "seatrial" / mark).is_file(), mark
+    waits = [path for path in package.rglob("*.py") if re.search(r"def \w*wait_for_others", path.read_text())]
+    assert waits, "no function has the name by which a wait in C++ is known"
+    for folder in ("torch/distributed", "torch/cuda", "torch/autograd"):
+        assert f"/{folder}/" in _INSIDE
+        assert importlib.util.find_spec(folder.replace("/", ".")) is not None

@@ -1,0 +1,87 @@
+"""The words about a script that failed: who was lost, who only complains, and what the other ranks did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conductor.simulated_program import Act, SimulatedProgram, config
+
+CLOSED = "[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234"
+TIMED_OUT = "RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation"
+WAITS = [Act(at_s=500.0, what="exit")]
+
+
+def ends(at_s: float, code: int = 1, last: str = "its last") -> list[Act]:
+    return [Act(at_s=at_s, what="exit", code=code, phase="", last=(last,))]
+
+
+def outcome(*acts: list[Act], nproc_per_node: int = 1) -> dict[str, Any]:
+    """Of one script a rank, on two nodes."""
+    settings = config(watched=False, nproc_per_node=nproc_per_node)
+    return SimulatedProgram(settings, {(0, rank): each for rank, each in enumerate(acts)}).run()
+
+
+def test_a_peer_that_had_ended_well_is_said() -> None:
+    """Batches are not even: rank 1 is through, and rank 0 waits for it in all_reduce."""
+    assert outcome(ends(4.8, last=CLOSED), ends(3.0, 0))["text"] == (
+        "connection between ranks lost; rank 0 on n0 failed with exit code 1 and reported it first: RuntimeError:"
+        " [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234;"
+        " rank 1 had ended with exit code 0, 1.8 s earlier"
+    )
+
+
+def test_a_peer_that_still_ran_was_not_lost() -> None:
+    over = outcome(ends(8.0, last=TIMED_OUT), WAITS)
+    assert over["text"] == f"rank 0 on n0 failed with exit code 1: {TIMED_OUT}; rank 1 was still running"
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "urllib.error.URLError: <urlopen error [Errno 111] Connection refused>",
+        "ConnectionRefusedError: [Errno 111] Connection refused",
+        "requests.exceptions.ConnectionError: HTTPConnectionPool(host='nccl', port=80): Max retries exceeded",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'data/gloo.bin'",
+        "RuntimeError: [enforce fail at ../third_party/gloo/gloo/context.cc:27] rank < size. 3 vs 2",
+        "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, ncclInvalidUsage: duplicate GPU detected",
+    ],
+)
+def test_an_error_of_the_script_is_no_lost_connection(last: str) -> None:
+    script = {(0, 0): WAITS, (0, 1): ends(3.0, last=last)}
+    fleet = SimulatedProgram(config(watched=False, nproc_per_node=1), script)
+    over = fleet.run()
+    assert over["text"] == f"rank 1 on n1 failed with exit code 1: {last}"
+    assert over["notes"] == ["rank 0 was still running"]
+    # Nobody waits for the news of a lost node.
+    assert fleet.asked("terminate")[0][0] < 7
+
+
+def test_all_that_complain_of_one_another_have_lost_the_connection() -> None:
+    over = outcome(ends(3.0, last=CLOSED), ends(3.5, last=CLOSED), ends(3.6, last=CLOSED), WAITS, nproc_per_node=2)
+    assert over["text"].startswith("connection between ranks lost; rank 0 on n0 failed with exit code 1 and reported")
+    assert over["text"].endswith("; rank 3 was still running")
+
+
+def test_the_ranks_beside_the_one_that_failed() -> None:
+    over = outcome(ends(1.0, 0), ends(2.0, 0), ends(3.0, 7), WAITS, nproc_per_node=2)
+    assert over["text"] == "rank 2 on n1 failed with exit code 7: its last"
+    assert over["notes"] == ["ranks 0, 1 had ended with exit code 0; rank 3 was still running"]
+    assert "notes" not in outcome(ends(3.0, 7), ends(3.1, 7))
+    many = outcome(ends(1.0), *[WAITS] * 19, nproc_per_node=10)
+    assert many["notes"] == ["ranks 1, 2, 3, 4, 5, 6, 7, 8 and 11 more were still running"]
+
+
+@pytest.mark.parametrize("code", [-9, 137])
+def test_a_sigkill_says_where_to_look(code: int) -> None:
+    over = outcome(ends(3.0, code), ends(3.1))
+    assert over["notes"] == [
+        "SIGKILL comes from the kernel when memory runs out, from a scheduler or from a person: see dmesg on n0, and"
+        " the memory limit of its job, container or cgroup"
+    ]
+
+
+def test_a_torch_without_libuv_is_told_what_helps() -> None:
+    last = "RuntimeError: use_libuv was requested but PyTorch was build without libuv support"
+    over = outcome(ends(3.0, last=last), WAITS)
+    assert over["notes"][-1] == "this torch was built without libuv: launch the script with --env USE_LIBUV=0"

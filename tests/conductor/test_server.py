@@ -1,0 +1,482 @@
+"""The server on real sockets, with strangers, liars and agents that leave."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from conductor.stub_agent import RUN, TOKEN, StubAgent
+
+from seatrial.agent import agent_main
+from seatrial.conductor.config import TrialConfig
+from seatrial.conductor.server import Server
+from seatrial.conductor.steps import StepPlan
+from seatrial.conductor.trial_conductor import TrialConductor
+from seatrial.errors import SeatrialError
+from seatrial.protocol.events import Source
+from seatrial.protocol.handshake import node_token, proof, proves
+from seatrial.protocol.wire import MAX_LINE_BYTES, PREFIX, Decoder, encode
+from seatrial.report.program_display import ProgramDisplay
+
+_STEPS = (StepPlan(check="compute", scope="alone"), StepPlan(check="training", scope="world"))
+_HELLO = {"kind": "hello", "nonce": "n", "node_rank": 0}
+_MAX_STRANGERS = 256
+"""Strangers that a server keeps at once."""
+
+
+class _Served:
+    """A server in a thread, and what it kept."""
+
+    def __init__(self, nodes: int, steps: tuple[StepPlan, ...]) -> None:
+        self.display = ProgramDisplay(io.StringIO(), io.StringIO(), prefix=True)
+        self.events: list[dict[str, Any]] = []
+        self.news: list[str | tuple[int, str]] = []
+        self.server = Server("127.0.0.1", lambda node: TOKEN, self._keep, on_message=self.display.on_message)
+        config = TrialConfig(
+            run=RUN,
+            nodes=nodes,
+            nproc_per_node=2,
+            steps=steps,
+            deadline_s=60.0,
+            env={},
+            device="cpu",
+            backend="gloo",
+            suspects=lambda check, events: (),
+        )
+        conductor = TrialConductor(config, time.monotonic())
+        arguments = (conductor, nodes, Source(RUN, "conductor"), self._on_idle)
+        self.thread = threading.Thread(target=self.server.serve, args=arguments)
+
+    def _on_idle(self, connected: Collection[int]) -> Any:
+        return self.news.pop() if self.news else None
+
+    def _keep(self, event: dict[str, Any]) -> None:
+        encode(event)  # as a recorder does, which raises for what JSON does not know
+        self.events.append(event)
+
+    def over(self) -> None:
+        """It has come to its own end."""
+        self.thread.join(20.0)
+        assert not self.thread.is_alive()
+        assert self.own()[-1] == "end"
+
+    def own(self) -> list[str]:
+        """The conductor's own events, by kind."""
+        return [event["kind"] for event in self.events if event.get("src") == "conductor"]
+
+    def outcomes(self) -> list[str]:
+        """How the steps ended."""
+        return [event["outcome"] for event in self.events if event.get("kind") == "step_end"]
+
+    def connect(self) -> socket.socket:
+        """A stranger's connection."""
+        return socket.create_connection(("127.0.0.1", self.server.port), timeout=20.0)
+
+
+@contextlib.contextmanager
+def _served(nodes: int = 1, steps: tuple[StepPlan, ...] = _STEPS) -> Iterator[_Served]:
+    served = _Served(nodes, steps)
+    served.thread.start()
+    try:
+        yield served
+    finally:
+        served.news.append("the test is over")
+        served.thread.join(20.0)
+        served.display.close()
+
+
+def _is_closed(stranger: socket.socket) -> bool:
+    """Wait until it is sent away; it may have been shown a proof, and nothing else."""
+    heard = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := stranger.recv(1 << 12):
+            heard += piece
+    return b"welcome" not in heard
+
+
+def _line(body: str) -> bytes:
+    """What our own encoder would not write."""
+    return PREFIX + f"{zlib.crc32(body.encode()):08x} ".encode() + body.encode() + b"\n"
+
+
+def test_a_trial_goes_through() -> None:
+    with _served(nodes=2) as served:
+        second = threading.Thread(target=StubAgent(served.server.port, 1).serve)
+        second.start()
+        StubAgent(served.server.port).serve()
+        second.join()
+        served.over()
+    assert served.outcomes() == ["done", "done"]
+    assert served.server.damaged == 0
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_all_addresses_are_those_of_ipv6_too(address: str) -> None:
+    server = Server("", lambda node: TOKEN, lambda event: None)
+    try:
+        socket.create_connection((address, server.port), timeout=20.0).close()
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        encode({**_HELLO, "nonce": None}),
+        encode({"kind": "hello", "node_rank": 0}),
+        encode({**_HELLO, "node_rank": 1}),
+        encode({**_HELLO, "node_rank": False}),
+        encode(_HELLO) * 2,
+        encode(_HELLO) + encode({"kind": "proof", "proof": proof(TOKEN, "agent", "n", "guessed", 0)}),
+        encode({**_HELLO, "nonce": "\ud800"}) + encode({"kind": "proof"}),
+        encode({**_HELLO, "node_rank": -1}),
+        encode({**_HELLO, "node_rank": "0"}),
+        encode({**_HELLO, "kind": "status"}),
+        [_line(json.dumps({**_HELLO, "node_rank": float("nan")}))],
+        [b"x" * (MAX_LINE_BYTES * 4)],
+        [b"GET / HTTP/1.1\r\n\r\n"],
+        [bytes(range(256)) * 8, b"\n"],
+        encode({**_HELLO, "more": "x" * 20_000}),
+    ],
+    ids=lambda said: repr(said[0][:60]),
+)
+def test_a_wrong_hello_is_dropped(said: list[bytes]) -> None:
+    with _served() as served:
+        with served.connect() as stranger:
+            with contextlib.suppress(OSError):
+                for piece in said:
+                    stranger.sendall(piece)
+            assert _is_closed(stranger)
+        StubAgent(served.server.port).serve()
+        served.over()
+    assert served.outcomes() == ["done", "done"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda challenge: proof("another token", "agent", "n", challenge, 0),
+        lambda challenge: proof(TOKEN, "conductor", "n", challenge, 0),
+        lambda challenge: proof(TOKEN, "agent", "m", challenge, 0),
+        lambda challenge: proof(TOKEN, "agent", "n", challenge, 1),
+        lambda challenge: proof(TOKEN, "agent", "n", "of another connection", 0),
+        lambda challenge: ["x"],
+        lambda challenge: "\ud800",
+        lambda challenge: None,
+    ],
+)
+def test_a_wrong_proof_is_dropped(wrong: Callable[[str], object]) -> None:
+    with _served() as served:
+        with served.connect() as stranger, stranger.makefile("rb") as lines:
+            stranger.sendall(b"".join(encode(_HELLO)))
+            answer = Decoder().line(lines.readline())
+            assert answer is not None
+            assert proves(answer["proof"], TOKEN, "conductor", "n", answer["challenge"], 0)
+            stranger.sendall(b"".join(encode({"kind": "proof", "proof": wrong(answer["challenge"])})))
+            assert _is_closed(stranger)
+        StubAgent(served.server.port).serve()
+        served.over()
+    assert served.outcomes() == ["done", "done"]
+
+
+def test_a_recorded_handshake_opens_no_connection() -> None:
+    overheard = []
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        overheard = list(agent.said)
+        agent.serve()
+        served.over()
+    assert len(overheard) == 2
+    with _served() as served:
+        for said in (overheard, overheard[1:]):
+            with served.connect() as stranger:
+                stranger.sendall(b"".join(said))
+                assert _is_closed(stranger)
+        assert served.server._peers == {}
+        StubAgent(served.server.port).serve()
+        served.over()
+    assert served.outcomes() == ["done", "done"]
+
+
+def test_a_second_agent_of_a_node_is_dropped() -> None:
+    with _served() as served:
+        first = StubAgent(served.server.port)
+        heard = first.heard()
+        first.send(*first.answers(next(heard)))
+        with StubAgent(served.server.port).socket as second:
+            assert _is_closed(second)
+        for message in heard:
+            first.send(*first.answers(message))
+        first.socket.close()
+        served.over()
+    assert served.outcomes() == ["done", "done"]
+
+
+def test_a_second_process_that_proves_to_be_a_node_is_a_finding() -> None:
+    with _served() as served:
+        first = StubAgent(served.server.port)
+        heard = first.heard()
+        first.send(*first.answers(next(heard)))
+        for _ in range(3):
+            with StubAgent(served.server.port).socket as second:
+                assert _is_closed(second)
+        for message in heard:
+            first.send(*first.answers(message))
+        first.socket.close()
+        served.over()
+    (note,) = (event for event in served.events if event["kind"] == "note")
+    assert note["severity"] == "error"
+    assert note["text"].startswith("two processes claim to be node 0: the first one from 127.0.0.1 joined")
+
+
+def test_a_node_joins_from_its_own_address_only() -> None:
+    """All agents of mpirun have one token, with which each could prove to be any other node."""
+    with _served() as served:
+        served.server._addresses = {0: {"127.0.0.1"}}
+        for _ in range(2):
+            with StubAgent(served.server.port, source="127.0.0.2").socket as impostor:
+                assert _is_closed(impostor)
+        StubAgent(served.server.port).serve()
+        served.over()
+    assert served.outcomes() == ["done", "done"]
+    (note,) = (event for event in served.events if event["kind"] == "note")
+    assert note["severity"] == "error"
+    assert note["text"].startswith("a process from 127.0.0.2 claims to be node 0, which is at 127.0.0.1, and was sent")
+
+
+def test_a_stranger_without_the_token_is_no_finding() -> None:
+    with _served() as served:
+        served.server._addresses = {0: {"127.0.0.1"}}
+        with socket.create_connection(("127.0.0.1", served.server.port), 20.0, ("127.0.0.2", 0)) as stranger:
+            stranger.sendall(b"".join([*encode(_HELLO), *encode({"kind": "proof", "proof": "0" * 64})]))
+            assert _is_closed(stranger)
+        StubAgent(served.server.port).serve()
+        served.over()
+    assert not [event for event in served.events if event["kind"] == "note"]
+
+
+@pytest.mark.parametrize(
+    "change", [lambda line: line * 2, lambda line: b"", lambda line: line.replace(b"node0", b"node1")]
+)
+def test_a_line_that_is_changed_on_the_way_ends_its_agent(change: Callable[[bytes], bytes]) -> None:
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        heard = agent.heard()
+        assert agent.tags is not None
+        for message in agent.answers(next(heard)):
+            agent.socket.sendall(b"".join(change(agent.tags.add(line)) for line in encode(message)))
+        with contextlib.suppress(OSError):
+            agent.send({"kind": "status", "ranks": {}})
+        assert _is_closed(agent.socket)
+        agent.socket.close()
+        served.over()
+    seen = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
+    assert "changed, repeated or left out on the way" in seen[0]["detail"]
+
+
+def test_a_connection_that_we_made_is_for_its_node_only() -> None:
+    with _served(nodes=2) as served:
+        ours, theirs = socket.socketpair()
+        served.server.attach(ours, b"", 0)
+        theirs.settimeout(20.0)
+        with theirs:
+            theirs.sendall(b"".join(encode({**_HELLO, "node_rank": 1})))
+            assert _is_closed(theirs)
+
+
+def test_an_agent_with_another_secret_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_main, "_ANSWER_TIMEOUT_S", 0.3)
+    with _served() as served, pytest.raises(SeatrialError, match="does not know the secret of this job"):
+        agent_main._connect("127.0.0.1", [served.server.port], "another", 0)
+
+
+def test_the_token_of_one_node_proves_no_other() -> None:
+    with _served(nodes=2) as served:
+        served.server._token_of = partial(node_token, TOKEN)
+        own_token = node_token(TOKEN, 0)
+        for node, welcome in ((1, False), (0, True)):
+            with served.connect() as host, host.makefile("rb") as lines:
+                host.sendall(b"".join(encode({**_HELLO, "node_rank": node})))
+                challenge = (Decoder().line(lines.readline()) or {})["challenge"]
+                host.sendall(
+                    b"".join(encode({"kind": "proof", "proof": proof(own_token, "agent", "n", challenge, node)}))
+                )
+                assert (b"welcome" in lines.readline()) is welcome
+
+
+def test_hundreds_of_strangers_keep_no_agent_out() -> None:
+    with _served() as served, contextlib.ExitStack() as stack:
+        strangers = [stack.enter_context(served.connect()) for _ in range(_MAX_STRANGERS + 50)]
+        for stranger in strangers[:50]:
+            stranger.settimeout(5.0)  # less than the time that a stranger has for its hello
+            assert _is_closed(stranger), "the oldest make room"
+        StubAgent(served.server.port).serve()
+        served.over()
+        assert all(_is_closed(stranger) for stranger in strangers)
+    assert served.outcomes() == ["done", "done"]
+
+
+def test_strangers_that_send_while_they_are_dropped() -> None:
+    with _served() as served, contextlib.ExitStack() as stack:
+        strangers = [stack.enter_context(served.connect()) for _ in range(_MAX_STRANGERS)]
+        for number, stranger in enumerate(strangers):
+            # One that is dropped for a newcomer may have words waiting in the same round.
+            stack.enter_context(served.connect())
+            with contextlib.suppress(OSError):
+                stranger.sendall(b"x\n" if number % 2 else b"x")
+        StubAgent(served.server.port).serve()
+        served.over()
+    assert served.outcomes() == ["done", "done"]
+
+
+@pytest.mark.parametrize(("leave_at", "outcomes"), [("start_workers", []), ("step", ["trouble"])])
+def test_an_agent_that_leaves_half_way_is_recorded(leave_at: str, outcomes: list[str]) -> None:
+    with _served() as served:
+        StubAgent(served.server.port).serve(leave_at)
+        served.over()
+    assert served.outcomes() == outcomes
+    seen = [event["seen"] for event in served.events if event["kind"] == "trouble"]
+    assert [(entry["node"], entry["how"]) for entry in seen[0]] == [(0, "lost")]
+
+
+def test_malformed_messages_of_an_agent_are_counted() -> None:
+    wrong: list[Any] = [
+        {"kind": "done", "gen": 0, "seq": 9},
+        {"kind": "status", "ranks": 3},
+        {"kind": "status", "ranks": {"0": ["R", 10**400, 1, "x"]}},
+        {"kind": "error", "gen": 0, "rank": 77, "phase": "x", "cause": "own"},
+    ]
+    wrong += [{"seq": 1}]
+    unknown: list[Any] = [{"kind": "killed"}, {"kind": "weather", "gen": 0}]
+    damaged = [
+        _line('{"kind":"status","ranks":{"0":["R",Infinity,Infinity,"x"]}}'),
+        _line('{"kind":"measurements","gen":0,"src":"rank0.0","seq":7,"measurements":[{"value":NaN}]}'),
+        b"@seatrial1 00000000 {}\n",
+    ]
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        for message in agent.heard():
+            if message["kind"] == "step":
+                agent.send(*wrong, *unknown)
+                agent.send_lines(b"".join([*damaged, b"no line of ours\n"]))
+            agent.send(*agent.answers(message))
+        agent.socket.close()
+        served.over()
+    assert served.outcomes() == ["done", "done"]
+    assert served.server.damaged == len(_STEPS) * (len(wrong) + len(damaged))
+
+
+_PROGRESS = {
+    "kind": "progress",
+    "step": 1,
+    "num_steps": 2,
+    "epoch": 0,
+    "num_epochs": 1,
+    "loss": 0.5,
+    "samples_per_s": 1,
+}
+
+
+@pytest.mark.parametrize("field", sorted(_PROGRESS.keys() - {"kind"}))
+def test_an_endless_number_of_an_agent_is_damage(field: str) -> None:
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        for message in agent.heard():
+            if message["kind"] == "step":
+                agent.send({**_PROGRESS, field: 10**400})
+            agent.send(*agent.answers(message))
+        agent.socket.close()
+        served.over()
+    assert served.outcomes() == ["done", "done"]
+    assert served.server.damaged == len(_STEPS)
+
+
+def test_an_error_while_one_agent_is_heard_ends_that_agent_only() -> None:
+    def fail(message: dict[str, Any]) -> None:
+        raise RuntimeError("planted")
+
+    with _served() as served:
+        served.server._on_message = fail
+        agent = StubAgent(served.server.port)
+        with agent.socket:
+            for message in agent.heard():
+                if message["kind"] == "step":
+                    # Many in one piece: those after the first one come from a connection that is gone.
+                    agent.send_lines(b"".join(encode(_PROGRESS)) * 100)
+                    break
+                agent.send(*agent.answers(message))
+            served.over()
+    seen = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
+    assert [(entry["node"], entry["how"]) for entry in seen] == [(0, "lost")]
+    assert "RuntimeError: planted" in seen[0]["detail"]
+
+
+def test_the_time_is_answered_at_once() -> None:
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        heard = agent.heard()
+        agent.send(*agent.answers(next(heard)))
+        before = time.time()
+        agent.send({"kind": "time", "number": 7}, {"kind": "time"}, {"kind": "time", "number": "8"})
+        answers = []
+        for message in heard:
+            answers += [message] if message["kind"] == "time" else []
+            agent.send(*agent.answers(message))
+        agent.socket.close()
+        served.over()
+    (answer,) = answers
+    assert answer["number"] == 7
+    assert before <= answer["at"] <= time.time()
+    assert served.server.damaged == 2
+    assert served.outcomes() == ["done", "done"]
+    assert not any(event["kind"] == "time" for event in served.events)
+
+
+def test_an_agent_that_sends_without_end_is_cut_off() -> None:
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        with agent.socket, contextlib.suppress(OSError):
+            while True:
+                agent.socket.sendall(b"x" * (1 << 16))
+        served.over()
+    assert "trouble" in served.own()
+
+
+def test_bytes_that_an_agent_does_not_read_are_dropped() -> None:
+    steps = tuple(StepPlan(check="compute", scope="alone", params={"ballast": "x" * (1 << 20)}) for _ in range(24))
+    with _served(steps=steps) as served:
+        agent = StubAgent(served.server.port)
+        most_kept = 0
+        kinds: list[dict[str, Any]] = [{"kind": "welcome"}, {"kind": "start_workers"}]
+        kinds += [{"kind": "step", "step": number, "ranks": [0, 1]} for number in range(len(steps))]
+        with agent.socket:
+            for message in [*kinds, {"kind": "quit"}, {"kind": "stop"}]:
+                # It answers blindly, each time when the conductor must have spoken.
+                deadline = time.monotonic() + 10.0
+                while message["kind"] == "step" and served.own().count("step") <= message["step"]:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.002)
+                most_kept = max(most_kept, *(len(peer.out) for peer in served.server._peers.values()), 0)
+                agent.send(*agent.answers(message))
+            served.over()
+    assert served.outcomes() == ["done"] * len(steps)
+    # At most the limit, and what is just being added to it: that is looked at from another thread.
+    assert 1 << 20 < most_kept <= (8 << 20) + (1 << 20) + 4096
+
+
+@pytest.mark.parametrize("news", ["SIGTERM", (0, "its agent ended with exit code 3")])
+def test_news_from_outside_end_a_gathering_trial(news: str | tuple[int, str]) -> None:
+    with _served() as served:
+        served.news.append(news)
+        served.over()
+    event = next(event for event in served.events if event["kind"] in ("interrupted", "note"))
+    assert (news if isinstance(news, str) else news[1]) in event.get("by", "") + event.get("text", "")

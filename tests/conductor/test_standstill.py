@@ -1,0 +1,75 @@
+"""Scripts that stand still are reported once, and whoever asks learns where the ranks are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conductor.simulated_program import Act, SimulatedProgram, config
+
+STAYS = [Act(at_s=300.0, what="exit")]
+
+
+def still(fleet: SimulatedProgram, *seconds: float) -> None:
+    """The agents tell for how long their ranks have stood still."""
+    for node, still_s in enumerate(seconds):
+        fleet.say(node, {"kind": "status", "ranks": {}, "still_s": still_s})
+
+
+def questions(
+    *told: tuple[float, ...], watched: bool = False, script: dict[tuple[int, int], list[Act]] | None = None
+) -> list[str]:
+    at_s = [
+        (10.0 + number, lambda fleet, seconds=seconds: still(fleet, *seconds)) for number, seconds in enumerate(told)
+    ]
+    ranks = {(0, rank): STAYS for rank in range(4)} | (script or {})
+    fleet = SimulatedProgram(config(watched=watched), ranks, at_s=at_s)
+    fleet.run()
+    texts = [note["text"] for note in fleet.recorded("note")]
+    asked = fleet.asked("dump_stack")
+    assert len(asked) == 2 * len(texts)
+    return texts
+
+
+def test_all_nodes_still_for_a_minute_are_reported_once() -> None:
+    (text,) = questions((61.0, 60.0), (62.0, 61.0), (600.0, 600.0))
+    assert text.startswith("no rank has printed anything or used CPU time for 60 s; the ranks that run still")
+
+
+@pytest.mark.parametrize("told", [(59.0, 500.0), (500.0, 0.0), (0.0, 0.0)])
+def test_one_node_that_works_is_enough(told: tuple[float, float]) -> None:
+    assert questions(told) == []
+
+
+def test_a_training_is_judged_by_its_phases() -> None:
+    assert questions((90.0, 90.0), watched=True) == []
+
+
+def test_the_ranks_that_have_ended_are_listed_and_not_asked() -> None:
+    ended = {(0, 1): [Act(at_s=5.0, what="exit")], (0, 2): [Act(at_s=6.0, what="exit")]}
+    (text,) = questions((60.0, 60.0), script=ended)
+    assert text.endswith("; ranks 1, 2 had ended with 0")
+
+
+def interrupted(*names: str) -> SimulatedProgram:
+    at_s: list[Any] = [
+        (10.0 + number, lambda fleet, name=name: fleet.signal(name)) for number, name in enumerate(names)
+    ]
+    fleet = SimulatedProgram(config(watched=False), {(0, rank): STAYS for rank in range(4)}, at_s=at_s)
+    fleet.run()
+    return fleet
+
+
+def test_sigquit_asks_and_goes_on() -> None:
+    fleet = interrupted("SIGQUIT", "SIGQUIT")
+    assert [message["ranks"] for _, _, message in fleet.asked("dump_stack")] == [[0, 1, 2, 3]] * 4
+    assert not fleet.asked("terminate")
+    assert fleet.recorded("outcome")[0]["how"] == "ended"
+
+
+def test_ctrl_c_asks_before_the_ranks_are_ended() -> None:
+    fleet = interrupted("SIGINT")
+    kinds = [message["kind"] for _, node, message in fleet.sent if node == 1]
+    assert kinds.index("dump_stack") < kinds.index("terminate")
+    assert fleet.recorded("outcome")[0]["how"] == "interrupted"
+    assert not interrupted("SIGTERM").asked("dump_stack")

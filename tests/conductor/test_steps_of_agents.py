@@ -1,0 +1,87 @@
+"""Steps that agents carry out, before any rank is started: with simulated agents on a simulated clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conductor.simulated_agents import SimulatedFleet
+from conductor.simulated_records import STEPS, RunRecord
+
+from seatrial.conductor.config import State
+from seatrial.conductor.steps import StepPlan
+from seatrial.judge.blame import blame
+from seatrial.judge.fold import fold
+
+OF_AGENTS = (
+    StepPlan(check="network", scope="agents", stage="listen", last_stage=False, timeout_s=20.0),
+    StepPlan(check="network", scope="agents", stage="connect", timeout_s=20.0),
+)
+NAMES = [("network", "listen"), ("network", "connect")]
+
+
+def run(steps: tuple[StepPlan, ...] = (*OF_AGENTS, *STEPS), **options: Any) -> RunRecord:
+    fleet = SimulatedFleet(nodes=3, nproc_per_node=2, steps=steps, **options)
+    record = fleet.run()
+    assert fleet.conductor.state is State.OVER
+    assert record.refused == []
+    return record
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_they_come_before_the_ranks_start(seed: int) -> None:
+    record = run(seed=seed)
+    assert record.steps(0) == [*NAMES, *((step.check, step.stage) for step in STEPS)]
+    assert [event["nodes"] for event in record.of("step")[:2]] == [[0, 1, 2]] * 2
+    kinds = [(event["kind"], event.get("stage", "")) for event in record.events]
+    assert kinds.index(("step", "connect")) < kinds.index(("rank", ""))
+    trial = fold(record.events)
+    assert trial.missing == ()
+    assert all(step.complete() for step in trial.steps)
+    assert blame(trial) == ()
+
+
+def test_a_trial_of_agents_alone_starts_no_rank() -> None:
+    record = run(OF_AGENTS)
+    assert record.steps(0) == NAMES
+    trial = fold(record.events)
+    assert trial.missing == ()
+    assert not trial.started
+
+
+def test_after_a_failure_what_needs_the_network_is_left_out() -> None:
+    record = run(fails=lambda check, events: check == "network")
+    assert record.steps(0) == [*NAMES, ("compute", "measure")]
+    (note,) = record.of("note")
+    assert note["text"] == "bootstrap, collectives, training were not started, as network failed"
+    assert fold(record.events).missing == ()
+
+
+def test_a_late_node_ends_its_check_and_the_ranks_start() -> None:
+    record = run(late_nodes=frozenset({1}))
+    assert record.steps(0) == [NAMES[0], *((step.check, step.stage) for step in STEPS)]
+    first = fold(record.events).steps[0]
+    assert (first.outcome, first.nodes_done, first.complete()) == ("deadline", (0, 2), False)
+
+
+def test_a_round_that_brings_nothing_is_not_repeated() -> None:
+    record = run(next_round=lambda check, events: ((), {"interface": "eth1"}) if check == "network" else None)
+    assert record.steps(0)[:4] == [*NAMES, ("network", "round 1"), ("compute", "measure")]
+
+
+@pytest.mark.parametrize(
+    ("disturb", "how"),
+    [(lambda fleet: fleet.lose(1), "lost"), (lambda fleet: fleet.mute(1), "silent")],
+)
+def test_a_node_that_vanishes_meanwhile_is_named(disturb: Callable[[SimulatedFleet], None], how: str) -> None:
+    record = run(on_state={State.AGENTS: disturb})
+    assert record.seen() == [(how, 1)]
+    findings = blame(fold(record.events))
+    assert [finding.culprit.kind for finding in findings if finding.severity == "fail"] == ["node"]
+
+
+def test_an_interruption_ends_it() -> None:
+    record = run(on_state={State.AGENTS: lambda fleet: fleet.interrupt()})
+    assert [event["outcome"] for event in record.of("step_end")] == ["interrupted"]
+    assert len(record.of("interrupted")) == 1

@@ -1,0 +1,123 @@
+"""The kernel log: forms of lines, records of /dev/kmsg, and what is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from devices.recorded_samples import sample
+
+from seatrial.devices import xid
+from seatrial.devices.kernel_log import KernelLog, open_log, parse
+
+
+def test_an_xid_with_the_header_of_kmsg() -> None:
+    # The form of leptonai/gpud, components/accelerator/nvidia/xid; numbers of our own.
+    event = parse("4,1,2500000,-;NVRM: Xid (PCI:0000:9B:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off")
+    assert event is not None
+    assert (event.kind, event.bus, event.code, event.seconds, event.follows) == ("xid", "0000:9b:00", 79, 2.5, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "code", "bus"),
+    [
+        ("[   12.5] NVRM: Xid (0000:17:00): 48, an ECC error", "xid", 48, "0000:17:00"),
+        (
+            "[Sun Feb 23 16:24:18 2025] NVRM: Xid (PCI:0000:9b:00): 119, pid=1, name=x, Timeout",
+            "xid",
+            119,
+            "0000:9b:00",
+        ),
+        ("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress", "sxid", 12028, "0000:05:00"),
+        ("NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.", "off the bus", 0, "0000:9b:00"),
+        (
+            "amdgpu 0000:c1:00.0: amdgpu: 1 uncorrectable hardware errors detected in umc block",
+            "amdgpu",
+            0,
+            "0000:c1:00",
+        ),
+    ],
+)
+def test_lines_about_devices(line: str, kind: str, code: int, bus: str) -> None:
+    event = parse(line)
+    assert event is not None
+    assert (event.kind, event.code, event.bus) == (kind, code, bus)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "NVRM: GPU at PCI:0000:9b:00: GPU-509665ad",
+        "NVRM: Xid (PCI:0000:9b:00): ",
+        "NVRM: Xid (PCI:0000",
+        "6,1,2,-;usb 1-1: new device",
+    ],
+)
+def test_other_lines_and_cut_ones_are_no_events(line: str) -> None:
+    assert parse(line) is None
+
+
+def test_an_xid_that_follows_from_another() -> None:
+    event = parse("NVRM: Xid (PCI:0000:9b:00): 45, pid=1, name=python3, Ch 00000001 caused by previous Xid 149")
+    assert event is not None
+    assert (event.code, event.follows) == (45, 149)
+
+
+@pytest.mark.parametrize(
+    ("first_word", "subcode", "accuses"),
+    [("0x02100000", 33, True), ("0x01500000", 21, True), ("0x026001c6", 38, False)],
+)
+def test_the_subcode_of_149_may_accuse_the_link_partner(first_word: str, subcode: int, accuses: bool) -> None:
+    event = parse(f"NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 07 ({first_word} 0x00000000)")
+    assert event is not None
+    assert (event.subcode, event.link, event.fatal) == (subcode, 7, True)
+    assert (subcode in xid.PARTNER_AT_FAULT) is accuses
+
+
+def test_older_lines_are_marked_and_new_ones_come_later(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text("NVRM: Xid (PCI:0000:17:00): 79, old\n")
+    log = KernelLog(str(file))
+    assert [(event.code, event.old) for event in log.read()] == [(79, True)]
+    with file.open("a") as stream:
+        stream.write("NVRM: Xid (PCI:0000:17:00): 48, new\nNVRM: Xid (PCI:0000:17:00): 9")
+    assert [(event.code, event.old) for event in log.read()] == [(48, False)]
+    with file.open("a") as stream:
+        stream.write("5, cut in two writes\n")
+    assert [event.code for event in log.read()] == [95]
+    log.close()
+
+
+def test_a_log_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    log, why = open_log(str(tmp_path / "kmsg"))
+    assert log is None
+    assert why.endswith("kmsg: No such file or directory")
+
+
+def test_each_action_of_the_table_has_words() -> None:
+    assert [xid.action(code) for code in (79, 48, 63, 64, 13, 9999)] == [
+        "restart machine",
+        "workflow",
+        "ignore",
+        "reset",
+        "restart program",
+        "unknown",
+    ]
+    assert all(xid.advice(code) for code in range(1, 200))
+
+
+def test_recorded_lines() -> None:
+    log = KernelLog(str(sample("kernel-log/xid-lines.txt")))
+    found = [(event.kind, event.code, event.follows, event.fatal) for event in log.read()]
+    log.close()
+    assert found == [
+        ("xid", 119, None, None),
+        ("xid", 149, None, True),
+        ("xid", 145, None, False),
+        ("xid", 45, 149, None),
+        ("xid", 94, None, None),
+        ("xid", 79, None, None),
+        ("off the bus", 0, None, None),
+        ("sxid", 12028, None, False),
+    ]

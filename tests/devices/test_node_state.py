@@ -1,0 +1,161 @@
+"""Snapshots of a node and the changes between them; the same as JSON, also of strangers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from seatrial.devices.network_ports import read_ports
+from seatrial.devices.node_state import _visible, slowdown_of, window_between
+from seatrial.devices.plain_json import from_json, to_json
+from seatrial.devices.state import DeviceSample, DeviceState, KernelEvent, NetworkPort, NodeState, NodeWindow
+
+IDLE = DeviceState(
+    vendor="nvidia",
+    index=0,
+    uuid="GPU-1",
+    temperature_c=30,
+    margin_k=60,
+    counters={"pcie_replays": 106},
+    throttled_ns={"power_brake": 5, "power_cap": 9},
+    nvlinks_active=18,
+)
+
+
+def _window(after: DeviceState, *samples: DeviceSample, seconds: float = 10.0) -> NodeWindow:
+    first, last = NodeState(devices=(IDLE,)), NodeState(devices=(after,))
+    return window_between("compute", "measure", seconds, first, last, {"GPU-1": samples})
+
+
+def test_old_totals_are_no_change() -> None:
+    (device,) = _window(IDLE).devices
+    assert (device.risen, device.throttled_ns, device.nvlinks_lost, device.broken) == ({}, {}, 0, ())
+
+
+def test_what_rose_is_a_change() -> None:
+    after = replace(
+        IDLE,
+        counters={"pcie_replays": 116},
+        throttled_ns={"power_brake": 7_100_000_005, "power_cap": 9},
+        nvlinks_active=16,
+        broken=("row_remap_failure",),
+        recovery_action="reset",
+    )
+    (device,) = _window(after).devices
+    assert (device.risen, device.throttled_ns) == ({"pcie_replays": 10}, {"power_brake": 7_100_000_000})
+    assert (device.nvlinks_lost, device.broken, device.recovery_action) == (2, ("row_remap_failure",), "reset")
+
+
+def test_a_counter_that_was_reset_counts_from_zero() -> None:
+    assert _window(replace(IDLE, counters={"pcie_replays": 3})).devices[0].risen == {"pcie_replays": 3}
+
+
+def test_a_lost_device_loses_no_links_and_shows_when_it_was_lost() -> None:
+    (device,) = _window(DeviceState(vendor="nvidia", index=0, uuid="GPU-1", problem="lost")).devices
+    assert (device.problem, device.nvlinks_lost, device.risen) == ("lost", 0, {})
+
+
+def test_samples_of_a_busy_device() -> None:
+    idle = DeviceSample(
+        uuid="GPU-1", utilization_percent=0, temperature_c=31, pcie_generation=1, pcie_width=16, sm_mhz=345
+    )
+    busy = DeviceSample(
+        uuid="GPU-1",
+        utilization_percent=90,
+        temperature_c=86,
+        pcie_generation=5,
+        pcie_width=16,
+        sm_mhz=1980,
+        power_w=650,
+        throttle_reasons=("hw_slowdown", "power_cap"),
+    )
+    (device,) = _window(IDLE, idle, busy).devices
+    assert (device.samples, device.utilization_percent, device.temperature_max_c) == (2, 45, 86)
+    assert (device.pcie_generation, device.sm_mhz, device.power_max_w, device.margin_min_k) == (5, 1980, 650, 4)
+    # Where the device counts the time itself, sampling says nothing.
+    assert device.throttled_share == {"hw_slowdown": 1}
+
+
+def test_the_slowdown_temperature_from_the_margin_or_the_driver() -> None:
+    assert slowdown_of(IDLE) == 90
+    assert slowdown_of(replace(IDLE, slowdown_c=87)) == 87
+    assert slowdown_of(replace(IDLE, margin_k=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "uuids"),
+    [
+        ("1,0", ("GPU-bbb", "GPU-aaa")),
+        ("GPU-bb", ("GPU-bbb",)),
+        ("", ()),
+        ("0,9,1", ("GPU-aaa",)),
+        ("MIG-123", ("GPU-bbb",)),
+    ],
+)
+def test_visible_devices(value: str, uuids: tuple[str, ...]) -> None:
+    devices = (replace(IDLE, uuid="GPU-aaa"), replace(IDLE, uuid="GPU-bbb", index=1, mig=True))
+    assert _visible(devices, {"CUDA_VISIBLE_DEVICES": value}) == uuids
+    assert _visible(devices, {}) is None
+
+
+def test_ports_from_sysfs(tmp_path: Path) -> None:
+    port = tmp_path / "class" / "infiniband" / "mlx5_0" / "ports" / "1"
+    for folder, files in (
+        (
+            port,
+            {
+                "state": "4: ACTIVE",
+                "phys_state": "5: LinkUp",
+                "rate": "400 Gb/sec (4X NDR)",
+                "link_layer": "InfiniBand",
+            },
+        ),
+        (port / "counters", {"symbol_error": "3", "port_rcv_errors": "N/A"}),
+        (port / "hw_counters", {"out_of_sequence": "7"}),
+    ):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text + "\n")
+    (found,) = read_ports(tmp_path)
+    assert (found.name, found.state, found.rate_gbit_per_s) == ("mlx5_0/1", "ACTIVE", 400)
+    assert found.counters == {"symbol_error": 3, "out_of_sequence": 7}
+    down = replace(found, state="DOWN", counters={**found.counters, "symbol_error": 5})
+    window = window_between("", "", 1, NodeState(ports=(found,)), NodeState(ports=(down,)), {})
+    assert (window.ports_down, window.ports) == (("mlx5_0/1",), {"mlx5_0/1": {"symbol_error": 2}})
+
+
+def test_json_there_and_back() -> None:
+    state = NodeState(
+        devices=(IDLE,),
+        topology={"0-1": "NV18"},
+        kernel_events=(KernelEvent(kind="xid", bus="0000:17:00", code=79, text="Xid 79", old=True),),
+        ports=(NetworkPort(name="mlx5_0/1", state="ACTIVE"),),
+        visible=(),
+    )
+    assert from_json(NodeState, to_json(state)) == state
+    assert to_json(NodeState()) == {}
+    # A later seatrial may know more fields.
+    assert from_json(NodeState, {"source": "NVML 1", "new": [1]}) == NodeState(source="NVML 1")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {"devices": {}},
+        {"devices": [{"vendor": "nvidia"}]},
+        {"devices": [{"vendor": "x", "index": 0, "uuid": "u"}]},
+        {"devices": [{"vendor": "amd", "index": "0", "uuid": "u"}]},
+        {"devices": [{"vendor": "amd", "index": 0, "uuid": "u", "power_w": float("nan")}]},
+        {"devices": [{"vendor": "amd", "index": 0, "uuid": "u", "counters": {"a": 1.5}}]},
+        {"devices": [{"vendor": "amd", "index": True, "uuid": "u"}]},
+        {"topology": {"0-1": 5}},
+        {"visible": ["GPU-1", 3]},
+    ],
+)
+def test_json_of_strangers_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"no object|not as|missing"):
+        from_json(NodeState, value)

@@ -1,0 +1,129 @@
+"""``nvidia-smi -q -x``: minimal documents of our own, in the form of drivers 450 to 580, and recorded ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from checks.test_diagnostics_judge import rule
+from devices.recorded_samples import sample
+
+from seatrial.devices.nvidia_smi import open_reader, parse
+from seatrial.devices.readers import UnreadableError
+from seatrial.devices.state import NodeState
+
+NEW = """<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">
+<nvidia_smi_log><driver_version>580.1</driver_version><gpu id="00000000:53:00.0">
+<product_name>NVIDIA H100</product_name><uuid>GPU-1</uuid><serial>N/A</serial>
+<gpu_recovery_action>None</gpu_recovery_action><mig_mode><current_mig>Disabled</current_mig></mig_mode>
+<pci><pci_gpu_link_info><pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>4</current_link_gen>
+<device_current_link_gen>1</device_current_link_gen></pcie_gen>
+<link_widths><max_link_width>16x</max_link_width><current_link_width>16x</current_link_width></link_widths>
+</pci_gpu_link_info><replay_counter>150</replay_counter></pci>
+<clocks_event_reasons><clocks_event_reason_sw_power_cap>Active</clocks_event_reason_sw_power_cap>
+<clocks_event_reason_hw_slowdown>Not Active</clocks_event_reason_hw_slowdown></clocks_event_reasons>
+<clocks_event_reasons_counters><clocks_event_reasons_counters_hw_power_brake>7 us
+</clocks_event_reasons_counters_hw_power_brake></clocks_event_reasons_counters>
+<fb_memory_usage><total>100 MiB</total><used>1 MiB</used></fb_memory_usage>
+<compute_mode>Exclusive_Process</compute_mode>
+<ecc_errors><volatile><sram_uncorrectable_parity>1</sram_uncorrectable_parity><dram_uncorrectable>2</dram_uncorrectable>
+</volatile></ecc_errors><remapped_rows><remapped_row_failure>No</remapped_row_failure>
+<remapped_row_pending>Yes</remapped_row_pending></remapped_rows>
+<temperature><gpu_temp>29 C</gpu_temp><gpu_temp_tlimit>58 C</gpu_temp_tlimit>
+<gpu_temp_slow_tlimit_threshold>-2 C</gpu_temp_slow_tlimit_threshold></temperature>
+<gpu_power_readings><instant_power_draw>68.92 W</instant_power_draw></gpu_power_readings>
+<fabric><state>Completed</state><status>Insufficient Resources</status></fabric>
+<processes><process_info><pid>77</pid></process_info></processes>
+</gpu></nvidia_smi_log>
+"""
+OLD = """<nvidia_smi_log><driver_version>450</driver_version><gpu id="0000:00:1E.0"><uuid>GPU-2</uuid>
+<clocks_throttle_reasons><clocks_throttle_reason_hw_slowdown>Active</clocks_throttle_reason_hw_slowdown>
+</clocks_throttle_reasons><temperature><gpu_temp>40 C</gpu_temp>
+<gpu_temp_slow_threshold>93 C</gpu_temp_slow_threshold></temperature>
+<power_readings><power_draw>26.78 W</power_draw></power_readings><gpu_recovery_action>N/A</gpu_recovery_action>
+</gpu></nvidia_smi_log>"""
+
+
+def test_a_new_driver() -> None:
+    (state,) = parse(NEW)
+    assert (state.model, state.bus, state.serial, state.driver) == ("NVIDIA H100", "0000:53:00", "", "580.1")
+    assert (state.margin_k, state.slowdown_c, state.power_w, state.memory_used_bytes) == (60, None, 68.92, 1 << 20)
+    assert (state.pcie_generation, state.pcie_generation_max, state.pcie_width) == (1, 5, 16)
+    assert (state.throttle_reasons, state.throttled_ns) == (("power_cap",), {"power_brake": 7000})
+    assert state.counters == {"ecc_uncorrected": 3, "pcie_replays": 150}
+    assert (state.broken, state.recovery_action) == (("row_remap_pending",), "none")
+    assert state.fabric_state == "failed: insufficient resources"
+    assert (state.mig, state.compute_mode, state.processes) == (False, "exclusive process", (77,))
+    assert state.unavailable["slowdown_c"] == "nvidia-smi has none"
+
+
+def test_an_old_driver() -> None:
+    (state,) = parse(OLD)
+    assert (state.bus, state.temperature_c, state.slowdown_c, state.margin_k) == ("0000:00:1e", 40, 93, None)
+    assert (state.power_w, state.throttle_reasons, state.recovery_action) == (26.78, ("hw_slowdown",), None)
+
+
+@pytest.mark.parametrize("text", ["", "NVIDIA-SMI has failed", NEW[:900], '<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>'])
+def test_text_that_is_no_document(text: str) -> None:
+    with pytest.raises(UnreadableError):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", "exit code 18: Failed to init"),
+        ("echo '<nvidia_smi_log></nvidia_smi_log>'", "shows no device"),
+        ("echo '<nvidia_smi_log>'", "cut or damaged"),
+    ],
+)
+def test_a_tool_that_shows_nothing(script: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(UnreadableError, match=why):
+        open_reader()
+
+
+def test_without_the_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UnreadableError, match="not installed"):
+        open_reader()
+
+
+def _recorded(name: str) -> list[str]:
+    file = sample(f"nvidia-smi/{name}.xml")
+    devices = parse(file.read_text())
+    assert devices
+    findings = rule((NodeState(devices=devices), ())).findings
+    return [f"{finding.severity} {finding.what}" for finding in findings if "was in use by" not in finding.what]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hw-qx-h100",
+        "hw-qx-gb200",
+        "hw-qx-a100",
+        "hw-qx-l40s",
+        "hw-qx-t4",
+        "tesla-t4",
+        "rtx-4000-sff-ada-v13",
+        "mock-qx-gb200-healthy",
+        "mock-qx-a100-healthy",
+    ],
+)
+def test_no_alarm_on_recorded_healthy_devices(name: str) -> None:
+    assert _recorded(name) == []
+
+
+def test_recorded_faults_are_found() -> None:
+    (remap,) = _recorded("mock-qx-gb200-ecc-injected")
+    assert remap.startswith("fail GPU 0 (NVIDIA GB200")
+    assert "a memory row could not be remapped" in remap
+    (route,) = _recorded("mock-qx-gb200-fabric-degraded")
+    assert route.startswith("fail GPU 1 (NVIDIA GB200")
+    assert "an unhealthy route" in route

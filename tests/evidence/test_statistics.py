@@ -1,0 +1,211 @@
+"""Outliers of a fleet: properties, borders, healthy fleets, and the effect of a repeat."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Literal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from seatrial.evidence.findings import Limit
+from seatrial.evidence.measurement import Measurement
+from seatrial.evidence.statistics import FleetRates, compare_rates, judge_fleet, median, minority
+
+Better = Literal["high", "low"]
+DEVICE_TYPES = st.sampled_from(["cpu", "cuda"])
+BETTER: st.SearchStrategy[Better] = st.sampled_from(["high", "low"])
+RATES = st.floats(min_value=1e-6, max_value=1e9)
+FLEETS = st.dictionaries(st.integers(0, 10_000), RATES, min_size=1, max_size=40)
+ANY_FLEETS = st.dictionaries(st.integers(0, 100), st.floats(), max_size=20)
+
+
+@given(FLEETS, BETTER, DEVICE_TYPES)
+def test_only_the_bad_side_of_the_limit_is_an_outlier(
+    values: dict[int, float], better: Better, device_type: str
+) -> None:
+    ruling = judge_fleet(values, better=better, device_type=device_type)
+    if ruling.limit is None:
+        assert ruling.outliers == ()
+        return
+    worse = {
+        rank for rank, value in values.items() if (value < ruling.limit if better == "high" else value > ruling.limit)
+    }
+    assert set(ruling.outliers) == worse
+    assert all(
+        values[rank] < ruling.reference if better == "high" else values[rank] > ruling.reference for rank in worse
+    )
+
+
+@given(FLEETS, BETTER, DEVICE_TYPES, st.randoms())
+def test_the_order_of_the_ranks_does_not_matter(
+    values: dict[int, float], better: Better, device_type: str, source: random.Random
+) -> None:
+    mixed = list(values.items())
+    source.shuffle(mixed)
+    ruling = judge_fleet(values, better=better, device_type=device_type)
+    assert judge_fleet(dict(mixed), better=better, device_type=device_type) == ruling
+
+
+@given(st.integers(1, 40), RATES, BETTER, DEVICE_TYPES)
+def test_equal_values_blame_nobody(num_ranks: int, value: float, better: Better, device_type: str) -> None:
+    ruling = judge_fleet(dict.fromkeys(range(num_ranks), value), better=better, device_type=device_type)
+    assert ruling.outliers == ()
+    assert (ruling.limit is None) == (num_ranks == 1)
+
+
+@given(ANY_FLEETS, BETTER, DEVICE_TYPES)
+def test_a_value_that_is_no_measurement_is_an_outlier(
+    values: dict[int, float], better: Better, device_type: str
+) -> None:
+    measured = {rank: value for rank, value in values.items() if math.isfinite(value) and value > 0}
+    ruling = judge_fleet(values, better=better, device_type=device_type)
+    clean = judge_fleet(measured, better=better, device_type=device_type)
+    assert set(ruling.outliers) == set(clean.outliers) | (values.keys() - measured.keys())
+    assert ruling.limit == clean.limit
+
+
+@given(st.integers(4, 60), st.integers(0, 59), BETTER, DEVICE_TYPES)
+def test_one_bad_rank_among_equals_is_named(num_ranks: int, bad: int, better: Better, device_type: str) -> None:
+    bad %= num_ranks
+    values = {rank: 100 + 0.01 * (rank % 3) for rank in range(num_ranks)}
+    values[bad] *= 0.5 if better == "high" else 2.0
+    assert judge_fleet(values, better=better, device_type=device_type).outliers == (bad,)
+
+
+@pytest.mark.parametrize(
+    ("values", "device_type", "copies", "limit", "outliers"),
+    [
+        ([100], "cuda", False, None, ()),
+        ([120, 100], "cuda", False, 100, ()),
+        ([120, 99.9], "cuda", False, 100, (1,)),
+        ([50.1, 100], "cpu", False, 50, ()),
+        ([49.9, 100, 90], "cpu", False, 50, (0,)),
+        ([100, 100, 100, 95.1], "cuda", False, 95, ()),
+        ([100, 100, 100, 94.9], "cuda", False, 95, (3,)),
+        ([100, 100, 100, 90.1], "cuda", True, 90, ()),
+        ([100, 100, 100, 89.9], "cuda", True, 90, (3,)),
+        ([69.9, 100, 100, 100], "cpu", False, 70, (0,)),
+        ([70.1, 100, 100, 100], "cpu", True, 70, ()),
+        ([300, 100, 100, 100], "cuda", False, 95, ()),
+    ],
+)
+def test_the_borders(
+    values: list[float], device_type: str, copies: bool, limit: float | None, outliers: tuple[int, ...]
+) -> None:
+    ruling = judge_fleet(dict(enumerate(values)), better="high", device_type=device_type, copies=copies)
+    assert ruling.outliers == outliers
+    assert ruling.limit == (None if limit is None else pytest.approx(limit))
+
+
+def test_times_are_limited_from_above() -> None:
+    assert judge_fleet({0: 1.0, 1: 1.21}, better="low", device_type="cuda").outliers == (1,)
+    ruling = judge_fleet({0: 1.0, 1: 1.0, 2: 1.0, 3: 1.31}, better="low", device_type="cpu")
+    assert ruling.limit == pytest.approx(1.3)
+    assert ruling.outliers == (3,)
+
+
+def test_the_spread_of_the_fleet_widens_the_limit() -> None:
+    values = dict(enumerate([90.0, 95.0, 100.0, 105.0, 110.0]))
+    ruling = judge_fleet(values, better="high", device_type="cuda")
+    assert ruling.limit == pytest.approx(100 - 6 * 1.4826 * 5)
+    assert ruling.method == "median 6 MAD and 5 % of 5"
+
+
+def test_a_fleet_without_a_middle_is_not_judged() -> None:
+    ruling = judge_fleet({0: 1.0, 1: 2.0, 2: 50.0, 3: 100.0}, better="high", device_type="cuda")
+    assert ruling.limit is None
+    assert ruling.method == "the 4 values lie too far apart to compare"
+
+
+def test_the_method_names_the_number_of_values() -> None:
+    assert judge_fleet({0: 2.0, 1: 1.0}, better="high", device_type="cpu").method == "ratio 2.0 to the best of 2"
+    assert math.isnan(judge_fleet({}, better="high", device_type="cpu").reference)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5, 8, 16, 32, 32768])
+def test_healthy_fleets_are_not_blamed(num_ranks: int) -> None:
+    """The small version of bench/healthy_fleets.py."""
+    source = random.Random(num_ranks)
+    for _ in range(max(1, min(300, 20_000 // num_ranks))):
+        values = {rank: source.gauss(1.0, 0.01) for rank in range(num_ranks)}
+        assert judge_fleet(values, better="high", device_type="cuda").outliers == ()
+
+
+def rates(first: list[float], again: dict[int, float] | None = None, limits: tuple[Limit, ...] = ()) -> FleetRates:
+    """Rates of GPUs, rank by rank."""
+    stages = {"measure": dict(enumerate(first)), "repeat": again or {}}
+    measurements = [
+        Measurement(check="c", name="tflops", value=value, unit="TFLOP/s", better="high", rank=rank, stage=stage)
+        for stage, values in stages.items()
+        for rank, value in values.items()
+    ]
+    return compare_rates(measurements, limits=limits, device_type="cuda")
+
+
+def test_suspects_are_the_slow_ones_and_a_typical_one() -> None:
+    assert rates([100, 101, 99, 104, 60]).suspects() == (0, 4)
+    assert rates([100, 101, 99, 104, 98]).suspects() == ()
+    assert rates([100, 60]).suspects() == (0, 1)
+    assert rates([100]).suspects() == ()
+
+
+def test_a_fixed_limit_needs_no_reference_rank() -> None:
+    limit = Limit(value=100, unit="TFLOP/s", origin="user")
+    alone = rates([99], limits=(limit,))
+    assert alone.suspects() == (0,)
+    assert alone.outcome(0).state == "unrepeated"
+    assert rates([99], {0: 99}, limits=(limit,)).outcome(0).state == "slow"
+    assert rates([99], {0: 100}, limits=(limit,)).outcome(0).state == "recovered"
+
+
+def test_a_repeat_is_slow_or_has_recovered() -> None:
+    first = [100.0, 100, 100, 100, 60]
+    assert rates(first).outcome(4).state == "unrepeated"
+    assert rates(first, {4: 60}).outcome(4).state == "unrepeated", "the reference rank was not measured again"
+    assert rates(first, {0: 100, 4: 60}).outcome(4).state == "slow"
+    assert rates(first, {0: 100, 4: 96}).outcome(4).state == "recovered"
+    assert rates(first, {0: 100, 4: 96}).outcome(0).state == "passed"
+
+
+def test_the_limit_of_a_repeat_scales_with_the_reference() -> None:
+    first = [100.0, 100, 100, 100, 60]
+    faster = rates(first, {0: 200, 4: 120}).outcome(4)
+    assert faster.state == "slow"
+    assert faster.limit is not None
+    assert faster.limit.value == pytest.approx(190)
+    assert rates(first, {0: 50, 4: 48}).outcome(4).state == "recovered"
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
+@example([5e-324, 5e-324])
+@example([1.7e308, 1.7e308])
+def test_the_median_has_as_many_below_as_above(values: list[float]) -> None:
+    middle = median(values)
+    assert sum(value < middle for value in values) <= len(values) / 2
+    assert sum(value > middle for value in values) <= len(values) / 2
+
+
+def test_a_median_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        median([])
+
+
+@pytest.mark.parametrize(
+    ("votes", "majority", "odd"),
+    [
+        ("", None, ()),
+        ("a", "a", ()),
+        ("ab", None, ()),
+        ("aab", "a", (2,)),
+        ("baa", "a", (0,)),
+        ("aabb", None, ()),
+        ("aabc", None, ()),
+        ("aaabc", "a", (3, 4)),
+    ],
+)
+def test_votes(votes: str, majority: str | None, odd: tuple[int, ...]) -> None:
+    vote = minority(dict(enumerate(votes)))
+    assert (vote.majority, vote.odd) == (majority, odd)

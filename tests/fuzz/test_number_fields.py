@@ -1,0 +1,80 @@
+"""Each number of each kind of event at its extremes: a verdict in bounded time, and reports that harm nobody."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from event_streams import SCENES, Event
+from fake_checks import fake_load
+from fuzz.harness import watched
+from fuzz.hostile_values import line_of
+from fuzz.oracle import may_pass
+from fuzz.test_fuzz_streams import _assert_harmless
+
+from seatrial.judge.conclude import conclude
+from seatrial.protocol.wire import Decoder
+
+_EXTREMES = [2**62, 10**7, -1, 10**400, 1e308]
+Place = tuple[str | int, ...]
+
+
+def _numbers(value: Any, place: Place = ()) -> Iterator[Place]:
+    if isinstance(value, dict | list):
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, entry in entries:
+            yield from _numbers(entry, (*place, key))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield place
+
+
+def _with(events: list[Event], at: int, place: Place, number: float) -> list[Event]:
+    changed: Any = copy.deepcopy(events[at])
+    inner = changed
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = number
+    return [*events[:at], changed, *events[at + 1 :]]
+
+
+def _kinds_of_numbers() -> list[tuple[list[Event], int, Place]]:
+    """The first number of each kind, in the smallest stream that has it: (events, number of its event, its place)."""
+    first: dict[tuple[str, ...], tuple[list[Event], int, Place]] = {}
+    for events in sorted((make().events for make in SCENES.values()), key=len):
+        for at, event in enumerate(events):
+            for place in _numbers(event):
+                name = (event["kind"], *("*" if isinstance(key, int) else key for key in place))
+                first.setdefault(name, (events, at, place))
+    return list(first.values())
+
+
+@pytest.mark.parametrize("number", _EXTREMES, ids=["2**62", "1e7", "-1", "1e400", "1e308"])
+def test_a_number_at_its_extreme_is_judged_in_bounded_time(number: float) -> None:
+    places = _kinds_of_numbers()
+    assert len(places) > 50
+    for events, at, place in places:
+        with watched((events[at]["kind"], place, number)):
+            decoder = Decoder()
+            messages = list(decoder.lines(b"".join(map(line_of, _with(events, at, place, number)))))
+            conclusion = conclude(messages, damaged=decoder.damaged, load=fake_load)
+            _assert_harmless(conclusion)
+        if conclusion.verdict.status == "PASS":
+            assert may_pass(messages), (events[at]["kind"], place)
+
+
+@pytest.mark.parametrize("kind", ["exit", "generation", "trouble", "step", "step_end", "error", "measurements"])
+def test_a_generation_that_cannot_be_is_damage(kind: str) -> None:
+    found = [
+        (make().events, at)
+        for make in SCENES.values()
+        for at, event in enumerate(make().events)
+        if event["kind"] == kind and "gen" in event
+    ]
+    assert found
+    events, at = found[0]
+    with watched(kind):
+        conclusion = conclude(_with(events, at, ("gen",), 2**62), load=fake_load)
+    assert any("damaged events" in line for line in conclusion.trial.missing)
+    assert conclusion.verdict.status != "PASS"

@@ -1,0 +1,81 @@
+"""Steps that agents carry out, in the record and in the verdict: their facts, and a node that could not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from event_streams import Stream
+from fake_checks import a_plan, fake_load
+
+from seatrial.evidence.measurement import Fact
+from seatrial.judge.conclude import conclude
+from seatrial.judge.fold import fold
+from seatrial.judge.trial import NodeFailure
+
+
+def asked_twice() -> Stream:
+    """Two steps of agents on two nodes; each node reports a fact in the second one."""
+    stream = Stream(2, nodes=2, plan=a_plan(("compute", "training")))
+    for stage in ("listen", "connect"):
+        step = stream.begin("compute", stage)
+        stream.events[-1] |= {"ranks": [], "nodes": [0, 1]}
+        for node in (0, 1):
+            if stage == "connect":
+                told(stream, node, node_rank=node)
+            stream.send(f"node{node}", "node_done", gen=0, step=step, seconds=0.5, share=[], error="")
+        stream.step_end()
+    return stream
+
+
+def told(stream: Stream, node: int, **changed: Any) -> None:
+    """Let a node report a fact."""
+    fact = Fact(check="compute", name="place", value=[node], node_rank=node, stage="connect").to_json()
+    stream.send(f"node{node}", "facts", gen=0, step=1, facts=[{**fact, **changed}])
+
+
+def test_facts_of_nodes_are_kept() -> None:
+    trial = fold(asked_twice().events)
+    assert [(fact.node_rank, fact.rank, fact.value, fact.stage) for fact in trial.facts] == [
+        (0, None, [0], "connect"),
+        (1, None, [1], "connect"),
+    ]
+    assert [(step.number, step.nodes, step.nodes_done) for step in trial.steps] == [
+        (0, (0, 1), (0, 1)),
+        (1, (0, 1), (0, 1)),
+    ]
+    assert not any("damaged" in what for what in trial.missing)
+
+
+@pytest.mark.parametrize("changed", [{"node_rank": 0}, {"rank": 1}, {"generation": 1}, {"check": ""}])
+def test_a_node_reports_for_itself_only(changed: dict[str, Any]) -> None:
+    stream = asked_twice()
+    told(stream, 1, **changed)
+    trial = fold(stream.events)
+    assert len(trial.facts) == 2
+    assert any("damaged" in what for what in trial.missing)
+
+
+@pytest.mark.parametrize(("step", "check"), [(1, "compute"), (7, "trial")])
+def test_a_node_that_fails_in_our_code_is_no_fault_of_the_cluster(step: int, check: str) -> None:
+    stream = asked_twice()
+    error = "ValueError: no port\n" + "x" * 400
+    stream.send("node1", "node_done", gen=0, step=step, seconds=0.5, share=[], error=error)
+    stream.check("training")
+    conclusion = conclude(stream.close().events, load=fake_load)
+    assert conclusion.trial.node_failures == (NodeFailure(generation=0, step=step, node=1, error=error[:300]),)
+    (finding,) = [finding for finding in conclusion.findings if "itself failed" in finding.what]
+    assert (finding.severity, finding.check, finding.culprit.kind) == ("error", check, "none")
+    assert finding.what.startswith(f"seatrial itself failed on gpu-1 in {check}: ValueError: no port")
+    assert conclusion.verdict.status == "INCONCLUSIVE"
+
+
+def test_a_step_that_a_node_did_not_finish_is_inconclusive() -> None:
+    stream = asked_twice()
+    stream.begin("compute", "round")
+    stream.events[-1] |= {"ranks": [], "nodes": [0, 1]}
+    stream.step_end()
+    stream.check("training")
+    verdict = conclude(stream.close().events, load=fake_load).verdict
+    assert verdict.checks["compute"] == "inconclusive"
+    assert "not all nodes finished compute" in verdict.reasons

@@ -1,0 +1,466 @@
+"""Blame: the primary cause is named and nothing else, least of all a rank that was only waiting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from event_streams import SCENES, Stream, died, frozen, healthy, interrupted, raised
+from fake_checks import a_plan
+
+from seatrial.evidence.findings import Finding
+from seatrial.judge.blame import blame
+from seatrial.judge.fold import fold
+from seatrial.judge.step_view import works_alone
+from seatrial.plan.model import Setting
+
+
+def findings(stream: Stream) -> tuple[Finding, ...]:
+    return blame(fold(stream.events))
+
+
+@pytest.mark.parametrize(
+    ("scene", "severity", "kind", "ranks", "words"),
+    [
+        ("killed", "fail", "rank", (1,), "was killed by signal 9 (SIGKILL) in collectives/all_reduce 8 B"),
+        ("crashed", "fail", "rank", (1,), "was killed by signal 11 (SIGSEGV)"),
+        ("exited", "fail", "rank", (1,), "exited with code 3"),
+        ("exited early", "fail", "rank", (1,), "exited early with code 0"),
+        ("rank 0 killed", "fail", "rank", (0,), "was killed by signal 9"),
+        ("frozen", "fail", "rank", (1,), "was frozen in collectives/begin for 16 s"),
+        ("absent", "fail", "rank", (1,), "never entered the collective: it was still in collectives/begin after 16 s"),
+        ("late", "fail", "rank", (1,), "did not finish in time"),
+        ("out of memory", "fail", "rank", (1,), "out of memory on rank 1 (Test CPU, local rank 1 on gpu-0)"),
+        ("device", "fail", "device", (1,), "device error on rank 1"),
+        ("own", "error", "none", (), "seatrial itself failed on rank 1"),
+        ("request", "error", "none", (), "--device cuda: no device"),
+        ("fabric", "fail", "fabric", (), "1 of 2 ranks had a communication error"),
+        ("stuck", "fail", "fabric", (), "all 2 ranks hung in collectives/all_reduce 8 B for 16 s"),
+        ("node silent", "fail", "node", (1,), "node gpu-1 fell silent"),
+        ("node lost", "fail", "node", (1,), "node gpu-1 was lost"),
+        ("second generation", "fail", "rank", (3,), "rank 3 (Test CPU, local rank 1 on gpu-1) was killed"),
+        ("watchdog", "fail", "rank", (1,), "was killed by signal 9"),
+        ("refused", "error", "none", (), "--device cuda: torch finds no usable device"),
+        ("noted", "error", "none", (), "the disk is full"),
+    ],
+)
+def test_the_primary_cause_is_named(scene: str, severity: str, kind: str, ranks: tuple[int, ...], words: str) -> None:
+    (finding,) = findings(SCENES[scene]())
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == (severity, kind, ranks)
+    assert words in finding.what
+
+
+@pytest.mark.parametrize("scene", ["healthy", "interrupted"])
+def test_no_fault_no_finding(scene: str) -> None:
+    assert findings(SCENES[scene]()) == ()
+
+
+def test_a_device_is_named_by_its_address() -> None:
+    """Local rank 1 may be the seventh device of its node, if a variable hides some."""
+    stream = raised("device")
+    for event in stream.events:
+        if event["kind"] == "rank":
+            event["device_id"] = f"0000:{event['rank'] + 26:02x}:00"
+    (finding,) = findings(stream)
+    assert finding.culprit.name == "rank 1 (Test CPU, 0000:1b:00, local rank 1 on gpu-0)"
+
+
+def test_a_consequence_is_evidence() -> None:
+    (finding,) = findings(died())
+    assert any("rank 0 saw a communication error in collectives/all_reduce 8 B" in line for line in finding.evidence)
+    assert any("last words" in line for line in finding.evidence)
+    (finding,) = findings(frozen())
+    assert "rank 0 was waiting in collectives/all_reduce 8 B" in finding.evidence
+    assert any('File "collectives.py"' in line for line in finding.evidence)
+
+
+def test_a_finding_belongs_to_the_check_of_its_step() -> None:
+    assert [finding.check for finding in findings(raised("memory"))] == ["training"]
+    assert [finding.check for finding in findings(died())] == ["collectives"]
+
+
+def test_out_of_memory_and_a_death_are_two_causes() -> None:
+    stream = Stream(3).until("training")
+    stream.error(0, "memory", "out of memory", "training/step 1")
+    stream.error(2, "fabric", "Connection closed by peer", "training/step 1")
+    stream.exit(1, -9, ours=False)
+    stream.trouble({"rank": 0, "how": "error", "detail": "memory"}, {"rank": 1, "how": "dead"})
+    stream.kill(0, 2)
+    assert sorted(finding.culprit.ranks for finding in findings(stream.close(ranks=False))) == [(0,), (1,)]
+
+
+def test_a_rank_is_judged_by_its_error_not_its_exit() -> None:
+    stream = Stream().until("training")
+    stream.error(1, "own", "list index out of range", "training/step 1", kind="IndexError")
+    stream.exit(1, 1, ours=False)
+    stream.trouble({"rank": 1, "how": "error", "detail": "own"}, {"rank": 1, "how": "dead"}, waiting=(0,))
+    stream.kill(0)
+    (finding,) = findings(stream.close(ranks=False))
+    assert finding.severity == "error"
+    assert "IndexError: list index out of range" in finding.what
+
+
+def test_an_abort_is_a_consequence_of_a_frozen_rank() -> None:
+    stream = Stream().until("collectives")
+    stream.exit(0, -6, ours=False)
+    stream.trouble({"rank": 0, "how": "dead"}, {"rank": 1, "how": "frozen"})
+    stream.kill(1)
+    (finding,) = findings(stream.close(ranks=False))
+    assert finding.culprit.ranks == (1,)
+
+
+WATCHDOG = "[rank0]:[E ProcessGroupNCCL.cpp:2068] [PG ID 0] Process group watchdog thread terminated with exception: "
+MISSED = "NCCL error: remote process exited or there was a network error, NCCL version 2.27.5"
+BROKEN = "CUDA error: uncorrectable ECC error encountered"
+
+
+def _aborted(**messages: str) -> Finding:
+    """Return the finding for ranks that NCCL's watchdog aborted, each with its message: ``r0="NCCL error: ..."``."""
+    stream = Stream(3).until("collectives")
+    for rank, message in messages.items():
+        stream.exit(int(rank[1:]), -6, ours=False, last_lines=("terminate called", f"  what():  {WATCHDOG}{message}"))
+    dead = [{"rank": int(rank[1:]), "how": "dead", "detail": "exit code -6"} for rank in messages]
+    stream.trouble(*dead, waiting=(2,))
+    stream.kill(2)
+    (finding,) = findings(stream.close(ranks=False))
+    return finding
+
+
+def test_ranks_aborted_by_the_watchdog_are_witnesses() -> None:
+    finding = _aborted(r0=MISSED, r1=MISSED)
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "fabric", ())
+    assert finding.what == "2 of 3 ranks had a communication error in collectives/all_reduce 8 B"
+    assert any(MISSED in line for line in finding.evidence)
+    assert _aborted(r1=MISSED).culprit.kind == "fabric"
+
+
+def test_a_failed_device_is_named_among_watchdog_aborts() -> None:
+    finding = _aborted(r0=MISSED, r1=BROKEN)
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "rank", (1,))
+    assert "was killed by signal 6 (SIGABRT)" in finding.what
+    assert any("rank 0 saw a communication error" in line for line in finding.evidence)
+
+
+def test_a_rank_on_a_lost_node_is_not_blamed() -> None:
+    stream = Stream(2, nodes=2).until("collectives")
+    stream.trouble({"node": 1, "how": "silent"}, {"rank": 1, "how": "absent"}, waiting=(0,))
+    stream.kill(0)
+    (finding,) = findings(stream.close(ranks=False, nodes=(0,)))
+    assert (finding.culprit.kind, finding.culprit.ranks) == ("node", (1,))
+
+
+def test_ranks_that_work_alone_do_not_blame_the_fabric() -> None:
+    assert [finding.culprit.ranks for finding in findings(SCENES["alone"]())] == [(0,), (1,)]
+
+
+def test_a_short_trial_blames_no_late_rank() -> None:
+    stream = Stream()
+    stream.begin("compute", timeout_s=2.0)
+    stream.trouble({"rank": 0, "how": "late"}, outcome="deadline")
+    stream.kill(0, 1)
+    (finding,) = findings(stream.close(ranks=False))
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+    assert "the deadline of the whole trial cut it short" in finding.what
+
+
+def test_no_rank_is_blamed_where_none_was_ready() -> None:
+    stream = Stream(plan=replace(a_plan(), deadline_s=Setting(value=1200.0, origin="level standard")))
+    stream.events = [event for event in stream.events if event["kind"] != "rank"]
+    seen = [{"rank": rank, "how": "stuck", "phase": "start-up/import torch"} for rank in (0, 1)]
+    stream.send("conductor", "trouble", gen=0, step=-1, seen=seen, waiting=[])
+    (finding,) = findings(stream)
+    assert finding.severity == "error"
+    assert "none of 2 ranks was ready in time" in finding.what
+
+
+STARTING = "start-up/import torch"
+
+
+def starting(deadline_s: float, *seen: dict[str, Any]) -> tuple[Finding, ...]:
+    """Return the findings of trouble while ranks start."""
+    stream = Stream(plan=replace(a_plan(), deadline_s=Setting(value=deadline_s, origin="--deadline")))
+    full = [{"phase": STARTING, "waited_s": 20.0, "detail": "", **entry} for entry in seen]
+    stream.send("conductor", "trouble", gen=0, step=-1, seen=full, waiting=[])
+    stream.kill(0, 1)
+    return findings(stream.close(ranks=False))
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        {"how": "late", "detail": "state R, had not finished when the deadline passed"},
+        {"how": "stuck"},
+        {"how": "frozen", "detail": "state D (uninterruptible sleep)"},
+    ],
+)
+def test_a_short_trial_blames_no_slow_start(seen: dict[str, Any]) -> None:
+    for deadline_s in (8.0, 120.0, 239.0):
+        (finding,) = starting(deadline_s, {"rank": 1, **seen})
+        assert (finding.severity, finding.culprit.kind) == ("error", "none")
+        assert f"the trial's deadline of {deadline_s:g} s passed while ranks were starting" in finding.what
+        assert finding.what.endswith("1 of 2 were not ready; rank 1 on gpu-0 was in start-up/import torch for 20 s")
+    (finding,) = starting(1200.0, {"rank": 1, **seen})
+    assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
+
+
+def test_a_rank_stopped_while_starting_is_named() -> None:
+    (finding,) = starting(60.0, {"rank": 1, "how": "frozen", "detail": "state T (stopped)"})
+    assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
+
+
+def test_a_later_generation_has_less_time() -> None:
+    # 60 s to join, 195 s for the first attempt, three steps of 0.7 s, and 180 s to start again.
+    for deadline_s, named in ((400.0, [(3,)]), (437.0, [(3,)]), (437.2, [(3,), (2,)])):
+        stream = Stream(4, plan=replace(a_plan(), deadline_s=Setting(value=deadline_s, origin="--deadline")))
+        stream.until("collectives").exit(3, -11, ours=False)
+        stream.trouble({"rank": 3, "how": "dead"}, waiting=(0, 1, 2))
+        stream.kill(0, 1, 2)
+        stream.generation = 1
+        stream.start((0, 1, 2))
+        late = [{"rank": 2, "how": "late", "phase": STARTING, "waited_s": 5.0}]
+        stream.send("conductor", "trouble", gen=1, step=-1, seen=late, waiting=[])
+        stream.kill(0, 1, 2)
+        assert [finding.culprit.ranks for finding in findings(stream.close(ranks=False))] == named
+
+
+def _second_attempt_out_of_time(*seen: dict[str, Any], timeout_s: float = 20.0) -> tuple[Finding, ...]:
+    """Return the findings where a rank died, and the deadline of the trial ended the attempt without it."""
+    stream = Stream(4).until("collectives")
+    stream.exit(3, -11, ours=False)
+    stream.trouble({"rank": 3, "how": "dead"}, waiting=(0, 1, 2))
+    stream.kill(0, 1, 2)
+    stream.generation = 1
+    stream.start((0, 1, 2))
+    stream.check("bootstrap")
+    stream.begin("collectives", timeout_s=timeout_s)
+    stream.trouble(*seen, outcome="deadline")
+    stream.kill(0, 1, 2)
+    return findings(stream.close(ranks=False))
+
+
+def test_a_second_attempt_adds_no_error_for_lack_of_time() -> None:
+    working = [{"rank": rank, "how": "working"} for rank in range(3)]
+    for seen in ((), working, [{"rank": 1, "how": "late", "waited_s": 2.0}]):
+        assert [finding.culprit.ranks for finding in _second_attempt_out_of_time(*seen)] == [(3,)]
+
+
+def test_a_second_attempt_adds_its_own_faults() -> None:
+    first, second = _second_attempt_out_of_time({"rank": 1, "how": "late", "waited_s": 16.0})
+    assert (first.culprit.ranks, second.culprit.ranks) == ((3,), (1,))
+    assert second.what.startswith("in generation 1, without rank 3: rank 1 ")
+
+
+@pytest.mark.parametrize(("how", "kind"), [("late", "rank"), ("absent", "rank"), ("stuck", "fabric")])
+def test_a_standstill_is_named_whichever_deadline_ends_it(how: str, kind: str) -> None:
+    """The trial left the step 54 s of its 60 s, or 9 s, and nothing went on."""
+    for left_s in (54.0, 9.0):
+        stream = Stream(2, nodes=2).until("collectives")
+        stream.events[-1]["timeout_s"] = left_s
+        ranks = (0, 1) if how == "stuck" else (1,)
+        seen = [{"rank": rank, "how": how, "waited_s": left_s - 2.0} for rank in ranks]
+        stream.trouble(*seen, outcome="deadline")
+        stream.kill(0, 1)
+        (finding,) = findings(stream.close(ranks=False))
+        assert (finding.severity, finding.culprit.kind) == ("fail", kind)
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [
+        ("collectives/reduce_scatter 1048576 B (4 of 9)", "was too slow: 3 of 9 operations in 60 s, and"),
+        ("training/step 12 forward", "was too slow: 12 steps in 60 s, and"),
+        ("collectives/barrier", "was too slow: it came to collectives/barrier in 60 s, and"),
+    ],
+)
+def test_too_slow_says_how_far_it_came(phase: str, words: str) -> None:
+    stream = Stream(2).until("collectives")
+    stream.trouble(*({"rank": rank, "how": "working", "phase": phase} for rank in (0, 1)), outcome="deadline")
+    stream.kill(0, 1)
+    (finding,) = findings(stream.close(ranks=False))
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+    assert words in finding.what
+
+
+def test_ranks_that_wait_at_a_store_are_no_culprits() -> None:
+    """Ranks of links meet before the world is formed, and wait for one another."""
+    stream = Stream(4, nodes=4, plan=a_plan(("compute", "links", "bootstrap"))).until("links")
+    stream.trouble(*({"rank": rank, "how": "stuck", "phase": "links/meet"} for rank in range(4)), outcome="deadline")
+    stream.kill(0, 1, 2, 3)
+    (finding,) = findings(stream.close(ranks=False))
+    assert (finding.culprit.kind, finding.culprit.ranks) == ("fabric", ())
+
+
+@pytest.mark.parametrize(
+    ("phases", "kind", "ranks"),
+    [
+        ({0: "broadcast 8 B", 1: "broadcast 8 B", 2: "broadcast 8 B"}, "fabric", [()]),
+        ({1: "broadcast 8 B", 2: "broadcast 8 B"}, "rank", [(1,), (2,)]),
+        ({0: "broadcast 8 B", 1: "barrier", 2: "broadcast 8 B"}, "rank", [(0,), (1,), (2,)]),
+    ],
+)
+def test_most_late_in_one_operation_is_the_fabric(phases: dict[int, str], kind: str, ranks: list[Any]) -> None:
+    stream = Stream(4, nodes=2).until("collectives")
+    stream.trouble(*({"rank": rank, "how": "late", "phase": name} for rank, name in phases.items()), outcome="deadline")
+    stream.kill(0, 1, 2, 3)
+    named = findings(stream.close(ranks=False))
+    assert {finding.culprit.kind for finding in named} == {kind}
+    assert [finding.culprit.ranks for finding in named] == ranks
+    if kind == "fabric":
+        assert named[0].what == "3 of 4 ranks hung in broadcast 8 B until the deadline"
+        assert named[0].culprit.nodes == ("gpu-0", "gpu-1")
+
+
+def test_late_ranks_that_work_alone_are_each_named() -> None:
+    stream = Stream(3).until("compute")
+    stream.trouble({"rank": 0, "how": "late"}, {"rank": 1, "how": "late"}, outcome="deadline")
+    stream.kill(0, 1, 2)
+    assert [finding.culprit.ranks for finding in findings(stream.close(ranks=False))] == [(0,), (1,)]
+
+
+def test_a_node_that_never_came_is_not_blamed() -> None:
+    stream = Stream(2, nodes=2)
+    stream.events = [event for event in stream.events if event["src"] not in ("node1", "rank1.0")]
+    stream.send("conductor", "trouble", gen=0, step=-1, seen=[{"node": 1, "how": "lost"}], waiting=[])
+    (finding,) = findings(stream)
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+    assert "never reached" in finding.what
+
+
+def test_only_a_death_before_the_interruption_counts() -> None:
+    assert findings(interrupted()) == ()
+    stream = Stream().until("collectives")
+    stream.exit(1, -9, ours=False)
+    stream.trouble({"rank": 1, "how": "dead"})
+    stream.send("conductor", "interrupted", by="SIGINT")
+    stream.kill(0)
+    (finding,) = findings(stream.close(ranks=False))
+    assert finding.culprit.ranks == (1,)
+
+
+def test_a_later_generation_is_named() -> None:
+    first, second = findings(SCENES["second fault"]())
+    assert first.culprit.ranks == (3,)
+    assert second.culprit.ranks == (2,)
+    assert second.what.startswith("in generation 1, without rank 3: rank 2 ")
+
+
+def test_leftovers_and_late_crashes_are_warnings() -> None:
+    stream = healthy()
+    stream.events = [event for event in stream.events if (event["src"], event["kind"]) != ("node0", "end")]
+    stream.events = [event for event in stream.events if event["kind"] != "exit" or event["rank"] != 1]
+    stream.exit(1, -6, ours=False, phase="end", last_lines=(WATCHDOG + MISSED,))
+    stream.send("node0", "left", gen=0, rank=0, pid=4711, state="D")
+    after, left = findings(stream)
+    assert (after.severity, left.severity) == ("warn", "warn")
+    assert "after its work was done" in after.what
+    assert "process 4711 of rank 0 on gpu-0 could not be ended (state D)" in left.what
+
+
+def test_a_rank_that_we_killed_is_no_finding() -> None:
+    stream = Stream(plan=a_plan(("compute",)))
+    stream.check("compute")
+    stream.kill(0, 1)
+    assert findings(stream.close(ranks=False)) == ()
+
+
+def test_no_rank_is_blamed_where_all_were_at_work() -> None:
+    (finding,) = findings(SCENES["too short"]())
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+    assert finding.what == "training/measure was too slow: 21 steps in 60 s, and all 2 ranks were still at work"
+    assert finding.action.startswith("give it more time (training.timeout_s)")
+    assert finding.evidence == ("rank 0 was at work in step 21", "rank 1 was at work in step 21")
+
+
+def test_an_out_of_memory_kill_is_called_that() -> None:
+    stream = died()
+    for event in stream.events:
+        if event["kind"] == "exit" and event["code"] == -9 and not event["ours"]:
+            event["oom_limit_bytes"] = 300 << 20
+    (finding,) = findings(stream)
+    assert "was killed by signal 9 (SIGKILL)" in finding.what
+    assert "the kernel's out-of-memory killer ended it" in finding.what
+    assert "allows 300 MiB" in finding.what
+    assert finding.action.startswith("allow it more memory")
+
+
+def test_communication_errors_after_an_interruption_are_its_consequence() -> None:
+    def faulty(*, trouble: bool, interrupted: bool) -> tuple[Finding, ...]:
+        stream = Stream().until("collectives")
+        stream.error(0, "fabric", "Connection closed by peer", "collectives/all_reduce 8 B")
+        if trouble:
+            stream.trouble({"rank": 0, "how": "error", "detail": "fabric"})
+        if interrupted:
+            stream.send("conductor", "interrupted", by="SIGINT")
+        stream.kill(0, 1)
+        return findings(stream.close(ranks=False))
+
+    assert faulty(trouble=False, interrupted=True) == ()
+    for was_interrupted in (True, False):
+        (finding,) = faulty(trouble=True, interrupted=was_interrupted)
+        assert (finding.severity, finding.culprit.kind) == ("fail", "fabric")
+    (finding,) = faulty(trouble=False, interrupted=False)
+    assert "events were lost, so the cause is not known" in finding.what
+
+
+@pytest.mark.parametrize(("how", "severity"), [("dead", "fail"), ("stuck", "error"), ("working", "error")])
+def test_a_death_that_the_conductor_did_not_see_needs_a_whole_record(how: str, severity: str) -> None:
+    """The event that explains the exit may be among those lost."""
+    stream = Stream().until("collectives")
+    stream.exit(1, 3, ours=False)
+    stream.trouble({"rank": 1, "how": how, "detail": "exit code 3"})
+    stream.kill(0)
+    (finding,) = blame(fold(stream.close(ranks=False).events[:-1]))
+    assert finding.severity == severity
+    assert ("may be among those lost" in finding.what) is (severity == "error")
+
+
+def test_only_known_checks_work_alone() -> None:
+    assert [check for check in ("compute", "collectives", "telepathy") if works_alone(check)] == ["compute"]
+
+
+def test_an_unended_process_is_named_with_its_node() -> None:
+    stream = Stream(2, nodes=2).until("training")
+    stream.send("node1", "left", gen=0, rank=1, pid=4711, state="D")
+    (finding,) = findings(stream.close(ranks=False))
+    assert finding.what == "process 4711 of rank 1 on gpu-1 could not be ended (state D)"
+    assert (finding.severity, finding.culprit.ranks, finding.culprit.nodes) == ("warn", (1,), ("gpu-1",))
+
+
+@pytest.mark.parametrize(("detail", "words"), [("exit code 3", "exited with code 3"), ("", "disappeared in ")])
+def test_a_death_that_no_agent_reported_is_named(detail: str, words: str) -> None:
+    stream = Stream(2, nodes=2).until("collectives")
+    stream.trouble({"rank": 1, "how": "dead", "detail": detail}, waiting=(0,))
+    stream.kill(0)
+    (finding,) = findings(stream.close(ranks=False))
+    assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
+    assert words in finding.what
+
+
+@pytest.mark.parametrize("how", ["frozen", "absent"])
+def test_a_rank_without_an_exit_is_not_dead(how: str) -> None:
+    stream = Stream(2, nodes=2).until("collectives")
+    stream.trouble({"rank": 1, "how": how}, waiting=(0,))
+    (finding,) = findings(stream.close(ranks=False))
+    assert ("was frozen" if how == "frozen" else "never entered the collective") in finding.what
+
+
+def test_a_rank_that_raised_and_is_gone_is_judged_by_its_error() -> None:
+    stream = Stream(2, nodes=2).until("training")
+    stream.error(1, "own", "list index out of range", "training/step 1", kind="IndexError")
+    stream.trouble({"rank": 1, "how": "error", "detail": "own"}, {"rank": 1, "how": "dead", "detail": "exit code 1"})
+    stream.kill(0)
+    (finding,) = findings(stream.close(ranks=False))
+    assert finding.severity == "error"
+    assert "IndexError" in finding.what
+
+
+def test_an_abort_after_a_communication_error_is_explained_by_it() -> None:
+    stream = Stream().until("collectives")
+    for rank in (0, 1):
+        stream.error(rank, "fabric", "Connection closed by peer", "collectives/all_reduce 8 B")
+    stream.exit(1, -6, ours=False)
+    stream.trouble({"rank": 1, "how": "error", "detail": "fabric"}, {"rank": 1, "how": "dead"})
+    stream.kill(0)
+    (finding,) = findings(stream.close(ranks=False))
+    assert finding.culprit.kind == "fabric"

@@ -1,0 +1,263 @@
+"""The fold: events that are lost, cut, copied or mixed in never improve a verdict or name another culprit."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from event_streams import RUN, SCENES, Stream, healthy, lines_of
+from fake_checks import CHECKS, fake_load
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seatrial.judge.conclude import Conclusion, conclude
+from seatrial.judge.fold import evidence_so_far, fold
+from seatrial.protocol.wire import Decoder
+
+scenes = st.sampled_from(sorted(SCENES))
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def judged(events: list[dict[str, Any]], damaged: int = 0) -> Conclusion:
+    return conclude(events, damaged=damaged, load=fake_load)
+
+
+def culprits(conclusion: Conclusion) -> set[tuple[str, object]]:
+    """Return the culprits, with the number of a node only: ``gpu-1`` may become ``node 1`` in an incomplete record."""
+    return {
+        (finding.culprit.kind, finding.culprit.name[-1] if finding.culprit.kind == "node" else finding.culprit.ranks)
+        for finding in conclusion.findings
+        if finding.severity == "fail" and finding.culprit.kind != "none"
+    }
+
+
+def assert_no_better(before: Conclusion, after: Conclusion) -> None:
+    assert before.verdict.status == "PASS" or after.verdict.status != "PASS"
+    assert culprits(after) <= culprits(before)
+
+
+def test_a_healthy_trial_has_a_whole_record() -> None:
+    trial = fold(healthy(4, nodes=2).events)
+    assert trial.run == RUN
+    assert trial.missing == ()
+    assert sorted(trial.ranks) == [0, 1, 2, 3]
+    assert trial.ranks[3].label() == "rank 3 (Test CPU, local rank 1 on gpu-1)"
+    assert trial.ranks[0].kind == trial.ranks[3].kind == "Test CPU, torch 2.13.0"
+    assert [step.check for step in trial.steps] == list(CHECKS)
+    assert all(step.complete() for step in trial.steps)
+    assert len(trial.measurements) == len(trial.facts) == 16
+    assert (trial.device_type, trial.backend, trial.world_size()) == ("cpu", "gloo", 4)
+
+
+@given(scenes, st.randoms(use_true_random=False))
+def test_order_and_copies_do_not_matter(name: str, chance: random.Random) -> None:
+    events = SCENES[name]().events
+    mixed = events + chance.sample(events, len(events) // 2)
+    chance.shuffle(mixed)
+    assert fold(mixed) == fold(events)
+
+
+@given(scenes, st.data())
+def test_lost_events_make_nothing_better(name: str, data: st.DataObject) -> None:
+    events = SCENES[name]().events
+    lost = data.draw(st.sets(st.integers(0, len(events) - 1), min_size=1, max_size=6))
+    after = judged([event for number, event in enumerate(events) if number not in lost])
+    assert_no_better(judged(events), after)
+    assert after.verdict.status != "PASS"
+
+
+@given(scenes, st.data())
+def test_the_loss_of_whole_sources_makes_nothing_better(name: str, data: st.DataObject) -> None:
+    events = SCENES[name]().events
+    lost = data.draw(st.sets(st.sampled_from(sorted({event["src"] for event in events})), min_size=1))
+    after = judged([event for event in events if event["src"] not in lost])
+    assert_no_better(judged(events), after)
+    assert after.verdict.status != "PASS"
+
+
+@given(scenes, st.data())
+def test_the_loss_of_an_end_makes_nothing_better(name: str, data: st.DataObject) -> None:
+    events = SCENES[name]().events
+    kept = data.draw(st.integers(0, len(events) - 1))
+    after = judged(events[:kept])
+    assert_no_better(judged(events), after)
+    assert after.verdict.status != "PASS"
+
+
+@given(scenes, scenes, st.data())
+def test_events_of_another_run_make_nothing_better(name: str, other: str, data: st.DataObject) -> None:
+    events = SCENES[name]().events
+    foreign = [{**event, "run": "another"} for event in SCENES[other]().events]
+    some = data.draw(st.lists(st.sampled_from(foreign), min_size=1, max_size=12))
+    after = judged([*some, *events])
+    assert_no_better(judged(events), after)
+    assert after.verdict.status != "PASS"
+
+
+@given(scenes, st.data())
+def test_flipped_cut_and_foreign_bytes_make_nothing_better(name: str, data: st.DataObject) -> None:
+    events = SCENES[name]().events
+    text = bytearray(b"".join(lines_of(events)))
+    for at in data.draw(st.lists(st.integers(0, len(text) - 1), max_size=4)):
+        text[at] ^= data.draw(st.integers(1, 255))
+    at = data.draw(st.integers(0, len(text)))
+    mixed = bytes(text[:at]) + data.draw(st.binary(max_size=20)) + bytes(text[at:])
+    decoder = Decoder()
+    came = list(decoder.lines(mixed[: data.draw(st.integers(0, len(mixed)))]))
+    assert_no_better(judged(events), judged(came, decoder.damaged))
+
+
+@given(scenes, st.data())
+def test_fields_of_any_kind_are_taken_in_any_order(name: str, data: st.DataObject) -> None:
+    """Checksums catch accidents; these are events that seatrial never writes."""
+    events = [dict(event) for event in SCENES[name]().events]
+    for _ in range(data.draw(st.integers(1, 4))):
+        event = data.draw(st.sampled_from(events))
+        event[data.draw(st.sampled_from(sorted(event)))] = data.draw(json_values)
+    conclusion = judged(events)
+    assert conclusion.verdict == judged(events[::-1]).verdict
+    assert not (conclusion.trial.missing and conclusion.verdict.status == "PASS")
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["kind", "run", "src", "seq", "t", "gen", "seen"]), json_values)))
+def test_any_dictionaries_are_taken(messages: list[dict[str, Any]]) -> None:
+    trial = fold(messages)
+    assert trial.missing
+    assert judged(messages).verdict.status == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize(
+    ("src", "kind"),
+    [
+        ("a", "trouble"),
+        ("z", "trouble"),
+        ("a", "step_end"),
+        ("rank1.0", "trouble"),
+        ("node0", "step_end"),
+        ("conductor", "done"),
+        ("rank0.0", "exit"),
+    ],
+)
+def test_a_source_sends_only_its_own_kinds(src: str, kind: str) -> None:
+    stream = healthy()
+    stream.events = [event for event in stream.events if event["kind"] != "end" or event["src"] != src]
+    stream.send(src, kind, gen=0, step=0, rank=0, code=-9, ours=False, outcome="done", seconds=1.0, seen=[])
+    trial = fold(stream.events)
+    assert any("not allowed from this source" in what for what in trial.missing)
+    assert not trial.troubles
+
+
+def test_two_events_with_one_number_are_damage() -> None:
+    events = healthy().events
+    twin = {**next(event for event in events if event["kind"] == "done"), "seconds": 9.0}
+    one, other = fold([*events, twin]), fold([twin, *events])
+    assert one == other
+    assert any("one number, two events" in what for what in one.missing)
+
+
+def test_a_rank_measures_only_for_itself() -> None:
+    stream = Stream().until("compute")
+    stream.measure("compute", 1, rank=0)
+    trial = fold(stream.events)
+    assert not trial.measurements
+    assert any("another source" in what for what in trial.missing)
+
+
+def test_numbers_that_are_not_finite() -> None:
+    stream = Stream().until("compute")
+    stream.measure("compute", 0, "inf")  # type: ignore[arg-type]  # as on the wire
+    assert [measurement.value for measurement in fold(stream.events).measurements] == [float("inf")]
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        (lambda event: event["kind"] == "run", "the `run` event"),
+        (
+            lambda event: event["src"] == "conductor" and event["kind"] == "end",
+            "the `end` event of conductor",
+        ),
+        (lambda event: event["src"] == "rank1.0" and event["kind"] == "end", "the `end` event of rank1.0 is missing"),
+        (lambda event: event["src"] == "node0", "all events of node0 are missing"),
+        (lambda event: event["kind"] == "facts" and event["src"] == "rank0.0", "4 events of rank0.0 are missing"),
+    ],
+)
+def test_missing_events_are_named(lost: Any, words: str) -> None:
+    trial = fold([event for event in healthy().events if not lost(event)])
+    assert any(words in what for what in trial.missing), trial.missing
+
+
+def test_a_rank_reports_its_own_local_rank() -> None:
+    """Under torchrun, mpirun or srun each rank has an agent, so the conductor knows no local ranks."""
+    events = healthy(4, nodes=2).events
+    for event in events:
+        if event["kind"] == "generation":
+            event["ranks"] = [[rank, rank, 0] for rank, _, _ in event["ranks"]]
+    assert [record.local_rank for record in fold(events).ranks.values()] == [0, 1, 0, 1]
+
+
+def test_fewer_ranks_than_requested() -> None:
+    stream = healthy()
+    stream.events[0]["job"]["world_size"] = 4
+    assert "2 of 4 requested ranks are missing" in fold(stream.events).missing
+
+
+def test_events_of_two_runs_name_nobody() -> None:
+    other = [{**event, "run": "other"} for event in SCENES["killed"]().events]
+    conclusion = judged([*healthy().events, *other])
+    assert conclusion.trial.run == ""
+    assert not culprits(conclusion)
+    assert "2 runs" in conclusion.trial.missing[0]
+
+
+def test_events_of_another_run_without_its_beginning_are_counted() -> None:
+    other = [{**event, "run": "other"} for event in healthy().events if event["kind"] == "done"]
+    trial = fold([*healthy().events, *other])
+    assert trial.run == RUN
+    assert trial.missing == (f"{len(other)} events of another run are mixed in",)
+
+
+def test_events_after_the_end_are_told() -> None:
+    stream = healthy()
+    stream.send("node0", "note", severity="info", text="late")
+    assert fold(stream.events).missing == ("node0 sent events after its `end` event",)
+
+
+def test_the_ends_of_a_trial_that_was_cut_short_are_not_expected_of_ranks() -> None:
+    for scene in ("frozen", "stuck", "interrupted", "killed"):
+        assert fold(SCENES[scene]().events).missing == (), scene
+
+
+def test_evidence_so_far_equals_the_later_evidence() -> None:
+    stream = Stream().until("compute")
+    stream.measure("compute", 0)
+    stream.measure("compute", 1)
+    kinds = ("rank", "measurements", "facts")
+    evidence = evidence_so_far("compute", [event for event in stream.events if event["kind"] in kinds])
+    trial = fold(stream.events)
+    assert evidence.ranks == trial.ranks
+    assert evidence.measurements == trial.measurements
+    assert evidence.asked == (0, 1)
+    assert evidence.device_type == "cpu"
+
+
+def test_a_later_attempt_needs_the_ends_of_its_ranks() -> None:
+    events = SCENES["second generation"]().events
+    lost = [event for event in events if (event["src"], event["kind"]) != ("rank0.1", "end")]
+    assert fold(events).missing == ()
+    assert fold(lost).missing == ("the `end` event of rank0.1 is missing",)
+
+
+def test_the_controller_may_interrupt_a_trial_that_others_conduct() -> None:
+    stream = Stream().until("compute")
+    stream.send("controller", "interrupted", by="SIGTERM", order=40)
+    trial = fold(stream.events)
+    assert (trial.interrupted, trial.interrupted_order) == ("SIGTERM", 40)
+    stream.send("controller", "trouble", gen=0, step=0, order=30, seen=[{"node": 0, "how": "lost"}], waiting=[])
+    (trouble,) = fold(stream.events).troubles
+    assert (trouble.node, trouble.how, trouble.order) == (0, "lost", 30)

@@ -1,0 +1,72 @@
+"""The fold over several attempts, and over what checks have measured so far."""
+
+from __future__ import annotations
+
+import pytest
+from event_streams import SCENES, Stream, healthy
+
+from seatrial.judge.fold import evidence_so_far, fold
+
+
+@pytest.mark.parametrize(("types", "limits_of"), [(("cuda", "cuda"), "cuda"), (("cpu", "cuda"), "cpu"), ((), "")])
+def test_limits_are_those_of_the_device_that_all_have(types: tuple[str, ...], limits_of: str) -> None:
+    events = healthy().events
+    for event in events:
+        if event["kind"] == "rank" and types:
+            event["device_type"] = types[event["rank"]]
+    assert fold([event for event in events if types or event["kind"] != "rank"]).device_type == limits_of
+
+
+def test_the_devices_are_those_of_the_first_attempt() -> None:
+    events = SCENES["second generation"]().events
+    for event in events:
+        if event["kind"] == "rank" and event["gen"] == 1:
+            event["device"] = "another"
+    trial = fold(events)
+    assert {record.device for record in trial.ranks.values()} == {"Test CPU"}
+    assert trial.device_type == "cpu"
+
+
+def test_an_event_of_another_attempt_than_its_source_is_damage() -> None:
+    stream = healthy()
+    stream.events = [event for event in stream.events if (event["src"], event["kind"]) != ("rank1.0", "end")]
+    stream.send("rank1.0", "done", gen=1, step=0, rank=1, seconds=0.5, share={})
+    stream.send("rank1.0", "end")
+    assert any("rank or gen of another source" in what for what in fold(stream.events).missing)
+
+
+def test_an_interruption_keeps_its_reason() -> None:
+    trial = fold(SCENES["interrupted"]().events)
+    assert trial.interrupted == "SIGINT"
+    stream = Stream()
+    stream.send("conductor", "interrupted", by="")
+    assert fold(stream.events).interrupted == "unknown"
+
+
+@pytest.mark.parametrize("code", [1, 3, -9])
+def test_a_dead_rank_is_expected_to_send_no_end(code: int) -> None:
+    stream = healthy()
+    stream.events = [event for event in stream.events if (event["src"], event["kind"]) != ("rank1.0", "end")]
+    stream.events = [event for event in stream.events if (event["kind"], event.get("rank")) != ("exit", 1)]
+    for number, event in enumerate(event for event in stream.events if event["src"] == "node0"):
+        event["seq"] = number
+    before = fold(stream.events)
+    assert before.missing == ("the `end` event of rank1.0 is missing",)
+    last = max(event["seq"] for event in stream.events if event["src"] == "node0")
+    ending = {"code": code, "ours": False, "phase": "training", "last_lines": []}
+    node_end = next(event for event in stream.events if (event["src"], event["kind"]) == ("node0", "end"))
+    exited = {**node_end, "kind": "exit", "gen": 0, "rank": 1, **ending}
+    node_end["seq"] = last + 1
+    assert fold([*stream.events, {**exited, "seq": last}]).missing == ()
+
+
+def test_a_check_asks_with_its_own_measurements_only() -> None:
+    stream = Stream().until("collectives")
+    stream.measure("collectives", 0)
+    kinds = ("rank", "measurements", "facts")
+    events = [event for event in stream.events if event["kind"] in kinds]
+    for check, count in (("bootstrap", 2), ("collectives", 1), ("training", 0)):
+        evidence = evidence_so_far(check, events)
+        assert {entry.check for entry in evidence.measurements} <= {check}
+        assert {fact.check for fact in evidence.facts} <= {check}
+        assert len(evidence.measurements) == len(evidence.facts) == count

@@ -1,0 +1,101 @@
+"""Names of nodes: as the user typed them, with the host's own word beside, and never one name for two machines."""
+
+from __future__ import annotations
+
+import pytest
+from event_streams import Stream
+
+from seatrial.evidence.findings import Finding
+from seatrial.judge.blame import blame
+from seatrial.judge.fold import fold
+from seatrial.judge.trial import Trial
+
+
+def _killed(stream: Stream, rank: int = 2) -> tuple[Trial, Finding]:
+    """Return the trial in which this rank is killed, and its finding."""
+    stream.until("collectives").exit(rank, -9, ours=False)
+    stream.trouble({"rank": rank, "how": "dead", "detail": "exit code -9"})
+    stream.kill(*(other for other in stream.alive if other != rank))
+    trial = fold(stream.close(ranks=False).events)
+    (finding,) = blame(trial)
+    return trial, finding
+
+
+TYPED = ["node0", "node1", "node2", "node3"]
+
+
+@pytest.mark.parametrize(
+    ("own", "place"),
+    [
+        (["node0", "node1", "node2", "node3"], "node2"),
+        (["worker"] * 4, "node2 (calls itself worker)"),
+        (["node0", "node1", "node1", "node3"], "node2 (calls itself node1)"),
+        (["node0", "node1", "node2.cluster.local", "node3"], "node2"),
+        (["node0", "node1", "x) is fine; node0 \x1b[2J(", "node3"], "node2 (calls itself x??is?fine??node0???2J?)"),
+    ],
+)
+def test_a_host_has_the_name_that_was_typed(own: list[str], place: str) -> None:
+    trial, finding = _killed(Stream(4, nodes=4, hostnames=own, hosts=TYPED))
+    assert finding.culprit.name == f"rank 2 (Test CPU, local rank 0 on {place})"
+    assert finding.culprit.nodes == ("node2",)
+    assert trial.host_name(3) == "node3"
+
+
+def test_an_address_that_was_typed_has_the_host_name_beside() -> None:
+    hosts = [f"10.77.0.{10 + node}" for node in range(4)]
+    _, finding = _killed(Stream(4, nodes=4, hostnames=["a", "b", "c", "d"], hosts=hosts))
+    assert "on 10.77.0.12 (calls itself c))" in finding.culprit.name
+
+
+@pytest.mark.parametrize(
+    ("typed", "own", "beside"),
+    [
+        ("node2", "NODE2.cluster.local", ""),
+        ("node2.cluster.local", "node2", ""),
+        ("10.77.0.12", "10", "10"),
+        ("10.77.0.12", "10.77.0.12", ""),
+        ("fd00::12", "fd00::12x", "fd00::12x"),
+        ("node2", "node20", "node20"),
+    ],
+)
+def test_a_domain_and_capitals_make_no_other_host(typed: str, own: str, beside: str) -> None:
+    _, finding = _killed(Stream(4, nodes=4, hostnames=["a", "b", own, "d"], hosts=["a", "b", typed, "d"]))
+    assert finding.culprit.name.endswith(f" on {typed} (calls itself {beside}))" if beside else f" on {typed})")
+
+
+def test_equal_names_of_several_machines_have_numbers() -> None:
+    _, finding = _killed(Stream(4, nodes=4, hostnames=["gpu-7", "worker", "worker", "gpu-8"]))
+    assert finding.culprit.nodes == ("worker (node 2)",)
+    _, finding = _killed(Stream(4, nodes=4, hostnames=["gpu-7", "worker", "worker", "gpu-8"]), rank=3)
+    assert finding.culprit.nodes == ("gpu-8",)
+
+
+def test_agents_of_one_machine_share_its_name() -> None:
+    """Under torchrun each rank has an agent."""
+    stream = Stream(4, nodes=4, hostnames=["a", "a", "b", "b"])
+    for event in stream.events:
+        if event["kind"] == "node":
+            event["address"] = f"10.0.0.{event['node'] // 2}"
+    trial, finding = _killed(stream)
+    assert finding.culprit.nodes == ("b",)
+    assert {record.node for record in trial.ranks.values()} == {"a", "b"}
+
+
+@pytest.mark.parametrize("how", ["lost", "silent"])
+def test_a_lost_node_has_the_name_that_was_typed(how: str) -> None:
+    stream = Stream(4, nodes=4, hostnames=["worker"] * 4, hosts=TYPED).until("collectives")
+    stream.trouble({"node": 2, "how": how})
+    stream.kill(0, 1, 3)
+    (finding,) = blame(fold(stream.close(ranks=False, nodes=(0, 1, 3)).events))
+    assert finding.culprit.name == "node node2 (calls itself worker)"
+    assert finding.culprit.nodes == ("node2",)
+
+
+def test_a_rank_that_names_another_host_changes_nothing() -> None:
+    stream = Stream(4, nodes=4, hosts=TYPED, hostnames=TYPED)
+    for event in stream.events:
+        if event["src"] == "rank2.0":
+            event["hostname"] = event["node"] = "node0"
+    trial, finding = _killed(stream)
+    assert finding.culprit.nodes == ("node2",)
+    assert {entry.rank: entry.node for entry in trial.measurements}[2] == "node2"

@@ -1,0 +1,111 @@
+"""Nodes that fall silent: a node is named only where the conductor's own network is known to work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from event_streams import Stream
+
+from seatrial.evidence.findings import Culprit, Finding
+from seatrial.judge.blame import blame
+from seatrial.judge.fold import fold
+
+
+def silent(
+    nodes: int,
+    *lost_nodes: int,
+    how: str = "silent",
+    conductor: str = "gpu-0",
+    hostnames: Sequence[str] = (),
+    lost: str = "",
+) -> tuple[Finding, ...]:
+    """Return the findings for nodes ``gpu-0`` and so on, some of which fall silent in the collectives.
+
+    ``lost``: the first event of this kind is missing.
+    """
+    stream = Stream(nodes, nodes=nodes, conductor=conductor, hostnames=hostnames).until("collectives")
+    left = tuple(sorted(set(range(nodes)) - set(lost_nodes)))
+    stream.trouble(*({"node": node, "how": how, "waited_s": 15.2} for node in lost_nodes), waiting=left)
+    stream.kill(*left)
+    events = stream.close(ranks=False, nodes=left).events
+    gone = next((event for event in events if event["kind"] == lost), None)
+    return blame(fold([event for event in events if event is not gone]))
+
+
+def test_a_silent_node_is_named_while_another_is_reachable() -> None:
+    for found in (silent(3, 2), silent(3, 2, conductor="laptop"), silent(2, 1, conductor="laptop")):
+        (finding,) = found
+        assert (finding.severity, finding.culprit.kind) == ("fail", "node")
+    assert [finding.culprit.ranks for finding in silent(4, 2, 3)] == [(2,), (3,)]
+
+
+def test_of_two_nodes_the_link_is_named() -> None:
+    (finding,) = silent(2, 1)
+    assert finding.severity == "fail"
+    assert finding.culprit == Culprit(
+        kind="link", name="link gpu-0–gpu-1, endpoints not separable", nodes=("gpu-0", "gpu-1")
+    )
+    assert finding.what == ("node gpu-1 fell silent in collectives for 15 s: it, or the network between it and gpu-0")
+
+
+@pytest.mark.parametrize("conductor", ["gpu-0", "laptop"])
+@pytest.mark.parametrize("lost", ["run", "node"])
+def test_an_incomplete_record_names_no_node(conductor: str, lost: str) -> None:
+    (finding,) = silent(2, 1, conductor=conductor, lost=lost)
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+    assert "events were lost" in finding.what
+
+
+def test_a_closed_connection_names_its_node() -> None:
+    (finding,) = silent(2, 1, how="lost")
+    assert finding.culprit.name == "node gpu-1"
+    assert [finding.culprit.ranks for finding in silent(3, 1, 2, how="lost")] == [(1,), (2,)]
+
+
+def test_the_conductors_own_node_needs_no_network() -> None:
+    (finding,) = silent(1, 0)
+    assert finding.culprit.name == "node gpu-0"
+    (finding,) = silent(3, 0)
+    assert finding.culprit.name == "node gpu-0"
+
+
+@pytest.mark.parametrize(("conductor", "blamed"), [("gpu-0", True), ("laptop", False), ("", True)])
+def test_all_nodes_but_one_at_once_are_the_fabric(conductor: str, blamed: bool) -> None:
+    (finding,) = silent(4, 1, 2, 3, conductor=conductor)
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "fabric", ())
+    assert finding.culprit.name == "the network between node gpu-0 and the others"
+    assert "all 3 nodes but gpu-0 fell silent at once in collectives for 15 s: " in finding.what
+    assert ("the link of gpu-0, or what gpu-1, gpu-2, gpu-3 share" in finding.what) is blamed
+    assert "what gpu-1, gpu-2, gpu-3 share" in finding.action
+    assert ("cable and switch port of gpu-0" in finding.action) is blamed
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [(3, "all 3 nodes fell silent at once"), (2, "all 2 nodes fell silent at once"), (1, "the only node, gpu-0, fell")],
+)
+def test_all_nodes_at_once_may_be_the_conductors_network(nodes: int, words: str) -> None:
+    (finding,) = silent(nodes, *range(nodes), conductor="laptop")
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+    assert finding.what.startswith(words)
+
+
+def test_one_of_several_nodes_on_the_conductors_machine_needs_no_network() -> None:
+    stream = Stream(2, nodes=2, conductor="gpu-0", hostnames=("gpu-0", "gpu-0"))
+    for event in stream.events:
+        if event["kind"] == "node":
+            event["address"] = "10.0.0.1"
+    stream.until("collectives").trouble({"node": 1, "how": "silent"}, waiting=(0,))
+    stream.kill(0)
+    (finding,) = blame(fold(stream.close(ranks=False, nodes=(0,)).events))
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "node", (1,))
+
+
+def test_an_unknown_conductor_may_be_on_either_node() -> None:
+    """The host name of the conductor may be missing, or that of several machines."""
+    for found in (silent(2, 1, conductor=""), silent(2, 1, conductor="same", hostnames=("same", "same"))):
+        (finding,) = found
+        assert finding.culprit.kind == "link"
+    (finding,) = silent(3, 1, conductor="")
+    assert finding.culprit.name == "node gpu-1", "at least one of the two others is reached over the network"

@@ -1,0 +1,466 @@
+"""An attempt around the events of its first pod: reasons in words, bounded time, nothing left."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from event_streams import Stream
+from kubernetes.kubectl_script_double import scripted
+from kubernetes.test_pods import pod
+from kubernetes.workloads import workload
+
+from seatrial.errors import JobNotStartedError, RequestError, SeatrialError
+from seatrial.targets.job import Job
+from seatrial.targets.kubernetes import applied_objects, attempt
+from seatrial.targets.kubernetes.applied_objects import AppliedObjects
+from seatrial.targets.kubernetes.attempt import Attempt, TooFewNodesError, WaitLimits
+from seatrial.targets.kubernetes.kinds import KINDS
+from seatrial.targets.kubernetes.kinds.trainjob import PATCHES
+from seatrial.targets.kubernetes.kubectl import Kubectl
+from seatrial.targets.kubernetes.kubernetes_target import PodsDetail
+from seatrial.targets.kubernetes.manifest.render import manifest
+from seatrial.targets.kubernetes.manifest.workload import Patch
+from seatrial.targets.kubernetes.permissions import chosen_nodes, require_permission, spec_fields
+from seatrial.targets.kubernetes.run_log import RunLog
+
+_WORKLOAD = workload(nproc_per_node=1, gpus_per_node=1)
+_OBJECTS = manifest("job", _WORKLOAD)
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_UNSCHEDULABLE = [
+    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available."}
+]
+
+
+_ITS_LOG_ENDS = ("'logs trial-1-1-x'*", "echo 2026-01-01T00:00:00.5Z its last line")
+
+
+def waiting(number: int, **changes: Any) -> dict[str, Any]:
+    text = {"spec__nodeName": "", "status__conditions": _UNSCHEDULABLE, **changes}
+    return pod(f"trial-1-{number}-x", metadata__labels={_INDEX: str(number)}, **text)
+
+
+def running(number: int) -> dict[str, Any]:
+    status = {"phase": "Running", "containerStatuses": [{"name": "seatrial", "ready": True, "state": {"running": {}}}]}
+    return pod(f"trial-1-{number}-x", metadata__labels={_INDEX: str(number)}, status=status)
+
+
+class Cluster:
+    """A cluster as a script in place of kubectl: its answers, and its calls."""
+
+    def __init__(self, folder: Path, pods: list[dict[str, Any]], *more: tuple[str, str], **limits: float) -> None:
+        self.folder = folder
+        self.printed: list[str] = []
+        self.signals: list[int] = []
+        self.events: list[dict[str, Any]] = []
+        for name, content in (("pods", {"items": pods}), ("none", {"items": []})):
+            (folder / name).write_text(json.dumps(content))
+        created = [{**thing, "metadata": {**thing["metadata"], "uid": f"u-{thing['kind']}"}} for thing in _OBJECTS]
+        # kubectl create prints one document for each object, and not a list.
+        (folder / "workload").write_text(json.dumps(created[-1]))
+        (folder / "others").write_text("\n".join(map(json.dumps, created[:-1])))
+        (folder / "all").write_text(json.dumps({"kind": "List", "items": created}))
+        at = shlex.quote(str(folder))
+        program = scripted(
+            folder,
+            *more,
+            (
+                "'create -f - -o json'*",
+                f"cat > {at}/sent; if [ -e {at}/sent-first ]; then mv {at}/sent {at}/sent-second; cat {at}/others;"
+                f" else mv {at}/sent {at}/sent-first; cat {at}/workload; fi",
+            ),
+            ("'get job.batch/trial-1 '*'-o json'*", f"cat {at}/all"),
+            ("delete*", f"touch {at}/deleted"),
+            ("'get pods'*", f"if [ -e {at}/deleted ]; then cat {at}/none; else cat {at}/pods; fi"),
+            ("'get events'*", f"cat {at}/none"),
+            ("'get job.batch/trial-1 --ignore-not-found'*", "echo '{}'"),
+            ("logs*", "sleep 20"),
+        )
+        self.kubectl = Kubectl(program=program, namespace=None)
+        detail = PodsDetail(
+            workload=_WORKLOAD,
+            kubectl=self.kubectl,
+            under_mpi=False,
+            min_hosts=None,
+            queue_timeout_s=60.0,
+            keep=False,
+        )
+        self.job = Job(
+            run="run-1",
+            target="job",
+            nodes=2,
+            nproc_per_node=1,
+            device="cpu",
+            backend="gloo",
+            python="python3",
+            env={},
+            plan=Stream().plan,
+            detail=detail,
+        )
+        self.limits = WaitLimits(**{"queue_s": 60.0, **limits})
+
+    def attempt(self, min_hosts: int | None = None) -> Attempt:
+        run = {"kind": "run", "run": "run-1", "src": "conductor", "seq": 0, "t": 1.0, "job": {}}
+        self.run_log = RunLog(run, self.folder, self.events.append, lambda message: None)
+        return Attempt(
+            objects=AppliedObjects(self.kubectl, "job", _OBJECTS),
+            job=replace(self.job, detail=replace(self.job.detail, min_hosts=min_hosts)),
+            limits=self.limits,
+            run_log=self.run_log,
+            folder=self.folder,
+            signals=self.signals,
+            print_line=self.printed.append,
+        )
+
+    def error(self, min_hosts: int | None = None) -> SeatrialError:
+        """Return the error of an attempt that cannot end; everything is deleted after it."""
+        attempt = self.attempt(min_hosts)
+        try:
+            with pytest.raises(SeatrialError) as raised:
+                attempt.run()
+        finally:
+            assert attempt.cleanup(keep=False) == []
+        assert self.deletes()
+        return raised.value
+
+    def deletes(self) -> list[str]:
+        return [line for line in (self.folder / "calls").read_text().splitlines() if line.startswith("delete")]
+
+
+def test_all_objects_are_created_with_an_owner_and_none_is_changed(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, [waiting(0), waiting(1)], queue_s=0.1)
+    cluster.error()
+    (workload_sent,) = json.loads((tmp_path / "sent-first").read_text())["items"]
+    assert workload_sent["spec"] == _OBJECTS[-1]["spec"]
+    owned = json.loads((tmp_path / "sent-second").read_text())["items"]
+    assert {thing["kind"] for thing in owned} == {thing["kind"] for thing in _OBJECTS[:-1]}
+    # Containers start once the last object, a ConfigMap, is mounted.
+    assert owned[-1]["kind"] == "ConfigMap"
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "trial-1", "uid": "u-Job"}
+    assert all(thing["metadata"]["ownerReferences"] == [owner] for thing in owned)
+    # Not: apply, patch, replace, label, annotate. The rights are those of docs/kubernetes.md.
+    assert {line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()} <= {
+        *("create", "get", "delete", "logs"),
+    }
+    named = cluster.deletes()[0].split()
+    for thing in _OBJECTS:
+        assert any(
+            word.startswith(thing["kind"].lower()) and word.endswith(thing["metadata"]["name"]) for word in named
+        )
+
+
+def test_no_node_accepts_them(tmp_path: Path) -> None:
+    text = str(Cluster(tmp_path, [running(0), waiting(1)], queue_s=3.0).error())
+    assert "not all pods have started within 3 s (--queue-timeout)" in text
+    assert "1 of 2 pods wait: no node accepts it (0/3 nodes are available)" in text
+
+
+def test_an_image_that_cannot_be_pulled(tmp_path: Path) -> None:
+    state = {"waiting": {"reason": "ErrImagePull", "message": "manifest unknown"}}
+    status = [{"name": "seatrial", "image": "example/train:1", "state": state}]
+    stuck = waiting(1, spec__nodeName="gpu-1", status__conditions=[], status__containerStatuses=status)
+    text = str(Cluster(tmp_path, [running(0), stuck], hopeless_s=0.5).error())
+    assert "pod trial-1-1-x on node gpu-1 does not start: its image example/train:1 cannot be pulled" in text
+    assert "manifest unknown" in text
+
+
+def test_a_quota(tmp_path: Path) -> None:
+    message = 'Error creating: pods "trial-1-0-x" is forbidden: exceeded quota: gpus, requested: 8, used: 0, limited: 4'
+    warning = {"involvedObject": {"name": "trial-1"}, "reason": "FailedCreate", "message": message}
+    (tmp_path / "events").write_text(json.dumps({"items": [warning]}))
+    text = str(Cluster(tmp_path, [], ("'get events'*", f"cat {tmp_path}/events"), queue_s=3.0).error())
+    assert "2 of 2 pods cannot be created: Error creating" in text
+    assert "exceeded quota: gpus" in text
+
+
+def test_what_pod_security_never_admits_ends_at_once(tmp_path: Path) -> None:
+    message = 'Error creating: pods "trial-1-0-x" is forbidden: violates PodSecurity "baseline:latest": hostNetwork'
+    warning = {"involvedObject": {"name": "trial-1", "kind": "Job"}, "reason": "FailedCreate", "message": message}
+    (tmp_path / "events").write_text(json.dumps({"items": [warning]}))
+    found = Cluster(tmp_path, [], ("'get events'*", f"cat {tmp_path}/events")).error()
+    assert isinstance(found, JobNotStartedError)
+    assert 'pods will never be created: Error creating: pods "trial-1-0-x" is forbidden: violates' in str(found)
+
+
+def test_an_operator_that_does_not_run_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt, "_UNATTENDED_S", 0.5)
+    cluster = Cluster(tmp_path, [], queue_s=4.0)
+    cluster.error()
+    assert [line for line in cluster.printed if "nobody has taken it up; is the operator running" in line]
+
+
+def test_a_first_pod_whose_node_is_silent_ends_the_run(tmp_path: Path) -> None:
+    """The conductor was in it, and nobody else would miss it (the recording kubelet-stop-job)."""
+    silent = running(0)
+    marked = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
+    silent["status"]["conditions"] = marked
+    cluster = Cluster(tmp_path, [silent, running(1)], node_gone_s=0.5)
+    text = str(cluster.error())
+    assert "pod trial-1-0-x on node gpu-1 is lost: its node no longer reports to the cluster (NodeNotReady)" in text
+    assert sum("NodeNotReady" in line for line in cluster.printed) == 1
+
+
+def test_min_hosts_starts_again_with_fewer(tmp_path: Path) -> None:
+    found = Cluster(tmp_path, [running(0), waiting(1)], fewer_s=0.5).error(min_hosts=1)
+    assert isinstance(found, TooFewNodesError)
+    assert (found.running, found.absent) == (1, ("trial-1-1-x: no node accepts it (0/3 nodes are available)",))
+
+
+def test_fewer_than_min_hosts_do_not_start(tmp_path: Path) -> None:
+    found = Cluster(tmp_path, [waiting(0), waiting(1)], fewer_s=0.1, queue_s=1.0).error(min_hosts=1)
+    assert not isinstance(found, TooFewNodesError)
+
+
+def test_a_server_that_stops_answering(tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    once = tmp_path / "once"
+    code = f"if [ -e {once} ]; then echo 'Unable to connect to the server: EOF' >&2; exit 1; fi; cat {tmp_path}/pods"
+    gone = f"if [ -e {tmp_path}/deleted ]; then cat {tmp_path}/none; else {code}; touch {once}; fi"
+    cluster = Cluster(tmp_path, [running(0), running(1)], ("'get pods'*", gone), no_answer_s=3.0)
+    text = str(cluster.error())
+    assert "API server has not answered for 3 s (Unable to connect to the server: EOF)" in text
+
+
+def test_ctrl_c_deletes_all_objects(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, [waiting(0), waiting(1)])
+    attempt = cluster.attempt()
+    cluster.signals.append(signal.SIGINT)
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    assert "job.batch/trial-1" in cluster.deletes()[0]
+    assert [event["by"] for event in cluster.events if event["kind"] == "interrupted"] == ["SIGINT"]
+
+
+def test_a_workload_deleted_before_it_runs(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, [], ("'get job.batch/trial-1 --ignore-not-found'*", "exit 0"))
+    assert "job.batch/trial-1 was deleted by somebody before its pods ran" in str(cluster.error())
+    assert cluster.run_log.interrupted
+
+
+@pytest.fixture
+def soon_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the wait for data that is on its way."""
+    monkeypatch.setattr(attempt, "_GONE_S", 0.3)
+
+
+def test_a_pod_evicted_before_the_first_pod_runs(tmp_path: Path, soon_gone: None) -> None:
+    evicted = waiting(1, spec__nodeName="gpu-1", status__phase="Failed", status__reason="Evicted")
+    cluster = Cluster(tmp_path, [waiting(0), evicted], _ITS_LOG_ENDS)
+    attempt = cluster.attempt()
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    assert cluster.run_log.interrupted
+    (by,) = [event["by"] for event in cluster.events if event["kind"] == "interrupted"]
+    assert by == "the cluster: pod trial-1-1-x on node gpu-1 was evicted"
+
+
+def test_a_pod_that_fails_before_the_first_one_runs(tmp_path: Path, soon_gone: None) -> None:
+    state = {"terminated": {"exitCode": 3, "reason": "Error"}}
+    failed = waiting(1, status__phase="Failed", status__containerStatuses=[{"name": "seatrial", "state": state}])
+    text = str(Cluster(tmp_path, [waiting(0), failed], _ITS_LOG_ENDS).error())
+    assert "pod trial-1-1-x ended with exit code 3 before the first pod ran; its log is in" in text
+    assert (tmp_path / "trial-1-1-x.log").read_text() == "its last line\n"
+
+
+def test_a_workload_that_fails_before_its_pods(tmp_path: Path, soon_gone: None) -> None:
+    why = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "the limit is reached"}
+    (tmp_path / "job").write_text(json.dumps({"status": {"conditions": [why]}}))
+    text = str(Cluster(tmp_path, [], ("'get job.batch/trial-1 --ignore-not-found'*", f"cat {tmp_path}/job")).error())
+    assert "failed before its first pod ran (BackoffLimitExceeded: the limit is reached)" in text
+
+
+def _refused(folder: Path, complaint: str) -> tuple[str, str]:
+    """The workload is created, the objects after it are refused."""
+    code = f"if [ -e {folder}/once ]; then echo {shlex.quote(complaint)} >&2; exit 1; fi; touch {folder}/once"
+    return "'create -f - -o json'*", f"{code}; cat {folder}/workload"
+
+
+def test_what_was_created_before_a_refusal_is_deleted(tmp_path: Path) -> None:
+    said = 'Error from server (Forbidden): secrets is forbidden: User "me" cannot create resource "secrets"'
+    cluster = Cluster(tmp_path, [], _refused(tmp_path, said))
+    assert isinstance(cluster.error(), RequestError)
+    assert "job.batch/trial-1" in cluster.deletes()[0]
+
+
+def test_an_object_of_somebody_else_is_neither_changed_nor_deleted(tmp_path: Path) -> None:
+    """Somebody created a Secret of this name between the look and the creation."""
+    said = 'Error from server (AlreadyExists): error when creating "STDIN": secrets "trial-1" already exists'
+    cluster = Cluster(tmp_path, [], _refused(tmp_path, said))
+    theirs = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "trial-1", "uid": "u-theirs"}}
+    ours = json.loads((tmp_path / "workload").read_text())
+    (tmp_path / "all").write_text(json.dumps({"kind": "List", "items": [ours, theirs]}))
+    text = str(cluster.error())
+    assert 'secrets "trial-1" already exists' in text
+    assert "choose another --name" in text
+    assert [line.split()[3:-1] for line in cluster.deletes()] == [["job.batch/trial-1"]]
+
+
+def test_what_was_created_although_the_answer_was_lost_is_deleted(tmp_path: Path) -> None:
+    """The API server creates the workload, and the connection breaks before the answer."""
+    said = f"cat > {tmp_path}/sent; echo 'Unable to connect to the server: EOF' >&2; exit 1"
+    cluster = Cluster(
+        tmp_path, [], ("'create -f - -o json'*", said), ("'get job.batch/trial-1 '*'-o json'*", f"cat {tmp_path}/sent")
+    )
+    cluster.error()
+    assert [line.split()[3:-1] for line in cluster.deletes()] == [["job.batch/trial-1"]]
+
+
+def test_trainers_webhook_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cache learns of the runtime only after a while (NVIDIA/aicr #1669)."""
+    monkeypatch.setattr(applied_objects, "_POLL_S", 0.01)
+    objects = manifest("trainjob", _WORKLOAD)
+    said = (
+        'Error from server (Forbidden): error when creating "STDIN": admission webhook'
+        ' "validator.trainjob.trainer.kubeflow.org" denied the request: spec.runtimeRef: Invalid value: TrainingRuntime'
+        ' "trial-1" not found: specified trainingRuntime must be created before the TrainJob is created'
+    )
+    at = tmp_path
+    script = (
+        f"cat > {at}/sent; if grep -q TrainJob {at}/sent && [ ! -e {at}/refused ]; then touch {at}/refused;"
+        f" echo {shlex.quote(said)} >&2; exit 1; fi; cat {at}/sent"
+    )
+    made = AppliedObjects(
+        Kubectl(program=scripted(tmp_path, ("create*", script), ("*", "exit 0")), namespace=None), "trainjob", objects
+    )
+    made.apply()
+    assert (tmp_path / "refused").exists()
+    calls = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
+    assert calls.count("create") == 4
+
+
+def test_objects_that_stay_are_named_with_the_command(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, [], ("delete*", "echo 'Unable to connect to the server' >&2; exit 1"))
+    objects = AppliedObjects(cluster.kubectl, "job", list(_OBJECTS))
+    objects.apply()
+    (left,) = objects.delete(keep_waiting=lambda: True)
+    assert "Unable to connect" in left
+    assert "kubectl-double delete job.batch/trial-1" in left
+
+
+def test_pods_without_a_first_one_end_the_attempt(tmp_path: Path) -> None:
+    pods = [running(0), running(1)]
+    for each in pods:
+        each["metadata"]["labels"] = {"another.example.com/index": "0"}
+    text = str(Cluster(tmp_path, pods, no_first_pod_s=0.3).error())
+    assert f"by the label {_INDEX} none of them is the first node" in text
+    assert "--on job supports" in text
+
+
+def test_keep_deletes_nothing(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, [waiting(0)], queue_s=0.1)
+    attempt = cluster.attempt()
+    with pytest.raises(SeatrialError):
+        attempt.run()
+    assert attempt.cleanup(keep=True) == []
+    assert not cluster.deletes()
+    assert "--keep" in cluster.printed[-1]
+
+
+def access(folder: Path, *cases: tuple[str, str]) -> Kubectl:
+    return Kubectl(program=scripted(folder, *cases, ("*", "cat > /dev/null; exit 0")), namespace="ml")
+
+
+def test_a_missing_permission_is_named(tmp_path: Path) -> None:
+    kubectl = access(tmp_path, ("*subresource=log*", "echo no; exit 1"), ("*can-i*", "echo yes"))
+    with pytest.raises(RequestError, match="you may not get pods/log in ml"):
+        require_permission(kubectl, "job", _OBJECTS)
+    require_permission(access(tmp_path, ("*can-i*", "echo yes")), "job", _OBJECTS)
+
+
+def test_a_name_in_use_is_refused(tmp_path: Path) -> None:
+    kubectl = access(tmp_path, ("*'get job.batch/trial-1'*", "echo job.batch/trial-1"), ("*can-i*", "echo yes"))
+    with pytest.raises(RequestError, match=r"--name trial-1: job\.batch/trial-1 already exists; delete it"):
+        require_permission(kubectl, "job", _OBJECTS)
+
+
+def test_a_name_of_any_object_in_use_is_refused(tmp_path: Path) -> None:
+    """A Secret, Service or NetworkPolicy of the user's application, which a run of that name would change."""
+    found = "echo networkpolicy.networking.k8s.io/trial-1; echo secret/trial-1"
+    kubectl = access(tmp_path, ("*'get job.batch/trial-1 '*secret/trial-1*'-o name'*", found), ("*can-i*", "echo yes"))
+    with pytest.raises(RequestError) as raised:
+        require_permission(kubectl, "job", _OBJECTS)
+    text = str(raised.value)
+    assert "--name trial-1: networkpolicy.networking.k8s.io/trial-1 already exists (and 1 more objects)" in text
+    assert "delete it" not in text
+
+
+_WARNED = (
+    'Warning: would violate PodSecurity "restricted:latest": host namespaces (hostNetwork=true)',
+    "job.batch/trial-1 created (server dry run)",
+)
+
+
+@pytest.mark.parametrize(
+    ("enforced", "refused"), [(None, True), ("restricted", True), ("baseline", False), ("privileged", False)]
+)
+def test_pods_that_pod_security_will_refuse(enforced: str | None, refused: bool, tmp_path: Path) -> None:
+    """The dry run warns by the level `warn`; only the level `enforce` refuses pods."""
+    labels = {} if enforced is None else {"pod-security.kubernetes.io/enforce": enforced}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml", "labels": labels}}
+    (tmp_path / "namespace").write_text(json.dumps(namespace))
+    kubectl = access(
+        tmp_path,
+        ("*create*", f"echo {shlex.quote(_WARNED[0])} >&2; echo {shlex.quote(_WARNED[1])}"),
+        ("*'get namespace ml'*", f"cat {tmp_path}/namespace"),
+        ("*can-i*", "echo yes"),
+    )
+    if not refused:
+        require_permission(kubectl, "job", _OBJECTS)
+        return
+    with pytest.raises(RequestError, match=r"Pod Security level of the namespace does not admit.*hostNetwork=true"):
+        require_permission(kubectl, "job", _OBJECTS)
+
+
+def nodes(folder: Path, *unfit: str) -> Kubectl:
+    ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    items: list[Any] = [{"metadata": {"name": f"gpu-{number}"}, "spec": {}, **ready} for number in range(3)]
+    for item in items:
+        if item["metadata"]["name"] in unfit:
+            item["spec"]["unschedulable"] = True
+    (folder / "nodes").write_text(json.dumps({"items": items}))
+    return access(folder, ("*", f"cat {folder}/nodes"))
+
+
+def test_all_nodes_are_counted_and_none_is_left_out_silently(tmp_path: Path) -> None:
+    assert chosen_nodes(nodes(tmp_path), "pool=a", None) == (3, ())
+    assert chosen_nodes(nodes(tmp_path, "gpu-1"), "pool=a", 2) == (2, ("gpu-1: it is cordoned",))
+    with pytest.raises(RequestError, match=r"1 of 3 nodes accept no pods \(gpu-1: it is cordoned\).*--min-hosts 2"):
+        chosen_nodes(nodes(tmp_path, "gpu-1"), "pool=a", None)
+    with pytest.raises(RequestError, match="no node of the cluster has these labels"):
+        chosen_nodes(access(tmp_path, ("*", """echo '{"items": []}'""")), "pool=b", None)
+
+
+def trainer_version(kubectl: Kubectl, **changes: Any) -> str:
+    """The release that a workload with a patch of the runtime is rendered for."""
+    kind = KINDS["trainjob"]
+    patched = workload(**{"patch": Patch(workload={"spec": {"runtimePatches": []}}), **changes})
+    found = kind.resolve(kind.with_defaults(patched), partial(spec_fields, kubectl)).kind_options["trainer_version"]
+    assert isinstance(found, str)
+    return found
+
+
+@pytest.mark.parametrize("field", ["podSpecOverrides", "podTemplateOverrides", "runtimePatches"])
+def test_the_release_of_trainer_is_read_from_the_cluster(field: str, tmp_path: Path) -> None:
+    spec: dict[str, Any] = {"properties": {"spec": {"properties": {"runtimeRef": {}, field: {}}}}}
+    definition = {"spec": {"versions": [{"name": "v1alpha1", "schema": {"openAPIV3Schema": spec}}]}}
+    (tmp_path / "crd").write_text(json.dumps(definition))
+    kubectl = access(
+        tmp_path, ("*'get customresourcedefinition trainjobs.trainer.kubeflow.org'*", f"cat {tmp_path}/crd")
+    )
+    assert PATCHES[trainer_version(kubectl)] == field
+    assert trainer_version(kubectl, patch=Patch()) == "2.2+"
+    assert trainer_version(kubectl, kind_options={"trainer_version": "2.0"}) == "2.0"
+
+
+def test_an_unreadable_release_must_be_given(tmp_path: Path) -> None:
+    forbidden = "echo 'Error from server (Forbidden): you may not' >&2; exit 1"
+    with pytest.raises(RequestError, match=r"cannot be read \(Error from server.*give it with --trainer-version"):
+        trainer_version(access(tmp_path, ("*", forbidden)))
+    with pytest.raises(RequestError, match="none of the known patch fields"):
+        trainer_version(access(tmp_path, ("*", "echo '{}'")))

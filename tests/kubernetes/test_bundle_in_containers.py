@@ -1,0 +1,128 @@
+"""The start script of a container, really run: it joins the parts of the bundle and compares the digest."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from kubernetes.double.volumes import contents_of
+from kubernetes.workloads import container_of, templates, workload, workload_object
+
+from seatrial.targets.kubernetes.manifest.mpi_launcher import SSH
+from seatrial.targets.kubernetes.manifest.render import manifest
+from seatrial.targets.kubernetes.manifest.workload import CODE, COPY, Object
+
+
+def bundle_double() -> bytes:
+    """Return a zip of three parts that prints its arguments."""
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as archive:
+        archive.writestr("filling", os.urandom(400_000))
+        archive.writestr("__main__.py", "import sys; print(*sys.argv)")
+    return written.getvalue()
+
+
+class Containers:
+    """The containers of a kind as processes, with folders in place of their mounted volumes."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.bundle = bundle_double()
+        self.objects = manifest(kind, workload(bundle=self.bundle, python=sys.executable, arguments=("run", "$x")))
+        self.code, self.copy = folder / "code", folder / "copy"
+        self.code.mkdir()
+        for thing in self.objects:
+            if thing["kind"] == "ConfigMap":
+                for name, content in contents_of(thing).items():
+                    (self.code / name).write_bytes(content)
+        # A stub of sshd says that it was started.
+        (folder / "sshd").write_text("#!/bin/sh\necho sshd runs\n")
+        (folder / "sshd").chmod(0o755)
+        (folder / "key").mkdir()
+        (folder / "key" / "id_rsa.pub").write_text("ssh-rsa AAAA\n")
+        self.places = {
+            SSH: str(folder / "key"),
+            CODE: str(self.code),
+            COPY: str(self.copy),
+            "/usr/sbin/sshd": str(folder / "sshd"),
+            "/tmp/known_hosts": str(folder / "known_hosts"),
+        }
+
+    def run(self, component: str) -> subprocess.CompletedProcess[str]:
+        """The command of the pods of that component, as the kubelet puts it together."""
+        (container,) = (
+            container_of(pod)
+            for pod in templates(workload_object(self.objects))
+            if pod["metadata"]["labels"]["app.kubernetes.io/component"] == component
+        )
+        words = [self._placed(word).replace("$$", "$") for word in container["command"]]
+        return subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+
+    def _placed(self, word: str) -> str:
+        for before, after in self.places.items():
+            word = word.replace(before, after)
+        return word
+
+
+def changed(containers: Containers) -> None:
+    part = containers.code / "seatrial.pyz.2"
+    content = bytearray(part.read_bytes())
+    content[100] ^= 1
+    part.write_bytes(content)
+
+
+def swapped(containers: Containers) -> None:
+    first, second = (containers.code / f"seatrial.pyz.{number}" for number in (2, 3))
+    one, other = first.read_bytes(), second.read_bytes()
+    first.write_bytes(other)
+    second.write_bytes(one)
+
+
+def opened(containers: Containers) -> None:
+    containers.copy.mkdir()
+    containers.copy.chmod(0o777)
+
+
+def missing(containers: Containers) -> None:
+    (containers.code / "seatrial.pyz.3").unlink()
+
+
+def test_a_pod_joins_the_parts_and_starts_them(tmp_path: Path) -> None:
+    pods = Containers("job", tmp_path)
+    assert len([thing for thing in pods.objects if thing["kind"] == "ConfigMap"]) == 3
+    done = pods.run("node")
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{pods.copy}/seatrial.pyz run $x\n")
+    assert (pods.copy / "seatrial.pyz").read_bytes() == pods.bundle
+
+
+def test_a_worker_of_mpi_joins_the_parts_before_sshd_runs(tmp_path: Path) -> None:
+    pods = Containers("mpijob", tmp_path)
+    done = pods.run("node")
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "sshd runs\n")
+    assert (pods.copy / "seatrial.pyz").read_bytes() == pods.bundle
+    launcher: Object = pods.objects[-1]["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]
+    assert container_of(launcher)["command"][-4:] == [sys.executable, f"{COPY}/seatrial.pyz", "run", "$$x"]
+
+
+@pytest.mark.parametrize("kind", ["job", "mpijob"])
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (changed, "has the SHA-256"),
+        (swapped, "has the SHA-256"),
+        (missing, "cannot be read here (No such file or directory)"),
+        (opened, "only user"),
+    ],
+)
+def test_what_is_not_the_bundle_starts_nothing(kind: str, spoil: object, words: str, tmp_path: Path) -> None:
+    assert callable(spoil)
+    pods = Containers(kind, tmp_path)
+    spoil(pods)
+    done = pods.run("node")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
+    assert done.stderr.startswith("Error: the bundle ")
+    assert words in done.stderr

@@ -1,0 +1,92 @@
+"""The script of ``launch`` as the controller has it: carried along, left to the pods, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kubernetes.double.volumes import contents_of
+from kubernetes.test_kubernetes_target import printed
+
+from seatrial.errors import RequestError
+from seatrial.request.script_request import with_carried_script
+from seatrial.targets.kubernetes.carried_script import carried_script
+from seatrial.targets.kubernetes.manifest.workload import Claim
+
+_IMAGE = "--image registry.example.com/ml/train:1"
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def carried(script: str, *claims: str, is_python: bool = True) -> tuple[str, bytes] | None:
+    found = carried_script(script, is_python=is_python, claims=[Claim(name="code", path=path) for path in claims])
+    return None if found is None else (found.name, found.content)
+
+
+def test_a_script_of_this_machine_goes_along(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os, torch\n")
+    assert carried("train.py") == carried("./train.py") == carried(f"{tmp_path}/train.py")
+    assert carried("train.py") == ("train.py", b"import os, torch\n")
+
+
+@pytest.mark.parametrize("name", ["start.py", "mit Leer.py", "é.py", "-x.py"])
+def test_a_name_that_a_pod_cannot_have(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("pass\n")
+    assert carried(f"./{name}") == ("script.py", b"pass\n")
+
+
+def test_what_the_pods_have_stays_there(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+    assert carried(f"{tmp_path}/train.py", str(tmp_path)) is None
+    assert carried("/workspace/no/such.py") is None
+    assert carried("nvidia-smi", is_python=False) is None
+    (tmp_path / "large.py").write_bytes(b"#" * 200_000)
+    assert carried(f"{tmp_path}/large.py") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("absent.py", None, "no such script on this machine, and the pods start in an empty folder"),
+        ("large.py", b"#" * 200_000, "more than 100,000 bytes do not fit into the manifest"),
+        ("imports.py", b"import os\nfrom helper.deep import f\n", "it imports helper from its folder, which is not"),
+        ("bytes.py", b"\xff\xfe", "it is no text in UTF-8"),
+        (".", None, "it cannot be read"),
+    ],
+)
+def test_what_cannot_go_along_is_refused(name: str, content: bytes | None, words: str, tmp_path: Path) -> None:
+    (tmp_path / "helper").mkdir()
+    (tmp_path / "helper" / "__init__.py").touch()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(RequestError, match=words) as raised:
+        carried(name)
+    assert "put it into the image, or on a claim" in str(raised.value)
+
+
+def test_a_program_of_this_machine_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
+    with pytest.raises(RequestError, match=r"\./run\.sh: the pods do not have this program of your machine"):
+        carried("./run.sh", is_python=False)
+
+
+@pytest.mark.parametrize("kind", ["job", "mpijob"])
+def test_it_is_in_a_config_map_of_the_run(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('here')\n")
+    objects = printed(f"launch --on {kind} --nodes 2 --gpu-resource none {_IMAGE} --dry-run train.py --epochs 3")
+    held = [contents_of(thing) for thing in objects if thing["kind"] == "ConfigMap"]
+    assert [each["train.py"] for each in held if "train.py" in each] == [b"print('here')\n"]
+    assert "SEATRIAL_SCRIPT" in str(objects[-1])
+    assert "/opt/seatrial/train.py" in str(objects[-1])
+
+
+def test_the_image_has_priority(tmp_path: Path) -> None:
+    typed = {"script": ["train.py", "--epochs", "3"]}
+    environ = {"SEATRIAL_SCRIPT": "/opt/seatrial/train.py"}
+    assert with_carried_script(typed, environ)["script"] == ["/opt/seatrial/train.py", "--epochs", "3"]
+    assert with_carried_script(typed, {}) == typed
+    (tmp_path / "train.py").touch()
+    assert with_carried_script(typed, environ) == typed

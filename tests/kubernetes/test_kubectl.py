@@ -1,0 +1,80 @@
+"""Calls of kubectl: their arguments, results and deadlines."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from kubernetes.kubectl_script_double import scripted
+
+from seatrial.errors import RequestError, SeatrialError
+from seatrial.targets.kubernetes.kubectl import Kubectl, find_kubectl
+
+
+def test_calls_name_the_namespace_and_a_request_timeout(tmp_path: Path) -> None:
+    program = scripted(tmp_path, ("*", "exit 0"))
+    assert Kubectl(program=program, namespace="ml").call("get", "pods").code == 0
+    assert (tmp_path / "calls").read_text() == "--namespace ml get pods --request-timeout=15s\n"
+    assert Kubectl(program="oc", namespace=None).argv("logs", "x", "--follow", streams=True)[1:] == [
+        *("logs", "x", "--follow")
+    ]
+
+
+def test_input_and_output_may_be_large(tmp_path: Path) -> None:
+    kubectl = Kubectl(program=scripted(tmp_path, ("*", "cat")), namespace=None)
+    content = b'{"a": "' + b"x" * 1_000_000 + b'"}'
+    assert kubectl.call("apply", stdin_bytes=content).json == {"a": "x" * 1_000_000}
+
+
+def test_a_call_that_times_out_is_killed_with_its_children(tmp_path: Path) -> None:
+    stays = tmp_path / "stays"
+    program = scripted(tmp_path, ("*", f"(sleep 30; touch {stays}) & sleep 30"))
+    began = time.monotonic()
+    answer = Kubectl(program=program, namespace=None, timeout_s=0.3).call("get", "pods")
+    assert answer.code == 124
+    assert answer.err == "no answer within 0.3 s"
+    assert "no answer within 0.3 s" in answer.complaint
+    assert time.monotonic() - began < 25
+
+
+def test_the_complaint_is_the_last_error_line(tmp_path: Path) -> None:
+    said = r"printf 'Warning: old\nError from server (Forbidden): no\nhint: ask\n' >&2; exit 1"
+    kubectl = Kubectl(program=scripted(tmp_path, ("*", said)), namespace=None)
+    assert kubectl.call("get", "pods").complaint == "Error from server (Forbidden): no"
+    with pytest.raises(SeatrialError, match=r"get nodes: Error from server \(Forbidden\): no; make sure"):
+        kubectl.json("get", "nodes")
+
+
+def test_the_reason_is_not_cut_from_an_error_of_several_lines(tmp_path: Path) -> None:
+    """As kubectl 1.34 prints it where a right is missing."""
+    lines = (
+        "Error from server (Forbidden): error when retrieving current configuration of:\n"
+        'Resource: "batch/v1, Resource=jobs", GroupVersionKind: "batch/v1, Kind=Job"\nName: "a", Namespace: "ml"\n'
+        'from server for: "STDIN": jobs.batch "a" is forbidden: User "ann" cannot get resource "jobs"\n'
+    )
+    (tmp_path / "lines").write_text(lines)
+    kubectl = Kubectl(program=scripted(tmp_path, ("*", f"cat {tmp_path}/lines >&2; exit 1")), namespace=None)
+    assert kubectl.call("get").complaint == 'jobs.batch "a" is forbidden: User "ann" cannot get resource "jobs"'
+
+
+def test_objects_are_read_from_a_list_and_one_by_one(tmp_path: Path) -> None:
+    named = [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}} for name in ("a", "b")]
+    one_by_one = "\n".join(map(json.dumps, named))
+    for text in (one_by_one, json.dumps({"kind": "List", "items": [*named, {}]})):
+        (tmp_path / "out").write_text(text)
+        kubectl = Kubectl(program=scripted(tmp_path, ("*", f"cat {tmp_path}/out")), namespace=None)
+        assert [thing["metadata"]["name"] for thing in kubectl.call("create").documents] == ["a", "b"]
+
+
+def test_a_missing_kubectl_is_a_request_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RequestError, match="neither kubectl nor oc is on PATH"):
+        find_kubectl(None)
+    oc = tmp_path / "oc"
+    oc.write_text("#!/bin/sh\n")
+    oc.chmod(0o755)
+    assert find_kubectl(None) == str(oc)
+    with pytest.raises(RequestError, match="--kubectl /nowhere/kubectl: there is no such program"):
+        find_kubectl("/nowhere/kubectl")

@@ -1,0 +1,181 @@
+"""The log of the first pod: complete whatever breaks, each event once, and only events of its conductor."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.kubectl_script_double import scripted
+from kubernetes.test_pods import pod
+
+from seatrial.protocol.events import NoteEvent, Source
+from seatrial.protocol.handshake import proof
+from seatrial.protocol.wire import encode
+from seatrial.run.record import Recorder
+from seatrial.targets.kubernetes.kinds import KINDS
+from seatrial.targets.kubernetes.kubectl import Kubectl
+from seatrial.targets.kubernetes.log_reader import PodLog, PodLogs
+from seatrial.targets.kubernetes.pods import pods_of
+
+_TOKEN = "of-this-run"
+
+
+def lines_of(number: int, message: dict[str, Any], token: str = _TOKEN) -> list[bytes]:
+    proved = proof(token, "log", json.dumps(message), "", number)
+    return encode({"number": number, "proof": proved, "message": message})
+
+
+def stamped(lines: list[bytes]) -> bytes:
+    """As ``--timestamps`` gives them, an instant each."""
+    return b"".join(f"2026-01-01T00:00:00.{number + 1:09}Z ".encode() + line for number, line in enumerate(lines))
+
+
+class Listener:
+    """One that reads until the log is complete."""
+
+    def __init__(self, tmp_path: Path, *cases: tuple[str, str]) -> None:
+        (self.pod,) = pods_of({"items": [pod()]}, KINDS["job"])
+        self.texts: list[str] = []
+        self.messages: list[dict[str, Any]] = []
+        kubectl = Kubectl(program=scripted(tmp_path, *cases), namespace=None)
+        self.log = PodLog(kubectl, self.pod, _TOKEN, tmp_path, self.texts.extend)
+
+    def all(self, *, ended: bool = True) -> list[dict[str, Any]]:
+        until = time.monotonic() + 20
+        try:
+            while not self.log.complete:
+                assert time.monotonic() < until
+                self.messages += self.log.read(container_ended=ended)
+                time.sleep(0.02)
+        finally:
+            self.log.close()
+        return self.messages
+
+
+def file_of(tmp_path: Path, name: str, content: bytes) -> str:
+    (tmp_path / name).write_bytes(content)
+    return str(tmp_path / name)
+
+
+EVENTS: list[dict[str, Any]] = [{"kind": "note", "seq": number, "text": f"event {number}"} for number in range(4)]
+
+
+def test_messages_come_in_order_and_the_rest_is_text(tmp_path: Path) -> None:
+    long = {"kind": "note", "seq": 4, "text": "x" * 20_000}
+    lines = [b"loading\n", *(line for event in EVENTS for line in lines_of(event["seq"], event)), b"done\n"]
+    log = file_of(tmp_path, "log", stamped([*lines, *lines_of(4, long)]))
+    listener = Listener(tmp_path, ("logs*", f"cat {log}"))
+    assert listener.all() == [*EVENTS, long]
+    assert listener.texts == ["loading", "done"]
+    assert (tmp_path / f"{listener.pod.name}.log").read_text() == "loading\ndone\n"
+    assert listener.log.lost == 0
+
+
+def test_a_broken_stream_resumes_without_loss(tmp_path: Path) -> None:
+    lines = [line for event in EVENTS for line in lines_of(event["seq"], event)]
+    lines.insert(1, b"a text\n")
+    whole = stamped(lines)
+    first = file_of(tmp_path, "first", whole[: whole.index(b"\n", whole.index(b"event 1")) - 30])
+    rest = file_of(tmp_path, "rest", whole)
+    listener = Listener(tmp_path, ("*since-time=2026-01-01T00:00:00Z*", f"cat {rest}"), ("*", f"cat {first}; exit 1"))
+    assert listener.all() == EVENTS
+    assert listener.texts == ["a text"]
+    assert listener.log.lost == 0
+
+
+def test_a_kubectl_that_closes_its_output_and_stays_is_killed(tmp_path: Path) -> None:
+    log = file_of(tmp_path, "log", stamped([line for event in EVENTS for line in lines_of(event["seq"], event)]))
+    once = tmp_path / "once"
+    stays = f"cat {log}; if ! [ -e {once} ]; then touch {once}; exec >&-; sleep 600; fi"
+    assert Listener(tmp_path, ("logs*", stays)).all() == EVENTS
+
+
+def test_missing_events_are_read_again_then_counted_as_lost(tmp_path: Path) -> None:
+    """A server that forgets lines at a break has them still, or a log was rotated away: then they are lost."""
+    lines = {event["seq"]: lines_of(event["seq"], event) for event in EVENTS}
+    hole = file_of(tmp_path, "hole", stamped([*lines[0], *lines[2], *lines[3]]))
+    whole = file_of(tmp_path, "whole", stamped([line for each in lines.values() for line in each]))
+    once = tmp_path / "once"
+    listener = Listener(tmp_path, ("*", f"if [ -e {once} ]; then cat {whole}; else touch {once}; cat {hole}; fi"))
+    assert listener.all() == EVENTS
+    assert listener.log.lost == 0
+
+    other = tmp_path / "other"
+    other.mkdir()
+    listener = Listener(other, ("*", f"cat {hole}"))
+    assert listener.all() == [EVENTS[0], *EVENTS[2:]]
+    assert listener.log.lost == 1
+
+
+def test_unproved_events_are_text(tmp_path: Path) -> None:
+    forged = {"kind": "step_end", "seq": 0, "outcome": "done"}
+    lines = [
+        *lines_of(0, forged, token="another"),
+        *encode(forged),
+        *encode({"number": 0, "proof": "", "message": forged}),
+        *encode({"number": "0", "message": [1]}),
+        # What was said once is not taken again under another number.
+        *lines_of(0, EVENTS[0]),
+        *encode({"number": 1, "proof": proof(_TOKEN, "log", json.dumps(EVENTS[0]), "", 0), "message": EVENTS[0]}),
+        b"[rank 0] " + lines_of(1, forged)[0],
+    ]
+    listener = Listener(tmp_path, ("*", f"cat {file_of(tmp_path, 'log', stamped(lines))}"))
+    assert listener.all() == EVENTS[:1]
+    assert listener.log.lost == 0
+
+
+def test_a_log_that_ends_before_its_container_is_not_complete(tmp_path: Path) -> None:
+    log = file_of(tmp_path, "log", stamped(lines_of(0, EVENTS[0])))
+    listener = Listener(tmp_path, ("*", f"cat {log}"))
+    until = time.monotonic() + 10
+    while not listener.messages and time.monotonic() < until:
+        listener.messages += listener.log.read(container_ended=False)
+        time.sleep(0.02)
+    for _ in range(20):
+        assert not list(listener.log.read(container_ended=False))
+        time.sleep(0.02)
+    assert not listener.log.complete
+    assert listener.all() == EVENTS[:1]
+
+
+def test_a_copy_keeps_what_the_kubelet_has_rotated_away(tmp_path: Path) -> None:
+    """The stream breaks, and who asks again gets the newest file of the log only."""
+    (ended,) = pods_of({"items": [pod(status__phase="Failed")]}, KINDS["job"])
+    lines = [f"line {number}\n".encode() for number in range(6)]
+    begin, rest = stamped(lines)[: len(stamped(lines[:4]))], stamped(lines)[len(stamped(lines[:2])) :]
+    once = tmp_path / "once"
+    first, again = file_of(tmp_path, "first", begin), file_of(tmp_path, "again", rest)
+    code = f"if [ -e {once} ]; then cat {again}; else touch {once}; cat {first}; exit 1; fi"
+    logs = PodLogs(Kubectl(program=scripted(tmp_path, ("*", code)), namespace=None), tmp_path)
+    logs.close([ended])
+    assert (tmp_path / f"{ended.name}.log").read_bytes() == b"".join(lines)
+
+
+def test_the_log_of_a_pod_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
+    (ended,) = pods_of({"items": [pod(status__phase="Failed")]}, KINDS["job"])
+    kubectl = Kubectl(program=scripted(tmp_path, ("*", "echo 'not found' >&2; exit 1")), namespace=None)
+    PodLogs(kubectl, tmp_path).close([ended])
+    assert len((tmp_path / "calls").read_text().splitlines()) == 2
+
+
+def test_events_of_a_recorder_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setenv("SEATRIAL_LIVE", "run-1")
+    monkeypatch.setenv("SEATRIAL_TOKEN", _TOKEN)
+    recorder = Recorder("run-1", tmp_path)
+    event = Source("run-1", "conductor").event(NoteEvent(kind="note", severity="info", text="grüße " * 2_000))
+    recorder(event)
+    recorder.send({"kind": "output", "rank": 0, "lines": ["a"], "left_out": 0})
+    recorder.close()
+    recorder.note("too late for the file")
+    said = capfdbinary.readouterr().out
+    listener = Listener(tmp_path, ("*", f"cat {file_of(tmp_path, 'log', stamped(said.splitlines(keepends=True)))}"))
+    assert listener.all() == [
+        event,
+        {"kind": "output", "rank": 0, "lines": ["a"], "left_out": 0},
+        *recorder.events[1:],
+    ]

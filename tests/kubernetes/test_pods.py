@@ -1,0 +1,275 @@
+"""The state of a pod, read from JSON as kubelet and scheduler write it (Kubernetes 1.32)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seatrial.targets.kubernetes.kinds import KINDS
+from seatrial.targets.kubernetes.pods import PodStatus, first_pod, pods_of
+from seatrial.targets.kubernetes.warnings_of_run import creation_warnings
+
+
+def pod(name: str = "t-0-abcde", **changes: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "metadata": {
+            "name": name,
+            "uid": f"uid-{name}",
+            "labels": {"batch.kubernetes.io/job-completion-index": "0", "app.kubernetes.io/component": "node"},
+        },
+        "spec": {"nodeName": "gpu-1", "containers": [{"name": "seatrial"}]},
+        "status": {"phase": "Pending", "containerStatuses": [{"name": "seatrial", "state": {}}]},
+    }
+    for path, value in changes.items():
+        *folders, last = path.split("__")
+        place = made
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[last] = value
+    return made
+
+
+def of_state(state: dict[str, Any], **changes: Any) -> PodStatus:
+    status = [{"name": "istio-proxy", "state": {"running": {}}}, {"name": "seatrial", "state": state}]
+    return seen(status__containerStatuses=status, **changes)
+
+
+def seen(**changes: Any) -> PodStatus:
+    (found,) = pods_of({"items": [pod(**changes)]}, KINDS["job"])
+    return found
+
+
+def test_one_that_runs() -> None:
+    found = of_state({"running": {"startedAt": "2026-01-01T00:00:00Z"}}, status__phase="Running")
+    assert (found.state, found.waits_for, found.end, found.stop) == ("running", "", "", "")
+    assert found.label == "pod t-0-abcde on node gpu-1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "hopeless"),
+    [
+        (
+            {
+                "spec__nodeName": "",
+                "status__conditions": [
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+                    }
+                ],
+            },
+            "no node accepts it (0/3 nodes are available: 3 Insufficient nvidia.com/gpu)",
+            False,
+        ),
+        (
+            {
+                "spec__nodeName": "",
+                "status__conditions": [
+                    {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gated"}
+                ],
+            },
+            "waiting for a queue to admit it",
+            False,
+        ),
+        ({"spec__nodeName": "", "status__containerStatuses": []}, "not scheduled to a node yet", False),
+        (
+            {
+                "status__containerStatuses": [
+                    {
+                        "name": "seatrial",
+                        "image": "example/train:1",
+                        "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off\npulling image"}},
+                    }
+                ]
+            },
+            "its image example/train:1 cannot be pulled (ImagePullBackOff: Back-off pulling image)",
+            True,
+        ),
+        (
+            {
+                "status__initContainerStatuses": [
+                    {
+                        "name": "init-pytorch",
+                        "image": "alpine:3.10",
+                        "state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}},
+                    }
+                ]
+            },
+            "its image alpine:3.10 cannot be pulled (ErrImagePull: not found)",
+            True,
+        ),
+        (
+            {
+                "status__containerStatuses": [
+                    {
+                        "name": "seatrial",
+                        "state": {
+                            "waiting": {"reason": "CreateContainerConfigError", "message": 'secret "t" not found'}
+                        },
+                    }
+                ]
+            },
+            'cannot be created (CreateContainerConfigError: secret "t" not found)',
+            True,
+        ),
+        (
+            {"status__initContainerStatuses": [{"name": "init-pytorch", "state": {"running": {}}}]},
+            "its init container init-pytorch has not ended",
+            False,
+        ),
+        ({}, "its image is being pulled or its container created", False),
+    ],
+)
+def test_what_a_pod_waits_for(changes: dict[str, Any], words: str, hopeless: bool) -> None:
+    found = seen(**changes)
+    assert found.state == "waiting"
+    assert words in found.waits_for
+    assert found.hopeless is hopeless
+
+
+@pytest.mark.parametrize(
+    ("terminated", "words", "code"),
+    [
+        ({"exitCode": 1, "reason": "Error"}, "ended with exit code 1", 1),
+        ({"exitCode": 0, "reason": "Completed"}, "ended with exit code 0", 0),
+        ({"exitCode": 137, "reason": "OOMKilled"}, "needed more memory than the limit of 64Gi (--memory)", 137),
+        ({"exitCode": 128, "reason": "ContainerCannotRun"}, "exit code 128 (ContainerCannotRun)", 128),
+    ],
+)
+def test_how_a_pod_ended(terminated: dict[str, Any], words: str, code: int) -> None:
+    limited = [{"name": "seatrial", "resources": {"limits": {"memory": "64Gi"}}}]
+    found = of_state({"terminated": terminated}, status__phase="Failed", spec__containers=limited)
+    assert found.state == "ended"
+    assert words in found.end
+    assert found.exit_code == code
+    assert found.stop == ""
+
+
+def test_a_pod_that_failed_without_a_container() -> None:
+    found = seen(status={"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no devices left"})
+    assert (found.state, found.exit_code) == ("ended", None)
+    assert "UnexpectedAdmissionError: no devices left" in found.end
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (
+            {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."},
+            "was evicted (The node was low on resource: ephemeral-storage)",
+        ),
+        (
+            {
+                "phase": "Running",
+                "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}],
+            },
+            "was preempted by another pod",
+        ),
+    ],
+)
+def test_a_pod_that_the_cluster_stopped(status: dict[str, Any], words: str) -> None:
+    assert words in seen(status=status).stop
+
+
+def test_a_pod_that_is_deleted() -> None:
+    found = of_state({"running": {}}, metadata__deletionTimestamp="2026-01-01T00:00:00Z")
+    assert (found.stop, found.deleted) == ("was deleted", True)
+
+
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_REPLICA, _ROLE = "training.kubeflow.org/replica-index", "training.kubeflow.org/replica-type"
+
+
+def first(kind: str, *pods: dict[str, Any], nodes: int = 2) -> str | None:
+    """The name of the pod whose log is followed."""
+    under_mpi = KINDS[kind].under_mpi({})
+    found = first_pod(pods_of({"items": list(pods)}, KINDS[kind]), nodes=nodes, under_mpi=under_mpi)
+    return None if found is None else found.name
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset", "trainjob"])
+def test_the_first_pod_of_an_indexed_job(kind: str) -> None:
+    pods = [pod(f"a{number}", metadata__labels={_INDEX: str(number)}) for number in (1, 0)]
+    assert first(kind, *pods) == "a0"
+    old = [pod(f"a{number}", metadata__labels={}, metadata__annotations={_INDEX: str(number)}) for number in (1, 0)]
+    assert first(kind, *old) == "a0"
+
+
+def test_the_first_pod_of_a_pytorchjob_is_the_master() -> None:
+    pods = [pod("p-worker-0", metadata__labels={_REPLICA: "0", _ROLE: "worker"})]
+    pods += [pod("p-master-0", metadata__labels={_REPLICA: "0", _ROLE: "Master"})]
+    assert {each.name: each.number for each in pods_of({"items": pods}, KINDS["pytorchjob"])} == {
+        "p-worker-0": 1,
+        "p-master-0": 0,
+    }
+    assert first("pytorchjob", *pods) == "p-master-0"
+
+
+def test_the_first_pod_of_an_mpijob_is_the_launcher() -> None:
+    worker = pod("m-worker-0", metadata__labels={_REPLICA: "0", _ROLE: "worker"})
+    assert first("mpijob", worker, pod("m-x", metadata__labels={"app.kubernetes.io/component": "launcher"})) == "m-x"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("labels", [{}, {"another.example.com/index": "0"}])
+def test_a_pod_without_a_number_is_the_first_of_a_single_node_only(kind: str, labels: dict[str, str]) -> None:
+    if KINDS[kind].under_mpi({}):
+        return
+    assert first(kind, pod("j-x", metadata__labels=labels), nodes=1) == "j-x"
+    assert first(kind, pod("a", metadata__labels=labels), pod("b", metadata__labels=labels)) is None
+
+
+def test_the_first_pod_after_a_restart_is_the_newest() -> None:
+    new = pod("a-new", metadata__creationTimestamp="2026-01-01T00:00:09Z")
+    assert first("jobset", new, pod("z-old", metadata__creationTimestamp="2026-01-01T00:00:01Z")) == "a-new"
+
+
+def test_warnings_are_those_of_the_run() -> None:
+    def warning(name: str, reason: str, message: str, at: str) -> dict[str, Any]:
+        return {"involvedObject": {"name": name}, "reason": reason, "message": message, "lastTimestamp": at}
+
+    answer = {
+        "items": [
+            warning("t", "FailedCreate", 'pods "t-1" is forbidden: exceeded quota: gpus', "2026-01-01T00:00:02Z"),
+            warning("t-node-0", "FailedCreate", "older", "2026-01-01T00:00:01Z"),
+            warning("t2", "FailedCreate", "of another run", "2026-01-01T00:00:03Z"),
+            warning("t", "FailedCreate", "of an earlier run of this name", "2025-12-31T23:59:59Z"),
+            warning("t-0-x", "BackOff", "of the pod itself", "2026-01-01T00:00:03Z"),
+        ]
+    }
+    assert creation_warnings(answer, "t", "2026-01-01T00:00:00Z") == (
+        "older",
+        'pods "t-1" is forbidden: exceeded quota: gpus',
+    )
+
+
+def test_an_invalid_pod_name_becomes_no_file() -> None:
+    assert pods_of({"items": [pod("../../etc/passwd"), pod("a/b"), pod("")]}, KINDS["job"]) == ()
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["items", "metadata", "name", "status", "spec", "containers", "state", "conditions"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(_JSON, st.sampled_from(sorted(KINDS)))
+def test_no_answer_ends_in_a_traceback(answer: Any, name: str) -> None:
+    kind = KINDS[name]
+    pods_of(answer, kind)
+    pods_of({"items": [answer, pod(status=answer), pod(spec=answer), pod(metadata__labels=answer)]}, kind)
+    creation_warnings(answer, "t", "")
+    creation_warnings({"items": [answer]}, "t", "")

@@ -1,0 +1,318 @@
+"""The verdict and exit code of a run in pods, whatever ends it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from event_streams import RUN, Stream, healthy, interrupted, node_lost
+from fake_checks import fake_load
+from kubernetes.test_pods import of_state, pod
+
+from seatrial.judge.conclude import Conclusion, conclude
+from seatrial.targets.job import Job, ProgramJob
+from seatrial.targets.kubernetes.kinds import KINDS
+from seatrial.targets.kubernetes.kubectl import Kubectl
+from seatrial.targets.kubernetes.kubernetes_target import PodsDetail
+from seatrial.targets.kubernetes.pods import PodStatus, pods_of
+from seatrial.targets.kubernetes.run_log import RunLog
+
+_PLACE: dict[str, Any] = {
+    "run": RUN,
+    "target": "job",
+    "nodes": 2,
+    "nproc_per_node": 1,
+    "device": "cpu",
+    "backend": "gloo",
+    "python": "python3",
+    "env": {},
+}
+
+
+class Heard:
+    """Record of the events of a run and of the other output of its first pod."""
+
+    def __init__(self, folder: Path, stream: Stream | None, **place: Any) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
+        self.detail: Any = None
+        run = {"kind": "run", "run": RUN, "src": "conductor", "seq": 0, "t": 1.0, "job": {"world_size": 2, **place}}
+        self.run_log = RunLog(run, folder, self.events.append, self.messages.append)
+        for event in stream.events if stream else ():
+            self.run_log.take(event)
+
+    def concluded(self, job: Any) -> Conclusion:
+        self.run_log.close(job)
+        return conclude(self.events, load=fake_load)
+
+    def outcome(self, job: Any) -> dict[str, Any]:
+        self.run_log.close(job)
+        (found,) = [event for event in self.events if event["kind"] == "outcome"]
+        return found
+
+
+def trial(**place: Any) -> Job:
+    detail = PodsDetail(
+        workload=None,  # type: ignore[arg-type]  # not asked here
+        kubectl=Kubectl(program="/usr/bin/oc", namespace="ml"),
+        under_mpi=False,
+        min_hosts=None,
+        queue_timeout_s=1.0,
+        keep=False,
+    )
+    return Job(**{**_PLACE, **place}, plan=Stream().plan, detail=detail)
+
+
+def training() -> ProgramJob:
+    values: dict[str, Any] = {"argv": (), "watched": True, "output": "all", "max_restarts": 0, "stop_grace_s": 1.0}
+    return ProgramJob(**_PLACE, **values, cwd="/")
+
+
+def test_events_are_handed_on_with_the_requested_job(tmp_path: Path) -> None:
+    stream = healthy()
+    heard = Heard(tmp_path, stream, target="job")
+    found = heard.concluded(trial())
+    assert found.verdict.exit_code == 0
+    assert heard.events[0]["job"] == {"world_size": 2, "target": "job"}
+    assert heard.events[1:] == stream.events[1:]
+
+
+def test_a_pass_without_some_hosts_is_partial(tmp_path: Path) -> None:
+    job = trial(absent=("gpu-3: it is cordoned",))
+    heard = Heard(tmp_path, None)
+    heard.run_log.restart(job)
+    for event in healthy().events:
+        heard.run_log.take(event)
+    found = heard.concluded(job)
+    assert found.verdict.status == "PASS"
+    assert any("gpu-3" in words for words in found.verdict.partial)
+    assert any("gpu-3: it is cordoned" in finding.what for finding in found.findings)
+
+
+def test_events_before_a_restart_are_dropped(tmp_path: Path) -> None:
+    heard = Heard(tmp_path, None)
+    heard.run_log.defer()
+    for event in Stream(2, nodes=2).events[:3]:
+        heard.run_log.take(event)
+    assert heard.events == []
+    heard.run_log.restart(trial())
+    for event in healthy().events:
+        heard.run_log.take(event)
+    assert heard.concluded(trial()).verdict.status == "PASS"
+
+    other = Heard(tmp_path, None)
+    other.run_log.defer()
+    for event in healthy().events:
+        other.run_log.take(event)
+    other.run_log.release()
+    assert other.concluded(trial()).verdict.status == "PASS"
+
+
+def test_the_report_has_the_command_to_cordon(tmp_path: Path) -> None:
+    found = Heard(tmp_path, node_lost("lost")).concluded(trial())
+    assert found.verdict.exit_code == 1
+    assert "to keep other work off gpu-1: oc cordon gpu-1" in [finding.what for finding in found.findings]
+
+
+def test_a_node_whose_pod_was_evicted_is_not_blamed(tmp_path: Path) -> None:
+    heard = Heard(tmp_path, node_lost("lost"))
+    heard.run_log.interrupt("the cluster: pod t-1 on node gpu-1 was evicted", heard.run_log.lost_at(1, any_node=False))
+    found = heard.concluded(trial())
+    assert (found.verdict.status, found.verdict.exit_code) == ("INCONCLUSIVE", 130)
+    assert found.trial.interrupted == "the cluster: pod t-1 on node gpu-1 was evicted"
+    assert all(finding.severity != "fail" for finding in found.findings)
+
+
+def test_a_verdict_from_before_an_eviction_stays(tmp_path: Path) -> None:
+    heard = Heard(tmp_path, node_lost("lost"))
+    assert heard.run_log.lost_at(0, any_node=False) is None
+    assert heard.run_log.lost_at(7, any_node=True) == heard.run_log.lost_at(1, any_node=False)
+    heard.run_log.interrupt("the cluster: pod t-0 was evicted")
+    found = heard.concluded(trial())
+    assert (found.verdict.status, found.verdict.exit_code) == ("FAIL", 130)
+
+
+def test_pods_stopped_because_one_failed_interrupt_nothing(tmp_path: Path) -> None:
+    stream = Stream(2, nodes=2).until("collectives")
+    stream.trouble({"node": 1, "how": "lost"})
+    stream.send("conductor", "interrupted", by="SIGTERM")
+    stream.kill(0)
+    heard = Heard(tmp_path, stream.close(ranks=False, nodes=(0,)))
+    heard.run_log.clear_interruption("pod t-1 ended with exit code 137")
+    found = heard.concluded(trial())
+    assert (found.verdict.status, found.verdict.exit_code) == ("FAIL", 1)
+    assert any("because pod t-1 ended with exit code 137" in finding.what for finding in found.findings)
+
+
+def test_an_interruption_by_a_signal(tmp_path: Path) -> None:
+    found = Heard(tmp_path, interrupted()).concluded(trial())
+    assert (found.verdict.exit_code, found.trial.interrupted) == (130, "SIGINT")
+
+
+def test_a_run_without_a_conductor_is_recorded(tmp_path: Path) -> None:
+    heard = Heard(tmp_path, None)
+    heard.run_log.interrupt("SIGINT")
+    found = heard.concluded(trial())
+    assert (found.verdict.status, found.verdict.exit_code) == ("INCONCLUSIVE", 130)
+    assert json.loads(json.dumps(heard.events))[0]["kind"] == "interrupted"
+
+
+def ended_pod(number: int, code: int) -> PodStatus:
+    made = of_state({"terminated": {"exitCode": code, "reason": "Error"}}, status__phase="Failed")
+    return replace(made, name=f"t-{number}", number=number)
+
+
+def test_a_training_without_a_conductor_is_judged_by_the_pods(tmp_path: Path) -> None:
+    heard = Heard(tmp_path, None)
+    heard.run_log.take_text(
+        ["rank 0 of 2 on a: cpu", "trained 4 of 4 steps: loss 0.1", "digests of all ranks equal: abc"]
+    )
+    heard.run_log.end_by_exit_codes([ended_pod(0, 0), ended_pod(1, 0)], under_mpi=False)
+    found = heard.outcome(training())
+    assert (found["how"], found["code"]) == ("ended", 0)
+    assert [message["lines"] for message in heard.messages] == [["rank 0 of 2 on a: cpu"]]
+    (result,) = [event for event in heard.events if event["kind"] == "result"]
+    assert result["lines"] == ["trained 4 of 4 steps: loss 0.1", "digests of all ranks equal: abc"]
+
+
+def test_one_pod_that_failed_fails_a_training(tmp_path: Path) -> None:
+    (tmp_path / "t-1.log").write_text("first\nlast\n")
+    heard = Heard(tmp_path, None)
+    heard.run_log.end_by_exit_codes([ended_pod(0, 0), ended_pod(1, 1)], under_mpi=False)
+    found = heard.outcome(training())
+    assert (found["how"], found["last_lines"]) == ("failed", ["first", "last"])
+    assert "pod t-1 on node gpu-1 ended with exit code 1" in found["text"]
+
+
+def test_a_pod_that_lost_its_peers_is_not_blamed(tmp_path: Path) -> None:
+    (tmp_path / "t-0.log").write_text("RuntimeError: [gloo] Connection closed by peer\n")
+    (tmp_path / "t-1.log").write_text("no space left\n")
+    heard = Heard(tmp_path, None)
+    heard.run_log.end_by_exit_codes([ended_pod(0, 1), ended_pod(1, 1)], under_mpi=False)
+    assert "pod t-1 on" in heard.outcome(training())["text"]
+    killed = Heard(tmp_path, None)
+    killed.run_log.end_by_exit_codes([ended_pod(1, 1), ended_pod(2, 137)], under_mpi=False)
+    assert "pod t-2 on" in killed.outcome(training())["text"]
+    deleted = Heard(tmp_path, None)
+    deleted.run_log.end_by_exit_codes([replace(ended_pod(2, 137), deleted=True), ended_pod(1, 1)], under_mpi=False)
+    assert "pod t-1 on" in deleted.outcome(training())["text"]
+
+
+_TOLD = ["trained 4 of 4 steps: loss 0.1", "digests of all ranks equal: abc"]
+
+
+def mpi_pod(name: str, code: int | None, **changes: Any) -> PodStatus:
+    made = ended_pod(0, code or 0)
+    launcher = {"is_launcher": True, "number": -1} if name == "launcher" else {}
+    return replace(made, name=name, exit_code=code, **{**launcher, **changes})
+
+
+def test_exit_code_0_of_mpirun_is_no_success(tmp_path: Path) -> None:
+    """Open MPI 5.0.7, whose daemon was killed with a worker's container (the recording kill-train-mpijob)."""
+    heard = Heard(tmp_path, None)
+    pods = [mpi_pod("launcher", 0), mpi_pod("t-worker-0", None), mpi_pod("t-worker-1", 137, number=1, node="gpu-7")]
+    heard.run_log.end_by_exit_codes(pods, under_mpi=True)
+    found = heard.outcome(training())
+    assert found["how"] == "failed"
+    assert "pod t-worker-1 on node gpu-7" in found["text"]
+    failed = Heard(tmp_path, None)
+    failed.run_log.end_by_exit_codes([replace(pods[0], exit_code=255), *pods[1:]], under_mpi=True)
+    assert "pod t-worker-1 on node gpu-7" in failed.outcome(training())["text"]
+    silent = Heard(tmp_path, None)
+    silent.run_log.end_by_exit_codes(pods[:2], under_mpi=True)
+    found = silent.outcome(training())
+    assert found["how"] == "failed"
+    assert "printed no result" in found["text"]
+
+
+def test_a_script_under_mpirun_that_lost_a_daemon_has_failed(tmp_path: Path) -> None:
+    """A script prints nothing that is known here, but mpirun does, and ends with 0."""
+    pods = [mpi_pod("launcher", 0), mpi_pod("t-worker-0", None)]
+    whole = Heard(tmp_path, None)
+    whole.run_log.end_by_exit_codes(pods, under_mpi=True, prints_result=False)
+    assert whole.outcome(training())["how"] == "ended"
+    (tmp_path / "launcher.log").write_text("PRTE has lost communication with a remote daemon.\n")
+    heard = Heard(tmp_path, None)
+    heard.run_log.end_by_exit_codes(pods, under_mpi=True, prints_result=False)
+    found = heard.outcome(training())
+    assert found["how"] == "failed"
+    assert "mpirun reported the loss of a node" in found["text"]
+
+
+def test_workers_that_the_operator_deletes_are_no_failure(tmp_path: Path) -> None:
+    """The recording slow-train-mpijob-1: 50 ms after the launcher's end the workers are deleted."""
+    heard = Heard(tmp_path, None)
+    heard.run_log.take_text(_TOLD)
+    deleted = {"deleted": True, "stop": "was deleted"}
+    pods = [mpi_pod("launcher", 0), mpi_pod("t-worker-0", None, **deleted), mpi_pod("t-worker-1", None, **deleted)]
+    heard.run_log.end_by_exit_codes(pods, under_mpi=True)
+    assert heard.outcome(training())["how"] == "ended"
+    pytorch = Heard(tmp_path, None)
+    pytorch.run_log.take_text(_TOLD)
+    pytorch.run_log.end_by_exit_codes([ended_pod(0, 0), replace(pods[1], number=1)], under_mpi=False)
+    assert pytorch.outcome(training())["how"] == "ended"
+
+
+def test_a_pod_that_was_killed_before_the_conductor_missed_it(tmp_path: Path) -> None:
+    """The Job controller ends the other pods, and the conductor in one of them, at once."""
+    stream = Stream(2, nodes=2).until("collectives")
+    stream.send("conductor", "interrupted", by="SIGTERM")
+    heard = Heard(tmp_path, stream.close(ranks=False, nodes=(0,)))
+    killed = replace(ended_pod(1, 137), node="gpu-1")
+    heard.run_log.clear_interruption("pod t-1 ended with exit code 137")
+    heard.run_log.node_lost(killed, ranks_per_node=1, under_mpi=False)
+    found = heard.concluded(trial())
+    assert (found.verdict.status, found.verdict.exit_code) == ("FAIL", 1)
+    (blamed,) = [finding for finding in found.findings if finding.severity == "fail"]
+    assert blamed.culprit.nodes == ("gpu-1",)
+    assert "pod t-1 on node gpu-1 ended with exit code 137" in blamed.what
+
+
+def test_a_killed_first_pod_is_a_lost_node(tmp_path: Path) -> None:
+    """The conductor was in it: its record just stops."""
+    heard = Heard(tmp_path, Stream(2, nodes=2).until("collectives"))
+    heard.run_log.node_lost(replace(ended_pod(0, 137), node="gpu-0"), ranks_per_node=1, under_mpi=False)
+    found = heard.concluded(trial())
+    assert (found.verdict.status, found.verdict.exit_code) == ("FAIL", 1)
+    (blamed,) = [finding for finding in found.findings if finding.severity == "fail"]
+    assert blamed.culprit.nodes == ("gpu-0",)
+    assert "pod t-0 on node gpu-0 ended with exit code 137" in blamed.what
+
+
+@pytest.mark.parametrize("began", [False, True])
+@pytest.mark.parametrize(("number", "under_mpi"), [(0, False), (1, False), (-1, False), (1, True)])
+def test_a_pod_that_was_killed_before_its_agent_joined(
+    number: int, under_mpi: bool, began: bool, tmp_path: Path
+) -> None:
+    stream = Stream(2, nodes=2)
+    stream.events = stream.events[:1]
+    heard = Heard(tmp_path, stream if began else None, nodes=2)
+    heard.run_log.node_lost(replace(ended_pod(number, 137), node="gpu-7"), ranks_per_node=1, under_mpi=under_mpi)
+    found = heard.concluded(trial())
+    assert (found.verdict.status, found.verdict.exit_code) == ("FAIL", 1)
+    (blamed,) = [finding for finding in found.findings if finding.severity == "fail"]
+    assert blamed.culprit.nodes == ("gpu-7",)
+
+
+def test_a_running_pod_is_no_success(tmp_path: Path) -> None:
+    (running,) = pods_of({"items": [pod(status__phase="Running")]}, KINDS["job"])
+    heard = Heard(tmp_path, None)
+    heard.run_log.end_by_exit_codes([ended_pod(0, 0), running], under_mpi=False)
+    assert heard.outcome(training())["how"] == "failed"
+
+
+def test_an_invalid_request_is_reported_in_the_words_of_the_rank(tmp_path: Path) -> None:
+    (tmp_path / "t-1.log").write_text("Error: digits has no column 65\n")
+    heard = Heard(tmp_path, None)
+    heard.run_log.end_by_exit_codes([ended_pod(0, 1), ended_pod(1, 2)], under_mpi=False)
+    found = heard.outcome(training())
+    assert (found["how"], found["text"]) == ("refused", "digits has no column 65")
+
+
+def test_a_stopped_training_is_interrupted(tmp_path: Path) -> None:
+    heard = Heard(tmp_path, None)
+    heard.run_log.interrupt("SIGINT")
+    assert heard.outcome(training())["how"] == "interrupted"

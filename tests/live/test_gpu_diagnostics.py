@@ -1,0 +1,126 @@
+"""Real agents that watch GPUs which are not there: a double of NVML answers, and a file is the kernel log."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from cuda_double.install import environment
+from devices import nvml_double
+from devices.nvml_double import h100
+from live.trials import Ended, Trial
+
+_LOG = "NVRM: Xid (PCI:0000:1A:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> dict[str, str]:
+    """Return the environment of a machine whose NVML is the double, with an old line in its kernel log."""
+    nvml_double.build(tmp_path)
+    (tmp_path / "kmsg").write_text("NVRM: Xid (PCI:0000:17:00): 48, of last week\n")
+    return {
+        nvml_double.VARIABLE: str(tmp_path / "answers"),
+        "LD_LIBRARY_PATH": str(tmp_path),
+        "SEATRIAL_KERNEL_LOG": str(tmp_path / "kmsg"),
+    }
+
+
+def _trial(tmp_path: Path, machine: dict[str, str]) -> Trial:
+    arguments = ("smoke", "--only", "diagnostics,compute", "--device", "cpu", "--nproc-per-node", "1")
+    return Trial(tmp_path / "out", *arguments, env=machine)
+
+
+def _texts(ended: Ended, severity: str) -> list[str]:
+    own = [finding for finding in ended.report["findings"] if finding["check"] == "diagnostics"]
+    return sorted(finding["what"] for finding in own if finding["severity"] == severity)
+
+
+def test_healthy_gpus(tmp_path: Path, machine: dict[str, str]) -> None:
+    nvml_double.write(tmp_path / "answers", [h100(0), h100(1)])
+    ended = _trial(tmp_path, machine).ended()
+    assert ended.exit_code == 0, ended.report["findings"]
+    assert "GPU diagnostics: PASS" in ended.report["acceptance"]["summary"]
+    (node,) = ended.report["gpu_diagnostics"]
+    assert (node["source"], node["topology"]) == ("NVML 580.105.08", {"0-1": "NV18"})
+    assert [device["changes"] for device in node["devices"]] == [{}, {}]
+    assert node["devices"][0]["after"]["temperature_c"] == node["devices"][0]["temperature_max_c"] == 29
+    assert {"compute"} <= {window.get("check") for window in node["windows"]}
+
+
+def test_each_fault_is_named_with_its_step(tmp_path: Path, machine: dict[str, str]) -> None:
+    answers = tmp_path / "answers"
+    healthy = [h100(index) for index in range(4)]
+    nvml_double.write(answers, [healthy[0], {**healthy[1], "field.145": 1}, *healthy[2:]])
+    trial = _trial(tmp_path, machine)
+    trial.until(lambda event: event["kind"] == "step" and event["check"] == "compute")
+    time.sleep(0.5)  # the watch learns of the step a moment after its event was recorded
+    changed = {**healthy[2], "field.4": 2, "field.163.5": 7, "nvmlDeviceGetTemperature.0": 95}
+    nvml_double.write(answers, [healthy[0], {**healthy[1], "field.145": 1}, changed, {**healthy[3], "*": "!15"}])
+    with (tmp_path / "kmsg").open("a") as log:
+        log.write(_LOG)
+    ended = trial.ended()
+    assert ended.exit_code == 1
+    broken, errors, lost = _texts(ended, "fail")
+    assert broken == (
+        "GPU 1 (NVIDIA H100 80GB HBM3, 0000:18:00) of "
+        + ended.report["nodes"][0]["name"]
+        + " is broken: a memory row could not be remapped (before the trial)"
+    )
+    assert "GPU 2 " in errors
+    assert "counted 2 uncorrectable memory errors (ECC) in compute" in errors
+    assert "GPU 3 " in lost
+    assert "was lost in compute" in lost
+    (finding,) = [finding for finding in ended.report["findings"] if " was lost " in finding["what"]]
+    assert any("Xid (PCI:0000:1A:00): 79" in line for line in finding["evidence"])
+    assert any("7 CRC errors of NVLinks" in text for text in _texts(ended, "warn"))
+
+
+@pytest.mark.nightly
+def test_a_driver_that_stops_answering_holds_up_nobody(tmp_path: Path, machine: dict[str, str]) -> None:
+    nvml_double.write(tmp_path / "answers", [h100(0)])
+    trial = _trial(tmp_path, machine)
+    trial.until(lambda event: event["kind"] == "step" and event["check"] == "compute")
+    nvml_double.write(tmp_path / "answers", [{**h100(0), "*": "~"}])
+    ended = trial.ended()
+    assert ended.exit_code == 0, ended.report["findings"]
+    (what,) = _texts(ended, "warn")
+    assert "did not answer at the end of the trial" in what
+    lines = ended.report["acceptance"]["summary"]
+    assert any(line.startswith("GPU diagnostics: WARN: the driver of ") for line in lines)
+
+
+@pytest.mark.nightly
+def test_the_rank_on_a_gpu_is_named(tmp_path: Path, machine: dict[str, str]) -> None:
+    (tmp_path / "plan.toml").write_text('level = "smoke"\n[compute]\ngpu_size = 256\n')
+    devices = [h100(number, bus=f"00000000:{0x10 + number:02X}:00.0") for number in (0, 1, 2)]
+    nvml_double.write(tmp_path / "answers", [devices[0], {**devices[1], "sram.exceeded": 1}, devices[2]])
+    variables = environment(tmp_path / "double") | machine
+    arguments = (str(tmp_path / "plan.toml"), "--only", "diagnostics,compute")
+    ended = Trial(tmp_path / "out", *arguments, env=variables).ended()
+    (finding,) = [finding for finding in ended.grave() if finding["check"] == "diagnostics"]
+    assert finding["culprit"]["ranks"] == [1]
+    (node,) = ended.report["gpu_diagnostics"]
+    assert [device["rank"] for device in node["devices"]] == [0, 1, None]
+
+
+@pytest.mark.nightly
+def test_gpus_whose_driver_shows_nothing_are_not_checked(tmp_path: Path, machine: dict[str, str]) -> None:
+    (tmp_path / "plan.toml").write_text('level = "smoke"\n[compute]\ngpu_size = 256\n')
+    nvml_double.write(tmp_path / "answers", [], nvmlInit_v2="!18")
+    variables = environment(tmp_path / "double") | machine
+    ended = Trial(tmp_path / "out", str(tmp_path / "plan.toml"), "--only", "diagnostics,compute", env=variables).ended()
+    assert ended.report["acceptance"]["status"] == "PASS"
+    (line,) = [line for line in ended.report["acceptance"]["summary"] if "GPU diagnostics" in line]
+    assert line.startswith("GPU diagnostics: NOT CHECKED: NVIDIA devices of ")
+    assert "driver and library have different versions (code 18)" in line
+    assert any(what.startswith("GPU diagnostics of ") for what in ended.report["acceptance"]["partial"])
+
+
+def test_a_driver_that_shows_nothing_changes_no_trial_of_cpus(tmp_path: Path, machine: dict[str, str]) -> None:
+    nvml_double.write(tmp_path / "answers", [], nvmlInit_v2="!18")
+    trial = Trial(tmp_path / "out", "smoke", "--only", "compute", "--device", "cpu", env=machine)
+    ended = trial.ended()
+    assert "diagnostics" not in ended.report["checks"]
+    assert ended.report["gpu_diagnostics"] == []
+    assert not any("GPU diagnostics" in line for line in ended.report["acceptance"]["summary"])

@@ -1,0 +1,68 @@
+"""The line format: what was written comes back, and nothing else does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+# A part of a split message is the wire's own word.
+messages = st.dictionaries(st.text().filter(lambda key: key != "part"), values, max_size=6)
+garbage = st.binary(max_size=60).map(lambda text: text.replace(b"\n", b"").replace(b"@", b""))
+
+
+@given(st.lists(messages, max_size=5), garbage)
+def test_messages_come_back(sent: list[dict[str, Any]], before: bytes) -> None:
+    decoder = Decoder()
+    text = b"".join(before + line for message in sent for line in encode(message))
+    assert list(decoder.lines(text)) == sent
+    assert decoder.damaged == 0
+
+
+@given(messages, st.integers(min_value=4_000, max_value=30_000), st.randoms(use_true_random=False))
+def test_large_messages_are_split_and_merged_in_any_order(message: dict[str, Any], length: int, random: Any) -> None:
+    sent = {**message, "text": '"\\' * (length // 2)}
+    lines = encode(sent)
+    assert len(lines) > 1
+    assert all(len(line) <= MAX_LINE_BYTES and line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines)
+    random.shuffle(lines)
+    assert list(Decoder().lines(b"".join(lines))) == [sent]
+
+
+@given(messages, st.data())
+def test_a_changed_line_is_never_another_message(message: dict[str, Any], data: st.DataObject) -> None:
+    (line, *more) = encode(message)
+    at = data.draw(st.integers(min_value=0, max_value=len(line) - 2))
+    changed = line[:at] + bytes([data.draw(st.integers(0, 255))]) + line[at + 1 :]
+    decoder = Decoder()
+    came = list(decoder.lines(changed + b"".join(more)))
+    assert came in ([], [message])
+
+
+@given(messages, st.data())
+def test_a_cut_line_is_damaged_or_nothing(message: dict[str, Any], data: st.DataObject) -> None:
+    line = encode(message)[0]
+    cut = line[: data.draw(st.integers(min_value=0, max_value=len(line) - 2))]
+    decoder = Decoder()
+    assert decoder.line(cut) is None
+    assert decoder.damaged == (1 if cut.startswith(b"@seatrial1 ") else 0)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_accepted(text: bytes) -> None:
+    assert list(Decoder().lines(b"@seatrial1 " + text)) == []
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_nan_and_infinity_are_refused(number: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        encode({"value": number})

@@ -1,0 +1,131 @@
+"""A plan with limits from recorded runs, and the runs that give none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report.screens import HERE
+
+from seatrial.checks import registry
+from seatrial.errors import RequestError
+from seatrial.judge.conclude import Conclusion, conclude
+from seatrial.plan.plan_reader import read_plan
+from seatrial.protocol.wire import Decoder
+from seatrial.report.card import card
+from seatrial.report.plan_of_runs import plan_text
+from seatrial.report.view import View
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def recorded(name: str = "pass", change: Change = lambda event: None) -> Conclusion:
+    """Judge a recorded run again, with its events changed."""
+    events = list(Decoder().lines((HERE / "recordings" / f"{name}.events").read_bytes()))
+    for event in events:
+        change(event)
+    return conclude(events)
+
+
+def job(**fields: Any) -> Change:
+    """Return a change of the job in the first event."""
+
+    def change(event: dict[str, Any]) -> None:
+        if event["kind"] == "run":
+            event["job"].update(fields)
+
+    return change
+
+
+def plan(**fields: Any) -> Change:
+    """Return a change of the plan in the first event."""
+
+    def change(event: dict[str, Any]) -> None:
+        if event["kind"] == "run":
+            event["plan"].update(fields)
+
+    return change
+
+
+def other_device(event: dict[str, Any]) -> None:
+    if event["kind"] == "rank":
+        event["device"] = "Other CPU"
+
+
+def other_work(event: dict[str, Any]) -> None:
+    if event["kind"] == "run":
+        event["plan"]["settings"]["compute"]["cpu_size"][0] = 77
+
+
+def test_the_limits_are_below_every_value_of_the_runs(tmp_path: Path) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text(plan_text([recorded(), recorded()]))
+    read = read_plan(str(file), schemas=registry.schemas(), scopes=registry.scopes())
+    limits = {
+        (check, name): setting.value
+        for check, table in read.settings.items()
+        for name, setting in table.items()
+        if setting.origin == f"plan {file}:{check}.{name}"
+    }
+    assert set(limits) == {
+        ("compute", "min_tflops"), ("memory", "min_copy_gbps"), ("collectives", "min_busbw_gbps"),
+    }  # fmt: skip
+    lowest = min(
+        entry.value for entry in recorded().trial.measurements if (entry.name, entry.variant) == ("tflops", "fp32")
+    )
+    assert 0 < limits["compute", "min_tflops"] <= lowest
+    assert read.demands_limits
+    assert "median" in file.read_text()
+    assert recorded().trial.run in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("conclusions", "words"),
+    [
+        (lambda: [recorded("killed")], "FAIL; limits come from runs that passed"),
+        (lambda: [recorded(), recorded(change=other_device)], "differ in the devices"),
+        (lambda: [recorded(change=job(planted=["x@y:0"]))], "a fault was planted"),
+        (lambda: [recorded(change=plan(not_asked={"links": "--skip"}))], "the PASS is partial (links not asked for)"),
+        (lambda: [recorded(change=other_work)], "measures speeds with other sizes than each level"),
+    ],
+)
+def test_runs_that_give_no_limits(conclusions: Callable[[], list[Conclusion]], words: str) -> None:
+    with pytest.raises(RequestError, match=words.replace("(", r"\(").replace(")", r"\)")):
+        plan_text(conclusions())
+
+
+def test_a_pass_names_the_speeds_without_a_limit() -> None:
+    keys = ("compute.min_tflops", "memory.min_copy_gbps", "collectives.min_busbw_gbps")
+    conclusion = recorded()
+    assert conclusion.verdict.unlimited == keys
+    assert conclusion.verdict.partial == ()
+    assert f"held against no limit: {', '.join(keys)} (docs/checks.md)" in card(conclusion, None, View())
+
+
+def test_a_plan_that_demands_limits_is_a_partial_pass_without_them() -> None:
+    demanding = recorded(change=plan(demands_limits=True))
+    assert demanding.verdict.status == "PASS"
+    assert "no limit compute.min_tflops" in demanding.verdict.partial
+    shown = card(demanding, Path("reports/x/report.html"), View())
+    assert shown[-1].startswith("next: seatrial plan from reports/x > limits.toml, then: seatrial run limits.toml")
+    # Such a run gives the limits that it lacks.
+    assert "min_tflops" in plan_text([demanding])
+
+
+def test_a_full_pass_can_be_required() -> None:
+    def both(event: dict[str, Any]) -> None:
+        job(require_full=True)(event)
+        plan(demands_limits=True)(event)
+
+    assert recorded(change=both).verdict.exit_code == 3
+    assert recorded(change=job(require_full=True)).verdict.exit_code == 0
+    assert recorded(change=plan(demands_limits=True)).verdict.exit_code == 0
+    assert recorded("killed", change=both).verdict.exit_code == 1
+
+
+def test_acceptance_demands_limits() -> None:
+    read = read_plan("acceptance", schemas=registry.schemas(), scopes=registry.scopes())
+    assert read.demands_limits
+    assert {"compute", "memory", "links", "collectives"} <= set(read.checks)

@@ -1,0 +1,45 @@
+"""The screens that a reader sees, kept as files: one for each kind of verdict, on 60 and on 80 columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from report.screens import COLUMNS, HERE, SCREENS, screen
+
+
+def rows(text: str, columns: int) -> int:
+    """Return the rows of the terminal that a text takes."""
+    return sum(max(1, -(-len(line) // columns)) for line in text.splitlines())
+
+
+@pytest.fixture(params=COLUMNS, ids="{} columns".format)
+def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    number: int = request.param
+    monkeypatch.setenv("COLUMNS", str(number))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.delenv("OMPI_COMM_WORLD_RANK", raising=False)
+    return number
+
+
+@pytest.mark.parametrize("name", sorted(SCREENS))
+def test_a_screen_is_the_kept_one(name: str, columns: int) -> None:
+    """After a change of the console: tools/write_screens.py, then read what changed."""
+    kept = HERE / "screens" / f"{name}.{columns}.txt"
+    assert screen(name, columns) == kept.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", sorted(SCREENS))
+def test_the_card_is_on_the_last_screen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    card = screen(name, 80)
+    card = card[card.index("=" * 50) :]
+    assert rows(card, 80) <= 23
+    assert card.splitlines()[1].startswith("FINAL ACCEPTANCE: ")
+    assert card.splitlines()[-1].startswith("next: ")
+
+
+def test_no_screen_is_left_over() -> None:
+    kept = {Path(path).name for path in (HERE / "screens").iterdir()}
+    assert kept == {f"{name}.{columns}.txt" for name in SCREENS for columns in COLUMNS}

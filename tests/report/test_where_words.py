@@ -1,0 +1,47 @@
+"""Where a rank of a script is, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seatrial.report.program_display import where_words
+
+DUMP = """Process 47: python hang.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 48 (idle): "pt_autograd_0"
+    other (x.py:1)
+
+Thread 47 (idle): "MainThread"
+    waiting (hang.py:5)
+    <module> (hang.py:6)
+
+Thread 49 (idle): "Thread-1"
+    third (x.py:2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (
+            {"text": DUMP, "wchan": "futex_wait_queue", "last_line": "  step 5"},
+            "last output 62 s ago (step 5); sleeps in futex_wait_queue; waiting (hang.py:5), called by <module>"
+            " (hang.py:6)",
+        ),
+        ({"text": "", "state": "D"}, "no output; waits for a disk; py-spy on its node would show its Python stack"),
+        (
+            {"text": "Error: Permission Denied: Try running again\nReason: y", "state": "T", "last_line": "x"},
+            "last output 62 s ago (x); is stopped; py-spy: Error: Permission Denied: Try running again",
+        ),
+        (
+            {"text": DUMP.partition("Thread 48")[0] + "Thread 47 (idle)\n    waiting (hang.py:5)\n", "last_line": "x"},
+            "last output 62 s ago (x); sleeps; waiting (hang.py:5)",
+        ),
+        ({"state": "X"}, "no output; is gone; py-spy on its node would show its Python stack"),
+    ],
+)
+def test_words(event: dict[str, Any], words: str) -> None:
+    assert where_words({"kind": "stack", "state": "S", "wchan": "", "quiet_s": 61.9, **event}) == words

@@ -1,0 +1,132 @@
+"""One table, two readers: click and argparse make the same of the same words."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from seatrial.cli.argparse_app import parse
+from seatrial.cli.click_app import cli, click_command
+from seatrial.cli.command import commands, options_of
+from seatrial.errors import RequestError
+from seatrial.request.trial_options import RUN
+from seatrial.request.trial_request import request_of
+from seatrial.targets.option import to_argv
+
+
+def by_click(name: str, words: list[str]) -> dict[str, Any]:
+    with click_command(commands()[name]).make_context(name, list(words)) as context:
+        values: dict[str, Any] = context.params
+        return values
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["smoke"],
+        ["--only", "compute", "smoke", "--only", "bootstrap,collectives", "--dry-run"],
+        ["--skip", "x", "--epochs", "3", "--batch-size", "7", "--deadline", "1.5", "--json", "--validation-only"],
+        ["--on", "local", "--nproc-per-node", "4", "--device", "cpu", "--backend", "gloo", "--python", "p"],
+        ["--out", "a b/c", "--workload", "digits", "--model", "convnet"],
+        ["--deadline", "-1", "--epochs=-3", "--", "-plan"],
+        ["--deadline", "nan"],
+        ["--nodes", "3", "--env", "A=b", "--env", "C=d e"],
+    ],
+    ids=" ".join,
+)
+def test_both_read_the_same(words: list[str]) -> None:
+    told = parse("x.pyz", "run", words)
+    assert repr(told) == repr(
+        {option.name: by_click("run", words)[option.name] for option in options_of(commands()["run"])}
+    )
+    assert request_of(told).out == Path(told["out"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["train.py"],
+        ["--per-node", "--nproc-per-node=3", "train.py", "--per-node", "-h", "--nonsense", "-m5", "-"],
+        ["-m", "train", "-m", "--", "x"],
+        ["--output", "all", "--", "--train", "--", "-x"],
+        ["--grace", "-1", "--", "train.py"],
+    ],
+    ids=" ".join,
+)
+def test_both_leave_to_a_script_what_follows_it(words: list[str]) -> None:
+    told, clicked = parse("x.pyz", "launch", words), by_click("launch", words)
+    assert repr(told) == repr({name: clicked[name] for name in told})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--nonsense"],
+        ["--epochs", "two"],
+        ["--epochs"],
+        ["--device", "gpu"],
+        ["--dead", "1"],
+        ["smoke", "quick"],
+        ["--dry-run=1"],
+        ["--deadline", ""],
+    ],
+    ids=" ".join,
+)
+def test_both_refuse_the_same(words: list[str]) -> None:
+    with pytest.raises(click.UsageError):
+        by_click("run", words)
+    with pytest.raises(RequestError, match=r"; see x\.pyz run --help\.$"):
+        parse("x.pyz", "run", words)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("report", ["a", "b", "--json"]),
+        ("plan show", []),
+        ("plan show", ["smoke", "--json"]),
+        ("data fetch", ["mnist", "--mirror", "x", "--mirror=y"]),
+        ("bundle", ["x.pyz"]),
+    ],
+)
+def test_both_read_the_other_commands(name: str, words: list[str]) -> None:
+    assert sorted(parse("x.pyz", name, words).items()) == sorted(by_click(name, words).items())
+
+
+def test_both_show_every_option_under_its_heading() -> None:
+    click_help = CliRunner().invoke(cli, ["run", "--help"]).output
+    with pytest.raises(SystemExit), contextlib.redirect_stdout(io.StringIO()) as pyz_help:
+        parse("x.pyz", "run", ["--help"])
+    for heading, options in commands()["run"].options().items():
+        for text in (click_help, pyz_help.getvalue()):
+            assert f"\n{heading}:\n" in text
+            assert all(flag in text for option in options for flag in option.flags)
+    names = [option.name for option in options_of(commands()["run"])]
+    assert len(set(names)) == len(names)
+
+
+def test_what_was_typed_can_be_typed_again() -> None:
+    words = ["smoke", "--only", "a,b", "--only=c", "--json", "--epochs", "-3", "--env", "X=1", "--nodes", "2"]
+    again = to_argv(RUN, parse("x.pyz", "run", words))
+    assert again == ("--only=a,b", "--only=c", "--epochs=-3", "--json", "--", "smoke")
+    assert repr(parse("x.pyz", "run", list(again))) == repr({**parse("x.pyz", "run", words), "env": (), "nodes": None})
+
+
+@pytest.mark.parametrize("app", ["click_app", "argparse_app"])
+@pytest.mark.parametrize("name", ["run", "train", "launch"])
+def test_help_has_at_most_110_columns(name: str, app: str) -> None:
+    code = f"from seatrial.cli.{app} import main; main()"
+    environ = {**os.environ, "COLUMNS": "200"}
+    text = subprocess.check_output([sys.executable, "-c", code, name, "--help"], env=environ, text=True)
+    assert 100 < max(map(len, text.splitlines())) <= 110

@@ -1,0 +1,154 @@
+"""Where a job runs: what a target takes and what it refuses, and what its nodes are told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from seatrial.cli.argparse_app import parse
+from seatrial.errors import RequestError
+from seatrial.request import target_options as module
+from seatrial.request.target_options import target_request_of
+from seatrial.targets.job import Processes
+from seatrial.targets.local_target import TARGETS, render
+from seatrial.targets.option import Option
+from seatrial.targets.target import Placement, Target, TargetRequest
+
+(LOCAL,) = TARGETS
+VALUES: dict[str, Any] = {**parse("x.pyz", "run", []), "device": "cpu"}
+
+
+def processes(nodes: int, nproc_per_node: int, device: str) -> Processes:
+    return Processes(
+        run="x",
+        target="local",
+        nodes=nodes,
+        nproc_per_node=nproc_per_node,
+        device=device,
+        backend="auto",
+        python=sys.executable,
+        env={},
+    )
+
+
+def test_an_option_of_another_target_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(target_request: TargetRequest) -> Placement:
+        raise NotImplementedError
+
+    queue = Option(flags=("--queue",), name="queue", help="")
+    moon = Target(name="moon", help="", options=(queue,), resolve=resolve, render=render)
+    monkeypatch.setattr(module, "TARGETS", {"local": LOCAL, "moon": moon})
+    values = {**VALUES, "queue": "fast", "nodes": 2}
+    with pytest.raises(RequestError, match="--queue is for --on moon, not for --on local"):
+        target_request_of(values)
+    with pytest.raises(RequestError, match="--nodes is for --on local, not for --on moon"):
+        target_request_of({**values, "target": "moon"})
+    assert target_request_of({**values, "target": "moon", "nodes": None}).own == {"queue": "fast"}
+    with pytest.raises(RequestError, match="--on mars: no such target; there is local, moon"):
+        target_request_of({**values, "target": "mars"})
+
+
+@pytest.mark.parametrize("told", ["X", "=1", "1X=2", "A B=1", "RANK=0", "SEATRIAL_TOKEN=x", "X=a\0b"])
+def test_a_variable_that_is_none_or_ours_is_refused(told: str) -> None:
+    with pytest.raises(RequestError, match="--env"):
+        target_request_of({**VALUES, "env": (told,)})
+
+
+def test_the_folder_of_the_data_may_be_set() -> None:
+    assert target_request_of({**VALUES, "env": ("SEATRIAL_DATA=/data",)}).env["SEATRIAL_DATA"] == "/data"
+
+
+def test_messages_repeat_no_secret() -> None:
+    for told in ("HF-TOKEN=hunter2", "SEATRIAL_TOKEN=hunter2"):
+        with pytest.raises(RequestError, match=f"--env {told.partition('=')[0]}") as raised:
+            target_request_of({**VALUES, "env": (told,)})
+        assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hidden"),
+    [
+        ("HF_TOKEN", "x", True),
+        ("GIT_TOKENS", "x", True),
+        ("AWS_SECRET_ACCESS_KEY", "x", True),
+        ("wandb_api_key", "x", True),
+        ("APIKEY", "x", True),
+        ("KEY", "x", True),
+        ("PGPASSWORD", "x", True),
+        ("DB_PASS", "x", True),
+        ("GOOGLE_APPLICATION_CREDENTIALS", "/x", True),
+        ("HTTPS_PROXY", "http://me:hunter2@proxy:80", True),
+        ("TOKENIZERS_PARALLELISM", "false", False),
+        ("NCCL_DEBUG", "TOKEN=KEY", False),
+        ("NCCL_SOCKET_IFNAME", "eth0", False),
+        ("NCCL_IB_PKEY", "1", False),
+        ("OMP_NUM_THREADS", "1", False),
+        ("CUDA_VISIBLE_DEVICES", "0", False),
+        ("GLOO_SOCKET_IFNAME", "lo", False),
+        ("MASTER_ADDR", "node0", False),
+        ("PYTHONPATH", "/a:/b", False),
+        ("NCCL_TOKEN", "x", True),
+        ("TORCH_HOME", "https://u:p/w@h/", True),
+        ("UNKNOWN", "x", True),
+        ("DSN", "postgres://u:p/w@h", True),
+        ("MYSQL_PWD", "x", True),
+        ("GITHUB_PAT", "x", True),
+        ("AUTH", "x", True),
+        ("SSHKEY", "x", True),
+        ("AZURE_STORAGE_CONNECTION_STRING", "x", True),
+        ("DOCKER_AUTH_CONFIG", "x", True),
+        ("SESSION_COOKIE", "x", True),
+        ("BEARER", "x", True),
+        ("X", "-----BEGIN PRIVATE KEY-----", True),
+    ],
+)
+def test_reports_hide_values_that_look_secret(name: str, value: str, hidden: bool) -> None:
+    job = Processes(
+        run="x", target="local", nodes=1, nproc_per_node=1, device="cpu", backend="auto", python="p", env={name: value}
+    )
+    assert job.to_json()["env"] == {name: "(hidden)" if hidden else value}
+
+
+def test_variables_are_kept_as_they_are() -> None:
+    assert target_request_of({**VALUES, "env": ("A=", "B=c=d e")}).env == {"A": "", "B": "c=d e"}
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [({}, (1, 2)), ({"nodes": 3}, (3, 2)), ({"nodes": 2, "nproc_per_node": 4}, (2, 4))],
+)
+def test_this_machine_is_as_many_nodes_as_asked_for(told: Mapping[str, Any], expected: tuple[int, int]) -> None:
+    placement = LOCAL.resolve(target_request_of({**VALUES, **told}))
+    assert (placement.nodes, placement.nproc_per_node) == expected
+
+
+@pytest.mark.parametrize("told", [{"nodes": 0}, {"nodes": -1}, {"nproc_per_node": 0}, {"nproc_per_node": -2}])
+def test_fewer_than_one_is_refused(told: Mapping[str, Any]) -> None:
+    with pytest.raises(RequestError, match="expected at least 1"):
+        LOCAL.resolve(target_request_of({**VALUES, **told}))
+
+
+def seen_by_nodes(job: Processes) -> list[str | None]:
+    commands = render(job, control="127.0.0.1:1", token="t", keep="")
+    assert [command.nodes for command in commands] == [(node,) for node in range(job.nodes)]
+    return [command.env.get("CUDA_VISIBLE_DEVICES") for command in commands]
+
+
+def test_nodes_that_share_a_machine_share_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert seen_by_nodes(processes(2, 2, "cuda")) == ["0,1", "2,3"]
+    assert seen_by_nodes(processes(1, 4, "cuda")) == [None]
+    assert seen_by_nodes(processes(2, 2, "cpu")) == [None, None]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,5,3,1")
+    assert seen_by_nodes(processes(2, 2, "cuda")) == ["7,5", "3,1"]
+
+
+def test_env_wins_over_a_profile() -> None:
+    told = target_request_of({**VALUES, "comm_profile": "ib", "comm_debug": True, "env": ("NCCL_NET=mine", "X=1")}).env
+    assert told["NCCL_NET"] == "mine"
+    assert told["NCCL_IB_DISABLE"] == "0"
+    assert told["NCCL_DEBUG"] == "INFO"
+    assert told["X"] == "1"

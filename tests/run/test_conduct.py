@@ -1,0 +1,123 @@
+"""The processes that we started, and the signals that we are sent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from targets.jobs import A_JOB
+
+from seatrial.conductor.server import Server
+from seatrial.errors import SeatrialError
+from seatrial.run import conduct as module
+from seatrial.run.conduct import catch_signals, conduct
+from seatrial.targets.command import Command
+from seatrial.targets.processes import Agents, Attach
+
+
+class UnkillableProcessDouble:
+    """A process in state D: signals do nothing, and who waits without a deadline waits for ever."""
+
+    pid = 4242
+
+    def poll(self) -> None:
+        return None
+
+    def send_signal(self, number: int) -> None:
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        assert timeout is not None, "would wait for ever"
+        raise subprocess.TimeoutExpired("agent", timeout)
+
+
+def test_an_agent_that_outlives_its_kill_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def submit(agents: Agents, commands: tuple[Command, ...], folder: Path, *others: Any) -> None:
+        agents.processes[0] = UnkillableProcessDouble()  # type: ignore[assignment]
+
+    monkeypatch.setattr(Agents, "submit", submit)
+    monkeypatch.setattr(Server, "serve", lambda *arguments: None)
+    events: list[dict[str, Any]] = []
+    conduct(A_JOB, tmp_path, events.append, [])
+    note, end = [event for event in events if event["src"] == "launch"]
+    assert (note["severity"], end["kind"]) == ("warn", "end")
+    assert "node 0: process 4242" in note["text"]
+
+
+def test_a_failed_start_closes_the_server_and_ends_the_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[Agents] = []
+
+    def ends(agents: Agents) -> list[tuple[int, str]]:
+        ended.append(agents)
+        return []
+
+    def breaks(agents: Agents, commands: tuple[Command, ...], folder: Path, *others: Any) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(Agents, "submit", breaks)
+    monkeypatch.setattr(Agents, "cleanup", ends)
+    events: list[dict[str, Any]] = []
+    with pytest.raises(OSError, match="no more processes"):
+        conduct(A_JOB, tmp_path, events.append, [])
+    assert len(ended) == 1
+    assert [event["kind"] for event in events] == ["run"], "what was asked is known to the report"
+
+
+def test_without_a_free_port_the_request_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*arguments: Any) -> Server:
+        raise SeatrialError("no free port")
+
+    monkeypatch.setattr(module, "Server", refuses)
+    events: list[dict[str, Any]] = []
+    with pytest.raises(SeatrialError):
+        conduct(A_JOB, tmp_path, events.append, [])
+    assert [event["kind"] for event in events] == ["run"]
+
+
+class DriverDouble:
+    """Has started nothing, and counts how often it is told to kill."""
+
+    killed = 0
+
+    def submit(self, commands: Sequence[Command], folder: Path, signals: Sequence[int], attach: Attach) -> None:
+        return None
+
+    def poll(self, connected: Collection[int]) -> tuple[int, str]:
+        return 3, "gone"
+
+    def kill(self) -> None:
+        self.killed += 1
+
+    def cleanup(self) -> list[tuple[int, str]]:
+        return []
+
+
+def test_each_signal_is_news_once_and_the_second_kills() -> None:
+    driver = DriverDouble()
+    signals: list[int] = []
+    news = module._idle_news(driver, signals)
+    assert news(()) == (3, "gone")
+    signals.append(signal.SIGINT)
+    assert (news(()), driver.killed) == ("SIGINT", 0)
+    assert news(()) == (3, "gone")
+    signals.append(signal.SIGTERM)
+    assert (news(()), driver.killed) == ("SIGTERM", 1)
+
+
+def test_after_the_second_signal_a_third_ends_us() -> None:
+    told: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+    try:
+        with catch_signals() as signals:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert (signals, told) == ([signal.SIGTERM] * 2, [])
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert (signals, told) == ([signal.SIGTERM] * 2, [signal.SIGTERM])
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,230 @@
+"""Secrets of a job that another launcher has started: where they come from, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from seatrial.agent import agent_main
+from seatrial.conductor.server import Server
+from seatrial.errors import RequestError
+from seatrial.protocol import munge
+from seatrial.run.job_secret import JobSecret, find_job_secret
+
+_SECRET = "0123456789abcdefghij"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder without a secret."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def _file(home: Path, text: str = _SECRET, mode: int = 0o600) -> Path:
+    path = home / ".config" / "seatrial" / "token"
+    path.parent.mkdir(parents=True)
+    path.write_text(text + "\n")
+    path.chmod(mode)
+    return path
+
+
+def _found(launcher: str = "torchrun", token: str = "", *, unprotected: bool = False) -> JobSecret:
+    return find_job_secret(launcher, {"SEATRIAL_TOKEN": token}, on_one_machine=False, unprotected=unprotected)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "openmpi", "hydra", "env"])
+def test_without_a_secret_nothing_runs_across_machines(launcher: str) -> None:
+    with pytest.raises(RequestError, match="--unprotected runs without one") as refused:
+        _found(launcher)
+    assert "openssl rand -hex 32 > ~/.config/seatrial/token" in str(refused.value)
+    assert not _found(launcher, unprotected=True).protected
+
+
+@pytest.mark.parametrize("token", ["x", "0123456789abcdefghi"])
+def test_a_short_token_is_refused_even_without_protection(token: str) -> None:
+    with pytest.raises(RequestError, match=f"SEATRIAL_TOKEN has {len(token)} characters"):
+        _found(token=token, unprotected=True)
+
+
+def test_a_file_of_the_user_is_the_secret(home: Path) -> None:
+    _file(home)
+    assert _found() == JobSecret(text=_SECRET)
+    assert _found(token="a token that was given") == JobSecret(text="a token that was given")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o602])
+def test_a_file_that_others_can_read_or_write_is_refused(home: Path, mode: int) -> None:
+    _file(home, mode=mode)
+    with pytest.raises(RequestError, match="chmod 600"):
+        _found(unprotected=True)
+
+
+def test_a_file_of_another_user_is_refused(home: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to give a file away")
+    path = _file(home)
+    os.chown(path, 65534, 65534)
+    with pytest.raises(RequestError, match="of user 65534: a secret must be a file of user 0"):
+        _found()
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "fifo"])
+def test_a_secret_that_is_no_file_is_refused(home: Path, kind: str) -> None:
+    path = _file(home)
+    path.rename(home / "elsewhere")
+    if kind == "link":
+        path.symlink_to(home / "elsewhere")
+    elif kind == "folder":
+        path.mkdir(mode=0o700)
+    else:
+        os.mkfifo(path, 0o600)
+    with pytest.raises(RequestError, match="secret"):
+        _found()
+
+
+def test_a_short_file_is_refused(home: Path) -> None:
+    _file(home, "short")
+    with pytest.raises(RequestError, match="holds 5 characters"):
+        _found()
+
+
+def test_the_login_s_folder_is_used_before_the_temporary_one(tmp_path: Path) -> None:
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    secret = find_job_secret("openmpi", environ, on_one_machine=True, unprotected=False)
+    assert secret.text == (tmp_path / f"seatrial-{os.getuid()}" / "secret").read_text()
+
+
+def test_a_login_s_folder_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to give a folder away")
+    (tmp_path / "login").mkdir()
+    os.chown(tmp_path / "login", 65534, 65534)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path / "login")}
+    secret = find_job_secret("openmpi", environ, on_one_machine=True, unprotected=False)
+    assert secret.text == (tmp_path / "seatrial-0" / "secret").read_text()
+    assert not any((tmp_path / "login").iterdir())
+
+
+def test_processes_that_start_together_have_one_secret(tmp_path: Path) -> None:
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    with ThreadPoolExecutor(8) as pool:
+        found = [pool.submit(find_job_secret, "x", environ, on_one_machine=True, unprotected=False) for _ in range(64)]
+    assert len({one.result().text for one in found}) == 1
+    (folder,) = tmp_path.iterdir()
+    assert [(file.name, file.stat().st_mode & 0o777, file.stat().st_nlink) for file in folder.iterdir()] == [
+        ("secret", 0o600, 1)
+    ]
+
+
+def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / f"seatrial-{os.geteuid()}"
+    folder.mkdir(mode=0o755)
+    with pytest.raises(RequestError, match=r"must be a folder that only user .* can use, and it is drwxr-xr-x"):
+        find_job_secret("x", {"XDG_RUNTIME_DIR": str(tmp_path)}, on_one_machine=True, unprotected=True)
+
+
+def test_slurm_without_munge_is_refused_with_its_complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RequestError, match="munge: munge is not installed"):
+        _found("slurm")
+
+
+# With a real munged
+
+
+@pytest.fixture
+def munged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    """A munged, and munge and unmunge that use its socket."""
+    program = shutil.which("munged") or shutil.which("munged", path="/usr/sbin")
+    if program is None:
+        pytest.skip("munge is not installed")
+    # Munged refuses a path of which others could change a folder.
+    folder = Path("/run" if os.geteuid() == 0 else "/run/user") / f"seatrial-test-{os.getpid()}"
+    try:
+        folder.mkdir(mode=0o755)
+    except OSError:
+        pytest.skip("needs root, for a folder that munged accepts")
+    key = folder / "key"
+    key.write_bytes(os.urandom(64))
+    key.chmod(0o400)
+    files = {"key-file": key, "socket": folder / "socket", "pid-file": folder / "pid"}
+    files |= {"log-file": folder / "log", "seed-file": folder / "seed"}
+    argv = [program, "--force", "--foreground", *(f"--{name}={path}" for name, path in files.items())]
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for name in ("munge", "unmunge"):
+        script = tmp_path / name
+        script.write_text(f'#!/bin/sh\nexec {shutil.which(name)} --socket={files["socket"]} "$@"\n')
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    until = time.monotonic() + 10.0
+    while not files["socket"].exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(10.0)
+        shutil.rmtree(folder)
+
+
+def test_munge_passes_a_secret_to_all_ranks_of_a_host(munged: subprocess.Popen[bytes]) -> None:
+    assert _found("slurm") == JobSecret(munge=True)
+    credential = munge.make_credential("the token")
+    # The second one is a replay to munged.
+    assert [munge.read_credential(credential) for _ in range(2)] == ["the token"] * 2
+    for wrong in ("", "MUNGE:AAAA:", credential[:-10] + "AAAAAAAAA:", "\0"):
+        assert munge.read_credential(wrong) is None
+
+
+def test_a_credential_of_another_user_is_not_believed(munged: subprocess.Popen[bytes]) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to be another user")
+    assert isinstance(munged.args, list)
+    argv = [str(shutil.which("munge", path="/usr/bin")), *(word for word in munged.args if "--socket" in word)]
+    made = subprocess.run(argv, input="evil", capture_output=True, text=True, user=65534, check=True)
+    assert munge.read_credential(made.stdout) is None
+
+
+def test_an_agent_gets_its_token_by_munge(munged: subprocess.Popen[bytes]) -> None:
+    server = Server(
+        "127.0.0.1", lambda node: "the token", lambda event: None, credential=munge.make_credential("the token")
+    )
+    server._nodes = 1
+    thread = threading.Thread(target=_greet_once, args=(server,))
+    thread.start()
+    try:
+        connection = agent_main._connect("127.0.0.1", [server.port], "munge", 0).connection
+        connection.close()
+    finally:
+        thread.join(20.0)
+        server.close()
+
+
+def _greet_once(server: Server) -> None:
+    """Serve until the first proof has come."""
+    until = time.monotonic() + 15.0
+    with contextlib.suppress(AttributeError):  # it has no conductor that an agent could join
+        while time.monotonic() < until:
+            for key, _ in server._selector.select(timeout=0.1):
+                server._accept() if key.data is None else server._read(key.data)
+
+
+def test_munge_without_its_daemon_is_a_sentence(munged: subprocess.Popen[bytes]) -> None:
+    credential = munge.make_credential("the token")
+    munged.terminate()
+    munged.wait(10.0)
+    with pytest.raises(RequestError, match=r"\(munge: munge: Error: Failed to access .*\), and others could execute"):
+        _found("slurm")
+    with pytest.raises(munge.MungeError, match="Failed to access"):
+        munge.read_credential(credential)

@@ -1,0 +1,101 @@
+"""The files with the output of remote ranks."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from pathlib import Path
+
+import pytest
+from hostile_files import HOSTILE, assert_unharmed
+
+from seatrial.protocol.commands import PIECE_BYTES, RankLog
+from seatrial.run.rank_logs import RankLogs
+
+
+def piece(at: int, text: bytes, *, rank: int = 0, gen: int = 0, last: bool = False) -> RankLog:
+    data = base64.b64encode(zlib.compress(text)).decode()
+    return RankLog(kind="log", rank=rank, gen=gen, at=at, data=data, last=last)
+
+
+def test_pieces_make_one_file_for_each_rank(tmp_path: Path) -> None:
+    logs = RankLogs(tmp_path, 4)
+    for message in (
+        piece(0, b"one ", rank=3),
+        piece(0, b"again\n", rank=3, gen=1, last=True),
+        piece(4, b"\xfftwo\n", rank=3),
+        piece(9, b"", rank=3, last=True),
+    ):
+        logs.take(message)
+    assert (tmp_path / "rank3.gen0.log").read_bytes() == b"one \xfftwo\n"
+    assert (tmp_path / "rank3.gen1.log").read_bytes() == b"again\n"
+    assert logs.notes() == []
+
+
+def test_a_gap_has_a_line_and_a_note(tmp_path: Path) -> None:
+    logs = RankLogs(tmp_path, 2)
+    logs.take(piece(0, b"begin"))
+    logs.take(piece(1000, b"end", last=True))
+    assert (tmp_path / "rank0.gen0.log").read_bytes() == b"begin\nseatrial: 995 bytes of output are missing here\nend"
+    (note,) = logs.notes()
+    assert note.startswith("rank 0: 995 bytes of its output could not be kept")
+
+
+def test_an_end_that_does_not_arrive_has_a_note(tmp_path: Path) -> None:
+    logs = RankLogs(tmp_path, 1)
+    logs.take(piece(0, b"begin"))
+    assert logs.notes() == ["rank 0: the end of its output did not arrive, so rank0.gen0.log may be cut"]
+
+
+def test_a_folder_that_takes_nothing_has_a_note(tmp_path: Path) -> None:
+    logs = RankLogs(tmp_path / "absent", 1)
+    logs.take(piece(0, b"12345", last=True))
+    (note,) = logs.notes()
+    assert note.startswith("rank 0: 5 bytes of its output could not be kept")
+
+
+def test_a_file_that_an_agent_writes_itself_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "rank0.gen0.log").write_text("whole\n")
+    logs = RankLogs(tmp_path, 1)
+    logs.take(piece(0, b"other"))
+    assert (tmp_path / "rank0.gen0.log").read_text() == "whole\n"
+    assert logs.notes() == []
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_nothing_is_replaced_and_no_link_followed(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    HOSTILE[kind][0](folder / "rank0.gen0.log")
+    RankLogs(folder, 1).take(piece(0, b"x", last=True))
+    assert_unharmed(folder / "rank0.gen0.log")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        piece(0, b"x", rank=4),
+        piece(0, b"x", rank=-1),
+        piece(0, b"x", gen=-1),
+        piece(-1, b"x"),
+        {**piece(0, b"x"), "rank": "../0"},
+        {**piece(0, b"x"), "at": 0.5},
+        {**piece(0, b"x"), "data": "no base64"},
+        {**piece(0, b"x"), "data": base64.b64encode(b"no zlib").decode()},
+        {**piece(0, b"x"), "data": base64.b64encode(zlib.compress(b"cut")[:-5]).decode()},
+        piece(0, b"x" * (PIECE_BYTES + 1)),
+        piece(0, b"0" * 100_000_000),
+    ],
+)
+def test_what_is_no_piece_is_refused(message: RankLog, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        RankLogs(tmp_path, 4).take(message)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_piece_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    logs = RankLogs(tmp_path, 1)
+    logs.take(piece(0, b"one"))
+    with pytest.raises(ValueError, match="came twice"):
+        logs.take(piece(0, b"one"))
+    assert (tmp_path / "rank0.gen0.log").read_text() == "one"

@@ -1,0 +1,87 @@
+"""The folder of a run and the file of its events."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hostile_files import HOSTILE, assert_unharmed
+
+from seatrial.errors import RequestError
+from seatrial.protocol.wire import Decoder, encode
+from seatrial.run.record import Recorder, new_folder
+
+
+def test_each_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    runs = [new_folder(tmp_path / "deep" / "reports") for _ in range(20)]
+    assert len({run for run, _ in runs}) == 20
+    assert all(folder.is_dir() and folder.name == run for run, folder in runs)
+    assert [path for _, folder in runs for path in folder.iterdir()] == []
+
+
+@pytest.mark.parametrize("out", ["file", "file/reports", "dangling"])
+def test_a_place_that_takes_no_reports_is_refused_with_its_option(tmp_path: Path, out: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "at" / "all")
+    with pytest.raises(RequestError, match=f"--out {tmp_path / out}: reports cannot be written there"):
+        new_folder(tmp_path / out)
+
+
+def test_every_event_is_in_memory_and_in_the_file(tmp_path: Path) -> None:
+    recorder = Recorder("x", tmp_path)
+    events = [{"kind": "note", "text": "y" * size} for size in (1, 10, 10_000)]
+    for event in events:
+        recorder(event)
+        assert list(Decoder().lines(recorder.path.read_bytes())) == recorder.events, "kept at once, not at the end"
+    recorder.close()
+    assert recorder.events == events
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_is_noted_once(tmp_path: Path) -> None:
+    recorder = Recorder("x", tmp_path)
+    with open("/dev/full", "wb") as full:
+        os.dup2(full.fileno(), recorder._file.fileno())
+    events = [{"kind": "note", "number": number} for number in range(3)]
+    for event in events:
+        recorder(event)
+    recorder.close()
+    assert [event for event in recorder.events if "number" in event] == events
+    told = [event for event in recorder.events if event.get("severity") == "error"]
+    assert len(told) == 1
+    assert os.strerror(28) in told[0]["text"]
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_planted_file_of_events_is_one_sentence(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    HOSTILE[kind][0](folder / "controller.events")
+    with pytest.raises(RequestError, match=f"controller.events is {HOSTILE[kind][1]}.*name another folder with --out"):
+        Recorder("x", folder)
+    assert_unharmed(folder / "controller.events")
+
+
+def test_a_note_is_in_the_file_too_even_after_the_end(tmp_path: Path) -> None:
+    recorder = Recorder("x", tmp_path)
+    recorder({"kind": "run"})
+    recorder.note("lines were cut")
+    recorder.close()
+    recorder.note("the report cannot be written")
+    assert [event.get("text") for event in recorder.events] == [
+        None,
+        "lines were cut",
+        None,
+        "the report cannot be written",
+        None,
+    ]
+    assert list(Decoder().lines(recorder.path.read_bytes())) == recorder.events
+
+
+def test_a_note_after_a_cut_line_can_be_read(tmp_path: Path) -> None:
+    recorder = Recorder("x", tmp_path)
+    recorder.path.write_bytes(encode({"kind": "measurements"})[0][:-9])
+    recorder.note("the disk is full")
+    recorder.close()
+    assert list(Decoder().lines(recorder.path.read_bytes())) == recorder.events

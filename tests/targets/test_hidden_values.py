@@ -1,0 +1,85 @@
+"""Secrets in variables and arguments: never in events, reports or manifests."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from seatrial.errors import RequestError
+from seatrial.targets.hidden_values import find_secret_argument, is_secret
+from seatrial.targets.job import ProgramJob
+from seatrial.targets.kubernetes.manifest import parse
+
+SECRET_NAMES = [
+    *("HF_TOKEN", "GIT_TOKENS", "AWS_SECRET_ACCESS_KEY", "wandb_api_key", "APIKEY", "KEY", "PGPASSWORD", "DB_PASS"),
+    *("GOOGLE_APPLICATION_CREDENTIALS", "MYSQL_PWD", "GITHUB_PAT", "AUTH", "SSHKEY", "DOCKER_AUTH_CONFIG", "BEARER"),
+    *("AZURE_STORAGE_CONNECTION_STRING", "SESSION_COOKIE", "SLURM_JWT", "SENTRY_DSN", "PRIVATE_KEY", "awsSecretKey"),
+    *("dbPassword", "SSH_PRIVATE_KEY", "ACCESSKEY", "CLIENT_SECRET", "AZURE_SAS", "SLACK_WEBHOOK", "KEY_PASSPHRASE"),
+]
+HARMLESS_NAMES = [
+    *("MONKEY", "KEYBOARD", "TOKENIZERS_PARALLELISM", "PATH", "PWD", "AUTHOR", "NCCL_IB_PKEY", "COMPASS", "HYDRA"),
+]
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_reports_and_manifests_have_one_list_of_secret_names(name: str) -> None:
+    assert is_secret(name)
+    with pytest.raises(RequestError, match=re.escape(f"--env {name}=...: its value would be readable in the manifest")):
+        parse.environment({name: "hunter2"})
+
+
+@pytest.mark.parametrize("name", HARMLESS_NAMES)
+def test_names_that_only_look_secret_are_none(name: str) -> None:
+    assert not is_secret(name)
+    assert parse.environment({name: "x"}) == {name: "x"}
+
+
+def test_a_manifest_takes_no_url_with_a_password() -> None:
+    with pytest.raises(RequestError, match=re.escape("--env DATABASE=...: its value")) as raised:
+        parse.environment({"DATABASE": "postgres://u:hunter2/w@h"})
+    assert "hunter2" not in str(raised.value)
+
+
+def program(*args: str, watched: bool = False) -> ProgramJob:
+    return ProgramJob(
+        run="x",
+        target="local",
+        nodes=1,
+        nproc_per_node=1,
+        device="cpu",
+        backend="auto",
+        python="p",
+        env={},
+        argv=("python", "train.py"),
+        args=args,
+        watched=watched,
+        output="all",
+        max_restarts=0,
+        stop_grace_s=1.0,
+        cwd="/",
+    )
+
+
+def test_events_have_the_options_of_a_script_and_no_value() -> None:
+    words = ("--lr=0.1", "--hub_token", "hunter2", "hunter2", "--url=db://u:hunter2@h", "-phunter2", "KEY=hunter2")
+    shown = program(*words).to_json()["argv"]
+    assert "hunter2" not in str(shown)
+    assert shown[:4] == ["python", "train.py", "--lr=(hidden)", "--hub_token"]
+    assert program("SPEC", watched=True).to_json()["argv"] == ["python", "train.py", "SPEC"], "ours"
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--lr=0.1", "--api-key", "x"], "--api-key"),
+        (["--hub_token=x"], "--hub_token"),
+        (["--dbPassword", "x"], "--dbPassword"),
+        (["--token", "x"], "--token"),
+        (["--db=pg://u:p@h"], "--db"),
+        (["pg://u:p/w@h"], "(hidden)"),
+        (["--max-tokens", "9", "--pad_token", "<pad>", "--text-key=jpg", "--tokenizer", "x", "a@b"], None),
+    ],
+)
+def test_a_secret_argument_is_found(words: list[str], found: str | None) -> None:
+    assert find_secret_argument(words) == found

@@ -1,0 +1,208 @@
+"""``--on mpirun``: the command, the requests that it refuses, and the agent that finds its rank."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial.agent.mpi_rank import environ_of
+from seatrial.bundle import bundle
+from seatrial.errors import RequestError
+from seatrial.targets.command import Command
+from seatrial.targets.job import Processes
+from seatrial.targets.launcher_messages import reason_of_agent
+from seatrial.targets.launcher_process import FileCommand, Launcher, shown_with_files
+from seatrial.targets.mpirun.mpirun_target import TARGETS
+from seatrial.targets.target import TargetRequest
+
+(MPIRUN,) = TARGETS
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> Path:
+    """A stub of mpirun that prints a version and starts nothing."""
+    path = tmp_path / "mpirun"
+    path.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n")
+    path.chmod(0o755)
+    return path
+
+
+def request(mpirun: Path | str, **values: Any) -> TargetRequest:
+    own = {"hosts": None, "hostfile": None, "mpirun": str(mpirun), "mpi_arg": ()}
+    fields: dict[str, Any] = {"nproc_per_node": None, "device": "cpu", "backend": "auto", "python": None}
+    own |= {name: values.pop(name) for name in list(values) if name in own}
+    return TargetRequest(target="mpirun", env={}, dry_run=True, own=own, typed=("run",), **{**fields, **values})
+
+
+def job(target_request: TargetRequest) -> Processes:
+    placement = MPIRUN.resolve(target_request)
+    return Processes(
+        run="x",
+        target="mpirun",
+        nodes=placement.nodes,
+        nproc_per_node=placement.nproc_per_node,
+        device=placement.device,
+        backend=placement.backend,
+        python=placement.python,
+        env=placement.env,
+        detail=placement.detail,
+    )
+
+
+def rendered(target_request: TargetRequest) -> FileCommand:
+    (command,) = MPIRUN.render(job(target_request), control="10.0.0.1:5", token="secret", keep="reports/RUN")
+    assert isinstance(command, FileCommand)
+    return command
+
+
+def test_a_rank_for_each_slot_in_the_order_of_the_hosts(stub: Path) -> None:
+    command = rendered(request(stub, hosts="a:3,b:1"))
+    assert command.nodes == (0, 1, 2, 3)
+    (hostfile,) = command.files
+    assert command.files[hostfile] == "a slots=3\nb slots=1\n"
+    assert command.argv[command.argv.index("--hostfile") + 1] == hostfile == os.path.abspath("reports/RUN/hostfile")
+    assert command.argv[-1] == "a:3,b:1"
+
+
+def test_an_exchanged_hostfile_is_never_read(stub: Path, tmp_path: Path) -> None:
+    """Whoever can rename in --out would else have mpirun start agents, with the token, on hosts of theirs."""
+    folder = tmp_path / "RUN"
+    folder.mkdir()
+    made = job(request(stub, hosts="a:2"))
+    exchange = f"rm -f {folder}/hostfile; echo evil > {folder}/hostfile"
+    stub.write_text(f'#!/bin/sh\n{exchange}\nwhile [ "$1" != --hostfile ]; do shift; done; cat "$2" "$2"\n')
+    (command,) = MPIRUN.render(made, control="10.0.0.1:5", token="secret", keep=str(folder))
+    launcher = Launcher(lambda line: None)
+    launcher.submit([command], folder, (), lambda *unused: None)
+    assert launcher.processes[0].wait(10.0) == 0
+    assert launcher.cleanup() == []
+    assert (folder / "node0.log").read_text() == "a slots=2\n" * 2
+
+
+def test_the_token_is_on_no_command_line(stub: Path) -> None:
+    command = rendered(request(stub, hosts="a:2"))
+    assert command.env["SEATRIAL_TOKEN"] == "secret"
+    assert not any("secret" in word for word in command.argv)
+    exported = {command.argv[at + 1] for at, word in enumerate(command.argv) if word == "-x"}
+    assert {"SEATRIAL_TOKEN", "SEATRIAL_CONTROL", "SEATRIAL_KEEP"} <= exported
+
+
+def test_only_other_hosts_get_the_bundle(stub: Path) -> None:
+    command = rendered(request(stub, hosts="a:2"))
+    assert command.bundle_path == os.path.abspath("reports/RUN/seatrial.pyz")
+    digest = hashlib.sha256(bundle()).hexdigest()
+    assert command.argv[-9:-3] == (digest, "-", command.bundle_path, "--", "-m", "seatrial.agent.mpi_rank")
+    assert command.bundle_path not in command.env.get("PYTHONPATH", "")
+    assert rendered(request(stub, nproc_per_node=2)).bundle_path is None
+    # The backend of MPI is not in the bundle: the hosts have an installation.
+    assert rendered(request(stub, hosts="a:2", backend="mpi")).bundle_path is None
+
+
+def test_a_dry_run_prints_files_and_commands(stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = shown_with_files([rendered(request(stub, hosts="a:2"))])
+    assert len(lines) == 4
+    assert lines[2].split()[:3] == ["env", "seatrial", "bundle"]
+    assert shlex.split(lines[3])[0] == "env"
+    # Paste the lines into a shell.
+    subprocess.run(["sh", "-ec", "\n".join(lines[:2])], timeout=20, check=True)
+    assert (tmp_path / "reports" / "RUN" / "hostfile").read_text() == "a slots=2\n"
+    assert shown_with_files([Command(argv=("true",), env={}, nodes=(0,))]) == ["env true"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"hosts": "a"}, r"a: the number of its ranks is missing; write a:M, or add --nproc-per-node M"),
+        ({"hosts": "a:2", "nproc_per_node": 3}, "a has 2 slots, and --nproc-per-node requests 3"),
+        ({"hosts": "a;touch x"}, "is no host"),
+        ({"hosts": "me@a:2"}, "a: mpirun takes no user or port for a single host; set them in ~/.ssh/config"),
+        ({"hosts": "a:2,b:1,a:1"}, "a is named twice"),
+        ({"hosts": "a:2", "device": "auto"}, "cannot be read from here"),
+        ({"hosts": "a:2", "backend": "nccl"}, "NCCL moves data between GPUs only"),
+        ({"hosts": "a:1", "backend": "mpi"}, "one rank alone cannot communicate; request 2 or more"),
+    ],
+)
+def test_an_impossible_request_is_refused(stub: Path, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        MPIRUN.resolve(request(stub, **values))
+
+
+def test_a_missing_mpirun_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"/mpirun was not found; give the path of an mpirun with --mpirun"):
+        MPIRUN.resolve(request(tmp_path / "mpirun"))
+
+
+# The rank of an agent
+
+
+def identity_of(environ: dict[str, str]) -> dict[str, str]:
+    return environ_of(environ, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "a:3,b:1,c:1,d:2")
+
+
+@pytest.mark.parametrize(
+    ("rank", "local_rank", "local_world_size", "host", "peers"),
+    [(0, 0, 3, 0, "b c"), (2, 2, 3, 0, "b c"), (3, 0, 1, 1, "c d"), (6, 1, 2, 3, "a b")],
+)
+def test_an_agent_finds_its_rank(rank: int, local_rank: int, local_world_size: int, host: int, peers: str) -> None:
+    assert identity_of({"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_RANK": str(local_rank)}) == {
+        "SEATRIAL_NODE_RANK": str(rank),
+        "SEATRIAL_LOCAL_RANK": str(local_rank),
+        "SEATRIAL_LOCAL_WORLD_SIZE": str(local_world_size),
+        "SEATRIAL_GROUP_RANK": str(host),
+        "SEATRIAL_GROUP_WORLD_SIZE": "4",
+        "SEATRIAL_PEER": peers,
+        "SEATRIAL_NIC": "route",
+    }
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        (
+            {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "3"},
+            "the launcher has made rank 3 number 3 of its host, not number 0; see that it heeds the hosts it is given",
+        ),
+        (
+            {"PMI_RANK": "3"},
+            "the launcher has not set OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_LOCAL_RANK; see that it heeds the hosts"
+            " it is given",
+        ),
+    ],
+    ids=["all on one machine", "another launcher"],
+)
+def test_a_misplaced_rank_reports_it(stub: Path, environ: dict[str, str], message: str) -> None:
+    argv = rendered(request(stub, hosts="a:3,b:1,c:1,d:2", backend="mpi", python=sys.executable)).argv
+    agent = argv[argv.index(sys.executable) :]
+    done = subprocess.run(agent, env=environ, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (3, f"seatrial agent: {message}\n", "")
+    assert reason_of_agent(done.stderr) == message
+
+
+def test_a_rank_from_the_bundle_leaves_nothing_behind(stub: Path, tmp_path: Path) -> None:
+    command = rendered(request(stub, hosts="a:3,b:1", python=sys.executable))
+    assert command.bundle_path is not None
+    bundle_path = tmp_path / "shared" / "seatrial.pyz"
+    bundle_path.parent.mkdir()
+    bundle_path.write_bytes(bundle())
+    argv = [str(bundle_path) if word == command.bundle_path else word for word in command.argv]
+    (tmp_path / "tmp").mkdir()
+    done = subprocess.run(
+        argv[argv.index(sys.executable) :],
+        env={"TMPDIR": str(tmp_path / "tmp")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("seatrial agent: the launcher has not set OMPI_COMM_WORLD_RANK")
+    assert list((tmp_path / "tmp").iterdir()) == []

@@ -1,0 +1,220 @@
+"""The driver of a Slurm job, with stubs of Slurm's commands that print the answers of a test."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import RequestError, SeatrialError, TargetUnreachableError
+from seatrial.targets.command import Command
+from seatrial.targets.slurm import driver
+from seatrial.targets.slurm.driver import BatchJobDriver
+
+COMMAND = Command(argv=("sbatch", "--parsable", "--wrap=true"), env={"SEATRIAL_TOKEN": "x"}, nodes=(0, 1))
+# squeue prints the first line of its file and drops it unless it is the last one; scancel records its arguments and
+# cancels the job, unless the file ``deaf`` exists.
+STUBS = {
+    "sbatch": 'cat "$STUB/sbatch.err" >&2 2>/dev/null; [ -e "$STUB/sbatch.out" ] && cat "$STUB/sbatch.out"',
+    "squeue": 'head -n1 "$STUB/squeue.out"; [ $(wc -l < "$STUB/squeue.out") -gt 1 ] && sed -i 1d "$STUB/squeue.out"; :',
+    "sacct": ":",
+    "scancel": 'echo "$@" >> "$STUB/cancelled"; [ -e "$STUB/deaf" ] || echo "CANCELLED|None|" > "$STUB/squeue.out"',
+}
+
+
+def no_feed(connection: socket.socket, sent: bytes, node: int) -> None:
+    raise NotImplementedError
+
+
+class StubSlurm:
+    """The answers of the stubs, the status lines of the driver, and its clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.status: list[str] = []
+        self.now = 0.0
+        self.step_s = 0.5
+        """Seconds by which each reading advances the clock."""
+        (folder / "sbatch.out").write_text("12;cluster\n")
+
+    def batch(self, *states: str, queue_timeout_s: float = 1e6) -> BatchJobDriver:
+        (self.folder / "squeue.out").write_text("".join(f"{state}\n" for state in states))
+        return BatchJobDriver(
+            queue_timeout_s=queue_timeout_s, requested="--nodes=2", on_status=self.status.append, clock=self.clock
+        )
+
+    def clock(self) -> float:
+        self.now += self.step_s
+        return self.now
+
+    @property
+    def cancelled(self) -> str:
+        path = self.folder / "cancelled"
+        return path.read_text() if path.exists() else ""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StubSlurm:
+    stubs = tmp_path / "stubs"
+    stubs.mkdir()
+    for name, text in STUBS.items():
+        (stubs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (stubs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stubs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("STUB", str(tmp_path))
+    for name in ("_QUEUE_POLL_S", "_END_POLL_S"):
+        monkeypatch.setattr(driver, name, 0.0)
+    return StubSlurm(tmp_path)
+
+
+def test_each_reason_to_wait_is_reported_once(slurm: StubSlurm, tmp_path: Path) -> None:
+    batch = slurm.batch("PENDING|Priority|", "PENDING|Priority|", "PENDING|Resources|", "RUNNING|None|n[0-1]")
+    batch.submit([COMMAND], tmp_path, [], no_feed)
+    assert slurm.status == [
+        "seatrial: submitted as Slurm job 12",
+        "seatrial: Slurm job 12 is waiting: jobs of higher priority are ahead of it (Priority)",
+        "seatrial: Slurm job 12 is waiting: nodes are not free yet (Resources)",
+        "seatrial: Slurm job 12 is running on n[0-1]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("states", "message"),
+    [
+        (["PENDING|Resources|", "CANCELLED|None|"], r"Slurm job 12: it was cancelled \(CANCELLED\)\."),
+        (["PENDING|PartitionNodeLimit|"], r"Slurm job 12 will never start: it requests more nodes than the partition"),
+        (["BOOT_FAIL|None|n0"], r"Slurm job 12: a node failed to boot \(BOOT_FAIL\)"),
+    ],
+)
+def test_a_job_that_will_not_run_ends_the_wait(
+    slurm: StubSlurm, tmp_path: Path, states: list[str], message: str
+) -> None:
+    batch = slurm.batch(*states)
+    with pytest.raises(SeatrialError, match=message):
+        batch.submit([COMMAND], tmp_path, [], no_feed)
+    assert batch.cleanup() == []
+    assert (slurm.cancelled == "12\n") == states[-1].startswith("PENDING")
+
+
+def test_the_wait_in_the_queue_has_a_deadline(slurm: StubSlurm, tmp_path: Path) -> None:
+    batch = slurm.batch("PENDING|Resources|", queue_timeout_s=3.0)
+    with pytest.raises(
+        SeatrialError, match=r"has not started after [34] s \(--queue-timeout\): nodes are not free yet"
+    ):
+        batch.submit([COMMAND], tmp_path, [], no_feed)
+    assert batch.cleanup() == []
+    assert slurm.cancelled == "12\n"
+
+
+def test_a_controller_that_stops_answering_ends_the_wait(slurm: StubSlurm, tmp_path: Path) -> None:
+    batch = slurm.batch("slurm_load_jobs error: Unable to contact slurm controller")
+    (slurm.folder / "deaf").touch()
+    slurm.step_s = 20.0
+    with pytest.raises(SeatrialError, match="Slurm has not reported the state of job 12 for 120 s"):
+        batch.submit([COMMAND], tmp_path, [], no_feed)
+    assert slurm.cancelled == ""
+
+
+def test_ctrl_c_in_the_queue_cancels_the_job(slurm: StubSlurm, tmp_path: Path) -> None:
+    batch = slurm.batch("PENDING|Resources|")
+    batch.submit([COMMAND], tmp_path, [2], no_feed)
+    assert batch.cleanup() == []
+    assert slurm.cancelled == "12\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "error", "message"),
+    [
+        (
+            "sbatch: error: Batch job submission failed: Invalid partition name specified",
+            RequestError,
+            r"sbatch refuses the job: Invalid partition name specified; it requests --nodes=2\.",
+        ),
+        (
+            "sbatch: unrecognized option '--foo'\nTry \"sbatch --help\" for more information\n",
+            RequestError,
+            "sbatch refuses the job: unrecognized option '--foo'; it requests",
+        ),
+        (
+            "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+            TargetUnreachableError,
+            "Slurm does not answer: Unable to contact slurm controller",
+        ),
+    ],
+)
+def test_the_error_of_sbatch_is_reported(
+    slurm: StubSlurm, tmp_path: Path, output: str, error: type[SeatrialError], message: str
+) -> None:
+    (slurm.folder / "sbatch.out").unlink()
+    (slurm.folder / "sbatch.err").write_text(output)
+    batch = slurm.batch()
+    with pytest.raises(error, match=message) as raised:
+        batch.submit([COMMAND], tmp_path, [], no_feed)
+    assert type(raised.value) is error
+    assert batch.cleanup() == []
+    assert slurm.cancelled == ""
+
+
+def test_a_missing_sbatch_is_a_wrong_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    batch = BatchJobDriver(queue_timeout_s=1.0, requested="")
+    with pytest.raises(RequestError, match="sbatch was not found in PATH; run this command on a host of the cluster"):
+        batch.submit([COMMAND], tmp_path, [], no_feed)
+    assert batch.cleanup() == []
+
+
+def news(batch: BatchJobDriver, count: int) -> list[tuple[int, str] | str]:
+    """Return the first ``count`` pieces of news, polled without waiting, as the conductor does."""
+    received: list[tuple[int, str] | str] = []
+    give_up = time.monotonic() + 20
+    while len(received) < count and time.monotonic() < give_up:
+        item = batch.poll(())
+        if item is not None:
+            received.append(item)
+        time.sleep(0.01)
+    return received
+
+
+def test_a_job_stopped_by_slurm_is_reported_once(slurm: StubSlurm, tmp_path: Path) -> None:
+    batch = slurm.batch("RUNNING|None|n[0-1]", "RUNNING|None|n[0-1]", "TIMEOUT|TimeLimit|n[0-1]")
+    batch.submit([COMMAND], tmp_path, [], no_feed)
+    assert news(batch, 1) == ["Slurm job 12: it reached its time limit; raise it with --time (TIMEOUT)"]
+    assert [batch.poll(()) for _ in range(50)] == [None] * 50
+    assert batch.cleanup() == []
+
+
+def test_the_end_of_the_job_is_the_end_of_all_agents(slurm: StubSlurm, tmp_path: Path) -> None:
+    batch = slurm.batch("RUNNING|None|n[0-1]", "FAILED|NonZeroExitCode|n[0-1]")
+    batch.submit([COMMAND], tmp_path, [], no_feed)
+    (tmp_path / "slurm.log").write_text("srun: error: n1: task 1: Killed\n")
+    words = "Slurm job 12: it failed (FAILED); n1: task 1: Killed"
+    assert news(batch, 2) == [(0, words), (1, words)]
+    assert batch.cleanup() == []
+    assert slurm.cancelled == ""
+
+
+def test_options_that_srun_refuses_are_a_wrong_request(slurm: StubSlurm, tmp_path: Path) -> None:
+    batch = slurm.batch("RUNNING|None|n[0-1]", "FAILED|NonZeroExitCode|n[0-1]")
+    batch.submit([COMMAND], tmp_path, [], no_feed)
+    (tmp_path / "slurm.log").write_text("srun: unrecognized option '--container-image=x'\nTry srun --help\n")
+    with pytest.raises(RequestError, match="srun: unrecognized option '--container-image=x'; see"):
+        news(batch, 1)
+    assert batch.cleanup() == []
+
+
+def test_a_job_that_continues_is_cancelled_at_the_end(slurm: StubSlurm, tmp_path: Path) -> None:
+    batch = slurm.batch("RUNNING|None|n[0-1]")
+    batch.submit([COMMAND], tmp_path, [], no_feed)
+    assert batch.cleanup() == []
+    assert slurm.cancelled == "12\n"
+
+
+def test_a_job_that_cannot_be_cancelled_is_named(slurm: StubSlurm, tmp_path: Path) -> None:
+    (slurm.folder / "deaf").touch()
+    batch = slurm.batch("RUNNING|None|n[0-1]")
+    batch.submit([COMMAND], tmp_path, [], no_feed)
+    ((node, words),) = batch.cleanup()
+    assert (node, words) == (0, "Slurm job 12 may still exist, as Slurm does not report its end; run scancel 12")

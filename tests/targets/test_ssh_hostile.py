@@ -1,0 +1,149 @@
+"""ssh among hostile neighbors: no key of the user on a node, no other connection of the user, no file of a home."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from launchers.gather import where
+from targets.ssh_double import write_ssh_double
+
+from seatrial.errors import SeatrialError
+from seatrial.targets import processes
+from seatrial.targets.command import Command, Feed
+from seatrial.targets.hosts import Host
+from seatrial.targets.processes import Agents
+from seatrial.targets.ssh.connection import ssh_argv
+from seatrial.targets.ssh.ssh_target import TARGETS
+
+(SSH,) = TARGETS
+CONFIG = """
+IgnoreUnknown UseKeychain
+Host *
+  UseKeychain yes
+  ForwardAgent yes
+  ForwardX11 yes
+  ForwardX11Trusted yes
+  GSSAPIDelegateCredentials yes
+  ControlMaster auto
+  ControlPath {folder}/mux-%C
+  ControlPersist 10m
+  RemoteCommand echo remote command
+  RequestTTY force
+  StdinNull yes
+  ForkAfterAuthentication yes
+  SessionType none
+  PermitLocalCommand yes
+  LocalCommand touch {folder}/local-command
+  LocalForward 127.0.0.1:1 127.0.0.1:2
+  DynamicForward 3
+  Tunnel yes
+  UpdateHostKeys yes
+  AddKeysToAgent yes
+  BatchMode no
+  ServerAliveInterval 0
+"""
+"""A usual configuration, in which each line breaks or endangers a run."""
+
+
+def settings(folder: Path) -> dict[str, str]:
+    """Return the settings that ssh would use with the configuration, by ``ssh -G``."""
+    (folder / "config").write_text(CONFIG.format(folder=folder))
+    argv = ssh_argv(Host(name="a", user=None, port=None), "python3")
+    end = argv.index("--")
+    done = subprocess.run(
+        [argv[0], "-G", "-F", str(folder / "config"), *argv[1:end], "--", "a"],
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+
+
+_OFF = {
+    *("forwardagent", "forwardx11", "permitlocalcommand", "controlmaster", "controlpersist", "tunnel"),
+    *("gssapidelegatecredentials", "requesttty", "stdinnull", "forkafterauthentication", "updatehostkeys"),
+    "addkeystoagent",
+}
+"""Settings that must be off; an old ssh does not print all of them."""
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh")
+def test_a_configuration_of_the_user_takes_nothing_and_lends_nothing(tmp_path: Path) -> None:
+    effective = settings(tmp_path)
+    off = {*_OFF & effective.keys()}
+    assert {"forwardagent", "forwardx11", "permitlocalcommand"} <= off
+    assert {name: effective[name] for name in off if effective[name] not in ("no", "false")} == {}
+    assert effective.get("controlpath", "none") == "none"
+    assert effective.get("remotecommand", "none") == "none"
+    assert effective.get("sessiontype", "default") == "default"
+    assert not {"localforward", "dynamicforward"} & effective.keys() or effective["clearallforwardings"] == "yes"
+    assert effective["batchmode"] == "yes"
+    assert effective["serveraliveinterval"] == "5"
+
+
+def pythons() -> list[str]:
+    """Return this Python, and Python 3.10 where there is one: it knows no PYTHONSAFEPATH."""
+    oldest = shutil.which("python3.10")
+    works = oldest is not None and subprocess.run([oldest, "-c", ""], capture_output=True, check=False).returncode == 0
+    return [sys.executable, *([oldest] if oldest and works else [])]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder in which a neighbor has put a module of every name, with a double of ssh that starts there."""
+    monkeypatch.setenv("PATH", f"{write_ssh_double(tmp_path)}{os.pathsep}{os.environ['PATH']}")
+    script = tmp_path / "bin" / "ssh"
+    script.write_text(script.read_text().replace("SSH_CONN", f": > {tmp_path}/asked\nSSH_CONN"))
+    for name in ("home", "home/relative", "tmp"):
+        (tmp_path / name).mkdir()
+        if name != "tmp":
+            for module in (*sys.stdlib_module_names, "torch", "seatrial", "sitecustomize", "usercustomize"):
+                marker = f"open({str(tmp_path / 'imported')!r}, 'a').write(__name__ + ' ')\n"
+                (tmp_path / name / f"{module}.py").write_text(marker)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.chdir(tmp_path / "home")
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("python", pythons())
+@pytest.mark.parametrize("path", [None, "", ":", ".", "relative", "/nowhere:"])
+def test_nothing_is_imported_from_the_home_folder(
+    home: Path, monkeypatch: pytest.MonkeyPatch, path: str | None, python: str
+) -> None:
+    if path is None:
+        monkeypatch.delenv("PYTHONPATH", raising=False)
+    else:
+        monkeypatch.setenv("PYTHONPATH", path)
+    with contextlib.suppress(SeatrialError):  # the other Python may have no torch
+        SSH.resolve(where("a", nproc_per_node=1, python=python))
+    assert (home.parent / "asked").exists(), "a host was asked"
+    assert not (home.parent / "imported").exists(), (home.parent / "imported").read_text()
+
+
+def test_the_error_output_of_a_node_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_MAX_LOG_BYTES", 1 << 20)
+    program = (
+        "import sys; sys.stderr.write('x' * 2_000_000); sys.stderr.flush(); sys.stdin.read(); sys.exit('last words')"
+    )
+    agents = Agents()
+    ends = []
+    command = Command(argv=(sys.executable, "-S", "-c", program), env={}, nodes=(0,), feed=Feed(lines=(), content=b""))
+    agents.submit([command], tmp_path, [], lambda ours, first, node: ends.append(ours))
+    log = tmp_path / "node0.log"
+    try:
+        while log.stat().st_size < 2_000_000:
+            time.sleep(0.01)
+        assert agents.poll(()) is None
+        assert log.read_text() == "seatrial: more than 1 MiB of output were removed here\n"
+    finally:
+        ends[0].close()
+        agents.cleanup()
+    assert log.read_text().endswith("removed here\nlast words\n")

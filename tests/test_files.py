@@ -1,0 +1,218 @@
+"""The files that we create, append to, lock or replace: never through a link, never those of another, never a wait."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile_files import HOSTILE, SECRET, assert_unharmed, victim
+
+from seatrial import files
+
+NOBODY = 65534
+OPENERS: dict[str, Callable[[Path], Any]] = {
+    "append": files.open_to_append,
+    "overwrite": files.open_to_overwrite,
+    "lock": lambda path: os.close(files.open_lock(path)),
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "folder").mkdir()
+    return tmp_path / "folder" / "name"
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_whatever_is_planted_is_refused(path: Path, kind: str, opener: str) -> None:
+    plant, words = HOSTILE[kind]
+    plant(path)
+    if (opener, kind) == ("lock", "hard link"):
+        lock = files.open_lock(path)
+        files.write_holder(lock, "process 1")
+        os.close(lock)
+    else:
+        with pytest.raises(OSError, match="name is") as refused:
+            OPENERS[opener](path)
+        assert str(refused.value.strerror).startswith(f"name is {words}")
+    assert_unharmed(path)
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_new_file_takes_no_existing_name(path: Path, kind: str) -> None:
+    HOSTILE[kind][0](path)
+    with pytest.raises(FileExistsError):
+        files.create(path)
+    assert_unharmed(path)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HOSTILE if kind != "folder"])
+def test_a_replaced_link_leaves_its_target_alone(path: Path, kind: str) -> None:
+    HOSTILE[kind][0](path)
+    files.write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert stat.S_ISREG(path.lstat().st_mode)
+    assert_unharmed(path)
+    assert [file.name for file in path.parent.iterdir()] == ["name"]
+
+
+def test_a_failed_replacement_leaves_nothing(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(IsADirectoryError):
+        files.write_atomically(path, b"new")
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "folder", "socket", "loop", "dangling", "device"])
+def test_reading_needs_a_regular_file(path: Path, kind: str) -> None:
+    HOSTILE[kind][0](path)
+    with pytest.raises(OSError, match=r"\w"):
+        files.open_to_read(path)
+
+
+def test_what_is_read_may_be_a_link(path: Path) -> None:
+    path.symlink_to(victim(path))
+    with files.open_to_read(path) as file:
+        assert file.read() == SECRET
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o027, 0o077])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def test_modes_are_what_the_umask_leaves(path: Path, umask: int) -> None:
+    def mode() -> int:
+        found = stat.S_IMODE(path.stat().st_mode)
+        path.unlink()
+        return found
+
+    for opener in (files.create, files.open_to_append, files.open_to_overwrite):
+        opener(path).close()
+        assert mode() == 0o666 & ~umask
+    files.write_atomically(path, b"", mode=0o777)
+    assert mode() == 0o777 & ~umask
+    files.create(path, mode=0o600).close()
+    assert mode() == 0o600 & ~umask
+
+
+def test_appended_and_overwritten_files_keep_what_they_should(path: Path) -> None:
+    with files.open_to_append(path) as file:
+        file.write(b"one")
+    with files.open_to_append(path) as file:
+        assert file.read() == b"one"
+        file.seek(0)
+        file.write(b"two")
+    assert path.read_bytes() == b"onetwo"
+    with files.open_to_overwrite(path) as file:
+        file.write(b"3")
+    assert path.read_bytes() == b"3"
+
+
+@pytest.mark.parametrize("opener", [files.create, files.open_to_append, files.open_to_overwrite])
+def test_the_folder_of_a_run_is_no_link(path: Path, opener: Callable[..., Any]) -> None:
+    link = path.parent.parent / "link"
+    link.symlink_to(path.parent)
+    with pytest.raises(OSError, match="is a symbolic link and no folder"):
+        opener(link / "name", run_folder=True)
+    with pytest.raises(OSError, match="is a symbolic link and no folder"):
+        files.write_atomically(link / "name", b"", run_folder=True)
+    assert list(path.parent.iterdir()) == []
+    opener(link / "name").close()
+    assert path.exists(), "users link folders of data"
+
+
+@pytest.mark.parametrize("kind", ["link", "FIFO", "socket"])
+def test_a_private_folder_is_no_other_thing(path: Path, kind: str) -> None:
+    HOSTILE[kind][0](path)
+    with pytest.raises(PermissionError, match="must be a folder that only user"):
+        files.make_private(path)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o710, 0o1777])
+def test_a_private_folder_is_closed_to_others(path: Path, mode: int) -> None:
+    path.mkdir()
+    path.chmod(mode)
+    with pytest.raises(PermissionError, match="must be a folder that only user"):
+        files.make_private(path)
+
+
+def test_a_private_folder_is_made_once(path: Path) -> None:
+    for _ in range(2):
+        files.make_private(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+@pytest.mark.root
+def test_files_of_other_users_are_not_written(path: Path) -> None:
+    path.write_bytes(SECRET)
+    os.chown(path, NOBODY, NOBODY)
+    for opener in (files.open_to_append, files.open_to_overwrite):
+        with pytest.raises(OSError, match=f"is a file of user {NOBODY}"):
+            opener(path)
+    lock = files.open_lock(path)
+    files.write_holder(lock, "process 1")
+    os.close(lock)
+    assert path.read_bytes() == SECRET
+    private = path.parent / "private"
+    private.mkdir(0o700)
+    os.chown(private, NOBODY, NOBODY)
+    with pytest.raises(PermissionError, match=f"of user {NOBODY}"):
+        files.make_private(private)
+
+
+_EXCHANGE = f"""
+import os, sys
+os.chdir(sys.argv[1])
+os.setgid({NOBODY})
+os.setuid({NOBODY})
+print("ready", flush=True)
+while True:
+    for name in os.listdir("."):
+        try:
+            if not os.path.islink(name):
+                os.rename(name, os.urandom(3).hex())
+                os.symlink(sys.argv[2], name)
+            elif os.urandom(1) < b"\x20":
+                os.unlink(name)
+        except OSError:
+            pass
+"""
+"""The program of a neighbor that owns a folder, and replaces each name in it by a link to a file of the victim."""
+
+
+@pytest.mark.root
+def test_a_neighbor_who_exchanges_names_reaches_nothing(path: Path) -> None:
+    target = victim(path)
+    os.chown(path.parent, NOBODY, NOBODY)
+    command = [sys.executable, "-c", _EXCHANGE, str(path.parent), str(target)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as neighbor:
+        assert neighbor.stdout is not None
+        try:
+            assert neighbor.stdout.readline() == b"ready\n"
+            writers = (lambda: files.write_atomically(path, b"new"), lambda: _append(path))
+            written = 0
+            for number in range(1_000):
+                with contextlib.suppress(OSError):
+                    writers[number % 2]()
+                    written += 1
+            assert written, "the neighbor has refused everything, so that nothing was tried"
+        finally:
+            neighbor.kill()
+    assert any(entry.is_symlink() for entry in path.parent.iterdir()), "the neighbor has exchanged nothing"
+    assert_unharmed(path)
+
+
+def _append(path: Path) -> None:
+    with files.open_to_append(path) as file:
+        file.write(b"new")

@@ -1,0 +1,98 @@
+"""Sync points: when ranks exchange their losses, and what each rank knows then."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from seatrial.training import sync_points
+from seatrial.training.outcome import NonFinite
+from seatrial.training.sync_points import MOST_STEPS, SyncPoints, SyncResult
+
+CPU = torch.device("cpu")
+
+
+class _Clock:
+    """A double of ``time`` that moves only when a test moves it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
+    clock = _Clock()
+    monkeypatch.setattr(sync_points, "time", clock)
+    return clock
+
+
+def _gaps(alone: dist.ProcessGroup, clock: _Clock, step_s: float, *, each_step: bool = False) -> list[int]:
+    """Return the steps between sync points, of 40 steps."""
+    own, gaps, since = SyncPoints(alone, CPU, each_step=each_step), [], 0
+    for step in range(40):
+        clock.now_s += step_s
+        if own.add(torch.tensor(1.0)):
+            own.sync(step, False)
+            gaps.append(step + 1 - since)
+            since = step + 1
+    return gaps
+
+
+@pytest.mark.parametrize(("step_s", "gap"), [(2**-10, MOST_STEPS), (2**-4, 4), (0.1875, 1), (10.0, 1)])
+def test_slow_steps_sync_one_by_one_and_fast_ones_in_groups(
+    alone: dist.ProcessGroup, clock: _Clock, step_s: float, gap: int
+) -> None:
+    first, *others = _gaps(alone, clock, step_s)
+    assert first == 1, "nobody knows yet how long a step takes"
+    assert set(others) == {gap}
+
+
+def test_where_each_step_counts_all_are_sync(alone: dist.ProcessGroup, clock: _Clock) -> None:
+    assert _gaps(alone, clock, 0.001, each_step=True) == [1] * 40
+
+
+def _sync(alone: dist.ProcessGroup, losses: list[float], stop: bool = False) -> SyncResult:
+    own = SyncPoints(alone, CPU, each_step=False)
+    for loss in losses:
+        own.add(torch.tensor(loss))
+    return own.sync(41, stop)
+
+
+def test_losses_end_at_the_first_that_is_not_finite(alone: dist.ProcessGroup) -> None:
+    result = _sync(alone, [0.5, 1.5, math.inf, math.nan, 2.0])
+    assert result == SyncResult(loss_sums=(0.5, 1.5), nonfinite=NonFinite(step=39, group_ranks=(0,)), stop=False)
+
+
+def test_a_request_to_stop_is_shared(alone: dist.ProcessGroup) -> None:
+    assert _sync(alone, [0.5], stop=True) == SyncResult(loss_sums=(0.5,), nonfinite=None, stop=True)
+
+
+def on_3_ranks(rank: int, folder: str) -> Any:
+    group = dist.group.WORLD
+    assert group is not None
+    results = []
+    for losses, stop in (([0.1, 0.2], rank == 2), ([0.3, math.nan if rank == 1 else 0.4], False)):
+        own = SyncPoints(group, CPU, each_step=False)
+        for loss in losses:
+            own.add(torch.tensor(loss * (rank + 1), dtype=torch.float64))
+        results.append(own.sync(9, stop))
+    return results
+
+
+@pytest.mark.timeout(150)  # it waits for all that the ranks of five files do
+def test_all_ranks_know_the_same(three_ranks: dict[str, list[list[SyncResult]]]) -> None:
+    ranks = three_ranks[__name__]
+    assert ranks[0] == ranks[1] == ranks[2]
+    stopped, spoilt = ranks[0]
+    assert stopped.stop
+    assert stopped.loss_sums == pytest.approx((0.6, 1.2))
+    assert spoilt == SyncResult(
+        loss_sums=(math.fsum([0.3, 0.6, 0.3 * 3]),), nonfinite=NonFinite(step=9, group_ranks=(1,)), stop=False
+    )

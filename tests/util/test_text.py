@@ -1,0 +1,52 @@
+"""Text for people: nothing hostile gets through."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seatrial.util.text import format_number, format_size, format_time, plan_value, printable
+
+
+@given(st.text())
+def test_nothing_unprintable_is_left(text: str) -> None:
+    assert printable(text).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("gpu-07", "gpu-07"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("a\nFINAL ACCEPTANCE: PASS", "a\\x0aFINAL ACCEPTANCE: PASS"),
+        ("\u202egnp", "\\u202egnp"),
+        ("\ud800", "\\ud800"),
+        ("Größe ✓", "Größe ✓"),
+    ],
+)
+def test_control_characters_become_escapes(raw: str, shown: str) -> None:
+    assert printable(raw) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0, "0"), (2.0, "2"), (0.98765, "0.9877"), (1234.56, "1235"), (123456.7, "123,457"), (1e-9, "1.000e-09")],
+)
+def test_numbers_have_four_significant_digits(value: float, shown: str) -> None:
+    assert format_number(value) == shown
+
+
+@pytest.mark.parametrize(("value", "shown"), [(8, "8 B"), (1536, "1.5 KiB"), (64 << 20, "64 MiB"), (4 << 30, "4 GiB")])
+def test_sizes(value: int, shown: str) -> None:
+    assert format_size(value) == shown
+
+
+def test_times_are_utc() -> None:
+    assert format_time(1_767_323_045) == "2026-01-02 03:04:05"
+
+
+def test_values_are_shown_as_in_a_plan_file() -> None:
+    assert [plan_value(value) for value in (None, True, "a", 30.0, 0.5, ["fp32", None])] == [
+        *("none", "true", '"a"', "30", "0.5", '["fp32", none]')
+    ]

@@ -1,0 +1,158 @@
+#!/usr/bin/env bash
+# gpu_first_hour.sh [PART...|list|pack]: everything that only a GPU can show, on the first machine that has one.
+#
+# It needs torch, one GPU, this folder, and nothing else: no network, no installation. Parts run alone and in any order,
+# and each writes its result at once. Without arguments: all parts, then `pack`, which writes one archive with one summary.
+#
+#   PYTHON        the Python with torch; python3
+#   OUT           folder of the results; gpu-first-hour
+#   SMALL=1       sizes for a trial on a double of a device (CONTRIBUTING.md), whose figures mean nothing
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+PYTHON=${PYTHON:-python3} OUT=${OUT:-gpu-first-hour} SMALL=${SMALL:-} LIMIT_S=480
+export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 SMALL OUT
+mkdir -p "$OUT" && OUT=$(realpath "$OUT")
+PYZ=$OUT/seatrial.pyz
+OURS=src${PYTHONPATH:+:$PYTHONPATH}
+PARTS="tests smoke quick standard speed images launch faults resume snapshot nccl"
+
+# Most probable trouble first. Each function is a part; its exit code is its result.
+tests() {
+  mapfile -t files < <(grep -rlE --include='*.py' '= pytest\.mark\.gpu$|@pytest\.mark\.gpu$' tests)
+  PYTHONPATH=tests:$OURS "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider -p no:randomly --timeout 200 "${files[@]}"
+}
+smoke() { trial smoke; }
+quick() { trial quick; }
+standard() { trial standard; }
+speed() { measure speed; }
+images() {
+  local batch=${SMALL:+8} steps=${SMALL:+2} model=${SMALL:+convnet}
+  measure loop --model "${model:-resnet18}" --batch-size "${batch:-512}" --steps "${steps:-200}" || return
+  seatrial train synthetic-3x32x32 --model "${model:-resnet18}" --device cuda --nproc-per-node 1 --max-steps "${steps:-200}" \
+    --global-batch-size "${batch:-512}" --out "$WORK"
+}
+launch() {
+  local script=tests/cuda_double/launched_on_device.py
+  seatrial launch --nproc-per-node 1 --output all --out "$WORK" "$script" || return
+  seatrial launch --nproc-per-node 2 --device cpu --output all --out "$WORK" "$script"
+}
+faults() {
+  planted "memory@compute:0" "out of memory" && planted "flip-product@compute:0" "wrong" &&
+    planted "device@compute:0" "device error" && planted "kill@compute:0" "SIGKILL"
+}
+resume() {
+  local recipe=(train digits --model mlp --device cuda --nproc-per-node 1 --schedule constant --out "$WORK")
+  seatrial "${recipe[@]}" --max-steps 40 | tee "$WORK/whole" &&
+    seatrial "${recipe[@]}" --max-steps 20 --checkpoint-dir "$WORK/saved" &&
+    seatrial "${recipe[@]}" --max-steps 40 --checkpoint-dir "$WORK/saved" | tee "$WORK/resumed" || return
+  local digests
+  digests=$(grep -hoE '\b[0-9a-f]{64}$' "$WORK/whole" "$WORK/resumed" | sort -u)
+  echo "digests: $digests"
+  grep -q "resumed from the checkpoint of step 20" "$WORK/resumed" && [ "$(wc -l <<<"$digests")" = 1 ]
+}
+snapshot() { measure snapshot; }
+nccl() {
+  # A trial measures no collectives with one rank, so a training has to use NCCL.
+  seatrial train digits --model mlp --device cuda --nproc-per-node 1 --max-steps 3 --comm-debug --out "$WORK" || return
+  grep -rhE 'NCCL (INFO|WARN)' "$WORK" | head -n 400 | tee "$WORK/nccl.log"
+  [ "$SMALL" ] || [ -s "$WORK/nccl.log" ]
+}
+
+seatrial() { "$PYTHON" "$PYZ" "$@"; }
+measure() { PYTHONPATH=$OURS "$PYTHON" tools/gpu_measurements.py "$@"; }
+plan() { # LEVEL: a plan file, with small sizes for a double
+  echo "level = \"$1\"" >"$WORK/$1.toml"
+  # Its own is longer than a part may take; a trial that is cut short still reports what it measured.
+  if [ "$1" = standard ] && [ -z "$SMALL" ]; then echo 'deadline_s = 450' >>"$WORK/$1.toml"; fi
+  if [ "$SMALL" ]; then
+    printf '%s\n' 'deadline_s = 400' '[compute]' 'gpu_size = 128' 'rounds = 1' 'timeout_s = 100' '[memory]' \
+      'gpu_copy_bytes = 16_777_216' 'host_copy_bytes = 16_777_216' 'gpu_share = 0.02' \
+      '[collectives]' 'gpu_sizes = [8, 65_536]' '[training]' 'max_steps = 20' >>"$WORK/$1.toml"
+  fi
+  echo "$WORK/$1.toml"
+}
+trial() { # LEVEL: PASS, a partial one too
+  seatrial run "$(plan "$1")" --device cuda --out "$WORK"
+}
+planted() { # FAULT WORDS: the fault must end in a FAIL with these words
+  echo "--- $1"
+  SEATRIAL_PLANT=$1 seatrial run "$(plan smoke)" --device cuda --nproc-per-node 1 --only compute --out "$WORK" | tee "$WORK/said"
+  local code=${PIPESTATUS[0]}
+  if [ "$code" != 1 ] || ! grep -q "$2" "$WORK/said"; then
+    echo "planted $1: exit code $code, expected 1 and \"$2\""
+    return 1
+  fi
+}
+
+# A part has its own process group, so that its end is the end of everything that it started.
+run_part() {
+  local part=$1 began=$SECONDS code=0
+  export WORK=$OUT/$part.files
+  mkdir -p "$WORK"
+  echo "running" >"$OUT/$part.result"
+  echo "=== $part"
+  setsid timeout -k 10 "$LIMIT_S" "$0" --inside "$part" </dev/null >"$OUT/$part.log" 2>&1 || code=$?
+  case $code in
+    0) echo "OK in $((SECONDS - began)) s" ;;
+    124 | 137) echo "CUT OFF after $((SECONDS - began)) s" ;;
+    *) echo "FAILED with exit code $code in $((SECONDS - began)) s" ;;
+  esac >"$OUT/$part.result"
+  sync "$OUT/$part.result"
+  echo "$(cat "$OUT/$part.result"); the last lines of $OUT/$part.log:"
+  tail -n 12 "$OUT/$part.log" | cut -c 1-400
+}
+
+pack() {
+  {
+    echo "The first hour on a GPU, ${SMALL:+SMALL sizes, }$(date -u +%FT%TZ)"
+    "$PYTHON" -c 'import torch; print("torch", torch.__version__, "CUDA", torch.version.cuda, "HIP", torch.version.hip)' 2>&1
+    nvidia-smi -L 2>&1 | head -n 20
+    for part in $PARTS; do printf '%-10s %s\n' "$part" "$(cat "$OUT/$part.result" 2>/dev/null || echo 'not run')"; done
+    for part in $PARTS; do
+      [ -e "$OUT/$part.log" ] && printf '\n=== %s\n' "$part" && grep -aE '^(RESULT|FINAL|- |Error|trained|digest|FAILED|E  )|images/s|planted|busbw' \
+        "$OUT/$part.log" | cut -c 1-300 | head -n 40
+    done
+  } >"$OUT/summary.txt"
+  # The summary and logs first; files of runs only as far as they fit. tar's own limit would cut the archive.
+  (
+    cd "$OUT" || exit 1
+    find . -maxdepth 1 \( -name '*.txt' -o -name '*.result' -o -name '*.json' \) -print
+    find . -maxdepth 1 -name '*.log' -size -2048k -print
+    find . -path './*.files/*' -type f -size -512k \( -name '*.json' -o -name '*.log' -o -name '*.events' -o -name '*.toml' \) -print |
+      head -n 300
+  ) | sed 's,^\./,,' >"$OUT/packed"
+  while tar -C "$OUT" -czf "$OUT.tar.gz" -T "$OUT/packed" && [ "$(stat -c %s "$OUT.tar.gz")" -ge 16000000 ]; do
+    head -n -20 "$OUT/packed" >"$OUT/packed.less" && mv "$OUT/packed.less" "$OUT/packed"
+  done
+  cat "$OUT/summary.txt"
+  echo "all of it: $OUT.tar.gz ($(stat -c %s "$OUT.tar.gz") bytes)"
+}
+
+if [ "${1:-}" = --inside ]; then
+  "$2"
+  exit
+fi
+case ${1:-} in
+  list)
+    for part in $PARTS; do echo "$0 $part"; done
+    echo "$0 pack"
+    exit
+    ;;
+  pack)
+    pack
+    exit
+    ;;
+esac
+for part in "$@"; do
+  [[ " $PARTS " == *" $part "* ]] || { echo "$0: no part $part; there are $PARTS, list and pack" >&2; exit 2; }
+done
+PYTHONPATH=$OURS "$PYTHON" -c 'import pathlib, sys; from seatrial.bundle import write_bundle; write_bundle(pathlib.Path(sys.argv[1]))' \
+  "$PYZ" || exit 3
+failed=0
+read -ra parts <<<"${*:-$PARTS}"
+for part in "${parts[@]}"; do
+  run_part "$part"
+  [[ $(cat "$OUT/$part.result") == OK* ]] || failed=1
+done
+[ $# -gt 0 ] || pack
+exit "$failed"

@@ -1,0 +1,183 @@
+"""Whether the tests of the judges notice changes of them: a sample of mutants, by cosmic-ray.
+
+    python -m venv mutants && mutants/bin/pip install cosmic-ray
+    nice python tools/sample_mutants.py mutants/bin/cosmic-ray [NUM_MUTANTS [SECONDS [SEED]]]
+
+Works on a copy of the sources among the temporary files, with the Python that runs this script. The sample depends on
+the seed and the sources only. Writes ``bench/results/mutants.json`` with the mutants that survived.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SEED = 17
+TEST_S = 60
+"""A mutant whose tests take longer is killed."""
+# Unions of annotations are never evaluated, and equal words and small numbers are one object in CPython. The flags of a
+# dataclass are those of its class only. Such mutants change nothing.
+LEFT_OUT = ("%ReplaceBinaryOperator_BitOr_%", "%ReplaceComparisonOperator_Eq_Is", "%_NotEq_IsNot")
+SLOW = "not (any_dictionaries or makes_nothing_better or fields_of_any_kind or order_and_copies)"
+
+
+def _judge(*names: str) -> list[str]:
+    return [f"src/seatrial/judge/{name}.py" for name in names]
+
+
+def _tests_of_judge(*names: str) -> list[str]:
+    return [*(f"tests/judge/test_{name}.py" for name in names), "-k", SLOW]
+
+
+# Modules -> their tests: pure, and each set a second or two.
+SETS = (
+    (
+        _judge("blame", "lost_nodes", "how_far", "connect_errors", "step_view", "root_causes"),
+        _tests_of_judge(
+            "blame", "blame_evidence", "lost_nodes", "connect_errors", "root_causes", "agent_reports", "conclude"
+        ),
+    ),
+    (
+        _judge("fold", "event_reader", "trial", "host_names"),
+        _tests_of_judge("fold", "fold_attempts", "host_names", "agent_reports", "decide", "conclude"),
+    ),
+    (_judge("decide", "conclude"), _tests_of_judge("decide", "root_causes", "agent_reports", "conclude")),
+    (["src/seatrial/checks/collectives/judge.py"], ["tests/checks/test_collectives_judge.py"]),
+    (["src/seatrial/checks/compute/judge.py"], ["tests/checks/test_check_compute.py"]),
+    (["src/seatrial/checks/memory/judge.py"], ["tests/checks/test_check_memory.py"]),
+    (["src/seatrial/checks/storage/judge.py"], ["tests/checks/test_storage_judge.py"]),
+    (["src/seatrial/checks/links/judge.py"], ["tests/checks/test_links_judge.py"]),
+    (
+        [f"src/seatrial/checks/network/{name}.py" for name in ("judge", "causes", "observations", "interfaces")],
+        ["tests/checks/test_network_judge.py"],
+    ),
+    (
+        [f"src/seatrial/checks/training/{name}.py" for name in ("judge", "judge_held_up", "judge_one_batch")],
+        [f"tests/checks/test_{name}.py" for name in ("judge_held_up", "judge_one_batch", "check_training")]
+        + ["-k", "not real_ranks"],
+    ),
+)
+QUERY = """SELECT job_id, module_path, operator_name, occurrence, start_pos_row FROM mutation_specs
+    WHERE operator_name NOT LIKE ? AND operator_name NOT LIKE ?
+    AND operator_name NOT LIKE ? ORDER BY module_path, operator_name, occurrence"""
+
+
+def main() -> None:
+    """Sample, run for at most SECONDS, and write what survived."""
+    tool = str(Path(sys.argv[1]).absolute())
+    count, seconds, seed = map(int, (sys.argv[2:] + ["300", "7200", str(SEED)][len(sys.argv) - 2 :])[:3])
+    with tempfile.TemporaryDirectory(prefix="seatrial-mutants-") as folder:
+        for name in ("src", "tests", "pyproject.toml", "docs", "tools"):
+            source = ROOT / name
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, Path(folder, name))
+        # Compiled by content, which notices a mutant that has the size and the second of its original.
+        compiled = [
+            sys.executable,
+            "-m",
+            "compileall",
+            "-q",
+            "-f",
+            "--invalidation-mode",
+            "checked-hash",
+            "src",
+            "tests",
+        ]
+        subprocess.run(compiled, cwd=folder, check=True)
+        sessions = [_prepare(tool, Path(folder), number) for number in range(len(SETS))]
+        jobs = [(session, *row) for session in sessions for row in _rows(session)]
+        sample = random.Random(seed).sample(jobs, min(count, len(jobs)))
+        for session in sessions:
+            _keep(session, {job[1] for job in sample if job[0] == session})
+        until = time.monotonic() + seconds
+        results = [result for session in sessions for result in _run(tool, session, until)]
+    killed = sum(result["outcome"] != "SURVIVED" for result in results)
+    report = {
+        "command": "python tools/sample_mutants.py COSMIC_RAY",
+        "seed": seed,
+        "possible": len(jobs),
+        "sampled": len(sample),
+        "run": len(results),
+        "killed": killed,
+        "survived": [result for result in results if result["outcome"] == "SURVIVED"],
+    }
+    (ROOT / "bench" / "results" / "mutants.json").write_text(json.dumps(report, indent=2) + "\n")
+    print(f"{killed} of {len(results)} mutants killed")
+
+
+def _prepare(tool: str, folder: Path, number: int) -> Path:
+    modules, tests = SETS[number]
+    # Without rewritten assertions, which take longer than most of these tests.
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--assert=plain", "-p", "no:cacheprovider", *tests]
+    quoted = " ".join(f"'{word}'" if " " in word else word for word in command)
+    config = folder / f"set{number}.toml"
+    config.write_text(
+        f"[cosmic-ray]\nmodule-path = {json.dumps(modules)}\ntimeout = {TEST_S}\nexcluded-modules = []\n"
+        f"test-command = {json.dumps(quoted)}\n[cosmic-ray.distributor]\nname = 'local'\n"
+    )
+    session = folder / f"set{number}.sqlite"
+    subprocess.run([tool, "init", config, session], cwd=folder, check=True, capture_output=True)
+    subprocess.run(command, cwd=folder, check=True, env=_environ(folder), capture_output=True)
+    return session
+
+
+def _environ(folder: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{folder / 'src'}:{folder / 'tests'}", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _rows(session: Path) -> list[tuple[str, str, str, int, int]]:
+    with sqlite3.connect(session) as database:
+        rows = database.execute(QUERY, LEFT_OUT).fetchall()
+    return [row for row in rows if not _line(session.parent / row[1], row[4]).startswith("@dataclass")]
+
+
+def _line(file: Path, number: int) -> str:
+    return file.read_text().splitlines()[number - 1].strip()
+
+
+def _keep(session: Path, jobs: set[str]) -> None:
+    with sqlite3.connect(session) as database:
+        for (job,) in database.execute("SELECT job_id FROM mutation_specs").fetchall():
+            if job not in jobs:
+                database.execute("DELETE FROM mutation_specs WHERE job_id = ?", (job,))
+                database.execute("DELETE FROM work_items WHERE job_id = ?", (job,))
+
+
+def _run(tool: str, session: Path, until: float) -> list[dict[str, object]]:
+    folder, config = session.parent, session.with_suffix(".toml")
+    left_s = until - time.monotonic()
+    if left_s > 0:
+        try:
+            run = [tool, "exec", str(config), str(session)]
+            subprocess.run(run, cwd=folder, env=_environ(folder), timeout=left_s, check=True, capture_output=True)
+        except subprocess.TimeoutExpired:
+            pass
+    dumped = subprocess.run([tool, "dump", session], cwd=folder, check=True, capture_output=True, text=True).stdout
+    results = []
+    for line in dumped.splitlines():
+        item, result = json.loads(line)
+        if result is not None and result["worker_outcome"].upper().endswith("NORMAL"):
+            (mutation,) = item["mutations"]
+            rows = result["diff"].splitlines()
+            results.append(
+                {
+                    "file": mutation["module_path"],
+                    "line": mutation["start_pos"][0],
+                    "operator": mutation["operator_name"],
+                    "outcome": str(result["test_outcome"]).rsplit(".", 1)[-1].upper(),
+                    "change": [row for row in rows if row[:1] in "+-" and row[:3] not in ("+++", "---")],
+                }
+            )
+    return results
+
+
+if __name__ == "__main__":
+    main()
