@@ -155,7 +155,8 @@ def test_mpirun_trains_the_same(tmp_path: Path, mpirun: str) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_its_accuracy_is_within_the_spread_of_five_seeds(tmp_path: Path) -> None:
-    accuracies, of_seatrial = [], []
+    accuracies: list[float] = []
+    of_seatrial: list[float] = []
     for seed in map(str, range(1, 6)):
         run(tmp_path, *TORCHRUN, str(free_port()), SCRIPT, "--seed", seed, "--checkpoint-dir", seed)
         accuracies.append(content(tmp_path / seed / "best.pt")["accuracy"])
