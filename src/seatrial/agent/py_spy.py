@@ -16,8 +16,8 @@ _NAME = "py-spy"
 def find(program: str, environ: Mapping[str, str]) -> tuple[str | None, str]:
     """Return the path of a py-spy to run, and without one the sentence why one that was found is not run.
 
-    It is looked for beside the Python that runs this agent, which is trusted already, beside the rank's interpreter, and
-    in PATH. Entries that are not absolute name the working folder and are left out.
+    It is looked for beside the Python that runs this agent, which is trusted already, beside the rank's interpreter,
+    and in PATH. Entries that are not absolute name the working folder and are left out.
 
     Args:
         program: path of the rank's interpreter.
