@@ -10,6 +10,6 @@ loaded host may delay it. No origin but that: long against the delay, short agai
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def told_to_stop(code: int) -> bool:
+def is_stop_signal(code: int) -> bool:
     """Return whether an exit code is that of SIGTERM or SIGINT, also behind a shell."""
     return -code in _STOP_SIGNALS or code - 128 in _STOP_SIGNALS

@@ -59,10 +59,10 @@ class HangDetector:
         return self._grace_until is None
 
     @property
-    def only_told_to_stop(self) -> bool:
+    def only_stop_signals(self) -> bool:
         """A rank was ended by a signal that stops jobs, and all else that was heard are complaints of the fabric."""
         ended = [suspicion for suspicion in self.suspicions if (suspicion.how, suspicion.detail) != ("error", "fabric")]
-        return bool(ended) and all(suspicion.told_to_stop for suspicion in ended)
+        return bool(ended) and all(suspicion.stopped_from_outside for suspicion in ended)
 
     @property
     def complete(self) -> bool:
@@ -84,7 +84,7 @@ class HangDetector:
         self.suspicions.append(suspicion)
         if self._grace_until is None:
             self._grace_until = now + _GRACE_S
-        if self.only_told_to_stop:
+        if self.only_stop_signals:
             self._grace_until = max(self._grace_until, now + STOP_HEARD_S)
 
     def poll(self, now: float) -> Literal["trouble", "deadline"] | None:

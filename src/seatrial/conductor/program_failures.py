@@ -8,7 +8,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from seatrial.conductor.cancellation import told_to_stop
+from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.rank_status import Suspicion
 from seatrial.protocol.fabric_errors import FABRIC_MARKS
 
@@ -145,10 +145,10 @@ def only_witnesses(exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, st
     return not _own_failures(exits, errors) and all(cause == "fabric" for cause, _ in errors.values())
 
 
-def only_told_to_stop(exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]]) -> bool:
+def only_stop_signals(exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]]) -> bool:
     """Return whether all ranks that failed by themselves were ended by a signal that somebody sends to stop a job."""
     failures = _own_failures(exits, errors)
-    return bool(failures) and all(told_to_stop(ended.code) for ended in failures)
+    return bool(failures) and all(is_stop_signal(ended.code) for ended in failures)
 
 
 def _own_failures(exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]]) -> list[Exit]:

@@ -81,7 +81,7 @@ class Suspicion:
     waited_s: float = 0.0
     """Seconds without progress or without a message."""
     detail: str = ""
-    told_to_stop: bool = False
+    stopped_from_outside: bool = False
     """The rank was ended by a signal that somebody sends to stop a job. Not in the event: its detail has the code."""
 
     def to_json(self) -> dict[str, object]:
