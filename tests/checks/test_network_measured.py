@@ -33,7 +33,7 @@ def test_a_node_stops_after_failures_of_one_kind() -> None:
     assert sorted([0, *numbers_of(failed), *numbers_of(untried)]) == list(range(NUM_NODES))
 
 
-def test_own_names_that_lead_nowhere_leave_time_for_the_addresses_of_ranks() -> None:
+def test_own_names_that_lead_nowhere_leave_time_for_addresses() -> None:
     report = reported("name")
     (failure,) = report["failed"]
     assert report["untried"] == []

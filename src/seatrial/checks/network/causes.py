@@ -36,7 +36,7 @@ class Tried:
     planned: Pairs
     """Each source that reported, with the nodes that it was to connect to."""
     pairs: Pairs
-    """Those of them to which it did connect, or tried to."""
+    """The part of ``planned`` about which it reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ class Failed:
     how: str
     passes_bytes: int | None
     targets: int
-    """As bits."""
+    """Nodes, as bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
