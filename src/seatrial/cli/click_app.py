@@ -120,7 +120,7 @@ class _SectionedCommand(click.Command):
                 formatter.write_dl(rows)
 
 
-class _Value(click.ParamType):
+class _Value(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no type arguments
     """The value of an option that is no text, read as in the bundle."""
 
     def __init__(self, option: Option) -> None:
@@ -131,7 +131,7 @@ class _Value(click.ParamType):
         return read_value(self._option, value) if isinstance(value, str) else value
 
 
-class _Choice(click.Choice):
+class _Choice(click.Choice):  # type: ignore[type-arg]
     """One of some words; help and completion list them."""
 
     def __init__(self, option: Option, words: tuple[str, ...]) -> None:
