@@ -29,6 +29,10 @@ def by_click(name: str, words: list[str]) -> dict[str, Any]:
         return values
 
 
+def by_argparse(name: str, words: list[str]) -> dict[str, Any]:
+    return parse("x.pyz", name, words)
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -63,9 +67,9 @@ def test_a_time_is_read_in_seconds(typed: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("typed", ["", "m", "5d", "5 minutes", "1h30m", "nan", "inf", "infs", "-1", "-1m", "1e999h"])
 def test_no_time(typed: str) -> None:
-    for read in (lambda: by_click("run", [f"--deadline={typed}"]), lambda: parse("x", "run", [f"--deadline={typed}"])):
+    for read in (by_click, by_argparse):
         with pytest.raises(RequestError, match=r"^--deadline .*: expected a time such as 90 .seconds., 90s, 5m or 2h"):
-            read()
+            read("run", [f"--deadline={typed}"])
 
 
 @pytest.mark.parametrize(
@@ -112,9 +116,9 @@ def test_both_refuse_the_same(words: list[str]) -> None:
     ],
 )
 def test_both_refuse_a_value_in_the_same_words(words: list[str], sentence: str) -> None:
-    for read in (lambda: by_click("run", words), lambda: parse("x.pyz", "run", words)):
+    for read in (by_click, by_argparse):
         with pytest.raises(RequestError) as refused:
-            read()
+            read("run", words)
         assert str(refused.value) == sentence
 
 
