@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -160,6 +159,6 @@ def _plan(request: TrialRequest) -> Plan:
     deadline_s = request.deadline
     if deadline_s is None:
         return resolved
-    if not (math.isfinite(deadline_s) and deadline_s > 0):
-        raise RequestError(f"--deadline {deadline_s}: expected a positive number of seconds.")
+    if deadline_s <= 0:
+        raise RequestError(f"--deadline {deadline_s:g}: expected more than 0 seconds.")
     return dataclasses.replace(resolved, deadline_s=Setting(value=deadline_s, origin="--deadline"))

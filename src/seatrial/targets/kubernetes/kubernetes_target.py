@@ -312,7 +312,7 @@ def _workload(target_request: TargetRequest, kind: Kind, nodes: int) -> Workload
         service_account=options["service_account"]
         and parse.object_name(options["service_account"], "--service-account"),
         supplemental_groups=parse.group_ids(options["supplemental_group"]),
-        ttl_s=options["ttl"],
+        ttl_s=None if options["ttl"] is None else int(options["ttl"]),
         max_restarts=max_restarts,
         openshift=options["openshift"],
         kind_options={option.name: options[option.name] for option in kind.options},
