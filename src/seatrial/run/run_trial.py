@@ -24,7 +24,7 @@ from seatrial.run.external_launcher import Rendezvous, warn_unprotected
 from seatrial.run.record import Recorder, new_folder
 from seatrial.run.run_program import process_count
 from seatrial.targets.job import Job
-from seatrial.util.streams import print_status
+from seatrial.util.streams import print_status, print_status_lines
 
 
 def run_trial(
@@ -76,7 +76,7 @@ def run_trial(
             recorder.note(_reason(error))
             refused = str(error) if isinstance(error, RequestError) else None
             if debug:
-                print_status(traceback.format_exc())
+                print_status_lines(traceback.format_exc())
         finally:
             recorder.close()
             progress.close()
