@@ -2,79 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import signal
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from examples.example_runs import EXAMPLES, TORCHRUN, assert_same_bits, content, lives, run
 from launchers.mpiruns import first_mpirun
 
 from seatrial.util.ports import free_port
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = str(ROOT / "examples" / "ddp.py")
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port")
+SCRIPT = str(EXAMPLES / "ddp.py")
 SEATRIAL = (sys.executable, "-m", "seatrial")
 STEPS_PER_EPOCH = 23
 
 
-def run(folder: Path, *command: str, env: dict[str, str] | None = None) -> str:
-    """Run a command to its end on two cores, so that each of two ranks has one thread; return its output."""
-    cores = sorted(os.sched_getaffinity(0))[:2]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, **(env or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=850,  # the timeout of a test comes first
-        check=False,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def lives(folder: Path, *each: dict[str, Any]) -> list[list[int]]:
-    """Run the script as ranks, once for each dict; return the exit codes of each life by rank."""
-    scripts = [{**life, "arguments": [SCRIPT, *life["arguments"]]} for life in each]
-    output = run(folder, sys.executable, str(Path(__file__).with_name("forked_ranks.py")), json.dumps(scripts))
-    codes: list[list[int]] = json.loads(output.splitlines()[-1])
-    return codes
-
-
 def life(folder: Path, *, epochs: int, world_size: int, **strike: Any) -> dict[str, Any]:
-    arguments = ["--epochs", str(epochs), "--checkpoint-dir", str(folder)]
+    arguments = [SCRIPT, "--epochs", str(epochs), "--checkpoint-dir", str(folder)]
     return {"arguments": arguments, "world_size": world_size, **strike}
-
-
-def content(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = torch.load(path, weights_only=True)
-    return loaded
-
-
-def assert_same_bits(one: Any, other: Any) -> None:
-    assert type(one) is type(other)
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            assert_same_bits(one[key], other[key])
-    elif isinstance(one, list):
-        assert len(one) == len(other)
-        for left, right in zip(one, other, strict=True):
-            assert_same_bits(left, right)
-    else:
-        assert one == other
 
 
 def assert_same_files(one: Path, other: Path) -> None:
@@ -130,7 +79,7 @@ def test_another_recipe_is_refused_by_all_ranks(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_torchrun_and_launch_train_what_seatrial_train_trains(tmp_path: Path) -> None:
     short = (SCRIPT, "--epochs", "1", "--checkpoint-dir")
-    run(tmp_path, *TORCHRUN, str(free_port()), *short, "torchrun")
+    run(tmp_path, *TORCHRUN, "2", *short, "torchrun")
     run(tmp_path, *SEATRIAL, "launch", "--nproc-per-node", "2", *short, "launch")
     assert_same_files(tmp_path / "torchrun", tmp_path / "launch")
     train = ("train", "digits", "--epochs", "1", "--device", "cpu", "--nproc-per-node", "2")
@@ -158,7 +107,7 @@ def test_its_accuracy_is_within_the_spread_of_five_seeds(tmp_path: Path) -> None
     accuracies: list[float] = []
     of_seatrial: list[float] = []
     for seed in map(str, range(1, 6)):
-        run(tmp_path, *TORCHRUN, str(free_port()), SCRIPT, "--seed", seed, "--checkpoint-dir", seed)
+        run(tmp_path, *TORCHRUN, "2", SCRIPT, "--seed", seed, "--checkpoint-dir", seed)
         accuracies.append(content(tmp_path / seed / "best.pt")["accuracy"])
         output = run(tmp_path, *SEATRIAL, "train", "digits", "--seed", seed, "--device", "cpu", "--nproc-per-node", "2")
         of_seatrial.extend(float(text) for text in re.findall(r"^trained .* accuracy ([0-9.]+) ", output, re.MULTILINE))
