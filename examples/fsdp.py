@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import distribute_tensor
 
 BATCH_SIZE, LEARNING_RATE, NUM_TRAIN = 64, 0.05, 1_437  # samples a step over all ranks; the highest rate; samples
 DIGITS = Path(__file__).parents[1] / "src/seatrial/training/data/digits.bin"
@@ -95,7 +94,7 @@ def save(step):
         os.replace(f"{args.checkpoint}.new", args.checkpoint)
 
 
-# Resume: rank 0 reads, and distribute_tensor gives each rank its slice. A first step makes the momenta.
+# Resume: rank 0 reads and sends; each rank copies its slice. A first step makes the momenta.
 first_step = torch.zeros(1, dtype=torch.int64, device=device)
 if rank == 0 and args.checkpoint.exists():
     saved = torch.load(args.checkpoint, map_location=device, weights_only=True)
@@ -108,8 +107,11 @@ if first_step.item() > 0:
     for kind, tensors in (("model", list(model.parameters())), ("momenta", momenta)):
         for index, tensor in enumerate(tensors):
             full = saved[kind][index] if rank == 0 else torch.empty(tensor.shape, device=device)
-            part = distribute_tensor(full.to(device), tensor.device_mesh, tensor.placements)
-            tensor.detach().to_local().copy_(part.to_local())
+            dist.broadcast(full, 0)
+            slices = full.chunk(world_size)  # as fully_shard does; with many ranks the last ones may have nothing
+            if rank < len(slices):
+                with torch.no_grad():
+                    tensor.to_local().copy_(slices[rank])
 
 for step in range(int(first_step.item()), args.epochs * steps_per_epoch):
     loss_sum = compute_gradients(step)

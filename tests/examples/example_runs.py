@@ -33,11 +33,18 @@ def run(folder: Path, *command: str, env: dict[str, str] | None = None) -> str:
     return done.stdout
 
 
-def lives(folder: Path, *each: dict[str, Any]) -> list[list[int]]:
-    """Run a script as ranks, once for each dict (forked_ranks.py); return the exit codes of each life by rank."""
-    output = run(folder, sys.executable, str(Path(__file__).with_name("forked_ranks.py")), json.dumps(each))
+def lives_and_output(folder: Path, *each: dict[str, Any]) -> tuple[list[list[int]], str]:
+    """Run scripts as ranks, once for each dict (forked_ranks.py); return the exit codes of each life by rank, and what
+    all of them printed."""
+    helper = str(Path(__file__).with_name("forked_ranks.py"))
+    output = run(folder, sys.executable, helper, json.dumps(each), env={"OMP_NUM_THREADS": "1"})
     codes: list[list[int]] = json.loads(output.splitlines()[-1])
-    return codes
+    return codes, output
+
+
+def lives(folder: Path, *each: dict[str, Any]) -> list[list[int]]:
+    """Run scripts as ranks, once for each dict; return the exit codes of each life by rank."""
+    return lives_and_output(folder, *each)[0]
 
 
 def content(path: Path) -> dict[str, Any]:

@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from examples.example_runs import EXAMPLES, TORCHRUN, assert_same_bits, content, lives, run
+import torch
+from examples.example_runs import EXAMPLES, assert_same_bits, content, lives, lives_and_output, run
 from launchers.mpiruns import first_mpirun
 
 from seatrial.util.ports import free_port
 
+pytestmark = pytest.mark.timeout(300)
 _EPOCH = re.compile(r"^epoch \d+: loss of the last batch ([0-9.]+), accuracy ([0-9.]+)$", re.MULTILINE)
 
 
@@ -22,16 +24,16 @@ def epochs(output: str) -> list[tuple[float, float]]:
     return [(float(loss), float(accuracy)) for loss, accuracy in _EPOCH.findall(output)]
 
 
-@pytest.mark.timeout(300)
 def test_fsdp_and_two_pipelines_train_the_same(tmp_path: Path) -> None:
-    short = ("--epochs", "2")
-    sharded = epochs(run(tmp_path, *TORCHRUN, "2", str(EXAMPLES / "fsdp.py"), *short))
-    piped = epochs(run(tmp_path, *TORCHRUN, "4", str(EXAMPLES / "pipeline.py"), *short))
-    assert len(sharded) == len(piped) == 2
-    for (loss, accuracy), (of_pipeline, its_accuracy) in zip(sharded, piped, strict=True):
+    sharded = {"arguments": [str(EXAMPLES / "fsdp.py"), "--epochs", "2"], "world_size": 2}
+    piped = {"arguments": [str(EXAMPLES / "pipeline.py"), "--epochs", "2"], "world_size": 4}
+    codes, output = lives_and_output(tmp_path, sharded, piped)
+    assert codes == [[0] * 2, [0] * 4]
+    printed = epochs(output)
+    for (loss, accuracy), (of_pipeline, its_accuracy) in zip(printed[:2], printed[2:], strict=True):
         assert loss == pytest.approx(of_pipeline, rel=0.01)
         assert accuracy == pytest.approx(its_accuracy, abs=0.02)
-    assert sharded[-1][1] > 0.8
+    assert printed[1][1] > 0.8
 
 
 def test_fsdp_resumes_to_the_same_bits_after_a_kill(tmp_path: Path) -> None:
@@ -44,8 +46,17 @@ def test_fsdp_resumes_to_the_same_bits_after_a_kill(tmp_path: Path) -> None:
     assert_same_bits(content(tmp_path / "whole.pt"), content(tmp_path / "broken.pt"))
 
 
-def test_a_pipeline_needs_an_even_number_of_ranks(tmp_path: Path) -> None:
-    assert lives(tmp_path, {"arguments": [str(EXAMPLES / "pipeline.py")], "world_size": 1}) == [[1]]
+def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
+    torch.save({"position": [0, 0.0, 0.0], "recipe": [1, 2, 3, 4.0]}, tmp_path / "last.pt")
+    scripts = {
+        "another recipe": ["ddp.py", "--checkpoint-dir", str(tmp_path)],
+        "an odd number of ranks": ["pipeline.py"],
+        "no mpirun": ["mpi.py"],
+    }
+    each = [
+        {"arguments": [str(EXAMPLES / script), *arguments], "world_size": 1} for script, *arguments in scripts.values()
+    ]
+    assert lives(tmp_path, *each) == [[1]] * 3
 
 
 @pytest.mark.mpi
@@ -65,11 +76,6 @@ def test_mpirun_starts_it_over_mpi(tmp_path: Path, mpirun: str) -> None:
     assert epochs(run(tmp_path, *of_two, "--epochs", "3", "--backend", "mpi", env=place))[-1][1] > 0.8
 
 
-def test_without_mpirun_it_says_what_to_type(tmp_path: Path) -> None:
-    assert lives(tmp_path, {"arguments": [str(EXAMPLES / "mpi.py")], "world_size": 1}) == [[1]]
-
-
-@pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_tour_goes_through_all_three(tmp_path: Path) -> None:
