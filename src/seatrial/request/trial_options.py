@@ -14,7 +14,7 @@ REPORT = (
 )
 """How the report is printed, for each command that prints one."""
 
-RUN = (
+PLAN = (
     Option(
         flags=(),
         name="plan",
@@ -55,6 +55,11 @@ RUN = (
         type=duration_s,
         metavar="TIME",
     ),
+)
+"""What decides the plan of a trial."""
+
+RUN = (
+    *PLAN,
     Option(flags=("--out",), name="out", help="Folder for the reports.", type=Path, default=Path("reports")),
     Option(
         flags=("--require-full",),
