@@ -85,13 +85,13 @@ class _Seen:
             if not name:
                 raise ValueError("a test has no name")
             is_setting = is_deployment and name.lower() not in _ABOUT_DEVICES
-            told, counted = len(self.results), self.count
+            num_results, counted = len(self.results), self.count
             for result in entries(test.get("results"), f"results of {name}"):
                 if result is not None:
                     self.result(name, mapping(result, "result"), is_setting=is_setting, is_new=is_new)
             summary = test.get("test_summary")
             # A test may fail as a whole without a device to blame.
-            if summary is not None and len(self.results) == told:
+            if summary is not None and len(self.results) == num_results:
                 passed, has_results = self.passed, self.count > counted
                 self._add(name, mapping(summary, "test_summary"), (None,), is_setting=is_setting)
                 self.passed = passed if has_results else self.passed

@@ -22,7 +22,7 @@ from seatrial.devices.handed import (
     whole,
 )
 
-_Who = tuple[str, int | None, int | None, int | None]
+_Process = tuple[str, int | None, int | None, int | None]
 """Host, process, device (NVML), rank: each as far as it is known."""
 _NOT_IN_PROGRESS = (0, 7)
 """ncclSuccess and ncclInProgress of ``ncclResult_t``."""
@@ -37,7 +37,7 @@ _NO_COMMA = re.compile(rb'("(?:nvml_dev|cuda_dev|pid)": -?\d+)(\s*\n\s*")')
 
 _VERSION = re.compile(r"(NCCL|RCCL) version (\S+)")
 _MANAGED = r"GPUs? (?P<cuda>[\d,]+)(?: \(NVML (?P<nvml>[\d,]+)\))?"
-_PROCESS = re.compile(rf"  Process (?P<pid>\d+) on node (?P<host>\S+) managing {_MANAGED}")
+_PROCESS_LINE = re.compile(rf"  Process (?P<pid>\d+) on node (?P<host>\S+) managing {_MANAGED}")
 _RANK = re.compile(
     r"  Rank (?P<rank>\d+)(?: (?P<says>(?:has|reported) .+?))? -- "
     rf"(?:\[process information not found\]|{_MANAGED} managed by process (?P<pid>\d+) on node (?P<host>\S+))"
@@ -64,19 +64,19 @@ def parse(content: bytes) -> HandedFile | None:
         return None
     lines = content.decode(errors="replace").replace("\r\n", "\n").split("\n")
     version = next((match for line in lines if (match := _VERSION.match(line))), None)
-    if "Job summary" not in lines and version is None and not any(_PROCESS.fullmatch(line) for line in lines):
+    if "Job summary" not in lines and version is None and not any(_PROCESS_LINE.fullmatch(line) for line in lines):
         return None
     return _of_text(lines, f"{version[1]} RAS {version[2]}" if version else "NCCL RAS")
 
 
 class _Said:
-    """What was said about each rank or process; the same one may be named several times."""
+    """The statements about each rank or process, which may be named several times."""
 
     def __init__(self) -> None:
-        self._texts: defaultdict[_Who, dict[str, list[str]]] = defaultdict(dict)
+        self._texts: defaultdict[_Process, dict[str, list[str]]] = defaultdict(dict)
 
-    def add(self, who: _Who, what: str, line: str) -> None:
-        known = self._texts[self._same(who)].setdefault(what, [])
+    def add(self, process: _Process, what: str, line: str) -> None:
+        known = self._texts[self._same(process)].setdefault(what, [])
         if line.strip() not in known:
             known.append(line.strip())
 
@@ -84,27 +84,27 @@ class _Said:
         results = []
         for (host, pid, gpu, rank), texts in self._texts.items():
             what = ", ".join(texts)
-            lines = tuple(line[:500] for told in texts.values() for line in told)[:10]
+            lines = tuple(line[:500] for lines_said in texts.values() for line in lines_said)[:10]
             results.append(
                 HandedResult(verdict="warning", what=what, gpu=gpu, host=host, rank=rank, pid=pid, lines=lines)
             )
         return tuple(results[:MOST_RESULTS])
 
-    def _same(self, who: _Who) -> _Who:
+    def _same(self, process: _Process) -> _Process:
         """Return the key of a process that was named before, with what is known of it now."""
-        host, pid, gpu, rank = who
+        host, pid, gpu, rank = process
         for known in self._texts if pid is not None else ():
             if known[:2] == (host, pid) and (gpu is None or known[2] in (None, gpu)):
                 better = (host, pid, known[2] if gpu is None else gpu, known[3] if rank is None else rank)
                 if better != known:
                     self._texts[better] = self._texts.pop(known)
                 return better
-        return who
+        return process
 
 
 def _of_text(lines: list[str], form: str) -> HandedFile:
     said, kind, group, unknown = _Said(), "", "", 0
-    counts = dict[_Who, tuple[int, str]]()
+    counts = dict[_Process, tuple[int, str]]()
     usual = None
     section = ""
     for line in lines:
@@ -119,15 +119,15 @@ def _of_text(lines: list[str], form: str) -> HandedFile:
             group = line.strip().partition(" ranks ")[2]
             if (launched := _LAUNCHED.match(group)) and usual is None:
                 usual = int(launched[1] or 0)  # most ranks stand first
-        elif match := _PROCESS.fullmatch(line):
-            said.add(_who(match, None), _by_kind(kind), line)
+        elif match := _PROCESS_LINE.fullmatch(line):
+            said.add(_process_of(match, None), _by_kind(kind), line)
         elif match := _RANK.fullmatch(line):
             what = match["says"] or group.replace("have ", "has ", 1) or _by_kind(kind)
-            who = _who(match, int(match["rank"]))
+            process = _process_of(match, int(match["rank"]))
             if (launched := _LAUNCHED.search(what)) is None:
-                said.add(who, what, line)
+                said.add(process, what, line)
             elif usual is not None and usual - int(launched[1] or 0) >= _FAR_BEHIND:
-                counts[who] = (usual - int(launched[1] or 0), line)
+                counts[process] = (usual - int(launched[1] or 0), line)
         elif match := _MISSING.fullmatch(line):
             for rank in match[1].replace(",", " ").split():
                 said.add(("", None, None, int(rank)), _by_kind(kind), line)
@@ -137,8 +137,8 @@ def _of_text(lines: list[str], form: str) -> HandedFile:
             unknown += 1
     if section != "Warnings":
         raise ValueError("it is cut: its section Warnings is missing")
-    for who, (behind, line) in counts.items():
-        said.add(who, f"is {behind} operations behind", line)
+    for process, (behind, line) in counts.items():
+        said.add(process, f"is {behind} operations behind", line)
     results = said.results()
     if unknown:
         lines_word = "1 line" if unknown == 1 else f"{unknown} lines"
@@ -155,7 +155,7 @@ def _by_kind(kind: str) -> str:
     }.get(kind, "is named by RAS")
 
 
-def _who(match: re.Match[str], rank: int | None) -> _Who:
+def _process_of(match: re.Match[str], rank: int | None) -> _Process:
     devices = match["nvml"] or match["cuda"] or ""
     gpu = int(devices) if devices.isdigit() and len(devices) < 4 else None
     return match["host"] or "", int(match["pid"]) if match["pid"] else None, gpu, rank
@@ -171,8 +171,8 @@ def _of_json(document: Mapping[str, Any]) -> HandedFile:
             raise ValueError("a communicator has another number of ranks than it says")
         behind = _behind(ranks)
         for rank in ranks:
-            who, status = _who_of_json(rank), mapping(rank.get("status"), "status")
-            hosts[who[0]] = None
+            process, status = _process_of_json(rank), mapping(rank.get("status"), "status")
+            hosts[process[0]] = None
             trouble = [
                 f"{word} {_RESULTS.get(code, f'error {code}')}"
                 for key, word in (("init_state", "could not initialize:"), ("async_error", "reported"))
@@ -180,22 +180,22 @@ def _of_json(document: Mapping[str, Any]) -> HandedFile:
             ]
             if status.get("abort_flag") is True:
                 trouble.append("was aborted")
-            if who[3] in behind:
-                trouble.append(f"is {behind[who[3]]} operations behind")
+            if process[3] in behind:
+                trouble.append(f"is {behind[process[3]]} operations behind")
             for what in trouble:
-                said.add(who, what, json.dumps(dict(rank))[:500])
+                said.add(process, what, json.dumps(dict(rank))[:500])
             passed += not trouble
         for rank in missing:
-            who = _who_of_json(rank)
-            hosts[who[0]] = None
+            process = _process_of_json(rank)
+            hosts[process[0]] = None
             status = {**rank, **mapping(rank.get("status", {}), "status")}
             if not {"considered_dead", "unresponsive"} <= status.keys():
-                raise ValueError(f"missing rank {who[3]} does not say why it is missing")
+                raise ValueError(f"missing rank {process[3]} does not say why it is missing")
             # A rank that answers and is missing has left the communicator, as at the end of a job.
             if status["considered_dead"] is True:
-                said.add(who, _by_kind("DEAD"), json.dumps(dict(rank))[:500])
+                said.add(process, _by_kind("DEAD"), json.dumps(dict(rank))[:500])
             elif status["unresponsive"] is True:
-                said.add(who, _by_kind("INCOMPLETE"), json.dumps(dict(rank))[:500])
+                said.add(process, _by_kind("INCOMPLETE"), json.dumps(dict(rank))[:500])
     named = tuple(host for host in hosts if host)[:4_096]
     version = text(document["nccl_version"], "nccl_version")
     return HandedFile(form=f"NCCL RAS {version}", hosts=named, passed=passed, results=said.results())
@@ -205,12 +205,12 @@ def _behind(ranks: Iterable[Mapping[str, Any]]) -> dict[int | None, int]:
     """Return rank -> by how many operations it is behind most ranks, where that is more than one."""
     counts = dict[int, dict[str, int]]()
     for rank in ranks:
-        told = mapping(rank.get("collective_counts", {}), "collective_counts")
-        counts[whole(rank.get("rank"), "rank")] = {name: whole(count, name) for name, count in told.items()}
+        operations = mapping(rank.get("collective_counts", {}), "collective_counts")
+        counts[whole(rank.get("rank"), "rank")] = {name: whole(count, name) for name, count in operations.items()}
     # Operations between two ranks, or from or to one of them, are not the same number on all ranks.
-    names = {name for told in counts.values() for name in told} - {"Send", "Recv", "SendRecv"}
-    usual = {name: _most_common(told.get(name, 0) for told in counts.values()) for name in names}
-    distance = {rank: max((usual[name] - told.get(name, 0) for name in names), default=0) for rank, told in
+    names = {name for operations in counts.values() for name in operations} - {"Send", "Recv", "SendRecv"}
+    usual = {name: _most_common(operations.get(name, 0) for operations in counts.values()) for name in names}
+    distance = {rank: max((usual[name] - operations.get(name, 0) for name in names), default=0) for rank, operations in
                 counts.items()}  # fmt: skip
     return {rank: far for rank, far in distance.items() if far >= _FAR_BEHIND}
 
@@ -220,7 +220,7 @@ def _most_common(values: Iterable[int]) -> int:
     return max(counts, key=lambda value: (counts[value], value), default=0)
 
 
-def _who_of_json(rank: Mapping[str, Any]) -> _Who:
+def _process_of_json(rank: Mapping[str, Any]) -> _Process:
     host, pid = text(rank.get("host"), "host"), rank.get("pid")
     gpu = rank.get("nvml_dev", rank.get("cuda_dev"))
     return (

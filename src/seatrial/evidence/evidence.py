@@ -61,4 +61,4 @@ class Evidence:
     nodes: Mapping[int, str] = field(default_factory=dict)
     """Host name of each node whose agent was asked to carry out the check and did, by number."""
     other_names: Mapping[str, int] = field(default_factory=dict)
-    """What else a node is called: by itself, by its address -> its number."""
+    """Name that a host gives itself, or its address -> number of the node."""

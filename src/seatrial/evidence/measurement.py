@@ -13,7 +13,7 @@ from seatrial.evidence.schema_types import Whole
 
 Better = Literal["high", "low"]
 HANDED = ("diagnostics", "handed")
-"""Check and name of the fact that a file is which a person handed over."""
+"""Check and name of the facts about files that a person handed over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,7 +121,9 @@ class Report:
     gpu_diagnostics: Annotated[
         tuple[NodeReport, ...], Keywords(description="GPU state before and after. Empty for a trial of CPUs.")
     ]
-    evidence: Annotated[tuple[HandedReport, ...], Keywords(description="What other tools wrote and was handed over.")]
+    evidence: Annotated[
+        tuple[HandedReport, ...], Keywords(description="The files of other tools that were handed over.")
+    ]
     missing: Annotated[tuple[str, ...], Keywords(description="Gaps in the record; while there is any, nothing passes.")]
 
 

@@ -30,7 +30,7 @@ def read_evidence(words: Collection[str]) -> tuple[HandedFile, ...]:
 
 
 def events_of(run: str, files: Collection[HandedFile]) -> Iterator[dict[str, Any]]:
-    """Yield the events that keep the files with the run, each file from a source of its own."""
+    """Yield the events that keep the files with the run, each file from a separate source."""
     for handed in files:
         source = Source(run, f"handed.{handed.key()}")
         yield source.event(HandedEvent(kind="handed", file=to_json(handed)))

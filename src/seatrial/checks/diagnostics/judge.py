@@ -33,14 +33,14 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         handed = handed_files(evidence, nodes)
     except ValueError as error:
         return Ruling(absent=(f"a readable state of the devices ({error})",))
-    told = Ruling(
+    of_files = Ruling(
         findings=tuple(finding for entry in handed for finding in findings_of(entry)),
         unjudged=tuple(f"{entry.file.name} not used" for entry in handed if entry.unused),
     )
     if not any(history.before.devices or history.before.not_checked for history in nodes):
         if evidence.device_type != "cuda" and len(nodes) == len(evidence.nodes):
-            return replace(told, is_moot=not handed)
-        return Ruling.merge((Ruling(unjudged=(f"{NO_STATE}: no driver showed a device",)), told))
+            return replace(of_files, is_moot=not handed)
+        return Ruling.merge((Ruling(unjudged=(f"{NO_STATE}: no driver showed a device",)), of_files))
     findings = [finding for history in nodes for finding in _of_node(history, params)]
     findings += [*_utilization(nodes, params), *_links(nodes)]
     # Without the last state nobody knows what rose: that node may have had any fault.
@@ -49,7 +49,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         findings=(*findings, *_not_checked(nodes)),
         unjudged=(f"{NO_STATE} of {_names(unread_nodes)} not checked",) if unread_nodes else (),
     )
-    return Ruling.merge((state, told))
+    return Ruling.merge((state, of_files))
 
 
 def _of_node(history: NodeHistory, params: Params) -> Iterator[Finding]:

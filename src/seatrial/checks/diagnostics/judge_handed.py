@@ -1,4 +1,4 @@
-"""What other tools wrote and a person handed over: it counts where it is about a device or a node of this trial."""
+"""The files of other tools, which a person handed over: they count where they are about a device or node of a trial."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def handed_files(evidence: Evidence, histories: Iterable[NodeHistory]) -> tuple[
 
 
 def findings_of(handed: Handed) -> Iterator[Finding]:
-    """Yield what a file tells of this trial's devices and nodes, and why it tells nothing."""
+    """Yield the findings of a file about devices and nodes of the trial, or the reason for which it counts for nothing."""
     file = handed.file
     if handed.unused:
         what = f"{file.name}, which was handed over, counts for nothing: {handed.unused}"
