@@ -308,6 +308,12 @@ class SimulatedFleet(SimulatedClock):
             self.later(0.1, lambda: self._exit(agent, rank, -9, ours=False))
             if self._complain and at in self._meetings:
                 self._peers_complain(at, rank)
+        elif fault.kind in ("terminated", "canceled"):
+            self.later(0.1, lambda: self._exit(agent, rank, -15, ours=False))
+            if self._complain and at in self._meetings:
+                self._peers_complain(at, rank)
+            if fault.kind == "canceled":
+                self.later(1.6, lambda: self._end_agent(agent, by_signal=True))
         elif fault.kind == "error":
             self._fail(agent, rank, at, fault.cause)
         elif fault.kind == "stopped":

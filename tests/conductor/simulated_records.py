@@ -46,10 +46,22 @@ class Planted:
     """One fault, in generation 0. ``at``: number of the step, START or QUIT."""
 
     kind: Literal[
-        "dead", "error", "stopped", "absent", "hang", "slow", "agent-lost", "agent-silent", "agent-ended", "deaf"
+        "dead",
+        "error",
+        "stopped",
+        "absent",
+        "hang",
+        "slow",
+        "agent-lost",
+        "agent-silent",
+        "agent-ended",
+        "deaf",
+        "terminated",
+        "canceled",
     ]
     """``hang``: it enters no operation that the others are in, at the same phase. ``slow``: it computes for SLOW_S
-    before it does. ``deaf``: it does not quit."""
+    before it does. ``deaf``: it does not quit. ``terminated``: SIGTERM ends it; ``canceled``: and its agent reports
+    that signal a second and a half later."""
     rank: int
     """Its node, for a fault of the agent."""
     at: int = 0

@@ -260,6 +260,28 @@ def test_a_signal_to_all_agents_is_an_interruption() -> None:
     assert SimulatedProgram(config(), everybody(0, *WAITS), at_s=at_s).run()["how"] == "interrupted"
 
 
+TERMINATED = Act(at_s=3.0, what="exit", code=-15)
+
+
+@pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize("all_ranks", [True, False])
+def test_a_job_that_is_canceled_blames_no_rank_that_heard_of_it_first(*, watched: bool, all_ranks: bool) -> None:
+    """scancel sends SIGTERM to ranks and agents alike."""
+    script = everybody(0, TERMINATED) if all_ranks else {**everybody(0, *WAITS), (0, 3): [TERMINATED]}
+    at_s = [(4.1, signal_to_node_0)]  # the program was started after 0.6 s
+    outcome = SimulatedProgram(config(watched=watched), script, at_s=at_s).run()
+    assert (outcome["how"], outcome["text"]) == ("interrupted", "stopped by signal 15 to the agent of node 0")
+
+
+def test_a_rank_that_alone_was_terminated_is_named() -> None:
+    outcome = SimulatedProgram(config(), {**everybody(0, *WAITS), (0, 3): [TERMINATED]}).run()
+    assert outcome["text"] == "rank 3 on n1 was killed by signal 15 (SIGTERM) in step 7 forward"
+    script = {**everybody(0, TERMINATED), (0, 3): [KILLED]}
+    outcome = SimulatedProgram(config(), script, at_s=[(4.1, signal_to_node_0)]).run()
+    assert outcome["how"] == "failed"
+    assert outcome["text"].startswith("rank 3 on n1 was killed by signal 9 (SIGKILL)")
+
+
 def test_a_late_interrupt_hides_no_failure() -> None:
     script = {**everybody(0, *WAITS), (0, 1): [KILLED]}
     at_s = [(5.5, SimulatedProgram.interrupt)]

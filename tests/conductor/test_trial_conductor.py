@@ -190,6 +190,22 @@ def test_a_vanished_node_is_named_and_a_signaled_one_interrupts(
     assert trouble["waited_s"] <= 16.0
 
 
+@pytest.mark.parametrize("at", ALL_TIMES)
+def test_a_canceled_job_blames_no_rank_that_ended_before_its_agent(at: int) -> None:
+    """scancel sends SIGTERM to ranks and agents alike."""
+    record = _run(Planted(kind="canceled", rank=0, at=at), seed=at)
+    assert [event["by"] for event in record.of("interrupted")] == ["a signal to the agent of node 0"]
+    assert (record.seen(), len(record.generations)) == ([], 1)
+    # Without such a signal to its agent, the rank is named.
+    record = _run(Planted(kind="terminated", rank=0, at=at), seed=at)
+    assert record.seen("dead") == [("dead", 0)]
+    assert not record.of("interrupted")
+    # Nor does the signal hide who died of another cause.
+    record = _run(Planted(kind="canceled", rank=0, at=at), Planted(kind="dead", rank=3, at=at), seed=at)
+    if at != STORE:  # the store is rank 0's alone
+        assert ("dead", 3) in record.seen("dead")
+
+
 def test_a_node_that_vanishes_at_the_end_is_recorded() -> None:
     for kind in ("agent-lost", "agent-silent"):
         record = _run(Planted(kind=kind, rank=1, at=QUIT))

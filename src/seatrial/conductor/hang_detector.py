@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Literal
 
 from seatrial.conductor import rank_status
+from seatrial.conductor.cancellation import STOP_HEARD_S
 from seatrial.conductor.rank_status import Deadline, RankStatus, Suspicion
 from seatrial.protocol.events import TroubleEvent
 from seatrial.protocol.timeouts import PATIENCE_S
@@ -58,6 +59,12 @@ class HangDetector:
         return self._grace_until is None
 
     @property
+    def only_stop_signals(self) -> bool:
+        """A rank was ended by a signal that stops jobs, and all else that was heard are complaints of the fabric."""
+        ended = [suspicion for suspicion in self.suspicions if (suspicion.how, suspicion.detail) != ("error", "fabric")]
+        return bool(ended) and all(suspicion.stopped_from_outside for suspicion in ended)
+
+    @property
     def complete(self) -> bool:
         """All ranks of the step have finished."""
         return not self._waiting
@@ -77,6 +84,8 @@ class HangDetector:
         self.suspicions.append(suspicion)
         if self._grace_until is None:
             self._grace_until = now + _GRACE_S
+        if self.only_stop_signals:
+            self._grace_until = max(self._grace_until, now + STOP_HEARD_S)
 
     def poll(self, now: float) -> Literal["trouble", "deadline"] | None:
         """Return whether the step must end now; ``suspicions`` then holds the reason."""

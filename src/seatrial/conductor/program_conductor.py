@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from seatrial.conductor import rank_status
 from seatrial.conductor.actions import Actions
 from seatrial.conductor.base import BaseConductor
+from seatrial.conductor.cancellation import STOP_HEARD_S
 from seatrial.conductor.config import ProgramConfig, State
 from seatrial.conductor.program_failures import (
     Exit,
@@ -20,6 +21,7 @@ from seatrial.conductor.program_failures import (
     fabric_error,
     first_failure,
     lost_nodes,
+    only_stop_signals,
     only_witnesses,
 )
 from seatrial.conductor.rank_status import RankStatus, Suspicion
@@ -139,7 +141,7 @@ class ProgramConductor(BaseConductor):
             case "port" if self.state is State.PORT and node == 0 and received["gen"] == self._generation:
                 self._start(str(received["address"]), int(received["port"]), now)
             # Where a node was lost or a rank has failed, the signal is what the launcher of the job makes of that.
-            case "signal" if self._failed_at is None:
+            case "signal" if self._failed_at is None or self._only_stop_signals():
                 self._signaled.add(node)
                 self._interrupt(f"signal {int(received['number'])} to the agent of node {node}", now)
             case _:
@@ -192,12 +194,17 @@ class ProgramConductor(BaseConductor):
 
     def _all_ended(self, now: float) -> None:
         if self.state is State.RUN:
+            if self._only_stop_signals():
+                return  # A canceled job signals its agents, too: they are about to report that, or _watch goes on.
             if self._failed_at is not None:
                 self._fail_first(now)
             else:
                 self._stop(now)
         elif self.state is State.TERMINATE:
             self._kill((), now)
+
+    def _only_stop_signals(self) -> bool:
+        return not self._losses and only_stop_signals(self._exits, self._errors)
 
     def _agent_ended(self, node: int, end: EndEvent, now: float) -> None:
         self._lose(node, "its agent ended", now)
@@ -225,7 +232,8 @@ class ProgramConductor(BaseConductor):
         waited_s = 0.0 if self._failed_at is None else now - self._failed_at
         # A rank that only complains of others may know of a death, or of a lost node, before the conductor does.
         witnesses = waited_s and not self._losses and only_witnesses(self._exits, self._errors)
-        if waited_s >= _HEAR_ALL_S + (NODE_SILENT_S if witnesses else 0.0):
+        hear_all_s = STOP_HEARD_S if self._only_stop_signals() else _HEAR_ALL_S
+        if waited_s >= hear_all_s + (NODE_SILENT_S if witnesses else 0.0):
             self._fail_first(now)
             return
         running = {rank: status for rank, status in self._rank_statuses.items() if rank not in self._exits}

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.rank_status import Suspicion
 from seatrial.protocol.fabric_errors import FABRIC_MARKS
 
@@ -142,6 +143,12 @@ def lost_nodes(losses: Sequence[Loss]) -> Failure:
 def only_witnesses(exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]]) -> bool:
     """Return whether all ranks that failed so far complain of the fabric, which others may have broken."""
     return not _own_failures(exits, errors) and all(cause == "fabric" for cause, _ in errors.values())
+
+
+def only_stop_signals(exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]]) -> bool:
+    """Return whether all ranks that failed by themselves were ended by a signal that somebody sends to stop a job."""
+    failures = _own_failures(exits, errors)
+    return bool(failures) and all(is_stop_signal(ended.code) for ended in failures)
 
 
 def _own_failures(exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]]) -> list[Exit]:

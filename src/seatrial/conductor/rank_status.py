@@ -81,6 +81,8 @@ class Suspicion:
     waited_s: float = 0.0
     """Seconds without progress or without a message."""
     detail: str = ""
+    stopped_from_outside: bool = False
+    """The rank was ended by a signal that somebody sends to stop a job. Not in the event: its detail has the code."""
 
     def to_json(self) -> dict[str, object]:
         """Return the entry of the event."""

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Literal, cast
 
 from seatrial.conductor.base import END_S, BaseConductor
+from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.config import State, TrialConfig
 from seatrial.conductor.hang_detector import HangDetector
 from seatrial.conductor.origin import brief
@@ -305,8 +306,11 @@ class TrialConductor(BaseConductor):
 
     def _receive_death(self, event: ExitEvent, now: float) -> None:
         rank, phase = self._rank_of(event["rank"]), brief(event["phase"])
-        detail = f"exit code {brief(event['code'])}"
-        self._hang_detector.suspect(Suspicion(how="dead", rank=rank, phase=phase, detail=detail), now)
+        code = event["code"]
+        stopped = isinstance(code, int) and is_stop_signal(code)
+        detail = f"exit code {brief(code)}"
+        suspicion = Suspicion(how="dead", rank=rank, phase=phase, detail=detail, stopped_from_outside=stopped)
+        self._hang_detector.suspect(suspicion, now)
 
     def _rank_of(self, rank: int) -> int:
         """Return the rank that an event is about. Raises KeyError for one that is not in this generation."""
@@ -321,7 +325,7 @@ class TrialConductor(BaseConductor):
         self._gone.add(node)
         if self.state in (State.GATHER, State.AGENTS, State.START, State.STEP):
             # Where somebody is suspected, the signal is what the launcher of the job makes of that.
-            if end.get("by_signal") and self._hang_detector.calm:
+            if end.get("by_signal") and (self._hang_detector.calm or self._hang_detector.only_stop_signals):
                 self._interrupt(f"a signal to the agent of node {self._config.host_name(node)}", now)
             elif end.get("by_signal"):
                 pass

@@ -7,13 +7,12 @@ a value with its unit (``29 C``, ``16x``, ``503 MiB``), ``N/A`` for what a devic
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from xml.etree import ElementTree
 
 from seatrial.devices.readers import Reader, UnreadableError, short_bus
 from seatrial.devices.state import LOST, DeviceState
-from seatrial.util.tool import run_tool
+from seatrial.util.tool import find_tool, run_tool
 
 _ARGUMENTS = ("-q", "-x")
 _MOST_CHARS = 1 << 24
@@ -108,7 +107,7 @@ _ABSENT = ("", "n/a", "none", "[n/a]", "unknown error", "requested functionality
 
 def open_reader() -> Reader:
     """Return the reader. Raises UnreadableError."""
-    tool = shutil.which("nvidia-smi")
+    tool = find_tool("nvidia-smi")
     if tool is None:
         raise UnreadableError("nvidia-smi is not installed")
 

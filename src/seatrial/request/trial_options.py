@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from seatrial.plan.plan_file import DEFAULT_LEVEL
-from seatrial.targets.option import Option
+from seatrial.targets.option import Option, duration_s
 
 REPORT = (
     Option(flags=("--json",), name="as_json", help="Print only the report, as JSON, on standard output.", flag=True),
@@ -60,9 +60,9 @@ RUN = (
     Option(
         flags=("--deadline",),
         name="deadline",
-        help="Stop the trial after this many seconds.",
-        type=float,
-        metavar="SECONDS",
+        help="Stop the trial after this time, such as 90s, 5m or 2h; a bare number is seconds.",
+        type=duration_s,
+        metavar="TIME",
     ),
     Option(flags=("--out",), name="out", help="Folder for the reports.", type=Path, default=Path("reports")),
     Option(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,13 +112,23 @@ def job_of(request: TrialRequest, identity: Identity, rendezvous: Rendezvous | N
 
 
 def _about_these_nodes(plan: Plan, num_nodes: int) -> Plan:
-    """Return the plan without checks that are about more nodes. Raises RequestError where none is left."""
-    needed = {name: registry.load(name).min_nodes for name in plan.checks}
-    left = plan.without([name for name, min_nodes in needed.items() if min_nodes > num_nodes])
+    """Return the plan without checks that are about more nodes, as if it had never named them.
+
+    Raises RequestError where none is left.
+    """
+    needed = {name: registry.load(name).min_nodes for name in (*plan.checks, *plan.not_asked)}
+    names = [name for name, min_nodes in needed.items() if min_nodes > num_nodes]
+    left = _never_named(plan, names)
     if not left.checks:
         name = plan.checks[0]
         raise RequestError(f"{name} needs at least {needed[name]} nodes, and this job has {num_nodes}.")
     return left
+
+
+def _never_named(plan: Plan, names: Collection[str]) -> Plan:
+    left = plan.without(names)
+    asked = {name: option for name, option in left.not_asked.items() if name not in names}
+    return dataclasses.replace(left, not_asked=asked)
 
 
 def _about_no_device(plan: Plan, only: tuple[str, ...]) -> Plan:
@@ -129,13 +138,12 @@ def _about_no_device(plan: Plan, only: tuple[str, ...]) -> Plan:
     """
     typed = {name.strip() for entry in only for name in entry.split(",")}
     names = [name for name in (*plan.checks, *plan.not_asked) if registry.load(name).devices_only and name not in typed]
-    left = plan.without(names)
+    left = _never_named(plan, names)
     if not left.checks:
         raise RequestError(
             f"{plan.checks[0]} is about GPUs, and this job uses CPUs; use --device cuda or --device rocm."
         )
-    asked = {name: option for name, option in left.not_asked.items() if name not in names}
-    return dataclasses.replace(left, not_asked=asked)
+    return left
 
 
 def _validate_training(job: Job) -> None:
@@ -169,6 +177,6 @@ def _plan(request: TrialRequest) -> Plan:
     deadline_s = request.deadline
     if deadline_s is None:
         return resolved
-    if not (math.isfinite(deadline_s) and deadline_s > 0):
-        raise RequestError(f"--deadline {deadline_s}: expected a positive number of seconds.")
+    if deadline_s <= 0:
+        raise RequestError(f"--deadline {deadline_s:g}: expected more than 0 seconds.")
     return dataclasses.replace(resolved, deadline_s=Setting(value=deadline_s, origin="--deadline"))

@@ -26,7 +26,7 @@ from seatrial.run.handed_files import events_of
 from seatrial.run.record import Recorder, new_folder
 from seatrial.run.run_program import process_count
 from seatrial.targets.job import Job
-from seatrial.util.streams import print_status
+from seatrial.util.streams import print_status, print_status_lines
 
 
 def run_trial(
@@ -82,7 +82,7 @@ def run_trial(
             recorder.note(_reason(error))
             refused = str(error) if isinstance(error, RequestError) else None
             if debug:
-                print_status(traceback.format_exc())
+                print_status_lines(traceback.format_exc())
         finally:
             recorder.close()
             progress.close()
