@@ -39,7 +39,7 @@ def handed_files(evidence: Evidence, histories: Iterable[NodeHistory]) -> tuple[
 
 
 def findings_of(handed: Handed) -> Iterator[Finding]:
-    """Yield the findings of a file about devices and nodes of the trial, or the reason for which it counts for nothing."""
+    """Yield the findings of a file about this trial, or the reason for which it counts for nothing."""
     file = handed.file
     if handed.unused:
         what = f"{file.name}, which was handed over, counts for nothing: {handed.unused}"
