@@ -6,12 +6,14 @@ import argparse
 import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from seatrial import __version__
 from seatrial.cli.command import HELP_COLUMNS, Command, commands, find_command, options_of
 from seatrial.cli.exit import no_such_command, run_and_exit, split_debug
+from seatrial.cli.option_values import read_value
 from seatrial.environment import self_location
 from seatrial.errors import RequestError
 from seatrial.targets.option import Option
@@ -114,12 +116,11 @@ def _add(parser: argparse._ArgumentGroup, option: Option) -> None:
     if option.flag:
         parser.add_argument(*option.flags, dest=option.name, action="store_true", help=settings["help"])
         return
-    if isinstance(option.type, tuple):
-        settings["choices"] = option.type
-    else:
-        settings["type"] = option.type
+    settings["type"] = partial(read_value, option)
     if option.metavar is not None:
         settings["metavar"] = option.metavar
+    elif isinstance(option.type, tuple):
+        settings["metavar"] = f"{{{','.join(option.type)}}}"
     if option.rest:
         parser.add_argument(option.name, nargs=argparse.REMAINDER, **settings)
     elif not option.flags:

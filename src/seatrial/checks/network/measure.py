@@ -133,7 +133,7 @@ class _Calls:
         self._first, self._rest = targets(sorted(peers), own, everybody=self._everybody)
         self._failed: defaultdict[tuple[Role, Failure, int | None], list[int]] = defaultdict(list)
         """(role, failure, largest packet that passed) -> nodes."""
-        self._kinds: Counter[Failure] = Counter()
+        self._kinds: Counter[tuple[Role, Failure]] = Counter()
         self._until = 0.0
         self.begun: set[int] = set()
 
@@ -153,7 +153,7 @@ class _Calls:
 
     async def _work(self, queue: Iterator[int], begun: set[int]) -> None:
         for node in queue:
-            if max(self._kinds.values(), default=0) >= self._params.max_failures:
+            if self._has_enough("data") or self._has_enough(self._only):
                 return
             # A connection that is accepted and then silent takes longest.
             if asyncio.get_running_loop().time() + 2 * self._params.connect_timeout_s > self._until:
@@ -163,7 +163,10 @@ class _Calls:
 
     async def _call(self, peer: Peer) -> None:
         places = [
-            place for place in peer.places if (place[0] == self._only if self._only else not place[0].startswith(NIC))
+            place
+            for place in peer.places
+            if (place[0] == self._only if self._only else not place[0].startswith(NIC))
+            and not self._has_enough(place[0])  # own names that lead nowhere take no time from the addresses of ranks
         ]
         await asyncio.gather(*(self._call_place(peer, *place) for place in places))
 
@@ -173,7 +176,11 @@ class _Calls:
         result = await reach(address, port, peer.identity, self._params.connect_timeout_s, payload_bytes=payload_bytes)
         if result.failure is not None:
             self._failed[role, result.failure, result.passes_bytes].append(peer.node)
-            self._kinds[result.failure] += is_data
+            self._kinds[role, result.failure] += 1
+
+    def _has_enough(self, role: Role) -> bool:
+        most = max((count for (of_role, _), count in self._kinds.items() if of_role == role), default=0)
+        return most >= self._params.max_failures
 
     def to_json(self) -> dict[str, Any]:
         """Return the failures in ranges of nodes, and the nodes that were not tried."""
