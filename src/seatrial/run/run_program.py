@@ -32,7 +32,7 @@ def refuse_numbers(values: Mapping[str, Any], minimums: Mapping[str, int]) -> No
 
     ``minimums`` gives the lowest valid value by the option's name, in addition to those of both commands.
     """
-    for name, minimum in {"nproc_per_node": 1, "max_restarts": 0, **minimums}.items():
+    for name, minimum in {"max_restarts": 0, **minimums}.items():
         if values[name] is not None and values[name] < minimum:
             raise RequestError(f"{flag(name)} {values[name]}: expected {minimum} or more.")
     if not 0 <= values["grace"] < 1e7:
