@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seatrial.checks import registry, training
+from seatrial.checks import diagnostics, registry, training
 from seatrial.environment.identity import Identity
 from seatrial.errors import RequestError
 from seatrial.plan.model import Plan, Setting
@@ -17,7 +17,7 @@ from seatrial.plan.plan_reader import read_plan
 from seatrial.rank.faults import parse_faults
 from seatrial.request.common_options import TARGET_OPTIONS, UNPROTECTED
 from seatrial.request.target_options import placement_fields, target_request_of
-from seatrial.request.trial_options import PLAN, RUN
+from seatrial.request.trial_options import EVIDENCE, PLAN, RUN
 from seatrial.run import external_launcher
 from seatrial.run.external_launcher import Rendezvous
 from seatrial.targets import resources
@@ -48,6 +48,8 @@ class TrialRequest:
     """Seconds; None: the deadline of the plan."""
     out: Path
     require_full: bool
+    evidence: tuple[str, ...]
+    """``FILE`` or ``NODE=FILE`` of each file that another tool wrote."""
     as_json: bool
     verbose: bool
     quiet: bool
@@ -61,7 +63,9 @@ class TrialRequest:
 def request_of(values: Mapping[str, Any]) -> TrialRequest:
     """Return the request for the values of the options of ``seatrial run``. Raises RequestError for a wrong target."""
     own_values = {option.name: values[option.name] for option in RUN}
-    target_request = target_request_of(values, ("run", *to_argv(RUN, values)))
+    # Files are read where they are typed, and not where a cluster runs the command again.
+    repeated = [option for option in RUN if option is not EVIDENCE]
+    target_request = target_request_of(values, ("run", *to_argv(repeated, values)))
     return TrialRequest(
         **own_values,
         origins=values.get("origins", {}),
@@ -93,7 +97,12 @@ def job_of(request: TrialRequest, identity: Identity, rendezvous: Rendezvous | N
         plan_of({name: getattr(request, name) for name in _OF_PLAN}), 1 if on_one_machine else placement.nodes
     )
     if placement.device == "cpu":
-        plan = _about_no_device(plan, request.only)
+        plan = _about_no_device(plan, (*request.only, *((diagnostics.CHECK.name,) if request.evidence else ())))
+    if request.evidence and diagnostics.CHECK.name not in plan.checks:
+        raise RequestError(
+            f"--evidence {request.evidence[0]}: the check {diagnostics.CHECK.name} judges it, and this trial leaves it"
+            f" out; add --only {diagnostics.CHECK.name}."
+        )
     job = Job(
         run="",
         plan=plan,
