@@ -42,7 +42,7 @@ def typed(
         (["plan"], "no such command 'plan'. Did you mean 'plan show'?"),
         (["plan", "shaw"], "no such command 'plan shaw'. Did you mean 'plan show'?"),
         (["run", "--nonsense"], "unrecognized arguments: --nonsense; see seatrial.pyz run --help."),
-        (["run", "--nproc-per-node", "two"], "--nproc-per-node two: expected a whole number"),
+        (["run", "--nproc-per-node", "two"], "--nproc-per-node two: expected a number from 1, or auto, gpu or cpu"),
         (["run", "--device", "gpu"], "--device gpu: expected one of auto, cuda, rocm, cpu"),
         (["run", "quik"], "did you mean quick"),
         (["run", "--on", "moon"], "--on moon: no such target"),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from cuda_double.install import environment
 from devices import nvml_double
 from devices.nvml_double import h100
+from devices.test_handed import DEAD, NEW, TEXT
 from live.trials import Ended, Trial
+
+from seatrial.cli.click_app import cli
 
 _LOG = "NVRM: Xid (PCI:0000:1A:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
 
@@ -46,6 +51,32 @@ def test_healthy_gpus(tmp_path: Path, machine: dict[str, str]) -> None:
     assert [device["changes"] for device in node["devices"]] == [{}, {}]
     assert node["devices"][0]["after"]["temperature_c"] == node["devices"][0]["temperature_max_c"] == 29
     assert {"compute"} <= {window.get("check") for window in node["windows"]}
+
+
+def test_evidence_of_other_tools(tmp_path: Path, machine: dict[str, str]) -> None:
+    nvml_double.write(tmp_path / "answers", [h100(0), h100(1)])
+    serials = [str(h100(index)["nvmlDeviceGetSerial"]) for index in (0, 1)]
+    text = json.dumps(NEW).replace("1650000000001", serials[0]).replace("1650000000002", serials[1])
+    (tmp_path / "diag.json").write_text(text)
+    (tmp_path / "ras.txt").write_text(TEXT.format(errors=DEAD, warnings=""))
+    arguments = ("smoke", "--only", "diagnostics", "--device", "cpu", "--nproc-per-node", "1")
+    files = ("--evidence", str(tmp_path / "diag.json"), "--evidence", str(tmp_path / "ras.txt"))
+    ended = Trial(tmp_path / "out", *arguments, *files, env=machine).ended()
+    assert ended.exit_code == 1, ended.report["findings"]
+    (what,) = _texts(ended, "fail")
+    assert what.startswith("GPU 1 (NVIDIA H100 80GB HBM3, 0000:18:00) of ")
+    assert what.endswith(" failed the test memory of DCGM (diag.json)")
+    (unused,) = _texts(ended, "warn")
+    assert "ras.txt, which was handed over, counts for nothing: it is about 10.0.0.2" in unused
+    kept = {entry["name"]: entry for entry in ended.report["evidence"]}
+    assert (kept["diag.json"]["unused"], len(kept["diag.json"]["results"]), len(kept["ras.txt"]["results"])) == (
+        "",
+        1,
+        1,
+    )
+    again = CliRunner().invoke(cli, ["report", str(ended.folder), "--json"], standalone_mode=False)
+    assert again.return_value == 1
+    assert json.loads(again.stdout)["evidence"] == ended.report["evidence"]
 
 
 def test_each_fault_is_named_with_its_step(tmp_path: Path, machine: dict[str, str]) -> None:

@@ -38,7 +38,7 @@ def _call(arguments: list[str]) -> Any:
         message = io.StringIO()
         error.show(message)
         usage = message.getvalue().partition("Error: ")[0]
-        streams.print_status(f"{usage}Error: {printable(error.format_message())}")
+        streams.print_status_lines(f"{usage}Error: {printable(error.format_message())}")
         return RequestError.exit_code
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from seatrial.errors import RequestError
-from seatrial.targets.option import Option, duration_s
+from seatrial.targets.option import Option, duration_s, process_count
 
 _EXPECTED: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
     duration_s: "a time such as 90 (seconds), 90s, 5m or 2h",
+    process_count: "a number from 1, or auto, gpu or cpu",
 }
 
 
@@ -29,4 +30,5 @@ def read_value(option: Option, text: str) -> Any:
 
 def shown_name(option: Option) -> str:
     """Return the option as it is typed: ``--epochs``, or ``PLAN`` for an argument."""
-    return option.flags[-1] if option.flags else (option.metavar or option.name).upper()
+    long = [flag for flag in option.flags if flag.startswith("--")]
+    return (long or option.flags or ((option.metavar or option.name).upper(),))[0]

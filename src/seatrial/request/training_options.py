@@ -104,7 +104,6 @@ TRAIN = (
     Option(
         flags=("--spawn",), name="spawn", help="Start the processes of this node directly, without agents.", flag=True
     ),
-    Option(flags=("--nnodes",), name="nnodes", help="With --spawn: number of nodes.", type=int, metavar="N"),
     Option(
         flags=("--node-rank",),
         name="node_rank",

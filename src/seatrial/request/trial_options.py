@@ -14,6 +14,15 @@ REPORT = (
 )
 """How the report is printed, for each command that prints one."""
 
+EVIDENCE = Option(
+    flags=("--evidence",),
+    name="evidence",
+    help="Judge what another tool wrote, too: the JSON of dcgmi diag -j, or the output of ncclras; NODE= where the file"
+    " does not say whose it is; repeatable.",
+    metavar="[NODE=]FILE",
+    multiple=True,
+)
+
 RUN = (
     Option(
         flags=(),
@@ -62,6 +71,7 @@ RUN = (
         help="End a partial PASS with exit code 3, for scripts.",
         flag=True,
     ),
+    EVIDENCE,
     *REPORT,
 )
 """Options of ``seatrial run`` alone, in addition to TARGET_OPTIONS."""

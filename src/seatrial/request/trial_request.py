@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seatrial.checks import registry, training
+from seatrial.checks import diagnostics, registry, training
 from seatrial.environment.identity import Identity
 from seatrial.errors import RequestError
 from seatrial.plan.model import Plan, Setting
@@ -17,7 +17,7 @@ from seatrial.plan.plan_reader import read_plan
 from seatrial.rank.faults import parse_faults
 from seatrial.request.common_options import TARGET_OPTIONS, UNPROTECTED
 from seatrial.request.target_options import placement_fields, target_request_of
-from seatrial.request.trial_options import RUN
+from seatrial.request.trial_options import EVIDENCE, RUN
 from seatrial.run import external_launcher
 from seatrial.run.external_launcher import Rendezvous
 from seatrial.targets import resources
@@ -47,6 +47,8 @@ class TrialRequest:
     """Seconds; None: the deadline of the plan."""
     out: Path
     require_full: bool
+    evidence: tuple[str, ...]
+    """``FILE`` or ``NODE=FILE`` of each file that another tool wrote."""
     as_json: bool
     verbose: bool
     quiet: bool
@@ -58,7 +60,9 @@ class TrialRequest:
 def request_of(values: Mapping[str, Any]) -> TrialRequest:
     """Return the request for the values of the options of ``seatrial run``. Raises RequestError for a wrong target."""
     own_values = {option.name: values[option.name] for option in RUN}
-    target_request = target_request_of(values, ("run", *to_argv(RUN, values)))
+    # Files are read where they are typed, and not where a cluster runs the command again.
+    repeated = [option for option in RUN if option is not EVIDENCE]
+    target_request = target_request_of(values, ("run", *to_argv(repeated, values)))
     return TrialRequest(
         **own_values,
         target_request=target_request,
@@ -87,7 +91,12 @@ def job_of(request: TrialRequest, identity: Identity, rendezvous: Rendezvous | N
     on_one_machine = external_launcher.is_on_one_machine(identity) if rendezvous else target_request.target == "local"
     plan = _about_these_nodes(_plan(request), 1 if on_one_machine else placement.nodes)
     if placement.device == "cpu":
-        plan = _about_no_device(plan, request.only)
+        plan = _about_no_device(plan, (*request.only, *((diagnostics.CHECK.name,) if request.evidence else ())))
+    if request.evidence and diagnostics.CHECK.name not in plan.checks:
+        raise RequestError(
+            f"--evidence {request.evidence[0]}: the check {diagnostics.CHECK.name} judges it, and this trial leaves it"
+            f" out; add --only {diagnostics.CHECK.name}."
+        )
     job = Job(
         run="",
         plan=plan,
@@ -103,13 +112,23 @@ def job_of(request: TrialRequest, identity: Identity, rendezvous: Rendezvous | N
 
 
 def _about_these_nodes(plan: Plan, num_nodes: int) -> Plan:
-    """Return the plan without checks that are about more nodes. Raises RequestError where none is left."""
-    needed = {name: registry.load(name).min_nodes for name in plan.checks}
-    left = plan.without([name for name, min_nodes in needed.items() if min_nodes > num_nodes])
+    """Return the plan without checks that are about more nodes, as if it had never named them.
+
+    Raises RequestError where none is left.
+    """
+    needed = {name: registry.load(name).min_nodes for name in (*plan.checks, *plan.not_asked)}
+    names = [name for name, min_nodes in needed.items() if min_nodes > num_nodes]
+    left = _never_named(plan, names)
     if not left.checks:
         name = plan.checks[0]
         raise RequestError(f"{name} needs at least {needed[name]} nodes, and this job has {num_nodes}.")
     return left
+
+
+def _never_named(plan: Plan, names: Collection[str]) -> Plan:
+    left = plan.without(names)
+    asked = {name: option for name, option in left.not_asked.items() if name not in names}
+    return dataclasses.replace(left, not_asked=asked)
 
 
 def _about_no_device(plan: Plan, only: tuple[str, ...]) -> Plan:
@@ -119,13 +138,12 @@ def _about_no_device(plan: Plan, only: tuple[str, ...]) -> Plan:
     """
     typed = {name.strip() for entry in only for name in entry.split(",")}
     names = [name for name in (*plan.checks, *plan.not_asked) if registry.load(name).devices_only and name not in typed]
-    left = plan.without(names)
+    left = _never_named(plan, names)
     if not left.checks:
         raise RequestError(
             f"{plan.checks[0]} is about GPUs, and this job uses CPUs; use --device cuda or --device rocm."
         )
-    asked = {name: option for name, option in left.not_asked.items() if name not in names}
-    return dataclasses.replace(left, not_asked=asked)
+    return left
 
 
 def _validate_training(job: Job) -> None:

@@ -21,6 +21,19 @@ def duration_s(text: str) -> float:
     return seconds
 
 
+PROCESSES_BY = ("auto", "gpu", "cpu")
+"""Words for a number of processes, as torchrun has them."""
+
+
+def process_count(text: str) -> int | str:
+    """Return a number of processes, or the word by which each node decides it. Raises ValueError for all others."""
+    if text in PROCESSES_BY:
+        return text
+    if int(text) < 1:
+        raise ValueError("no process would run")
+    return int(text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One option of a command, or one positional argument."""
@@ -50,7 +63,7 @@ class Option:
     """A positional argument that takes all remaining words, options included; the value is a tuple."""
 
 
-NODES = Option(flags=("--nodes",), name="nodes", help="Number of nodes.", type=int, metavar="N")
+NODES = Option(flags=("--nodes", "--nnodes"), name="nodes", help="Number of nodes.", type=int, metavar="N")
 MPIRUN = Option(
     flags=("--mpirun",),
     name="mpirun",
