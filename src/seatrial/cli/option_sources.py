@@ -202,7 +202,7 @@ def _value(option: Option, value: Any, origin: str, *, is_environment: bool) -> 
             raise RequestError(
                 f"{origin} has {name}, which may be a secret; keep it out of files: type --env, or set it on the nodes."
             )
-    return _joined(option, [_read(option, str(part), origin) for part in parts])
+    return _in_one(option, [_read(option, str(part), origin) for part in parts])
 
 
 def _value_of_text(option: Option, text: str, origin: str) -> Any:
@@ -216,7 +216,7 @@ def _value_of_text(option: Option, text: str, origin: str) -> Any:
         words = shlex.split(text)
     except ValueError as error:
         raise RequestError(f"{origin}: {error}; separate values by spaces, and quote those with spaces.") from None
-    return _joined(option, [_read(option, word, origin) for word in words])
+    return _in_one(option, [_read(option, word, origin) for word in words])
 
 
 def _read(option: Option, text: str, origin: str) -> Any:
@@ -226,7 +226,7 @@ def _read(option: Option, text: str, origin: str) -> Any:
         raise RequestError(f"{str(error).rstrip('.')} (from {origin}).") from None
 
 
-def _joined(option: Option, parts: list[Any]) -> Any:
+def _in_one(option: Option, parts: list[Any]) -> Any:
     if option.is_list:
         return ",".join(parts) or None
     return tuple(parts) if option.multiple else parts[0]
