@@ -3,39 +3,58 @@
     python bench/scripts.py [CASE ...]
 
 As root where Slurm, Open MPI, sshd and ip are installed, with the variables SEATRIAL_TEST_* that ``.ci/run`` sets, and
-SEATRIAL_TEST_HEAVY_FRAMEWORKS (tests/launchers/heavy-frameworks.txt): what is absent is a row that says so. Without
-CASE, such as 6a, it writes ``results/scripts.json``; half an hour on two cores.
+SEATRIAL_TEST_HEAVY_FRAMEWORKS (tests/launchers/heavy-frameworks.txt): what is absent is a row that says so. Writes
+``results/scripts.json``; with CASE, such as 6a, only the rows of these cases are made again, as none is compared with
+another. Half an hour on two cores.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
+from typing import Any
 
 from harness import write_result
 from script_rows import endings, inputs, trainings
 from script_rows.case import ran
 from script_rows.places import made_machine
 
+_RESULT = Path(__file__).parent / "results" / "scripts.json"
+_CASES = (*trainings.CASES, *endings.CASES, *inputs.CASES)
+
 
 def main() -> None:
     wanted = sys.argv[1:]
-    cases = [case for topic in (trainings, endings, inputs) for case in topic.CASES if case.id in wanted or not wanted]
-    rows = []
+    unknown = set(wanted) - {case.id for case in _CASES}
+    if unknown:
+        sys.exit(f"no such case: {', '.join(sorted(unknown))}; known are {sorted({case.id for case in _CASES})}")
+    rows = {_key(row): row for row in _earlier()} if wanted else {}
     with made_machine() as machine:
-        for case in cases:
-            rows.append(ran(case, machine))
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    counted = [row for row in rows if "right" in row]
+        for case in _CASES:
+            if not wanted or case.id in wanted:
+                row = ran(case, machine)
+                rows[_key(row)] = row
+                print(json.dumps(row), file=sys.stderr, flush=True)
+    known = [rows[key] for case in _CASES if (key := (case.id, case.name, case.on)) in rows]
+    counted = [row for row in known if "right" in row]
     summary = {
-        "rows": len(rows),
+        "rows": len(known),
         "right": sum(row["right"] for row in counted),
-        "not_run": len(rows) - len(counted),
-        "of_others_replaced_by_ours": sum("in the shape of" in row["how"] for row in rows),
+        "not_run": len(known) - len(counted),
+        "of_others_replaced_by_ours": sum("in the shape of" in row["how"] for row in known),
     }
     print(json.dumps(summary))
-    if not wanted:
-        print(write_result("scripts", "python bench/scripts.py", {"summary": summary, "rows": rows}))
+    print(write_result("scripts", "python bench/scripts.py", {"summary": summary, "rows": known}))
+
+
+def _key(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["case"], row["name"], row["on"]
+
+
+def _earlier() -> list[dict[str, Any]]:
+    measured = json.loads(_RESULT.read_text())["measurements"] if _RESULT.exists() else {"rows": []}
+    return [row for row in measured["rows"] if "how" in row]
 
 
 if __name__ == "__main__":

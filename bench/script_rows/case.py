@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from script_rows.places import PLACES, ROOT, RUN_VARIABLE, Machine, NotHere
+from script_rows.places import PLACES, ROOT, RUN_VARIABLE, Machine, NotHereError
 
 _TIMEOUT_S = 280.0
 """Of a case on a busy machine."""
@@ -85,7 +85,7 @@ def ran(case: Case, machine: Machine) -> dict[str, Any]:
         return {**row, "how": f"not run: {case.not_run}"}
     try:
         seen = _tested(case, machine) if case.test else _launched(case, machine)
-    except NotHere as error:
+    except NotHereError as error:
         return {**row, "how": f"not run: {error}"}
     how = "test" if case.test else "command"
     if case.instead_of:
@@ -222,7 +222,7 @@ def _left(before: set[int], gone_s: float) -> list[str]:
 
 
 def _plain(text: str, folder: Path, machine: Machine) -> str:
-    """Return a text without the paths and the name of this machine, and of the way to a host only what is typed there."""
+    """Return a text without the paths and the name of this machine; of the way to a host what is typed there."""
     for path, word in (
         (str(folder), "FOLDER"),
         *machine.names(),

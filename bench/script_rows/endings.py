@@ -67,6 +67,18 @@ _FAILURES = (
         codes=(1,),
     ),
 )
+_STANDSTILL = Case(
+    id="still",
+    name="a script that prints nothing and uses no CPU for a minute is reported once, and ends well",
+    text="print('rank', rank, 'waits', flush=True)\ntime.sleep(85 - 5 * rank); print('through')",
+    expected=(
+        r"no rank has printed anything or used CPU time for 60 s",
+        r"rank 0 on \S+ .*s ago \(rank 0 waits\)",
+        r"rank 1 on \S+ .*s ago \(rank 1 waits\)",
+        "through",
+    ),
+    absent="(?s)no rank has printed.*no rank has printed",
+)
 _CHILDREN = Case(
     id="6i",
     name="children in the background end with the run",
@@ -76,8 +88,8 @@ _CHILDREN = Case(
 _DAEMONS = replace(
     _CHILDREN,
     name="daemons in sessions of their own end with the run",
-    text="import subprocess\nif os.fork() == 0:\n    os.setsid()\n    os.fork() or os.execvp('sleep', ['sleep', '3602'])\n"
-    "    os._exit(0)\ntime.sleep(1); print('left', flush=True)",
+    text="import subprocess\nif os.fork() == 0:\n    os.setsid()\n"
+    "    os.fork() or os.execvp('sleep', ['sleep', '3602'])\n    os._exit(0)\ntime.sleep(1); print('left', flush=True)",
 )
 _FAILING = replace(
     _DAEMONS,
@@ -89,11 +101,13 @@ _FAILING = replace(
 _PROCESSES = (
     _CHILDREN,
     *on_each("here", *_MPIS, *_HOSTS, case=_DAEMONS),
-    *on_each("here", *_HOSTS, case=replace(_FAILING, words=_ONE)),
+    _FAILING,
+    *on_each(*_HOSTS, case=replace(_FAILING, words=_ONE)),
     Case(
         id="6j",
         name="every rank leads a session, as under torchrun",
-        text="assert os.getsid(0) == os.getpid()\ntry:\n    os.setpgid(0, 0)\nexcept PermissionError:\n    print('EPERM')",
+        text="assert os.getsid(0) == os.getpid()\ntry:\n    os.setpgid(0, 0)\n"
+        "except PermissionError:\n    print('EPERM')",
         expected=("EPERM",),
     ),
 )
@@ -164,7 +178,12 @@ _RESUMES = Case(
     "    dist.barrier()\n"
     "    if rank and step in (5, 12) and step >= first: os.kill(os.getpid(), 9)\n"
     "print('through', flush=True)\ndist.destroy_process_group()",
-    expected=("rank 0, restart 0, from step 0", "rank 1, restart 1, from step 6", "rank 1, restart 2, from step 13", "through"),
+    expected=(
+        "rank 0, restart 0, from step 0",
+        "rank 1, restart 1, from step 6",
+        "rank 1, restart 2, from step 13",
+        "through",
+    ),
 )
 _RESTARTS = (
     _RESUMES,
@@ -191,6 +210,7 @@ _UNDER = (
 )
 CASES = (
     *_FAILURES,
+    _STANDSTILL,
     *_PROCESSES,
     *_SIGNALS,
     *_RESTARTS,

@@ -163,7 +163,9 @@ _OTHER_FILES = (
         codes=(1,),
         expected=(r"Error: rank [01] on \S+ failed with exit code 1: .*No module named none_such",),
     ),
-    Case(id="6o", name="a folder", words=(".",), codes=(1,), expected=("Error: rank .* can't find '__main__' module in",)),
+    Case(
+        id="6o", name="a folder", words=(".",), codes=(1,), expected=("Error: rank .* can't find '__main__' module in",)
+    ),
     Case(
         id="6o",
         name="torchrun's --nnodes",

@@ -35,7 +35,7 @@ _MPIRUNS = {"Open MPI 5": "/.venv-openmpi/", "MPICH": "/.venv-mpich/", "Open MPI
 """MPI -> part of the path of its mpirun in SEATRIAL_TEST_MPIRUNS, as ``.ci/run`` sets it."""
 
 
-class NotHere(Exception):
+class NotHereError(Exception):
     """This machine lacks what a place needs."""
 
 
@@ -56,7 +56,7 @@ class Machine:
             variable = {"heavy": "SEATRIAL_TEST_HEAVY_FRAMEWORKS", "mpi4py": "SEATRIAL_TEST_MPI4PY"}
             name = variable.get(need, "SEATRIAL_TEST_FRAMEWORKS")
             if not SETTINGS.get(name):
-                raise NotHere(f"{name} names no folder")
+                raise NotHereError(f"{name} names no folder")
             folders.append(SETTINGS[name])
         variables = {"PYTHONWARNINGS": "ignore", "ACCELERATE_USE_CPU": "true"}
         return variables | ({"PYTHONPATH": os.pathsep.join(folders)} if folders else {})
@@ -66,7 +66,7 @@ class Machine:
         paths = SETTINGS.get("SEATRIAL_TEST_MPIRUNS", "").split(":")
         path = next((path for path in paths if _MPIRUNS[mpi] in path), "")
         if not path:
-            raise NotHere(f"SEATRIAL_TEST_MPIRUNS names no mpirun of {mpi}")
+            raise NotHereError(f"SEATRIAL_TEST_MPIRUNS names no mpirun of {mpi}")
         return path
 
     def environ_of_tests(self) -> dict[str, str]:
@@ -81,7 +81,7 @@ class Machine:
         for mpi in _MPIRUNS:
             try:
                 yield self.mpirun(mpi), f"mpirun[{mpi}]"
-            except NotHere:
+            except NotHereError:
                 continue
         torch = find_spec("torch")
         if torch and torch.origin:
@@ -131,7 +131,7 @@ def _on_hosts(
 ) -> _Command:
     """``own_is_loopback``: each host finds itself as 127.0.1.1, as Debian's installer writes /etc/hosts."""
     if machine.hosts is None:
-        raise NotHere("no root, ip or sshd")
+        raise NotHereError("no root, ip or sshd")
     made = machine.hosts
     for host in made:
         own = "127.0.1.1" if own_is_loopback else host.address
@@ -142,16 +142,12 @@ def _on_hosts(
     return made[0].argv("env", "-C", str(folder), *typed, *words), dict(os.environ)
 
 
-def _on_hosts_by_mpirun(
-    machine: Machine, folder: Path, environ: Mapping[str, str], words: list[str]
-) -> _Command:
+def _on_hosts_by_mpirun(machine: Machine, folder: Path, environ: Mapping[str, str], words: list[str]) -> _Command:
     before = ("--on", "mpirun", "--mpirun", machine.mpirun("Open MPI 4"))
     return _on_hosts(before, False, machine, folder, environ, words)
 
 
-def _on_mpirun(
-    mpi: str, machine: Machine, folder: Path, environ: Mapping[str, str], words: list[str]
-) -> _Command:
+def _on_mpirun(mpi: str, machine: Machine, folder: Path, environ: Mapping[str, str], words: list[str]) -> _Command:
     return [*_LAUNCH, "--on", "mpirun", "--mpirun", machine.mpirun(mpi), *words], _environ(environ)
 
 
@@ -166,7 +162,7 @@ def _by_slurm(
     before: Sequence[str], machine: Machine, _: Path, environ: Mapping[str, str], words: list[str]
 ) -> _Command:
     if not machine.slurm:
-        raise NotHere("no slurmctld")
+        raise NotHereError("no slurmctld")
     return [*before, *words], _environ({**environ, **machine.slurm})
 
 

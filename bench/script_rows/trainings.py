@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from script_rows.case import Case, on_each
 from script_rows.places import LAUNCHED, SCRIPTS
 
@@ -18,22 +20,21 @@ def _trains(meeting: str, world_size: int) -> Case:
         id="1a",
         name="trains, and again from its snapshot",
         words=(_SNAPSHOT, meeting, "2"),
-        expected=(rf"rank 0 of {world_size}: {steps} steps from epoch 0", rf"of {world_size}: {steps} steps from epoch 2"),
+        expected=(
+            rf"rank 0 of {world_size}: {steps} steps from epoch 0",
+            rf"of {world_size}: {steps} steps from epoch 2",
+        ),
         times=2,
         instead_of=_MULTINODE,
     )
 
 
-def _like(case: Case, **fields: object) -> Case:
-    return Case(**{**{name: getattr(case, name) for name in case.__dataclass_fields__}, **fields})  # type: ignore[arg-type]
-
-
 def _per_node(case: Case) -> Case:
-    return _like(case, words=("--nproc-per-node", "2", *case.words))
+    return replace(case, words=("--nproc-per-node", "2", *case.words))
 
 
-_OVER_MPI = _like(_trains("mpi", 2), id="1e", name="import seatrial.mpi, BACKEND and mpi://", needs=("mpi4py",))
-_NO_MPIRUN = _like(
+_OVER_MPI = replace(_trains("mpi", 2), id="1e", name="import seatrial.mpi, BACKEND and mpi://", needs=("mpi4py",))
+_NO_MPIRUN = replace(
     _OVER_MPI,
     id="1h",
     name="mpi:// without mpirun is refused",
@@ -43,13 +44,20 @@ _NO_MPIRUN = _like(
     times=1,
 )
 _MULTINODE_CASES = (
-    *on_each("here", "--on MPICH", "typed under torchrun", "typed under MPICH", "typed under srun", case=_trains("env", 2)),
+    *on_each(
+        "here", "--on MPICH", "typed under torchrun", "typed under MPICH", "typed under srun", case=_trains("env", 2)
+    ),
     *on_each("here, 2 nodes", "ssh, 2 hosts", "slurm, 2 nodes", case=_per_node(_trains("env", 4))),
     *on_each(
         *("--on Open MPI 5", "--on Open MPI 4", "typed under Open MPI 5", "typed under Open MPI 4"),
-        case=_like(_trains("ompi-variables", 2), id="1b", env={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533"}),
+        case=replace(_trains("ompi-variables", 2), id="1b", env={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533"}),
     ),
-    _like(_trains("ompi-variables", 2), id="1b", on="Open MPI 4, 2 hosts", words=("--nproc-per-node", "1", _SNAPSHOT, "ompi-variables", "2")),
+    replace(
+        _trains("ompi-variables", 2),
+        id="1b",
+        on="Open MPI 4, 2 hosts",
+        words=("--nproc-per-node", "1", _SNAPSHOT, "ompi-variables", "2"),
+    ),
     Case(
         id="1c",
         name="reads OMPI_*, which MPICH does not set",
@@ -82,7 +90,7 @@ _MULTINODE_CASES = (
         needs=("mpi4py",),
         instead_of=_MULTINODE,
     ),
-    _like(
+    replace(
         _OVER_MPI,
         id="1g",
         name="BACKEND without mpi:// needs MASTER_ADDR",
@@ -93,11 +101,11 @@ _MULTINODE_CASES = (
         codes=(1,),
         times=1,
     ),
-    _like(
+    replace(
         _OVER_MPI, id="1g", name="BACKEND without mpi://", on="--on Open MPI 5", words=(_SNAPSHOT, "env-over-mpi", "2")
     ),
     *on_each("here", "typed under torchrun", "torchrun alone", case=_NO_MPIRUN),
-    _like(
+    replace(
         _per_node(_trains("env", 4)),
         id="1i",
         on="ssh, 2 hosts that are 127.0.1.1 to themselves",
@@ -126,7 +134,7 @@ _FRAMEWORKS = (
     *on_each("here", "--on Open MPI 5", case=_ACCELERATE),
     *on_each(
         *("ssh, 2 hosts", "slurm, 2 nodes"),
-        case=_like(_ACCELERATE, words=("--nproc-per-node", "1", *_ACCELERATE.words[2:])),
+        case=replace(_ACCELERATE, words=("--nproc-per-node", "1", *_ACCELERATE.words[2:])),
     ),
     *on_each(
         *("here, 2 nodes", "ssh, 2 hosts"),
@@ -136,11 +144,13 @@ _FRAMEWORKS = (
         *("here, 2 nodes", "ssh, 2 hosts"),
         case=_ranks("3a", "Lightning Trainer", (*_PER_2, _TRAINER, "2", "2"), "heavy"),
     ),
-    _like(_ranks("3a", "Lightning Fabric", (_FABRIC, "2", "1"), "frameworks", 2), on="typed under srun"),
-    _like(_ranks("3a", "Lightning Fabric", ("--output", "all", _FABRIC, "1", "2"), "frameworks", 2), on="--on Open MPI 5"),
-    _like(_ranks("3b", "Lightning Fabric", (*_PER_2, _FABRIC, "2", "2"), "frameworks"), on="slurm, 2 nodes"),
-    _like(_ranks("3b", "Lightning Trainer", (*_PER_2, _TRAINER, "2", "2"), "heavy"), on="slurm, 2 nodes"),
-    _like(_ranks("3b", "Lightning Fabric", ("--output", "all", _FABRIC, "1", "2"), "frameworks", 2), on="sbatch"),
+    replace(_ranks("3a", "Lightning Fabric", (_FABRIC, "2", "1"), "frameworks", 2), on="typed under srun"),
+    replace(
+        _ranks("3a", "Lightning Fabric", ("--output", "all", _FABRIC, "1", "2"), "frameworks", 2), on="--on Open MPI 5"
+    ),
+    replace(_ranks("3b", "Lightning Fabric", (*_PER_2, _FABRIC, "2", "2"), "frameworks"), on="slurm, 2 nodes"),
+    replace(_ranks("3b", "Lightning Trainer", (*_PER_2, _TRAINER, "2", "2"), "heavy"), on="slurm, 2 nodes"),
+    replace(_ranks("3b", "Lightning Fabric", ("--output", "all", _FABRIC, "1", "2"), "frameworks", 2), on="sbatch"),
     Case(
         id="3c",
         name="Lightning Fabric, num_nodes forgotten",
@@ -152,12 +162,12 @@ _FRAMEWORKS = (
         needs=("frameworks",),
     ),
     *on_each("here, 2 nodes", "slurm, 2 nodes", case=_ranks("3d", "ignite", (*_PER_2, _IGNITE), "frameworks")),
-    _like(_ranks("3d", "ignite", ("--output", "all", _IGNITE), "frameworks", 2), on="sbatch"),
+    replace(_ranks("3d", "ignite", ("--output", "all", _IGNITE), "frameworks", 2), on="sbatch"),
 )
 _EXAMPLES = (
-    _like(_trains("env", 2), id="4a", name="multigpu_torchrun.py", instead_of=_TUTORIAL),
-    _like(_per_node(_trains("env", 4)), id="4a", on="here, 2 nodes", name="multinode.py", instead_of=_TUTORIAL),
-    _like(
+    replace(_trains("env", 2), id="4a", name="multigpu_torchrun.py", instead_of=_TUTORIAL),
+    replace(_per_node(_trains("env", 4)), id="4a", on="here, 2 nodes", name="multinode.py", instead_of=_TUTORIAL),
+    replace(
         _ranks(
             "4b",
             "minGPT-ddp with overrides of hydra, workers of a DataLoader",
@@ -196,7 +206,8 @@ _HUGGING_FACE = _ranks("5a", "Hugging Face Trainer", (*_PER_2, str(SCRIPTS / "tr
 _HEAVY = (
     _HUGGING_FACE,
     *on_each(
-        *("ssh, 2 hosts", "slurm, 2 nodes"), case=_like(_HUGGING_FACE, words=(*_PER_1, str(SCRIPTS / "transformers_trainer.py")))
+        *("ssh, 2 hosts", "slurm, 2 nodes"),
+        case=replace(_HUGGING_FACE, words=(*_PER_1, str(SCRIPTS / "transformers_trainer.py"))),
     ),
     Case(
         id="5b",

@@ -1,4 +1,4 @@
-"""A recurrent network split over RPC, in the shape of PyTorch's example rpc/rnn: the script starts its processes itself.
+"""A recurrent network split over RPC, in the shape of PyTorch's example rpc/rnn: it starts its processes itself.
 
 ``rpc_rnn.py EPOCHS``; MASTER_ADDR and MASTER_PORT are in the environment.
 """
