@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -141,7 +142,7 @@ def _launched(case: Case, machine: Machine) -> dict[str, Any]:
     if not right:
         print(f"{missing=} {wrong=} {unwanted=} {left=} {sizes=}\n{output[-6000:]}", file=sys.stderr, flush=True)
     return {
-        "command": _plain(" ".join(argv), folder, machine),
+        "command": _plain(shlex.join(argv), folder, machine),
         "exit_code": ends[-1][0],
         "said": _plain(lines[-1], folder, machine)[:_SAID_CHARACTERS] if lines else "",
         "left": len(left),

@@ -207,6 +207,18 @@ _SEVERAL = (
         expected=("n0",),
         absent="begun",
     ),
+    *on_each(
+        *("typed under Open MPI 5", "typed under MPICH"),
+        case=Case(
+            id="minor 5",
+            name="a MASTER_ADDR that does not resolve",
+            env={"MASTER_ADDR": "node..0"},
+            text="print('begun')",
+            codes=(1, 2),
+            expected=("Error: MASTER_ADDR=node..0 has no address on",),
+            absent="begun",
+        ),
+    ),
     Case(
         id="minor 5",
         name="Ctrl-C while a job of Slurm waits in the queue",
