@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hostile_files import HOSTILE, assert_unharmed
 
 import seatrial
 from seatrial.bundle import write_bundle
@@ -113,21 +114,42 @@ def test_any_python_can_read_its_first_lines(pyz: Path) -> None:
         ast.parse(archive.read(entry), feature_version=(3, 4))
 
 
-def test_an_existing_file_is_replaced_and_a_link_stays_a_link(tmp_path: Path) -> None:
-    file, link = tmp_path / "x.pyz", tmp_path / "link"
+def test_an_existing_file_is_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "x.pyz"
     file.write_text("before")
-    link.symlink_to(file)
     with file.open() as before:
-        written = write_bundle(link)
+        written = write_bundle(file)
         assert before.read() == "before", "a process that runs the old file keeps it"
-    assert link.is_symlink()
     content = file.read_bytes()
     assert (written.file, written.size_bytes, written.sha256) == (
-        link,
+        file,
         len(content),
         hashlib.sha256(content).hexdigest(),
     )
-    assert sorted(tmp_path.iterdir()) == [link, file]
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_what_another_user_put_there_is_refused(tmp_path: Path, kind: str) -> None:
+    plant, words = HOSTILE[kind]
+    file = tmp_path / "folder" / "x.pyz"
+    file.parent.mkdir()
+    plant(file)
+    before = file.lstat()
+    with pytest.raises(RequestError, match=f"cannot be written .x.pyz is {words}"):
+        write_bundle(file)
+    assert_unharmed(file)
+    assert (file.lstat().st_ino, list(file.parent.iterdir())) == (before.st_ino, [file])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_file_of_another_user_is_not_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "x.pyz"
+    file.write_text("theirs")
+    os.chown(file, 65534, 65534)
+    with pytest.raises(RequestError, match="a file of user 65534"):
+        write_bundle(file)
+    assert file.read_text() == "theirs"
 
 
 @pytest.mark.parametrize(
@@ -135,8 +157,8 @@ def test_an_existing_file_is_replaced_and_a_link_stays_a_link(tmp_path: Path) ->
     [
         ("missing/x.pyz", "there is no folder"),
         ("file/x.pyz", "there is no folder"),
-        ("folder", "exists and is not a regular file"),
-        (os.devnull, "exists and is not a regular file"),
+        ("folder", "is a folder and no regular file"),
+        (os.devnull, "is a device and no regular file"),
         ("/proc/x.pyz", "cannot be written"),
         ("n" * 300, "cannot be written"),
         ("a\0b", "cannot be written"),

@@ -80,7 +80,7 @@ def test_every_command_of_a_page_can_be_typed(page: str) -> None:
     [
         "seatrial train digits --no-such-option",
         "seatrial train nothing",
-        "seatrial train digits --nnodes 2",
+        "seatrial train digits --node-rank 1",
         "seatrial train digits 3 --epochs 3",
         "seatrial no-such-command",
         "torchrun seatrial train digits",

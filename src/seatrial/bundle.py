@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import stat
 import zipfile
 import zlib
@@ -66,13 +65,11 @@ class Bundle:
 def write_bundle(file: Path) -> Bundle:
     """Write the bundle to ``file``, completely or not at all. Raises RequestError when that fails."""
     try:
-        if file.exists() and not stat.S_ISREG(file.stat().st_mode):
-            raise RequestError(f"{file} exists and is not a regular file; give a file name such as seatrial.pyz.")
         if not file.parent.is_dir():
             raise RequestError(f"{file}: there is no folder {file.parent}; create it or give another path.")
         content = bundle()
-        # A symbolic link stays a link; its target is replaced.
-        write_atomically(os.path.realpath(file), content, mode=0o777)
+        # In a folder such as /tmp others may have put a link there, or a file that they can still change.
+        write_atomically(file, content, mode=0o777, only_ours=True)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RequestError(f"{printable(str(file))}: cannot be written ({reason}); give another path.") from error

@@ -104,7 +104,12 @@ def open_to_read(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def write_atomically(
-    path: str | os.PathLike[str], content: bytes, *, mode: int = 0o666, run_folder: bool = False
+    path: str | os.PathLike[str],
+    content: bytes,
+    *,
+    mode: int = 0o666,
+    run_folder: bool = False,
+    only_ours: bool = False,
 ) -> None:
     """Replace a file with the content, or leave it as it was; no reader sees half of it.
 
@@ -115,9 +120,14 @@ def write_atomically(
         content: all of its content.
         mode: as in ``create``.
         run_folder: as in ``create``.
+        only_ours: refuse to replace anything but a regular file of ours with one name.
     """
-    with _folder(path, run_folder) as (folder, name), _temporary(folder, name, content, mode) as temporary:
-        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    with _folder(path, run_folder) as (folder, name):
+        if only_ours:
+            with contextlib.suppress(FileNotFoundError):
+                _require_ours(os.stat(name, dir_fd=folder, follow_symlinks=False), name, folder, False)
+        with _temporary(folder, name, content, mode) as temporary:
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def create_whole(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o666) -> None:

@@ -95,6 +95,15 @@ def test_all_closed_to_one_another(count: int) -> None:
     assert "no node can connect to another one: refused at" in finding.what
 
 
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("another answers", "ip neigh"), ("silent", "proxy or load balancer"), ("no route", "ip route get")],
+)
+def test_what_is_no_closed_port_has_its_own_remedy(how: str, words: str) -> None:
+    assert words in only_finding(network_evidence(3, into(1, how=how))).action
+    assert words not in only_finding(network_evidence(3, into(1))).action
+
+
 def test_of_two_nodes_the_direction_is_named() -> None:
     finding = only_finding(network_evidence(2, into(1)))
     assert (finding.culprit.kind, finding.culprit.name) == ("link", "link node0–node1")
@@ -203,6 +212,26 @@ def test_own_names_only_warn_where_another_address_is_used(count: int) -> None:
     assert "which no other node reaches (no route)" in finding.what
 
 
+def test_own_names_that_lead_nowhere_are_one_warning() -> None:
+    names = ["10.0.0.0", "10.55.0.11", "10.55.0.12", "10.0.0.3"]
+    evidence = network_evidence(4, names=names, name_failure=lambda a, b: "no answer" if b in (1, 2) else None)
+    finding = only_finding(evidence)
+    assert finding.what == (
+        "the own names of nodes node1 and node2 lead to 10.55.0.11 and 10.55.0.12, which no other node reaches"
+        " (no answer); this trial uses other addresses"
+    )
+    assert (finding.severity, finding.culprit.name) == ("warn", "nodes node1 and node2")
+    assert finding.evidence[0] == "node0 -> 10.55.0.11:50000: no answer"
+
+
+def test_an_own_name_that_some_do_not_reach_names_them() -> None:
+    names = ["10.0.0.0", "fd00::11", "10.0.0.2", "10.0.0.3"]
+    evidence = network_evidence(4, names=names, name_failure=lambda a, b: "refused" if (a, b) == (3, 1) else None)
+    finding = only_finding(evidence)
+    assert "leads to fd00::11, which node3 cannot reach (refused); this trial uses another address" in finding.what
+    assert finding.evidence == ("node3 -> [fd00::11]:50000: refused",)
+
+
 def test_equal_hostnames_warn() -> None:
     finding = only_finding(network_evidence(3, hostnames=["node0", "worker", "worker"]))
     assert (finding.severity, finding.what) == ("warn", "2 nodes have the hostname worker")
@@ -235,6 +264,14 @@ def test_a_node_that_cannot_listen_is_no_pass(count: int) -> None:
 
 def test_agents_of_one_machine_that_cannot_listen_are_no_pass() -> None:
     assert not ruling_of(network_evidence(2, machines=["a"] * 2, deaf=[0, 1])).is_moot
+
+
+def test_a_number_that_no_node_has_is_no_pass() -> None:
+    evidence = network_evidence(2)
+    facts = tuple(replace(fact, node_rank=10**15) if fact.node_rank == 1 else fact for fact in evidence.facts)
+    ruling = ruling_of(replace(evidence, facts=facts))
+    assert ruling.absent == ("a port of node1 to connect to",)
+    assert not ruling.is_moot
 
 
 UNREADABLE: dict[str, tuple[str, Any]] = {

@@ -127,6 +127,14 @@ def await_in_logs(cluster: Cluster, text: str, timeout_s: float = 30.0) -> None:
         time.sleep(0.1)
 
 
+def await_in_file(file: Path, text: str, timeout_s: float = 40.0) -> None:
+    """Wait until a file has this."""
+    until = time.monotonic() + timeout_s
+    while not (file.exists() and text in file.read_text(errors="replace")):
+        assert time.monotonic() < until, f"{text!r} is not in {file}"
+        time.sleep(0.1)
+
+
 def plant_after(cluster: Cluster, text: str, fault: Mapping[str, Any]) -> Callable[[subprocess.Popen[bytes]], None]:
     """Return a function that plants the fault as soon as any pod has printed this."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Collection
 
 import pytest
 from kubernetes.double.cluster import Cluster
@@ -17,14 +16,19 @@ pytestmark = pytest.mark.cluster
 _NEEDS_MPIRUN = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
 
 
-def _targets(slow: Collection[str] = ()) -> list[object]:
-    marks = {name: [_NEEDS_MPIRUN] * ("mpi" in name) + [pytest.mark.slow] * (name in slow) for name in TARGETS}
+_LACKED_BY_DAY = (("job", "JOB_COMPLETION_INDEX"), ("pytorchjob", "MASTER_ADDR"), ("trainjob", "PET_NODE_RANK"))
+"""One of each kind of variable."""
+
+
+def _targets(*by_day: str) -> list[object]:
+    """All targets; those that are not named wait for the night."""
+    marks = {name: [_NEEDS_MPIRUN] * ("mpi" in name) + [pytest.mark.nightly] * (name not in by_day) for name in TARGETS}
     return [pytest.param(name, marks=marks[name]) for name in TARGETS]
 
 
 # The other targets, and these with one process a pod, pass where they are driven (test_driven_targets.py).
-@pytest.mark.parametrize("nproc_per_node", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("target", _targets(slow=("jobset", "pytorchjob", "trainjob", "trainjob-mpi")))
+@pytest.mark.parametrize("nproc_per_node", [pytest.param(1, marks=pytest.mark.nightly), 2])
+@pytest.mark.parametrize("target", _targets("job"))
 def test_a_trial_passes(target: str, nproc_per_node: int, cluster: Cluster) -> None:
     end, log = run_in(cluster, ("run", "--", "smoke"), target, nproc_per_node)
     assert end != "Failed", log
@@ -32,8 +36,8 @@ def test_a_trial_passes(target: str, nproc_per_node: int, cluster: Cluster) -> N
     assert f"{2 * nproc_per_node} processes as" in log
 
 
-# That of a job is driven, too (test_driven_programs.py).
-@pytest.mark.parametrize("target", _targets(slow=("job",)))
+# That of a job is driven (test_driven_programs.py).
+@pytest.mark.parametrize("target", _targets("trainjob"))
 def test_a_training_has_the_same_parameters_as_locally(target: str, cluster: Cluster) -> None:
     end, log = run_in(cluster, TRAINING, target)
     assert end != "Failed", log
@@ -41,7 +45,12 @@ def test_a_training_has_the_same_parameters_as_locally(target: str, cluster: Clu
 
 
 @pytest.mark.parametrize(
-    ("target", "variable"), [(target, name) for target, names in OPERATOR_VARIABLES.items() for name in names]
+    ("target", "variable"),
+    [
+        pytest.param(target, name, marks=() if (target, name) in _LACKED_BY_DAY else pytest.mark.nightly)
+        for target, names in OPERATOR_VARIABLES.items()
+        for name in names
+    ],
 )
 def test_a_missing_variable_of_the_operator_fails(target: str, variable: str, cluster: Cluster) -> None:
     cluster.plant({"fault": "without", "variable": variable})
@@ -53,7 +62,9 @@ def test_a_missing_variable_of_the_operator_fails(target: str, variable: str, cl
     assert word in log
 
 
-@pytest.mark.parametrize("init", ["tcp://trial-1-master-0:23457", "file:///shared/meet"])
+@pytest.mark.parametrize(
+    "init", [pytest.param("tcp://trial-1-master-0:23457", marks=pytest.mark.nightly), "file:///shared/meet"]
+)
 def test_a_training_uses_the_given_rendezvous(init: str, cluster: Cluster) -> None:
     cluster.claim("shared")
     end, log = run_in(cluster, ("train", f"--init={init}", "--pvc=shared:/shared", *TRAINING[1:]), "pytorchjob")
@@ -83,6 +94,7 @@ def test_a_container_has_no_more_rights_than_its_manifest_says(cluster: Cluster)
     assert f"name trial-1-0 {address}" in log or "name trial-1-1" in log
 
 
+@pytest.mark.nightly
 def test_a_deleted_workload_leaves_nothing_that_runs(cluster: Cluster) -> None:
     start_in(cluster, ("run", "--", "smoke"), "jobset")
     await_said(cluster, "ranks are ready")

@@ -18,7 +18,7 @@ def cluster() -> Iterator[Cluster]:
         yield made
 
 
-@pytest.mark.parametrize("target", ["job", "mpijob"])
+@pytest.mark.parametrize("target", ["job", pytest.param("mpijob", marks=pytest.mark.nightly)])
 def test_links_between_pods_are_measured_and_judged(target: str, cluster: Cluster, tmp_path: Path) -> None:
     ended = driven(cluster, tmp_path / "out", ("run", "--only=inventory,links", "--", "standard"), target)
     assert ended.code == 0, ended.said

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes.double.cluster import made_cluster
-from kubernetes.driven import SHORT_TRIAL, driven, stop
+from kubernetes.driven import SHORT_TRIAL, await_in_file, driven
 
 pytestmark = [
     pytest.mark.cluster,
@@ -20,9 +23,10 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        (
+        pytest.param(
             {"fault": "unmounted", "volume": "ssh-auth"},
             "id_rsa.pub is not there: the operator has not mounted the key of the run",
+            marks=pytest.mark.nightly,
         ),
         (
             {"fault": "unmounted", "volume": "ssh-auth", "pods": "*-launcher-*"},
@@ -50,6 +54,15 @@ def test_a_name_that_never_comes_is_waited_for_in_words(tmp_path: Path) -> None:
     with made_cluster() as cluster:
         cluster.plant({"fault": "no-service"})
         waiting = "seatrial: waiting for trial-1-worker-0"
-        ended = driven(cluster, tmp_path / "out", SHORT_TRIAL, "mpijob", meanwhile=stop(cluster, waiting))
+
+        def press(process: subprocess.Popen[bytes]) -> None:
+            """Press Ctrl-C when the user has read it, and not only the log of the pod."""
+            await_in_file(tmp_path / "out.said", waiting)
+            process.send_signal(signal.SIGINT)
+
+        ended = driven(cluster, tmp_path / "out", SHORT_TRIAL, "mpijob", meanwhile=press)
     assert ended.code == 130, ended.said
+    assert re.search(
+        r"^seatrial: waiting for trial-1-worker-0\S* \(.+\), trial-1-.* \(.+\), for \d+ s$", ended.said, re.M
+    )
     assert not ended.blames

@@ -69,6 +69,7 @@ def test_a_script_that_fails_is_named_with_its_code(cluster: Cluster, tmp_path: 
     assert re.search(r"rank 1 on node-[01] failed with exit code 7: no such file: data;", ended.said), ended.said
 
 
+@pytest.mark.nightly
 def test_a_script_is_stopped_by_ctrl_c(cluster: Cluster, tmp_path: Path) -> None:
     (cluster.claim("code") / "script.py").write_text(f"{SUM}import time\ntime.sleep(600)\n")
     ended = driven(cluster, tmp_path / "out", _LAUNCH, "jobset", meanwhile=stop(cluster, "nodes 11"))

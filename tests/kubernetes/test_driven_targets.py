@@ -7,20 +7,17 @@ from pathlib import Path
 
 import pytest
 from kubernetes.double.cluster import made_cluster
-from kubernetes.driven import driven
+from kubernetes.driven import SHORT_TRIAL, driven
 from kubernetes.runs import TARGETS
 from passes import passes
 
 pytestmark = pytest.mark.cluster
 
 
-# Applied by hand, job and mpijob pass with two processes a pod (test_double_runs.py).
 @pytest.mark.parametrize(
     ("target", "nproc_per_node"),
     [
-        pytest.param(
-            target, count, marks=() if count == (1 if target in ("job", "mpijob") else 2) else pytest.mark.slow
-        )
+        pytest.param(target, count, marks=() if (target, count) == ("job", 1) else pytest.mark.nightly)
         for target in TARGETS
         for count in (1, 2)
     ],
@@ -33,3 +30,17 @@ def test_a_trial_is_driven_to_a_pass(target: str, nproc_per_node: int, tmp_path:
     assert ended.code == 0, ended.said
     assert passes(ended.said), ended.said
     assert ended.report["world_size"] == 2 * nproc_per_node
+
+
+# A job passes the whole level above; by day a trainjob has its training applied by hand (test_double_runs.py).
+@pytest.mark.parametrize(
+    "target", ["jobset", "pytorchjob", pytest.param("trainjob", marks=pytest.mark.nightly), "trainjob-mpi", "mpijob"]
+)
+def test_a_short_trial_is_driven_to_a_pass(target: str, tmp_path: Path) -> None:
+    if "mpi" in target and shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    with made_cluster() as cluster:
+        ended = driven(cluster, tmp_path / "out", SHORT_TRIAL, target)
+    assert ended.code == 0, ended.said
+    assert "FINAL ACCEPTANCE: PASS (partial" in ended.said, ended.said
+    assert ended.report["world_size"] == 2

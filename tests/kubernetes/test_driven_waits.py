@@ -29,7 +29,12 @@ _SOON = (SHORT_TRIAL[0], "--queue-timeout=6", *SHORT_TRIAL[1:])
             "1 of 2 pods wait: no node accepts it (0/2 nodes are available: 2 Insufficient nvidia.com/gpu)",
             marks=pytest.mark.slow,
         ),
-        ("pytorchjob", {"fault": "quota", "pods": "*-worker-*"}, "forbidden: exceeded quota: compute-quota"),
+        pytest.param(
+            "pytorchjob",
+            {"fault": "quota", "pods": "*-worker-*"},
+            "forbidden: exceeded quota: compute-quota",
+            marks=pytest.mark.nightly,
+        ),
         pytest.param(
             "job", {"fault": "quota"}, "2 of 2 pods cannot be created: Error creating: pods", marks=pytest.mark.slow
         ),

@@ -283,6 +283,41 @@ def test_a_killed_first_pod_is_a_lost_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("began", [False, True])
+def test_a_killed_launcher_is_a_lost_node(began: bool, tmp_path: Path) -> None:
+    """It has no ranks; the conductor was under it and could say nothing."""
+    heard = Heard(tmp_path, Stream(2, nodes=2).until("collectives") if began else None)
+    launcher = mpi_pod("launcher", 137, node="gpu-7")
+    assert heard.run_log.launcher_was_killed(launcher)
+    heard.run_log.node_lost(launcher, ranks_per_node=1, under_mpi=True)
+    found = heard.concluded(trial())
+    assert (found.verdict.status, found.verdict.exit_code) == ("FAIL", 1)
+    (blamed,) = [finding for finding in found.findings if finding.severity == "fail"]
+    assert (blamed.culprit.nodes, blamed.culprit.ranks) == (("gpu-7",), ())
+    assert "node gpu-7 was lost" in blamed.what
+    assert "pod launcher on node gpu-7 ended with exit code 137" in blamed.what
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "mpirun noticed that process rank 1 with PID 0 on node t-worker-1 exited on signal 9 (Killed).",
+        "prterun noticed that process rank 1 with PID 71 on node t-worker-1 exited on signal 9 (Killed).",
+        "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+        "PRTE has lost communication with a remote daemon.",
+    ],
+)
+def test_the_exit_code_of_a_killed_rank_is_not_blamed_on_the_launcher(said: str, tmp_path: Path) -> None:
+    (tmp_path / "launcher.log").write_text(f"{said}\n")
+    run_log = Heard(tmp_path, None).run_log
+    launcher = mpi_pod("launcher", 137)
+    assert not run_log.launcher_was_killed(launcher)
+    assert run_log.launcher_was_killed(replace(launcher, out_of_memory=True))
+    assert not run_log.launcher_was_killed(replace(launcher, out_of_memory=True, stop="was evicted"))
+    (tmp_path / "launcher.log").write_text("")
+    assert not run_log.launcher_was_killed(replace(launcher, exit_code=255))
+
+
+@pytest.mark.parametrize("began", [False, True])
 @pytest.mark.parametrize(("number", "under_mpi"), [(0, False), (1, False), (-1, False), (1, True)])
 def test_a_pod_that_was_killed_before_its_agent_joined(
     number: int, under_mpi: bool, began: bool, tmp_path: Path

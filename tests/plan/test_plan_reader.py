@@ -124,6 +124,8 @@ def test_checks_left_out_by_a_file_are_not_asked(tmp_path: Path) -> None:
         ({"only": ["training"]}, ("bootstrap", "training"), {"compute", "collectives"}),
         ({"only": ["training, compute"]}, ("compute", "bootstrap", "training"), {"collectives"}),
         ({"only": ["training", "compute"]}, ("compute", "bootstrap", "training"), {"collectives"}),
+        ({"only": ["memory"]}, ("memory",), {"compute", "bootstrap", "training", "collectives"}),
+        ({"only": ["memory,training"]}, ("memory", "bootstrap", "training"), {"compute", "collectives"}),
         ({"skip": ["training,bootstrap", "collectives"]}, ("compute",), {"training", "bootstrap", "collectives"}),
         ({"skip": ["memory"]}, ("compute", "bootstrap", "training", "collectives"), set()),
         ({"validation_only": True}, ("compute", "bootstrap", "collectives"), {"training"}),
@@ -138,12 +140,19 @@ def test_only_and_skip(options: dict[str, Any], checks: tuple[str, ...], not_ask
     assert set(plan.not_asked.values()) <= {option}
 
 
+def test_only_takes_a_check_that_a_file_does_not_name_and_what_it_needs(tmp_path: Path) -> None:
+    path = write(tmp_path, 'deadline_s = 5\nchecks = ["compute"]\n')
+    plan = read(path, only=["collectives"])
+    assert plan.checks == ("bootstrap", "collectives")
+    assert plan.not_asked == {"training": f"plan {path}", "memory": f"plan {path}", "compute": "--only"}
+    assert plan.settings["collectives"]["epochs"].origin == "default"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"only": ["trianing"]}, ["--only", "'trianing'", "did you mean training?"]),
         ({"skip": ["compute,"]}, ["--skip compute,", "''", "expected one of: training"]),
-        ({"only": ["memory"]}, ["--only memory", "does not ask for memory"]),
         ({"skip": ["bootstrap"]}, ["--skip takes out bootstrap", "collectives"]),
         ({"only": ["training"], "skip": ["bootstrap"]}, ["--skip takes out bootstrap", "training"]),
         ({"only": ["training"], "validation_only": True}, ["--only asks for training", "--validation-only"]),

@@ -29,6 +29,10 @@ def by_click(name: str, words: list[str]) -> dict[str, Any]:
         return values
 
 
+def by_argparse(name: str, words: list[str]) -> dict[str, Any]:
+    return parse("x.pyz", name, words)
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -38,8 +42,7 @@ def by_click(name: str, words: list[str]) -> dict[str, Any]:
         ["--skip", "x", "--epochs", "3", "--batch-size", "7", "--deadline", "1.5", "--json", "--validation-only"],
         ["--on", "local", "--nproc-per-node", "4", "--device", "cpu", "--backend", "gloo", "--python", "p"],
         ["--out", "a b/c", "--workload", "digits", "--model", "convnet"],
-        ["--deadline", "-1", "--epochs=-3", "--", "-plan"],
-        ["--deadline", "nan"],
+        ["--deadline", "1.5h", "--epochs=-3", "--", "-plan"],
         ["--nodes", "3", "--env", "A=b", "--env", "C=d e"],
     ],
     ids=" ".join,
@@ -53,6 +56,23 @@ def test_both_read_the_same(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("typed", "seconds"), [("90", 90.0), ("90s", 90.0), ("5m", 300.0), ("2h", 7200.0), ("1.5m", 90.0), ("0", 0.0)]
+)
+def test_a_time_is_read_in_seconds(typed: str, seconds: float) -> None:
+    assert by_click("run", ["--deadline", typed])["deadline"] == seconds
+    assert parse("x.pyz", "run", ["--deadline", typed])["deadline"] == seconds
+    assert parse("x.pyz", "train", ["--grace", typed, "--timeout", typed])["grace"] == seconds
+    assert parse("x.pyz", "run", ["--queue-timeout", typed, "--ttl", typed])["ttl"] == seconds
+
+
+@pytest.mark.parametrize("typed", ["", "m", "5d", "5 minutes", "1h30m", "nan", "inf", "infs", "-1", "-1m", "1e999h"])
+def test_no_time(typed: str) -> None:
+    for read in (by_click, by_argparse):
+        with pytest.raises(RequestError, match=r"^--deadline .*: expected a time such as 90 .seconds., 90s, 5m or 2h"):
+            read("run", [f"--deadline={typed}"])
+
+
+@pytest.mark.parametrize(
     "words",
     [
         [],
@@ -60,7 +80,7 @@ def test_both_read_the_same(words: list[str]) -> None:
         ["--per-node", "--nproc-per-node=3", "train.py", "--per-node", "-h", "--nonsense", "-m5", "-"],
         ["-m", "train", "-m", "--", "x"],
         ["--output", "all", "--", "--train", "--", "-x"],
-        ["--grace", "-1", "--", "train.py"],
+        ["--grace", "1m", "--", "train.py"],
     ],
     ids=" ".join,
 )
@@ -73,13 +93,10 @@ def test_both_leave_to_a_script_what_follows_it(words: list[str]) -> None:
     "words",
     [
         ["--nonsense"],
-        ["--epochs", "two"],
         ["--epochs"],
-        ["--device", "gpu"],
         ["--dead", "1"],
         ["smoke", "quick"],
         ["--dry-run=1"],
-        ["--deadline", ""],
     ],
     ids=" ".join,
 )
@@ -88,6 +105,21 @@ def test_both_refuse_the_same(words: list[str]) -> None:
         by_click("run", words)
     with pytest.raises(RequestError, match=r"; see x\.pyz run --help\.$"):
         parse("x.pyz", "run", words)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--epochs", "two"], "--epochs two: expected a whole number."),
+        (["--device", "gpu"], "--device gpu: expected one of auto, cuda, rocm, cpu."),
+        (["--epochs", ""], "--epochs '': expected a whole number."),
+    ],
+)
+def test_both_refuse_a_value_in_the_same_words(words: list[str], sentence: str) -> None:
+    for read in (by_click, by_argparse):
+        with pytest.raises(RequestError) as refused:
+            read("run", words)
+        assert str(refused.value) == sentence
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_a_batch_per_process_grows_with_the_world() -> None:
     assert ask(batch_size=16, nproc_per_node=4).spec.recipe.global_batch_size == 64
     assert ask(global_batch_size=48, nproc_per_node=4).spec.recipe.global_batch_size == 48
     assert ask(TORCHRUN, batch_size=16).spec.recipe.global_batch_size == 32
-    by_hand = ask(spawn=True, nnodes=8, node_rank=3, nproc_per_node=1, batch_size=16, init="tcp://10.0.0.1:22222")
+    by_hand = ask(spawn=True, nodes=8, node_rank=3, nproc_per_node=1, batch_size=16, init="tcp://10.0.0.1:22222")
     assert by_hand.spec.recipe.global_batch_size == 128
 
 
@@ -120,7 +120,7 @@ def test_spawn_alone_finds_its_own_place_to_meet() -> None:
     assert request.spec.spawn == Spawn(nnodes=1, node_rank=0, nproc_per_node=2)
     assert request.env["MASTER_ADDR"] == "127.0.0.1"
     assert 0 < int(request.env["MASTER_PORT"]) < 65536
-    by_hand = ask({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "5000"}, spawn=True, nnodes=2, node_rank=1)
+    by_hand = ask({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "5000"}, spawn=True, nodes=2, node_rank=1)
     assert "MASTER_PORT" not in by_hand.env
 
 
@@ -166,14 +166,12 @@ def test_a_dry_run_prints_what_runs() -> None:
         ({"init": "udp://x"}, "--init udp://x"),
         ({"init": "tcp://host"}, "tcp://HOST:PORT"),
         ({"init": "tcp://10.0.0.1:5000"}, "without --spawn"),
-        ({"nnodes": 2}, "--nnodes 2 without --spawn"),
         ({"node_rank": 0}, "--node-rank 0 without --spawn"),
         ({"target": "moon"}, "--on moon"),
-        ({"spawn": True, "nodes": 2}, "--nodes with --spawn"),
         ({"spawn": True, "max_restarts": 2}, "--max-restarts 2 with --spawn"),
-        ({"spawn": True, "nnodes": 2}, "without --node-rank"),
-        ({"spawn": True, "nnodes": 2, "node_rank": 2, "init": "tcp://h:1"}, "--node-rank 2"),
-        ({"spawn": True, "nnodes": 2, "node_rank": 1}, "needs a rendezvous"),
+        ({"spawn": True, "nodes": 2}, "without --node-rank"),
+        ({"spawn": True, "nodes": 2, "node_rank": 2, "init": "tcp://h:1"}, "--node-rank 2"),
+        ({"spawn": True, "nodes": 2, "node_rank": 1}, "needs a rendezvous"),
         ({"strategy": "dp", "nproc_per_node": 2}, "--strategy dp"),
         ({"backend": "nccl"}, "--backend nccl"),
     ],
@@ -192,7 +190,7 @@ def test_a_wrong_request_is_refused_in_one_sentence(given: dict[str, Any], told:
         ({"spawn": True}, "torchrun has started this process as rank 1"),
         ({"max_restarts": 3}, "the launcher restarts ranks, not seatrial; use the option of torchrun"),
         ({"nproc_per_node": 2}, "--nproc-per-node 2 under torchrun"),
-        ({"nnodes": 1}, "--nnodes 1 under torchrun"),
+        ({"nodes": 1}, "--nodes under torchrun"),
         ({"grace": 60.0}, "torchrun decides the time before SIGKILL"),
         ({"nodes": 2}, "--nodes under torchrun"),
     ],

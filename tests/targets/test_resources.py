@@ -53,6 +53,7 @@ class _StandInHost:
         device: str = "auto",
         backend: str = "auto",
         nproc_per_node: int | None = None,
+        processes_by: str = "",
         *,
         started: bool = False,
     ) -> LocalResources:
@@ -60,6 +61,7 @@ class _StandInHost:
             device=device,
             backend=backend,
             nproc_per_node=nproc_per_node,
+            processes_by=processes_by,
             python=self.python,
             started=started,
             sysfs=self.sysfs,
@@ -113,6 +115,7 @@ def test_the_cpu_when_it_is_requested(host: _StandInHost) -> None:
 @pytest.mark.parametrize(
     ("torch", "gpus", "options", "words"),
     [
+        (CUDA, 8, {"processes_by": "cpu"}, "--nproc-per-node cpu counts cores, and the ranks would use cuda"),
         (CPU, 0, {"nproc_per_node": 0}, "--nproc-per-node 0: expected at least 1"),
         (CPU, 0, {"nproc_per_node": -2}, "--nproc-per-node -2: expected at least 1"),
         (CPU, 0, {"nproc_per_node": 513}, "--nproc-per-node 513: at most 512"),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from seatrial.agent import py_spy
 from seatrial.agent.rank_process import RankProcess
 from seatrial.probe import process
 from seatrial.protocol.events import StackEvent
@@ -47,17 +47,16 @@ class Standstill:
 
 def stack_events(ranks: Sequence[RankProcess]) -> list[StackEvent]:
     """Return where each rank of a script is: its last output, its state, and its stack where py-spy is installed."""
-    started = [(rank, _py_spy(rank)) for rank in ranks]
+    started = [(rank, *_started(rank)) for rank in ranks]
     until = time.monotonic() + _PY_SPY_S
-    return [_stack_event(rank, child, until) for rank, child in started]
+    return [_stack_event(rank, child, refused, until) for rank, child, refused in started]
 
 
-def _py_spy(rank: RankProcess) -> subprocess.Popen[bytes] | None:
-    """Start the py-spy beside the rank's interpreter, else that on PATH. None: there is none."""
-    folders = [os.path.dirname(rank.program), os.environ.get("PATH", os.defpath)]
-    path = shutil.which("py-spy", path=os.pathsep.join(filter(None, folders)))
+def _started(rank: RankProcess) -> tuple[subprocess.Popen[bytes] | None, str]:
+    """Start py-spy for a rank. Without one: None, and why one that was found is not run."""
+    path, refused = py_spy.find(rank.program, os.environ)
     if path is None or rank.poll() is not None:
-        return None
+        return None, refused
     with contextlib.suppress(OSError):
         return subprocess.Popen(
             # By default it would stop the process while it reads.
@@ -65,12 +64,12 @@ def _py_spy(rank: RankProcess) -> subprocess.Popen[bytes] | None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-        )
-    return None
+        ), ""
+    return None, ""
 
 
-def _stack_event(rank: RankProcess, child: subprocess.Popen[bytes] | None, until: float) -> StackEvent:
-    text = b""
+def _stack_event(rank: RankProcess, child: subprocess.Popen[bytes] | None, refused: str, until: float) -> StackEvent:
+    text = os.fsencode(refused)
     if child is not None:
         try:
             text, _ = child.communicate(timeout=max(0.1, until - time.monotonic()))

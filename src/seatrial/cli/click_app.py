@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from seatrial import __version__
 from seatrial.cli.command import HELP_COLUMNS, Command, commands, options_of
 from seatrial.cli.exit import no_such_command, run_and_exit, split_debug
+from seatrial.cli.option_values import read_value
+from seatrial.cli.run_command import run_command
 from seatrial.errors import RequestError
 from seatrial.targets.option import Option
 from seatrial.util import streams
@@ -37,7 +41,7 @@ def _call(arguments: list[str]) -> Any:
         message = io.StringIO()
         error.show(message)
         usage = message.getvalue().partition("Error: ")[0]
-        streams.print_status(f"{usage}Error: {printable(error.format_message())}")
+        streams.print_status_lines(f"{usage}Error: {printable(error.format_message())}")
         return RequestError.exit_code
 
 
@@ -87,8 +91,10 @@ def click_command(command: Command) -> click.Command:
     """Return the command as click needs it."""
 
     def call(**options: Any) -> int:
-        debug = bool(click.get_current_context().find_root().params.get("debug"))
-        return command.run(options, debug=debug)
+        context = click.get_current_context()
+        typed = {name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+        debug = bool(context.find_root().params.get("debug"))
+        return run_command(command, {name: options[name] for name in typed}, os.environ, debug=debug)
 
     return _SectionedCommand(
         command,
@@ -119,6 +125,28 @@ class _SectionedCommand(click.Command):
                 formatter.write_dl(rows)
 
 
+class _Value(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no type arguments
+    """The value of an option that is no text, read as in the bundle."""
+
+    def __init__(self, option: Option) -> None:
+        self.name = option.name
+        self._option = option
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return read_value(self._option, value) if isinstance(value, str) else value
+
+
+class _Choice(click.Choice):  # type: ignore[type-arg]
+    """One of some words; help and completion list them."""
+
+    def __init__(self, option: Option, words: tuple[str, ...]) -> None:
+        super().__init__(words)
+        self._option = option
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return read_value(self._option, value)
+
+
 def _join(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str | None:
     return ",".join(values) if values else None
 
@@ -128,9 +156,11 @@ def _parameter(option: Option) -> click.Parameter:
 
     kind: Any = option.type
     if isinstance(option.type, tuple):
-        kind = click.Choice(option.type)
+        kind = _Choice(option, option.type)
     elif option.type is Path:
         kind = click.Path(path_type=Path)
+    elif option.type is not str:
+        kind = _Value(option)
     if option.rest:
         return click.Argument([option.name], type=click.UNPROCESSED, nargs=-1, metavar=option.metavar)
     if not option.flags:

@@ -42,7 +42,10 @@ def run_and_exit(command: Callable[[], Any], *, debug: bool) -> NoReturn:
         code = 130
     except SeatrialError as error:
         # The message may quote anything that was typed or read: print one line without control characters.
-        streams.print_status(_traceback() if debug else f"Error: {printable(str(error))}")
+        if debug:
+            streams.print_status_lines(_traceback())
+        else:
+            streams.print_status(f"Error: {printable(str(error))}")
         code = error.exit_code
     except SystemExit as error:
         # argparse ends this way after its help, and click when the reader of its output has gone away.
@@ -50,12 +53,13 @@ def run_and_exit(command: Callable[[], Any], *, debug: bool) -> NoReturn:
     except BrokenPipeError:
         code = SeatrialError.exit_code
     except Exception as error:
-        streams.print_status(
-            _traceback()
-            if debug
-            else f"Error: a bug in seatrial ({type(error).__name__}: {printable(str(error))});"
-            " run it again with --debug for the traceback, and please report it."
-        )
+        if debug:
+            streams.print_status_lines(_traceback())
+        else:
+            streams.print_status(
+                f"Error: a bug in seatrial ({type(error).__name__}: {printable(str(error))});"
+                " run it again with --debug for the traceback, and please report it."
+            )
         code = SeatrialError.exit_code
     streams.flush_or_drop()
     sys.exit(code if isinstance(code, int) else 0)

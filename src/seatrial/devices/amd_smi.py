@@ -6,14 +6,13 @@ or an object of value and unit. The second partition of a divided device has few
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
 from seatrial.devices.amd_values import PCIE_GENERATIONS, at, document, missing, number, size_bytes, text, whole
 from seatrial.devices.readers import Reader, UnreadableError, short_bus
 from seatrial.devices.state import DeviceState
-from seatrial.util.tool import run_tool
+from seatrial.util.tool import find_tool, run_tool
 
 _THROTTLE: Mapping[str, str] = {
     "ppt": "power_cap",
@@ -29,7 +28,7 @@ _RESIDENCY = "amd-smi counts it without a unit"
 
 def open_reader() -> Reader:
     """Return the reader. Raises UnreadableError."""
-    tool = shutil.which("amd-smi")
+    tool = find_tool("amd-smi")
     if tool is None:
         raise UnreadableError("amd-smi is not installed")
     # Values that never change, read once.

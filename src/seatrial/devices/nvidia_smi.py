@@ -7,13 +7,14 @@ a value with its unit (``29 C``, ``16x``, ``503 MiB``), ``N/A`` for what a devic
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from xml.etree import ElementTree
 
-from seatrial.devices.readers import Reader, UnreadableError, short_bus
+from seatrial.devices import topology_matrix
+from seatrial.devices.nvidia_smi_samples import open_samples
+from seatrial.devices.readers import Reader, UnreadableError, nothing, short_bus
 from seatrial.devices.state import LOST, DeviceState
-from seatrial.util.tool import run_tool
+from seatrial.util.tool import find_tool, run_tool
 
 _ARGUMENTS = ("-q", "-x")
 _MOST_CHARS = 1 << 24
@@ -108,7 +109,7 @@ _ABSENT = ("", "n/a", "none", "[n/a]", "unknown error", "requested functionality
 
 def open_reader() -> Reader:
     """Return the reader. Raises UnreadableError."""
-    tool = shutil.which("nvidia-smi")
+    tool = find_tool("nvidia-smi")
     if tool is None:
         raise UnreadableError("nvidia-smi is not installed")
 
@@ -131,7 +132,19 @@ def open_reader() -> Reader:
     if not devices:
         raise UnreadableError("nvidia-smi shows no device")
     source = f"nvidia-smi -q -x {devices[0].driver}".strip()
-    return Reader(source=source, states=read, samples=None, topology=dict)
+    samples = open_samples(tool, {device.bus: device.uuid for device in devices})
+    return Reader(
+        source=source,
+        states=read,
+        samples=samples.read if samples else None,
+        topology=lambda: _topology(tool),
+        close=samples.close if samples else nothing,
+    )
+
+
+def _topology(tool: str) -> Mapping[str, str]:
+    code, text = run_tool([tool, "topo", "-m"])
+    return topology_matrix.parse(text) if code == 0 else {}
 
 
 def parse(text: str) -> tuple[DeviceState, ...]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
 from seatrial.devices.amd_values import document, missing, number, text, whole
 from seatrial.devices.readers import Reader, UnreadableError, short_bus
 from seatrial.devices.state import DeviceState
-from seatrial.util.tool import run_tool
+from seatrial.util.tool import find_tool, run_tool
 
 _ARGUMENTS = (
     *("--showproductname", "--showuniqueid", "--showserial", "--showbus", "--showvbios", "--showdriverversion"),
@@ -32,7 +31,7 @@ _ERRORS = "rocm-smi prints it as a table only"
 
 def open_reader() -> Reader:
     """Return the reader. Raises UnreadableError."""
-    tool = shutil.which("rocm-smi")
+    tool = find_tool("rocm-smi")
     if tool is None:
         raise UnreadableError("rocm-smi is not installed")
 

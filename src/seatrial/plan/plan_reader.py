@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, get_type_hints
 from seatrial.errors import RequestError
 from seatrial.plan.model import Plan, Setting
 from seatrial.plan.plan_file import LEVELS, is_level, read_file, read_level
-from seatrial.plan.selection import in_order, select, world_without_bootstrap
+from seatrial.plan.selection import check_names, in_order, select, world_without_bootstrap
 from seatrial.plan.values import MISFIT, did_you_mean, expected, fit, shortened, shown
 from seatrial.util.text import printable
 
@@ -65,6 +65,8 @@ def read_plan(
     asked = in_order(plan.checks, scopes)
     if stranded := world_without_bootstrap(asked, scopes):
         raise RequestError(f"{source_name}: {stranded} cannot run without bootstrap; add bootstrap to checks.")
+    plan.add(check_names("--only", only, scopes), scopes)
+    asked = in_order(plan.checks, scopes)
     selected, left_out = select(asked, scopes, only=only, skip=skip, validation_only=validation_only)
     for check, parameter, value, option in overrides:
         if check not in selected:
@@ -171,6 +173,15 @@ class _PlanBuilder:
             raise RequestError(f"{source_name}: {path} is {shown(value)}, expected {expected(hints[parameter])}.")
         _refuse_wrong_time(parameter, fitting, f"{source_name}: {path}")
         self.settings[check][parameter] = Setting(value=fitting, origin=origin)
+
+    def add(self, checks: Sequence[str], scopes: Mapping[str, str]) -> None:
+        """Ask for further checks, and for bootstrap where one of them needs it."""
+        new = [check for check in checks if check not in self.checks]
+        if world_without_bootstrap((*self.checks, *new), scopes):
+            new += [check for check in self.schemas if scopes[check] == "bootstrap"]
+        if new:
+            self._set_checks([*self.checks, *new], "--only")
+            self.not_asked = {check: origin for check, origin in self.not_asked.items() if check not in new}
 
     def fit_into_deadline(self) -> None:
         """Shorten the timeouts that nobody typed to the part of the deadline that one step may take.

@@ -26,19 +26,16 @@ def select(
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the selected checks, and for each other one the option that took it out. Raises RequestError.
 
-    ``asked`` contains bootstrap if it contains a check of scope ``world``.
+    ``asked`` contains the checks of ``only``, and bootstrap if it contains a check of scope ``world``.
     """
     left_out: dict[str, str] = {}
-    wanted = _names("--only", only, scopes)
-    for check in wanted:
-        if check not in asked:
-            raise RequestError(f"--only {check}: the plan does not ask for {check}; it asks for {', '.join(asked)}.")
+    wanted = check_names("--only", only, scopes)
     if only:
         selection = set(wanted)
         if world_without_bootstrap(wanted, scopes):
             selection |= {check for check in asked if scopes[check] == "bootstrap"}
         left_out = dict.fromkeys((check for check in asked if check not in selection), "--only")
-    skipped = dict.fromkeys(_names("--skip", skip, scopes), "--skip")
+    skipped = dict.fromkeys(check_names("--skip", skip, scopes), "--skip")
     if validation_only:
         skipped.setdefault("training", "--validation-only")
     for check, option in skipped.items():
@@ -60,8 +57,11 @@ def select(
     return selected, left_out
 
 
-def _names(option: str, entries: Sequence[str], scopes: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the check names of a repeated option; each entry is one name or several with commas between them."""
+def check_names(option: str, entries: Sequence[str], scopes: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the check names of a repeated option; each entry is one name or several with commas between them.
+
+    Raises RequestError for a word that is not a check.
+    """
     names = tuple(dict.fromkeys(name.strip() for entry in entries for name in entry.split(",")))
     for name in names:
         if name not in scopes:

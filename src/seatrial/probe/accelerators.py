@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.devices.readers import SOURCES, on_bus
-from seatrial.util.tool import run_tool
+from seatrial.util.tool import find_tool, run_tool
 
 _TOOL_TIMEOUT_S = 20.0
 # NVIDIA_VISIBLE_DEVICES is not here: it configures the container runtime, and CDI sets it to "void" in containers that
@@ -108,7 +107,7 @@ def _count_visible(value: str, view: _DriverView) -> int:
 
 
 def _nvidia() -> _DriverView:
-    tool = shutil.which("nvidia-smi")
+    tool = find_tool("nvidia-smi")
     code, text = run_tool([tool, "-L"], timeout_s=_TOOL_TIMEOUT_S) if tool else (0, "not found")
     count = sum(line.startswith("GPU ") for line in text.splitlines())
     if code == 0 and count:

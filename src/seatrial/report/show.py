@@ -34,9 +34,7 @@ def show(
     except (OSError, ValueError) as error:
         path = f"it is in {written.document if as_json else written.best}" if written else "no file of it was written"
         reason = getattr(error, "strerror", None) or error
-        print_status(
-            printable(f"seatrial: {conclusion.verdict.status}; the report could not be printed ({reason}), {path}.")
-        )
+        print_status(f"seatrial: {conclusion.verdict.status}; the report could not be printed ({reason}), {path}.")
     return conclusion.verdict.exit_code
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from seatrial.request.comm_profiles import PROFILES
-from seatrial.targets.option import Option
+from seatrial.targets.option import Option, process_count
 from seatrial.targets.registry import TARGETS
 
 TARGET_OPTIONS = (
@@ -15,8 +15,9 @@ TARGET_OPTIONS = (
     Option(
         flags=("--nproc-per-node",),
         name="nproc_per_node",
-        help="Processes on each node. Default: one for each accelerator; without accelerators 2.",
-        type=int,
+        help="Processes on each node: a number; gpu: one for each accelerator; cpu: one for each core; auto, the"
+        " default: one for each accelerator, without accelerators 2.",
+        type=process_count,
         metavar="M",
     ),
     Option(

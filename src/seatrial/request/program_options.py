@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from seatrial.targets.option import Option
+from seatrial.targets.option import Option, duration_s
 
 PROGRAM = (
     Option(
@@ -18,10 +18,10 @@ PROGRAM = (
     Option(
         flags=("--grace",),
         name="grace",
-        help="Time between SIGTERM and SIGKILL, for a last checkpoint. Default: 30.",
-        type=float,
+        help="Time between SIGTERM and SIGKILL, for a last checkpoint. Default: 30s.",
+        type=duration_s,
         default=30.0,
-        metavar="SECONDS",
+        metavar="TIME",
     ),
     Option(
         flags=("--output",),

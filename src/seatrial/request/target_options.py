@@ -40,9 +40,13 @@ def target_request_of(values: Mapping[str, Any], typed: tuple[str, ...] = ()) ->
                 raise RequestError(
                     f"{option.flags[0]} is for --on {takers}, not for --on {target.name}; leave one of the two out."
                 )
+    requested = values["nproc_per_node"]
+    if requested == "gpu" and values["device"] == "cpu":
+        raise RequestError("--nproc-per-node gpu counts accelerators, and --device cpu uses none; give a number.")
     return TargetRequest(
         target=target.name,
-        nproc_per_node=values["nproc_per_node"],
+        nproc_per_node=requested if isinstance(requested, int) else None,
+        processes_by=requested if isinstance(requested, str) else "",
         device=values["device"],
         backend=values["backend"],
         python=values["python"],
@@ -67,8 +71,20 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
+def require_accelerator(target_request: TargetRequest, device: str) -> None:
+    """Raise RequestError where one process for each accelerator was requested and the ranks would use the CPU."""
+    if target_request.processes_by == "gpu" and device == "cpu":
+        raise RequestError(
+            "--nproc-per-node gpu: no accelerator was found; check the driver, or give a number of CPU processes."
+        )
+
+
 def placement_fields(target_request: TargetRequest, placement: Placement) -> dict[str, Any]:
-    """Return the fields of ``job.Processes`` that the placement decides: all but the name of the run."""
+    """Return the fields of ``job.Processes`` that the placement decides: all but the name of the run.
+
+    Raises RequestError where one process for each accelerator was requested and none is there.
+    """
+    require_accelerator(target_request, placement.device)
     return {
         "target": target_request.target,
         "nodes": placement.nodes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seatrial.targets.option import Option
+from seatrial.targets.option import Option, duration_s
 from seatrial.training.recipe import CHOICES
 
 TRAIN = (
@@ -104,7 +104,6 @@ TRAIN = (
     Option(
         flags=("--spawn",), name="spawn", help="Start the processes of this node directly, without agents.", flag=True
     ),
-    Option(flags=("--nnodes",), name="nnodes", help="With --spawn: number of nodes.", type=int, metavar="N"),
     Option(
         flags=("--node-rank",),
         name="node_rank",
@@ -121,9 +120,9 @@ TRAIN = (
     Option(
         flags=("--timeout",),
         name="timeout",
-        help="How long the processes wait for one another. Default: 300.",
-        type=float,
-        metavar="SECONDS",
+        help="How long the processes wait for one another. Default: 5m.",
+        type=duration_s,
+        metavar="TIME",
     ),
 )
 """Options of ``seatrial train`` alone, in addition to PROGRAM and TARGET_OPTIONS."""

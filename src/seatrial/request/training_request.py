@@ -17,7 +17,7 @@ from seatrial.errors import RequestError
 from seatrial.rank.faults import parse_faults
 from seatrial.request.common_options import TARGET_OPTIONS
 from seatrial.request.program_options import PROGRAM
-from seatrial.request.target_options import placement_fields, target_request_of
+from seatrial.request.target_options import placement_fields, require_accelerator, target_request_of
 from seatrial.request.training_options import TRAIN
 from seatrial.run import external_launcher
 from seatrial.run.run_program import dry_run, flag, process_count, refuse_decided, refuse_numbers
@@ -110,7 +110,7 @@ def _refuse_contradictions(values: Mapping[str, Any]) -> None:
         if one in given and other in given:
             raise RequestError(f"{flag(one)} and {flag(other)} set the same value; give one of them.")
     steps = dict.fromkeys(("save_every", "save_after", "epochs", "total_epochs", "max_steps"), 0)
-    sizes = {"nnodes": 1, "batch_size": 1, "global_batch_size": 1, "model_parallel_size": 2, "num_microbatches": 1}
+    sizes = {"nodes": 1, "batch_size": 1, "global_batch_size": 1, "model_parallel_size": 2, "num_microbatches": 1}
     refuse_numbers(values, {**steps, **sizes})
     if values["lr"] is not None and not 0 < values["lr"] < math.inf:
         raise RequestError(f"--lr {values['lr']}: expected a positive number.")
@@ -141,14 +141,15 @@ def _refuse_here(
             " leave one of the two out."
         )
     alone = not (values["spawn"] or is_rank or is_node)
-    wrong: tuple[str, ...] = ("nnodes", "node_rank", "init") if alone else ("max_restarts", "output", "out")
+    wrong: tuple[str, ...] = ("node_rank", "init") if alone else ("max_restarts", "output", "out")
     if alone and TARGETS[target_request.target].conducts_remotely:
-        wrong = ("nnodes", "node_rank")
+        wrong = ("node_rank",)
     if is_rank:
-        wrong = (*wrong, "nnodes", "node_rank", "nproc_per_node", "grace")
+        wrong = (*wrong, "node_rank", "nproc_per_node", "grace")
     origin = "without --spawn" if alone else "with --spawn" if values["spawn"] else f"under {identity.launcher}"
     if not alone:
-        external_launcher.refuse_target_options(target_request, origin)
+        counted = () if is_rank else ("nodes",)
+        external_launcher.refuse_target_options(target_request, origin, but=counted)
     why = {
         "max_restarts": "no agent is there to restart the ranks"
         if values["spawn"]
@@ -176,7 +177,7 @@ def _as_rank(
     assert identity.world_size is not None
     local_world_size = identity.local_world_size
     on_one_node = local_world_size == identity.world_size
-    here = _local_resources(values, local_world_size, on_one_node=on_one_node, started=True)
+    here = _local_resources(values, target_request, local_world_size, on_one_node=on_one_node, started=True)
     spec = _spec(values, identity.world_size, here, environ, debug)
     what = f"{process_count(identity.world_size)} as {identity.launcher} started them"
     return _request(
@@ -192,7 +193,7 @@ def _as_spawn(
     debug: bool,
 ) -> TrainRequest:
     found = identity or Identity(launcher="none", level="none")
-    nnodes = values["nnodes"] or found.nnodes or 1
+    nnodes = values["nodes"] or found.nnodes or 1
     node_rank = values["node_rank"] if values["node_rank"] is not None else found.node_rank
     if node_rank is None:
         if nnodes > 1:
@@ -204,7 +205,8 @@ def _as_spawn(
         raise RequestError(
             f"--node-rank {node_rank}: expected a number from 0 to {nnodes - 1}, as there are {nnodes} nodes."
         )
-    here = _local_resources(values, values["nproc_per_node"] or found.nproc_per_node, on_one_node=nnodes == 1)
+    requested = target_request.nproc_per_node or found.nproc_per_node
+    here = _local_resources(values, target_request, requested, on_one_node=nnodes == 1)
     init = values["init"] or "env"
     env = {**here.env, **target_request.env}
     if init == "env" and not (environ.get("MASTER_ADDR") and environ.get("MASTER_PORT")):
@@ -231,7 +233,7 @@ def _as_controller(
     values: Mapping[str, Any], target_request: TargetRequest, environ: Mapping[str, str], debug: bool
 ) -> TrainRequest:
     if values["strategy"] == "dp":
-        target_request = replace(target_request, nproc_per_node=_dp_processes(target_request.nproc_per_node))
+        target_request = replace(target_request, nproc_per_node=_dp_processes(values["nproc_per_node"]))
     placement = TARGETS[target_request.target].resolve(target_request)
     spec = _spec(values, placement.nodes * placement.nproc_per_node, placement, environ, debug)
     what = f"{process_count(placement.nodes * placement.nproc_per_node)} {placement.words}"
@@ -253,22 +255,30 @@ def _as_controller(
 
 
 def _local_resources(
-    values: Mapping[str, Any], nproc_per_node: int | None, *, on_one_node: bool, started: bool = False
+    values: Mapping[str, Any],
+    target_request: TargetRequest,
+    nproc_per_node: int | None,
+    *,
+    on_one_node: bool,
+    started: bool = False,
 ) -> LocalResources:
     if values["strategy"] == "dp":
         nproc_per_node = _dp_processes(nproc_per_node)
-    return resources.local_resources(
+    here = resources.local_resources(
         device=values["device"],
         backend=values["backend"],
         nproc_per_node=nproc_per_node,
+        processes_by=target_request.processes_by,
         python=values["python"] or sys.executable,
         on_one_node=on_one_node,
         started=started,
     )
+    require_accelerator(target_request, here.device)
+    return here
 
 
-def _dp_processes(nproc_per_node: int | None) -> int:
-    if nproc_per_node not in (None, 1):
+def _dp_processes(nproc_per_node: int | str | None) -> int:
+    if nproc_per_node not in (None, "auto", 1):
         raise RequestError(
             f"--strategy dp: one process drives all devices; --nproc-per-node {nproc_per_node} must be 1."
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from seatrial.plan.plan_file import DEFAULT_LEVEL
-from seatrial.targets.option import Option
+from seatrial.targets.option import Option, duration_s
 
 REPORT = (
     Option(flags=("--json",), name="as_json", help="Print only the report, as JSON, on standard output.", flag=True),
@@ -14,7 +14,16 @@ REPORT = (
 )
 """How the report is printed, for each command that prints one."""
 
-RUN = (
+EVIDENCE = Option(
+    flags=("--evidence",),
+    name="evidence",
+    help="Judge what another tool wrote, too: the JSON of dcgmi diag -j, or the output of ncclras; NODE= where the file"
+    " does not say whose it is; repeatable.",
+    metavar="[NODE=]FILE",
+    multiple=True,
+)
+
+PLAN = (
     Option(
         flags=(),
         name="plan",
@@ -51,10 +60,15 @@ RUN = (
     Option(
         flags=("--deadline",),
         name="deadline",
-        help="Stop the trial after this many seconds.",
-        type=float,
-        metavar="SECONDS",
+        help="Stop the trial after this time, such as 90s, 5m or 2h; a bare number is seconds.",
+        type=duration_s,
+        metavar="TIME",
     ),
+)
+"""What decides the plan of a trial."""
+
+RUN = (
+    *PLAN,
     Option(flags=("--out",), name="out", help="Folder for the reports.", type=Path, default=Path("reports")),
     Option(
         flags=("--require-full",),
@@ -62,6 +76,7 @@ RUN = (
         help="End a partial PASS with exit code 3, for scripts.",
         flag=True,
     ),
+    EVIDENCE,
     *REPORT,
 )
 """Options of ``seatrial run`` alone, in addition to TARGET_OPTIONS."""

@@ -12,7 +12,7 @@ import platform
 import re
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
@@ -106,10 +106,17 @@ def rank_environ(identity: Identity, environ: Mapping[str, str]) -> dict[str, st
     }
 
 
-def refuse_target_options(target_request: TargetRequest, origin: str) -> None:
-    """Raise RequestError for options that choose a target. ``origin``: why none can be chosen: "under torchrun"."""
+def refuse_target_options(target_request: TargetRequest, origin: str, *, but: Collection[str] = ()) -> None:
+    """Raise RequestError for options that choose a target.
+
+    Args:
+        target_request: the request.
+        origin: why none can be chosen: "under torchrun".
+        but: names of options that are wanted nevertheless.
+    """
     target = target_request.target
-    options = [option for option in TARGETS[target].options if is_given(option, target_request.own[option.name])]
+    own = [option for option in TARGETS[target].options if option.name not in but]
+    options = [option for option in own if is_given(option, target_request.own[option.name])]
     given = [*([f"--on {target}"] if target != "local" else []), *(option.flags[0] for option in options)]
     if given:
         raise RequestError(f"{' '.join(given)} {origin}: it is decided where the ranks run; leave that out.")
@@ -125,6 +132,7 @@ def placement(target_request: TargetRequest, identity: Identity, rendezvous: Ren
         device=target_request.device,
         backend=target_request.backend,
         nproc_per_node=_ranks_per_node(target_request, identity, is_rank=is_rank),
+        processes_by=target_request.processes_by,
         python=python,
         on_one_node=is_rank and identity.local_world_size == identity.world_size,
         started=is_rank,

@@ -17,7 +17,7 @@ from seatrial.targets.command import shell_line
 from seatrial.targets.job import ProgramJob
 from seatrial.targets.option import Option, is_given
 from seatrial.targets.registry import TARGETS, dry_run_lines
-from seatrial.util.streams import print_status
+from seatrial.util.streams import print_status, print_status_lines
 from seatrial.util.text import printable
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def refuse_numbers(values: Mapping[str, Any], minimums: Mapping[str, int]) -> No
 
     ``minimums`` gives the lowest valid value by the option's name, in addition to those of both commands.
     """
-    for name, minimum in {"nproc_per_node": 1, "max_restarts": 0, **minimums}.items():
+    for name, minimum in {"max_restarts": 0, **minimums}.items():
         if values[name] is not None and values[name] < minimum:
             raise RequestError(f"{flag(name)} {values[name]}: expected {minimum} or more.")
     if not 0 <= values["grace"] < 1e7:
@@ -128,7 +128,7 @@ def run_program(job: ProgramJob, out: Path, *, debug: bool, rendezvous: Rendezvo
         except Exception as error:
             problem = error
             if debug:
-                print_status(traceback.format_exc())
+                print_status_lines(traceback.format_exc())
         finally:
             recorder.close()
             display.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import RequestError
-from seatrial.targets.option import Option
+from seatrial.targets.option import Option, duration_s
 
 HOSTS = Option(
     flags=("--hosts",),
@@ -36,10 +36,10 @@ MIN_HOSTS = Option(
 QUEUE_TIMEOUT = Option(
     flags=("--queue-timeout",),
     name="queue_timeout",
-    help="Cancel a job that has not started after this time. Default: 86400.",
-    type=float,
+    help="Cancel a job that has not started after this time. Default: 24h.",
+    type=duration_s,
     default=86_400.0,
-    metavar="SECONDS",
+    metavar="TIME",
 )
 
 _MAX_BYTES = 1 << 20

@@ -68,9 +68,13 @@ def _resolve(target_request: TargetRequest) -> Placement:
         device=target_request.device,
         backend=target_request.backend,
         nproc_per_node=requested if requested is None or requested < 1 else requested * nodes,
+        processes_by=target_request.processes_by,
         python=python,
     )
-    per_node = requested or (2 if local.device == "cpu" else local.nproc_per_node // nodes)
+    if requested is None and local.device == "cpu":
+        per_node = max(1, local.nproc_per_node // nodes) if target_request.processes_by else local.nproc_per_node
+    else:
+        per_node = requested or local.nproc_per_node // nodes
     if local.device == "cpu" and not target_request.own.get("oversubscribe"):
         words = f"--nproc-per-node {per_node}" + (f" --nodes {nodes}" if nodes > 1 else "")
         resources.refuse_too_many(per_node * nodes, words, of_torch=target_request.typed[:1] != ("launch",))

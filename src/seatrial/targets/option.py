@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from seatrial.targets.hidden_values import HIDDEN, is_secret, shown_environment
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600}
+
+
+def duration_s(text: str) -> float:
+    """Return the seconds of ``90``, ``90s``, ``5m`` or ``2h``. Raises ValueError for all other words."""
+    unit_s = _UNITS_S.get(text[-1:])
+    seconds = float(text) if unit_s is None else float(text[:-1]) * unit_s
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise ValueError("a duration is finite and not below 0")
+    return seconds
+
+
+PROCESSES_BY = ("auto", "gpu", "cpu")
+"""Words for a number of processes, as torchrun has them."""
+
+
+def process_count(text: str) -> int | str:
+    """Return a number of processes, or the word by which each node decides it. Raises ValueError for all others."""
+    if text in PROCESSES_BY:
+        return text
+    if int(text) < 1:
+        raise ValueError("no process would run")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +44,9 @@ class Option:
     """The key of its value."""
     help: str
     """One sentence for help, or a noun phrase with a full stop."""
-    type: type | tuple[str, ...] = str
-    """``str``, ``int``, ``float``, ``Path``, or the values to choose from."""
+    type: type | tuple[str, ...] | Callable[[str], Any] = str
+    """``str``, ``int``, ``float``, ``Path``, the values to choose from, or a function that reads the text and raises
+    ValueError (``duration_s``)."""
     default: Any = None
     """The value where the option is not given."""
     metavar: str | None = None
@@ -36,8 +62,13 @@ class Option:
     rest: bool = False
     """A positional argument that takes all remaining words, options included; the value is a tuple."""
 
+    @property
+    def default_value(self) -> Any:
+        """The value where the option is not given, as commands get it."""
+        return False if self.flag else () if self.multiple or self.rest else self.default
 
-NODES = Option(flags=("--nodes",), name="nodes", help="Number of nodes.", type=int, metavar="N")
+
+NODES = Option(flags=("--nodes", "--nnodes"), name="nodes", help="Number of nodes.", type=int, metavar="N")
 MPIRUN = Option(
     flags=("--mpirun",),
     name="mpirun",
@@ -62,7 +93,7 @@ def retyped(options: Iterable[Option], values: Mapping[str, Any]) -> tuple[str, 
         if option.flag:
             words.append(option.flags[0])
             continue
-        for word in map(str, value if option.multiple else (value,)):
+        for word in map(_as_typed, value if option.multiple else (value,)):
             name, _, text = word.partition("=")
             if option.name == "env":
                 word = f"{name}={shown_environment({name: text})[name]}"
@@ -70,6 +101,10 @@ def retyped(options: Iterable[Option], values: Mapping[str, Any]) -> tuple[str, 
                 word = HIDDEN
             words += [f"{option.flags[0]}={word}"] if word.startswith("-") else [option.flags[0], word]
     return tuple(words)
+
+
+def _as_typed(value: Any) -> str:
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def to_argv(options: Iterable[Option], values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -85,5 +120,5 @@ def to_argv(options: Iterable[Option], values: Mapping[str, Any]) -> tuple[str, 
             positional += value if option.rest else [] if value is None else [str(value)]
         elif is_given(option, value):
             words = value if option.multiple else (value,)
-            named += [option.flags[0]] if option.flag else [f"{option.flags[0]}={word}" for word in words]
+            named += [option.flags[0]] if option.flag else [f"{option.flags[0]}={_as_typed(word)}" for word in words]
     return (*named, "--", *positional) if positional else tuple(named)

@@ -26,8 +26,9 @@ _ANY_PORT = 9
 def device_of(target_request: TargetRequest, python: str) -> str:
     """Return ``cpu``, ``cuda`` or ``rocm``: ``--device``, or the GPUs that the torch of ``python`` supports.
 
-    Raises RequestError when neither names a device, and for NCCL on the CPU.
+    Raises RequestError when neither names a device, for NCCL on the CPU, and for ``--nproc-per-node cpu``.
     """
+    require_count(target_request)
     device = target_request.device
     if device == "auto":
         torch = find_torch(python)
@@ -41,6 +42,15 @@ def device_of(target_request: TargetRequest, python: str) -> str:
     if device == "cpu" and target_request.backend == "nccl":
         raise RequestError("--backend nccl: NCCL moves data between GPUs only; with --device cpu use --backend gloo.")
     return device
+
+
+def require_count(target_request: TargetRequest) -> None:
+    """Raise RequestError for a process for each core of nodes whose cores cannot be read from here."""
+    if target_request.processes_by == "cpu":
+        raise RequestError(
+            f"--nproc-per-node cpu: with --on {target_request.target} the cores of the nodes cannot be read from here;"
+            " give a number."
+        )
 
 
 def start_argv(python: str, bundle_path: str) -> tuple[str, ...]:

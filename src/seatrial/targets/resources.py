@@ -44,6 +44,7 @@ def local_resources(
     device: str,
     backend: str,
     nproc_per_node: int | None,
+    processes_by: str = "",
     python: str,
     on_one_node: bool = True,
     started: bool = False,
@@ -55,6 +56,7 @@ def local_resources(
         device: ``auto``, ``cpu``, ``cuda`` or ``rocm``.
         backend: ``auto``, ``gloo``, ``nccl`` or ``mpi``.
         nproc_per_node: the number of processes that was requested; None: decide it here.
+        processes_by: ``cpu``: a process for each core, unless ``nproc_per_node`` is a number.
         python: the interpreter of the ranks, whose torch decides between CUDA and ROCm.
         on_one_node: all ranks are on this machine.
         started: a launcher has started the processes, and may show each one a different device
@@ -67,8 +69,13 @@ def local_resources(
     decided, count, because = _device(device, torch, sysfs)
     if backend == "nccl" and decided == "cpu":
         raise RequestError("--backend nccl: NCCL moves data between GPUs only; with --device cpu use --backend gloo.")
+    if processes_by == "cpu" and decided != "cpu":
+        raise RequestError(
+            f"--nproc-per-node cpu counts cores, and the ranks would use {decided} ({because}); add --device cpu, or"
+            " give a number."
+        )
     if decided == "cpu":
-        processes = nproc_per_node or _CPU_PROCESSES
+        processes = nproc_per_node or (usable_cores() if processes_by == "cpu" else _CPU_PROCESSES)
         if processes > _MAX_CPU_PROCESSES:
             raise RequestError(
                 f"--nproc-per-node {processes}: at most {_MAX_CPU_PROCESSES} CPU processes may run on one machine;"

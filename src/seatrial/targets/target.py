@@ -27,6 +27,8 @@ class TargetRequest:
     """The name of the target: the word after ``--on``."""
     nproc_per_node: int | None
     """The number of ranks per node, or None where the target decides it."""
+    processes_by: str = ""
+    """``gpu`` or ``cpu`` where a process for each accelerator or core was requested, instead of a number."""
     device: str
     """The device that was requested: ``auto``, ``cpu``, ``cuda`` or ``rocm``."""
     backend: str

@@ -6,6 +6,11 @@ import contextlib
 import os
 import sys
 
+from seatrial.util.text import printable
+
+_LONGEST = 4_000
+"""Characters of a line: our words around a quotation, which has at most 2,000."""
+
 
 def reopen_missing() -> None:
     """Open the null device for each of the descriptors 0, 1 and 2 that is closed.
@@ -22,7 +27,19 @@ def reopen_missing() -> None:
 
 
 def print_status(text: str) -> None:
-    """Print a line on standard error; do nothing where standard error cannot be written."""
+    """Print one line on standard error, escaped; do nothing where standard error cannot be written.
+
+    It may quote what a host, a rank or a cluster said, of which no terminal may obey anything.
+    """
+    _print(printable(text, _LONGEST))
+
+
+def print_status_lines(text: str) -> None:
+    """Print a text of several lines, such as a traceback, in the same way."""
+    _print("\n".join(printable(line, _LONGEST) for line in text.rstrip("\n").split("\n")))
+
+
+def _print(text: str) -> None:
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
             print(text, file=sys.stderr, flush=True)

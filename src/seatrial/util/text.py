@@ -13,13 +13,13 @@ _COLOR = re.compile(r"(\x1b\[[0-9;:]*m)")
 _NO_COLOR = "\x1b[0m"
 
 
-def printable(text: str) -> str:
+def printable(text: str, longest: int = _LONGEST) -> str:
     """Return the text as one line, with every control, format and unassigned character escaped (``\\x1b``).
 
     A host name can therefore not color, erase or forge a line of ours, and the result is valid in XML 1.0. Texts of
-    more than 2,000 characters are cut.
+    more than ``longest`` characters are cut.
     """
-    cut = text if len(text) <= _LONGEST else text[:_LONGEST] + " ... (cut)"
+    cut = text if len(text) <= longest else text[:longest] + " ... (cut)"
     return "".join(char if char.isprintable() else _escape(char) for char in cut.replace("\t", "    "))
 
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import threading
 
 _KILL_TIMEOUT_S = 2.0
+
+
+def find_tool(name: str) -> str | None:
+    """Return the path of a tool in PATH; None where there is none.
+
+    Entries that are not absolute are left out: they name the working folder, in which anybody may have put the tool.
+    """
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return shutil.which(name, path=os.pathsep.join(filter(os.path.isabs, folders)))
 
 
 def run_tool(argv: list[str], *, timeout_s: float = 20.0) -> tuple[int | None, str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from typing import Any
 
-from seatrial.checks.network.causes import Pair, find_causes
+from seatrial.checks.network.causes import find_causes
 from seatrial.checks.network.interfaces import chosen_interface
 from seatrial.checks.network.observations import Observations, observe
+from seatrial.checks.network.pairs import Pairs, bits_of, numbers_of
 from seatrial.checks.network.params import Params
 from seatrial.checks.network.sentences import (
     closed_finding,
@@ -32,35 +35,35 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         return Ruling(is_moot=not absent, absent=tuple(absent))
     doubled = _doubled(seen)
     # A connection to an address that several nodes have may end anywhere.
-    unclear = {node for nodes in doubled.values() for node in nodes}
+    unclear = bits_of(node for nodes in doubled.values() for node in nodes)
     closed, large = _pairs(seen, unclear)
+    all_closed = _union(closed)
     addresses = {node: entry.places["data"][0] for node, entry in seen.nodes.items()}
     findings = [duplicate_finding(seen, address, nodes) for address, nodes in doubled.items()]
-    causes = find_causes(closed, seen.tried, addresses)
+    causes = find_causes(all_closed, seen.tried, addresses)
     other = chosen_interface(evidence, params)
     findings += [closed_finding(seen, cause, closed, other) for cause in causes]
     if not any(cause.shape == "all" for cause in causes):
         findings += [
             large_finding(seen, cause, large)
-            for cause in find_causes(large.keys() - closed.keys(), seen.tried, addresses)
+            for cause in find_causes(_union(large) - all_closed, seen.tried, addresses)
         ]
-    findings += _rendezvous(seen, closed, unclear)
+    findings += _rendezvous(seen, all_closed, unclear)
     findings += _names(seen)
     findings += _hostnames(seen)
     absent += [f"the connections of {seen.nodes[node].name}" for node in seen.silent]
-    untried = {source: targets for source, targets in seen.tried.untried.items() if targets}
+    untried = seen.tried.planned - seen.tried.pairs
     no_socket = {entry.source for entry in seen.failed if entry.how == _NOT_TRIED}
     if (untried or no_socket) and not any(finding.severity == "fail" for finding in findings):
         absent += [
             f"all connections of {seen.nodes[node].name}"
             + (" (no descriptor or port left)" if node in no_socket else "")
-            for node in sorted(untried.keys() | no_socket)
+            for node in sorted(untried.targets.keys() | no_socket)
         ]
-    near = [node for node in seen.tried.near if node not in seen.tried.everybody]
+    fewest = min((targets.bit_count() for targets in seen.tried.planned.targets.values()), default=0)
     unjudged: tuple[str, ...] = ()
-    if near:
-        each = max(len(seen.tried.near[node]) for node in near)
-        unjudged = (f"network: each of {len(seen.nodes)} nodes connected to {each} others, not to all",)
+    if seen.tried.planned and fewest < len(seen.nodes) - 1:
+        unjudged = (f"network: each of {len(seen.nodes)} nodes connected to {fewest} others, not to all",)
     return Ruling(findings=tuple(findings), absent=tuple(absent), unjudged=unjudged)
 
 
@@ -72,32 +75,40 @@ def _doubled(seen: Observations) -> Mapping[str, tuple[int, ...]]:
     return {address: tuple(nodes) for address, nodes in by_address.items() if len(nodes) > 1}
 
 
-def _pairs(seen: Observations, unclear: Collection[int]) -> tuple[dict[Pair, str], dict[Pair, int | None]]:
-    """Return the closed pairs with how they failed, and those in whose direction large packets are lost, with the
-    largest packet that passed."""
-    closed: dict[Pair, str] = {}
-    large: dict[Pair, int | None] = {}
+def _pairs(seen: Observations, unclear: int) -> tuple[Mapping[str, Pairs], Mapping[int | None, Pairs]]:
+    """Return the closed pairs by how they failed, and those in whose direction large packets are lost, by the largest
+    packet that passed. ``unclear``: nodes that are left out, as bits."""
+    closed: defaultdict[str, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
+    large: defaultdict[int | None, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
     for entry in seen.failed:
         if entry.role != "data" or entry.how == _NOT_TRIED:
             continue
-        for target in entry.targets - {entry.source, *unclear}:
-            if entry.how not in _LARGE:
-                closed[entry.source, target] = entry.how
-            elif entry.how == "large to":
-                large[entry.source, target] = entry.passes_bytes
-            else:
-                large[target, entry.source] = entry.passes_bytes
-    return closed, large
+        targets = entry.targets & ~unclear
+        if targets and entry.how not in _LARGE:
+            closed[entry.how][entry.source] |= targets
+        elif targets and entry.how == "large to":
+            large[entry.passes_bytes][entry.source] |= targets
+        else:
+            for target in numbers_of(targets):
+                large[entry.passes_bytes][target] |= 1 << entry.source
+    return (
+        {how: Pairs(targets) for how, targets in closed.items()},
+        {size: Pairs(targets) for size, targets in large.items()},
+    )
 
 
-def _rendezvous(seen: Observations, closed: Mapping[Pair, str], unclear: Collection[int]) -> Iterator[Finding]:
+def _union(pairs: Mapping[Any, Pairs]) -> Pairs:
+    return reduce(Pairs.__or__, pairs.values(), Pairs())
+
+
+def _rendezvous(seen: Observations, closed: Pairs, unclear: int) -> Iterator[Finding]:
     """Yield findings for the rendezvous on the first node, where other ports of that node are open."""
     for role in ("store", "master"):
         hows: Counter[str] = Counter()
         sources: defaultdict[int, list[int]] = defaultdict(list)
         for entry in seen.failed:
-            for target in entry.targets:
-                if entry.role == role and (entry.source, target) not in closed and target not in unclear:
+            for target in numbers_of(entry.targets & ~unclear) if entry.role == role else ():
+                if (entry.source, target) not in closed:
                     sources[target].append(entry.source)
                     hows[entry.how] += 1
         for target, its_sources in sources.items():
@@ -118,12 +129,15 @@ def _names(seen: Observations) -> Iterator[Finding]:
     sources: defaultdict[int, dict[int, str]] = defaultdict(dict)
     for failed in seen.failed:
         if failed.role == "name" and failed.how != _NOT_TRIED:
-            for target in failed.targets:
+            for target in numbers_of(failed.targets):
                 sources[target][failed.source] = failed.how
+    unreached: defaultdict[bool, dict[int, dict[int, str]]] = defaultdict(dict)
     for target, hows in sorted(sources.items()):
         if seen.nodes[target].own not in doubled and "name" in seen.nodes[target].places:
-            num_tried = sum(seen.tried.is_tried(source, target) for source in seen.nodes)
-            yield name_finding(seen, target, hows, nobody=len(hows) >= num_tried)
+            num_tried = sum((source, target) in seen.tried.pairs for source in seen.nodes)
+            unreached[len(hows) >= num_tried][target] = hows
+    for nobody, their_hows in unreached.items():
+        yield name_finding(seen, their_hows, nobody=nobody)
 
 
 def _hostnames(seen: Observations) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from seatrial.checks.network.addresses import own_addresses
 from seatrial.checks.network.endpoint import Endpoint, Failure, reach
-from seatrial.checks.network.params import MAX_NODES, PAYLOAD_BYTES, Params
+from seatrial.checks.network.params import MAX_NODES, NIC, PAYLOAD_BYTES, Params
 from seatrial.checks.network.schedule import targets, to_ranges
 from seatrial.environment.interface_choice import is_free
 from seatrial.probe import host, network
@@ -22,7 +22,6 @@ from seatrial.rank.node_context import NodeContext
 Role = str
 """``data``: the address that ranks bind to; ``name``: that of the node's hostname; ``store``, ``master``: those of the
 rendezvous on the first node; ``nic:NAME``: that of another interface, tried where ``data`` is closed."""
-NIC = "nic:"
 _MAX_INTERFACES = 4
 """Other interfaces of a node that are tried."""
 
@@ -134,7 +133,7 @@ class _Calls:
         self._first, self._rest = targets(sorted(peers), own, everybody=self._everybody)
         self._failed: defaultdict[tuple[Role, Failure, int | None], list[int]] = defaultdict(list)
         """(role, failure, largest packet that passed) -> nodes."""
-        self._kinds: Counter[Failure] = Counter()
+        self._kinds: Counter[tuple[Role, Failure]] = Counter()
         self._until = 0.0
         self.begun: set[int] = set()
 
@@ -154,7 +153,7 @@ class _Calls:
 
     async def _work(self, queue: Iterator[int], begun: set[int]) -> None:
         for node in queue:
-            if max(self._kinds.values(), default=0) >= self._params.max_failures:
+            if self._has_enough("data") or self._has_enough(self._only):
                 return
             # A connection that is accepted and then silent takes longest.
             if asyncio.get_running_loop().time() + 2 * self._params.connect_timeout_s > self._until:
@@ -164,7 +163,10 @@ class _Calls:
 
     async def _call(self, peer: Peer) -> None:
         places = [
-            place for place in peer.places if (place[0] == self._only if self._only else not place[0].startswith(NIC))
+            place
+            for place in peer.places
+            if (place[0] == self._only if self._only else not place[0].startswith(NIC))
+            and not self._has_enough(place[0])  # own names that lead nowhere take no time from the addresses of ranks
         ]
         await asyncio.gather(*(self._call_place(peer, *place) for place in places))
 
@@ -174,7 +176,11 @@ class _Calls:
         result = await reach(address, port, peer.identity, self._params.connect_timeout_s, payload_bytes=payload_bytes)
         if result.failure is not None:
             self._failed[role, result.failure, result.passes_bytes].append(peer.node)
-            self._kinds[result.failure] += is_data
+            self._kinds[role, result.failure] += 1
+
+    def _has_enough(self, role: Role) -> bool:
+        most = max((count for (of_role, _), count in self._kinds.items() if of_role == role), default=0)
+        return most >= self._params.max_failures
 
     def to_json(self) -> dict[str, Any]:
         """Return the failures in ranges of nodes, and the nodes that were not tried."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from seatrial.checks.network.causes import Tried
+from seatrial.checks.network.pairs import Pairs, bits_of
 from seatrial.checks.network.schedule import distances, within
 from seatrial.checks.shared.facts import has_fields
 from seatrial.evidence.evidence import Evidence
 
 ROLES = ("data", "name", "store", "master")
 """The addresses that a node listens at: that of its ranks, that of its hostname, and two of the rendezvous."""
+
+
+_MOST_NODES = 1 << 17
+"""Nodes are bits of numbers, which a damaged number of a node must not make huge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +51,8 @@ class Failed:
     role: str
     how: str
     passes_bytes: int | None
-    targets: frozenset[int]
+    targets: int
+    """Nodes, as bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,38 +74,33 @@ def observe(evidence: Evidence) -> Observations:
     listening = {node.node: node for node in _nodes(evidence)}
     nodes = _one_of_each_machine(listening.values())
     order = tuple(sorted(nodes))
-    near = {
-        node: frozenset(order[(at + distance) % len(order)] for distance in distances(len(order)))
-        for at, node in enumerate(order)
-    }
+    position, everybody = {node: at for at, node in enumerate(order)}, bits_of(order)
     failed: list[Failed] = []
-    everybody: set[int] = set()
-    untried: dict[int, frozenset[int]] = {}
-    reported: set[int] = set()
+    planned: dict[int, int] = {}
+    tried: dict[int, int] = {}
     for fact in evidence.facts:
         source = fact.node_rank
-        if fact.name != "connections" or source not in nodes or source is None or source in reported:
+        if fact.name != "connections" or source not in nodes or source is None or source in planned:
             continue
         if not has_fields(fact.value, everybody=bool, untried=list, failed=list):
             continue
         try:
-            untried[source] = frozenset(within(order, fact.value["untried"]))
-            failed += _failures(source, fact.value["failed"], order)
+            untried = within(everybody, fact.value["untried"])
+            failed += tuple(_failures(source, fact.value["failed"], everybody & ~(1 << source)))
         except (TypeError, ValueError, KeyError):
             continue
-        reported.add(source)
-        if fact.value["everybody"]:
-            everybody.add(source)
+        near = (order[(position[source] + distance) % len(order)] for distance in distances(len(order)))
+        planned[source] = everybody & ~(1 << source) if fact.value["everybody"] else bits_of(near)
+        tried[source] = planned[source] & ~untried
     return Observations(
         nodes=nodes,
         failed=tuple(failed),
         tried=Tried(
             nodes=order,
-            everybody=frozenset(everybody),
-            near={node: targets for node, targets in near.items() if node in reported},
-            untried=untried,
+            planned=Pairs(planned),
+            pairs=Pairs({source: targets for source, targets in tried.items() if targets}),
         ),
-        silent=tuple(node for node in order if node not in reported),
+        silent=tuple(node for node in order if node not in planned),
         deaf=tuple(node for node in evidence.nodes if node not in listening),
     )
 
@@ -108,7 +109,7 @@ def _nodes(evidence: Evidence) -> Iterator[Node]:
     names = list(evidence.nodes.values())
     for fact in evidence.facts:
         number, value = fact.node_rank, fact.value
-        if fact.name != "node" or number is None:
+        if fact.name != "node" or number is None or number >= _MOST_NODES:
             continue
         if not has_fields(value, machine=str, hostname=str, places=list, because=str, environment=str):
             continue
@@ -144,7 +145,7 @@ def _one_of_each_machine(nodes: Iterable[Node]) -> Mapping[int, Node]:
     return {node.node: node for node in sorted(first.values(), key=lambda node: node.node)}
 
 
-def _failures(source: int, entries: list[Any], order: Sequence[int]) -> Iterator[Failed]:
+def _failures(source: int, entries: list[Any], others: int) -> Iterator[Failed]:
     for entry in entries:
         passes_bytes = entry["passes_bytes"]
         if entry["role"] not in ROLES or not entry["nodes"]:
@@ -154,5 +155,5 @@ def _failures(source: int, entries: list[Any], order: Sequence[int]) -> Iterator
             role=entry["role"],
             how=str(entry["how"]),
             passes_bytes=passes_bytes if isinstance(passes_bytes, int) else None,
-            targets=frozenset(within(order, entry["nodes"])),
+            targets=within(others, entry["nodes"]),
         )

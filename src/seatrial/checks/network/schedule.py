@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 
@@ -36,6 +35,10 @@ def to_ranges(numbers: Iterable[int]) -> list[list[int]]:
     return pairs
 
 
-def within(order: Sequence[int], ranges: Iterable[Sequence[int]]) -> set[int]:
-    """Return which of some ascending numbers are in [first, last] pairs, however long these claim to be."""
-    return {number for first, last in ranges for number in order[bisect_left(order, first) : bisect_right(order, last)]}
+def within(known: int, ranges: Iterable[Sequence[int]]) -> int:
+    """Return which of some numbers are in [first, last] pairs, however long these claim to be; all numbers as bits."""
+    bits = 0
+    for first, last in ranges:
+        first, last = max(first, 0), min(last, known.bit_length() - 1)
+        bits |= (1 << max(last - first + 1, 0)) - 1 << min(first, known.bit_length())
+    return bits & known

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
-from seatrial.checks.network.causes import Cause, Pair
+from seatrial.checks.network.causes import Cause
 from seatrial.checks.network.observations import Observations
+from seatrial.checks.network.pairs import Pair, Pairs
 from seatrial.checks.shared.host_inventory import listed
 from seatrial.evidence.findings import Culprit, Finding, Severity
 
@@ -25,21 +27,30 @@ _OPEN_IN = {
     "kubernetes": "allow all TCP ports between the pods of the job in every NetworkPolicy of the namespace, ingress and"
     " egress",
 }
+_MEND: Mapping[str, str] = {
+    "no route": "look at netmasks and routes (ip route get ADDRESS); where these are right, a firewall says it: ",
+    "silent": "find the proxy or load balancer between the hosts that accepts in place of the node; else ",
+    "another answers": "find the machine that answers there (ip neigh), and give each one an address that no other one"
+    " has; else ",
+}
 _MAP_NAME = (
     "map the name to the address that the other nodes reach, in DNS or /etc/hosts of the node, or set"
     " GLOO_SOCKET_IFNAME to the interface with that address"
 )
 
 
-def closed_finding(seen: Observations, cause: Cause, closed: Mapping[Pair, str], other: str | None) -> Finding:
-    """Return the finding for pairs that cannot connect. ``other``: an interface over which all can, and ranks do."""
+def closed_finding(seen: Observations, cause: Cause, closed: Mapping[str, Pairs], other: str | None) -> Finding:
+    """Return the finding for pairs that cannot connect.
+
+    ``closed``: by how they failed; ``other``: an interface over which all can, and ranks do.
+    """
     sources, targets = _named(seen, cause.sources), _named(seen, cause.targets)
-    example = min(cause.pairs)
-    where = f"{_how(cause.pairs, closed)} at {_place(seen, example[1])}"
+    _, example = next(iter(cause.pairs))
+    where = f"{_how(cause.pairs, closed)} at {_place(seen, example)}"
     works = _what_works(seen, cause)
     named = listed("node", [seen.nodes[node].name for node in cause.sources])
     several = len(cause.sources) > 1
-    action = _open_action(seen)
+    action = _MEND.get(_hows(cause.pairs, closed)[0], "") + _open_action(seen)
     match cause.shape:
         case "all":
             what = f"no node can connect to another one: {where}{works}"
@@ -71,9 +82,9 @@ def closed_finding(seen: Observations, cause: Cause, closed: Mapping[Pair, str],
     return _finding(severity, what, _culprit(seen, cause), action, _lines(seen, cause.pairs, closed))
 
 
-def large_finding(seen: Observations, cause: Cause, large: Mapping[Pair, int | None]) -> Finding:
-    """Return the finding for paths on which large packets are lost."""
-    passes = [size for pair in cause.pairs if (size := large.get(pair)) is not None]
+def large_finding(seen: Observations, cause: Cause, large: Mapping[int | None, Pairs]) -> Finding:
+    """Return the finding for paths on which large packets are lost. ``large``: by the largest packet that passed."""
+    passes = [size for size, pairs in large.items() if size is not None and pairs & cause.pairs]
     packets = f"packets above {min(passes):,} bytes" if passes else "packets of full size"
     sources, targets = _named(seen, cause.sources), _named(seen, cause.targets)
     named = listed("node", [seen.nodes[node].name for node in cause.sources])
@@ -97,9 +108,9 @@ def large_finding(seen: Observations, cause: Cause, large: Mapping[Pair, int | N
         " VPNs take some bytes of each packet), and let ICMP pass"
     )
     lines = [
-        f"{_arrow(seen, pair)}: small packets pass" + (f", up to {size:,} bytes" if size else "")
-        for pair, size in sorted(large.items())
-        if pair in cause.pairs
+        f"{_arrow(seen, pair)}: small packets pass"
+        + "".join(f", up to {size:,} bytes" for size, pairs in large.items() if size and pair in pairs)
+        for pair in islice(cause.pairs, _SHOWN)
     ]
     return _finding("fail", f"{packets} are lost {way}, smaller ones pass", _culprit(seen, cause), action, lines)
 
@@ -114,27 +125,38 @@ def duplicate_finding(seen: Observations, address: str, nodes: Sequence[int], *,
     return _finding(severity, what, _nodes(seen, nodes), action)
 
 
-def name_finding(seen: Observations, target: int, hows: Mapping[int, str], *, nobody: bool) -> Finding:
-    """Return the finding for a node whose own name leads to an address that others do not reach."""
-    node = seen.nodes[target]
-    address, port = node.places["name"]
-    how = _HOW.get(Counter(hows.values()).most_common(1)[0][0], "no answer")
-    reached = "no other node reaches" if nobody else f"{_named(seen, sorted(hows))} cannot reach"
+def name_finding(seen: Observations, hows: Mapping[int, Mapping[int, str]], *, nobody: bool) -> Finding:
+    """Return the finding for nodes whose own names lead to addresses that others do not reach.
+
+    ``hows``: node -> source -> how its connection failed. ``nobody``: no source reaches any of these addresses.
+    """
+    several = len(hows) > 1
+    places = [seen.nodes[target].places["name"] for target in hows]
+    counts = Counter(how for sources in hows.values() for how in sources.values())
+    (how, _), *_ = counts.most_common(1)
+    all_sources = sorted({source for sources in hows.values() for source in sources})
+    reached = "no other node reaches" if nobody else f"{_named(seen, all_sources)} cannot reach"
+    addresses = listed("", [address for address, _ in places]).partition(" ")[2]
+    names = f"the own name{'s' if several else ''} of {listed('node', [seen.nodes[target].name for target in hows])}"
     what = (
-        f"the own name of node {node.name} leads to {address}, which {reached} ({how}); this trial uses another address"
+        f"{names} lead{'' if several else 's'} to {addresses}, which {reached} ({_HOW.get(how, 'no answer')}); this"
+        f" trial uses {'other addresses' if several else 'another address'}"
     )
-    lines = [f"{seen.nodes[source].name} -> {address}:{port}: {how}" for source in sorted(hows)[:_SHOWN]]
-    return _finding("warn", what, _nodes(seen, (target,)), _MAP_NAME, lines)
+    lines = [
+        f"{seen.nodes[source].name} -> {_written(*seen.nodes[target].places['name'])}: {_HOW.get(failure, 'no answer')}"
+        for target, sources in islice(hows.items(), _SHOWN)
+        for source, failure in sorted(sources.items())[:_SHOWN]
+    ]
+    return _finding("warn", what, _nodes(seen, tuple(hows)), _MAP_NAME, lines)
 
 
 def port_finding(seen: Observations, target: int, role: str, sources: Sequence[int], how: str) -> Finding:
     """Return the finding for the rendezvous of a node whose other ports are open."""
     node = seen.nodes[target]
-    address, port = node.places[role]
     is_master = role == "master"
     is_needed = not is_master or node.master_port_set
     meaning = ("MASTER_PORT" if node.master_port_set else "the usual MASTER_PORT") if is_master else "the rendezvous"
-    place = f"node {node.name} at {address}:{port} ({meaning})"
+    place = f"node {node.name} at {_written(*node.places[role])} ({meaning})"
     what = f"{_named(seen, sources)} cannot connect to {place}: {_HOW.get(how, how)}"
     culprit = _nodes(seen, (target,))
     return _finding("fail" if is_needed else "warn", what, culprit, _open_action(seen))
@@ -184,14 +206,21 @@ def _named(seen: Observations, nodes: Sequence[int]) -> str:
     return listed("", [seen.nodes[node].name for node in nodes]).partition(" ")[2] if nodes else ""
 
 
-def _how(pairs: Collection[Pair], closed: Mapping[Pair, str]) -> str:
-    counts = Counter(closed[pair] for pair in pairs if pair in closed)
-    words = [_HOW.get(how, "no answer") for how, _ in counts.most_common(2)]
-    return " or ".join(words)
+def _how(pairs: Pairs, closed: Mapping[str, Pairs]) -> str:
+    return " or ".join(_HOW.get(how, "no answer") for how in _hows(pairs, closed))
+
+
+def _hows(pairs: Pairs, closed: Mapping[str, Pairs]) -> list[str]:
+    """Return in which one or two ways most of the pairs failed."""
+    counts = +Counter({how: len(its & pairs) for how, its in closed.items()})
+    return [how for how, _ in counts.most_common(2)]
 
 
 def _place(seen: Observations, node: int) -> str:
-    address, port = seen.nodes[node].places["data"]
+    return _written(*seen.nodes[node].places["data"])
+
+
+def _written(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
@@ -199,11 +228,12 @@ def _arrow(seen: Observations, pair: Pair) -> str:
     return f"{seen.nodes[pair[0]].name} -> {seen.nodes[pair[1]].name}"
 
 
-def _lines(seen: Observations, pairs: Collection[Pair], closed: Mapping[Pair, str]) -> list[str]:
-    shown = sorted(pairs)[: _SHOWN - 1]
+def _lines(seen: Observations, pairs: Pairs, closed: Mapping[str, Pairs]) -> list[str]:
+    shown = list(islice(pairs, _SHOWN - 1))
     lines = [
-        f"{_arrow(seen, pair)} at {_place(seen, pair[1])}: {_HOW.get(closed.get(pair, ''), 'no answer')}"
+        f"{_arrow(seen, pair)} at {_place(seen, pair[1])}: {_HOW.get(how, 'no answer')}"
         for pair in shown
+        for how in [next(how for how, its in closed.items() if pair in its)]
     ]
     return [*lines, f"and {len(pairs) - len(shown)} more"] if len(pairs) > len(shown) else lines
 

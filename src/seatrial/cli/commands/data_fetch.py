@@ -13,6 +13,7 @@ from seatrial.cli.command import Command
 from seatrial.errors import RequestError
 from seatrial.targets.option import Option
 from seatrial.util.streams import print_status
+from seatrial.util.text import printable
 
 if TYPE_CHECKING:
     from seatrial.training.data.datasets import DataSet, Download
@@ -109,7 +110,7 @@ class _ProgressDisplay:
             columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
             console = Console(file=sys.stderr)
             self._live = Progress(*columns, SpeedColumn(), TimeRemainingColumn(), console=console)
-            self.print_line = lambda text: console.print(text, markup=False, highlight=False)
+            self.print_line = lambda text: console.print(printable(text), markup=False, highlight=False)
             self._live.start()
         return self
 

@@ -277,10 +277,12 @@ class Attempt:
     def _blame_killed(self, failed: Sequence[PodStatus]) -> bool:
         """Record that the node of the first pod that was killed is lost; of a program, that it failed.
 
-        Returns False where none was killed, or where the outcome is known already. The launcher of MPI has no ranks.
+        Returns False where none was killed, or where the outcome is known already. The launcher of MPI ends with the
+        exit code of what ended its ranks, so it comes last.
         """
         if isinstance(self._job, Job):
             lost = next((pod for pod in failed if pod.killed and not pod.is_launcher), None)
+            lost = lost or next((pod for pod in failed if self._run_log.launcher_was_killed(pod)), None)
             if lost is not None:
                 ranks_per_node = self._job.nproc_per_node
                 self._run_log.node_lost(lost, ranks_per_node=ranks_per_node, under_mpi=self._under_mpi)

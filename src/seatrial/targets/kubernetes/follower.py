@@ -12,6 +12,7 @@ from seatrial.targets.kubernetes.applied_objects import AppliedObjects, run_sele
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import Kubectl, PendingCall
 from seatrial.targets.kubernetes.log_reader import PodLog, PodLogs
+from seatrial.targets.kubernetes.manifest.wait_for_hosts import WAITING
 from seatrial.targets.kubernetes.pending_pods import PendingPods
 from seatrial.targets.kubernetes.pods import (
     PodStatus,
@@ -176,8 +177,15 @@ class PodFollower:
         if first is not None and is_new and self.is_listed(first) and first.state != "waiting":
             if self.first_log is not None:
                 self.first_log.close()
-            self.first_log = PodLog(self._kubectl, first, self._token, self._folder, self._run_log.take_text)
+            self.first_log = PodLog(self._kubectl, first, self._token, self._folder, self._take_text)
         self._pod_logs.take_pods([pod for pod in pods if not self._is_first(pod)])
+
+    def _take_text(self, lines: list[str]) -> None:
+        """Take lines of the first pod that are not events; show for which hosts the launcher of MPI waits."""
+        for line in lines:
+            if line.startswith(WAITING):
+                self._print_line(line)
+        self._run_log.take_text([line for line in lines if not line.startswith(WAITING)])
 
     def _is_first(self, pod: PodStatus) -> bool:
         return self.first_log is not None and pod.name == self.first_log.pod.name

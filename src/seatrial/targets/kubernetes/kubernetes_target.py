@@ -256,10 +256,12 @@ def _workload(target_request: TargetRequest, kind: Kind, nodes: int) -> Workload
 
     from seatrial.targets.kubernetes.manifest import parse
     from seatrial.targets.kubernetes.manifest.workload import Patch, Toleration, Workload
+    from seatrial.targets.remote_defaults import require_count
 
     options = target_request.own
     resource = parse.gpu_resource(options["gpu_resource"])
     gpus = options["gpus_per_node"] or 0
+    require_count(target_request)
     nproc_per_node = target_request.nproc_per_node
     if nproc_per_node is None:
         nproc_per_node = max(gpus, 1) if resource else _CPU_PROCESSES
@@ -312,7 +314,7 @@ def _workload(target_request: TargetRequest, kind: Kind, nodes: int) -> Workload
         service_account=options["service_account"]
         and parse.object_name(options["service_account"], "--service-account"),
         supplemental_groups=parse.group_ids(options["supplemental_group"]),
-        ttl_s=options["ttl"],
+        ttl_s=None if options["ttl"] is None else int(options["ttl"]),
         max_restarts=max_restarts,
         openshift=options["openshift"],
         kind_options={option.name: options[option.name] for option in kind.options},

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from seatrial.targets.hosts import MIN_HOSTS, QUEUE_TIMEOUT
-from seatrial.targets.option import NODES, Option
+from seatrial.targets.option import NODES, Option, duration_s
 
 
 def _text(flag: str, text: str, *, metavar: str, default: str | None = None) -> Option:
     return Option(flags=(flag,), name=_name(flag), help=text, metavar=metavar, default=default)
 
 
-def _number(flag: str, text: str, *, metavar: str = "N") -> Option:
-    return Option(flags=(flag,), name=_name(flag), help=text, type=int, metavar=metavar)
+def _number(flag: str, text: str) -> Option:
+    return Option(flags=(flag,), name=_name(flag), help=text, type=int, metavar="N")
 
 
 def _several(flag: str, text: str, *, metavar: str, kind: type = str) -> Option:
@@ -74,7 +74,13 @@ COMMON = (
         metavar="GID",
         kind=int,
     ),
-    _number("--ttl", "Seconds after its end until the cluster deletes the workload.", metavar="SECONDS"),
+    Option(
+        flags=("--ttl",),
+        name="ttl",
+        help="Time after its end until the cluster deletes the workload.",
+        type=duration_s,
+        metavar="TIME",
+    ),
     Option(
         flags=("--openshift",),
         name="openshift",

@@ -38,6 +38,7 @@ _STOPS = {
     "TerminationByKubelet": "was stopped by its node",
 }
 """``status.reason``, or the reason of the condition DisruptionTarget, of a pod that the cluster stopped."""
+_OUT_OF_MEMORY = "OOMKilled"
 _COMPONENT = "app.kubernetes.io/component"
 _NO_REASON = "no reason given"
 
@@ -74,6 +75,8 @@ class PodStatus:
     """When its container ended, as the API writes times; empty where that is not known."""
     node_gone: bool = False
     """Whether its node no longer reports to the cluster, although the container was running."""
+    out_of_memory: bool = False
+    """Whether the cluster says that its container was killed because it needed more memory than its limit."""
 
     @property
     def killed(self) -> bool:
@@ -153,13 +156,14 @@ def _pod(item: Any, kind: Kind) -> PodStatus:
         node=text(item, "spec", "nodeName"),
         container=container,
         number=_number(_labels(item), kind),
-        is_launcher=_labels(item).get(_COMPONENT) == "launcher",
+        is_launcher=_is_launcher(item),
         state=state,
         ready=get(status, "ready") is True,
         waits_for=waits_for,
         hopeless=hopeless,
         exit_code=code if type(code) is int else None,
         end=_end(item, ours, terminated) if state == "ended" else "",
+        out_of_memory=state == "ended" and text(terminated, "reason") == _OUT_OF_MEMORY,
         stop=_stop(item, terminated),
         deleted=bool(text(item, "metadata", "deletionTimestamp")),
         ended_at=text(terminated, "finishedAt"),
@@ -182,6 +186,10 @@ def _number(labels: Mapping[str, str], kind: Kind) -> int:
         return -1
     role = "" if kind.role_label is None else labels.get(kind.role_label, "").lower()
     return int(index) + kind.nodes_before.get(role, 0)
+
+
+def _is_launcher(item: Any) -> bool:
+    return _labels(item).get(_COMPONENT) == "launcher"
 
 
 def _labels(item: Any) -> dict[str, str]:
@@ -221,9 +229,10 @@ def _waits_for(item: Any, status: Any) -> tuple[str, bool]:
 
 def _end(item: Any, ours: Any, terminated: Any) -> str:
     reason, code = text(terminated, "reason"), get(terminated, "exitCode")
-    if reason == "OOMKilled":
+    if reason == _OUT_OF_MEMORY:
         limit = text(ours, "resources", "limits", "memory")
-        origin = f"of {limit} (--memory)" if limit else "set by its node or its namespace"
+        option = "which launchers of MPI have" if _is_launcher(item) else "--memory"
+        origin = f"of {limit} ({option})" if limit else "set by its node or its namespace"
         return f"was killed because it needed more memory than the limit {origin}"
     if text(item, "status", "reason") == "DeadlineExceeded":
         return "ran longer than its activeDeadlineSeconds"
@@ -265,7 +274,7 @@ def _was_deleted(item: Any, terminated: Any) -> bool:
         return False
     if terminated is None:
         return True
-    if get(terminated, "exitCode") == 0 or text(terminated, "reason") == "OOMKilled":
+    if get(terminated, "exitCode") == 0 or text(terminated, "reason") == _OUT_OF_MEMORY:
         return False
     # The timestamp is that of the request and the grace together.
     grace_s, ended = get(item, "metadata", "deletionGracePeriodSeconds"), _seconds(text(terminated, "finishedAt"))

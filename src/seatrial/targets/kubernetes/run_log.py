@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +31,11 @@ _RESULT = re.compile(r"trained \d+ of \d+ steps|after step \d+ of|stopped (?:on 
 """The first of the lines with which a training ends (``training/progress_lines.py``)."""
 _LOST_DAEMON = re.compile(r"has lost communication with a remote daemon|lost connection to proxy")
 """Open MPI 4 and 5 (ORTE, PRTE), and hydra. The exit code may be 0 all the same."""
+_OWN_END = re.compile(
+    r"(?:mpirun|prterun) (?:noticed|detected) that|returned a non-zero exit code|BAD TERMINATION OF ONE OF YOUR"
+)
+"""What an mpirun prints before it ends because of a rank, with the exit code of that rank: Open MPI 4 and 5, hydra."""
+_KILLED = 128 + signal.SIGKILL
 _SIGNALED = 128
 """Higher exit codes stand for a signal."""
 _ERROR = "Error: "
@@ -168,7 +174,7 @@ class RunLog:
             self._add(InterruptedEvent(kind="interrupted", by=by, order=order))
 
     def node_lost(self, pod: PodStatus, *, ranks_per_node: int, under_mpi: bool) -> None:
-        """Record that the node of a pod was lost, if the conductor has not."""
+        """Record that the node of a pod was lost, if the conductor has not. The launcher of MPI has a node too."""
         node = self._node_of(pod, ranks_per_node=ranks_per_node, under_mpi=under_mpi)
         if node not in self._nodes:
             # Its agent never joined; the cluster knows the name of its node.
@@ -180,7 +186,21 @@ class RunLog:
             order = self._last_seq + 1
             self._add(TroubleEvent(kind="trouble", gen=generation, step=step, seen=seen, waiting=[], order=order))
 
+    def launcher_was_killed(self, pod: PodStatus) -> bool:
+        """Return whether something killed the launcher of MPI, which then says nothing.
+
+        Its exit code proves nothing: mpirun also ends with 137 when a signal has killed a rank, and says so.
+        """
+        if not pod.is_launcher or pod.stop:
+            return False
+        said = self._last_output(pod)
+        ended_itself = _OWN_END.search(said) or _LOST_DAEMON.search(said)
+        return pod.out_of_memory or (pod.exit_code == _KILLED and not ended_itself)
+
     def _node_of(self, pod: PodStatus, *, ranks_per_node: int, under_mpi: bool) -> int:
+        if pod.is_launcher:
+            # It has no ranks and no agent, so its number comes after all others.
+            return max([int(self._run["job"]["world_size"]) - 1, *self._nodes]) + 1
         number = max(pod.number, 0)  # the only pod of a run may have no number
         if not under_mpi:
             return number

@@ -74,6 +74,7 @@ def _resolve(target_request: TargetRequest) -> Placement:
             device=target_request.device,
             backend=target_request.backend,
             nproc_per_node=target_request.nproc_per_node,
+            processes_by=target_request.processes_by,
             python=python,
         )
         device, env = local.device, local.env

@@ -141,7 +141,7 @@ def survey_hosts(
                 process.end()
         results = {at: process.result() for at, process in processes.items()}
     answers = {
-        at: _host_resources(answer, first_node[at], target_request.backend, nproc_per_node, on_one_host)
+        at: _host_resources(answer, first_node[at], target_request, nproc_per_node, on_one_host)
         for at, answer in results.items()
         if not isinstance(answer, str)
     }
@@ -162,18 +162,20 @@ def _arguments(
         "device": target_request.device,
         "backend": target_request.backend,
         "nproc_per_node": requested,
+        "processes_by": target_request.processes_by,
         "on_one_node": on_one_host,
     }
 
 
 def _host_resources(
-    answer: SurveyAnswer, node: Node, backend: str, nproc_per_node: int | None, on_one_host: bool
+    answer: SurveyAnswer, node: Node, target_request: TargetRequest, nproc_per_node: int | None, on_one_host: bool
 ) -> HostResources:
     uses_loopback = on_one_host and answer.device == "cpu" and answer.loopback
-    share = answer.nproc_per_node if answer.device == "cpu" else answer.nproc_per_node // node.here
+    is_default = answer.device == "cpu" and not target_request.processes_by
+    share = answer.nproc_per_node if is_default else answer.nproc_per_node // node.here
     return HostResources(
         device=answer.device,
-        backend=backend,
+        backend=target_request.backend,
         nproc_per_node=nproc_per_node if nproc_per_node is not None else max(1, share),
         because=answer.because,
         address=answer.address or node.host.name,

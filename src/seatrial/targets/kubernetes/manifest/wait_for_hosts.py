@@ -19,6 +19,9 @@ import sys
 import time
 from collections.abc import Sequence
 
+WAITING = "seatrial: waiting for"
+"""A line of standard error that begins so says for what it waits, after each try but the first. The controller shows
+it."""
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 30.0
 """CoreDNS answers that a name does not exist from its cache for 30 s (``cache 30``), so asking more often is of no
@@ -62,18 +65,18 @@ def problem_of(host: str, port: int) -> str:
 
 def wait(hosts: Sequence[str], port: int, timeout_s: float) -> dict[str, str]:
     """Wait until all hosts answer. Returns those that do not within the time, each with its problem."""
-    deadline, pause_s, printed = time.monotonic() + timeout_s, _FIRST_WAIT_S, False
+    began, pause_s = time.monotonic(), _FIRST_WAIT_S
     absent = list(hosts)
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
         while True:
             problems = dict(zip(absent, pool.map(lambda host: problem_of(host, port), absent), strict=True))
             absent = [host for host, problem in problems.items() if problem]
-            remaining_s = deadline - time.monotonic()
+            waited_s = time.monotonic() - began
+            remaining_s = timeout_s - waited_s
             if not absent or remaining_s <= 0:
                 return {host: problems[host] for host in absent}
-            if not printed and pause_s > _FIRST_WAIT_S:
-                printed = True
-                print(f"seatrial: waiting for {_named(absent, problems)}", file=sys.stderr, flush=True)
+            if pause_s > _FIRST_WAIT_S:
+                print(f"{WAITING} {_named(absent, problems)}, for {waited_s:.0f} s", file=sys.stderr, flush=True)
             time.sleep(min(pause_s, remaining_s))
             pause_s = min(pause_s * 2, _LONGEST_WAIT_S)
 

@@ -1,0 +1,104 @@
+"""Which py-spy an agent runs: only one that no other user can have put there."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from seatrial.agent import standstill
+from seatrial.agent.rank_process import RankProcess
+
+_STACK = "Thread 1 (idle)"
+
+
+def _executable(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def _py_spy(folder: Path) -> Path:
+    return _executable(folder / "py-spy", f"echo ran >>'{folder}/ran'; echo '{_STACK}'")
+
+
+@pytest.fixture
+def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RankProcess]:
+    """A rank whose program is in a folder to which other users can write. Our own Python has no py-spy beside it."""
+    program = _executable(tmp_path / "theirs" / "program", "exec sleep 60")
+    program.parent.chmod(0o777)
+    process = RankProcess(0, 0, {**os.environ}, io.BytesIO(), argv=[str(program)], watched=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "own" / "python"))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    yield process
+    process.kill()
+    assert process.wait(10)
+    process.close()
+
+
+def _text(rank: RankProcess) -> str:
+    (event,) = standstill.stack_events([rank])
+    return event["text"]
+
+
+def test_one_beside_the_script_of_another_user_is_not_run(rank: RankProcess, tmp_path: Path) -> None:
+    planted = _py_spy(tmp_path / "theirs")
+    assert _text(rank) == f"{planted} was not run: other users may change {tmp_path}/theirs"
+    assert not (tmp_path / "theirs" / "ran").exists()
+
+
+def test_one_in_a_folder_of_path_that_others_can_write_to_is_not_run(
+    rank: RankProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = _py_spy(tmp_path / "shared")
+    planted.parent.chmod(0o775)
+    monkeypatch.setenv("PATH", f"{planted.parent}:/bin")
+    assert "was not run" in _text(rank)
+    # A folder of ours in a folder of others can be exchanged; so can what a link of theirs leads to.
+    _py_spy(tmp_path / "shared" / "bin")
+    (tmp_path / "shared" / "link").symlink_to(_py_spy(tmp_path / "good").parent)
+    for name in ("bin", "link"):
+        monkeypatch.setenv("PATH", f"{tmp_path}/shared/{name}:/bin")
+        assert _text(rank).endswith(f"other users may change {tmp_path}/shared")
+    assert not list(tmp_path.glob("**/ran"))
+
+
+def test_the_working_folder_is_not_searched(rank: RankProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _py_spy(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PATH", ".::../here:/bin")
+    assert _text(rank) == ""
+    assert not (tmp_path / "here" / "ran").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_file_of_another_user_is_not_run(rank: RankProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = _py_spy(tmp_path / "bin")
+    os.chown(planted, 65534, 65534)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin")
+    assert _text(rank) == f"{planted} was not run: other users may change {planted}"
+
+
+def test_one_that_only_this_user_can_change_is_run(
+    rank: RankProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _py_spy(tmp_path / "theirs")
+    _py_spy(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"relative:{tmp_path}/bin:/bin")
+    assert _text(rank) == f"{_STACK}\n"
+    assert not (tmp_path / "theirs" / "ran").exists()
+
+
+def test_the_one_of_our_own_python_comes_first(
+    rank: RankProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _py_spy(tmp_path / "own")
+    _py_spy(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin")
+    assert _text(rank) == f"{_STACK}\n"
+    assert not (tmp_path / "bin" / "ran").exists()
