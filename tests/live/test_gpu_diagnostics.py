@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from cuda_double.install import environment
 from devices import nvml_double
 from devices.nvml_double import h100
+from devices.test_handed import DEAD, NEW, TEXT
+from devices.test_nvidia_smi import MATRIX, tool_double
+from devices.test_nvidia_smi import NEW as NEW_XML
 from live.trials import Ended, Trial
+
+from seatrial.cli.click_app import cli
 
 _LOG = "NVRM: Xid (PCI:0000:1A:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
 
@@ -46,6 +54,63 @@ def test_healthy_gpus(tmp_path: Path, machine: dict[str, str]) -> None:
     assert [device["changes"] for device in node["devices"]] == [{}, {}]
     assert node["devices"][0]["after"]["temperature_c"] == node["devices"][0]["temperature_max_c"] == 29
     assert {"compute"} <= {window.get("check") for window in node["windows"]}
+
+
+def test_evidence_of_other_tools(tmp_path: Path, machine: dict[str, str]) -> None:
+    nvml_double.write(tmp_path / "answers", [h100(0), h100(1)])
+    serials = [str(h100(index)["nvmlDeviceGetSerial"]) for index in (0, 1)]
+    text = json.dumps(NEW).replace("1650000000001", serials[0]).replace("1650000000002", serials[1])
+    (tmp_path / "diag.json").write_text(text)
+    (tmp_path / "ras.txt").write_text(TEXT.format(errors=DEAD, warnings=""))
+    arguments = ("smoke", "--only", "diagnostics", "--device", "cpu", "--nproc-per-node", "1")
+    files = ("--evidence", str(tmp_path / "diag.json"), "--evidence", str(tmp_path / "ras.txt"))
+    ended = Trial(tmp_path / "out", *arguments, *files, env=machine).ended()
+    assert ended.exit_code == 1, ended.report["findings"]
+    (what,) = _texts(ended, "fail")
+    assert what.startswith("GPU 1 (NVIDIA H100 80GB HBM3, 0000:18:00) of ")
+    assert what.endswith(" failed the test memory of DCGM (diag.json)")
+    (unused,) = _texts(ended, "warn")
+    assert "ras.txt, which was handed over, counts for nothing: it is about 10.0.0.2" in unused
+    kept = {entry["name"]: entry for entry in ended.report["evidence"]}
+    assert (kept["diag.json"]["unused"], len(kept["diag.json"]["results"]), len(kept["ras.txt"]["results"])) == (
+        "",
+        1,
+        1,
+    )
+    again = CliRunner().invoke(cli, ["report", str(ended.folder), "--json"], standalone_mode=False)
+    assert again.return_value == 1
+    assert json.loads(again.stdout)["evidence"] == ended.report["evidence"]
+
+
+def test_a_node_without_nvml_asks_nvidia_smi(tmp_path: Path) -> None:
+    gpu = NEW_XML.partition("<gpu ")[2].partition("</gpu>")[0]
+    gpu = gpu.replace("<remapped_row_pending>Yes", "<remapped_row_pending>No").replace(
+        "Insufficient Resources", "Success"
+    )
+    gpu = gpu.replace("<processes><process_info><pid>77</pid></process_info></processes>", "")
+    other = gpu.replace("53:00", "54:00").replace("GPU-1", "GPU-2")
+    document = (
+        NEW_XML.partition("<gpu ")[0] + "".join(f"<gpu {one}</gpu>" for one in (gpu, other)) + "</nvidia_smi_log>"
+    )
+    tool_double(tmp_path, "clocks_event_reasons.active")
+    (tmp_path / "state.xml").write_text(document)
+    trial = _trial(
+        tmp_path, {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SEATRIAL_KERNEL_LOG": str(tmp_path / "none")}
+    )
+    trial.until(lambda event: event["kind"] == "step" and event["check"] == "compute")
+    time.sleep(0.5)  # the watch learns of the step a moment after its event was recorded
+    (tmp_path / "state.xml").write_text(document.replace("<dram_uncorrectable>2", "<dram_uncorrectable>5", 1))
+    (tmp_path / "matrix").write_text(MATRIX.replace("NV18", "SYS"))
+    ended = trial.ended()
+    assert ended.exit_code == 1
+    node = ended.report["nodes"][0]["name"]
+    assert _texts(ended, "fail") == [
+        f"GPU 0 (NVIDIA H100, 0000:53:00) of {node} counted 3 uncorrectable memory errors (ECC) in compute",
+        f"NVLink between GPU 0 and GPU 1 of {node} changed from NV18 to SYS by the end of the trial",
+    ]
+    (state,) = ended.report["gpu_diagnostics"]
+    assert (state["topology"]["0-1"], state["topology_after"]["0-1"]) == ("NV18", "SYS")
+    assert list(state["not_checked"]) == ["kernel log"]
 
 
 def test_each_fault_is_named_with_its_step(tmp_path: Path, machine: dict[str, str]) -> None:

@@ -47,7 +47,7 @@ def tells(scene: str, damaged: int = 0, error: Exception | None = None, until: i
 def run_scene(tmp_path: Path, conduct: Conduct, monkeypatch: pytest.MonkeyPatch, *, debug: bool = False) -> int:
     monkeypatch.setattr(module, "conduct", conduct)
     printed = partial(show, as_json=True)
-    return module.run_trial(A_JOB, tmp_path, None, location="here", show=printed, quiet=True, debug=debug)
+    return module.run_trial(A_JOB, tmp_path, None, (), location="here", show=printed, quiet=True, debug=debug)
 
 
 def judged_again(tmp_path: Path) -> int:

@@ -60,3 +60,5 @@ class Evidence:
     """``cpu`` or ``cuda`` (CUDA and ROCm alike)."""
     nodes: Mapping[int, str] = field(default_factory=dict)
     """Host name of each node whose agent was asked to carry out the check and did, by number."""
+    other_names: Mapping[str, int] = field(default_factory=dict)
+    """Name that a host gives itself, or its address -> number of the node."""

@@ -12,6 +12,8 @@ from typing import Any, Literal
 from seatrial.evidence.schema_types import Whole
 
 Better = Literal["high", "low"]
+HANDED = ("diagnostics", "handed")
+"""Check and name of the facts about files that a person handed over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from seatrial.judge.decide import Verdict, decide
 from seatrial.judge.device_activity import with_device_activity
 from seatrial.judge.fold import evidence_so_far, fold
 from seatrial.judge.root_causes import Observed, order_by_cause
-from seatrial.judge.trial import Trial
+from seatrial.judge.trial import StepRecord, Trial
 from seatrial.plan.model import Plan
 
 Load = Callable[[str], Check]
@@ -135,26 +135,45 @@ def _rulings(trial: Trial, load: Load) -> tuple[dict[str, Ruling], list[Finding]
     return rulings, failures
 
 
-def _ruling(trial: Trial, check: Check, params: Any) -> Ruling:
-    steps = [step for step in trial.steps if step.generation == 0 and step.check == check.name]
-    asked = {rank for step in steps for rank in step.ranks}
-    unfinished = {rank for step in steps for rank in step.ranks if rank not in step.done}
+def evidence_of(trial: Trial, check: str) -> Evidence:
+    """Return everything that one check is judged by."""
+    steps = [step for step in trial.steps if step.generation == 0 and step.check == check]
+    asked, unfinished = _asked(steps)
     nodes_late = {node for step in steps for node in step.nodes if node not in step.nodes_done}
-    evidence = Evidence(
+    return Evidence(
         ranks=trial.ranks,
         asked=tuple(sorted(asked - unfinished)),
         measurements=tuple(
             measurement
             for measurement in trial.measurements
-            if (measurement.check, measurement.generation) == (check.name, 0)
+            if (measurement.check, measurement.generation) == (check, 0)
         ),
-        facts=tuple(fact for fact in trial.facts if (fact.check, fact.generation) == (check.name, 0)),
+        facts=tuple(fact for fact in trial.facts if (fact.check, fact.generation) == (check, 0)),
         backend=trial.backend,
         device_type=trial.device_type,
         nodes={
             node: trial.host_name(node) for node in sorted({node for step in steps for node in step.nodes} - nodes_late)
         },
+        other_names={
+            name: entry.node
+            for entry in trial.nodes
+            for name in (entry.address, entry.hostname, entry.calls_itself, entry.name)
+            if name
+        },
     )
+
+
+def _asked(steps: Iterable[StepRecord]) -> tuple[set[int], set[int]]:
+    """Return the ranks that were asked, and those of them that did not finish."""
+    asked = {rank for step in steps for rank in step.ranks}
+    return asked, {rank for step in steps for rank in step.ranks if rank not in step.done}
+
+
+def _ruling(trial: Trial, check: Check, params: Any) -> Ruling:
+    steps = [step for step in trial.steps if step.generation == 0 and step.check == check.name]
+    _, unfinished = _asked(steps)
+    nodes_late = {node for step in steps for node in step.nodes if node not in step.nodes_done}
+    evidence = evidence_of(trial, check.name)
     never_asked = _never_asked(trial, check)
     if not (evidence.asked or evidence.nodes or evidence.measurements or evidence.facts):
         return Ruling(absent=never_asked or ("any measurement",))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, get_args
 
 from seatrial.evidence.findings import Severity
-from seatrial.evidence.measurement import Better, Fact, Measurement
+from seatrial.evidence.measurement import HANDED, Better, Fact, Measurement
 from seatrial.judge.trial import (
     Cause,
     ErrorRecord,
@@ -28,6 +28,8 @@ from seatrial.protocol.fields import DamageError
 
 _RANK = re.compile(r"rank(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})")
 _NODE = re.compile(r"node(0|[1-9]\d{0,8})")
+_HANDED = re.compile(r"handed\.[0-9a-f]{12}")
+"""The source of a file that a person handed over."""
 _OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 _CAUSES: tuple[Cause, ...] = get_args(Cause)
 _HOWS: tuple[How, ...] = get_args(How)
@@ -99,6 +101,11 @@ class Reader:
                 self._from_node(kind, int(node[1]), event)
             elif kind in ("facts", "node_done") and node:
                 self._from_step_of_agents(kind, int(node[1]), event)
+            elif kind == "handed" and _HANDED.fullmatch(src):
+                check, name = HANDED
+                if not fields.plain(event.get("file")):
+                    raise DamageError("file")
+                self.facts.append(Fact(check=check, name=name, value=fields.mapping(event, "file")))
             elif kind == "interrupted" and src == "controller":
                 # Not only the conductor can be interrupted. ``order``: the next sequence number of the conductor.
                 by = fields.text(event, "by") or "unknown"
@@ -147,9 +154,7 @@ class Reader:
                 )
             )
         else:
-            entries = event.get(kind)
-            if not isinstance(entries, list):
-                raise DamageError(kind)
+            entries = _entries(event, kind)
             # The whole event or nothing: half of a list would look like a whole one.
             if kind == "measurements":
                 self.measurements += [_measurement(entry, rank, generation) for entry in entries]
@@ -202,10 +207,7 @@ class Reader:
     def _from_step_of_agents(self, kind: str, node: int, event: Event) -> None:
         key = (fields.whole(event, "gen"), fields.whole(event, "step"))
         if kind == "facts":
-            entries = event.get("facts")
-            if not isinstance(entries, list):
-                raise DamageError("facts")
-            self.facts += [_fact_of_node(entry, node, key[0]) for entry in entries]
+            self.facts += [_fact_of_node(entry, node, key[0]) for entry in _entries(event, "facts")]
             return
         fields.number(event, "seconds")
         if error := fields.text(event, "error"):
@@ -283,6 +285,13 @@ class Reader:
         if self.run:
             raise DamageError("sent twice")
         self.run = event
+
+
+def _entries(event: Event, key: str) -> list[Any]:
+    entries = event.get(key)
+    if not isinstance(entries, list):
+        raise DamageError(key)
+    return entries
 
 
 def _one_of(event: Event, key: str, words: tuple[Word, ...]) -> Word:

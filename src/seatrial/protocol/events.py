@@ -405,6 +405,14 @@ class _EndEventOptional(Header, total=False):
     """A signal ended the agent. From agents only."""
 
 
+class HandedEvent(Header):
+    """What a file says that a person handed over with ``--evidence`` (controller; one source a file)."""
+
+    kind: Literal["handed"]
+    file: dict[str, Any]
+    """HandedFile of devices/handed.py."""
+
+
 class EndEvent(_EndEventOptional):
     """The last event of a source (every source)."""
 
@@ -432,6 +440,7 @@ Event = (
     | EpochEvent
     | ResultEvent
     | OutcomeEvent
+    | HandedEvent
     | EndEvent
 )
 """Any event, in the order of the table in ``docs/protocol.md``."""

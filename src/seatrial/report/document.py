@@ -16,7 +16,7 @@ from seatrial.judge.conclude import Conclusion
 from seatrial.judge.decide import TRAINING, CheckStatus, Status
 from seatrial.judge.trial import ExitRecord, NodeRecord, StepRecord
 from seatrial.protocol.events import SCHEMA
-from seatrial.report.gpu_diagnostics import NodeReport, gpu_diagnostics
+from seatrial.report.gpu_diagnostics import HandedReport, NodeReport, gpu_diagnostics, handed_over
 from seatrial.report.summary import DIAGNOSTICS, MainMeasurement, error_lines, main_measurements, summary
 from seatrial.util.text import format_time
 
@@ -121,6 +121,9 @@ class Report:
     gpu_diagnostics: Annotated[
         tuple[NodeReport, ...], Keywords(description="GPU state before and after. Empty for a trial of CPUs.")
     ]
+    evidence: Annotated[
+        tuple[HandedReport, ...], Keywords(description="The files of other tools that were handed over.")
+    ]
     missing: Annotated[tuple[str, ...], Keywords(description="Gaps in the record; while there is any, nothing passes.")]
 
 
@@ -184,6 +187,7 @@ def _report(conclusion: Conclusion) -> Report:
         measurements=trial.measurements,
         facts=tuple(fact for fact in trial.facts if fact.check != DIAGNOSTICS),
         gpu_diagnostics=gpu_diagnostics(conclusion),
+        evidence=handed_over(conclusion),
         findings=conclusion.findings,
         steps=trial.steps,
         generations=tuple(GenerationReport(number=entry.number, ranks=entry.ranks) for entry in trial.generations),

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.checks.diagnostics.history import NodeHistory, histories
+from seatrial.checks.diagnostics.judge_handed import handed_files
 from seatrial.devices.plain_json import to_json
 from seatrial.devices.state import DeviceState
 from seatrial.evidence.schema_types import Whole
-from seatrial.judge.conclude import Conclusion
+from seatrial.judge.conclude import Conclusion, evidence_of
 from seatrial.report.summary import DIAGNOSTICS
 
 
@@ -41,11 +42,30 @@ class NodeReport:
     """Where the values come from, such as ``NVML 580.95.05``."""
     topology: Mapping[str, str]
     """Pair of device numbers -> how they are connected, in the words of ``nvidia-smi topo -m``."""
+    topology_after: Mapping[str, str] | None
+    """The same at the end of the trial; None: there is no last snapshot."""
     not_checked: Mapping[str, str]
     """What could not be read -> why."""
     devices: tuple[DeviceReport, ...]
     windows: tuple[Mapping[str, Any], ...]
     """One for each step: its samples, what rose, and the events of the kernel log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedReport:
+    """One file that was handed over with ``--evidence``: what it says, and which nodes of this trial it is about."""
+
+    name: str
+    sha256: str
+    form: str
+    """Form and version; empty: none that seatrial knows."""
+    unused: str
+    """Why it counts for nothing; empty: it counts."""
+    nodes: tuple[str, ...]
+    passed: Whole
+    """Tests that passed, or ranks without trouble."""
+    results: tuple[Mapping[str, Any], ...]
+    """Everything else that it says; ``devices/handed.py`` explains the fields."""
 
 
 _MEASURED = frozenset(
@@ -82,11 +102,35 @@ def gpu_diagnostics(conclusion: Conclusion) -> tuple[NodeReport, ...]:
     return tuple(_node(history) for history in nodes)
 
 
+def handed_over(conclusion: Conclusion) -> tuple[HandedReport, ...]:
+    """Return the files that were handed over; none where the reports of the nodes are damaged."""
+    trial = conclusion.trial
+    facts = tuple(fact for fact in trial.facts if (fact.check, fact.generation) == (DIAGNOSTICS, 0))
+    try:
+        nodes = histories(facts, trial.ranks, trial.host_names)
+        files = handed_files(evidence_of(trial, DIAGNOSTICS), nodes)
+    except ValueError:
+        return ()
+    return tuple(
+        HandedReport(
+            name=entry.file.name,
+            sha256=entry.file.sha256,
+            form=entry.file.form,
+            unused=entry.unused,
+            nodes=tuple(sorted({*entry.nodes.values(), *(history.node for history, _ in entry.devices.values())})),
+            passed=entry.file.passed,
+            results=tuple(to_json(result) for result in entry.file.results),
+        )
+        for entry in files
+    )
+
+
 def _node(history: NodeHistory) -> NodeReport:
     return NodeReport(
         node=history.node,
         source=history.before.source,
         topology=history.before.topology,
+        topology_after=history.after.topology if history.after else None,
         not_checked=history.before.not_checked,
         devices=tuple(_device(history, device) for device in history.before.devices),
         windows=tuple(to_json(window) for window in history.windows),

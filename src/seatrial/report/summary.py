@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
+from seatrial.checks.diagnostics.judge import NO_STATE
 from seatrial.checks.shared.facts import latest
 from seatrial.evidence.findings import Finding
 from seatrial.evidence.measurement import Measurement
@@ -92,7 +93,8 @@ def _diagnostics(conclusion: Conclusion) -> str:
     missing = [what.removeprefix("not checked: ") for what in found["info"]]
     if status != "PASS":
         return status
-    if DIAGNOSTICS in conclusion.rulings and conclusion.rulings[DIAGNOSTICS].unjudged:
+    ruling = conclusion.rulings.get(DIAGNOSTICS)
+    if ruling is not None and any(what.startswith(NO_STATE) for what in ruling.unjudged):
         return f"NOT CHECKED: {'; '.join(missing) or 'no node could read its devices'}"
     if found["warn"]:
         more = f" and {len(found['warn']) - 1} more" if len(found["warn"]) > 1 else ""

@@ -14,7 +14,16 @@ REPORT = (
 )
 """How the report is printed, for each command that prints one."""
 
-RUN = (
+EVIDENCE = Option(
+    flags=("--evidence",),
+    name="evidence",
+    help="Judge what another tool wrote, too: the JSON of dcgmi diag -j, or the output of ncclras; NODE= where the file"
+    " does not say whose it is; repeatable.",
+    metavar="[NODE=]FILE",
+    multiple=True,
+)
+
+PLAN = (
     Option(
         flags=(),
         name="plan",
@@ -55,6 +64,11 @@ RUN = (
         type=duration_s,
         metavar="TIME",
     ),
+)
+"""What decides the plan of a trial."""
+
+RUN = (
+    *PLAN,
     Option(flags=("--out",), name="out", help="Folder for the reports.", type=Path, default=Path("reports")),
     Option(
         flags=("--require-full",),
@@ -62,6 +76,7 @@ RUN = (
         help="End a partial PASS with exit code 3, for scripts.",
         flag=True,
     ),
+    EVIDENCE,
     *REPORT,
 )
 """Options of ``seatrial run`` alone, in addition to TARGET_OPTIONS."""

@@ -7,11 +7,12 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from seatrial.devices.handed import HandedFile
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.report.interim import Interim
@@ -21,6 +22,7 @@ from seatrial.report.show import wrong_request
 from seatrial.report.write import Written, write_reports, write_somewhere
 from seatrial.run.conduct import catch_signals, conduct
 from seatrial.run.external_launcher import Rendezvous, warn_unprotected
+from seatrial.run.handed_files import events_of
 from seatrial.run.record import Recorder, new_folder
 from seatrial.run.run_program import process_count
 from seatrial.targets.job import Job
@@ -31,6 +33,7 @@ def run_trial(
     job: Job,
     out: Path,
     rendezvous: Rendezvous | None,
+    handed: Collection[HandedFile],
     *,
     location: str,
     show: Callable[[Conclusion, Written | None], int],
@@ -46,6 +49,7 @@ def run_trial(
         job: the trial, without the name of its run.
         out: folder for the reports.
         rendezvous: given where a launcher has started the other agents.
+        handed: what other tools wrote.
         location: where the trial runs, as a phrase: "on this machine".
         show: prints the report and returns the exit code.
         quiet: print nothing before the report.
@@ -69,6 +73,8 @@ def run_trial(
 
     with catch_signals() as signals:
         try:
+            for event in events_of(run_id, handed):
+                recorder(event)
             damaged = conduct(job, folder, on_event, signals, rendezvous, recorder.send)
             if damaged:
                 recorder.note(f"lines cut or changed on their way to the conductor: {damaged}")

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from seatrial.checks.diagnostics.history import NAME, NodeHistory, histories, step_words
 from seatrial.checks.diagnostics.judge_device import device_findings
+from seatrial.checks.diagnostics.judge_handed import findings_of, handed_files
 from seatrial.checks.diagnostics.judge_kernel_log import kernel_findings
 from seatrial.checks.diagnostics.params import Params
 from seatrial.devices.network_ports import ERROR_COUNTERS
@@ -16,6 +17,8 @@ from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import NOBODY, Culprit, Finding, Limit, Ruling
 from seatrial.evidence.statistics import median, minority
 
+NO_STATE = "GPU diagnostics"
+"""Begins what a PASS says of devices whose state is not known."""
 _TRAINING = "training"
 _LEAST_SAMPLES = 3
 _FEW_DEVICES = 3
@@ -27,20 +30,26 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     """Rule about the devices of all nodes. Moot where no node has any."""
     try:
         nodes = histories(evidence.facts, evidence.ranks, evidence.nodes)
+        handed = handed_files(evidence, nodes)
     except ValueError as error:
         return Ruling(absent=(f"a readable state of the devices ({error})",))
+    of_files = Ruling(
+        findings=tuple(finding for entry in handed for finding in findings_of(entry)),
+        unjudged=tuple(f"{entry.file.name} not used" for entry in handed if entry.unused),
+    )
     if not any(history.before.devices or history.before.not_checked for history in nodes):
         if evidence.device_type != "cuda" and len(nodes) == len(evidence.nodes):
-            return Ruling(is_moot=True)
-        return Ruling(unjudged=("GPU diagnostics: no driver showed a device",))
+            return replace(of_files, is_moot=not handed)
+        return Ruling.merge((Ruling(unjudged=(f"{NO_STATE}: no driver showed a device",)), of_files))
     findings = [finding for history in nodes for finding in _of_node(history, params)]
     findings += [*_utilization(nodes, params), *_links(nodes)]
     # Without the last state nobody knows what rose: that node may have had any fault.
     unread_nodes = [history.node for history in nodes if not history.before.devices or history.after is None]
-    return Ruling(
+    state = Ruling(
         findings=(*findings, *_not_checked(nodes)),
-        unjudged=(f"GPU diagnostics of {_names(unread_nodes)} not checked",) if unread_nodes else (),
+        unjudged=(f"{NO_STATE} of {_names(unread_nodes)} not checked",) if unread_nodes else (),
     )
+    return Ruling.merge((state, of_files))
 
 
 def _of_node(history: NodeHistory, params: Params) -> Iterator[Finding]:
@@ -56,6 +65,8 @@ def _of_node(history: NodeHistory, params: Params) -> Iterator[Finding]:
         else:
             found.append(finding)
     yield from found
+    if not any(device.nvlinks_active is not None for device in history.before.devices):
+        yield from _connections(history)
     yield from _ports(history)
     if history.after is None and history.before.devices:
         yield Finding(
@@ -65,6 +76,36 @@ def _of_node(history: NodeHistory, params: Params) -> Iterator[Finding]:
             culprit=Culprit(kind="node", name=history.node, nodes=(history.node,)),
             action="look at the kernel log there",
         )
+
+
+def _connections(history: NodeHistory) -> Iterator[Finding]:
+    """Yield pairs of devices with fewer NVLinks than before the trial, where no device counts its links."""
+    after = history.after.topology if history.after else {}
+    names = {str(device.index): device for device in history.before.devices}
+    for pair, before in history.before.topology.items():
+        one, _, other = pair.partition("-")
+        now = after.get(pair, before)
+        if one not in names or other not in names or _nvlinks(now) >= _nvlinks(before):
+            continue
+        ends = (names[one], names[other])
+        ranks = tuple(rank for end in ends for rank in history.culprit(end).ranks)
+        name = f"NVLink between GPU {one} and GPU {other} of {history.node}"
+        used = all(end.uuid in history.used for end in ends)
+        yield Finding(
+            severity="fail" if used else "warn",
+            check=NAME,
+            what=f"{name} changed from {before} to {now} by the end of the trial{'' if used else '; no rank used it'}",
+            culprit=Culprit(kind="link", name=name, ranks=ranks, nodes=(history.node,)),
+            measured=str(_nvlinks(now)),
+            limit=Limit(value=_nvlinks(before), unit="1", origin="exact, before the trial"),
+            action="check the NVLinks and what they lead to",
+        )
+
+
+def _nvlinks(connection: str) -> int:
+    """Return 18 for ``NV18``."""
+    count = connection.removeprefix("NV")
+    return int(count) if count != connection and count.isdecimal() and len(count) < 4 else 0
 
 
 def _ports(history: NodeHistory) -> Iterator[Finding]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 from seatrial.cli.command import Command
 from seatrial.targets.option import Option
+
+if TYPE_CHECKING:
+    from seatrial.devices.handed import HandedFile
 
 
 def options() -> Mapping[str, tuple[Option, ...]]:
     """Return the options by the heading under which help shows them."""
     from pathlib import Path
 
-    from seatrial.request.trial_options import REPORT
+    from seatrial.request.trial_options import EVIDENCE, REPORT
 
     return {
         "Options": (
@@ -26,6 +29,7 @@ def options() -> Mapping[str, tuple[Option, ...]]:
                 multiple=True,
                 required=True,
             ),
+            EVIDENCE,
             *REPORT,
             Option(
                 flags=("--out",),
@@ -44,11 +48,28 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     from seatrial.report.recorded_events import read_events
     from seatrial.report.show import show
     from seatrial.report.write import find_written, write_reports
+    from seatrial.run.handed_files import read_evidence
 
     messages, damaged = read_events(options["paths"])
+    if handed := read_evidence(options["evidence"]):
+        messages += _events_of_handed(handed, messages)
     conclusion = conclude(messages, damaged=damaged)
     written = write_reports(conclusion, options["out"]) if options["out"] else find_written(options["paths"])
     return show(conclusion, written, as_json=options["as_json"], verbose=options["verbose"], quiet=options["quiet"])
+
+
+def _events_of_handed(handed: Collection[HandedFile], messages: Collection[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the events of files that were handed over now; those that the run has kept are known."""
+    from seatrial.checks.diagnostics.history import NAME
+    from seatrial.errors import RequestError
+    from seatrial.run.handed_files import events_of
+
+    run = next((message for message in messages if message.get("kind") == "run"), {})
+    plan = run.get("plan")
+    if not isinstance(plan, dict) or NAME not in (plan.get("checks") or ()):
+        raise RequestError(f"--evidence: the check {NAME} judges such files, and this trial did without it.")
+    known = {message.get("src") for message in messages}
+    return [event for event in events_of(str(run.get("run")), handed) if event["src"] not in known]
 
 
 COMMAND = Command(

@@ -31,6 +31,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     from seatrial.environment.identity import identify
     from seatrial.request.trial_request import job_of, request_of
     from seatrial.run import external_launcher
+    from seatrial.run.handed_files import read_evidence
     from seatrial.util.streams import print_status
 
     request = request_of(options)
@@ -44,6 +45,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
         rendezvous = external_launcher.find_rendezvous(identity, os.environ, unprotected=unprotected)
     # All processes of a job read the same request, so a wrong one ends all of them.
     job, location = job_of(request, identity, rendezvous)
+    handed = read_evidence(request.evidence if rendezvous is None or rendezvous.number == 0 else ())
     if request.target_request.dry_run:
         print("\n".join(_dry_run(job, request.out, identity, rendezvous)), flush=True)
         return 0
@@ -59,6 +61,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
         job,
         request.out,
         rendezvous,
+        handed,
         location=location,
         show=partial(show, as_json=request.as_json, verbose=request.verbose, quiet=request.quiet),
         quiet=request.quiet,
@@ -92,4 +95,5 @@ PLAN is a file (TOML, or JSON named *.json) or a level: smoke (seconds), quick (
 """,
     options=options,
     run=run,
+    sources_of="run",
 )

@@ -1,0 +1,192 @@
+"""The files of other tools, which a person handed over: they count where they are about a device or node of a trial."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from seatrial.checks.diagnostics.history import NAME, NodeHistory
+from seatrial.devices.handed import HandedFile, HandedResult
+from seatrial.devices.plain_json import from_json
+from seatrial.devices.state import DeviceState
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import NOBODY, Culprit, Finding
+from seatrial.evidence.measurement import HANDED
+
+_SHOWN = 3
+_LOOPBACK = ("127.", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handed:
+    """One file, and what it has to do with this trial."""
+
+    file: HandedFile
+    unused: str = ""
+    """Why it counts for nothing, as a clause; empty: it counts."""
+    devices: Mapping[int, tuple[NodeHistory, DeviceState]] = field(default_factory=dict)
+    """Number of a device in the file -> that device of this trial."""
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    """Machine as the file names it -> the node; "": all of the file is about that node."""
+
+
+def handed_files(evidence: Evidence, histories: Iterable[NodeHistory]) -> tuple[Handed, ...]:
+    """Return each file with what it is about. Raises ValueError for facts that are not as we write them."""
+    nodes = tuple(histories)
+    files = [from_json(HandedFile, fact.value) for fact in evidence.facts if (fact.check, fact.name) == HANDED]
+    return tuple(_placed(file, evidence, nodes) for file in sorted(files, key=lambda file: (file.name, file.key())))
+
+
+def findings_of(handed: Handed) -> Iterator[Finding]:
+    """Yield the findings of a file about this trial, or the reason for which it counts for nothing."""
+    file = handed.file
+    if handed.unused:
+        what = f"{file.name}, which was handed over, counts for nothing: {handed.unused}"
+        yield Finding(severity="warn", check=NAME, what=what, culprit=NOBODY, evidence=_lines(file))
+        return
+    left_out = defaultdict[str, list[str]](list)
+    for result in file.results:
+        culprit = _culprit(handed, result)
+        if culprit is None:
+            continue
+        if result.verdict == "not checked":
+            left_out[result.what].append(culprit.name)
+            continue
+        used = _is_used(handed, result)
+        yield Finding(
+            severity="fail" if result.verdict == "broken" and used else "warn",
+            check=NAME,
+            what=f"{culprit.name} {result.what}{'' if used else '; no rank used it'} ({file.name})",
+            culprit=culprit,
+            evidence=(f"{file.form}, handed over as {file.name}:", *result.lines),
+            action=_action(file, result),
+        )
+    for what, names in left_out.items():
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        where = f" on {', '.join(names[:_SHOWN])}{more}" if any(names) else ""
+        yield Finding(severity="info", check=NAME, what=f"not checked: {what}{where} ({file.name})", culprit=NOBODY)
+
+
+def _action(file: HandedFile, result: HandedResult) -> str:
+    if file.gpus or (result.gpu is not None and not result.host):
+        return "do what the lines of DCGM ask for, and run dcgmi diag again"
+    return "look at the output of that process, and at the kernel log of its machine"
+
+
+def _lines(file: HandedFile) -> tuple[str, ...]:
+    """Return what a file says that counts for nothing: somebody may know better."""
+    said = [f"{result.what}: {'; '.join(result.lines)}" for result in file.results if result.verdict != "not checked"]
+    return tuple(said[:10])
+
+
+def _placed(file: HandedFile, evidence: Evidence, histories: tuple[NodeHistory, ...]) -> Handed:
+    if file.problem:
+        return Handed(file=file, unused=file.problem)
+    known, names = _known_names(evidence), evidence.nodes
+    if file.node and file.node not in known:
+        return Handed(file=file, unused=f"no node of this trial is called {file.node}")
+    node = known.get(file.node)
+    if file.gpus:
+        return _placed_devices(file, histories, node)
+    if node is not None:
+        return Handed(file=file, nodes={"": names.get(node, file.node)})
+    if not file.hosts:
+        return Handed(file=file, unused=f"it names no node; say whose it is with --evidence NODE={file.name}")
+    found = {
+        host: names[known[host]]
+        for host in file.hosts
+        if not (host.startswith(_LOOPBACK) and len(names) > 1) and known.get(host) in names
+    }
+    if not found:
+        shown = ", ".join(file.hosts[:_SHOWN])
+        return Handed(
+            file=file,
+            unused=f"it is about {shown}{' and others' if len(file.hosts) > _SHOWN else ''}, and no node of this trial"
+            f" has such a name or address; if it is one, say so with --evidence NODE={file.name}",
+        )
+    return Handed(file=file, nodes=found)
+
+
+def _known_names(evidence: Evidence) -> dict[str, int]:
+    """Return everything that a node is called -> its number; without its domain too, where only one node is so."""
+    known = {**{name: node for node, name in evidence.nodes.items()}, **evidence.other_names}
+    short = defaultdict[str, set[int]](set)
+    for name, node in known.items():
+        if not name.replace(".", "").isdigit():
+            short[name.partition(".")[0]].add(node)
+    return {**{name: min(nodes) for name, nodes in short.items() if len(nodes) == 1}, **known}
+
+
+def _placed_devices(file: HandedFile, histories: tuple[NodeHistory, ...], node: int | None) -> Handed:
+    by_serial = {
+        device.serial: (history, device) for history in histories for device in history.before.devices if device.serial
+    }
+    own = next((history for history in histories if history.node_rank == node), None)
+    if node is not None and own is None:
+        return Handed(file=file, unused=f"the devices of {file.node} are not known to seatrial")
+    found = dict[int, tuple[NodeHistory, DeviceState]]()
+    for gpu in file.gpus:
+        serial = file.serials.get(str(gpu), "")
+        if serial:
+            place = by_serial.get(serial)
+            if place is not None and own in (None, place[0]):
+                found[gpu] = place
+        elif own is not None:
+            device = next((device for device in own.before.devices if device.index == gpu), None)
+            if device is not None and device.vendor == "nvidia":
+                found[gpu] = (own, device)
+    drivers = {device.driver for _, device in found.values() if device.driver}
+    if not found and file.serials:
+        return Handed(
+            file=file, unused=f"it is about other devices (serial number {next(iter(file.serials.values()))})"
+        )
+    if not found and node is None:
+        return Handed(
+            file=file,
+            unused="it names no serial number, so nobody knows whose devices it is about; say it with"
+            f" --evidence NODE={file.name}",
+        )
+    if not found:
+        return Handed(file=file, unused=f"{file.node} has no device {', '.join(map(str, file.gpus[:_SHOWN]))}")
+    if not file.serials and file.driver and drivers and file.driver not in drivers:
+        return Handed(
+            file=file,
+            unused=f"it was written with driver {file.driver}, and {file.node} has {', '.join(sorted(drivers))}",
+        )
+    return Handed(file=file, devices=found, nodes={"": own.node} if own else _only_node(found))
+
+
+def _only_node(found: Mapping[int, tuple[NodeHistory, DeviceState]]) -> dict[str, str]:
+    nodes = {history.node for history, _ in found.values()}
+    return {"": next(iter(nodes))} if len(nodes) == 1 else {}
+
+
+def _culprit(handed: Handed, result: HandedResult) -> Culprit | None:
+    """Return whom a result is about; None: nobody of this trial."""
+    if handed.file.gpus:
+        if result.gpu is None:
+            node = handed.nodes.get("")
+            return None if node is None else Culprit(kind="node", name=node, nodes=(node,))
+        if result.gpu not in handed.devices:
+            return None
+        history, device = handed.devices[result.gpu]
+        return history.culprit(device)
+    if result.verdict == "not checked":
+        return Culprit(kind="none", name="")
+    node = handed.nodes.get(result.host) if result.host else None
+    if node is None and "" not in handed.nodes:
+        return None
+    place = [f"GPU {result.gpu}"] if result.gpu is not None else []
+    place += [f"process {result.pid}"] if result.pid is not None else []
+    machine = node or result.host or handed.nodes[""]
+    where = f"{', '.join(place)} of {machine}" if place else f"of a job on {machine}"
+    name = f"rank {result.rank} of a job ({where})" if result.rank is not None else f"a rank ({where})"
+    return Culprit(kind="rank", name=name, nodes=(node,) if node else ())
+
+
+def _is_used(handed: Handed, result: HandedResult) -> bool:
+    if not handed.file.gpus or result.gpu is None:
+        return True
+    history, device = handed.devices[result.gpu]
+    return device.uuid in history.used

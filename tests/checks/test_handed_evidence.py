@@ -1,0 +1,141 @@
+"""What files of other tools do to the ruling: whom they name, and that nothing counts that is about somebody else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from seatrial.checks.diagnostics.judge import judge
+from seatrial.checks.diagnostics.params import Params
+from seatrial.devices.handed import HandedFile, HandedResult
+from seatrial.devices.plain_json import to_json
+from seatrial.devices.state import DeviceState, NodeState
+from seatrial.evidence.evidence import Evidence, RankRecord
+from seatrial.evidence.findings import Ruling
+from seatrial.evidence.measurement import Fact
+
+BROKEN = HandedResult(verdict="broken", what="failed the test memory of DCGM", gpu=1, lines=("faulty memory",))
+DCGM = HandedFile(
+    name="diag.json",
+    sha256="ab",
+    form="DCGM diagnostics 4.2.3",
+    driver="580.105.08",
+    serials={"0": "S0", "1": "S1"},
+    gpus=(0, 1),
+    passed=9,
+    results=(BROKEN,),
+)
+DEAD = HandedResult(verdict="warning", what="did not answer RAS", gpu=3, host="10.0.0.2", rank=7, pid=4711)
+RAS = HandedFile(name="ras.txt", sha256="cd", form="NCCL RAS 2.28.3", hosts=("10.0.0.2",), results=(DEAD,))
+
+
+def rule(*files: HandedFile, nodes: int = 2, used: tuple[int, ...] = (0, 1)) -> Ruling:
+    """Return the ruling about nodes with two devices each: serial numbers S0 and S1 on gpu-00, S2 and S3 on gpu-01."""
+    facts = list[Fact]()
+    for node_rank in range(nodes):
+        devices = tuple(
+            DeviceState(
+                vendor="nvidia",
+                index=index,
+                uuid=f"GPU-{node_rank}{index}",
+                serial=f"S{2 * node_rank + index}",
+                driver="580.105.08",
+                bus=f"0000:1{index}:00",
+            )
+            for index in (0, 1)
+        )
+        state = to_json(NodeState(devices=devices, visible=tuple(devices[index].uuid for index in used)))
+        facts += [
+            Fact(check="diagnostics", name=name, value=state, node_rank=node_rank) for name in ("before", "after")
+        ]
+    facts += [Fact(check="diagnostics", name="handed", value=to_json(file)) for file in files]
+    names = {node: f"gpu-{node:02d}" for node in range(nodes)}
+    others = {f"10.0.0.{node + 1}": node for node in range(nodes)} | {"gpu-01.example.com": 1}
+    evidence = Evidence(
+        ranks=dict[int, RankRecord](),
+        asked=(),
+        measurements=(),
+        facts=tuple(facts),
+        device_type="cuda",
+        nodes=names,
+        other_names=others,
+    )
+    return judge(evidence, Params())
+
+
+def test_a_broken_device_fails_by_its_serial_number() -> None:
+    ruling = rule(replace(DCGM, serials={"0": "S2", "1": "S3"}))
+    (finding,) = ruling.findings
+    assert finding.severity == "fail"
+    assert finding.what == "GPU 1 (0000:11:00) of gpu-01 failed the test memory of DCGM (diag.json)"
+    assert finding.culprit.nodes == ("gpu-01",)
+    assert finding.evidence == ("DCGM diagnostics 4.2.3, handed over as diag.json:", "faulty memory")
+    assert ruling.unjudged == ()
+
+
+def test_a_device_that_no_rank_used_only_warns() -> None:
+    (finding,) = rule(DCGM, used=(0,)).findings
+    assert (finding.severity, "no rank used it" in finding.what) == ("warn", True)
+
+
+def test_clean_files_change_nothing() -> None:
+    assert rule(replace(DCGM, results=()), replace(RAS, results=())) == rule()
+
+
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        (replace(DCGM, serials={"0": "S8", "1": "S9"}), "it is about other devices (serial number S8)"),
+        (replace(DCGM, serials={}), "it names no serial number, so nobody knows whose devices it is about"),
+        (replace(DCGM, serials={}, node="gpu-07"), "no node of this trial is called gpu-07"),
+        (
+            replace(DCGM, serials={}, node="gpu-00", driver="535.1"),
+            "it was written with driver 535.1, and gpu-00 has 5",
+        ),
+        (replace(DCGM, serials={}, node="gpu-00", gpus=(5,)), "gpu-00 has no device 5"),
+        (replace(DCGM, node="gpu-01"), "it is about other devices (serial number S0)"),
+        (replace(RAS, hosts=("10.9.9.9",)), "it is about 10.9.9.9, and no node of this trial has such a name"),
+        (replace(RAS, hosts=()), "it names no node; say whose it is with --evidence NODE=ras.txt"),
+        (HandedFile(name="x", problem="it is empty"), "it is empty"),
+    ],
+)
+def test_a_file_about_others_is_said_and_no_pass(file: HandedFile, why: str) -> None:
+    ruling = rule(file)
+    (finding,) = ruling.findings
+    assert finding.severity == "warn"
+    assert finding.what.startswith(f"{file.name}, which was handed over, counts for nothing: {why}")
+    assert ruling.unjudged == (f"{file.name} not used",)
+
+
+def test_the_person_says_whose_file_it_is() -> None:
+    (finding,) = rule(replace(DCGM, serials={}, node="gpu-01")).findings
+    assert (finding.severity, finding.culprit.nodes) == ("fail", ("gpu-01",))
+
+
+@pytest.mark.parametrize("host", ["10.0.0.2", "gpu-01", "gpu-01.example.com"])
+def test_a_rank_that_ras_misses_is_named(host: str) -> None:
+    (finding,) = rule(replace(RAS, hosts=(host,), results=(replace(DEAD, host=host),))).findings
+    assert finding.severity == "warn"
+    assert finding.what == "rank 7 of a job (GPU 3, process 4711 of gpu-01) did not answer RAS (ras.txt)"
+    assert finding.culprit.nodes == ("gpu-01",)
+
+
+def test_ranks_of_other_machines_are_left_out() -> None:
+    results = (DEAD, replace(DEAD, host="10.9.9.9", pid=1))
+    (finding,) = rule(replace(RAS, hosts=("10.0.0.2", "10.9.9.9"), results=results)).findings
+    assert finding.culprit.nodes == ("gpu-01",)
+
+
+def test_a_loopback_address_is_no_node_of_several() -> None:
+    assert rule(replace(RAS, hosts=("127.0.0.1",))).unjudged == ("ras.txt not used",)
+
+
+def test_a_test_that_dcgm_skipped_is_not_checked() -> None:
+    skipped = tuple(HandedResult(verdict="not checked", what="DCGM skipped the test pcie", gpu=gpu) for gpu in (0, 1))
+    (finding,) = rule(replace(DCGM, results=skipped)).findings
+    assert finding.severity == "info"
+    assert finding.what == (
+        "not checked: DCGM skipped the test pcie on GPU 0 (0000:10:00) of gpu-00, GPU 1 (0000:11:00) of gpu-00"
+        " (diag.json)"
+    )
