@@ -315,7 +315,9 @@ class Server:
                 " its host connects from this address, give this address in --hosts or --hostfile",
             )
             return False
-        known_as = [other for other, joined in self._peers.items() if joined.address == peer.address and other != node]
+        known_as = [
+            other for other, peer_before in self._peers.items() if peer_before.address == peer.address and other != node
+        ]
         if known_as and peer.address in self._single_addresses:
             self._note_claim(
                 node,

@@ -20,7 +20,7 @@ _NO_RUN = "unknown-run"
 _DOCUMENT, _PAGE = "json", "html"
 """The format that identifies the trial of a folder, and the one for people."""
 _MOST_BYTES = 256 << 20
-"""Of a report that is compared with a new one; what is longer is none of ours."""
+"""Bytes of a report that is compared with a new one; what is longer is none of ours."""
 _LATEST = "cluster_test_report.json"
 # Loaded at import: at the end of a trial it would be too late to fail.
 _FORMATS = formats.load()
