@@ -14,6 +14,7 @@ It differs from DNS in one way: a name that several pods share has all of their 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import socket
@@ -67,21 +68,13 @@ def zone_of(world: World) -> Zone:
     return zone
 
 
-class DnsServer:
-    """Answers from ``zone``, which the owner replaces, and remembers which names did not exist."""
+class Names:
+    """Answers from ``zone``, which the owner replaces, and the memory of the names that did not exist."""
 
-    def __init__(self, namespace: Path, *, denial_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """``namespace``: the file of a network namespace that has ADDRESS."""
+    def __init__(self, *, denial_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.zone: Zone = {}
-        self.queries = 0
         self._denial_s, self._clock = denial_s, clock
         self._denied_until: dict[str, float] = {}
-        self._socket = _bound_in(namespace)
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        self._socket.close()
 
     def answer(self, query: bytes) -> bytes:
         """The answer to one question. Raises ValueError, IndexError or struct.error for what is none."""
@@ -115,17 +108,27 @@ class DnsServer:
             self._denied_until[name] = now + self._denial_s
         return found
 
+
+class DnsServer:
+    """A socket in a network namespace that has ADDRESS, and a thread that answers what comes there."""
+
+    def __init__(self, namespace: Path, names: Names) -> None:
+        """``namespace``: its file."""
+        self._names = names
+        self._socket = _bound_in(namespace)
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def end(self) -> None:
+        self._socket.close()
+
     def _serve(self) -> None:
         while True:
             try:
                 query, sender = self._socket.recvfrom(4096)
             except OSError:
                 return
-            self.queries += 1
-            try:
-                self._socket.sendto(self.answer(query), sender)
-            except (OSError, ValueError, IndexError, struct.error):
-                continue
+            with contextlib.suppress(OSError, ValueError, IndexError, struct.error):
+                self._socket.sendto(self._names.answer(query), sender)
 
 
 def _bound_in(namespace: Path) -> socket.socket:

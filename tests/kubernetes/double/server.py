@@ -22,7 +22,7 @@ import yaml
 from kubernetes.double.api import Api
 from kubernetes.double.arguments import RefusedError, parse
 from kubernetes.double.controllers import CONTROLLERS
-from kubernetes.double.dns import DnsServer, zone_of
+from kubernetes.double.dns import DnsServer, Names, zone_of
 from kubernetes.double.faults import Faults
 from kubernetes.double.hosts_sandbox import HostsSandbox
 from kubernetes.double.kubelet import Kubelet
@@ -51,7 +51,8 @@ def main(folder: Path) -> None:
     lock, world = threading.Lock(), World(store=Store(), faults=Faults(folder), openshift=config["openshift"])
     _fill(world.store, config)
     networks = Networks(config["tag"])
-    dns = DnsServer(networks.switch, denial_s=config["dns_denial_s"])
+    names = Names(denial_s=config["dns_denial_s"])
+    dns = DnsServer(networks.switch, names)
     sandbox = _sandbox(config, networks)
     environ = {name: os.environ[name] for name in _CARRIED if name in os.environ}
     kubelet = Kubelet(world, sandbox, networks, folder, environ, owner=os.geteuid() == 0)
@@ -68,7 +69,7 @@ def main(folder: Path) -> None:
             with lock:
                 _look(world)
                 kubelet.tick()
-                dns.zone = zone_of(world)
+                names.zone = zone_of(world)
                 world.store.collect_garbage()
     finally:
         server.shutdown()
