@@ -48,7 +48,7 @@ from seatrial.protocol.munge import MungeError, read_credential
 from seatrial.protocol.timeouts import join_timeout_s
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
 
-_TELL_S = 10.0
+_REPORT_S = 10.0
 """After this time, and each time that it has doubled, an agent in a pod writes into the log what it waits for."""
 _ANSWER_TIMEOUT_S = 10.0
 """Time for the conductor's first line."""
@@ -181,7 +181,7 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
     expected = len(ports) == 1 and search.addresses()
     began = time.monotonic()
     until = began + (_ANSWER_TIMEOUT_S if expected else join_timeout_s())
-    tell_s = _TELL_S if in_pod(os.environ) else math.inf
+    report_at_s = _REPORT_S if in_pod(os.environ) else math.inf
     reason: object = "nobody answered"
     stranger = ""
     while True:
@@ -212,10 +212,10 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
                 f"node {node_rank} ({platform.node()}) found no controller of its job at {host}:{ports[0]}"
                 f" ({stranger or reason})."
             )
-        if (waited_s := time.monotonic() - began) >= tell_s:
-            tell_s = 2 * waited_s
-            told = f"node {node_rank} waits for {host}:{ports[0]} for {waited_s:.0f} s ({stranger or reason})"
-            print(f"seatrial: {told}", file=sys.stderr, flush=True)
+        if (waited_s := time.monotonic() - began) >= report_at_s:
+            report_at_s = 2 * waited_s
+            line = f"node {node_rank} waits for {host}:{ports[0]} for {waited_s:.0f} s ({stranger or reason})"
+            print(f"seatrial: {line}", file=sys.stderr, flush=True)
         time.sleep(0.2)
 
 

@@ -410,7 +410,7 @@ class Attempt:
         if not (follower.all_started and run_log.started) or run_log.began or self._under_mpi:
             self._since.pop("joining", None)
         elif self._lasts("joining", _REPORT_JOINING_S):
-            absent = [pod for pod in follower.pods if pod.state == "running" and pod.number not in run_log.joined]
+            absent = [pod for pod in follower.pods if pod.state == "running" and pod.number not in run_log.known_nodes]
             if absent:
                 said = run_log.last_line(absent[0])
                 self._print_once(

@@ -193,7 +193,7 @@ class RunLog:
             self._add(TroubleEvent(kind="trouble", gen=generation, step=step, seen=seen, waiting=[], order=order))
 
     @property
-    def joined(self) -> frozenset[int]:
+    def known_nodes(self) -> frozenset[int]:
         """The node ranks whose agents have joined."""
         return frozenset(self._nodes)
 
