@@ -1,9 +1,9 @@
-"""Whom real trials name when something real is wrong, and how fast: links, cables, CPUs, bits.
+"""Whom real trials name when something real is wrong, and how fast: links, cables, CPUs, bits, names, clocks, logins.
 
     sudo python bench/live_faults.py
 
 Hosts made from network namespaces, one rank each, and ranks of one machine for wrong bits; each group of faults with
-its clean twin. Writes ``results/live_faults.json``. It takes six minutes and wants the machine for itself.
+its clean twin. Writes ``results/live_faults.json``. It takes half an hour and wants the machine for itself.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from live import test_cable_pulled as cables
 from live import test_links_on_hosts as links
 from live import test_network_on_hosts as network
 from live import test_starved_host as starved
+from live import test_whatever_is_wrong_on_hosts as wrong_hosts
 from live import test_wrong_bits as bits
 from live.host_trials import at_one_rate
 from live.trials import trial
@@ -172,8 +173,31 @@ def _ran(row: _Row) -> dict[str, Any]:
     return ran
 
 
+def _ran_on_hosts(fault: str) -> dict[str, Any]:
+    """Run a row of the faults over ssh, of which some keep a trial from beginning."""
+    row = wrong_hosts.FAULTS[fault]
+    started = time.monotonic()
+    with made_hosts(row.hosts, row.called) as hosts:
+        outcome = wrong_hosts.run_fault(hosts, row)
+    report = outcome.report
+    told = [each["what"] for each in report.get("findings", ()) if each["severity"] in ("fail", "error", "warn")]
+    ran = {
+        "check": ", ".join(row.checks),
+        "planted": fault,
+        "verdict": report["acceptance"]["status"] if report else "no trial",
+        "named": outcome.named,
+        "told": told or outcome.errors.strip().splitlines()[-1:],
+        "right": not wrong_hosts.faults_of(outcome, row),
+        "seconds": round(time.monotonic() - started, 1),
+        "seconds_measuring": round(sum(step["seconds"] for step in report.get("steps", ())), 1),
+    }
+    print(json.dumps(ran), file=sys.stderr, flush=True)
+    return ran
+
+
 def main() -> None:
-    print(write_result("live_faults", "python bench/live_faults.py", {"rows": [_ran(row) for row in _rows()]}))
+    rows = [*(_ran(row) for row in _rows()), *(_ran_on_hosts(fault) for fault in wrong_hosts.FAULTS)]
+    print(write_result("live_faults", "python bench/live_faults.py", {"rows": rows}))
 
 
 if __name__ == "__main__":

@@ -108,6 +108,10 @@ class Host:
         """A rule of iptables inside of it: ``-A INPUT -p tcp --dport 80 -j REJECT``."""
         _do("nsenter", f"--net=/run/netns/{self.namespace}", "iptables", *rule)
 
+    def ipv6_firewall(self, *rule: str) -> None:
+        """The same of ip6tables."""
+        _do("nsenter", f"--net=/run/netns/{self.namespace}", "ip6tables", *rule)
+
     def processes(self) -> list[int]:
         """The process ids of all that runs on it."""
         done = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=False)
@@ -276,6 +280,7 @@ def _start_sshd(host: Host, folder: Path) -> subprocess.Popen[bytes]:
     lines = [
         f"Port {SSH_PORT}",
         f"ListenAddress {host.address}",
+        "ListenAddress ::",
         f"HostKey {key}",
         "PidFile none",
         "UsePAM no",

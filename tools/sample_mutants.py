@@ -35,7 +35,13 @@ def _judge(*names: str) -> list[str]:
 
 
 def _tests_of_judge(*names: str) -> list[str]:
-    return [*(f"tests/judge/test_{name}.py" for name in names), "-k", SLOW]
+    return [*(f"tests/judge/test_{name}.py" for name in (*names, "word_for_word")), "-k", SLOW]
+
+
+def _tests_of_check(name: str, *files: str) -> list[str]:
+    """``files``: of ``tests/checks``; and what its judge rules, word for word."""
+    wanted = f"not real_ranks and (not rulings_are_as_they_were or {name})"
+    return [*(f"tests/checks/test_{file}.py" for file in (*files, "rulings_word_for_word")), "-k", wanted]
 
 
 # Modules -> their tests: pure, and each set a second or two.
@@ -51,19 +57,21 @@ SETS = (
         _tests_of_judge("fold", "fold_attempts", "host_names", "agent_reports", "decide", "conclude"),
     ),
     (_judge("decide", "conclude"), _tests_of_judge("decide", "root_causes", "agent_reports", "conclude")),
-    (["src/seatrial/checks/collectives/judge.py"], ["tests/checks/test_collectives_judge.py"]),
-    (["src/seatrial/checks/compute/judge.py"], ["tests/checks/test_check_compute.py"]),
-    (["src/seatrial/checks/memory/judge.py"], ["tests/checks/test_check_memory.py"]),
-    (["src/seatrial/checks/storage/judge.py"], ["tests/checks/test_storage_judge.py"]),
-    (["src/seatrial/checks/links/judge.py"], ["tests/checks/test_links_judge.py"]),
+    (["src/seatrial/checks/collectives/judge.py"], _tests_of_check("collectives", "collectives_judge")),
+    (["src/seatrial/checks/compute/judge.py"], _tests_of_check("compute", "check_compute")),
+    (["src/seatrial/checks/memory/judge.py"], _tests_of_check("memory", "check_memory")),
+    (["src/seatrial/checks/storage/judge.py"], _tests_of_check("storage", "storage_judge")),
+    (["src/seatrial/checks/links/judge.py"], _tests_of_check("links", "links_judge")),
     (
-        [f"src/seatrial/checks/network/{name}.py" for name in ("judge", "causes", "observations", "interfaces")],
-        ["tests/checks/test_network_judge.py"],
+        [
+            f"src/seatrial/checks/network/{name}.py"
+            for name in ("judge", "causes", "pairs", "observations", "interfaces")
+        ],
+        _tests_of_check("network", "network_judge", "network_causes"),
     ),
     (
         [f"src/seatrial/checks/training/{name}.py" for name in ("judge", "judge_held_up", "judge_one_batch")],
-        [f"tests/checks/test_{name}.py" for name in ("judge_held_up", "judge_one_batch", "check_training")]
-        + ["-k", "not real_ranks"],
+        _tests_of_check("training", "judge_held_up", "judge_one_batch", "check_training"),
     ),
 )
 QUERY = """SELECT job_id, module_path, operator_name, occurrence, start_pos_row FROM mutation_specs

@@ -95,6 +95,15 @@ def test_all_closed_to_one_another(count: int) -> None:
     assert "no node can connect to another one: refused at" in finding.what
 
 
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("another answers", "ip neigh"), ("silent", "proxy or load balancer"), ("no route", "ip route get")],
+)
+def test_what_is_no_closed_port_has_its_own_remedy(how: str, words: str) -> None:
+    assert words in only_finding(network_evidence(3, into(1, how=how))).action
+    assert words not in only_finding(network_evidence(3, into(1))).action
+
+
 def test_of_two_nodes_the_direction_is_named() -> None:
     finding = only_finding(network_evidence(2, into(1)))
     assert (finding.culprit.kind, finding.culprit.name) == ("link", "link node0–node1")

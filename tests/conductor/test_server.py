@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 from conductor.stub_agent import RUN, TOKEN, StubAgent
+from event_streams import event_of
 
 from seatrial.agent import agent_main
+from seatrial.conductor import event_allowance
 from seatrial.conductor.config import TrialConfig
 from seatrial.conductor.server import Server
 from seatrial.conductor.steps import StepPlan
@@ -418,6 +420,26 @@ def test_an_error_while_one_agent_is_heard_ends_that_agent_only() -> None:
     seen = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
     assert [(entry["node"], entry["how"]) for entry in seen] == [(0, "lost")]
     assert "RuntimeError: planted" in seen[0]["detail"]
+
+
+@pytest.mark.parametrize("text_chars", [100, 50_000], ids=["short", "split"])
+def test_an_agent_that_floods_its_events_is_ended(text_chars: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_allowance, "BURST_BYTES", 400_000)
+    monkeypatch.setattr(event_allowance, "BYTES_PER_S", 0)
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        source = Source(RUN, "node0")
+        with agent.socket, contextlib.suppress(OSError):
+            while True:
+                agent.send(event_of(source, "note", severity="info", text="x" * text_chars))
+        served.over()
+    (seen,) = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
+    assert (seen["node"], seen["how"]) == (0, "lost")
+    assert "it sent more events than any check needs" in seen["detail"]
+    kept_bytes = sum(
+        len(json.dumps(event, separators=(",", ":"))) for event in served.events if event["src"] == "node0"
+    )
+    assert 340_000 < kept_bytes < 410_000
 
 
 def test_the_time_is_answered_at_once() -> None:

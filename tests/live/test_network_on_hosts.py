@@ -88,6 +88,23 @@ def isolate_management(hosts: Hosts) -> None:
                 host.firewall("-A", "INPUT", "-s", other.address, "-j", "DROP")
 
 
+def leave_ipv4(hosts: Hosts) -> None:
+    """The hosts have IPv6 addresses only."""
+    names = [f"fd77::{10 + host.number} {host.name}" for host in hosts]
+    for host in hosts:
+        host.ip("-4", "addr", "flush", "dev", "eth0")
+        host.ip("-6", "addr", "add", f"fd77::{10 + host.number}/64", "dev", "eth0", "nodad")
+        (host.etc / "hosts").write_text("\n".join(["127.0.0.1 localhost", "::1 localhost", *names, ""]))
+
+
+def _close_ipv6(hosts: Hosts) -> None:
+    leave_ipv4(hosts)
+    for rule in (("-i", "lo"), ("-p", "tcp", "--dport", str(SSH_PORT)), ("-p", "icmpv6")):
+        hosts[2].ipv6_firewall("-A", "INPUT", *rule, "-j", "ACCEPT")
+    hosts[2].ipv6_firewall("-A", "INPUT", "-m", "state", "--state", "ESTABLISHED", "-j", "ACCEPT")
+    hosts[2].ipv6_firewall("-A", "INPUT", "-j", "DROP")
+
+
 def kill_resolver(hosts: Hosts) -> None:
     """Own names are known to a resolver only, which does not answer."""
     for host in hosts.each[1:]:
@@ -185,6 +202,12 @@ FAULTS: dict[str, NetworkFault] = {
         options=_UNTIL_COLLECTIVES,
     ),
     "own names in a resolver that is dead": NetworkFault(plant=kill_resolver, options=_UNTIL_COLLECTIVES),
+    "IPv6 only": NetworkFault(plant=leave_ipv4, options=_UNTIL_COLLECTIVES),
+    "IPv6 only, node2 takes no connections": NetworkFault(
+        plant=_close_ipv6,
+        named=[("node", "node node2")],
+        words=["node2 takes no connections", "no answer at [fd77::12]:", "(ssh works)"],
+    ),
     "docker0 on all": NetworkFault(plant=lambda hosts: _docker(hosts, own_name=False), options=_UNTIL_COLLECTIVES),
     "own names lead to docker0": NetworkFault(
         plant=lambda hosts: _docker(hosts, own_name=True),

@@ -28,6 +28,12 @@ def read_value(option: Option, text: str) -> Any:
         raise RequestError(f"{typed}: expected {_EXPECTED[option.type]}.") from None
 
 
+def key_of(option: Option) -> str:
+    """Return the option as a variable or a file names it: ``nproc_per_node``; empty where it has no long spelling."""
+    long = [flag for flag in option.flags if flag.startswith("--")]
+    return long[0][2:].replace("-", "_") if long else ""
+
+
 def shown_name(option: Option) -> str:
     """Return the option as it is typed: ``--epochs``, or ``PLAN`` for an argument."""
     long = [flag for flag in option.flags if flag.startswith("--")]

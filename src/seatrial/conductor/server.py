@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from seatrial.conductor.actions import Actions, Conductor
+from seatrial.conductor.event_allowance import BURST_BYTES, BYTES_PER_S, EventAllowance
 from seatrial.conductor.node_addresses import may_be
 from seatrial.conductor.origin import OriginError
 from seatrial.errors import SeatrialError
@@ -37,8 +38,8 @@ class _Peer:
     """One connection."""
 
     __slots__ = (
-        "address", "attached", "buffer", "claim", "decoder", "node", "out", "since", "socket", "tags_received",
-        "tags_sent",
+        "address", "allowance", "attached", "buffer", "claim", "decoder", "node", "out", "since", "socket",
+        "tags_received", "tags_sent",
     )  # fmt: skip
 
     def __init__(self, connection: socket.socket, address: str = "", *, attached: int | None = None) -> None:
@@ -58,6 +59,7 @@ class _Peer:
         self.buffer = b""
         self.out = b""
         self.decoder = Decoder()
+        self.allowance = EventAllowance(self.since)
 
     def put(self, message: Mapping[str, Any]) -> None:
         """Add a message to the bytes that are sent next."""
@@ -235,6 +237,13 @@ class Server:
 
     def _take_in(self, peer: _Peer, node: int, message: dict[str, Any]) -> None:
         actions, sound = Actions(), True
+        if "seq" in message and not peer.allowance.take(peer.decoder.size_bytes, time.monotonic()):
+            self._lose(
+                peer,
+                f"it sent more events than any check needs ({BURST_BYTES >> 20} MiB, then {BYTES_PER_S >> 10} KiB a"
+                " second)",
+            )
+            return
         try:
             try:
                 actions = self._conductor.message(node, message, time.monotonic())

@@ -206,7 +206,7 @@ def _did_not_come(view: StepView) -> list[Finding]:
         view,
         entries,
         lambda entry: (
-            f"never entered the collective: it was still{_in(entry)}{waited(entry, 'after')}, while the others waited"
+            f"never entered the collective: {_still(entry)}, while the others waited"
             if entry.how == "absent"
             else _late_words(view, entry)
         ),
@@ -245,7 +245,10 @@ def _fabric(view: StepView) -> list[Finding]:
         # The event that names a culprit may be among those lost.
         what += "; events were lost, so the cause is not known"
         return [_finding("error", view.check, what, NOBODY, evidence=evidence)]
-    name = f"the fabric between {', '.join(nodes[:8])}" if len(nodes) > 1 else "communication inside " + "".join(nodes)
+    more = f" and {len(nodes) - 8} more" if len(nodes) > 8 else ""
+    name = f"the fabric between {', '.join(nodes[:8])}{more}"
+    if len(nodes) < 2:
+        name = "communication inside " + "".join(nodes)
     culprit = Culprit(kind="fabric", name=name, nodes=tuple(nodes))
     return [_finding("fail", view.check, what, culprit, evidence=evidence, action=action)]
 
@@ -324,7 +327,11 @@ def _late_words(view: StepView, entry: TroubleRecord) -> str:
     step = view.step(entry.step)
     if step is not None and (entry.waited_s or 0.0) < patience_s(step.timeout_s):
         return f"was too slow: {how_far(view, [entry])} in {step.timeout_s:.3g} s"
-    return f"did not finish in time: it was still{_in(entry)}{waited(entry, 'after')}"
+    return f"did not finish in time: {_still(entry)}"
+
+
+def _still(entry: TroubleRecord) -> str:
+    return f"it was {f'still in {entry.phase}' if entry.phase else 'not done'}{waited(entry, 'after')}"
 
 
 def _alone(view: StepView, entry: TroubleRecord) -> bool:

@@ -59,6 +59,8 @@ class Decoder:
     def __init__(self) -> None:
         self.damaged = 0
         """Lines with our prefix that were cut or changed."""
+        self.size_bytes = 0
+        """Bytes of the JSON of the last message."""
         self._partial: OrderedDict[str, dict[int, str]] = OrderedDict()
         self._partial_chars = 0
         """Characters in ``_partial``."""
@@ -72,6 +74,7 @@ class Decoder:
         if message is None:
             self.damaged += 1
             return None
+        self.size_bytes = len(line) - start - len(PREFIX)
         return self._merge(message) if "part" in message else message
 
     def lines(self, text: bytes) -> Iterator[dict[str, Any]]:
@@ -104,6 +107,7 @@ class Decoder:
         if not key.startswith(f"{zlib.crc32(body.encode()):08x}"):
             self.damaged += 1
             return None
+        self.size_bytes = len(body)
         return _loads(body)
 
     def _forget(self, key: str) -> None:

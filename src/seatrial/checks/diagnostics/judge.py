@@ -65,6 +65,8 @@ def _of_node(history: NodeHistory, params: Params) -> Iterator[Finding]:
         else:
             found.append(finding)
     yield from found
+    if not any(device.nvlinks_active is not None for device in history.before.devices):
+        yield from _connections(history)
     yield from _ports(history)
     if history.after is None and history.before.devices:
         yield Finding(
@@ -74,6 +76,36 @@ def _of_node(history: NodeHistory, params: Params) -> Iterator[Finding]:
             culprit=Culprit(kind="node", name=history.node, nodes=(history.node,)),
             action="look at the kernel log there",
         )
+
+
+def _connections(history: NodeHistory) -> Iterator[Finding]:
+    """Yield pairs of devices with fewer NVLinks than before the trial, where no device counts its links."""
+    after = history.after.topology if history.after else {}
+    names = {str(device.index): device for device in history.before.devices}
+    for pair, before in history.before.topology.items():
+        one, _, other = pair.partition("-")
+        now = after.get(pair, before)
+        if one not in names or other not in names or _nvlinks(now) >= _nvlinks(before):
+            continue
+        ends = (names[one], names[other])
+        ranks = tuple(rank for end in ends for rank in history.culprit(end).ranks)
+        name = f"NVLink between GPU {one} and GPU {other} of {history.node}"
+        used = all(end.uuid in history.used for end in ends)
+        yield Finding(
+            severity="fail" if used else "warn",
+            check=NAME,
+            what=f"{name} changed from {before} to {now} by the end of the trial{'' if used else '; no rank used it'}",
+            culprit=Culprit(kind="link", name=name, ranks=ranks, nodes=(history.node,)),
+            measured=str(_nvlinks(now)),
+            limit=Limit(value=_nvlinks(before), unit="1", origin="exact, before the trial"),
+            action="check the NVLinks and what they lead to",
+        )
+
+
+def _nvlinks(connection: str) -> int:
+    """Return 18 for ``NV18``."""
+    count = connection.removeprefix("NV")
+    return int(count) if count != connection and count.isdecimal() and len(count) < 4 else 0
 
 
 def _ports(history: NodeHistory) -> Iterator[Finding]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from seatrial.checks.network.measure import NIC
 from seatrial.checks.network.observations import Observations, observe
-from seatrial.checks.network.params import Params
+from seatrial.checks.network.params import NIC, Params
 from seatrial.checks.shared.facts import has_fields
 from seatrial.evidence.evidence import Evidence
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from seatrial.checks.network.addresses import own_addresses
 from seatrial.checks.network.endpoint import Endpoint, Failure, reach
-from seatrial.checks.network.params import MAX_NODES, PAYLOAD_BYTES, Params
+from seatrial.checks.network.params import MAX_NODES, NIC, PAYLOAD_BYTES, Params
 from seatrial.checks.network.schedule import targets, to_ranges
 from seatrial.environment.interface_choice import is_free
 from seatrial.probe import host, network
@@ -22,7 +22,6 @@ from seatrial.rank.node_context import NodeContext
 Role = str
 """``data``: the address that ranks bind to; ``name``: that of the node's hostname; ``store``, ``master``: those of the
 rendezvous on the first node; ``nic:NAME``: that of another interface, tried where ``data`` is closed."""
-NIC = "nic:"
 _MAX_INTERFACES = 4
 """Other interfaces of a node that are tried."""
 

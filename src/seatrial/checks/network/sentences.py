@@ -27,6 +27,12 @@ _OPEN_IN = {
     "kubernetes": "allow all TCP ports between the pods of the job in every NetworkPolicy of the namespace, ingress and"
     " egress",
 }
+_MEND: Mapping[str, str] = {
+    "no route": "look at netmasks and routes (ip route get ADDRESS); where these are right, a firewall says it: ",
+    "silent": "find the proxy or load balancer between the hosts that accepts in place of the node; else ",
+    "another answers": "find the machine that answers there (ip neigh), and give each one an address that no other one"
+    " has; else ",
+}
 _MAP_NAME = (
     "map the name to the address that the other nodes reach, in DNS or /etc/hosts of the node, or set"
     " GLOO_SOCKET_IFNAME to the interface with that address"
@@ -44,7 +50,7 @@ def closed_finding(seen: Observations, cause: Cause, closed: Mapping[str, Pairs]
     works = _what_works(seen, cause)
     named = listed("node", [seen.nodes[node].name for node in cause.sources])
     several = len(cause.sources) > 1
-    action = _open_action(seen)
+    action = _MEND.get(_hows(cause.pairs, closed)[0], "") + _open_action(seen)
     match cause.shape:
         case "all":
             what = f"no node can connect to another one: {where}{works}"
@@ -201,9 +207,13 @@ def _named(seen: Observations, nodes: Sequence[int]) -> str:
 
 
 def _how(pairs: Pairs, closed: Mapping[str, Pairs]) -> str:
+    return " or ".join(_HOW.get(how, "no answer") for how in _hows(pairs, closed))
+
+
+def _hows(pairs: Pairs, closed: Mapping[str, Pairs]) -> list[str]:
+    """Return in which one or two ways most of the pairs failed."""
     counts = +Counter({how: len(its & pairs) for how, its in closed.items()})
-    words = [_HOW.get(how, "no answer") for how, _ in counts.most_common(2)]
-    return " or ".join(words)
+    return [how for how, _ in counts.most_common(2)]
 
 
 def _place(seen: Observations, node: int) -> str:

@@ -7,7 +7,6 @@ is used. The Python version is a pickle and is never opened.
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, cast
 
@@ -71,6 +70,8 @@ def read_images(path: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _scan(path: Path, *, keep: bool) -> tuple[dict[str, int], dict[str, bytearray]]:
     """Return the sizes in bytes of the six members of an archive, and with ``keep`` their contents."""
+    import tarfile  # here, as nearly every command imports this module, and few read CIFAR-10
+
     sizes: dict[str, int] = {}
     contents: dict[str, bytearray] = {}
     with open_data_file(path) as file:

@@ -1,0 +1,23 @@
+"""How many bytes of events one agent may have kept: events stay in memory and on disk until the report is written."""
+
+from __future__ import annotations
+
+BURST_BYTES = 64 << 20
+"""The stacks of 128 ranks (at most 48 KiB each), ten times; the events of a whole trial have about 25 kB a rank."""
+BYTES_PER_S = 32 << 10
+"""A node of 40 ranks that goes through a whole trial, 25 kB of events a rank, every 30 s, for hours."""
+
+
+class EventAllowance:
+    """The allowance of one agent: a burst, which fills up again at a rate."""
+
+    def __init__(self, now: float) -> None:
+        """``now``: seconds on any clock that only goes forward, as for ``take``."""
+        self._left_bytes = float(BURST_BYTES)
+        self._at = now
+
+    def take(self, size_bytes: int, now: float) -> bool:
+        """Count an event of this size. Returns whether the agent is still within its allowance."""
+        self._left_bytes = min(float(BURST_BYTES), self._left_bytes + (now - self._at) * BYTES_PER_S) - size_bytes
+        self._at = now
+        return self._left_bytes >= 0

@@ -1,0 +1,101 @@
+"""``--on slurm`` on two hosts, of which the second takes connections of Slurm only: the network check names that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hosts import Hosts
+from live.host_trials import named
+
+pytestmark = [pytest.mark.slurm, pytest.mark.hosts, pytest.mark.nightly, pytest.mark.timeout(150)]
+
+_CONTROLLER_PORT, _NODE_PORT = 6817, 6818
+_READY_S = 30.0
+
+
+def _configuration(made: Hosts) -> str:
+    settings = {
+        "ClusterName": "test",
+        "SlurmctldHost": f"node0({made[0].address})",
+        "SlurmctldPort": _CONTROLLER_PORT,
+        "SlurmUser": "root",
+        "SlurmdUser": "root",
+        "AuthType": "auth/none",
+        "CredType": "cred/none",
+        "StateSaveLocation": made.folder / "slurm" / "state",
+        "SlurmdSpoolDir": f"{made.folder}/slurm/spool.%n",
+        "SlurmctldPidFile": made.folder / "slurm" / "slurmctld.pid",
+        "SlurmdPidFile": f"{made.folder}/slurm/slurmd.%n.pid",
+        "SlurmctldLogFile": made.folder / "slurm" / "slurmctld.log",
+        "SlurmdLogFile": f"{made.folder}/slurm/slurmd.%n.log",
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "MpiDefault": "none",
+        "SlurmdParameters": "config_overrides",
+        "SchedulerParameters": "bf_interval=1,sched_interval=1,batch_sched_delay=0",
+        "JobAcctGatherType": "jobacct_gather/none",
+        "AccountingStorageType": "accounting_storage/none",
+    }
+    lines = [f"{name}={value}" for name, value in settings.items()]
+    lines += [
+        f"NodeName={host.name} NodeHostname={host.name} NodeAddr={host.address} Port={_NODE_PORT} CPUs=4"
+        for host in made
+    ]
+    lines.append("PartitionName=main Nodes=node[0-1] Default=YES MaxTime=INFINITE State=UP")
+    return "\n".join([*lines, ""])
+
+
+def _as_root(made: Hosts, number: int, *command: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
+    words = made[number].argv("env", f"SLURM_CONF={made.folder}/slurm/slurm.conf", *command, root=True)
+    return subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def _start(made: Hosts) -> None:
+    """Start the daemons, which the fixture of the hosts ends."""
+    folder = made.folder / "slurm"
+    for path in (folder, folder / "state", *(folder / f"spool.{host.name}" for host in made)):
+        path.mkdir()
+    (folder / "slurm.conf").write_text(_configuration(made))
+    done = _as_root(made, 0, "slurmctld", "-c", "-f", str(folder / "slurm.conf"))
+    assert done.returncode == 0, done.stderr
+    for host in made:
+        done = _as_root(made, host.number, "slurmd", "-f", str(folder / "slurm.conf"), "-N", host.name)
+        assert done.returncode == 0, done.stderr
+    until = time.monotonic() + _READY_S
+    while (idle := _as_root(made, 0, "sinfo", "-h", "-t", "idle", "-o", "%D")).stdout.strip() != "2":
+        assert time.monotonic() < until, (idle.stdout, idle.stderr)
+        time.sleep(0.3)
+
+
+def _trial(made: Hosts) -> dict[str, Any]:
+    out = made.folder / "reports"
+    where = ("--on", "slurm", "--nodes", "2", "--nproc-per-node", "1", "--device", "cpu", "--out", str(out))
+    argv = made.seatrial("run", "smoke", "--only", "network", *where, "--python", str(made.python), "--json")
+    done = _as_root(made, 0, *argv, timeout_s=100.0)
+    assert done.stdout, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_node_that_slurm_alone_reaches_is_named(hosts: Callable[[int], Hosts], is_closed: bool) -> None:
+    made = hosts(2)
+    _start(made)
+    if is_closed:
+        for rule in (
+            ("-i", "lo"),
+            ("-m", "state", "--state", "ESTABLISHED"),
+            ("-p", "tcp", "--dport", str(_NODE_PORT)),
+        ):
+            made[1].firewall("-A", "INPUT", *rule, "-j", "ACCEPT")
+        made[1].firewall("-A", "INPUT", "-p", "tcp", "-j", "DROP")
+    report = _trial(made)
+    assert report["acceptance"]["status"] == ("FAIL" if is_closed else "PASS"), report["findings"]
+    assert named(report) == ([("link", "link node0–node1")] if is_closed else [])
+    if is_closed:
+        assert "node0 cannot connect to node1: no answer at 10.77.0.11:" in report["findings"][0]["what"]
