@@ -14,13 +14,8 @@ _DEMANDED = ("cpu", "memory")
 """Of these each container must have what a quota counts."""
 _SUFFIXES = {
     "m": Decimal("0.001"),
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
+    **{f"{letter}i": Decimal(1024**power) for power, letter in enumerate("KMGT", start=1)},
+    **{letter: Decimal(1000**power) for power, letter in enumerate("kMGT", start=1)},
 }
 
 
