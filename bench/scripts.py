@@ -4,8 +4,8 @@
 
 As root where Slurm, Open MPI, sshd and ip are installed, with the variables SEATRIAL_TEST_* that ``.ci/run`` sets, and
 SEATRIAL_TEST_HEAVY_FRAMEWORKS (tests/launchers/heavy-frameworks.txt): what is absent is a row that says so. Writes
-``results/scripts.json``; with CASE, such as 6a, only the rows of these cases are made again, as none is compared with
-another. Half an hour on two cores.
+``results/scripts.json``; with CASE, such as 6a or 6a@here, only the rows of these cases are made again, as none is
+compared with another. Half an hour on two cores.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _CASES = (*trainings.CASES, *endings.CASES, *inputs.CASES)
 
 def main() -> None:
     wanted = sys.argv[1:]
-    unknown = set(wanted) - {case.id for case in _CASES}
-    if unknown:
-        sys.exit(f"no such case: {', '.join(sorted(unknown))}; known are {sorted({case.id for case in _CASES})}")
+    names = {case.id for case in _CASES} | {f"{case.id}@{case.on}" for case in _CASES}
+    if unknown := set(wanted) - names:
+        sys.exit(f"no such case: {', '.join(sorted(unknown))}; known are: {', '.join(sorted(names))}")
     rows = {_key(row): row for row in earlier_rows()} if wanted else {}
     with made_machine() as machine:
         for case in _CASES:
-            if not wanted or case.id in wanted:
+            if not wanted or case.id in wanted or f"{case.id}@{case.on}" in wanted:
                 row = ran(case, machine)
                 rows[_key(row)] = row
                 print(json.dumps(row), file=sys.stderr, flush=True)
