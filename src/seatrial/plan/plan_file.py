@@ -43,7 +43,7 @@ def read_file(path: str) -> dict[str, Any]:
     name = printable(path)
     if path.endswith((".yaml", ".yml")):
         raise RequestError(
-            f'plan {name}: plans are TOML, or JSON in a file *.json, and not YAML; begin with level = "{DEFAULT_LEVEL}".'
+            f'plan {name}: plans are TOML, or JSON in a file *.json, not YAML; begin with level = "{DEFAULT_LEVEL}".'
         )
     text = _decode(_read_bytes(path, name), name)
     document = (
