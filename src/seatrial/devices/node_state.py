@@ -140,7 +140,8 @@ def _ports_down(before: Mapping[str, NetworkPort], after: Iterable[NetworkPort])
 
 def _device_window(before: DeviceState, after: DeviceState, samples: Sequence[DeviceSample]) -> DeviceWindow:
     busy = [sample for sample in samples if sample.utilization_percent]
-    temperatures = _known(sample.temperature_c for sample in samples)
+    # A source without samples says at least how hot the device is when the step ends.
+    temperatures = _known([*(sample.temperature_c for sample in samples), after.temperature_c])
     powers = _known(sample.power_w for sample in samples)
     slowdown_c = slowdown_of(before)
     margins = [slowdown_c - degrees for degrees in temperatures] if slowdown_c else _known(s.margin_k for s in samples)
