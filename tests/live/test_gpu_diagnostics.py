@@ -155,18 +155,29 @@ def test_a_driver_that_stops_answering_holds_up_nobody(tmp_path: Path, machine: 
     assert any(line.startswith("GPU diagnostics: WARN: the driver of ") for line in lines)
 
 
-@pytest.mark.nightly
-def test_the_rank_on_a_gpu_is_named(tmp_path: Path, machine: dict[str, str]) -> None:
+def test_a_fault_while_a_rank_computes_on_its_gpu_names_both(tmp_path: Path, machine: dict[str, str]) -> None:
+    """Both doubles in one trial: ranks on devices of the type cuda, whose NVML tells of a fault meanwhile."""
     (tmp_path / "plan.toml").write_text('level = "smoke"\n[compute]\ngpu_size = 256\n')
     devices = [h100(number, bus=f"00000000:{0x10 + number:02X}:00.0") for number in (0, 1, 2)]
-    nvml_double.write(tmp_path / "answers", [devices[0], {**devices[1], "sram.exceeded": 1}, devices[2]])
+    nvml_double.write(tmp_path / "answers", devices)
     variables = environment(tmp_path / "double") | machine
     arguments = (str(tmp_path / "plan.toml"), "--only", "diagnostics,compute")
-    ended = Trial(tmp_path / "out", *arguments, env=variables).ended()
+    trial = Trial(tmp_path / "out", *arguments, env=variables)
+    trial.until(lambda event: event["kind"] == "step" and event["check"] == "compute")
+    time.sleep(0.5)  # the watch learns of the step a moment after its event was recorded
+    nvml_double.write(tmp_path / "answers", [devices[0], {**devices[1], "field.4": 3}, {**devices[2], "field.4": 9}])
+    ended = trial.ended()
     (finding,) = [finding for finding in ended.grave() if finding["check"] == "diagnostics"]
     assert finding["culprit"]["ranks"] == [1]
-    (node,) = ended.report["gpu_diagnostics"]
-    assert [device["rank"] for device in node["devices"]] == [0, 1, None]
+    node = ended.report["nodes"][0]["name"]
+    assert finding["what"] == (
+        f"GPU 1 (NVIDIA H100 80GB HBM3, 0000:11:00) of {node} counted 3 uncorrectable memory errors (ECC) in compute"
+    )
+    (unused,) = _texts(ended, "warn")
+    assert "GPU 2 " in unused
+    assert "; no rank used it" in unused
+    (state,) = ended.report["gpu_diagnostics"]
+    assert [device["rank"] for device in state["devices"]] == [0, 1, None]
 
 
 @pytest.mark.nightly

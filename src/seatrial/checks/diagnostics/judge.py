@@ -42,7 +42,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             return replace(of_files, is_moot=not handed)
         return Ruling.merge((Ruling(unjudged=(f"{NO_STATE}: no driver showed a device",)), of_files))
     findings = [finding for history in nodes for finding in _of_node(history, params)]
-    findings += [*_utilization(nodes, params), *_links(nodes)]
+    findings += [*_utilization(nodes, params), *_links(nodes), *_cliques(nodes)]
     # Without the last state nobody knows what rose: that node may have had any fault.
     unread_nodes = [history.node for history in nodes if not history.before.devices or history.after is None]
     state = Ruling(
@@ -176,6 +176,28 @@ def _links(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
                     measured=str(active),
                     limit=Limit(value=usual, unit="1", origin=f"fleet, most of {len(entries)} {model}"),
                     action="check the NVLinks and the fabric manager",
+                )
+
+
+def _cliques(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
+    """Yield a warning for devices of a fabric that cannot reach most others of it by NVLink (NVL72: several nodes)."""
+    fabrics = defaultdict[str, list[tuple[str, NodeHistory, DeviceState]]](list)
+    for history in nodes:
+        for device in history.before.devices:
+            fabric, _, clique = device.fabric_clique.rpartition(".")
+            if fabric and device.uuid in history.used and not device.problem:
+                fabrics[fabric].append((clique, history, device))
+    for entries in fabrics.values():
+        usual = minority({number: clique for number, (clique, _, _) in enumerate(entries)}).majority
+        for clique, history, device in entries:
+            if len(entries) >= _FEW_DEVICES and usual is not None and clique != usual:
+                culprit = history.culprit(device)
+                yield Finding(
+                    severity="warn",
+                    check=NAME,
+                    what=f"{culprit.name} is in clique {clique} of its NVLink fabric, and most others are in {usual}",
+                    culprit=culprit,
+                    action="check the partitions of the fabric manager, and IMEX",
                 )
 
 
