@@ -13,6 +13,7 @@ _EXPECTED: dict[Any, str] = {
     duration_s: "a time such as 90 (seconds), 90s, 5m or 2h",
     process_count: "a number from 1, or auto, gpu or cpu",
 }
+_MEANINGS = {"cuda": "cuda (NVIDIA)", "rocm": "rocm (AMD)"}
 
 
 def read_value(option: Option, text: str) -> Any:
@@ -20,7 +21,8 @@ def read_value(option: Option, text: str) -> Any:
     typed = f"{shown_name(option)} {text or repr(text)}"
     if isinstance(option.type, tuple):
         if text not in option.type:
-            raise RequestError(f"{typed}: expected one of {', '.join(option.type)}.")
+            words = ", ".join(_MEANINGS.get(word, word) for word in option.type)
+            raise RequestError(f"{typed}: expected one of {words}.")
         return text
     try:
         return option.type(text)

@@ -41,6 +41,10 @@ def read_level(name: str) -> dict[str, Any]:
 def read_file(path: str) -> dict[str, Any]:
     """Return the table of a plan file. Raises RequestError unless it is a readable plan that is not empty."""
     name = printable(path)
+    if path.endswith((".yaml", ".yml")):
+        raise RequestError(
+            f'plan {name}: plans are TOML, or JSON in a file *.json, not YAML; begin with level = "{DEFAULT_LEVEL}".'
+        )
     text = _decode(_read_bytes(path, name), name)
     document = (
         _json(text, name)

@@ -69,6 +69,12 @@ class Option:
 
 
 NODES = Option(flags=("--nodes", "--nnodes"), name="nodes", help="Number of nodes.", type=int, metavar="N")
+OVERSUBSCRIBE = Option(
+    flags=("--oversubscribe",),
+    name="oversubscribe",
+    help="Start more CPU processes than the cores and the memory of a machine can serve.",
+    flag=True,
+)
 MPIRUN = Option(
     flags=("--mpirun",),
     name="mpirun",
