@@ -18,7 +18,9 @@ echo "== 1. basic"
 start "$ranks" "$examples/ddp.py" --epochs 2 --checkpoint-dir "$folder/basic"
 
 echo "== 2. checkpoint"
-start "$ranks" "$examples/ddp.py" --checkpoint-dir "$folder/checkpoint" >"$folder/first.log" 2>&1 &
+# Not by the function: a signal would reach the shell that runs it, and not torchrun.
+"${torchrun[@]}" --standalone --nproc-per-node "$ranks" "$examples/ddp.py" --checkpoint-dir "$folder/checkpoint" \
+  >"$folder/first.log" 2>&1 &
 first=$!
 trap 'kill "$first" 2>/dev/null || true' EXIT
 until grep -q '^epoch 1:' "$folder/first.log"; do
