@@ -100,7 +100,7 @@ def _stop_sshd_later(hosts: Hosts) -> None:
         until = time.monotonic() + 60
         while time.monotonic() < until:
             running = {pid: _command(pid) for pid in hosts[2].processes()}
-            if any("torch" in command or "worker" in command for command in running.values()):
+            if any("worker_main" in command for command in running.values()):
                 for pid, command in running.items():
                     if command.startswith("sshd"):
                         os.kill(pid, signal.SIGSTOP)

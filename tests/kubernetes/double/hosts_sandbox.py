@@ -2,8 +2,8 @@
 
 Each pod has a network of its own, each container its processes, host name, mounts and a root that is this machine's,
 read-only under a layer of its own: there are no images. LimitRow as in a cluster: addresses and names, user, groups,
-capabilities, no escalation, read-only root, volumes, signals to process 1, /dev/shm of 64 MiB. Not held: seccomp,
-limits of CPU and memory, network policies.
+capabilities, no escalation, read-only root, volumes, signals to process 1, /dev/shm of 64 MiB; and network policies
+(``policies.py``). Not held: seccomp, limits of CPU and memory.
 """
 
 from __future__ import annotations

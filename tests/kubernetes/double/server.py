@@ -27,6 +27,7 @@ from kubernetes.double.networks import Networks
 from kubernetes.double.openshift import ranges
 from kubernetes.double.podman_sandbox import PodmanSandbox
 from kubernetes.double.pods import World
+from kubernetes.double.policies import Policies
 from kubernetes.double.sandbox import Sandbox
 from kubernetes.double.scheduler import schedule
 from kubernetes.double.store import Object, Store
@@ -48,6 +49,7 @@ def main(folder: Path) -> None:
     sandbox = _sandbox(config, networks)
     environ = {name: os.environ[name] for name in _CARRIED if name in os.environ}
     kubelet = Kubelet(world, sandbox, networks, folder, environ, owner=os.geteuid() == 0)
+    policies = Policies(world.store, networks)
     api = Api(world, folder, lock, config["namespace"])
     stopped = threading.Event()
     threading.Thread(target=_await_end, args=(stopped,), daemon=True).start()
@@ -60,6 +62,7 @@ def main(folder: Path) -> None:
             with lock:
                 _look(world)
                 kubelet.tick()
+                policies.tick()
                 world.store.collect_garbage()
     finally:
         server.shutdown()
