@@ -77,6 +77,9 @@ def test_a_healthy_machine_has_no_finding() -> None:
     [
         ({"risen": {"ecc_uncorrected": 1}}, "counted 1 uncorrectable memory errors (ECC) in compute"),
         ({"risen": {"nvlink_recoveries": 2}}, "counted 2 recoveries of NVLinks in compute"),
+        ({"risen": {"nvlink_replays": 1}}, "counted 1 replays of NVLinks in compute"),
+        ({"risen": {"nvlink_crc_errors": 6000}}, "6000 CRC errors of NVLinks in compute"),
+        ({"risen": {"nvlink_effective_errors": 1}}, "counted 1 errors of NVLinks that their error correction left"),
         ({"problem": "lost"}, "was lost in compute"),
         ({"problem": "reset required"}, "stopped working in compute: reset required"),
         ({"nvlinks_lost": 1}, "lost 1 NVLink in compute"),
@@ -94,7 +97,8 @@ def test_what_fails_a_device(changes: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"risen": {"nvlink_crc_errors": 9}}, "9 CRC errors of NVLinks"),
+        ({"risen": {"nvlink_crc_errors": 5999}}, "5999 CRC errors of NVLinks"),
+        ({"risen": {"nvlink_symbol_errors": 9}}, "9 symbol errors of NVLinks"),
         ({"risen": {"pcie_replays": 9}}, "9 PCIe replays"),
         ({"temperature_max_c": 86}, "reached 86 degrees"),
         ({"throttled_ns": {"power_brake": 7_100_000_000}}, "(HW power brake) for 7.1 of 60.0 s in compute"),
@@ -235,3 +239,21 @@ def test_a_node_without_a_last_state_is_no_full_pass() -> None:
     ruling = judge(Evidence(ranks={}, asked=(), measurements=(), facts=facts, nodes={0: "gpu-00"}), Params())
     assert [finding.severity for finding in ruling.findings] == ["warn"]
     assert ruling.unjudged == ("GPU diagnostics of gpu-00 not checked",)
+
+
+def test_a_device_in_another_clique_of_its_fabric() -> None:
+    devices = [replace(HEALTHY, uuid=f"GPU-{index}", index=index, fabric_clique="ab.1") for index in range(4)]
+    assert rule((NodeState(devices=tuple(devices)), ())).findings == ()
+    devices[2] = replace(devices[2], fabric_clique="ab.7")
+    (finding,) = rule((NodeState(devices=tuple(devices)), ())).findings
+    assert finding.severity == "warn"
+    assert "GPU 2 " in finding.what
+    assert "is in clique 7 of its NVLink fabric, and most others are in 1" in finding.what
+
+
+def test_a_device_in_exclusive_mode_that_is_in_use() -> None:
+    busy = replace(HEALTHY, compute_mode="exclusive process", processes=(77,))
+    ((severity, what),) = one(busy)
+    assert severity == "warn"
+    assert "its compute mode leaves it to one program (exclusive process)" in what
+    assert one(replace(busy, processes=())) == []

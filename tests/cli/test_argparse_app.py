@@ -43,7 +43,7 @@ def typed(
         (["plan", "shaw"], "no such command 'plan shaw'. Did you mean 'plan show'?"),
         (["run", "--nonsense"], "unrecognized arguments: --nonsense; see seatrial.pyz run --help."),
         (["run", "--nproc-per-node", "two"], "--nproc-per-node two: expected a number from 1, or auto, gpu or cpu"),
-        (["run", "--device", "gpu"], "--device gpu: expected one of auto, cuda, rocm, cpu"),
+        (["run", "--device", "gpu"], "--device gpu: expected one of auto, cuda (NVIDIA), rocm (AMD), cpu"),
         (["run", "quik"], "did you mean quick"),
         (["run", "--on", "moon"], "--on moon: no such target"),
         (["run", "--python", "/nonexistent/python"], "--python /nonexistent/python: it does not run"),

@@ -36,7 +36,7 @@ def _seatrial(*arguments: str, cwd: Path, environ: dict[str, str] | None = None)
         (["run", "quik"], "quik"),
         (["run", "--nproc-per-node", "0"], "--nproc-per-node 0: expected a number from 1, or auto, gpu or cpu"),
         (["run", "--nproc-per-node", "two"], "--nproc-per-node two: expected a number from 1, or auto, gpu or cpu"),
-        (["run", "--device", "gpu"], "--device gpu: expected one of auto, cuda, rocm, cpu"),
+        (["run", "--device", "gpu"], "--device gpu: expected one of auto, cuda (NVIDIA), rocm (AMD), cpu"),
         (["run", "--on", "moon"], "--on moon: no such target; there is local"),
         (["run", "--backend", "nccl", "--device", "cpu"], "--backend nccl: NCCL moves data between GPUs only"),
         (["run", "--python", "/nonexistent/python"], "--python /nonexistent/python: it does not run"),

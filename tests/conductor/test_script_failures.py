@@ -85,3 +85,12 @@ def test_a_torch_without_libuv_is_told_what_helps() -> None:
     last = "RuntimeError: use_libuv was requested but PyTorch was build without libuv support"
     over = outcome(ends(3.0, last=last), WAITS)
     assert over["notes"][-1] == "this torch was built without libuv: launch the script with --env USE_LIBUV=0"
+
+
+def test_a_torch_without_mpi_is_told_of_the_backend_that_works_with_it() -> None:
+    last = "RuntimeError: Distributed package doesn't have MPI built in. MPI is only included if you build PyTorch from"
+    over = outcome(ends(3.0, last=last), WAITS)
+    assert over["notes"][-1] == (
+        "this torch was built without MPI: in the script, import seatrial.mpi, name its BACKEND in place of"
+        ' "mpi", and use --on mpirun (docs/mpi.md)'
+    )

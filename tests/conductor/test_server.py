@@ -255,6 +255,31 @@ def test_a_node_joins_from_its_own_address_only() -> None:
     assert note["text"].startswith("a process from 127.0.0.2 claims to be node 0, which is at 127.0.0.1, and was sent")
 
 
+@pytest.mark.parametrize("single", [True, False])
+def test_a_host_with_one_node_joins_once(single: bool) -> None:
+    """All agents of srun have one token; a machine that is several nodes joins as each of them."""
+    with _served(nodes=2) as served:
+        served.server.admit_once_from(["127.0.0.2"] if single else ["127.0.0.3"])
+        impostor = StubAgent(served.server.port, 1, source="127.0.0.2")
+        heard = impostor.heard()
+        assert next(heard)["kind"] == "welcome"
+        honest = StubAgent(served.server.port, 0, source="127.0.0.2")
+        if single:
+            assert _is_closed(honest.socket)
+            StubAgent(served.server.port, 0).socket.close()
+        else:
+            assert next(honest.heard())["kind"] == "welcome"
+        for agent in (impostor, honest):
+            agent.socket.close()
+        served.over()
+    notes = [event for event in served.events if event["kind"] == "note"]
+    assert [note["severity"] for note in notes] == (["error"] if single else [])
+    if single:
+        assert notes[0]["text"].startswith(
+            "a process from 127.0.0.2 claims to be node 0, and one from there joined as node 1 before"
+        )
+
+
 def test_a_stranger_without_the_token_is_no_finding() -> None:
     with _served() as served:
         served.server._addresses = {0: {"127.0.0.1"}}

@@ -9,6 +9,7 @@ import pytest
 from checks.test_diagnostics_judge import rule
 from devices.recorded_samples import sample
 
+from seatrial.devices import topology_matrix
 from seatrial.devices.nvidia_smi import open_reader, parse
 from seatrial.devices.readers import UnreadableError
 from seatrial.devices.state import NodeState
@@ -127,3 +128,63 @@ def test_recorded_faults_are_found() -> None:
     (route,) = _recorded("mock-qx-gb200-fabric-degraded")
     assert route.startswith("fail GPU 1 (NVIDIA GB200")
     assert "an unhealthy route" in route
+
+
+# The words of nvidia-smi topo -m of a DGX H100, drivers 535 to 580: columns between tabs, headings underlined.
+MATRIX = (
+    "\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\x1b[0m\n"
+    "GPU0\t X \tNV18\tSYS\tPXB\t0-55\t0\n"
+    "GPU1\tNV18\t X \tNODE\tNODE\t0-55\t0\n"
+    "GPU2\tSYS\tNODE\t X \tSYS\t56-111\t1\n"
+    "NIC0\tPXB\tNODE\tSYS\t X \n\nLegend:\n\n  X    = Self\n"
+)
+
+
+def test_the_matrix_of_connections() -> None:
+    assert topology_matrix.parse(MATRIX) == {"0-1": "NV18", "0-2": "SYS", "1-2": "NODE"}
+    assert topology_matrix.parse("Failed to run topology matrix\n") == {}
+
+
+@pytest.mark.parametrize("file", ["topo-m-8xh100-12nic.txt"])
+def test_a_recorded_matrix(file: str) -> None:
+    found = topology_matrix.parse(sample(f"nvidia-smi/{file}").read_text())
+    assert len(found) == 28
+    assert set(found.values()) == {"NV18"}
+
+
+def tool_double(folder: Path, known: str) -> Path:
+    """Write a double of nvidia-smi that answers from files; its loop knows one name for the clock reasons."""
+    (folder / "state.xml").write_text(NEW)
+    (folder / "matrix").write_text(MATRIX)
+    (folder / "loop").write_text("00000000:53:00.0, 71, 99, 650.25, 1980, 503, 5, 16, 0x00000084\n")
+    tool = folder / "nvidia-smi"
+    tool.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in "-q -x") cat {folder}/state.xml ;; "topo -m") cat {folder}/matrix ;;\n'
+        f"*{known}*--loop=1) exec tail -f {folder}/loop ;;\n"
+        "*) echo 'Field \"x\" is not a valid field to query.'; exit 2 ;; esac\n"
+    )
+    tool.chmod(0o755)
+    return tool
+
+
+@pytest.mark.parametrize("known", ["clocks_event_reasons.active", "clocks_throttle_reasons.active"])
+def test_samples_of_the_loop(known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool_double(tmp_path, known)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    reader = open_reader()
+    assert reader.samples is not None
+    (sample_read,) = reader.samples()
+    assert (sample_read.uuid, sample_read.temperature_c, sample_read.utilization_percent) == ("GPU-1", 71, 99)
+    assert (sample_read.power_w, sample_read.sm_mhz, sample_read.memory_used_bytes) == (650.25, 1980, 503 << 20)
+    assert (sample_read.pcie_generation, sample_read.pcie_width) == (5, 16)
+    assert sample_read.throttle_reasons == ("power_cap", "power_brake")
+    assert reader.topology() == {"0-1": "NV18", "0-2": "SYS", "1-2": "NODE"}
+    assert reader.samples() == ()
+    reader.close()
+
+
+def test_a_tool_without_a_loop_gives_no_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool_double(tmp_path, "nothing")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert open_reader().samples is None

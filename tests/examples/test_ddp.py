@@ -2,79 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import signal
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from examples.example_runs import EXAMPLES, TORCHRUN, assert_same_bits, content, lives, run
 from launchers.mpiruns import first_mpirun
 
 from seatrial.util.ports import free_port
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = str(ROOT / "examples" / "ddp.py")
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port")
+SCRIPT = str(EXAMPLES / "ddp.py")
 SEATRIAL = (sys.executable, "-m", "seatrial")
 STEPS_PER_EPOCH = 23
-
-
-def run(folder: Path, *command: str, env: dict[str, str] | None = None) -> str:
-    """Run a command to its end on two cores, so that each of two ranks has one thread; return its output."""
-    cores = sorted(os.sched_getaffinity(0))[:2]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, **(env or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=850,  # the timeout of a test comes first
-        check=False,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def lives(folder: Path, *each: dict[str, Any]) -> list[list[int]]:
-    """Run the script as ranks, once for each dict; return the exit codes of each life by rank."""
-    scripts = [{**life, "arguments": [SCRIPT, *life["arguments"]]} for life in each]
-    output = run(folder, sys.executable, str(Path(__file__).with_name("forked_ranks.py")), json.dumps(scripts))
-    codes: list[list[int]] = json.loads(output.splitlines()[-1])
-    return codes
+pytestmark = pytest.mark.timeout(300)
 
 
 def life(folder: Path, *, epochs: int, world_size: int, **strike: Any) -> dict[str, Any]:
-    arguments = ["--epochs", str(epochs), "--checkpoint-dir", str(folder)]
+    arguments = [SCRIPT, "--epochs", str(epochs), "--checkpoint-dir", str(folder)]
     return {"arguments": arguments, "world_size": world_size, **strike}
-
-
-def content(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = torch.load(path, weights_only=True)
-    return loaded
-
-
-def assert_same_bits(one: Any, other: Any) -> None:
-    assert type(one) is type(other)
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            assert_same_bits(one[key], other[key])
-    elif isinstance(one, list):
-        assert len(one) == len(other)
-        for left, right in zip(one, other, strict=True):
-            assert_same_bits(left, right)
-    else:
-        assert one == other
 
 
 def assert_same_files(one: Path, other: Path) -> None:
@@ -82,24 +31,19 @@ def assert_same_files(one: Path, other: Path) -> None:
         assert_same_bits(content(one / name), content(other / name))
 
 
-@pytest.mark.timeout(300)
 def test_it_resumes_to_the_same_bits_after_sigterm_and_a_kill(tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     three = {"epochs": 2, "world_size": 3}  # DDP's order of summation shows with three ranks only
-    stopped = lives(
+    codes = lives(
         tmp_path,
         life(whole, **three),
-        life(broken, **three, strike=(1, 13, signal.SIGTERM)),
-    )
-    assert stopped == [[0, 0, 0], [143, 143, 143]]
-    assert content(broken / "last.pt")["position"][0] == 20, "all ranks stopped at the next exchange"
-    resumed = lives(
-        tmp_path,
+        life(broken, **three, strike=(1, 13, signal.SIGTERM)),  # all ranks stop at the next exchange, after step 20
         life(broken, **three, strike=(0, 15, signal.SIGKILL)),  # in the second epoch
         life(broken, **three),
     )
-    assert resumed[0][0] == -signal.SIGKILL
-    assert resumed[1] == [0, 0, 0]
+    assert codes[:2] == [[0, 0, 0], [143, 143, 143]]
+    assert codes[2][0] == -signal.SIGKILL
+    assert codes[3] == [0, 0, 0]
     assert_same_files(whole, broken)
 
 
@@ -120,17 +64,9 @@ def test_it_resumes_after_a_kill_at_any_step(tmp_path: Path) -> None:
         assert_same_files(tmp_path / "whole", tmp_path / f"killed-{step}")
 
 
-def test_another_recipe_is_refused_by_all_ranks(tmp_path: Path) -> None:
-    one = life(tmp_path, epochs=0, world_size=1)
-    assert lives(tmp_path, one) == [[0]]
-    torch.save({"position": [0, 0.0, 0.0], "recipe": [1, 2, 3, 4.0]}, tmp_path / "last.pt")
-    assert lives(tmp_path, {**one, "world_size": 2}) == [[1, 1]]
-
-
-@pytest.mark.timeout(300)
 def test_torchrun_and_launch_train_what_seatrial_train_trains(tmp_path: Path) -> None:
     short = (SCRIPT, "--epochs", "1", "--checkpoint-dir")
-    run(tmp_path, *TORCHRUN, str(free_port()), *short, "torchrun")
+    run(tmp_path, *TORCHRUN, "2", *short, "torchrun")
     run(tmp_path, *SEATRIAL, "launch", "--nproc-per-node", "2", *short, "launch")
     assert_same_files(tmp_path / "torchrun", tmp_path / "launch")
     train = ("train", "digits", "--epochs", "1", "--device", "cpu", "--nproc-per-node", "2")
@@ -158,7 +94,7 @@ def test_its_accuracy_is_within_the_spread_of_five_seeds(tmp_path: Path) -> None
     accuracies: list[float] = []
     of_seatrial: list[float] = []
     for seed in map(str, range(1, 6)):
-        run(tmp_path, *TORCHRUN, str(free_port()), SCRIPT, "--seed", seed, "--checkpoint-dir", seed)
+        run(tmp_path, *TORCHRUN, "2", SCRIPT, "--seed", seed, "--checkpoint-dir", seed)
         accuracies.append(content(tmp_path / seed / "best.pt")["accuracy"])
         output = run(tmp_path, *SEATRIAL, "train", "digits", "--seed", seed, "--device", "cpu", "--nproc-per-node", "2")
         of_seatrial.extend(float(text) for text in re.findall(r"^trained .* accuracy ([0-9.]+) ", output, re.MULTILINE))

@@ -164,7 +164,7 @@ def test_some_arguments_end_in_a_command_or_a_sentence(name: str) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ENTRIES)
 def test_many_arguments_end_in_a_command_or_a_sentence(name: str) -> None:
-    explore(arguments(ENTRIES[name]), 3_000)
+    explore(arguments(ENTRIES[name]), 1_200)
 
 
 def test_a_dry_run_of_a_right_request_is_not_refused() -> None:

@@ -104,4 +104,4 @@ def test_some_environments_end_in_a_place_or_in_a_sentence() -> None:
 @pytest.mark.fuzz
 @pytest.mark.timeout(900)
 def test_many_environments_end_in_a_place_or_in_a_sentence() -> None:
-    explore(ENVIRONMENTS, 16_000)
+    explore(ENVIRONMENTS, 10_500)

@@ -72,7 +72,7 @@ def test_deep_and_long_plan_files_end_in_a_sentence(tmp_path: Path) -> None:
 @pytest.mark.fuzz
 @pytest.mark.timeout(900)
 def test_many_plan_files_end_in_a_plan_or_in_a_sentence(tmp_path: Path) -> None:
-    explore(plans(tmp_path), 14_000)
+    explore(plans(tmp_path), 11_000)
     explore(plans(tmp_path, large=True), 300)
 
 

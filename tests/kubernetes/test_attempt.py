@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -204,6 +205,24 @@ def test_a_first_pod_whose_node_is_silent_ends_the_run(tmp_path: Path) -> None:
     text = str(cluster.error())
     assert "pod trial-1-0-x on node gpu-1 is lost: its node no longer reports to the cluster (NodeNotReady)" in text
     assert sum("NodeNotReady" in line for line in cluster.printed) == 1
+
+
+def test_a_pod_whose_agent_does_not_join_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait for 15 minutes for a name that it is not allowed to ask for."""
+    monkeypatch.setattr(attempt, "_REPORT_JOINING_S", 0.5)
+    cluster = Cluster(tmp_path, [running(0), running(1)], node_gone_s=0.5)
+    made = cluster.attempt()
+    made.submit()
+    for event in Stream(2, nodes=2).events[:2]:
+        cluster.run_log.take(event)
+    (tmp_path / "trial-1-1-x.log").write_text("seatrial: node 1 waits for trial-1-0.trial-1:1 for 10 s (no name)\n")
+    until = time.monotonic() + 30
+    while not (told := [line for line in cluster.printed if "have not joined" in line]):
+        assert time.monotonic() < until
+        made.poll()
+    assert made.cleanup(keep=False) == []
+    assert "1 of 2 pods run and have not joined for 0 s, pod trial-1-1-x on node gpu-1 among them" in told[0]
+    assert "(seatrial: node 1 waits for trial-1-0.trial-1:1 for 10 s (no name))" in told[0]
 
 
 def test_min_hosts_starts_again_with_fewer(tmp_path: Path) -> None:

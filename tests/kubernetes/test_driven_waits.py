@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -91,3 +92,37 @@ def test_min_hosts_leaves_out_the_missing_pod(same_cluster: Cluster, tmp_path: P
     assert "FINAL ACCEPTANCE: PASS (partial" in ended.said
     assert ended.report["world_size"] == 2
     assert "left out: trial-1-1-" in ended.said
+
+
+def _quota(cluster: Cluster, **hard: str) -> None:
+    spec = {"hard": {name.replace("__", "."): amount for name, amount in hard.items()}}
+    metadata = {"name": "team", "namespace": "default"}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": spec}
+    done = cluster.call("apply", "-f", "-", stdin=json.dumps(quota))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("hard", "words"),
+    [
+        (
+            {"limits__cpu": "3"},
+            "exceeded quota: team, requested: limits.cpu=2, used: limits.cpu=2, limited: limits.cpu=3",
+        ),
+        pytest.param(
+            {"limits__memory": "64Gi"},
+            "failed quota: team: must specify limits.memory for: seatrial",
+            marks=pytest.mark.nightly,
+        ),
+    ],
+)
+def test_a_quota_that_the_run_exceeds_by_itself_ends_it(
+    hard: dict[str, str], words: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Without the quota the run would wait for --queue-timeout, a day."""
+    _quota(cluster, **hard)
+    ended = driven(cluster, tmp_path / "out", (SHORT_TRIAL[0], "--cpu=2", *SHORT_TRIAL[1:]))
+    assert ended.code == 3, ended.said
+    assert "pods will never be created" in ended.found
+    assert words in ended.found
+    assert not ended.blames

@@ -15,6 +15,7 @@ from seatrial.protocol.events import NoteEvent, Source
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import encode
 from seatrial.run.record import Recorder
+from seatrial.targets.kubernetes import log_reader
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.log_reader import PodLog, PodLogs
@@ -152,6 +153,15 @@ def test_a_copy_keeps_what_the_kubelet_has_rotated_away(tmp_path: Path) -> None:
     logs = PodLogs(Kubectl(program=scripted(tmp_path, ("*", code)), namespace=None), tmp_path)
     logs.close([ended])
     assert (tmp_path / f"{ended.name}.log").read_bytes() == b"".join(lines)
+
+
+def test_the_copy_of_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "_MAX_COPY_BYTES", 1_000)
+    (ended,) = pods_of({"items": [pod(status__phase="Succeeded")]}, KINDS["job"])
+    log = file_of(tmp_path, "log", stamped([b"x" * 99 + b"\n"] * 50))
+    PodLogs(Kubectl(program=scripted(tmp_path, ("*", f"cat {log}")), namespace=None), tmp_path).close([ended])
+    copy = (tmp_path / f"{ended.name}.log").read_bytes()
+    assert copy == (b"x" * 99 + b"\n") * 10 + b"seatrial: the copy of this log ends here, after 1000 bytes\n"
 
 
 def test_the_log_of_a_pod_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:

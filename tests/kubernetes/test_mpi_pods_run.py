@@ -107,7 +107,9 @@ def _prepare(hosts: Hosts, key: str) -> None:
     (hosts[0].etc / "mpi" / "hostfile").write_text(key)
 
 
-@pytest.mark.parametrize("mpirun", _MPIRUNS)
+@pytest.mark.parametrize(
+    "mpirun", [_MPIRUNS[0], *(pytest.param(path, marks=pytest.mark.nightly) for path in _MPIRUNS[1:])]
+)
 def test_a_trial_passes(mpirun: str, hosts: Callable[[int], Hosts], pyz: Path) -> None:
     if not _may_start(mpirun):
         pytest.skip(f"the user of the hosts may not start {mpirun}")

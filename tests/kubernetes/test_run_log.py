@@ -152,6 +152,16 @@ def test_an_interruption_by_a_signal(tmp_path: Path) -> None:
     assert (found.verdict.exit_code, found.trial.interrupted) == (130, "SIGINT")
 
 
+def test_an_interruption_has_the_signal_of_the_user(tmp_path: Path) -> None:
+    """Its pod got SIGTERM, because the user pressed Ctrl-C or somebody deleted it."""
+    stream = Stream(2, nodes=2).until("collectives")
+    stream.send("conductor", "interrupted", by="SIGTERM")
+    heard = Heard(tmp_path, stream.close(ranks=False, nodes=(0,)))
+    heard.run_log.interrupt("SIGINT")
+    found = heard.concluded(trial())
+    assert (found.verdict.exit_code, found.trial.interrupted) == (130, "SIGINT")
+
+
 def test_a_run_without_a_conductor_is_recorded(tmp_path: Path) -> None:
     heard = Heard(tmp_path, None)
     heard.run_log.interrupt("SIGINT")

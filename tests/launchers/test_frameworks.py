@@ -68,7 +68,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str
 
 
 @pytest.mark.slurm
-@each_framework
+@pytest.mark.parametrize("script", [FABRIC, pytest.param(IGNITE, marks=pytest.mark.nightly)], ids=["Fabric", "ignite"])
 def test_on_slurm(tmp_path: Path, slurm: Mapping[str, str], script: tuple[str, ...]) -> None:
     on = ("--on", "slurm", "--nodes", "2", "--nproc-per-node", "2")
     check_ranks(run_framework(tmp_path, *LAUNCH, *on, *script, env=slurm))

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launchers.mpiruns import MPIRUNS, each_mpirun, first_mpirun, first_mpirun_then_others_nightly
+from launchers.mpiruns import MPIRUNS, first_mpirun, first_mpirun_then_others_nightly
 from launchers.test_under_mpirun import options
 
 pytestmark = pytest.mark.mpi4py
@@ -46,9 +46,9 @@ def under(
     ("np", "parts"),
     [
         (2, "collectives points groups shapes train"),
-        (2, "random"),
-        pytest.param(2, "more-random", marks=pytest.mark.nightly),
-        *((3, parts) for parts in ("collectives", "points groups train")),
+        *(pytest.param(2, parts, marks=pytest.mark.nightly) for parts in ("random", "more-random")),
+        pytest.param(3, "collectives", marks=pytest.mark.nightly),
+        (3, "points groups train"),
         *(pytest.param(4, parts, marks=pytest.mark.nightly) for parts in ("collectives", "points groups train")),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_count_of_ranks_other_than_that_of_mpi_is_one_sentence(mpirun: str) ->
     assert re.search(r"rank 0 of 1, MPI says rank [01] of 2; use the same numbers for both", done.stderr)
 
 
-@each_mpirun
+@first_mpirun_then_others_nightly
 def test_a_trial_over_mpi_passes(tmp_path: Path, mpirun: str) -> None:
     done = under(mpirun, 2, "-m", "seatrial", "run", "smoke", "--backend", "mpi", "--json", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]

@@ -58,7 +58,7 @@ def digest_here(tmp_path_factory: pytest.TempPathFactory) -> str:
     return digest("--nproc-per-node", "2", "--out", str(tmp_path_factory.mktemp("local")))
 
 
-@each_mpirun
+@first_mpirun_then_others_nightly
 def test_the_same_verdict_as_on_this_machine(tmp_path: Path, mpirun: str) -> None:
     # Slots of a host by name: so our code is handed over, and found by all ranks.
     ended = trial(tmp_path, "smoke", *ON, "--mpirun", mpirun, "--hosts", "localhost:2", "--comm-profile", "ethernet")
@@ -198,6 +198,7 @@ def test_nodes_rendezvous_on_their_common_network(hosts: Callable[[int], Hosts],
     assert all("eth1" in str(choice) for by_name in chosen for choice in by_name.values())
 
 
+@pytest.mark.nightly
 @pytest.mark.hosts
 @first_mpirun
 def test_a_host_that_is_cut_off_is_named(hosts: Callable[[int], Hosts], mpirun: str) -> None:
@@ -217,7 +218,9 @@ def test_a_host_that_is_cut_off_is_named(hosts: Callable[[int], Hosts], mpirun: 
 
 @pytest.mark.hosts
 @first_mpirun
-@pytest.mark.parametrize("what", ["host key", "python", "name"])
+@pytest.mark.parametrize(
+    "what", ["host key", *(pytest.param(what, marks=pytest.mark.nightly) for what in ("python", "name"))]
+)
 def test_a_host_that_refuses_the_start_is_a_sentence(hosts: Callable[[int], Hosts], mpirun: str, what: str) -> None:
     made = hosts(2)
     words = ["--hosts", "node0:1,node1:1"]

@@ -70,6 +70,7 @@ def test_the_same_verdict_as_on_this_machine(slurm: Mapping[str, str], tmp_path:
     assert "is running on n[0-1]" in over.errors
 
 
+@pytest.mark.nightly
 def test_the_same_verdict_in_an_allocation(slurm: Mapping[str, str], tmp_path: Path) -> None:
     typed = [sys.executable, "-m", "seatrial", "run", "smoke", "--only", "bootstrap", "--json"]
     where = ["--on", "slurm", "--device", "cpu", "--nproc-per-node", "1", "--out", str(tmp_path)]

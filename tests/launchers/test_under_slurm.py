@@ -14,8 +14,15 @@ from launchers.slurm_cluster import slurm_cluster
 pytestmark = pytest.mark.slurm
 
 
-@pytest.mark.parametrize("source", ["installed", "pyz"])
-@pytest.mark.parametrize("where", [["-N2", "--ntasks-per-node=1"], ["-N1", "-n2"]], ids=["2 nodes", "1 node"])
+@pytest.mark.parametrize(
+    ("where", "source"),
+    [
+        pytest.param(["-N2", "--ntasks-per-node=1"], "pyz", id="2 nodes, bundle"),
+        pytest.param(["-N1", "-n2"], "installed", id="1 node, package"),
+        pytest.param(["-N2", "--ntasks-per-node=1"], "installed", id="2 nodes, package", marks=pytest.mark.nightly),
+        pytest.param(["-N1", "-n2"], "pyz", id="1 node, bundle", marks=pytest.mark.nightly),
+    ],
+)
 def test_srun_tasks_are_the_ranks(tmp_path: Path, where: list[str], source: str, pyz: Path) -> None:
     typed = [sys.executable, *([str(pyz)] if source == "pyz" else ["-m", "seatrial"])]
     (tmp_path / "cluster").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from cuda_double.install import environment
 from devices import nvml_double
 from devices.nvml_double import h100
 from devices.test_handed import DEAD, NEW, TEXT
+from devices.test_nvidia_smi import MATRIX, tool_double
+from devices.test_nvidia_smi import NEW as NEW_XML
 from live.trials import Ended, Trial
 
 from seatrial.cli.click_app import cli
@@ -79,6 +82,37 @@ def test_evidence_of_other_tools(tmp_path: Path, machine: dict[str, str]) -> Non
     assert json.loads(again.stdout)["evidence"] == ended.report["evidence"]
 
 
+def test_a_node_without_nvml_asks_nvidia_smi(tmp_path: Path) -> None:
+    gpu = NEW_XML.partition("<gpu ")[2].partition("</gpu>")[0]
+    gpu = gpu.replace("<remapped_row_pending>Yes", "<remapped_row_pending>No").replace(
+        "Insufficient Resources", "Success"
+    )
+    gpu = gpu.replace("<processes><process_info><pid>77</pid></process_info></processes>", "")
+    other = gpu.replace("53:00", "54:00").replace("GPU-1", "GPU-2")
+    document = (
+        NEW_XML.partition("<gpu ")[0] + "".join(f"<gpu {one}</gpu>" for one in (gpu, other)) + "</nvidia_smi_log>"
+    )
+    tool_double(tmp_path, "clocks_event_reasons.active")
+    (tmp_path / "state.xml").write_text(document)
+    trial = _trial(
+        tmp_path, {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SEATRIAL_KERNEL_LOG": str(tmp_path / "none")}
+    )
+    trial.until(lambda event: event["kind"] == "step" and event["check"] == "compute")
+    time.sleep(0.5)  # the watch learns of the step a moment after its event was recorded
+    (tmp_path / "state.xml").write_text(document.replace("<dram_uncorrectable>2", "<dram_uncorrectable>5", 1))
+    (tmp_path / "matrix").write_text(MATRIX.replace("NV18", "SYS"))
+    ended = trial.ended()
+    assert ended.exit_code == 1
+    node = ended.report["nodes"][0]["name"]
+    assert _texts(ended, "fail") == [
+        f"GPU 0 (NVIDIA H100, 0000:53:00) of {node} counted 3 uncorrectable memory errors (ECC) in compute",
+        f"NVLink between GPU 0 and GPU 1 of {node} changed from NV18 to SYS by the end of the trial",
+    ]
+    (state,) = ended.report["gpu_diagnostics"]
+    assert (state["topology"]["0-1"], state["topology_after"]["0-1"]) == ("NV18", "SYS")
+    assert list(state["not_checked"]) == ["kernel log"]
+
+
 def test_each_fault_is_named_with_its_step(tmp_path: Path, machine: dict[str, str]) -> None:
     answers = tmp_path / "answers"
     healthy = [h100(index) for index in range(4)]
@@ -121,18 +155,29 @@ def test_a_driver_that_stops_answering_holds_up_nobody(tmp_path: Path, machine: 
     assert any(line.startswith("GPU diagnostics: WARN: the driver of ") for line in lines)
 
 
-@pytest.mark.nightly
-def test_the_rank_on_a_gpu_is_named(tmp_path: Path, machine: dict[str, str]) -> None:
+def test_a_fault_while_a_rank_computes_on_its_gpu_names_both(tmp_path: Path, machine: dict[str, str]) -> None:
+    """Both doubles in one trial: ranks on devices of the type cuda, whose NVML tells of a fault meanwhile."""
     (tmp_path / "plan.toml").write_text('level = "smoke"\n[compute]\ngpu_size = 256\n')
     devices = [h100(number, bus=f"00000000:{0x10 + number:02X}:00.0") for number in (0, 1, 2)]
-    nvml_double.write(tmp_path / "answers", [devices[0], {**devices[1], "sram.exceeded": 1}, devices[2]])
+    nvml_double.write(tmp_path / "answers", devices)
     variables = environment(tmp_path / "double") | machine
     arguments = (str(tmp_path / "plan.toml"), "--only", "diagnostics,compute")
-    ended = Trial(tmp_path / "out", *arguments, env=variables).ended()
+    trial = Trial(tmp_path / "out", *arguments, env=variables)
+    trial.until(lambda event: event["kind"] == "step" and event["check"] == "compute")
+    time.sleep(0.5)  # the watch learns of the step a moment after its event was recorded
+    nvml_double.write(tmp_path / "answers", [devices[0], {**devices[1], "field.4": 3}, {**devices[2], "field.4": 9}])
+    ended = trial.ended()
     (finding,) = [finding for finding in ended.grave() if finding["check"] == "diagnostics"]
     assert finding["culprit"]["ranks"] == [1]
-    (node,) = ended.report["gpu_diagnostics"]
-    assert [device["rank"] for device in node["devices"]] == [0, 1, None]
+    node = ended.report["nodes"][0]["name"]
+    assert finding["what"] == (
+        f"GPU 1 (NVIDIA H100 80GB HBM3, 0000:11:00) of {node} counted 3 uncorrectable memory errors (ECC) in compute"
+    )
+    (unused,) = _texts(ended, "warn")
+    assert "GPU 2 " in unused
+    assert "; no rank used it" in unused
+    (state,) = ended.report["gpu_diagnostics"]
+    assert [device["rank"] for device in state["devices"]] == [0, 1, None]
 
 
 @pytest.mark.nightly

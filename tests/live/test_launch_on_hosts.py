@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,3 +53,38 @@ def test_places_and_the_host_that_fails(hosts: Callable[[int], Hosts]) -> None:
     ]
     assert output == texts["rank0.gen0.log"]
     assert "Error: rank 3 on node1 failed with exit code 5: node1 3 1.1/2" in errors
+
+
+def test_all_output_of_a_host_without_the_folder_comes_home(hosts: Callable[[int], Hosts]) -> None:
+    """The second host sees an empty disk in the place of the folder of the run."""
+    made = hosts(2)
+    reports = made[0].home / "reports"
+    reports.mkdir(mode=0o777)
+    reports.chmod(0o777)
+    # Its sshd has its own mounts, and everything that comes by ssh has those.
+    sshd = min(made[1].processes())
+    covered = [
+        "nsenter",
+        f"--mount=/proc/{sshd}/ns/mnt",
+        "mount",
+        "-t",
+        "tmpfs",
+        "-o",
+        "mode=777",
+        "tmpfs",
+        str(reports),
+    ]
+    subprocess.run(covered, check=True, timeout=20)
+    script = made[0].home / "prints.py"
+    script.write_text(
+        "import os\n"
+        "rank = os.environ['RANK']\n"
+        f"print('sees', os.listdir({str(reports)!r}) == [])\n"
+        "for number in range(60_000):\n"
+        "    print(rank, 'line', number)\n"
+    )
+    code, _, errors, texts = launched(made, "--hosts", "node0,node1", "--nproc-per-node", "1", "prints.py")
+    assert code == 0, errors
+    lines = ["".join(f"{rank} line {number}\n" for number in range(60_000)) for rank in (0, 1)]
+    assert texts == {"rank0.gen0.log": f"sees False\n{lines[0]}", "rank1.gen0.log": f"sees True\n{lines[1]}"}
+    assert "missing" not in errors

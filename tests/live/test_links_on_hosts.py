@@ -94,8 +94,21 @@ def is_right(report: Mapping[str, Any], fault: str) -> bool:
     return found == list(FAULTS[fault].named)
 
 
+_CHEAP: tuple[str, ...] = (
+    "none",
+    "node2 at 100 Mbit/s",
+    "node1 sends at 100 Mbit/s",
+    "5 ms between node1 and node3",
+    "node1 hears nothing from node3",
+    "node2 of three loses 30 % of what it is sent",
+)
+"""A case of each class, which CI runs; the others run nightly."""
+
+
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(name, marks=() if name in _CHEAP else pytest.mark.nightly) for name in FAULTS]
+)
 def test_only_the_culprit_is_named(hosts: Callable[[int], Hosts], fault: str) -> None:
     made = at_one_rate(hosts(FAULTS[fault].hosts), FAULTS[fault].rate)
     with FAULTS[fault].planted(made):
@@ -111,6 +124,7 @@ def test_only_the_culprit_is_named(hosts: Callable[[int], Hosts], fault: str) ->
         assert "has a latency of" in str(report["findings"])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_link_that_loses_packets_is_named_in_groups(hosts: Callable[[int], Hosts]) -> None:

@@ -36,7 +36,9 @@ def _close_ports(hosts: Hosts) -> None:
         host.firewall("-A", "INPUT", "-j", "DROP")
 
 
-@pytest.mark.parametrize("checks", ['["links", "bootstrap"]', '["bootstrap", "collectives"]'])
+@pytest.mark.parametrize(
+    "checks", [pytest.param('["links", "bootstrap"]', marks=pytest.mark.nightly), '["bootstrap", "collectives"]']
+)
 def test_closed_ports_name_both_ends_once(hosts: Callable[[int], Hosts], checks: str) -> None:
     made = hosts(3)
     _close_ports(made)

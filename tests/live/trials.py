@@ -46,11 +46,18 @@ class Ended:
 class Trial:
     """A running trial."""
 
-    def __init__(self, out: Path, *arguments: str, plant: Sequence[str] = (), env: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        out: Path,
+        *arguments: str,
+        plant: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+    ):
         self.out = out
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "seatrial", "run", *(arguments or ("smoke",)), "--out", str(out), "--json"],
-            env={**os.environ, "SEATRIAL_PLANT": ";".join(plant), **(env or {})},
+            [python, "-m", "seatrial", "run", *(arguments or ("smoke",)), "--out", str(out), "--json"],
+            env={**os.environ, "REAL_PYTHON": sys.executable, "SEATRIAL_PLANT": ";".join(plant), **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

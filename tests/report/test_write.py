@@ -108,6 +108,14 @@ def test_the_same_run_may_be_reported_again(tmp_path: Path) -> None:
     assert json.loads(written.document.read_text())["missing"] == []
 
 
+def test_no_more_is_read_than_a_report_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conclusion = conclude(healthy().events, load=fake_load)
+    written = write_reports(conclusion, tmp_path)
+    monkeypatch.setattr(write, "_MOST_BYTES", written.document.stat().st_size - 10)
+    with pytest.raises(RequestError, match="another trial"):
+        write_reports(conclusion, tmp_path)
+
+
 @pytest.mark.parametrize("content", ['{"test_timestamp": "2020-01-01 00:00:00"}', "not JSON", "[]"])
 def test_another_trial_is_not_overwritten(tmp_path: Path, content: str) -> None:
     (tmp_path / RUN).mkdir()

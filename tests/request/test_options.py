@@ -111,7 +111,7 @@ def test_both_refuse_the_same(words: list[str]) -> None:
     ("words", "sentence"),
     [
         (["--epochs", "two"], "--epochs two: expected a whole number."),
-        (["--device", "gpu"], "--device gpu: expected one of auto, cuda, rocm, cpu."),
+        (["--device", "gpu"], "--device gpu: expected one of auto, cuda (NVIDIA), rocm (AMD), cpu."),
         (["--epochs", ""], "--epochs '': expected a whole number."),
     ],
 )

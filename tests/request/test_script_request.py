@@ -25,9 +25,9 @@ from seatrial.targets.target import TargetRequest
 
 NOBODY = Identity(launcher="none", level="none")
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-TORCHRUN |= {"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "5000"}
+TORCHRUN |= {"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.7", "MASTER_PORT": "5000"}
 OPENMPI = {f"OMPI_COMM_WORLD_{name}": value for name, value in (("RANK", "2"), ("SIZE", "4"), ("LOCAL_RANK", "0"))}
-OPENMPI |= {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "5", "MASTER_ADDR": "h"}
+OPENMPI |= {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "5", "MASTER_ADDR": "127.0.0.7"}
 _find_torch = functools.cache(find_torch)
 
 
@@ -123,7 +123,7 @@ def test_a_dry_run_prints_what_runs() -> None:
 def test_a_rank_of_torchrun_gets_nothing_that_it_has() -> None:
     env, argv = rank({**TORCHRUN, "OMP_NUM_THREADS": "1"}, "train.py", "{rank}/{nnodes}", "{master_addr}:{master_port}")
     assert env == {"PYTHONUNBUFFERED": "1"}
-    assert argv == (sys.executable, "train.py", "3/2", "h:5000")
+    assert argv == (sys.executable, "train.py", "3/2", "127.0.0.7:5000")
 
 
 def test_a_rank_of_open_mpi_gets_what_torch_reads() -> None:

@@ -93,6 +93,9 @@ class DriverDouble:
     def kill(self) -> None:
         self.killed += 1
 
+    def hosts(self) -> tuple[str, ...]:
+        return ()
+
     def cleanup(self) -> list[tuple[int, str]]:
         return []
 

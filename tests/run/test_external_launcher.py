@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from environment.recorded_environments import MASTER, SRUN_1
+from environment.recorded_environments import MPICH, OPENMPI_5, SRUN_1
+from environment.recorded_environments import TORCHRUN as TORCHRUN_2_2
 
 from seatrial.environment.identity import Identity, identify
 from seatrial.errors import RequestError
@@ -145,9 +146,27 @@ def test_a_node_of_slurm_whose_name_has_no_address_is_told_at_once() -> None:
         RequestError, match=r"^no-such-host.invalid, the first host of .* has no address on .*MASTER_ADDR"
     ):
         rank_environ(identify(environ), environ)
-    assert rank_environ(identify(environ | MASTER), environ | MASTER)["RANK"] == "1"
+    given = environ | {"MASTER_ADDR": "127.0.0.1"}
+    assert rank_environ(identify(given), given)["RANK"] == "1"
     environ["SLURM_STEP_NODELIST"] = "localhost"
     assert rank_environ(identify(environ), environ)["MASTER_ADDR"] == "localhost"
+
+
+@pytest.mark.parametrize(
+    "recorded", [SRUN_1, OPENMPI_5, MPICH, TORCHRUN_2_2], ids=["srun", "Open MPI", "MPICH", "torchrun"]
+)
+def test_a_master_whose_name_has_no_address_is_told_at_once(recorded: dict[str, str]) -> None:
+    environ = recorded | {"MASTER_ADDR": "node..0", "MASTER_PORT": "29500"}  # a name that no resolver is asked for
+    expected = r"^MASTER_ADDR=node..0 has no address on \S+; set it to a name or an address of the node of"
+    with pytest.raises(RequestError, match=expected):
+        rank_environ(identify(environ), environ)
+    environ["MASTER_ADDR"] = "localhost"
+    assert rank_environ(identify(environ), environ).get("MASTER_ADDR", "localhost") == "localhost"
+
+
+def test_a_master_of_pods_may_get_its_address_later() -> None:
+    environ = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node..0", "MASTER_PORT": "29500"}
+    assert "RANK" not in rank_environ(identify(environ), environ)
 
 
 def test_an_indexed_job_alone_does_not_say_of_how_many() -> None:

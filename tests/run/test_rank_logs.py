@@ -10,6 +10,7 @@ import pytest
 from hostile_files import HOSTILE, assert_unharmed
 
 from seatrial.protocol.commands import PIECE_BYTES, RankLog
+from seatrial.run import rank_logs
 from seatrial.run.rank_logs import RankLogs
 
 
@@ -52,6 +53,19 @@ def test_a_folder_that_takes_nothing_has_a_note(tmp_path: Path) -> None:
     logs.take(piece(0, b"12345", last=True))
     (note,) = logs.notes()
     assert note.startswith("rank 0: 5 bytes of its output could not be kept")
+
+
+def test_the_restarts_of_a_rank_share_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_logs, "_MAX_RANK_BYTES", 100)
+    logs = RankLogs(tmp_path, 2)
+    for generation in range(5):
+        logs.take(piece(0, b"x" * 40, gen=generation, last=True))
+    logs.take(piece(0, b"y" * 40, rank=1, last=True))
+    assert [(tmp_path / f"rank0.gen{number}.log").stat().st_size for number in range(5)] == [40, 40, 0, 0, 0]
+    assert (tmp_path / "rank1.gen0.log").read_bytes() == b"y" * 40
+    assert [note[:40] for note in logs.notes()] == ["rank 0: 40 bytes of its output could not"] * 3
+    with pytest.raises(ValueError, match="rank 0, generation 1000"):
+        logs.take(piece(0, b"", gen=1000))
 
 
 def test_a_file_that_an_agent_writes_itself_stays_as_it_is(tmp_path: Path) -> None:

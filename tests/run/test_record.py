@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hostile_files import HOSTILE, assert_unharmed
 
 from seatrial.errors import RequestError
+from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import Decoder, encode
 from seatrial.run.record import Recorder, new_folder
 
@@ -85,3 +89,21 @@ def test_a_note_after_a_cut_line_can_be_read(tmp_path: Path) -> None:
     recorder.note("the disk is full")
     recorder.close()
     assert list(Decoder().lines(recorder.path.read_bytes())) == recorder.events
+
+
+def test_the_token_that_proves_its_lines_cannot_be_read_in_proc(tmp_path: Path) -> None:
+    """Ranks on the same host run as the same user."""
+    code = (
+        "import os, sys; from pathlib import Path; from seatrial.run.record import Recorder\n"
+        "recorder = Recorder('x', Path(sys.argv[1])); recorder.send({'kind': 'note'})\n"
+        "print('SEATRIAL_TOKEN' in os.environ, b'a-token-of-a-run' in open('/proc/self/environ', 'rb').read())"
+    )
+    environ = {**os.environ, "SEATRIAL_LIVE": "x", "SEATRIAL_TOKEN": "a-token-of-a-run"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], env=environ, capture_output=True, text=True, timeout=50, check=True
+    )
+    line, told = done.stdout.splitlines()
+    assert told == "False False"
+    sent = Decoder().line(line.encode())
+    assert sent is not None
+    assert sent["proof"] == proof("a-token-of-a-run", "log", json.dumps({"kind": "note"}), "", 0)

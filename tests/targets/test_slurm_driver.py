@@ -21,6 +21,7 @@ STUBS = {
     "sbatch": 'cat "$STUB/sbatch.err" >&2 2>/dev/null; [ -e "$STUB/sbatch.out" ] && cat "$STUB/sbatch.out"',
     "squeue": 'head -n1 "$STUB/squeue.out"; [ $(wc -l < "$STUB/squeue.out") -gt 1 ] && sed -i 1d "$STUB/squeue.out"; :',
     "sacct": ":",
+    "sinfo": 'echo "$@" > "$STUB/asked"; cat "$STUB/sinfo.out"',
     "scancel": 'echo "$@" >> "$STUB/cancelled"; [ -e "$STUB/deaf" ] || echo "CANCELLED|None|" > "$STUB/squeue.out"',
 }
 
@@ -218,3 +219,18 @@ def test_a_job_that_cannot_be_cancelled_is_named(slurm: StubSlurm, tmp_path: Pat
     batch.submit([COMMAND], tmp_path, [], no_feed)
     ((node, words),) = batch.cleanup()
     assert (node, words) == (0, "Slurm job 12 may still exist, as Slurm does not report its end; run scancel 12")
+
+
+def test_the_address_of_each_node_of_the_job(slurm: StubSlurm, tmp_path: Path) -> None:
+    (tmp_path / "sinfo.out").write_text("n0 192.0.2.7\nn0 192.0.2.7\nn1 node-1.example\nn2 192.0.2.7\n")
+    batch = slurm.batch("PENDING|Priority|", "RUNNING|None|n[0-2]")
+    assert batch.hosts() == ()
+    batch.submit([COMMAND], tmp_path, [], no_feed)
+    assert batch.hosts() == ("192.0.2.7", "node-1.example", "192.0.2.7")
+    assert "--nodes=n[0-2]" in (tmp_path / "asked").read_text().split()
+
+
+def test_without_an_answer_no_address_is_known(slurm: StubSlurm, tmp_path: Path) -> None:
+    batch = slurm.batch("RUNNING|None|n[0-2]")
+    batch.submit([COMMAND], tmp_path, [], no_feed)
+    assert batch.hosts() == ()

@@ -14,6 +14,7 @@ from launchers.gather import where
 from targets.ssh_double import write_ssh_double
 
 from seatrial.errors import SeatrialError
+from seatrial.targets import resources
 from seatrial.targets.ssh import survey
 from seatrial.targets.ssh.ssh_target import TARGETS
 from seatrial.targets.ssh.survey_answer import SurveyAnswer, read_answer
@@ -161,3 +162,20 @@ def test_a_host_that_floods_is_ended(double: Path, stream: str) -> None:
     with pytest.raises(SeatrialError, match="b: it sent more than 4 MiB; check what its login script prints"):
         SSH.resolve(where("a,b", nproc_per_node=1))
     assert list(Path(os.environ["TMPDIR"]).iterdir()) == []
+
+
+def test_a_host_refuses_more_processes_than_it_serves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = {"device": "cpu", "backend": "auto", "nproc_per_node": 33, "on_one_node": False, "of_torch": False}
+    monkeypatch.setattr(resources, "usable_cores", lambda: 2)
+    survey.report_resources({**request, "oversubscribe": False})
+    answer = read_answer(capsys.readouterr().out.strip().removeprefix(survey.MARK), device="cpu", nproc_per_node=33)
+    assert (
+        answer
+        == "--nproc-per-node 33: 33 processes on 2 cores; give at most 32, or --oversubscribe to start them"
+        + (" all the same")
+    )
+    survey.report_resources({**request, "oversubscribe": True})
+    answer = read_answer(capsys.readouterr().out.strip().removeprefix(survey.MARK), device="cpu", nproc_per_node=33)
+    assert isinstance(answer, SurveyAnswer)

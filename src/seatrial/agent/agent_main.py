@@ -19,6 +19,7 @@ All settings come from its environment:
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import resource
@@ -31,7 +32,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import cast
 
-from seatrial.agent.controller_search import JOIN_SIGNALS, ControllerSearch
+from seatrial.agent.controller_search import JOIN_SIGNALS, ControllerSearch, in_pod
 from seatrial.agent.guardian import guard
 from seatrial.agent.supervisor import Agent, ControlConnection
 from seatrial.environment.interface_choice import MARK, choose
@@ -47,6 +48,8 @@ from seatrial.protocol.munge import MungeError, read_credential
 from seatrial.protocol.timeouts import join_timeout_s
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
 
+_REPORT_S = 10.0
+"""After this time, and each time that it has doubled, an agent in a pod writes into the log what it waits for."""
 _ANSWER_TIMEOUT_S = 10.0
 """Time for the conductor's first line."""
 
@@ -176,7 +179,9 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
     # With one port the controller started us, so it listens, if perhaps busy with strangers; with several ports we may
     # be here before it. A name may not be known yet.
     expected = len(ports) == 1 and search.addresses()
-    until = time.monotonic() + (_ANSWER_TIMEOUT_S if expected else join_timeout_s())
+    began = time.monotonic()
+    until = began + (_ANSWER_TIMEOUT_S if expected else join_timeout_s())
+    report_at_s = _REPORT_S if in_pod(os.environ) else math.inf
     reason: object = "nobody answered"
     stranger = ""
     while True:
@@ -207,6 +212,10 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
                 f"node {node_rank} ({platform.node()}) found no controller of its job at {host}:{ports[0]}"
                 f" ({stranger or reason})."
             )
+        if (waited_s := time.monotonic() - began) >= report_at_s:
+            report_at_s = 2 * waited_s
+            line = f"node {node_rank} waits for {host}:{ports[0]} for {waited_s:.0f} s ({stranger or reason})"
+            print(f"seatrial: {line}", file=sys.stderr, flush=True)
         time.sleep(0.2)
 
 

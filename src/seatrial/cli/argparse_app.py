@@ -14,6 +14,7 @@ from seatrial import __version__
 from seatrial.cli.command import HELP_COLUMNS, Command, commands, find_command, options_of
 from seatrial.cli.exit import no_such_command, run_and_exit, split_debug
 from seatrial.cli.option_values import read_value
+from seatrial.cli.run_command import defaults, run_command
 from seatrial.environment import self_location
 from seatrial.errors import RequestError
 from seatrial.targets.option import Option
@@ -62,7 +63,8 @@ def _call(arguments: list[str], *, debug: bool) -> int:
     command = find_command(arguments)
     if command is None:
         raise RequestError(no_such_command(" ".join(arguments[: _num_words(arguments[0])]), commands()))
-    return command.run(parse(program, command.name, arguments[command.name.count(" ") + 1 :]), debug=debug)
+    typed = _typed(program, command, arguments[command.name.count(" ") + 1 :])
+    return run_command(command, typed, os.environ, debug=debug)
 
 
 def _num_words(first: str) -> int:
@@ -73,8 +75,16 @@ def _num_words(first: str) -> int:
 def parse(program: str, name: str, arguments: list[str]) -> dict[str, Any]:
     """Return the value of each option of the command ``name``, by the option's name. Raises RequestError."""
     command = commands()[name]
-    values = vars(_parser(f"{program} {name}", command).parse_args(arguments))
-    return {option.name: _value(option, values[option.name]) for option in options_of(command)}
+    return {**defaults(command), **_typed(program, command, arguments)}
+
+
+def _typed(program: str, command: Command, arguments: list[str]) -> dict[str, Any]:
+    values = vars(_parser(f"{program} {command.name}", command).parse_args(arguments))
+    return {
+        option.name: _value(option, values[option.name])
+        for option in options_of(command)
+        if values.get(option.name) not in (None, [])
+    }
 
 
 def _help(program: str) -> str:
@@ -112,9 +122,9 @@ def _parser(program: str, command: Command) -> argparse.ArgumentParser:
 
 
 def _add(parser: argparse._ArgumentGroup, option: Option) -> None:
-    settings: dict[str, Any] = {"help": option.help.replace("%", "%%"), "default": option.default}
+    settings: dict[str, Any] = {"help": option.help.replace("%", "%%"), "default": None}
     if option.flag:
-        parser.add_argument(*option.flags, dest=option.name, action="store_true", help=settings["help"])
+        parser.add_argument(*option.flags, dest=option.name, action="store_const", const=True, **settings)
         return
     settings["type"] = partial(read_value, option)
     if option.metavar is not None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from seatrial import __version__
 from seatrial.cli.command import HELP_COLUMNS, Command, commands, options_of
 from seatrial.cli.exit import no_such_command, run_and_exit, split_debug
 from seatrial.cli.option_values import read_value
+from seatrial.cli.run_command import run_command
 from seatrial.errors import RequestError
 from seatrial.targets.option import Option
 from seatrial.util import streams
@@ -88,8 +91,10 @@ def click_command(command: Command) -> click.Command:
     """Return the command as click needs it."""
 
     def call(**options: Any) -> int:
-        debug = bool(click.get_current_context().find_root().params.get("debug"))
-        return command.run(options, debug=debug)
+        context = click.get_current_context()
+        typed = {name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+        debug = bool(context.find_root().params.get("debug"))
+        return run_command(command, {name: options[name] for name in typed}, os.environ, debug=debug)
 
     return _SectionedCommand(
         command,

@@ -46,6 +46,8 @@ class Command:
     """Returns the options by the heading under which help shows them. Called only for the command that runs: the
     list of commands loads no target."""
     run: Run
+    sources_of: str = ""
+    """The command whose options may come from variables and files (``cli/option_sources.py``); empty: all are typed."""
     passes_rest: bool = False
     """Whether all words after its first argument belong to a script."""
 

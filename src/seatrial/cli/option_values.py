@@ -13,6 +13,7 @@ _EXPECTED: dict[Any, str] = {
     duration_s: "a time such as 90 (seconds), 90s, 5m or 2h",
     process_count: "a number from 1, or auto, gpu or cpu",
 }
+_MEANINGS = {"cuda": "cuda (NVIDIA)", "rocm": "rocm (AMD)"}
 
 
 def read_value(option: Option, text: str) -> Any:
@@ -20,12 +21,19 @@ def read_value(option: Option, text: str) -> Any:
     typed = f"{shown_name(option)} {text or repr(text)}"
     if isinstance(option.type, tuple):
         if text not in option.type:
-            raise RequestError(f"{typed}: expected one of {', '.join(option.type)}.")
+            words = ", ".join(_MEANINGS.get(word, word) for word in option.type)
+            raise RequestError(f"{typed}: expected one of {words}.")
         return text
     try:
         return option.type(text)
     except ValueError:
         raise RequestError(f"{typed}: expected {_EXPECTED[option.type]}.") from None
+
+
+def key_of(option: Option) -> str:
+    """Return the option as a variable or a file names it: ``nproc_per_node``; empty where it has no long spelling."""
+    long = [flag for flag in option.flags if flag.startswith("--")]
+    return long[0][2:].replace("-", "_") if long else ""
 
 
 def shown_name(option: Option) -> str:

@@ -13,6 +13,8 @@ _TOGETHER_S = 0.25
 _MAX_NAMED = 8
 _LIBUV = "use_libuv was requested"
 """Message of a torch that was built without libuv (2.6 of Debian 13), at a rendezvous by env:// or tcp://."""
+_NO_MPI = "package doesn't have MPI built in"
+"""Message of a torch whose build has no MPI backend, as all of PyPI, at ``backend="mpi"``."""
 
 
 def with_peers(failure: Failure, exits: Mapping[int, Exit], running: Collection[int]) -> Failure:
@@ -61,6 +63,11 @@ def advice(ended: Exit, host: str) -> str:
         )
     if any(_LIBUV in line for line in ended.last_lines):
         return "this torch was built without libuv: launch the script with --env USE_LIBUV=0"
+    if any(_NO_MPI in line for line in ended.last_lines):
+        return (
+            "this torch was built without MPI: in the script, import seatrial.mpi, name its BACKEND in place of"
+            ' "mpi", and use --on mpirun (docs/mpi.md)'
+        )
     return ""
 
 

@@ -102,6 +102,7 @@ class Server:
         self._on_message = on_message
         self._peers: dict[int, _Peer] = {}
         self._strangers: set[_Peer] = set()
+        self._single_addresses: frozenset[str] = frozenset()
         self._claims_noted: set[int] = set()
         """Nodes that a process claimed to be which they are not."""
         self._selector = selectors.DefaultSelector()
@@ -140,6 +141,10 @@ class Server:
                     self._perform(conductor.lost(*news, now))
                 self._perform(conductor.tick(now))
         self.close()
+
+    def admit_once_from(self, addresses: Collection[str]) -> None:
+        """Let one node join from each of these addresses, each of which only one host of the job has."""
+        self._single_addresses = frozenset(addresses)
 
     def attach(self, connection: socket.socket, first: bytes, node: int) -> None:
         """Take a connection that we made to a node and send ``first`` on it; its agent will say hello there."""
@@ -308,6 +313,16 @@ class Server:
                 node,
                 f"a process from {peer.address} claims to be node {node}, which is at {known}, and was sent away; if"
                 " its host connects from this address, give this address in --hosts or --hostfile",
+            )
+            return False
+        known_as = [
+            other for other, peer_before in self._peers.items() if peer_before.address == peer.address and other != node
+        ]
+        if known_as and peer.address in self._single_addresses:
+            self._note_claim(
+                node,
+                f"a process from {peer.address} claims to be node {node}, and one from there joined as node"
+                f" {known_as[0]} before; that host has one node, so one of the two is not what it says",
             )
             return False
         if node in self._peers:

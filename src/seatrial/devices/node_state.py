@@ -45,15 +45,15 @@ class NodeReader:
                 self._not_checked["kernel log"] = why
             for reader in self._readers:
                 if reader.samples is None:
-                    self._not_checked[f"samples of {reader.source}"] = "too expensive each second with this source"
+                    self._not_checked[f"samples of {reader.source}"] = "this source gives none"
 
     @property
     def readers(self) -> tuple[Reader, ...]:
         """The sources that answer."""
         return self._readers
 
-    def snapshot(self) -> NodeState:
-        """Read everything."""
+    def snapshot(self, *, topology: bool = False) -> NodeState:
+        """Read everything; ``topology`` too, which may take a second."""
         devices = tuple(state for reader in self._readers for state in reader.states())
         not_checked = dict(self._not_checked)
         events = self._log.read() if self._log else ()
@@ -62,12 +62,17 @@ class NodeReader:
         return NodeState(
             devices=devices,
             source=", ".join(reader.source for reader in self._readers),
-            topology={pair: how for reader in self._readers for pair, how in reader.topology().items()},
+            topology={pair: how for reader in self._readers if topology for pair, how in reader.topology().items()},
             kernel_events=events if devices or not_checked else (),
             ports=network_ports.read_ports(self._sysfs),
             visible=_visible(devices, self._environ),
             not_checked=not_checked,
         )
+
+    def close(self) -> None:
+        """End what the sources have started."""
+        for reader in self._readers:
+            reader.close()
 
     def samples(self) -> dict[str, DeviceSample]:
         """Return a sample of each device that can be sampled, by UUID."""
@@ -135,7 +140,8 @@ def _ports_down(before: Mapping[str, NetworkPort], after: Iterable[NetworkPort])
 
 def _device_window(before: DeviceState, after: DeviceState, samples: Sequence[DeviceSample]) -> DeviceWindow:
     busy = [sample for sample in samples if sample.utilization_percent]
-    temperatures = _known(sample.temperature_c for sample in samples)
+    # A source without samples says at least how hot the device is when the step ends.
+    temperatures = _known([*(sample.temperature_c for sample in samples), after.temperature_c])
     powers = _known(sample.power_w for sample in samples)
     slowdown_c = slowdown_of(before)
     margins = [slowdown_c - degrees for degrees in temperatures] if slowdown_c else _known(s.margin_k for s in samples)

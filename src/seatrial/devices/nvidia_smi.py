@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from xml.etree import ElementTree
 
-from seatrial.devices.readers import Reader, UnreadableError, short_bus
+from seatrial.devices import topology_matrix
+from seatrial.devices.nvidia_smi_samples import open_samples
+from seatrial.devices.readers import Reader, UnreadableError, nothing, short_bus
 from seatrial.devices.state import LOST, DeviceState
 from seatrial.util.tool import find_tool, run_tool
 
@@ -130,7 +132,19 @@ def open_reader() -> Reader:
     if not devices:
         raise UnreadableError("nvidia-smi shows no device")
     source = f"nvidia-smi -q -x {devices[0].driver}".strip()
-    return Reader(source=source, states=read, samples=None, topology=dict)
+    samples = open_samples(tool, {device.bus: device.uuid for device in devices})
+    return Reader(
+        source=source,
+        states=read,
+        samples=samples.read if samples else None,
+        topology=lambda: _topology(tool),
+        close=samples.close if samples else nothing,
+    )
+
+
+def _topology(tool: str) -> Mapping[str, str]:
+    code, text = run_tool([tool, "topo", "-m"])
+    return topology_matrix.parse(text) if code == 0 else {}
 
 
 def parse(text: str) -> tuple[DeviceState, ...]:

@@ -431,6 +431,8 @@ def _read_structures(device: _Device, found: _Collected) -> None:
             completed = fabric.state == 3 and fabric.status
             state = failed if completed else _FABRIC_STATES.get(fabric.state, f"state {fabric.state}")
             found.values["fabric_state"] = state
+            if fabric.state == 3 and any(fabric.cluster):
+                found.values["fabric_clique"] = f"{bytes(fabric.cluster).hex()}.{fabric.clique}"
             broken += fabric_problems(fabric.health) if fabric.state == 3 else ()
     broken += ["channel_repair_pending"] * bool(repair.channel) + ["tpc_repair_pending"] * bool(repair.tpc)
     broken += ["sram_threshold"] * bool(sram.threshold_exceeded)

@@ -49,8 +49,10 @@ LINK_COUNTER_FIELDS: Mapping[int, str] = {
     212: "nvlink_discards",
     214: "nvlink_failed_recoveries",
     215: "nvlink_recoveries",
+    219: "nvlink_effective_errors",
+    221: "nvlink_symbol_errors",
 }
-"""Counters of one NVLink: 161 to 163 up to its fourth generation, 206 to 215 from the fifth on."""
+"""Counters of one NVLink: 161 to 163 up to its fourth generation, 206 to 221 from the fifth on."""
 RECOVERY_ACTIONS: Mapping[int, str] = {
     0: "none",
     1: "reset",

@@ -33,6 +33,10 @@ class UnreadableError(Exception):
     """A source that cannot be read here; the text says why, as a phrase: ``libnvidia-ml.so.1 cannot be loaded``."""
 
 
+def nothing() -> None:
+    """Do nothing: a source that has started no process."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
     """An open source. No function raises for what a device answers."""
@@ -42,9 +46,11 @@ class Reader:
     states: Callable[[], tuple[DeviceState, ...]]
     """Reads everything, some milliseconds a device."""
     samples: Callable[[], tuple[DeviceSample, ...]] | None
-    """Reads the few values of each second; None: too expensive with this source."""
+    """Reads the few values of each second; None: this source gives none."""
     topology: Callable[[], Mapping[str, str]]
     """Returns ``NodeState.topology``."""
+    close: Callable[[], None] = nothing
+    """Ends what it has started."""
 
 
 def open_readers(

@@ -82,6 +82,8 @@ class DeviceState:
     """Speed of the slowest active link, GB/s."""
     fabric_state: str | None = None
     """``not supported``, ``not started``, ``in progress``, ``completed``, ``failed: <status>``."""
+    fabric_clique: str = ""
+    """Fabric and part of it (clique) whose devices reach one another by NVLink: ``<uuid>.<clique>``; empty: in none."""
 
     mig: bool | None = None
     """Whether the device is divided into slices (MIG; AMD: a partition mode other than SPX)."""
@@ -129,6 +131,8 @@ COUNTERS: Mapping[str, str] = {
     "nvlink_buffer_overruns": "buffer overruns of NVLinks",
     "nvlink_integrity_errors": "local integrity errors of NVLinks",
     "nvlink_discards": "discarded packets of NVLinks",
+    "nvlink_effective_errors": "errors of NVLinks that their error correction left",
+    "nvlink_symbol_errors": "symbol errors of NVLinks",
     "xgmi_errors": "errors of XGMI links",
 }
 """Counters of faults. ``checks/diagnostics/rules.py`` says which of them fail a device when they rise."""

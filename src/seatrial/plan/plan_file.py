@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import json
 import os
 import pkgutil
 import stat
-from collections.abc import Callable
 from typing import Any
 
 from seatrial.errors import RequestError
 from seatrial.plan.values import did_you_mean, shortened
 from seatrial.util.text import printable
+from seatrial.util.toml_text import parse_toml
 
 LEVELS = ("smoke", "quick", "standard", "acceptance", "burn-in")
 """The built-in levels, the shortest first."""
@@ -22,9 +20,6 @@ DEFAULT_LEVEL = "quick"
 
 _MAX_BYTES = 1 << 20
 """Plans have some hundred lines; a larger file was named by mistake."""
-_MOST_DOTS = 100
-"""Dots in one line. The time of the TOML reader grows with the square of the parts of a dotted key, and so deep are its
-tables; keys of a plan have two parts."""
 
 
 def is_level(name: str) -> bool:
@@ -46,40 +41,19 @@ def read_level(name: str) -> dict[str, Any]:
 def read_file(path: str) -> dict[str, Any]:
     """Return the table of a plan file. Raises RequestError unless it is a readable plan that is not empty."""
     name = printable(path)
+    if path.endswith((".yaml", ".yml")):
+        raise RequestError(
+            f'plan {name}: plans are TOML, or JSON in a file *.json, not YAML; begin with level = "{DEFAULT_LEVEL}".'
+        )
     text = _decode(_read_bytes(path, name), name)
-    document = _json(text, name) if path.endswith(".json") else _toml(text, name)
+    document = (
+        _json(text, name)
+        if path.endswith(".json")
+        else parse_toml(text, f"plan {name}", instead="name a level, or write the plan as JSON in a file *.json")
+    )
     if not document:
         raise RequestError(f'plan {name} is empty; start with level = "{DEFAULT_LEVEL}".')
     return document
-
-
-def _toml(text: str, name: str) -> dict[str, Any]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.count(".") > _MOST_DOTS and not line.lstrip().startswith("#"):
-            raise RequestError(f"plan {name}: line {number} has more than {_MOST_DOTS} dots; is it a plan?")
-    loads = _toml_reader()
-    if loads is None:
-        raise RequestError(
-            f"plan {name}: TOML needs Python 3.11 or newer, or the package tomli; name a level, or write the plan as"
-            " JSON in a file *.json."
-        )
-    try:
-        document: dict[str, Any] = loads(text)
-    except (ValueError, RecursionError) as error:
-        # Besides its own error, which names line and column, tomllib lets pass the ValueError of int() for numbers with
-        # thousands of digits, and the RecursionError of deep nesting.
-        reason = "it is nested too deep" if isinstance(error, RecursionError) else shortened(str(error))
-        raise RequestError(f"plan {name} is not valid TOML: {reason}.") from error
-    return document
-
-
-def _toml_reader() -> Callable[[str], dict[str, Any]] | None:
-    """Return a TOML reader: tomllib, or in Python 3.10 the tomli that an installed seatrial depends on; else None."""
-    for name in ("tomllib", "tomli"):
-        with contextlib.suppress(ImportError):
-            loads: Callable[[str], dict[str, Any]] = importlib.import_module(name).loads
-            return loads
-    return None
 
 
 def _json(text: str, name: str) -> dict[str, Any]:

@@ -42,6 +42,8 @@ class NodeReport:
     """Where the values come from, such as ``NVML 580.95.05``."""
     topology: Mapping[str, str]
     """Pair of device numbers -> how they are connected, in the words of ``nvidia-smi topo -m``."""
+    topology_after: Mapping[str, str] | None
+    """The same at the end of the trial; None: there is no last snapshot."""
     not_checked: Mapping[str, str]
     """What could not be read -> why."""
     devices: tuple[DeviceReport, ...]
@@ -128,6 +130,7 @@ def _node(history: NodeHistory) -> NodeReport:
         node=history.node,
         source=history.before.source,
         topology=history.before.topology,
+        topology_after=history.after.topology if history.after else None,
         not_checked=history.before.not_checked,
         devices=tuple(_device(history, device) for device in history.before.devices),
         windows=tuple(to_json(window) for window in history.windows),

@@ -19,6 +19,8 @@ _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NO_RUN = "unknown-run"
 _DOCUMENT, _PAGE = "json", "html"
 """The format that identifies the trial of a folder, and the one for people."""
+_MOST_BYTES = 256 << 20
+"""Bytes of a report that is compared with a new one; what is longer is none of ours."""
 _LATEST = "cluster_test_report.json"
 # Loaded at import: at the end of a trial it would be too late to fail.
 _FORMATS = formats.load()
@@ -101,7 +103,7 @@ def _refuse_another(path: Path, timestamp: str) -> None:
     """Raise RequestError if the file is the report of another trial. The same trial may be reported again."""
     try:
         with open_to_read(path) as file:
-            before = json.loads(file.read())
+            before = json.loads(file.read(_MOST_BYTES))
         same = before["test_timestamp"] == timestamp
     except (FileNotFoundError, NotADirectoryError):
         return

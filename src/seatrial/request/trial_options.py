@@ -23,7 +23,7 @@ EVIDENCE = Option(
     multiple=True,
 )
 
-RUN = (
+PLAN = (
     Option(
         flags=(),
         name="plan",
@@ -64,6 +64,11 @@ RUN = (
         type=duration_s,
         metavar="TIME",
     ),
+)
+"""What decides the plan of a trial."""
+
+RUN = (
+    *PLAN,
     Option(flags=("--out",), name="out", help="Folder for the reports.", type=Path, default=Path("reports")),
     Option(
         flags=("--require-full",),

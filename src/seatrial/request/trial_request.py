@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from seatrial.plan.plan_reader import read_plan
 from seatrial.rank.faults import parse_faults
 from seatrial.request.common_options import TARGET_OPTIONS, UNPROTECTED
 from seatrial.request.target_options import placement_fields, target_request_of
-from seatrial.request.trial_options import EVIDENCE, RUN
+from seatrial.request.trial_options import EVIDENCE, PLAN, RUN
 from seatrial.run import external_launcher
 from seatrial.run.external_launcher import Rendezvous
 from seatrial.targets import resources
@@ -27,6 +27,7 @@ from seatrial.targets.registry import TARGETS
 from seatrial.targets.target import TargetRequest
 
 _TRAINING_OPTIONS = ("workload", "data", "model", "epochs", "batch_size")
+_OF_PLAN = (*(option.name for option in PLAN), "origins")
 _MIN_MPI_RANKS = 2
 
 
@@ -52,6 +53,8 @@ class TrialRequest:
     as_json: bool
     verbose: bool
     quiet: bool
+    origins: Mapping[str, str]
+    """Where the value of an option came from, by its name: ``--epochs``, ``./seatrial.toml: epochs``."""
     target_request: TargetRequest
     options: tuple[str, ...]
     """The options as typed, without the plan."""
@@ -65,6 +68,7 @@ def request_of(values: Mapping[str, Any]) -> TrialRequest:
     target_request = target_request_of(values, ("run", *to_argv(repeated, values)))
     return TrialRequest(
         **own_values,
+        origins=values.get("origins", {}),
         target_request=target_request,
         options=retyped((*RUN, *TARGET_OPTIONS, UNPROTECTED, *TARGETS[target_request.target].options), values),
     )
@@ -89,7 +93,9 @@ def job_of(request: TrialRequest, identity: Identity, rendezvous: Rendezvous | N
     )
     planted = tuple(filter(None, os.environ.get("SEATRIAL_PLANT", "").split(";")))
     on_one_machine = external_launcher.is_on_one_machine(identity) if rendezvous else target_request.target == "local"
-    plan = _about_these_nodes(_plan(request), 1 if on_one_machine else placement.nodes)
+    plan = _about_these_nodes(
+        plan_of({name: getattr(request, name) for name in _OF_PLAN}), 1 if on_one_machine else placement.nodes
+    )
     if placement.device == "cpu":
         plan = _about_no_device(plan, (*request.only, *((diagnostics.CHECK.name,) if request.evidence else ())))
     if request.evidence and diagnostics.CHECK.name not in plan.checks:
@@ -159,24 +165,39 @@ def _validate_training(job: Job) -> None:
         raise RequestError(f"{error} {job.world_size} ranks, {key} {getattr(params, key)} (from {origin}).") from error
 
 
-def _plan(request: TrialRequest) -> Plan:
-    values = {name: getattr(request, name) for name in _TRAINING_OPTIONS}
-    resolved = read_plan(
-        request.plan,
-        schemas=registry.schemas(),
-        scopes=registry.scopes(),
-        overrides=[
-            (training.CHECK.name, name, value, f"--{name.replace('_', '-')}")
-            for name, value in values.items()
-            if value is not None
-        ],
-        only=request.only,
-        skip=request.skip,
-        validation_only=request.validation_only,
-    )
-    deadline_s = request.deadline
+def plan_of(values: Mapping[str, Any]) -> Plan:
+    """Return the resolved plan. Raises RequestError.
+
+    A value for the training that nobody typed counts only where the plan has a training.
+
+    Args:
+        values: value of each option in ``trial_options.PLAN`` by its name, and ``origins``.
+    """
+    origins: Mapping[str, str] = values.get("origins") or {}
+    names = [name for name in _TRAINING_OPTIONS if values[name] is not None]
+    typed = [name for name in names if origins.get(name, _flag(name)) == _flag(name)]
+    plan = _read(values, typed, origins)
+    if len(typed) < len(names) and training.CHECK.name in plan.checks:
+        plan = _read(values, names, origins)
+    deadline_s = values["deadline"]
     if deadline_s is None:
-        return resolved
+        return plan
     if deadline_s <= 0:
         raise RequestError(f"--deadline {deadline_s:g}: expected more than 0 seconds.")
-    return dataclasses.replace(resolved, deadline_s=Setting(value=deadline_s, origin="--deadline"))
+    return dataclasses.replace(plan, deadline_s=Setting(value=deadline_s, origin=origins.get("deadline", "--deadline")))
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _read(values: Mapping[str, Any], names: Sequence[str], origins: Mapping[str, str]) -> Plan:
+    return read_plan(
+        values["plan"],
+        schemas=registry.schemas(),
+        scopes=registry.scopes(),
+        overrides=[(training.CHECK.name, name, values[name], origins.get(name, _flag(name))) for name in names],
+        only=values["only"],
+        skip=values["skip"],
+        validation_only=values["validation_only"],
+    )

@@ -29,7 +29,7 @@ from seatrial.protocol.handshake import node_token
 from seatrial.protocol.munge import make_credential
 from seatrial.protocol.timeouts import join_timeout_s
 from seatrial.run.external_launcher import Rendezvous, own_agent_command
-from seatrial.run.host_addresses import addresses_of
+from seatrial.run.host_addresses import addresses_of, single_addresses_of
 from seatrial.run.rank_logs import RankLogs
 from seatrial.targets.job import Job, Processes, ProgramJob
 from seatrial.targets.registry import TARGETS
@@ -189,6 +189,7 @@ def _conduct(
         else:
             commands = (own_agent_command(job, rendezvous, server.port, token=token, keep=keep),)
         driver.submit(commands, folder, signals, server.attach)
+        server.admit_once_from(single_addresses_of(driver.hosts()))
         # The clock of the conductor starts here: time in a queue counts for nobody.
         server.serve(conductor(time.monotonic()), job.nodes, source, _idle_news(driver, signals, questions))
     finally:

@@ -37,6 +37,8 @@ _UNPROTECTED = (
 )
 _REAL_LAUNCHERS = ("torchrun", "openmpi", "hydra")
 """Launchers that set their variables for a single rank too; those of others may be left over in a shell."""
+_OF_HOSTS = (*_REAL_LAUNCHERS, "slurm")
+"""Launchers whose hosts have their names before they start ranks there; a pod of others may get its name later."""
 
 _FIRST_PORT = 20_000
 _NUM_PORTS = 12_000
@@ -86,11 +88,11 @@ def is_rank(identity: Identity) -> bool:
 def rank_environ(identity: Identity, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that this rank lacks for torch's ``env://``, without those that the launcher has set.
 
-    Raises RequestError when the environment is incomplete.
+    Raises RequestError when the environment is incomplete, or names a master that has no address.
     """
     host = _host(identity, environ)
-    if identity.launcher == "slurm" and not identity.master_addr:
-        _refuse_without_address(host)
+    if identity.launcher in _OF_HOSTS:
+        _refuse_without_address(host, is_given=bool(identity.master_addr))
     variables = {
         "RANK": identity.rank,
         "WORLD_SIZE": identity.world_size,
@@ -279,15 +281,20 @@ def _key(identity: Identity, environ: Mapping[str, str]) -> str:
     return "|".join([identity.launcher, *parts])
 
 
-def _refuse_without_address(host: str) -> None:
-    """Raise RequestError where a node of Slurm has no address: torch would try for minutes, without a word.
+def _refuse_without_address(host: str, *, is_given: bool) -> None:
+    """Raise RequestError where the host of rank 0 has no address: torch would try for minutes.
 
-    The name of a node in Slurm (NodeName) need not be a host name.
+    The name of a node in Slurm (NodeName) need not be a host name. ``is_given``: MASTER_ADDR is the name.
     """
     if resolve(host, _RESOLVE_S).addresses == ():
+        here = f"has no address on {platform.node()}"
+        if is_given:
+            raise RequestError(
+                f"MASTER_ADDR={host} {here}; set it to a name or an address of the node of rank 0 that all nodes know."
+            )
         raise RequestError(
-            f"{host}, the first host of SLURM_STEP_NODELIST, has no address on {platform.node()}; set MASTER_ADDR to a"
-            " name or an address of that node."
+            f"{host}, the first host of SLURM_STEP_NODELIST, {here}; set MASTER_ADDR to a name or an address of that"
+            " node."
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,3 +25,13 @@ def addresses_of(hosts: Sequence[str]) -> dict[int, Collection[str]]:
         for node, name in enumerate(hosts)
         if found[name].addresses
     }
+
+
+def single_addresses_of(hosts: Sequence[str]) -> frozenset[str]:
+    """Return the addresses that only one of these hosts has. ``hosts``: as for ``addresses_of``, in any order.
+
+    Several nodes of one machine share theirs. Those of this machine are left out: a node on it may use any of them.
+    """
+    elsewhere = [found for found in addresses_of(hosts).values() if THIS_MACHINE not in found]
+    counts = Counter(address for found in elsewhere for address in found)
+    return frozenset(address for address, count in counts.items() if count == 1)

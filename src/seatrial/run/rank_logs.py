@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import contextlib
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.files import create, open_to_append
 from seatrial.protocol.commands import PIECE_BYTES, RankLog
 
-_MAX_FILE_BYTES = 1 << 30
-"""For each rank: an agent that lies must not fill the disk of the controller."""
+_MAX_RANK_BYTES = 1 << 30
+"""For all files of a rank together: an agent that lies must not fill the disk of the controller."""
+_MAX_GENERATION = 999
+"""The last generation that an event can have (``protocol/fields.py``); each one of a rank is a file."""
 _MOST_NOTES = 8
 
 
@@ -25,7 +28,6 @@ class _File:
     """Bytes of output up to which the file is written, gaps included."""
     total_bytes: int = 0
     """Bytes of output of which this process knows."""
-    written_bytes: int = 0
     gap_bytes: int = 0
     is_complete: bool = False
     """Whether the last piece has arrived."""
@@ -39,6 +41,8 @@ class RankLogs:
     def __init__(self, folder: Path, world_size: int) -> None:
         self._folder, self._world_size = folder, world_size
         self._files: dict[str, _File] = {}
+        self._rank_bytes: Counter[int] = Counter()
+        """Rank -> bytes in all of its files."""
 
     def take(self, message: RankLog) -> None:
         """Append a piece. Where pieces are missing before it, a line in the file says so.
@@ -48,7 +52,7 @@ class RankLogs:
         rank, generation, at = message["rank"], message["gen"], message["at"]
         if not (type(rank) is type(generation) is type(at) is int and at >= 0):
             raise ValueError("the place of a piece of output is no number")
-        if not (0 <= rank < self._world_size and 0 <= generation < 1_000_000):
+        if not (0 <= rank < self._world_size and 0 <= generation <= _MAX_GENERATION):
             raise ValueError(f"rank {rank}, generation {generation}: no such rank in this run")
         unpack = zlib.decompressobj()
         try:
@@ -80,11 +84,11 @@ class RankLogs:
         gap = at - file.has_bytes
         head = b"\nseatrial: %d bytes of output are missing here\n" % gap if gap else b""
         file.total_bytes = at + len(piece)
-        if file.written_bytes + len(head) + len(piece) > _MAX_FILE_BYTES:
+        if self._rank_bytes[file.rank] + len(head) + len(piece) > _MAX_RANK_BYTES:
             return
         with contextlib.suppress(OSError), open_to_append(self._folder / name, run_folder=True) as opened:
             written = opened.write(head + piece)
-            file.written_bytes += written
+            self._rank_bytes[file.rank] += written
             if written > len(head):
                 file.gap_bytes += gap
                 file.has_bytes = at + written - len(head)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from seatrial.environment.secret_variable import take_secret
 from seatrial.errors import RequestError
 from seatrial.files import create, open_to_append
 from seatrial.protocol.events import EndEvent, NoteEvent, Source
@@ -43,6 +44,8 @@ class Recorder:
     def __init__(self, run: str, folder: Path) -> None:
         self.events: list[dict[str, Any]] = []
         self.path = folder / "controller.events"
+        # Ranks on this host could read it in /proc, and with it prove lines of this log or be another node.
+        self._token = take_secret("SEATRIAL_TOKEN") or ""
         self._run = run
         self._num_notes = 0
         self._num_sent = 0
@@ -70,7 +73,7 @@ class Recorder:
     def send(self, message: dict[str, Any]) -> None:
         """Print the message with its number and a proof where a controller outside the cluster reads this pod's log."""
         if "SEATRIAL_LIVE" in os.environ:
-            signature = proof(os.environ["SEATRIAL_TOKEN"], "log", json.dumps(message), "", self._num_sent)
+            signature = proof(self._token, "log", json.dumps(message), "", self._num_sent)
             numbered = {"number": self._num_sent, "proof": signature, "message": message}
             # The controller notices a line that could not be written by the gap in the numbers.
             with contextlib.suppress(OSError, ValueError):

@@ -9,19 +9,13 @@ from typing import TYPE_CHECKING
 
 from seatrial.environment import self_location
 from seatrial.errors import RequestError
-from seatrial.targets.option import NODES, Option
+from seatrial.targets.option import NODES, OVERSUBSCRIBE
 from seatrial.targets.target import Placement, Target, TargetRequest
 
 if TYPE_CHECKING:
     from seatrial.targets.command import Command
     from seatrial.targets.job import Processes
 
-OVERSUBSCRIBE = Option(
-    flags=("--oversubscribe",),
-    name="oversubscribe",
-    help="Start more CPU processes than the cores and the memory of this machine can serve.",
-    flag=True,
-)
 VISIBLE_DEVICES = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}
 """The variable that limits the visible accelerators, by device."""
 

@@ -62,8 +62,19 @@ class Option:
     rest: bool = False
     """A positional argument that takes all remaining words, options included; the value is a tuple."""
 
+    @property
+    def default_value(self) -> Any:
+        """The value where the option is not given, as commands get it."""
+        return False if self.flag else () if self.multiple or self.rest else self.default
+
 
 NODES = Option(flags=("--nodes", "--nnodes"), name="nodes", help="Number of nodes.", type=int, metavar="N")
+OVERSUBSCRIBE = Option(
+    flags=("--oversubscribe",),
+    name="oversubscribe",
+    help="Start more CPU processes than the cores and the memory of a machine can serve.",
+    flag=True,
+)
 MPIRUN = Option(
     flags=("--mpirun",),
     name="mpirun",

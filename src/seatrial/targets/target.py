@@ -100,6 +100,12 @@ class Driver(Protocol):
             attach: takes the connection of a command that has a feed.
         """
 
+    def hosts(self) -> Sequence[str]:
+        """Return the host of each node, in any order, where the launcher chose them and each has one agent; else none.
+
+        Called once, after ``submit``. Names or addresses; agents wait meanwhile, so within 4 s.
+        """
+
     def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:
         """Return (lost node, how it was lost), or what has stopped the whole job, or None. Never waits.
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from hosts import python_of_anybody
 from kubernetes.double import kubectl_double, server
+from kubernetes.double.dns import DENIAL_S
 from kubernetes.double.faults import FILE, NAMES
 from kubernetes.double.podman_sandbox import remove_containers
 
@@ -40,7 +41,13 @@ class Cluster:
     def call(self, *words: str, stdin: str = "", timeout_s: float = 50.0) -> subprocess.CompletedProcess[str]:
         """kubectl with these words."""
         return subprocess.run(
-            [str(self.kubectl), *words], input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
+            [str(self.kubectl), *words],
+            env={**os.environ, kubectl_double.AT_ONCE: "1"},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
         )
 
     def get(self, *words: str) -> Any:
@@ -101,12 +108,13 @@ def made_cluster(
     openshift: bool = False,
     image: str | None = None,
     image_has_torch: bool = False,
+    dns_denial_s: float = DENIAL_S,
 ) -> Iterator[Cluster]:
     """With so many nodes, or with these: name -> labels, taints, allocatable. Skips where nothing can run it.
 
     ``openshift``: it has constraints as OpenShift has, and says which user a pod has to be. ``image``: its pods are
     containers of podman, of this image, into which torch is mounted
-    unless ``image_has_torch``.
+    unless ``image_has_torch``. ``dns_denial_s``: how long its DNS remembers that a name did not exist.
     """
     tag = f"kd{os.getpid()}x{next(_NUMBERS)}"
     folder = Path(tempfile.mkdtemp(prefix=f"{tag}-", dir="/tmp"))
@@ -119,7 +127,7 @@ def made_cluster(
         "packages": str(packages),
         "namespace": "default",
     }
-    config |= {"openshift": openshift, "image": image, "image_has_torch": image_has_torch}
+    config |= {"openshift": openshift, "image": image, "image_has_torch": image_has_torch, "dns_denial_s": dns_denial_s}
     process = None
     try:
         folder.chmod(0o755)

@@ -2,8 +2,8 @@
 
 Each pod has a network of its own, each container its processes, host name, mounts and a root that is this machine's,
 read-only under a layer of its own: there are no images. LimitRow as in a cluster: addresses and names, user, groups,
-capabilities, no escalation, read-only root, volumes, signals to process 1, /dev/shm of 64 MiB; and network policies
-(``policies.py``). Not held: seccomp, limits of CPU and memory.
+capabilities, no escalation, read-only root, volumes, signals to process 1, /dev/shm of 64 MiB. Not held: seccomp,
+limits of CPU and memory.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class HostsSandbox:
         return {
             **{f"double/bin/{name}": text for name, text in programs(self._python).items()},
             "etc/hostname": f"{container.hostname}\n",
-            "etc/resolv.conf": "",
+            "etc/resolv.conf": container.resolv_conf,
             "etc/passwd": f"root:x:0:0::/root:/bin/sh\nseatrial:x:{_IMAGE_USER}:0::{_HOME}:/bin/bash\n"
             "sshd:x:105:65534::/run/sshd:/usr/sbin/nologin\n",
             "etc/group": "root:x:0:\nnogroup:x:65534:\n",

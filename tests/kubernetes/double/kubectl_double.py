@@ -12,6 +12,8 @@ import re
 import socket
 import sys
 
+AT_ONCE = "KUBECTL_DOUBLE_AT_ONCE"
+"""Set for the calls of a test, which need not be as slow as real ones."""
 _NO_ANSWER = "(Client.Timeout exceeded while awaiting headers)"
 
 
@@ -27,7 +29,7 @@ def main(words: list[str]) -> int:
             sys.stderr.write(f"Unable to connect to the server: dial unix {place}: {error.strerror}\n")
             return 1
         link.settimeout(timeout_s)
-        link.sendall(json.dumps({"argv": words, "stdin": stdin}).encode() + b"\n")
+        link.sendall(json.dumps({"argv": words, "stdin": stdin, "at_once": AT_ONCE in os.environ}).encode() + b"\n")
         try:
             for line in link.makefile("rb"):
                 stream, text = json.loads(line)

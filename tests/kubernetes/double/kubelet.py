@@ -15,9 +15,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
 
+from kubernetes.double.dns import resolv_conf
 from kubernetes.double.names import hosts_file
 from kubernetes.double.networks import Networks
 from kubernetes.double.pods import World, phase
+from kubernetes.double.policies import rules_of
 from kubernetes.double.recorded import KUBELET
 from kubernetes.double.sandbox import Container, Mount, Sandbox
 from kubernetes.double.store import Object, condition, now
@@ -92,6 +94,9 @@ class Kubelet:
                 self._describe(run)
             self._look(run)
         self._write_hosts()
+        for run in self._runs.values():
+            if run.processes and not run.removed:
+                self._networks.filter(run.pod, rules_of(self._world.store, run.pod))
 
     def end(self) -> None:
         """Kill all."""
@@ -202,6 +207,7 @@ class Kubelet:
         if "podIP" not in status:
             status["podIP"] = self._networks.address(pod)
             status["podIPs"] = [{"ip": status["podIP"]}]
+            self._world.first_seen(pod, "address")
             (run.folder / "hosts").touch()
             self._write_hosts()
         volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", ())}
@@ -225,6 +231,8 @@ class Kubelet:
         if is_root and own.get("runAsNonRoot", shared.get("runAsNonRoot")):
             raise NotYetError("CreateContainerConfigError", "container has runAsNonRoot and image will run as root")
         group = shared.get("fsGroup")
+        # ClusterFirst means the DNS of the node where a pod is in its network.
+        is_of_host = pod["spec"].get("hostNetwork") and pod["spec"].get("dnsPolicy") != "ClusterFirstWithHostNet"
         scratch = run.folder / f"of-{name}"
         scratch.mkdir(exist_ok=True)
         return Container(
@@ -237,6 +245,7 @@ class Kubelet:
             folder=container.get("workingDir", "/"),
             mounts=mounts,
             hosts_file=run.folder / "hosts",
+            resolv_conf="" if is_of_host else resolv_conf(pod["metadata"]["namespace"]),
             scratch=scratch,
             uid=uid,
             gid=own.get("runAsGroup", shared.get("runAsGroup")),

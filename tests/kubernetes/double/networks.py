@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from pathlib import Path
 
+from kubernetes.double.dns import ADDRESS
 from kubernetes.double.store import Object
 
 _LISTENS = "0A"
@@ -19,9 +21,13 @@ class Networks:
         self._switch = f"{tag}sw"
         self._places: dict[str, tuple[str, str]] = {}
         """By what has a network of its own: namespace and address."""
+        self._rules: dict[str, str] = {}
+        """By the same: what was last given to iptables."""
         _do("ip", "netns", "add", self._switch)
         _do("ip", "-n", self._switch, "link", "add", "br0", "type", "bridge")
         _do("ip", "-n", self._switch, "link", "set", "br0", "up")
+        # Of the DNS server.
+        _do("ip", "-n", self._switch, "addr", "add", f"{ADDRESS}/16", "dev", "br0")
 
     def address(self, pod: Object) -> str:
         """Of a pod, whose network is made at the first call."""
@@ -42,6 +48,21 @@ class Networks:
     def file(self, pod: Object) -> str:
         """By which others enter the network of a pod."""
         return f"/run/netns/{self._places[_owner(pod)][0]}"
+
+    @property
+    def switch(self) -> Path:
+        """The file of the namespace from which all pods can be reached."""
+        return Path("/run/netns", self._switch)
+
+    def filter(self, pod: Object, rules: str) -> None:
+        """Hold back what the rules (of ``iptables-restore``) do not let pass; empty: nothing."""
+        who = _owner(pod)
+        if self._rules.get(who, "") != rules and not pod["spec"].get("hostNetwork"):
+            self._rules[who] = rules
+            text = rules or "*filter\nCOMMIT\n"
+            command = ["nsenter", f"--net={self.file(pod)}", "iptables-restore", "-w", "5"]
+            done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=20)
+            assert done.returncode == 0, f"{text}{done.stderr}"
 
     def listens(self, pod: Object, port: int) -> bool:
         """Whether somebody listens at that port of the pod."""

@@ -69,7 +69,10 @@ class PodmanSandbox:
 
     @staticmethod
     def _mounts(container: Container) -> list[str]:
-        words = [f"--volume={container.hosts_file}:/etc/hosts"]
+        resolv_conf = container.scratch / "resolv.conf"
+        resolv_conf.write_text(container.resolv_conf)
+        resolv_conf.chmod(0o644)
+        words = [f"--volume={container.hosts_file}:/etc/hosts", f"--volume={resolv_conf}:/etc/resolv.conf:ro"]
         for mount in container.mounts:
             if mount.memory_bytes is None:
                 words.append(f"--volume={mount.source}:{mount.target}:{'ro' if mount.read_only else 'rw'}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from kubernetes.double.faults import Faults
 from kubernetes.double.openshift import admit
+from kubernetes.double.quotas import quota_refusal
 from kubernetes.double.store import Object, Store
 
 
@@ -123,7 +124,7 @@ def make_pod(
     for container in pod["spec"]["containers"]:
         mounts = container.get("volumeMounts", ())
         container["volumeMounts"] = [mount for mount in mounts if mount["name"] not in unmounted]
-    refusal = _refusal(world, pod, metadata["namespace"])
+    refusal = _refusal(world, pod, metadata["namespace"]) or quota_refusal(store, pod, metadata["namespace"])
     if refusal:
         _tell_refusal(world, owner, f'pods "{name}" is forbidden: {refusal}')
         return None

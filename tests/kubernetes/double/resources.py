@@ -60,6 +60,7 @@ RESOURCES = (
     _of("Namespace", "v1", "ns", namespaced=False),
     _of("Node", "v1", "no", namespaced=False),
     _of("Job", "batch/v1"),
+    _of("ResourceQuota", "v1", "quota"),
     _of("NetworkPolicy", "networking.k8s.io/v1", "netpol"),
     _of("Role", _RBAC),
     _of("RoleBinding", _RBAC),

@@ -50,6 +50,8 @@ class Container:
     mounts: Sequence[Mount]
     hosts_file: Path
     """Its /etc/hosts, which changes while it runs."""
+    resolv_conf: str
+    """The text of its /etc/resolv.conf."""
     scratch: Path
     """For the sandbox alone."""
     uid: int | None

@@ -7,6 +7,7 @@ at a socket in its folder for ``kubectl_double.py``. It ends, with all that it s
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -14,12 +15,14 @@ import socketserver
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 from kubernetes.double.api import Api
 from kubernetes.double.arguments import RefusedError, parse
 from kubernetes.double.controllers import CONTROLLERS
+from kubernetes.double.dns import DnsServer, Names, zone_of
 from kubernetes.double.faults import Faults
 from kubernetes.double.hosts_sandbox import HostsSandbox
 from kubernetes.double.kubelet import Kubelet
@@ -27,7 +30,6 @@ from kubernetes.double.networks import Networks
 from kubernetes.double.openshift import ranges
 from kubernetes.double.podman_sandbox import PodmanSandbox
 from kubernetes.double.pods import World
-from kubernetes.double.policies import Policies
 from kubernetes.double.sandbox import Sandbox
 from kubernetes.double.scheduler import schedule
 from kubernetes.double.store import Object, Store
@@ -36,6 +38,9 @@ from kubernetes.schemas import find_schemas
 CONFIG = "config.json"
 SOCKET = "api.sock"
 _TICK_S = 0.1
+_LATENCIES_S = (0.05, 0.15, 0.1, 0.25)
+"""Without plug-ins a call of kubectl takes 50 to 300 ms: its start, TLS, the login, the answer; with them up to 1 s
+(kubernetes-review.md, B), which the fault ``slow`` is for. Calls of the tests themselves take none."""
 _CARRIED = ("SEATRIAL_TEST_RUN",)
 """So that what a test leaves running is found."""
 
@@ -46,15 +51,17 @@ def main(folder: Path) -> None:
     lock, world = threading.Lock(), World(store=Store(), faults=Faults(folder), openshift=config["openshift"])
     _fill(world.store, config)
     networks = Networks(config["tag"])
+    names = Names(denial_s=config["dns_denial_s"])
+    dns = DnsServer(networks.switch, names)
     sandbox = _sandbox(config, networks)
     environ = {name: os.environ[name] for name in _CARRIED if name in os.environ}
     kubelet = Kubelet(world, sandbox, networks, folder, environ, owner=os.geteuid() == 0)
-    policies = Policies(world.store, networks)
     api = Api(world, folder, lock, config["namespace"])
     stopped = threading.Event()
     threading.Thread(target=_await_end, args=(stopped,), daemon=True).start()
     server = _Server(str(folder / SOCKET), _Handler)
     server.api, server.faults, server.calls = api, world.faults, folder / "calls.jsonl"
+    server.latencies_s = itertools.cycle(_LATENCIES_S)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         # In this thread: what it starts is killed when the thread that started it ends.
@@ -62,12 +69,13 @@ def main(folder: Path) -> None:
             with lock:
                 _look(world)
                 kubelet.tick()
-                policies.tick()
+                names.zone = zone_of(world)
                 world.store.collect_garbage()
     finally:
         server.shutdown()
         kubelet.end()
         sandbox.end()
+        dns.end()
         networks.end()
 
 
@@ -119,6 +127,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
     api: Api
     faults: Faults
     calls: Path
+    latencies_s: Iterator[float]
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -132,7 +141,7 @@ class _Handler(socketserver.StreamRequestHandler):
             with open(self.server.calls, "a") as calls:
                 calls.write(json.dumps(asked["argv"]) + "\n")
             self._await_voice(asked["argv"])
-            self._be_slow(asked["argv"])
+            self._be_slow(asked)
             try:
                 for stream, text in self.server.api.answer(asked["argv"], asked["stdin"]):
                     self._await_voice(asked["argv"])
@@ -147,10 +156,12 @@ class _Handler(socketserver.StreamRequestHandler):
         while self._is_silent(words):
             time.sleep(_TICK_S)
 
-    def _be_slow(self, words: list[str]) -> None:
+    def _be_slow(self, asked: Object) -> None:
         """kubectl takes 0.1 to 1 s a call where plug-ins log in or a VPN is between (kubernetes-real.md, B7)."""
+        if not asked.get("at_once"):
+            time.sleep(next(self.server.latencies_s))
         with contextlib.suppress(RefusedError):
-            told = parse(words)
+            told = parse(asked["argv"])
             for fault in self.server.faults.all("slow", calls=" ".join([told.verb, *told.words])):
                 time.sleep(float(fault["seconds"]))
 

@@ -42,7 +42,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             return replace(of_files, is_moot=not handed)
         return Ruling.merge((Ruling(unjudged=(f"{NO_STATE}: no driver showed a device",)), of_files))
     findings = [finding for history in nodes for finding in _of_node(history, params)]
-    findings += [*_utilization(nodes, params), *_links(nodes)]
+    findings += [*_utilization(nodes, params), *_links(nodes), *_cliques(nodes)]
     # Without the last state nobody knows what rose: that node may have had any fault.
     unread_nodes = [history.node for history in nodes if not history.before.devices or history.after is None]
     state = Ruling(
@@ -65,6 +65,8 @@ def _of_node(history: NodeHistory, params: Params) -> Iterator[Finding]:
         else:
             found.append(finding)
     yield from found
+    if not any(device.nvlinks_active is not None for device in history.before.devices):
+        yield from _connections(history)
     yield from _ports(history)
     if history.after is None and history.before.devices:
         yield Finding(
@@ -74,6 +76,36 @@ def _of_node(history: NodeHistory, params: Params) -> Iterator[Finding]:
             culprit=Culprit(kind="node", name=history.node, nodes=(history.node,)),
             action="look at the kernel log there",
         )
+
+
+def _connections(history: NodeHistory) -> Iterator[Finding]:
+    """Yield pairs of devices with fewer NVLinks than before the trial, where no device counts its links."""
+    after = history.after.topology if history.after else {}
+    names = {str(device.index): device for device in history.before.devices}
+    for pair, before in history.before.topology.items():
+        one, _, other = pair.partition("-")
+        now = after.get(pair, before)
+        if one not in names or other not in names or _nvlinks(now) >= _nvlinks(before):
+            continue
+        ends = (names[one], names[other])
+        ranks = tuple(rank for end in ends for rank in history.culprit(end).ranks)
+        name = f"NVLink between GPU {one} and GPU {other} of {history.node}"
+        used = all(end.uuid in history.used for end in ends)
+        yield Finding(
+            severity="fail" if used else "warn",
+            check=NAME,
+            what=f"{name} changed from {before} to {now} by the end of the trial{'' if used else '; no rank used it'}",
+            culprit=Culprit(kind="link", name=name, ranks=ranks, nodes=(history.node,)),
+            measured=str(_nvlinks(now)),
+            limit=Limit(value=_nvlinks(before), unit="1", origin="exact, before the trial"),
+            action="check the NVLinks and what they lead to",
+        )
+
+
+def _nvlinks(connection: str) -> int:
+    """Return 18 for ``NV18``."""
+    count = connection.removeprefix("NV")
+    return int(count) if count != connection and count.isdecimal() and len(count) < 4 else 0
 
 
 def _ports(history: NodeHistory) -> Iterator[Finding]:
@@ -144,6 +176,28 @@ def _links(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
                     measured=str(active),
                     limit=Limit(value=usual, unit="1", origin=f"fleet, most of {len(entries)} {model}"),
                     action="check the NVLinks and the fabric manager",
+                )
+
+
+def _cliques(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
+    """Yield a warning for devices of a fabric that cannot reach most others of it by NVLink (NVL72: several nodes)."""
+    fabrics = defaultdict[str, list[tuple[str, NodeHistory, DeviceState]]](list)
+    for history in nodes:
+        for device in history.before.devices:
+            fabric, _, clique = device.fabric_clique.rpartition(".")
+            if fabric and device.uuid in history.used and not device.problem:
+                fabrics[fabric].append((clique, history, device))
+    for entries in fabrics.values():
+        usual = minority({number: clique for number, (clique, _, _) in enumerate(entries)}).majority
+        for clique, history, device in entries:
+            if len(entries) >= _FEW_DEVICES and usual is not None and clique != usual:
+                culprit = history.culprit(device)
+                yield Finding(
+                    severity="warn",
+                    check=NAME,
+                    what=f"{culprit.name} is in clique {clique} of its NVLink fabric, and most others are in {usual}",
+                    culprit=culprit,
+                    action="check the partitions of the fabric manager, and IMEX",
                 )
 
 

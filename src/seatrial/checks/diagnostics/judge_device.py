@@ -9,6 +9,7 @@ from typing import Literal
 from seatrial.checks.diagnostics.history import NAME, NodeHistory, step_words
 from seatrial.checks.diagnostics.params import Params
 from seatrial.checks.diagnostics.rules import (
+    CRC_ERRORS_PER_SECOND,
     FAIL_ACTIONS,
     FAIL_COUNTERS,
     FAIL_STATES,
@@ -84,7 +85,10 @@ def _others(case: _Case) -> Iterator[Finding]:
     if case.device.processes:
         count = len(case.device.processes)
         users = f"process {case.device.processes[0]}" if count == 1 else f"{count} processes"
-        yield case.finding("warn", f"was in use by {users} before the trial", "give the trial the whole device")
+        what = f"was in use by {users} before the trial"
+        if (case.device.compute_mode or "").startswith("exclusive"):
+            what += f", and its compute mode leaves it to one program ({case.device.compute_mode})"
+        yield case.finding("warn", what, "give the trial the whole device")
 
 
 def _lost(case: _Case) -> Iterator[Finding]:
@@ -140,8 +144,22 @@ def _counters(case: _Case) -> Iterator[Finding]:
             yield case.finding("fail", what, FAIL_COUNTERS[name], measured=str(total), limit=limit)
         elif name in WARN_COUNTERS:
             yield case.finding("warn", what)
+        elif name == "nvlink_crc_errors":
+            yield _crc_errors(case, risen)
         elif name == "pcie_replays":
             yield from _replays(case, risen)
+
+
+def _crc_errors(case: _Case, risen: list[tuple[int, NodeWindow]]) -> Finding:
+    """Return a failure for a rate at which they matter, else a warning: the link repairs single ones itself."""
+    # One sample of a step of milliseconds would decide.
+    rates = [(count / max(window.seconds, 1.0), count, window) for count, window in risen]
+    rate, count, window = max(rates, key=lambda entry: entry[0])
+    limit = Limit(value=CRC_ERRORS_PER_SECOND, unit="1/s", origin="DCGM's health watch")
+    what = f"counted {count} {COUNTERS['nvlink_crc_errors']} {step_words(window)}"
+    if rate >= CRC_ERRORS_PER_SECOND:
+        return case.finding("fail", what, _CHECK_LINKS, measured=f"{rate:.0f} 1/s", limit=limit)
+    return case.finding("warn", what, _CHECK_LINKS, measured=f"{rate:.1f} 1/s", limit=limit)
 
 
 def _replays(case: _Case, risen: list[tuple[int, NodeWindow]]) -> Iterator[Finding]:

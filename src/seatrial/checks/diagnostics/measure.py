@@ -29,7 +29,7 @@ def measure(context: NodeContext, params: Params) -> None:
         return
     expected = _VENDORS.get(context.step["device"])
     reader = NodeReader(os.environ, expected=expected, kernel_log=os.environ.get(_KERNEL_LOG) or KMSG)
-    before = reader.snapshot()
+    before = reader.snapshot(topology=True)
     context.fact(BEFORE, to_json(before))
     if reader.readers:
         context.watcher = DeviceWatch(context=context, reader=reader, first=before)
@@ -63,10 +63,11 @@ class DeviceWatch:
 
     def end(self) -> None:
         """Close the last step, and report the last snapshot."""
-        self.context.fact(AFTER, to_json(self._close()))
+        self.context.fact(AFTER, to_json(self._close(topology=True)))
+        self.reader.close()
 
-    def _close(self) -> NodeState:
-        last = self.reader.snapshot()
+    def _close(self, *, topology: bool = False) -> NodeState:
+        last = self.reader.snapshot(topology=topology)
         seconds = time.monotonic() - self.began
         window = window_between(*self.step, seconds, self.first, last, self.samples)
         # Once is enough: looking at every process of a node takes a while, and the next step has begun.

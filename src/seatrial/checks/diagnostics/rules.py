@@ -9,25 +9,34 @@ from seatrial.checks.diagnostics.params import Params
 
 FAIL_COUNTERS: Mapping[str, str] = {
     "ecc_uncorrected": "reset the GPU; replace it if it comes again",
-    "nvlink_recoveries": "reset the GPU and check the NVLink and what it leads to",
-    "nvlink_failed_recoveries": "reset the GPU and check the NVLink and what it leads to",
-    "nvlink_malformed_packets": "reset the GPU and check the NVLink and what it leads to",
+    **dict.fromkeys(
+        (
+            "nvlink_replays",
+            "nvlink_recoveries",
+            "nvlink_failed_recoveries",
+            "nvlink_malformed_packets",
+            "nvlink_receive_errors",
+            "nvlink_buffer_overruns",
+            "nvlink_integrity_errors",
+            "nvlink_effective_errors",
+        ),
+        "reset the GPU and check the NVLink and what it leads to",
+    ),
 }
-"""Counter that fails a device when it rises during the trial -> what to do. NVLink: DCGM's health watch fails a device
-for each recovery, and warns of replays and CRC errors, which the link repairs itself."""
+"""Counter that fails a device when it rises during the trial -> what to do. NVLink: those for each of which the health
+watch of DCGM fails a device (DCGM_FR_NVLINK_ERROR_CRITICAL: "a field that should always be 0")."""
 WARN_COUNTERS = (
     "ecc_deferred",
     "rows_remapped_uncorrected",
     "pages_retired",
-    "nvlink_crc_errors",
-    "nvlink_replays",
-    "nvlink_receive_errors",
-    "nvlink_buffer_overruns",
-    "nvlink_integrity_errors",
+    "nvlink_symbol_errors",
     "nvlink_discards",
     "xgmi_errors",
 )
 """Counters that are a warning when they rise. Corrected ECC errors and the rows remapped for them are none."""
+CRC_ERRORS_PER_SECOND = 100.0
+"""CRC errors of NVLinks from which a device fails; below there is a warning. DCGM_LIMIT_MAX_NVLINK_CRC_ERROR of DCGM's
+dcgm_gpu_hardware_limits.h: by NVIDIA's driver only such rates matter."""
 REPLAYS_PER_MINUTE = 8.0
 """PCIe replays of a step above which there is a warning: that of DCGM's health watch. A healthy bus replays too."""
 FAIL_STATES: Mapping[str, str] = {
@@ -58,7 +67,7 @@ THROTTLES = ("power_brake", "hw_thermal", "hw_slowdown", "sw_thermal", "reliabil
 
 def rules(params: Params) -> Iterable[Rule]:
     """Return the limits."""
-    yield Rule(measurement="counters of errors", text="no uncorrectable error, no NVLink recovery", origin="exact")
+    yield Rule(measurement="counters of errors", text="no uncorrectable error, no NVLink replay", origin="exact")
     yield Rule(measurement="state of a device", text="not broken", origin="NVIDIA and AMD document it as broken")
     yield Rule(measurement="XID, SXID", text="none that asks for more than a new program", origin="NVIDIA XID catalog")
     yield Rule(
@@ -93,6 +102,13 @@ def rules(params: Params) -> Iterable[Rule]:
         unit="1/min",
         origin="DCGM's health watch",
         severity="warn",
+    )
+    yield Rule(
+        measurement="NVLink CRC errors",
+        comparison="below",
+        value=CRC_ERRORS_PER_SECOND,
+        unit="1/s",
+        origin="DCGM's health watch",
     )
     yield Rule(
         measurement="hardware slowdown",

@@ -69,5 +69,6 @@ process failed, 2 invalid options, 3 not started, 130 interrupted.
 """,
     options=options,
     run=run,
+    sources_of="launch",
     passes_rest=True,
 )

@@ -18,14 +18,10 @@ _MIN_ORIGIN_COLUMNS = 30
 
 def options() -> Mapping[str, tuple[Option, ...]]:
     """Return the options by the heading under which help shows them."""
-    from seatrial.plan.plan_file import DEFAULT_LEVEL
+    from seatrial.request.trial_options import PLAN
 
-    return {
-        "Options": (
-            Option(flags=(), name="source", help="Level or plan file.", default=DEFAULT_LEVEL, metavar="[PLAN]"),
-            Option(flags=("--json",), name="as_json", help="Print the plan as JSON on standard output.", flag=True),
-        )
-    }
+    as_json = Option(flags=("--json",), name="as_json", help="Print the plan as JSON on standard output.", flag=True)
+    return {"Options": (*PLAN, as_json)}
 
 
 def run(options: Mapping[str, Any], *, debug: bool) -> int:
@@ -33,10 +29,10 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     import json
 
     from seatrial.checks import registry
-    from seatrial.plan.plan_reader import read_plan
+    from seatrial.request.trial_request import plan_of
 
-    scopes = registry.scopes()
-    resolved = read_plan(options["source"], schemas=registry.schemas(), scopes=scopes)
+    resolved = plan_of(options)
+    others = _untyped(options)
     held = {
         name: tuple(check.rules(resolved.params(name, check.params)))
         for name, check in ((name, registry.load(name)) for name in resolved.checks)
@@ -47,10 +43,35 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
             name: [dict(zip(("what", "limit", "origin"), _row(rule), strict=True)) for rule in table]
             for name, table in held.items()
         }
-        print(json.dumps({**resolved.to_json(), "held": rows}, indent=2, allow_nan=False), flush=True)
+        print(
+            json.dumps({**resolved.to_json(), "held": rows, "options": dict(others)}, indent=2, allow_nan=False),
+            flush=True,
+        )
     else:
-        print("\n".join(_lines(resolved, scopes, held)), flush=True)
+        print("\n".join([*_lines(resolved, registry.scopes(), held), *_lines_of_options(others)]), flush=True)
     return 0
+
+
+def _untyped(options: Mapping[str, Any]) -> list[tuple[str, tuple[str, str]]]:
+    """Return the options of ``seatrial run`` that variables and files set: name, value without secrets, origin."""
+    from seatrial.cli.command import commands, options_of
+    from seatrial.cli.option_values import shown_name
+    from seatrial.targets.option import retyped
+
+    rows = []
+    for option in options_of(commands()["run"]):
+        origin = options["origins"].get(option.name, shown_name(option))
+        if origin != shown_name(option):
+            words = [word for word in retyped((option,), options) if word not in option.flags]
+            rows.append((shown_name(option), (" ".join(words) or str(options[option.name]).lower(), origin)))
+    return rows
+
+
+def _lines_of_options(others: list[tuple[str, tuple[str, str]]]) -> Iterator[str]:
+    if others:
+        yield ""
+        yield "options of seatrial run that nobody typed"
+        yield from _table([(name, value, origin) for name, (value, origin) in others], indent=2)
 
 
 def _lines(resolved: Plan, scopes: Mapping[str, str], held: Mapping[str, tuple[Rule, ...]]) -> Iterator[str]:
@@ -107,11 +128,13 @@ COMMAND = Command(
     name="plan show",
     order=4,
     summary="show what a level or a plan file requests, and where each limit comes from",
-    text="""Print the resolved PLAN: each value, the limits that its checks apply, and the origin of both.
+    text="""Print the resolved PLAN: each value, the limits that its checks apply, and the origin of both. The end lists
+the options of seatrial run that variables SEATRIAL_OPTION_* and files seatrial.toml set.
 
 PLAN is a file (TOML, or JSON named *.json) or a level: smoke (seconds), quick (under a minute; the default), standard
 (minutes), acceptance (standard, and limits for all speeds), burn-in (hours).
 """,
     options=options,
     run=run,
+    sources_of="run",
 )

@@ -95,4 +95,5 @@ PLAN is a file (TOML, or JSON named *.json) or a level: smoke (seconds), quick (
 """,
     options=options,
     run=run,
+    sources_of="run",
 )

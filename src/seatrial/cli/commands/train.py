@@ -53,4 +53,5 @@ code: 0 trained, 1 below --target-accuracy or a process died, 2 invalid options,
 """,
     options=options,
     run=run,
+    sources_of="train",
 )

@@ -23,6 +23,8 @@ _TURN_S = 0.1
 _REPORT_NO_ANSWER_S = 20.0
 _REPORT_WAITING_S = 3.0
 """Pods that start as usual are not worth a line."""
+_REPORT_JOINING_S = 20.0
+"""Agents ask for the name of the first pod up to 2 s after their start, and again after 2.5 and 6 s."""
 _LAST_OUTPUT_S = 20.0
 """From the end of a pod to the end of its log."""
 _UNATTENDED_S = 30.0
@@ -158,10 +160,15 @@ class Attempt:
         while (log := self._follower.first_log) is not None and len(self._signals) < 2 and time.monotonic() < deadline:
             self._follower.poll()
             gone = not self._follower.is_listed(self._follower.latest(log.pod))
-            if log.complete or (gone and self._lasts("gone", _GONE_S)):
+            has_all = self._has_whole_record() and not log.is_open
+            if log.complete or (gone and (has_all or self._lasts("gone", _GONE_S))):
                 break
             time.sleep(_TURN_S)
         self._run_log.interrupt(by)
+
+    def _has_whole_record(self) -> bool:
+        """Return whether the conductor has sent its last event, or no conductor has started that could."""
+        return self._run_log.over or (isinstance(self._job, Job) and not self._run_log.started)
 
     def cleanup(self, *, keep: bool) -> list[str]:
         """Fetch the logs, then delete all objects unless ``keep``. Returns what is left, with what to do."""
@@ -315,6 +322,7 @@ class Attempt:
         self._require_first_pod()
         self._require_pods()
         self._require_nodes()
+        self._report_absent_agents()
         if isinstance(self._job, Job) and self._follower.first_log is not None:
             limit_s = float(self._job.plan.deadline_s.value) + JOIN_TIMEOUT_S + _SPARE_S
             if self._lasts("running", limit_s):
@@ -394,6 +402,22 @@ class Attempt:
                 raise SeatrialError(
                     f"{pod.label} is lost: its node no longer reports to the cluster (NodeNotReady); see whether"
                     f" {pod.node} and its kubelet are up"
+                )
+
+    def _report_absent_agents(self) -> None:
+        """Say which pods run and have not joined, and what they said last. They wait for JOIN_TIMEOUT_S."""
+        run_log, follower = self._run_log, self._follower
+        if not (follower.all_started and run_log.started) or run_log.began or self._under_mpi:
+            self._since.pop("joining", None)
+        elif self._lasts("joining", _REPORT_JOINING_S):
+            absent = [pod for pod in follower.pods if pod.state == "running" and pod.number not in run_log.known_nodes]
+            if absent:
+                said = run_log.last_line(absent[0])
+                self._print_once(
+                    f"{len(absent)} of {self._job.nodes} pods run and have not joined for {_REPORT_JOINING_S:.0f} s,"
+                    f" {absent[0].label} among them{f' ({said})' if said else ''}; see whether network policies of the"
+                    " namespace let the pods reach DNS and one another (--allow-egress)",
+                    "joining",
                 )
 
     def _print_once(self, line: str, kind: str | None = None) -> None:

@@ -83,6 +83,7 @@ class PodFollower:
             warnings=self._warnings,
             pod_warnings=self._pod_warnings,
             suspended=self._suspended,
+            least_nodes=self._job.detail.min_hosts,
         )
 
     def first(self) -> PodStatus | None:

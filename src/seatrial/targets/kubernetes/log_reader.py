@@ -28,6 +28,8 @@ _TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d
 _RETRY_S = 1.0
 _MAX_LINE_BYTES = 1 << 20
 """Longer lines are cut to bound the memory; none of ours is longer than 4,000 bytes."""
+_MAX_COPY_BYTES = 1 << 30
+"""Bytes of the copy of one log, as of the files of a rank: no pod may fill the disk of this machine."""
 _MAX_STREAMS = 32
 """Logs of other pods that are followed at the same time; the logs of the rest are fetched at the end."""
 _FETCH_S = 10.0
@@ -69,6 +71,7 @@ class PodLog:
         self._process: subprocess.Popen[bytes] | None = None
         self._next_start_at = 0.0
         self._ended_before = False
+        self._copied_bytes = 0
         self._log = open_to_append(folder / f"{pod.name}.log", run_folder=True)
 
     @property
@@ -157,10 +160,18 @@ class PodLog:
             yield from self._take_entry(entry)
         elif (at > self._last_time or not timestamp) and not text.startswith(PREFIX):
             self._has_news = True
-            self._log.write(text + b"\n")
+            self._copy(text + b"\n")
             self._on_text([text.rstrip(b"\r").decode(errors="replace")])
         if timestamp and not self._discarding:
             self._last_time, self._zone = max(self._last_time, at), timestamp[3]
+
+    def _copy(self, line: bytes) -> None:
+        """Append a line to the copy, and say once where the copy ends before its log."""
+        if self._copied_bytes <= _MAX_COPY_BYTES:
+            self._copied_bytes += len(line)
+            if self._copied_bytes > _MAX_COPY_BYTES:
+                line = b"seatrial: the copy of this log ends here, after %d bytes\n" % _MAX_COPY_BYTES
+            self._log.write(line)
 
     def _is_proved(self, entry: dict[str, Any]) -> bool:
         number, message = entry.get("number"), entry.get("message")

@@ -26,6 +26,8 @@ class PendingPods:
     """The newest warning about each pod, by its name."""
     suspended: bool = False
     """Whether the workload is suspended."""
+    least_nodes: int | None = None
+    """Number of pods that suffice (``--min-hosts``); None: all."""
 
     @property
     def wanted(self) -> int:
@@ -56,7 +58,7 @@ class PendingPods:
     @property
     def final_refusal(self) -> str:
         """The warning that pods of the run will never be admitted; empty if there is none."""
-        refusals = [warning for warning in self.warnings if is_final(warning)]
+        refusals = [warning for warning in self.warnings if is_final(warning, self.least_nodes or self.nodes)]
         return refusals[-1] if refusals and self.missing > 0 else ""
 
     def _why(self, pod: PodStatus) -> str:

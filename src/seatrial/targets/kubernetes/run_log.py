@@ -58,6 +58,8 @@ class RunLog:
         """Whether the conductor in the pods has started."""
         self.over = False
         """Whether the conductor has sent its last event."""
+        self.began = False
+        """Whether the conductor has started ranks."""
         self.interrupted = False
         """Whether the run was ended from outside."""
         self.has_outcome = False
@@ -130,6 +132,7 @@ class RunLog:
 
     def _note_place(self, message: Mapping[str, Any]) -> None:
         if message.get("kind") == "generation":
+            self.began = True
             self._place = (int(message["gen"]), -1)
         elif message.get("kind") == "step":
             self._place = (int(message["gen"]), int(message["step"]))
@@ -168,6 +171,9 @@ class RunLog:
         ``by``: what ended it. ``before``: ``seq`` of the conductor's first event that is a consequence of it; this
         event and all later ones blame nobody.
         """
+        if self._interruption is not None and before is None:
+            # The conductor knows only the signal that its pod got.
+            self._interruption = {**self._interruption, "by": by}
         if not self.interrupted:
             self.interrupted = True
             order = self._last_seq + 1 if before is None else before
@@ -185,6 +191,15 @@ class RunLog:
             seen = [{"node": node, "how": "lost", "detail": f"{pod.label} {pod.end}"}]
             order = self._last_seq + 1
             self._add(TroubleEvent(kind="trouble", gen=generation, step=step, seen=seen, waiting=[], order=order))
+
+    @property
+    def known_nodes(self) -> frozenset[int]:
+        """The node ranks whose agents have joined."""
+        return frozenset(self._nodes)
+
+    def last_line(self, pod: PodStatus) -> str:
+        """Return the last line that a pod has printed; empty if there is none."""
+        return next((line.strip() for line in reversed(self._last_lines(pod)) if line.strip()), "")
 
     def launcher_was_killed(self, pod: PodStatus) -> bool:
         """Return whether something killed the launcher of MPI, which then says nothing.

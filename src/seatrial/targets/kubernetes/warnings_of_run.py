@@ -23,6 +23,8 @@ _NEVER = (
     "usage per Container is",
     "usage per Pod is",
 )
+_NODE = re.compile(r'pods "(?![^"]*-launcher-)')
+"""A pod that holds ranks, in a refusal of the API server; all of a run are alike."""
 _AMOUNTS = re.compile(r"exceeded quota: [^,]*, requested: (?P<requested>.*?), used: .*?, limited: (?P<limited>.*)")
 
 
@@ -53,8 +55,11 @@ def pod_warnings(answer: Any, run: str, created_at: str) -> Mapping[str, str]:
     return found
 
 
-def is_final(warning: str) -> bool:
-    """Return whether the cluster will refuse a pod for as long as the request and the cluster stay as they are."""
+def is_final(warning: str, pods: int = 1) -> bool:
+    """Return whether the cluster will refuse pods for as long as the request and the cluster stay as they are.
+
+    ``pods``: how many like the one in the warning the run needs at the same time.
+    """
     if any(words in warning for words in _NEVER):
         return True
     amounts = _AMOUNTS.search(warning)
@@ -62,7 +67,8 @@ def is_final(warning: str) -> bool:
         return False
     requested, limited = _quantities(amounts["requested"]), _quantities(amounts["limited"])
     # Otherwise others use the quota now, and may leave it.
-    return any(name in limited and amount > limited[name] for name, amount in requested.items())
+    count = pods if _NODE.search(warning) else 1
+    return any(name in limited and amount * count > limited[name] for name, amount in requested.items())
 
 
 def _quantities(listed: str) -> dict[str, Decimal]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from seatrial.environment import self_location
 from seatrial.errors import RequestError, TargetUnreachableError
 from seatrial.targets.hosts import HOSTFILE, HOSTS, Host, hosts_of
-from seatrial.targets.option import MPIRUN, Option
+from seatrial.targets.option import MPIRUN, OVERSUBSCRIBE, Option
 from seatrial.targets.target import Driver, Placement, Target, TargetRequest
 
 if TYPE_CHECKING:
@@ -78,6 +78,10 @@ def _resolve(target_request: TargetRequest) -> Placement:
             python=python,
         )
         device, env = local.device, local.env
+        if device == "cpu" and not target_request.own.get("oversubscribe"):
+            words = f"--nproc-per-node {local.nproc_per_node}"
+            of_torch = target_request.typed[:1] != ("launch",)
+            resources.refuse_too_many(local.nproc_per_node, words, of_torch=of_torch)
         hosts = ((_THIS_MACHINE, local.nproc_per_node),)
     rank_count = sum(slots for _, slots in hosts)
     if target_request.backend == "mpi" and rank_count < _LEAST_MPI_RANKS and target_request.typed[:1] == ("run",):
@@ -234,7 +238,7 @@ TARGETS = (
         name="mpirun",
         help="Open MPI, MPICH or Intel MPI",
         order=2,
-        options=(HOSTS, HOSTFILE, MPIRUN, _EXTRA_ARGS),
+        options=(HOSTS, HOSTFILE, MPIRUN, _EXTRA_ARGS, OVERSUBSCRIBE),
         resolve=_resolve,
         render=render,
         dry_run_lines=_shown,

@@ -14,6 +14,7 @@ from seatrial.errors import JobNotStartedError, RequestError, SeatrialError, Tar
 from seatrial.targets.command import Command
 from seatrial.targets.launcher_process import raise_if_refused, write_bundle
 from seatrial.targets.processes import Attach, read_tail
+from seatrial.targets.slurm.node_list import hosts_of
 from seatrial.targets.slurm.reasons import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
@@ -67,6 +68,8 @@ class BatchJobDriver:
         self._lost: list[tuple[int, str]] = []
         """Nodes lost with the job that ``news`` has yet to return, and how they were lost."""
         self._over = False
+        self._node_list = ""
+        """Slurm's list of the nodes of the job, once it runs."""
 
     def submit(self, commands: Sequence[Command], folder: Path, signals: Sequence[int], attach: Attach) -> None:
         """Submit the job and wait until it runs.
@@ -95,6 +98,7 @@ class BatchJobDriver:
                     )
             elif job.running:
                 self._on_status(f"seatrial: Slurm job {self.number} is running on {job.nodes}")
+                self._node_list = job.nodes
                 return
             elif not job.waiting:
                 raise_if_refused(self._log)
@@ -114,6 +118,10 @@ class BatchJobDriver:
                     f" {reported or 'Slurm gave no reason'}."
                 )
             time.sleep(_QUEUE_POLL_S)
+
+    def hosts(self) -> Sequence[str]:
+        """Return the address of each node of the job."""
+        return hosts_of(self._node_list) if self._node_list else ()
 
     def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:
         """Return the end of the job: it ends all agents that have not yet reported how they ended.

@@ -208,11 +208,11 @@ def _shown(commands: Sequence[Command]) -> list[str]:
 
 
 def _driver(job: Processes) -> Driver:
-    from seatrial.targets.launcher_process import Launcher
     from seatrial.targets.slurm.driver import BatchJobDriver
+    from seatrial.targets.slurm.step_driver import StepDriver
 
     if job.detail.allocation is not None:
-        return Launcher()
+        return StepDriver()
     return BatchJobDriver(queue_timeout_s=job.detail.queue_timeout_s, requested=shlex.join(_sbatch_options(job)))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from seatrial.errors import RequestError
 from seatrial.targets.hosts import HOSTFILE, HOSTS, MIN_HOSTS, Node, hosts_of, nodes_on, processes_of_each
 from seatrial.targets.local_target import VISIBLE_DEVICES
-from seatrial.targets.option import NODES, Option
+from seatrial.targets.option import NODES, OVERSUBSCRIBE, Option
 from seatrial.targets.target import Placement, Target, TargetRequest
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ TARGETS = (
         name="ssh",
         help="hosts by ssh",
         order=1,
-        options=(NODES, HOSTS, HOSTFILE, MIN_HOSTS, SSH_PORT),
+        options=(NODES, HOSTS, HOSTFILE, MIN_HOSTS, SSH_PORT, OVERSUBSCRIBE),
         resolve=_resolve,
         render=_render,
         dry_run_lines=_dry_run_lines,

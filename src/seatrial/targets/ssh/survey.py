@@ -19,11 +19,16 @@ MARK = "seatrial-survey "
 def report_resources(request: dict[str, Any]) -> None:
     """Print one line, the mark and JSON: the resources of this host, or the reason why it cannot take part.
 
-    ``request``: arguments of ``resources.local_resources``.
+    ``request``: arguments of ``resources.local_resources``; ``oversubscribe``; and ``of_torch`` as
+    ``resources.refuse_too_many`` has it.
     """
     result: dict[str, Any]
+    oversubscribe, of_torch = request.pop("oversubscribe"), request.pop("of_torch")
     try:
         local = resources.local_resources(python=sys.executable, **request)
+        if local.device == "cpu" and not oversubscribe:
+            words = f"--nproc-per-node {local.nproc_per_node}"
+            resources.refuse_too_many(local.nproc_per_node, words, of_torch=of_torch)
         found = dataclasses.asdict(local)
         # The controller makes the environment of the ranks.
         loopback = found.pop("env").get("GLOO_SOCKET_IFNAME", "")

@@ -164,6 +164,9 @@ def _arguments(
         "nproc_per_node": requested,
         "processes_by": target_request.processes_by,
         "on_one_node": on_one_host,
+        "oversubscribe": bool(target_request.own.get("oversubscribe")),
+        # Nobody knows how much memory a user's script needs.
+        "of_torch": target_request.typed[:1] != ("launch",),
     }
 
 

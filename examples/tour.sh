@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Three trainings in turn, on all GPUs of this machine, or on two CPU processes where there is none:
+#   1. basic: DistributedDataParallel
+#   2. checkpoint: the same, stopped in the middle by SIGTERM and resumed to the end
+#   3. model parallel: a pipeline of two stages, then FSDP; the pipeline needs an even number of devices
+# Needs torchrun (or TORCHRUN="python3 -m torch.distributed.run"); writes to the folder that it is given, or a new one.
+set -euo pipefail
+examples=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+folder=${1:-$(mktemp -d)}
+mkdir -p "$folder"
+read -ra torchrun <<<"${TORCHRUN:-torchrun}"
+gpus=$("${PYTHON:-python3}" -W ignore -c 'import torch; print(torch.cuda.device_count())')
+ranks=$((gpus > 0 ? gpus : 2))
+echo "$gpus GPUs: $ranks ranks; files in $folder"
+start() { "${torchrun[@]}" --standalone --nproc-per-node "$@"; }
+
+echo "== 1. basic"
+start "$ranks" "$examples/ddp.py" --epochs 2 --checkpoint-dir "$folder/basic"
+
+echo "== 2. checkpoint"
+start "$ranks" "$examples/ddp.py" --checkpoint-dir "$folder/checkpoint" >"$folder/first.log" 2>&1 &
+first=$!
+trap 'kill "$first" 2>/dev/null || true' EXIT
+until grep -q '^epoch 1:' "$folder/first.log"; do
+  kill -0 "$first" 2>/dev/null || { cat "$folder/first.log"; exit 1; }
+  sleep 0.1
+done
+kill -TERM "$first" 2>/dev/null || true # torchrun passes it on to all ranks
+wait "$first" || echo "stopped, as asked; last.pt has all that was done"
+trap - EXIT
+grep '^epoch' "$folder/first.log"
+start "$ranks" "$examples/ddp.py" --checkpoint-dir "$folder/checkpoint"
+
+echo "== 3. model parallel"
+if ((ranks % 2 == 0)); then
+  start "$ranks" "$examples/pipeline.py"
+elif ((ranks > 1)); then
+  start $((ranks - 1)) "$examples/pipeline.py"
+else
+  echo "one GPU: a pipeline needs two; left out"
+fi
+start "$ranks" "$examples/fsdp.py" --checkpoint "$folder/fsdp.pt"
+echo "== done"

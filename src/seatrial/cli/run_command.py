@@ -1,0 +1,29 @@
+"""A command with all values of its options: the typed ones, and those of other sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from seatrial.cli.command import Command, options_of
+from seatrial.errors import RequestError
+
+
+def run_command(command: Command, typed: Mapping[str, Any], environ: Mapping[str, str], *, debug: bool) -> int:
+    """Run the command; return its exit code. ``typed``: the values of the options that were typed, by their names."""
+    if not command.sources_of:
+        return command.run({**defaults(command), **typed}, debug=debug)
+    # It loads the targets, which other commands do without.
+    from seatrial.cli.option_sources import name_origins, with_origins
+
+    values = with_origins(command.sources_of, typed, environ)
+    try:
+        return command.run(values, debug=debug)
+    except RequestError as error:
+        error.args = (name_origins(str(error), command.sources_of, values["origins"]),)
+        raise
+
+
+def defaults(command: Command) -> dict[str, Any]:
+    """Return the default of each option of a command by its name."""
+    return {option.name: option.default_value for option in options_of(command)}

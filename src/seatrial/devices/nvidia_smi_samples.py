@@ -1,0 +1,144 @@
+"""Samples of each second from one ``nvidia-smi --loop``, for a node where NVML cannot be loaded by our process.
+
+One process for the whole trial: a new one each second would load the driver's library each time. It ends with the
+process that reads it, at the latest when it writes its next line. Fields: ``nvidia-smi --help-query-gpu``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from seatrial.devices.nvml import REASON_BITS
+from seatrial.devices.readers import short_bus
+from seatrial.devices.state import DeviceSample
+
+_FIELDS = (
+    "pci.bus_id",
+    "temperature.gpu",
+    "utilization.gpu",
+    "power.draw",
+    "clocks.sm",
+    "memory.used",
+    "pcie.link.gen.current",
+    "pcie.link.width.current",
+)
+_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+"""The reasons for a lower clock as a mask: the name since driver 535, and the one before."""
+_FIRST_LINE_S = 10.0
+_MOST_BYTES = 1 << 16
+_NUMBER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """An open loop."""
+
+    read: Callable[[], tuple[DeviceSample, ...]]
+    """Returns the last sample of each device, each only once; never waits."""
+    close: Callable[[], None]
+
+
+def open_samples(tool: str, uuids: Mapping[str, str]) -> Samples | None:
+    """Return the samples; None: the tool gives none.
+
+    Args:
+        tool: path of nvidia-smi.
+        uuids: PCI address -> UUID of each device.
+    """
+    deadline = time.monotonic() + _FIRST_LINE_S
+    for reasons in _REASONS:
+        stream = _Stream([tool, f"--query-gpu={','.join((*_FIELDS, reasons))}", "--format=csv,noheader,nounits"])
+        if stream.has_line(deadline):
+            return Samples(read=partial(_samples, stream, uuids), close=stream.end)
+        stream.end()
+    return None
+
+
+class _Stream:
+    """The lines of a tool that prints each second."""
+
+    def __init__(self, argv: list[str]) -> None:
+        self._buffer = b""
+        self._process: subprocess.Popen[bytes] | None = None
+        with contextlib.suppress(OSError):
+            self._process = subprocess.Popen(
+                [*argv, "--loop=1"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+
+    def has_line(self, deadline: float) -> bool:
+        """Wait for the first line, which stays to be read; whether it came and is no sentence about a wrong field."""
+        while b"\n" not in self._buffer:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or self._process is None or not self._read(left_s):
+                return False
+        return self._buffer.partition(b"\n")[0].count(b",") == len(_FIELDS)
+
+    def lines(self) -> list[str]:
+        """Return the lines that have come; never waits."""
+        while self._process is not None and self._read(0.0):
+            pass
+        *lines, self._buffer = self._buffer[-_MOST_BYTES:].split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+    def end(self) -> None:
+        """End the tool. One that waits inside the driver is not waited for."""
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.5)
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+            self._process = None
+
+    def _read(self, timeout_s: float) -> bool:
+        """Read what is there; whether it was anything."""
+        assert self._process is not None and self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], timeout_s)[0]:
+            return False
+        piece = os.read(self._process.stdout.fileno(), _MOST_BYTES)
+        self._buffer += piece
+        return bool(piece)
+
+
+def _samples(stream: _Stream, uuids: Mapping[str, str]) -> tuple[DeviceSample, ...]:
+    samples = {}
+    for line in stream.lines():
+        values = [value.strip() for value in line.split(",")]
+        uuid = uuids.get(short_bus(values[0]))
+        if len(values) == len(_FIELDS) + 1 and uuid is not None:
+            samples[uuid] = _sample(uuid, values)
+    return tuple(samples.values())
+
+
+def _sample(uuid: str, values: list[str]) -> DeviceSample:
+    degrees, percent, watts, mhz, mebibytes, generation, width = map(_number, values[1:-1])
+    try:
+        mask = int(values[-1], 16)
+    except ValueError:
+        mask = None
+    return DeviceSample(
+        uuid=uuid,
+        temperature_c=degrees,
+        utilization_percent=percent,
+        power_w=watts,
+        sm_mhz=mhz,
+        memory_used_bytes=None if mebibytes is None else int(mebibytes) << 20,
+        pcie_generation=None if generation is None else int(generation),
+        pcie_width=None if width is None else int(width),
+        throttle_reasons=None if mask is None else tuple(name for bit, name in REASON_BITS.items() if mask & bit),
+    )
+
+
+def _number(text: str) -> float | None:
+    """Return a number below a million; ``[N/A]`` and other words are none."""
+    return float(text) if _NUMBER.fullmatch(text) else None
