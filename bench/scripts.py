@@ -4,14 +4,15 @@
 
 As root where Slurm, Open MPI, sshd and ip are installed, with the variables SEATRIAL_TEST_* that ``.ci/run`` sets, and
 SEATRIAL_TEST_HEAVY_FRAMEWORKS (tests/launchers/heavy-frameworks.txt): what is absent is a row that says so. Writes
-``results/scripts.json``; with CASE, such as 6a, only the rows of these cases are made again, as none is compared with
-another. Half an hour on two cores.
+``results/scripts.json``; with CASE, such as 6a or 6a@here, only the rows of these cases are made again, as none is
+compared with another. Half an hour on two cores.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,24 @@ _CASES = (*trainings.CASES, *endings.CASES, *inputs.CASES)
 
 def main() -> None:
     wanted = sys.argv[1:]
-    unknown = set(wanted) - {case.id for case in _CASES}
-    if unknown:
-        sys.exit(f"no such case: {', '.join(sorted(unknown))}; known are {sorted({case.id for case in _CASES})}")
-    rows = {_key(row): row for row in _earlier()} if wanted else {}
+    names = {case.id for case in _CASES} | {f"{case.id}@{case.on}" for case in _CASES}
+    if unknown := set(wanted) - names:
+        sys.exit(f"no such case: {', '.join(sorted(unknown))}; known are: {', '.join(sorted(names))}")
+    rows = {_key(row): row for row in earlier_rows()} if wanted else {}
     with made_machine() as machine:
         for case in _CASES:
-            if not wanted or case.id in wanted:
+            if not wanted or case.id in wanted or f"{case.id}@{case.on}" in wanted:
                 row = ran(case, machine)
                 rows[_key(row)] = row
                 print(json.dumps(row), file=sys.stderr, flush=True)
-    known = [rows[key] for case in _CASES if (key := (case.id, case.name, case.on)) in rows]
+                write_rows(rows.values())
+    print(json.loads(_RESULT.read_text())["measurements"]["summary"])
+
+
+def write_rows(rows: Iterable[dict[str, Any]]) -> None:
+    """Write the rows of cases that there are, in the order of the cases: after each one, as all of them take long."""
+    by_key = {_key(row): row for row in rows}
+    known = [by_key[key] for case in _CASES if (key := (case.id, case.name, case.on)) in by_key]
     counted = [row for row in known if "right" in row]
     summary = {
         "rows": len(known),
@@ -44,15 +52,15 @@ def main() -> None:
         "not_run": len(known) - len(counted),
         "of_others_replaced_by_ours": sum("in the shape of" in row["how"] for row in known),
     }
-    print(json.dumps(summary))
-    print(write_result("scripts", "python bench/scripts.py", {"summary": summary, "rows": known}))
+    write_result("scripts", "python bench/scripts.py", {"summary": summary, "rows": known})
 
 
 def _key(row: dict[str, Any]) -> tuple[str, str, str]:
     return row["case"], row["name"], row["on"]
 
 
-def _earlier() -> list[dict[str, Any]]:
+def earlier_rows() -> list[dict[str, Any]]:
+    """Return the rows of the result that is there."""
     measured = json.loads(_RESULT.read_text())["measurements"] if _RESULT.exists() else {"rows": []}
     return [row for row in measured["rows"] if "how" in row]
 

@@ -233,5 +233,5 @@ def _plain(text: str, folder: Path, machine: Machine) -> str:
         (f" on {platform.node()} ", " on HOST "),
     ):
         text = text.replace(path, word)
-    text = re.sub("^nsenter .* HOSTS/bin/seatrial ", "on node0: seatrial ", text, flags=re.DOTALL)
+    text = re.sub(r"(?s)^nsenter .* sh (node\d) HOSTS/etc.* HOSTS/bin/seatrial ", r"on \1: seatrial ", text)
     return text if text.isprintable() else text.encode("unicode_escape").decode()

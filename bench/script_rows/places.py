@@ -102,7 +102,7 @@ def made_machine() -> Iterator[Machine]:
             (folder / "slurm").mkdir()
             slurm = {"SLURM_CONF": stack.enter_context(slurm_cluster(folder / "slurm"))["SLURM_CONF"]}
         has_hosts = os.geteuid() == 0 and shutil.which("sshd") and shutil.which("ip")
-        hosts = stack.enter_context(made_hosts(2)) if has_hosts else None
+        hosts = stack.enter_context(made_hosts(3)) if has_hosts else None
         yield Machine(folder=folder, hosts=hosts, slurm=slurm)
 
 
@@ -129,7 +129,10 @@ def _on_hosts(
     environ: Mapping[str, str],
     words: list[str],
 ) -> _Command:
-    """``own_is_loopback``: each host finds itself as 127.0.1.1, as Debian's installer writes /etc/hosts."""
+    """``own_is_loopback``: each host finds itself as 127.0.1.1, as Debian's installer writes /etc/hosts.
+
+    Then the command is typed on a third host, as the sshd of these hosts listens on their address only.
+    """
     if machine.hosts is None:
         raise NotHereError("no root, ip or sshd")
     made = machine.hosts
@@ -139,7 +142,7 @@ def _on_hosts(
         (host.etc / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
     variables = [word for name, value in environ.items() for word in ("--env", f"{name}={value}")]
     typed = made.seatrial("launch", "--device", "cpu", "--python", str(made.python), *_HOSTS, *before, *variables)
-    return made[0].argv("env", "-C", str(folder), *typed, *words), dict(os.environ)
+    return made[2 if own_is_loopback else 0].argv("env", "-C", str(folder), *typed, *words), dict(os.environ)
 
 
 def _on_hosts_by_mpirun(machine: Machine, folder: Path, environ: Mapping[str, str], words: list[str]) -> _Command:

@@ -93,10 +93,10 @@ _MULTINODE_CASES = (
     replace(
         _OVER_MPI,
         id="1g",
-        name="BACKEND without mpi:// needs MASTER_ADDR",
+        name="BACKEND without mpi:// needs the variables of env://",
         on="Open MPI 5 alone",
         words=(_SNAPSHOT, "env-over-mpi", "1"),
-        expected=("MASTER_ADDR",),
+        expected=("environment variable RANK expected, but not set",),
         absent="steps from epoch",
         codes=(1,),
         times=1,

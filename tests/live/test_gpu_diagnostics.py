@@ -157,7 +157,7 @@ def test_a_driver_that_stops_answering_holds_up_nobody(tmp_path: Path, machine: 
 
 def test_a_fault_while_a_rank_computes_on_its_gpu_names_both(tmp_path: Path, machine: dict[str, str]) -> None:
     """Both doubles in one trial: ranks on devices of the type cuda, whose NVML tells of a fault meanwhile."""
-    (tmp_path / "plan.toml").write_text('level = "smoke"\n[compute]\ngpu_size = 256\n')
+    (tmp_path / "plan.toml").write_text('level = "smoke"\n[compute]\ngpu_size = 256\nseconds = 1.0\n')
     devices = [h100(number, bus=f"00000000:{0x10 + number:02X}:00.0") for number in (0, 1, 2)]
     nvml_double.write(tmp_path / "answers", devices)
     variables = environment(tmp_path / "double") | machine

@@ -66,8 +66,13 @@ def main() -> None:
             optimizer.step()
             losses.append(float(loss))
     assert losses[-1] < losses[0], losses
-    print(f"rank {dist.get_rank()} of {dist.get_world_size()} is RANK {os.environ['RANK']}, {len(losses)} steps")
+    print(
+        f"rank {dist.get_rank()} of {dist.get_world_size()} is RANK {os.environ['RANK']}, {len(losses)} steps",
+        flush=True,
+    )
     dist.destroy_process_group()
+    # As in snapshot_ddp.py.
+    os._exit(0)
 
 
 if __name__ == "__main__":
