@@ -41,7 +41,7 @@ def typed(
         (["report"], "the following arguments are required: PATH...; see seatrial.pyz report --help."),
         (["plan"], "no such command 'plan'. Did you mean 'plan show'?"),
         (["plan", "shaw"], "no such command 'plan shaw'. Did you mean 'plan show'?"),
-        (["run", "--nonsense"], "unrecognized arguments: --nonsense; see seatrial.pyz run --help."),
+        (["run", "--nonsense"], "no such option --nonsense; see seatrial.pyz run --help."),
         (["run", "--nproc-per-node", "two"], "--nproc-per-node two: expected a number from 1, or auto, gpu or cpu"),
         (["run", "--device", "gpu"], "--device gpu: expected one of auto, cuda (NVIDIA), rocm (AMD), cpu"),
         (["run", "quik"], "did you mean quick"),

@@ -32,7 +32,7 @@ def _seatrial(*arguments: str, cwd: Path, environ: dict[str, str] | None = None)
     [
         (["rum"], "no such command 'rum'. Did you mean 'run'?"),
         (["xyz"], "no such command 'xyz'. Commands: run,"),
-        (["run", "--nonsense"], "No such option"),
+        (["run", "--nonsense"], "no such option --nonsense."),
         (["run", "quik"], "quik"),
         (["run", "--nproc-per-node", "0"], "--nproc-per-node 0: expected a number from 1, or auto, gpu or cpu"),
         (["run", "--nproc-per-node", "two"], "--nproc-per-node two: expected a number from 1, or auto, gpu or cpu"),

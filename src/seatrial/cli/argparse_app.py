@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from seatrial import __version__
 from seatrial.cli.command import HELP_COLUMNS, Command, commands, find_command, options_of
-from seatrial.cli.exit import no_such_command, run_and_exit, split_debug
+from seatrial.cli.exit import no_such_command, no_such_option, run_and_exit, split_debug
 from seatrial.cli.option_values import read_value
 from seatrial.cli.run_command import defaults, run_command
 from seatrial.environment import self_location
@@ -79,7 +79,12 @@ def parse(program: str, name: str, arguments: list[str]) -> dict[str, Any]:
 
 
 def _typed(program: str, command: Command, arguments: list[str]) -> dict[str, Any]:
-    values = vars(_parser(f"{program} {command.name}", command).parse_args(arguments))
+    parser = _parser(f"{program} {command.name}", command)
+    namespace, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        is_option = unknown[0].startswith("-")
+        parser.error(no_such_option(unknown[0], command) if is_option else f"unexpected argument {unknown[0]}")
+    values = vars(namespace)
     return {
         option.name: _value(option, values[option.name])
         for option in options_of(command)

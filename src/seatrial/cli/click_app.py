@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from seatrial import __version__
 from seatrial.cli.command import HELP_COLUMNS, Command, commands, options_of
-from seatrial.cli.exit import no_such_command, run_and_exit, split_debug
+from seatrial.cli.exit import no_such_command, no_such_option, run_and_exit, split_debug
 from seatrial.cli.option_values import read_value
 from seatrial.cli.run_command import run_command
 from seatrial.errors import RequestError
@@ -112,6 +112,12 @@ class _SectionedCommand(click.Command):
     def __init__(self, command: Command, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._command = command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise click.UsageError(f"{no_such_option(error.option_name, self._command)}.", ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         by_name = {parameter.name: parameter for parameter in self.get_params(ctx)}

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
-from seatrial.cli.command import num_own_words, with_dashes
+from seatrial.cli.command import Command, num_own_words, options_of, with_dashes
 from seatrial.environment.self_location import exit_on_sigterm
 from seatrial.errors import SeatrialError
 from seatrial.util import streams
@@ -77,3 +77,14 @@ def no_such_command(word: str, names: Collection[str]) -> str:
 
     near = difflib.get_close_matches(word, names, n=1)
     return f"no such command {word!r}." + (f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(names)}.")
+
+
+def no_such_option(word: str, command: Command) -> str:
+    """Return the message about an unknown option: with one that begins like it, else the nearest, else none."""
+    import difflib
+
+    word = word.partition("=")[0]
+    flags = [flag for option in options_of(command) for flag in option.flags if flag.startswith("--")]
+    longer = [flag for flag in flags if len(word) > len("--x") and flag.startswith(word)]
+    near = longer or difflib.get_close_matches(word, flags, n=1, cutoff=0.75)
+    return f"no such option {word}" + (f" (did you mean {near[0]}?)" if near else "")
