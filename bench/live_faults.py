@@ -22,7 +22,8 @@ from typing import Any
 from harness import write_result
 
 # In place of this folder, whose training.py hides the package of that name.
-sys.path[0] = str(Path(__file__).parents[1] / "tests")
+sys.path.remove(str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from hosts import Hosts, made_hosts
 from live import test_cable_pulled as cables

@@ -420,7 +420,8 @@ class TrialConductor(BaseConductor):
 
     def _absent(self, nodes: list[int], now: float) -> None:
         for node in nodes:
-            text = f"node {self._config.host_name(node)} did not join within {self._join_timeout_s:.0f} s; {_ABSENT_ACTION}"
+            name = self._config.host_name(node)
+            text = f"node {name} did not join within {self._join_timeout_s:.0f} s; {_ABSENT_ACTION}"
             self._record(NoteEvent(kind="note", severity="error", text=text))
         self._stop(now)
 
