@@ -5,7 +5,7 @@
 As root where Slurm, Open MPI, sshd and ip are installed, with the variables SEATRIAL_TEST_* that ``.ci/run`` sets, and
 SEATRIAL_TEST_HEAVY_FRAMEWORKS (tests/launchers/heavy-frameworks.txt): what is absent is a row that says so. Writes
 ``results/scripts.json``; with CASE, such as 6a or 6a@here, only the rows of these cases are made again, as none is
-compared with another. Half an hour on two cores.
+compared with another. Forty minutes on two cores that others use as well.
 """
 
 from __future__ import annotations

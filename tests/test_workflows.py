@@ -99,3 +99,22 @@ def test_requirements_have_a_digest_for_each_version_that_we_test_with(name: str
         assert re.search(r"--hash=sha256:[0-9a-f]{64}", line), package
         if package != "colorama":  # for Windows, of click
             assert tested.get(package) == version
+
+
+@pytest.mark.parametrize("path", sorted((_FOLDER.parent / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.stem)
+def test_issue_templates_are_forms(path: Path) -> None:
+    form = yaml.safe_load(path.read_text())
+    if path.stem == "config":
+        assert form == {"blank_issues_enabled": False}
+        return
+    assert form["name"]
+    assert form["description"]
+    fields = [part["id"] for part in form["body"]]
+    assert len(fields) == len(set(fields)) >= 1
+    assert {part["type"] for part in form["body"]} <= {"input", "textarea"}
+
+
+def test_the_package_says_what_it_is() -> None:
+    project = (_FOLDER.parents[1] / "pyproject.toml").read_text().partition("[project]")[2].partition("\n[")[0]
+    for key in ("description", "readme", "requires-python", "license", "keywords", "classifiers"):
+        assert f"\n{key} = " in project

@@ -169,9 +169,9 @@ _OTHER_FILES = (
     Case(
         id="6o",
         name="torchrun's --nnodes",
-        words=("--nnodes=2", "script.py"),
-        codes=(2,),
-        expected=("Error: .*--nodes",),
+        words=("--nnodes=2", "--nproc-per-node=1", "script.py"),
+        text="print('node', os.environ['GROUP_RANK'])",
+        expected=("2 processes on this machine as 2 nodes", "node 0"),
     ),
 )
 _SEVERAL = (

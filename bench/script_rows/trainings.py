@@ -184,6 +184,7 @@ _EXAMPLES = (
         name="rpc/rnn, which starts its processes by mp.spawn",
         words=("--per-node", str(LAUNCHED / "rpc_rnn.py"), "10"),
         expected=("Training epoch 9",),
+        needs=("frameworks",),  # RPC needs NumPy, which is there
         instead_of="PyTorch's rpc/rnn",
     ),
     Case(

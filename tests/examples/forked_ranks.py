@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from seatrial.util.ports import free_port
 
-_LIFE_S = 100.0
+_LIFE_S = 250.0
 """The timeout of a test comes first, if this much is not left of it."""
 
 

@@ -49,10 +49,10 @@ def test_it_resumes_to_the_same_bits_after_sigterm_and_a_kill(tmp_path: Path) ->
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-def test_it_resumes_after_a_kill_at_any_step(tmp_path: Path) -> None:
+def test_it_resumes_after_a_kill_at_many_steps(tmp_path: Path) -> None:
     two = {"epochs": 2, "world_size": 2}
     assert lives(tmp_path, life(tmp_path / "whole", **two)) == [[0, 0]]
-    steps = range(1, 2 * STEPS_PER_EPOCH + 1)
+    steps = range(1, 2 * STEPS_PER_EPOCH + 1, 5)
     each = []
     for step in steps:
         folder = tmp_path / f"killed-{step}"

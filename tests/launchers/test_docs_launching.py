@@ -13,11 +13,13 @@ from hosts import Hosts
 from launchers.mpiruns import MPIRUNS
 from launchers.slurm_cluster import slurm_cluster
 
-PAGE = (Path(__file__).parents[2] / "docs" / "launching.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "launching.md").read_text(encoding="utf-8")
+ACCEPT = (DOCS / "accept.md").read_text(encoding="utf-8")
 
 
-def blocks(mark: str) -> list[str]:
-    return re.findall(rf"^```sh\n# {mark}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+def blocks(mark: str, page: str = PAGE) -> list[str]:
+    return re.findall(rf"^```sh\n# {mark}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
 
 def test_every_block_says_where_it_runs() -> None:
@@ -44,7 +46,7 @@ def test_an_example_for_hosts_with_mpirun(block: str, hosts: Callable[[int], Hos
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize("line", "".join(blocks("runs on slurm")).splitlines())
+@pytest.mark.parametrize("line", "".join(blocks("runs on slurm") + blocks("runs on slurm", ACCEPT)).splitlines())
 def test_an_example_for_slurm(line: str, tmp_path: Path) -> None:
     commands = tmp_path / "bin"
     commands.mkdir()

@@ -96,6 +96,11 @@ def job_of(request: TrialRequest, identity: Identity, rendezvous: Rendezvous | N
     plan = _about_these_nodes(
         plan_of({name: getattr(request, name) for name in _OF_PLAN}), 1 if on_one_machine else placement.nodes
     )
+    if request.evidence and placement.device == "cpu" and TARGETS[target_request.target].conducts_remotely:
+        raise RequestError(
+            f"--evidence {request.evidence[0]}: the pods use CPUs, so that their trial leaves the check"
+            f" {diagnostics.CHECK.name} out, which judges it; use --device cuda or --device rocm."
+        )
     if placement.device == "cpu":
         plan = _about_no_device(plan, (*request.only, *((diagnostics.CHECK.name,) if request.evidence else ())))
     if request.evidence and diagnostics.CHECK.name not in plan.checks:
