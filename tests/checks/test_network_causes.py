@@ -163,6 +163,14 @@ def test_subnets_of_which_each_source_tried_a_part(addresses: str, num_causes: i
         assert shapes(causes) == [("between", (0, 1, 2), (3, 4, 5))]
 
 
+def test_the_largest_group_comes_first_then_that_of_fewer_sources() -> None:
+    into_one, out_of_one = _across({0, 1, 2, 3}, {4}), _across({5}, {6, 7, 8})
+    larger, smaller = ("between", (0, 1, 2, 3), (4,)), ("between", (5,), (6, 7, 8))
+    assert shapes(causes_of(into_one | out_of_one, 10, addresses=tuple("?" * 10))) == [larger, smaller]
+    equal = ("between", (5,), (6, 7, 8, 9))
+    assert shapes(causes_of(into_one | _across({5}, {6, 7, 8, 9}), 11, addresses=tuple("?" * 11))) == [equal, larger]
+
+
 def test_more_causes_than_are_worked_out_are_counted() -> None:
     closed = {(node, node + 1) for node in range(0, 40, 2)}
     causes = causes_of(closed, 40)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from checks.simulated_network import Failure, network_evidence
 
-from seatrial.checks.network.interfaces import chosen_interface
+from seatrial.checks.network.interfaces import chosen_interface, next_round
 from seatrial.checks.network.judge import judge
 from seatrial.checks.network.params import Params
 from seatrial.evidence.evidence import Evidence
@@ -303,8 +303,20 @@ def test_an_unreadable_report_is_no_pass(case: str, count: int) -> None:
         for fact in evidence.facts
     )
     ruling = ruling_of(replace(evidence, facts=facts))
-    assert "node1" in ruling.absent[0]
+    assert ruling.absent == ("a port of node1 to connect to" if name == "node" else "the connections of node1",)
     assert not ruling.is_moot
+
+
+def test_an_unknown_node_has_the_name_that_it_gives_itself() -> None:
+    evidence = replace(network_evidence(4, into(2)), nodes={})
+    assert only_finding(evidence).culprit.name == "node node2"
+
+
+def test_a_warning_excuses_no_connection_that_was_not_tried() -> None:
+    evidence = network_evidence(3, lambda a, b: "not tried" if a == 1 else None, hostnames=["node0", "same", "same"])
+    ruling = ruling_of(evidence)
+    assert [finding.severity for finding in ruling.findings] == ["warn"]
+    assert ruling.absent == ("all connections of same (node 1) (no descriptor or port left)",)
 
 
 OVER = {"interface": "eth1", "everybody": True, "untried": [], "failed": []}
@@ -341,3 +353,74 @@ def test_a_node_without_sockets_accuses_nobody() -> None:
 
 def test_a_network_policy_is_the_remedy_in_pods() -> None:
     assert "NetworkPolicy" in only_finding(network_evidence(3, into(0), environment="kubernetes")).action
+
+
+def _with_failed(evidence: Evidence, source: int, role: str, target: int, how: str = "refused") -> Evidence:
+    """Add a connection that failed to what a node reports."""
+    entry = {"role": role, "how": how, "passes_bytes": None, "nodes": [[target, target]]}
+    facts = tuple(
+        replace(fact, value={**fact.value, "failed": [*fact.value["failed"], entry]})
+        if (fact.name, fact.node_rank) == ("connections", source)
+        else fact
+        for fact in evidence.facts
+    )
+    return replace(evidence, facts=facts)
+
+
+def _with_places(evidence: Evidence, *places: tuple[int, str, str], **changed: Any) -> Evidence:
+    """Add places where nodes listen (node, role, address), and change what node 0 says of itself."""
+    facts = []
+    for fact in evidence.facts:
+        if fact.name == "node":
+            added = [[role, address, 29_511] for node, role, address in places if node == fact.node_rank]
+            own = changed if fact.node_rank == 0 else {}
+            fact = replace(fact, value={**fact.value, "places": [*fact.value["places"], *added], **own})
+        facts.append(fact)
+    return replace(evidence, facts=tuple(facts))
+
+
+@pytest.mark.parametrize("is_set", [False, True])
+def test_a_rendezvous_port_that_is_closed(is_set: bool) -> None:
+    evidence = _with_failed(_with_failed(network_evidence(4), 1, "master", 0), 3, "master", 0, "no answer")
+    finding = only_finding(_with_places(evidence, master_port_set=is_set))
+    meaning = "MASTER_PORT" if is_set else "the usual MASTER_PORT"
+    assert finding.severity == ("fail" if is_set else "warn")
+    assert finding.culprit.name == "node node0"
+    assert finding.what.startswith(f"node1 and node3 cannot connect to node node0 at 10.0.0.0:29500 ({meaning})")
+
+
+def test_a_store_at_another_address_that_is_closed() -> None:
+    evidence = _with_places(network_evidence(3), (0, "store", "10.9.0.1"))
+    finding = only_finding(_with_failed(evidence, 2, "store", 0))
+    assert finding.what == "node2 cannot connect to node node0 at 10.9.0.1:29511 (the rendezvous): refused"
+    assert finding.severity == "fail"
+
+
+def test_a_rendezvous_of_a_closed_node_is_no_second_finding() -> None:
+    evidence = _with_failed(network_evidence(4, into(0)), 1, "master", 0)
+    assert [finding.culprit.name for finding in ruling_of(evidence).findings] == ["node node0"]
+    doubled = network_evidence(3, addresses=["10.0.0.1", "10.0.0.1", "10.0.0.3"])
+    assert only_finding(_with_failed(doubled, 2, "master", 0)).what == "2 nodes claim the address 10.0.0.1"
+
+
+def test_a_rendezvous_that_was_not_tried_is_no_finding() -> None:
+    assert ruling_of(_with_failed(network_evidence(3), 1, "master", 0, "not tried")).findings == ()
+
+
+def test_the_next_interface_is_one_that_all_nodes_have_by_an_own_address() -> None:
+    both = [
+        (node, f"nic:{name}", f"10.{number}.0.{node}") for node in range(3) for number, name in ((8, "b"), (9, "c"))
+    ]
+    alike = [(node, "nic:a", "172.17.0.1") for node in range(3)]
+    one = [(1, "nic:0", "10.7.0.1")]
+    closed = _with_places(network_evidence(3, into(2)), *both, *alike, *one)
+    assert next_round(closed, Params()) == ((), {"interface": "b"})
+    tried = [
+        Fact(check="network", name="connections_over", value={**OVER, "interface": "b"}, node_rank=node, stage="round")
+        for node in range(3)
+    ]
+    assert next_round(replace(closed, facts=(*closed.facts, *tried)), Params()) == ((), {"interface": "c"})
+    assert next_round(_with_places(network_evidence(3), *both), Params()) is None
+    assert next_round(network_evidence(3, into(2)), Params()) is None
+    large = network_evidence(3, lambda a, b: ("large to", 1400) if b == 2 else None)
+    assert next_round(_with_places(large, *both), Params()) is None

@@ -29,7 +29,8 @@ EXIT_CODES = {"report": 130}
 
 
 def test_every_command_has_a_case() -> None:
-    assert set(CASES) == set(commands())
+    # Only an installed seatrial completes words (test_completion.py).
+    assert {*CASES, "completion"} == set(commands())
 
 
 def typed(start: list[str], words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -204,6 +204,26 @@ def _nodes(*hows: str) -> Stream:
     return stream.close(ranks=False, nodes=(0, 1))
 
 
+def _silent(*nodes: int, count: int, conductor: str = "laptop") -> Stream:
+    """Nodes fall silent together."""
+    stream = Stream(count, nodes=count, conductor=conductor).until("collectives")
+    left = tuple(node for node in range(count) if node not in nodes)
+    stream.trouble(*({"node": node, "how": "silent", "detail": ""} for node in nodes), waiting=left)
+    stream.kill(*left)
+    return stream.close(ranks=False, nodes=left)
+
+
+def _not_all_in_a_stage() -> Stream:
+    """A step of a check that only one rank was asked for."""
+    stream = Stream(3, nodes=3)
+    for check in stream.plan.checks[:-1]:
+        stream.check(check)
+    stream.alive = (0,)
+    stream.check(stream.plan.checks[-1])
+    stream.alive = (0, 1, 2)
+    return stream.close()
+
+
 def _late(*phases: str, size: int = 4) -> Stream:
     seen = [{"rank": rank, "how": "late", "phase": phase, "waited_s": 50.0} for rank, phase in enumerate(phases)]
     return _stopped(*seen, size=size)
@@ -240,10 +260,16 @@ MORE_SCENES: dict[str, Callable[[], Stream]] = {
     "nine hosts stuck": lambda: _stopped(
         *({"rank": rank, "how": "stuck", "waited_s": 45.4} for rank in range(9)), size=9
     ),
+    "eight hosts stuck": lambda: _stopped(*({"rank": rank, "how": "stuck"} for rank in range(8)), size=8),
     "a third attempt": _again,
     "slow": _slow_check,
     "unfinished": _unfinished,
     "planted and skipped": _planted,
+    "the only node silent": lambda: _silent(0, count=1),
+    "all nodes silent": lambda: _silent(0, 1, 2, count=3),
+    "all nodes but the conductor's silent": lambda: _silent(1, 2, 3, count=4, conductor="gpu-0"),
+    "all nodes but one silent": lambda: _silent(0, 1, 3, count=4),
+    "one rank in the last step": _not_all_in_a_stage,
     "two nodes silent": lambda: _nodes("silent", "silent"),
     "one node silent, one lost": lambda: _nodes("silent", "lost"),
 }

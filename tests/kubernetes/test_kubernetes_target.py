@@ -78,7 +78,7 @@ def test_two_runs_share_no_name_and_no_secret() -> None:
 def test_the_pods_run_the_same_command() -> None:
     typed = f"run standard --only collectives --skip memory --deadline 99 --out /x --on job --gpus-per-node 8 {_IMAGE}"
     assert arguments_of(printed(typed)) == [
-        *("run", "--device=cuda", "--nproc-per-node=8", "--only=collectives", "--skip=memory", "--deadline=99.0"),
+        *("run", "--device=cuda", "--nproc-per-node=8", "--only=collectives", "--skip=memory", "--deadline=99"),
         *("--", "standard"),
     ]
 

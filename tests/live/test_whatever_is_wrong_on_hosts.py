@@ -100,7 +100,7 @@ def _stop_sshd_later(hosts: Hosts) -> None:
         until = time.monotonic() + 60
         while time.monotonic() < until:
             running = {pid: _command(pid) for pid in hosts[2].processes()}
-            if any("torch" in command or "worker" in command for command in running.values()):
+            if any("worker_main" in command for command in running.values()):
                 for pid, command in running.items():
                     if command.startswith("sshd"):
                         os.kill(pid, signal.SIGSTOP)
@@ -312,7 +312,7 @@ FAULTS: dict[str, HostFault] = {
     ),
     # Software and names.
     "torch 2.4.0 on node2": HostFault(plant=_other_torch(2), named=["node node2"], words=["torch"]),
-    "torch 2.4.0 on 2 of 4": HostFault(plant=_other_torch(2, 3), words=["torch", "2.4.0"], hosts=4, named=["nodes"]),
+    "torch 2.4.0 on 2 of 4": HostFault(plant=_other_torch(2, 3), words=["torch"], hosts=4, named=["nobody: no kind"]),
     "no torch on node2": HostFault(plant=_no_torch, verdict="", words=["node2", "torch"]),
     "the interpreter of node2 exits with 3": HostFault(plant=_on(2, "exit 3"), verdict="", words=["node2"]),
     "the interpreter of node2 prints": HostFault(plant=_on(2, "echo hello"), verdict="PASS"),
@@ -320,7 +320,7 @@ FAULTS: dict[str, HostFault] = {
         plant=slow(2), checks=_LINKS, called="worker", named=["node node2"], at_1_gbit=True, hosts=4
     ),
     "all are called worker, a dead link": HostFault(
-        plant=_dead_link, checks=_LINKS, called="worker", named=["link node1–node2"], at_1_gbit=True, hosts=4
+        plant=_dead_link, checks=_LINKS, called="worker", named=["link node1 ("], at_1_gbit=True, hosts=4
     ),
     "all are called worker, rank 2 is killed": HostFault(
         planted="kill@collectives:2", called="worker", named=["rank 2"], words=["on node2"]

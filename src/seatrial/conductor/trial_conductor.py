@@ -43,6 +43,11 @@ _MAX_NODE_BYTES = 1_000
 _MAX_SHARED_BYTES = 1 << 18
 """Values that all ranks together may share with later steps."""
 
+_ABSENT_ACTION = (
+    "look at the output of its agent, and at what may keep it from the node that conducts: a firewall, or in Kubernetes"
+    " a NetworkPolicy (--allow-egress)"
+)
+
 
 class TrialConductor(BaseConductor):
     """One trial. Every public method takes the time (monotonic seconds) and returns the actions."""
@@ -415,7 +420,8 @@ class TrialConductor(BaseConductor):
 
     def _absent(self, nodes: list[int], now: float) -> None:
         for node in nodes:
-            text = f"node {self._config.host_name(node)} did not join within {self._join_timeout_s:.0f} s"
+            name = self._config.host_name(node)
+            text = f"node {name} did not join within {self._join_timeout_s:.0f} s; {_ABSENT_ACTION}"
             self._record(NoteEvent(kind="note", severity="error", text=text))
         self._stop(now)
 
