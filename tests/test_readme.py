@@ -33,3 +33,9 @@ def test_the_picture_shows_the_screen_of_a_real_failure() -> None:
 def test_the_first_screen_is_short() -> None:
     first = README.partition("\n## ")[0].splitlines()
     assert len(first) <= 50
+
+
+def test_its_pictures_exist() -> None:
+    names = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
+    assert names == ["docs/pictures/terminal.svg", "docs/pictures/report.png"]
+    assert (ROOT / names[1]).read_bytes().startswith(b"\x89PNG")
