@@ -105,10 +105,19 @@ def test_an_unwritable_report_folder_is_refused_first(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_fault_that_is_none_is_refused(tmp_path: Path) -> None:
-    done = _seatrial("run", "--device", "cpu", cwd=tmp_path, environ={"SEATRIAL_PLANT": "burn@compute:0"})
+@pytest.mark.parametrize(
+    ("fault", "answer"),
+    [
+        ("burn@compute:0", "'burn@compute:0'"),
+        # Agents carry out this check, and a fault strikes in a rank.
+        ("hang@network:1", "'hang@network:1' (SEATRIAL_PLANT) would never strike"),
+    ],
+)
+def test_a_fault_that_is_none_is_refused(tmp_path: Path, fault: str, answer: str) -> None:
+    words = ("run", "--device", "cpu", "--nodes", "2", "--nproc-per-node", "1")
+    done = _seatrial(*words, cwd=tmp_path, environ={"SEATRIAL_PLANT": fault})
     assert done.returncode == 2
-    assert "'burn@compute:0'" in done.stderr
+    assert answer in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_what_is_no_fault_is_refused_with_the_kinds_there_are(text: str) -> None
 def test_a_fault_that_would_never_strike_is_refused(text: str) -> None:
     """Or else a drill with a typing error ends in a PASS, as if the fault had not been found."""
     assert len(parse_faults(("kill@training:1", "hang@bootstrap:0"), 2, ("bootstrap", "training"))) == 2
-    words = rf"'{text}' \(SEATRIAL_PLANT\) .* ranks 0 to 1, and the requested checks are bootstrap, training\."
+    words = rf"'{text}' \(SEATRIAL_PLANT\) .* ranks 0 to 1, and the requested checks of ranks are bootstrap, training\."
     with pytest.raises(RequestError, match=words):
         parse_faults(("kill@training:1", text), 2, ("bootstrap", "training"))
 

@@ -60,14 +60,17 @@ def parse_fault(text: str) -> Fault:
 
 
 def parse_faults(texts: Iterable[str], world_size: int, checks: Collection[str]) -> tuple[Fault, ...]:
-    """Parse all faults. Raises RequestError also for a fault that never strikes: the drill would prove nothing."""
+    """Parse all faults. Raises RequestError also for a fault that never strikes: the drill would prove nothing.
+
+    ``checks``: the requested checks that ranks carry out, as a fault strikes in a rank.
+    """
     faults = []
     for text in texts:
         fault = parse_fault(text)
         if fault.rank >= world_size or fault.check not in checks:
             raise RequestError(
                 f"planted fault {text!r} (SEATRIAL_PLANT) would never strike: there are ranks 0 to {world_size - 1},"
-                f" and the requested checks are {', '.join(checks)}."
+                f" and the requested checks of ranks are {', '.join(checks) or 'none'}."
             )
         faults.append(fault)
     return tuple(faults)

@@ -117,7 +117,8 @@ def job_of(request: TrialRequest, identity: Identity, rendezvous: Rendezvous | N
         launcher=identity.launcher if rendezvous else "",
         **placement_fields(target_request, placement),
     )
-    parse_faults(planted, job.world_size, job.plan.checks)
+    scopes = registry.scopes()
+    parse_faults(planted, job.world_size, [check for check in job.plan.checks if scopes[check] != "agents"])
     _validate_training(job)
     return job, placement.words
 

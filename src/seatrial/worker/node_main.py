@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from seatrial.checks import registry
@@ -35,35 +35,54 @@ def main() -> None:
         for line in encode(event):
             os.write(out, line)
 
-    context: NodeContext | None = None
-    watchers = list[Watcher]()
-    for message in _messages(watchers):
+    steps = NodeSteps(emit)
+    for message in _messages(steps):
         kind = message.get("kind")
         if kind == "node_step":
-            step = cast("NodeStep", message)
-            if context is None or context.step["check"] != step["check"]:
-                context = NodeContext(step=step, emit=emit)
-            context.step, context.shared = step, []
-            _run_step(context)
-            watchers[:] = [context.watcher] if context.watcher else []
+            steps.carry_out(cast("NodeStep", message))
         elif kind == "watch_step":
-            for watcher in watchers:
+            for watcher in steps.watchers:
                 watcher.begin(message["check"], message["stage"])
         elif kind == "watch_end":
-            for watcher in watchers:
+            for watcher in steps.watchers:
                 watcher.end()
             return
 
 
-def _messages(watchers: list[Watcher]) -> Iterator[dict[str, Any]]:
+class NodeSteps:
+    """The steps of one process: the context of the check that it carries out, and of all checks that watch."""
+
+    def __init__(self, emit: Callable[[Event], None]) -> None:
+        """``emit`` sends one event."""
+        self._emit = emit
+        self._contexts: dict[str, NodeContext] = {}
+
+    @property
+    def watchers(self) -> list[Watcher]:
+        """Return what the checks left behind that watches this node."""
+        return [context.watcher for context in self._contexts.values() if context.watcher is not None]
+
+    def carry_out(self, step: NodeStep) -> None:
+        """Carry out a step, in the context of the earlier steps of its check."""
+        name = step["check"]
+        # A check that is over keeps nothing: its sockets close.
+        self._contexts = {
+            check: context for check, context in self._contexts.items() if check == name or context.watcher is not None
+        }
+        context = self._contexts.setdefault(name, NodeContext(step=step, emit=self._emit))
+        context.step, context.shared = step, []
+        _run_step(context)
+
+
+def _messages(steps: NodeSteps) -> Iterator[dict[str, Any]]:
     """Yield the messages on standard input until it is closed; each second between them, the watchers have a tick."""
     decoder, received, next_tick = Decoder(), b"", time.monotonic()
     while True:
-        if watchers and time.monotonic() >= next_tick:
-            for watcher in watchers:
+        if steps.watchers and time.monotonic() >= next_tick:
+            for watcher in steps.watchers:
                 watcher.tick()
             next_tick = time.monotonic() + _TICK_S
-        wait_s = max(0.0, next_tick - time.monotonic()) if watchers else None
+        wait_s = max(0.0, next_tick - time.monotonic()) if steps.watchers else None
         if not select.select([0], [], [], wait_s)[0]:
             continue
         piece = os.read(0, 1 << 16)
