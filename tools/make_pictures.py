@@ -25,9 +25,10 @@ SCREEN = ROOT / "tests" / "report" / "screens" / "fail-killed.80.txt"
 EVENTS = ROOT / "tests" / "report" / "recordings" / "killed.events"
 PICTURE = ROOT / "docs" / "pictures" / "terminal.svg"
 REPORT_PICTURE = ROOT / "docs" / "pictures" / "report.png"
-CHROMIUM = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
-CHROMIUM += ("--disable-component-update", "--disable-sync", "--disable-quic", "--hide-scrollbars")
-COMMAND = "$ SEATRIAL_PLANT='kill@training/step 5:1' seatrial run smoke --device cpu"
+CHROMIUM: tuple[str, ...] = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--disable-quic", "--hide-scrollbars"),
+)
 _FONTS = re.compile(r"@font-face \{\{.*?\}\}\n", re.DOTALL)
 
 
