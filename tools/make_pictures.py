@@ -29,6 +29,7 @@ CHROMIUM: tuple[str, ...] = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--disable-quic", "--hide-scrollbars"),
 )
+COMMAND = "$ SEATRIAL_PLANT='kill@training/step 5:1' seatrial run smoke --device cpu"
 _FONTS = re.compile(r"@font-face \{\{.*?\}\}\n", re.DOTALL)
 
 

@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_copied_check_is_planned_measured_and_judged(tmp_path: Path) -> None:
     source = tmp_path / "src"

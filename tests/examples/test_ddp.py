@@ -31,6 +31,7 @@ def assert_same_files(one: Path, other: Path) -> None:
         assert_same_bits(content(one / name), content(other / name))
 
 
+@pytest.mark.slow
 def test_it_resumes_to_the_same_bits_after_sigterm_and_a_kill(tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     three = {"epochs": 2, "world_size": 3}  # DDP's order of summation shows with three ranks only
@@ -64,6 +65,7 @@ def test_it_resumes_after_a_kill_at_many_steps(tmp_path: Path) -> None:
         assert_same_files(tmp_path / "whole", tmp_path / f"killed-{step}")
 
 
+@pytest.mark.slow
 def test_torchrun_and_launch_train_what_seatrial_train_trains(tmp_path: Path) -> None:
     short = (SCRIPT, "--epochs", "1", "--checkpoint-dir")
     run(tmp_path, *TORCHRUN, "2", *short, "torchrun")

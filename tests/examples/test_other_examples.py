@@ -24,6 +24,7 @@ def epochs(output: str) -> list[tuple[float, float]]:
     return [(float(loss), float(accuracy)) for loss, accuracy in _EPOCH.findall(output)]
 
 
+@pytest.mark.slow
 def test_fsdp_and_two_pipelines_train_the_same(tmp_path: Path) -> None:
     sharded = {"arguments": [str(EXAMPLES / "fsdp.py"), "--epochs", "2"], "world_size": 2}
     piped = {"arguments": [str(EXAMPLES / "pipeline.py"), "--epochs", "2"], "world_size": 4}
@@ -36,6 +37,7 @@ def test_fsdp_and_two_pipelines_train_the_same(tmp_path: Path) -> None:
     assert printed[1][1] > 0.8
 
 
+@pytest.mark.slow
 def test_fsdp_resumes_to_the_same_bits_after_a_kill(tmp_path: Path) -> None:
     script = [str(EXAMPLES / "fsdp.py"), "--epochs", "2", "--checkpoint"]
     whole = {"arguments": [*script, "whole.pt"], "world_size": 2}

@@ -56,6 +56,7 @@ def _texts(ended: Ended, severity: str) -> list[str]:
     return sorted(finding["what"] for finding in own if finding["severity"] == severity)
 
 
+@pytest.mark.nightly
 def test_healthy_devices(tmp_path: Path) -> None:
     ended = Trial(tmp_path / "out", *_ARGUMENTS, env=_machine(tmp_path)).ended()
     assert ended.exit_code == 0, ended.report["findings"]
@@ -67,6 +68,7 @@ def test_healthy_devices(tmp_path: Path) -> None:
     assert {node["devices"][0][moment]["power_w"] for moment in ("before", "after")} == {640}
 
 
+@pytest.mark.slow
 def test_each_fault_is_named(tmp_path: Path) -> None:
     variables = _machine(tmp_path)
     trial = Trial(tmp_path / "out", *_ARGUMENTS, env=variables)
@@ -87,7 +89,9 @@ def test_each_fault_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("fault", ["none", "ecc", "lost"])
+@pytest.mark.parametrize(
+    "fault", ["ecc", *(pytest.param(fault, marks=pytest.mark.nightly) for fault in ("none", "lost"))]
+)
 def test_the_files_of_the_kernel(fault: str, tmp_path: Path) -> None:
     """In a mount namespace the made tree is /sys/bus/pci/devices, and nothing of the readers is replaced."""
     shell, devices = shutil.which("unshare"), sysfs_tree(tmp_path).parent

@@ -56,6 +56,7 @@ def test_healthy_gpus(tmp_path: Path, machine: dict[str, str]) -> None:
     assert {"compute"} <= {window.get("check") for window in node["windows"]}
 
 
+@pytest.mark.slow
 def test_evidence_of_other_tools(tmp_path: Path, machine: dict[str, str]) -> None:
     nvml_double.write(tmp_path / "answers", [h100(0), h100(1)])
     serials = [str(h100(index)["nvmlDeviceGetSerial"]) for index in (0, 1)]
@@ -82,6 +83,7 @@ def test_evidence_of_other_tools(tmp_path: Path, machine: dict[str, str]) -> Non
     assert json.loads(again.stdout)["evidence"] == ended.report["evidence"]
 
 
+@pytest.mark.slow
 def test_a_node_without_nvml_asks_nvidia_smi(tmp_path: Path) -> None:
     gpu = NEW_XML.partition("<gpu ")[2].partition("</gpu>")[0]
     gpu = gpu.replace("<remapped_row_pending>Yes", "<remapped_row_pending>No").replace(
