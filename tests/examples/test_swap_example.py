@@ -39,7 +39,7 @@ def read(gib: float = 0, pages_in: int = 7, pages_out: int = 9) -> dict[str, int
 
 def test_an_idle_node_passes_both_limits() -> None:
     ruling = rule({BEFORE: read(1), AFTER: read(1)})
-    assert not (ruling.findings or ruling.absent or ruling.unjudged)
+    assert not any((ruling.findings, ruling.absent, ruling.unjudged))
     assert [entry.passed for entry in ruling.judged] == [True, True]
 
 
