@@ -88,8 +88,13 @@ def _typed(program: str, command: Command, arguments: list[str]) -> dict[str, An
     return {
         option.name: _value(option, values[option.name])
         for option in options_of(command)
-        if values.get(option.name) not in (None, [])
+        if values.get(option.name) is not None and not (values[option.name] == [] and _collects(option))
     }
+
+
+def _collects(option: Option) -> bool:
+    """Return whether an empty list means that nothing was typed; for a single value it is what argparse makes of --."""
+    return option.multiple or option.is_list or option.rest
 
 
 def _help(program: str) -> str:
