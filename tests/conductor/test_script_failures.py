@@ -81,6 +81,14 @@ def test_a_sigkill_says_where_to_look(code: int) -> None:
     ]
 
 
+def test_a_script_that_is_not_on_its_host_is_told_so() -> None:
+    last = "python3: can't open file '/root/train.py': [Errno 2] No such file or directory"
+    over = outcome(ends(3.0, 2, last=last), WAITS)
+    assert over["notes"][-1] == (
+        "the script is not on n0, or not at that path: copy it there, or start it in a folder that all hosts share"
+    )
+
+
 def test_a_torch_without_libuv_is_told_what_helps() -> None:
     last = "RuntimeError: use_libuv was requested but PyTorch was build without libuv support"
     over = outcome(ends(3.0, last=last), WAITS)

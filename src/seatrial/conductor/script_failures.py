@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -11,6 +12,8 @@ from seatrial.conductor.program_failures import Exit, Failure
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
 _MAX_NAMED = 8
+_NO_SCRIPT = re.compile(r"can't open file '.*': \[Errno 2\]")
+"""The line that Python prints, with exit code 2, when its script is not there."""
 _LIBUV = "use_libuv was requested"
 """Message of a torch that was built without libuv (2.6 of Debian 13), at a rendezvous by env:// or tcp://."""
 _NO_MPI = "package doesn't have MPI built in"
@@ -60,6 +63,10 @@ def advice(ended: Exit, host: str) -> str:
         return (
             "SIGKILL comes from the kernel when memory runs out, from a scheduler or from a person: see dmesg"
             f"{host}, and the memory limit of its job, container or cgroup"
+        )
+    if ended.code == 2 and any(_NO_SCRIPT.search(line) for line in ended.last_lines):
+        return (
+            f"the script is not{host}, or not at that path: copy it there, or start it in a folder that all hosts share"
         )
     if any(_LIBUV in line for line in ended.last_lines):
         return "this torch was built without libuv: launch the script with --env USE_LIBUV=0"

@@ -66,6 +66,8 @@ class ProgramDisplay:
             self._hosts[str(event.get("src"))] = str(event.get("hostname", ""))
         elif kind == "generation":
             self._started = True
+            count = len(event.get("ranks") or ())
+            self._show_bar(f"{count} rank{' runs' if count == 1 else 's run'}", 0.0)
         elif kind == "interrupted" and not self._started:
             self._say(f"interrupted by {event.get('by')} before the ranks were started")
         elif kind == "interrupted":
@@ -96,11 +98,15 @@ class ProgramDisplay:
     def _show_progress(self, progress: TrainingProgress) -> None:
         words, share = progress_words(progress), progress["step"] / max(progress["num_steps"], 1)
         if self._bar is not None:
-            bar = self._bar
-            self._put(lambda: bar.show(printable(words), share))
+            self._show_bar(words, share)
         elif time.monotonic() - self._progress_at >= _PLAIN_S:
             self._progress_at = time.monotonic()
             self._say(words)
+
+    def _show_bar(self, words: str, share: float) -> None:
+        if self._bar is not None:
+            bar = self._bar
+            self._put(lambda: bar.show(printable(words), share))
 
     def close(self) -> None:
         """Write the rest of the queue, for two seconds at most."""

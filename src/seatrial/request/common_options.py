@@ -37,7 +37,8 @@ TARGET_OPTIONS = (
     Option(
         flags=("--python",),
         name="python",
-        help="Python interpreter of the ranks. Default: the one that runs seatrial.",
+        help="Python interpreter of the ranks. Default: the one that runs seatrial; on ssh hosts python3 of a login"
+        " shell.",
         metavar="PATH",
     ),
     Option(
