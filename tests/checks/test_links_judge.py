@@ -247,6 +247,8 @@ def test_a_few_fast_nodes_show_that_most_are_slow(nodes: int, slow_ones: int) ->
     assert "10 GB/s against 4 GB/s" in finding.what
     given = _only(SimulatedCluster(nodes=nodes, slow=slow).trial(Params(min_gbps=8.0)))
     assert given.culprit.kind == "fabric"
+    # A limit of the user that all links reach leaves no question.
+    assert SimulatedCluster(nodes=nodes, slow=slow).trial(Params(min_gbps=3.0)).findings == ()
 
 
 def test_nodes_of_one_name_are_distinguished() -> None:
