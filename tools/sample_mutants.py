@@ -9,7 +9,8 @@ the seed and the sources only. Writes ``bench/results/mutants.json`` with the mu
 
 ``replay`` makes each of these changes in the sources of today, runs the tests of today, and writes the outcomes into
 the same file. It draws no new sample. A mutant that survives and has a ``reason``, written there by a person, changes
-nothing that anybody sees ("equivalent"); one that is killed loses its reason.
+nothing that anybody sees ("equivalent"); one that is killed loses its reason. A line that no longer is in the sources
+counts as neither ("gone").
 """
 
 from __future__ import annotations
@@ -138,15 +139,16 @@ def replay() -> None:
 
 
 def _replayed(folder: Path, mutant: dict[str, Any]) -> dict[str, Any]:
-    """``line`` stays the one of the sample; "gone" if its text is nowhere in the sources of today."""
+    """Return the mutant with its outcome. ``line`` stays the one of the sample."""
     kept = {name: mutant[name] for name in ("file", "line", "operator")}
+    reason = {"reason": mutant["reason"]} if "reason" in mutant else {}
     before, after = (row[1:] for row in mutant["change"])
     file = folder / mutant["file"]
     original = file.read_text()
     rows = original.split("\n")
     places = [number for number, row in enumerate(rows, 1) if row == before]
     if not places:
-        return {**kept, "outcome": "gone", "change": mutant["change"]}
+        return {**kept, "outcome": "gone", **reason, "change": mutant["change"]}
     place = min(places, key=lambda number: abs(number - mutant["line"]))
     rows[place - 1] = after
     file.write_text("\n".join(rows))
@@ -164,9 +166,7 @@ def _replayed(folder: Path, mutant: dict[str, Any]) -> dict[str, Any]:
         file.write_text(original)
     if is_killed:
         return {**kept, "outcome": "killed", "by": by, "change": mutant["change"]}
-    if reason := mutant.get("reason"):
-        return {**kept, "outcome": "equivalent", "reason": reason, "change": mutant["change"]}
-    return {**kept, "outcome": "survived", "change": mutant["change"]}
+    return {**kept, "outcome": "equivalent" if reason else "survived", **reason, "change": mutant["change"]}
 
 
 def _copy_sources(folder: Path) -> None:
