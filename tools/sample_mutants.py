@@ -10,7 +10,7 @@ the seed and the sources only. Writes ``bench/results/mutants.json`` with the mu
 ``replay`` makes each of these changes in the sources of today, runs the tests of today, and writes the outcomes into
 the same file. It draws no new sample. A mutant that survives and has a ``reason``, written there by a person, changes
 nothing that anybody sees ("equivalent"); one that is killed loses its reason. A line that no longer is in the sources
-counts as neither ("gone").
+counts as neither ("gone"). ``by`` is the first test that failed; their order is one of chance.
 """
 
 from __future__ import annotations
@@ -89,9 +89,7 @@ QUERY = """SELECT job_id, module_path, operator_name, occurrence, start_pos_row 
 
 
 def main() -> None:
-    """Sample, run for at most SECONDS, and write what survived; or replay what survived."""
-    if sys.argv[1:] == ["replay"]:
-        return replay()
+    """Sample, run for at most SECONDS, and write what survived."""
     tool = str(Path(sys.argv[1]).absolute())
     count, seconds, seed = map(int, (sys.argv[2:] + ["300", "7200", str(SEED)][len(sys.argv) - 2 :])[:3])
     with tempfile.TemporaryDirectory(prefix="seatrial-mutants-") as folder:
@@ -121,21 +119,19 @@ def replay() -> None:
     """Run the tests of today against each mutant that survived the sample, and write what became of it."""
     report = json.loads(RESULTS.read_text())
     former = report.pop("replay", {})
-    mutants = report.pop("survived", None) or [mutant for outcome in OUTCOMES for mutant in former[outcome]]
+    mutants = report.pop("survived", None) or [mutant for outcome in OUTCOMES for mutant in former.get(outcome, ())]
     with tempfile.TemporaryDirectory(prefix="seatrial-mutants-") as folder:
         _copy_sources(Path(folder))
         for number in {_set_of(mutant["file"]) for mutant in mutants}:
-            subprocess.run(_tests(number), cwd=folder, check=True, env=_environ(Path(folder)), stdout=subprocess.DEVNULL)
+            subprocess.run(_tests(number), cwd=folder, check=True, env=_environ(Path(folder)), capture_output=True)
         outcomes = [_replayed(Path(folder), mutant) for mutant in mutants]
     lists = {outcome: [mutant for mutant in outcomes if mutant["outcome"] == outcome] for outcome in OUTCOMES}
-    report["replay"] = {
-        "command": "python tools/sample_mutants.py replay",
-        "killed_in_all": report["killed"] + len(lists["killed"]),
-        "counts": {outcome: len(of_outcome) for outcome, of_outcome in lists.items()},
-        **lists,
-    }
+    killed = report["killed"] + len(lists["killed"])
+    counts = {outcome: len(of_outcome) for outcome, of_outcome in lists.items()}
+    command = "python tools/sample_mutants.py replay"
+    report["replay"] = {"command": command, "killed_in_all": killed, "counts": counts, **lists}
     RESULTS.write_text(json.dumps(report, indent=2) + "\n")
-    print(f"{report['replay']['killed_in_all']} of {report['run']} mutants killed; replayed: {report['replay']['counts']}")
+    print(f"{killed} of {report['run']} mutants killed; replayed: {counts}")
 
 
 def _replayed(folder: Path, mutant: dict[str, Any]) -> dict[str, Any]:
@@ -252,4 +248,4 @@ def _run(tool: str, session: Path, until: float) -> list[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    main()
+    replay() if sys.argv[1:] == ["replay"] else main()
