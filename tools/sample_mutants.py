@@ -2,9 +2,15 @@
 
     python -m venv mutants && mutants/bin/pip install cosmic-ray
     nice python tools/sample_mutants.py mutants/bin/cosmic-ray [NUM_MUTANTS [SECONDS [SEED]]]
+    nice python tools/sample_mutants.py replay
 
 Works on a copy of the sources among the temporary files, with the Python that runs this script. The sample depends on
 the seed and the sources only. Writes ``bench/results/mutants.json`` with the mutants that survived.
+
+``replay`` makes each of these changes in the sources of today, runs the tests of today, and writes the outcomes into
+the same file. It draws no new sample. A mutant that survives and has a ``reason``, written there by a person, changes
+nothing that anybody sees ("equivalent"); one that is killed loses its reason. A line that no longer is in the sources
+counts as neither ("gone"). ``by`` is the first test that failed; their order is one of chance.
 """
 
 from __future__ import annotations
@@ -19,8 +25,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results" / "mutants.json"
+OUTCOMES = ("killed", "equivalent", "survived", "gone")
 SEED = 17
 TEST_S = 60
 """A mutant whose tests take longer is killed."""
@@ -84,22 +93,7 @@ def main() -> None:
     tool = str(Path(sys.argv[1]).absolute())
     count, seconds, seed = map(int, (sys.argv[2:] + ["300", "7200", str(SEED)][len(sys.argv) - 2 :])[:3])
     with tempfile.TemporaryDirectory(prefix="seatrial-mutants-") as folder:
-        for name in ("src", "tests", "pyproject.toml", "docs", "tools"):
-            source = ROOT / name
-            (shutil.copytree if source.is_dir() else shutil.copy)(source, Path(folder, name))
-        # Compiled by content, which notices a mutant that has the size and the second of its original.
-        compiled = [
-            sys.executable,
-            "-m",
-            "compileall",
-            "-q",
-            "-f",
-            "--invalidation-mode",
-            "checked-hash",
-            "src",
-            "tests",
-        ]
-        subprocess.run(compiled, cwd=folder, check=True)
+        _copy_sources(Path(folder))
         sessions = [_prepare(tool, Path(folder), number) for number in range(len(SETS))]
         jobs = [(session, *row) for session in sessions for row in _rows(session)]
         sample = random.Random(seed).sample(jobs, min(count, len(jobs)))
@@ -109,7 +103,7 @@ def main() -> None:
         results = [result for session in sessions for result in _run(tool, session, until)]
     killed = sum(result["outcome"] != "SURVIVED" for result in results)
     report = {
-        "command": "python tools/sample_mutants.py COSMIC_RAY",
+        "command": f"python tools/sample_mutants.py COSMIC_RAY {count} {seconds} {seed}",
         "seed": seed,
         "possible": len(jobs),
         "sampled": len(sample),
@@ -117,14 +111,80 @@ def main() -> None:
         "killed": killed,
         "survived": [result for result in results if result["outcome"] == "SURVIVED"],
     }
-    (ROOT / "bench" / "results" / "mutants.json").write_text(json.dumps(report, indent=2) + "\n")
+    RESULTS.write_text(json.dumps(report, indent=2) + "\n")
     print(f"{killed} of {len(results)} mutants killed")
 
 
-def _prepare(tool: str, folder: Path, number: int) -> Path:
-    modules, tests = SETS[number]
+def replay() -> None:
+    """Run the tests of today against each mutant that survived the sample, and write what became of it."""
+    report = json.loads(RESULTS.read_text())
+    former = report.pop("replay", {})
+    mutants = report.pop("survived", None) or [mutant for outcome in OUTCOMES for mutant in former.get(outcome, ())]
+    with tempfile.TemporaryDirectory(prefix="seatrial-mutants-") as folder:
+        _copy_sources(Path(folder))
+        for number in {_set_of(mutant["file"]) for mutant in mutants}:
+            subprocess.run(_tests(number), cwd=folder, check=True, env=_environ(Path(folder)), capture_output=True)
+        outcomes = [_replayed(Path(folder), mutant) for mutant in mutants]
+    lists = {outcome: [mutant for mutant in outcomes if mutant["outcome"] == outcome] for outcome in OUTCOMES}
+    killed = report["killed"] + len(lists["killed"])
+    counts = {outcome: len(of_outcome) for outcome, of_outcome in lists.items()}
+    command = "python tools/sample_mutants.py replay"
+    report["replay"] = {"command": command, "killed_in_all": killed, "counts": counts, **lists}
+    RESULTS.write_text(json.dumps(report, indent=2) + "\n")
+    print(f"{killed} of {report['run']} mutants killed; replayed: {counts}")
+
+
+def _replayed(folder: Path, mutant: dict[str, Any]) -> dict[str, Any]:
+    """Return the mutant with its outcome. ``line`` stays the one of the sample."""
+    kept = {name: mutant[name] for name in ("file", "line", "operator")}
+    reason = {"reason": mutant["reason"]} if "reason" in mutant else {}
+    before, after = (row[1:] for row in mutant["change"])
+    file = folder / mutant["file"]
+    original = file.read_text()
+    rows = original.split("\n")
+    places = [number for number, row in enumerate(rows, 1) if row == before]
+    if not places:
+        return {**kept, "outcome": "gone", **reason, "change": mutant["change"]}
+    place = min(places, key=lambda number: abs(number - mutant["line"]))
+    rows[place - 1] = after
+    file.write_text("\n".join(rows))
+    try:
+        command = _tests(_set_of(mutant["file"]))
+        ran = subprocess.run(
+            command, cwd=folder, env=_environ(folder), timeout=TEST_S, check=False, capture_output=True, text=True
+        )
+        is_killed = ran.returncode != 0
+        words = next((row.split() for row in ran.stdout.splitlines() if row.startswith(("FAILED", "ERROR "))), [])
+        by = words[1] if len(words) > 1 else f"pytest ended with {ran.returncode}"
+    except subprocess.TimeoutExpired:
+        is_killed, by = True, f"more than {TEST_S} s"
+    finally:
+        file.write_text(original)
+    if is_killed:
+        return {**kept, "outcome": "killed", "by": by, "change": mutant["change"]}
+    return {**kept, "outcome": "equivalent" if reason else "survived", **reason, "change": mutant["change"]}
+
+
+def _copy_sources(folder: Path) -> None:
+    for name in ("src", "tests", "pyproject.toml", "docs", "tools"):
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
+    # Compiled by content, which notices a mutant that has the size and the second of its original.
+    by_content = ["-m", "compileall", "-q", "-f", "--invalidation-mode", "checked-hash"]
+    subprocess.run([sys.executable, *by_content, "src", "tests"], cwd=folder, check=True)
+
+
+def _set_of(file: str) -> int:
+    return next(number for number, (modules, _) in enumerate(SETS) if file in modules)
+
+
+def _tests(number: int) -> list[str]:
     # Without rewritten assertions, which take longer than most of these tests.
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--assert=plain", "-p", "no:cacheprovider", *tests]
+    return [sys.executable, "-m", "pytest", "-x", "-q", "--assert=plain", "-p", "no:cacheprovider", *SETS[number][1]]
+
+
+def _prepare(tool: str, folder: Path, number: int) -> Path:
+    modules, command = SETS[number][0], _tests(number)
     quoted = " ".join(f"'{word}'" if " " in word else word for word in command)
     config = folder / f"set{number}.toml"
     config.write_text(
@@ -188,4 +248,4 @@ def _run(tool: str, session: Path, until: float) -> list[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    main()
+    replay() if sys.argv[1:] == ["replay"] else main()

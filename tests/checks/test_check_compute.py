@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -181,6 +182,13 @@ def test_the_users_limit_applies_to_the_first_dtype() -> None:
     assert CHECK.judge(evidence([601]), params).findings == ()
     (finding,) = CHECK.judge(evidence([599], {0: 599}), params).findings
     assert finding.limit == Limit(value=600, unit="TFLOP/s", origin="user compute.min_tflops")
+
+
+def test_a_second_dtype_lacks_no_limit_of_the_user() -> None:
+    one = evidence([5], device_type="cpu")
+    both = (*one.measurements, reading("tflops", 5, 0), reading("wrong_elements", 0, 0))
+    for min_tflops, unlimited in ((1.0, ()), (None, ("compute.min_tflops",))):
+        assert CHECK.judge(replace(one, measurements=both), Params(min_tflops=min_tflops)).unlimited == unlimited
 
 
 def test_different_models_are_not_compared() -> None:

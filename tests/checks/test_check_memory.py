@@ -204,9 +204,9 @@ def test_a_rank_without_memory_to_test_is_inconclusive() -> None:
         for measurement in seen.measurements
         if (measurement.name, measurement.rank) not in (("wrong_words", 1), ("copy_gbps", 1))
     )
-    lack = fact("no_room", 1, copy="device", needed_bytes=128 * 10**6, room_bytes=5 * 10**6)
+    lack = fact("no_room", 1, copy="device", needed_bytes=128 * 10**6, room_bytes=10**6)
     assert CHECK.judge(replace(seen, measurements=measurements, facts=(lack,)), ONE).absent == (
-        "copy_gbps device of rank 1: 5 MB free of 128 MB",
+        "copy_gbps device of rank 1: 1 MB free of 128 MB",
         "any memory that rank 1 could test",
     )
 

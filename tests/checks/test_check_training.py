@@ -75,10 +75,11 @@ def test_a_loss_that_does_not_fall_fails() -> None:
     assert (finding.severity, finding.what) == ("fail", "the loss does not fall")
 
 
-def test_a_few_losses_show_nothing() -> None:
-    ruling = judge(trained(losses=(2.3, 2.4)), SMOKE)
+@pytest.mark.parametrize("count", [2, 19])
+def test_a_few_losses_show_nothing(count: int) -> None:
+    ruling = judge(trained(losses=(2.3, *(2.4,) * (count - 1))), SMOKE)
     assert ruling.findings == ()
-    assert "2 cannot show" in ruling.absent[0]
+    assert f"{count} cannot show" in ruling.absent[0]
 
 
 @pytest.mark.parametrize(("ranks", "named"), [([2], (2,)), ([0, 1, 2, 3], ()), ([], ())])
@@ -176,6 +177,10 @@ def test_a_wrong_count_of_test_samples_fails(evaluated: dict[int, int]) -> None:
     finding = _only(judge(trained(evaluated=evaluated), SMOKE))
     assert finding.severity == "fail"
     assert "counts of test samples" in finding.what
+
+
+def test_of_several_wrong_counts_that_of_the_first_rank_is_told() -> None:
+    assert _only(judge(trained(evaluated={1: 358, 2: 359}), SMOKE)).measured == "358 samples"
 
 
 def test_ranks_that_report_another_accuracy_fail() -> None:

@@ -121,6 +121,13 @@ def test_a_quota_of_several_ranks_counts_once() -> None:
     assert [each.culprit.ranks for each in judge(counted({}, {}, {}, {}, much, much), SMOKE).findings] == [(4,), (5,)]
 
 
+def test_a_quota_of_one_node_counts_for_no_other() -> None:
+    """Rank 2 is on the second of four nodes and rank 4 on the third; their counters are equal by chance."""
+    lost = {"throttled_s": 3.0, "cpu_s": 8.5}
+    found = judge(counted({}, {}, lost, {}, lost, {}, {}, {}), SMOKE).findings
+    assert [each.culprit.ranks for each in found] == [(2,), (4,)]
+
+
 def test_a_clock_that_only_one_rank_reads_is_not_compared() -> None:
     whole = counted({}, {"throttled_s": 6.0})
     for rank in (0, 1):

@@ -9,6 +9,7 @@ import pytest
 from checks.simulated_training import SMOKE, a_batch, a_measurement, trained
 
 from seatrial.checks.training.judge import judge, suspects
+from seatrial.checks.training.judge_one_batch import judge_one_batch
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding
 from seatrial.evidence.measurement import Fact
@@ -110,6 +111,15 @@ def test_one_rank_is_not_compared() -> None:
         ruling = judge(evidence, SMOKE)
         assert (ruling.findings, ruling.unjudged) == ((), ("training: gradients not compared (1 rank)",))
     assert _only(_again(trained(1, batches={0: LOOSE}), {0: ("bits", 1)})).culprit.ranks == (0,)
+
+
+def test_half_of_the_ranks_that_are_nondeterministic_are_each_named() -> None:
+    findings = judge(trained(6, batches=dict.fromkeys((1, 3, 5), LOOSE)), SMOKE).findings
+    assert [finding.culprit.ranks for finding in findings] == [(1,), (3,), (5,)]
+
+
+def test_without_ranks_nothing_is_left_to_compare() -> None:
+    assert judge_one_batch(replace(trained(2), ranks={})).unjudged == ()
 
 
 def test_where_no_rank_stays_steady_no_rank_is_blamed() -> None:

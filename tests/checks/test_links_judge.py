@@ -140,6 +140,12 @@ def test_a_search_that_was_cut_short_is_no_pass(slow: Slow) -> None:
         assert {f.culprit for f in cut.findings} <= {f.culprit for f in full.findings}
 
 
+def test_a_link_that_was_not_measured_again_is_an_open_question() -> None:
+    question = "a clear result for link n1–n3"
+    absent = [SimulatedCluster(nodes=6, slow={(1, 3): 0.2}).trial(most_rounds=most).absent for most in (4, 5, 6)]
+    assert [question in lacks for lacks in absent] == [False, True, False]
+
+
 @pytest.mark.parametrize("nodes", [6, 16, 40])
 def test_loss_by_contention_is_measured_again_with_fewer_pairs(nodes: int) -> None:
     """A link that loses no more than pairs under contention is found, too."""
@@ -247,6 +253,8 @@ def test_a_few_fast_nodes_show_that_most_are_slow(nodes: int, slow_ones: int) ->
     assert "10 GB/s against 4 GB/s" in finding.what
     given = _only(SimulatedCluster(nodes=nodes, slow=slow).trial(Params(min_gbps=8.0)))
     assert given.culprit.kind == "fabric"
+    # A limit of the user that all links reach leaves no question.
+    assert SimulatedCluster(nodes=nodes, slow=slow).trial(Params(min_gbps=3.0)).findings == ()
 
 
 def test_nodes_of_one_name_are_distinguished() -> None:

@@ -163,6 +163,30 @@ def test_subnets_of_which_each_source_tried_a_part(addresses: str, num_causes: i
         assert shapes(causes) == [("between", (0, 1, 2), (3, 4, 5))]
 
 
+@pytest.mark.parametrize(
+    ("closed", "untried"),
+    [({(0, 2), (1, 3)}, {(0, 3), (1, 2)}), ({(0, 2), (1, 2), (1, 3)}, {(0, 3)})],
+)
+def test_two_pairs_of_two_subnets_are_the_subnets(closed: set[Pair], untried: set[Pair]) -> None:
+    addresses = ("10.1.0.0", "10.1.0.1", "10.2.0.2", "10.2.0.3")
+    causes = causes_of(closed, 4, untried=frozenset(untried), addresses=addresses)
+    assert shapes(causes) == [("between", (0, 1), (2, 3))]
+
+
+def test_of_equal_subnets_that_of_fewer_sources_comes_first() -> None:
+    addresses = tuple(f"10.{1 + (node > 2) + (node > 4) + (node > 6)}.0.{node}" for node in range(10))
+    untried = {(0, 3), (6, 9)}
+    closed = (_across({0, 1, 2}, {3, 4}) | _across({5, 6}, {7, 8, 9})) - untried
+    causes = causes_of(closed, 10, untried=frozenset(untried), addresses=addresses)
+    assert shapes(causes) == [("between", (5, 6), (7, 8, 9)), ("between", (0, 1, 2), (3, 4))]
+
+
+def test_more_subnets_than_are_compared_explain_nothing() -> None:
+    addresses = tuple(f"10.0.{node // 2}.{node}" for node in range(130))
+    causes = causes_of({(0, 2), (1, 3)}, 130, untried=frozenset({(0, 3), (1, 2)}), addresses=addresses)
+    assert shapes(causes) == [("pair", (0,), (2,)), ("pair", (1,), (3,))]
+
+
 def test_the_largest_group_comes_first_then_that_of_fewer_sources() -> None:
     into_one, out_of_one = _across({0, 1, 2, 3}, {4}), _across({5}, {6, 7, 8})
     larger, smaller = ("between", (0, 1, 2, 3), (4,)), ("between", (5,), (6, 7, 8))

@@ -229,6 +229,15 @@ def test_a_rank_without_folder_report_is_absent() -> None:
     assert CHECK.judge(replace(full, asked=(), measurements=(), facts=()), NAMED).absent == ("any rank that finished",)
 
 
+@pytest.mark.parametrize(("stage", "absent"), [("measure", ()), ("repeat", ("write_gbps of rank 1",))])
+def test_a_rank_with_an_error_lacks_nothing_but_for_one_in_a_repeat(stage: str, absent: tuple[str, ...]) -> None:
+    full = fleet([[1.0, 1.0]])
+    error = {"named": True, "folder": "/ckpt", "doing": "write", "phase": stage, "code": "EIO", "reason": "an error"}
+    rest = tuple(each for each in full.measurements if (each.name, each.rank) != ("write_gbps", 1))
+    evidence = replace(full, measurements=rest, facts=(*full.facts, fact("trouble", 1, error, stage)))
+    assert CHECK.judge(evidence, NAMED).absent == absent
+
+
 def test_wrong_bytes_of_an_unfinished_rank_fail_all_the_same() -> None:
     full = fleet([[1.0], [1.0]])
     wrong = fact("wrong_bytes", 1, {"count": 3, "first_offset": 17})

@@ -80,6 +80,16 @@ def test_a_finding_belongs_to_the_check_of_its_step() -> None:
     assert [finding.check for finding in findings(died())] == ["collectives"]
 
 
+def test_a_finding_belongs_to_the_first_check_that_did_not_finish() -> None:
+    stream = Stream(3)
+    for check in ("compute", "bootstrap"):
+        stream.begin(check)
+        stream.done(0)
+        stream.step_end()
+    stream.exit(1, -9, ours=False)
+    assert [finding.check for finding in findings(stream)] == ["compute"]
+
+
 def test_out_of_memory_and_a_death_are_two_causes() -> None:
     stream = Stream(3).until("training")
     stream.error(0, "memory", "out of memory", "training/step 1")
@@ -222,6 +232,21 @@ def test_a_later_generation_has_less_time() -> None:
         stream.send("conductor", "trouble", gen=1, step=-1, seen=late, waiting=[])
         stream.kill(0, 1, 2)
         assert [finding.culprit.ranks for finding in findings(stream.close(ranks=False))] == named
+
+
+def test_a_step_of_agents_leaves_the_start_less_time() -> None:
+    # 60 s to join, 0.7 s of the agents, and 180 s to start.
+    for deadline_s, severity in ((240.5, "error"), (240.8, "fail")):
+        stream = Stream(plan=replace(a_plan(), deadline_s=Setting(value=deadline_s, origin="--deadline")))
+        step = stream.begin("compute")
+        stream.events[-1] |= {"ranks": [], "nodes": [0]}
+        stream.send("node0", "node_done", gen=0, step=step, seconds=0.5, share=[], error="")
+        stream.step_end()
+        late = [{"rank": 1, "how": "late", "phase": STARTING, "waited_s": 5.0}]
+        stream.send("conductor", "trouble", gen=0, step=-1, seen=late, waiting=[])
+        stream.kill(0, 1)
+        (finding,) = findings(stream.close(ranks=False))
+        assert finding.severity == severity
 
 
 def _second_attempt_out_of_time(*seen: dict[str, Any], timeout_s: float = 20.0) -> tuple[Finding, ...]:

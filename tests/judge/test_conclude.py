@@ -9,10 +9,11 @@ import pytest
 from event_streams import Stream, healthy
 from fake_checks import a_plan, fake_load
 
+from seatrial.checks import registry
 from seatrial.checks.check import Check, Stage
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Ruling
-from seatrial.judge.conclude import conclude
+from seatrial.judge.conclude import conclude, fails
 
 
 def test_a_healthy_trial_passes() -> None:
@@ -94,6 +95,17 @@ def test_an_incomplete_record_fails_by_a_fixed_limit() -> None:
     assert conclude(stream.events, load=fake_load).verdict.status == "FAIL"
 
 
+@pytest.mark.parametrize(("value", "is_failed"), [(2.0, False), (0.5, True)])
+def test_a_check_fails_so_far_by_what_it_measured(
+    value: float, is_failed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "load", fake_load)
+    stream = Stream().until("compute")
+    stream.measure("compute", 1, value)
+    events = [event for event in stream.events if event["kind"] in ("rank", "measurements", "facts")]
+    assert fails(stream.plan, "compute", events) is is_failed
+
+
 def test_an_unfinished_check_has_no_remarks() -> None:
     def remark(evidence: Evidence, params: Any) -> Ruling:
         nobody = Culprit(kind="none", name="nobody")
@@ -111,9 +123,10 @@ def test_an_unfinished_check_has_no_remarks() -> None:
     stream.begin("compute")
     assert conclude(stream.events, load=load).findings == ()
     stream.measure("compute", 0)
-    assert [finding.what for finding in conclude(stream.events, load=load).findings][:1] == [
-        "a wrong value, judged by an incomplete record"
-    ]
+    stream.done(0)
+    clauses = [finding.what for finding in conclude(stream.events, load=load).findings]
+    assert clauses[0] == "a wrong value, judged by an incomplete record"
+    assert "nothing to see" not in clauses
 
 
 def test_only_generation_0_is_judged() -> None:

@@ -137,8 +137,8 @@ def test_what_was_not_checked_does_not_pass(act: Callable[[Stream], None], statu
 def test_of_many_absent_measurements_four_are_named() -> None:
     trial = fold(healthy().events)
     rulings = {name: Ruling() for name in trial.plan["checks"]}
-    for count, reason in ((4, "compute lacks a, b, c, d"), (6, "compute lacks a, b, c, d and 2 more")):
-        decided = decide(trial, {**rulings, "compute": Ruling(absent=tuple("abcdef"[:count]))}, ())
+    for count, reason in ((4, "compute lacks a, b, c, d"), (9, "compute lacks a, b, c, d and 5 more")):
+        decided = decide(trial, {**rulings, "compute": Ruling(absent=tuple("abcdefghi"[:count]))}, ())
         assert (decided.status, decided.reasons) == ("INCONCLUSIVE", (reason,))
 
 

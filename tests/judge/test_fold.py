@@ -168,6 +168,13 @@ def test_a_rank_measures_only_for_itself() -> None:
     assert any("another source" in what for what in trial.missing)
 
 
+def test_a_measurement_of_no_rank_keeps_the_node_that_it_names() -> None:
+    stream = Stream().until("compute")
+    stream.measure("compute", 0, rank=None, node="store-1")
+    stream.measure("compute", 0, node="store-1")
+    assert [measurement.node for measurement in fold(stream.events).measurements] == ["store-1", "gpu-0"]
+
+
 def test_numbers_that_are_not_finite() -> None:
     stream = Stream().until("compute")
     stream.measure("compute", 0, "inf")  # type: ignore[arg-type]  # as on the wire
@@ -207,12 +214,24 @@ def test_fewer_ranks_than_requested() -> None:
     assert "2 of 4 requested ranks are missing" in fold(stream.events).missing
 
 
+@pytest.mark.parametrize("size", [None, True])
+def test_without_a_requested_size_the_known_ranks_count(size: object) -> None:
+    stream = healthy()
+    stream.events[0]["job"] |= {"world_size": size}
+    assert fold(stream.events).world_size() == 2
+
+
 def test_events_of_two_runs_name_nobody() -> None:
     other = [{**event, "run": "other"} for event in SCENES["killed"]().events]
     conclusion = judged([*healthy().events, *other])
     assert conclusion.trial.run == ""
     assert not culprits(conclusion)
     assert "2 runs" in conclusion.trial.missing[0]
+
+
+def test_of_many_runs_four_are_named() -> None:
+    events = [{**event, "run": run} for run in "edcba" for event in healthy().events]
+    assert fold(events).missing[0] == "the events of 5 runs are mixed (a, b, c, d)"
 
 
 def test_events_of_another_run_without_its_beginning_are_counted() -> None:

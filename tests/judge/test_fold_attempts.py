@@ -70,3 +70,21 @@ def test_a_check_asks_with_its_own_measurements_only() -> None:
         assert {entry.check for entry in evidence.measurements} <= {check}
         assert {fact.check for fact in evidence.facts} <= {check}
         assert len(evidence.measurements) == len(evidence.facts) == count
+
+
+def test_a_check_asks_with_the_nodes_that_reported_facts() -> None:
+    stream = Stream(2, nodes=2)
+    for node in (0, 1):
+        fact = {"check": "network", "name": "node", "value": "up", "node_rank": node}
+        stream.send(f"node{node}", "facts", gen=0, step=0, facts=[fact])
+    assert evidence_so_far("network", stream.events[-2:]).nodes == {0: "node 0", 1: "node 1"}
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_only_a_run_that_nobody_began_lacks_nothing(begun: bool) -> None:
+    stream = Stream()
+    stream.events = [event for event in stream.events if event["kind"] in ("run", *(["generation"] if begun else []))]
+    assert fold(stream.events).missing != (), "nobody says why"
+    stream.send("recorder1", "note", severity="error", text="pod t-0 does not start")
+    stream.send("recorder1", "end")
+    assert (fold(stream.events).missing == ()) is not begun

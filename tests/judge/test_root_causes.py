@@ -71,6 +71,16 @@ def test_a_hang_of_all_follows_from_an_earlier_finding(check: str) -> None:
     assert len([line for line in lines(conclusion) if line.startswith("- Error")]) == 1
 
 
+def test_a_hang_follows_from_a_finding_of_its_own_check() -> None:
+    stream = Stream(3, nodes=3, plan=_plan()).until("links")
+    stream.measure("links", 0)
+    stream.trouble(*STUCK, outcome="deadline")
+    stream.kill(0, 1, 2)
+    (fault,) = _faults(_concluded(stream.close(ranks=False), _found("links")))
+    assert fault.culprit == NODE1
+    assert "follows from this: all 3 ranks hung in bootstrap/first barrier for 45 s" in fault.evidence
+
+
 def test_what_explains_no_hang_stays_beside_it() -> None:
     for judged in (_found("compute"), _found("host", "info"), _found("collectives")):
         faults = _faults(_concluded(_hung(*STUCK), judged))

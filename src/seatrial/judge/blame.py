@@ -162,7 +162,8 @@ def _start_cut(view: StepView) -> list[Finding]:
     if not entries:
         return []
     deadline_s = view.trial.deadline_s()
-    steps_before = [step for step in view.trial.steps if step.generation < view.generation]
+    # Of this generation only steps of agents have run: they come before the ranks start.
+    steps_before = [step for step in view.trial.steps if step.generation <= view.generation]
     before_s = view.generation * (_START_S + _KILL_S) + sum(step.seconds or 0.0 for step in steps_before)
     if deadline_s is not None and deadline_s >= _JOIN_S + before_s + _START_S:
         return []
