@@ -90,6 +90,7 @@ def _pod(component: str) -> tuple[list[str], list[str]]:
     return [*NO_RIGHTS, "--user", "10001:10001", "--shm-size", "1g", *env_options, "--entrypoint", program], words
 
 
+@pytest.mark.timeout(170)
 def test_a_trial_passes_between_containers(network: tuple[str, dict[str, str]], brought: list[str]) -> None:
     bridge, addresses = network
     names = [word for pod, address in addresses.items() for word in ("--add-host", f"{pod}:{address}")]
@@ -107,7 +108,7 @@ def test_a_trial_passes_between_containers(network: tuple[str, dict[str, str]], 
                 assert time.monotonic() < until, podman("logs", worker).output
                 time.sleep(0.2)
         launcher = start("launcher", "launcher")
-        ended = podman("wait", launcher, timeout_s=45).output
+        ended = podman("wait", launcher, timeout_s=120).output
         output = podman("logs", launcher).output
         assert ended == "0\n", output
         assert passes(output), output
