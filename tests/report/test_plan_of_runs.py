@@ -114,6 +114,15 @@ def test_a_plan_that_demands_limits_is_a_partial_pass_without_them() -> None:
     assert "min_tflops" in plan_text([demanding])
 
 
+def test_no_command_is_proposed_that_would_be_refused() -> None:
+    def both(event: dict[str, Any]) -> None:
+        other_work(event)
+        plan(demands_limits=True)(event)
+
+    shown = card(recorded(change=both), Path("reports/x/report.html"), View())
+    assert shown[-1].startswith("next: write limits into the plan: compute.min_tflops, memory.min_copy_gbps, ")
+
+
 def test_a_full_pass_can_be_required() -> None:
     def both(event: dict[str, Any]) -> None:
         job(require_full=True)(event)

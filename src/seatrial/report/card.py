@@ -132,6 +132,10 @@ def _next(conclusion: Conclusion, report: Path | None) -> str:
     if verdict.interrupted:
         words = f"run it again, to its end: {under}{again}"
     elif verdict.status == "PASS" and verdict.unlimited and trial.plan.get("demands_limits") is True:
+        from seatrial.report.plan_of_runs import gives_limits
+
+        if not gives_limits(conclusion):
+            return printable(f"write limits into the plan: {', '.join(verdict.unlimited)}; then: {under}{again}")
         run = "RUN" if report is None else shlex.quote(str(report.parent))
         limited = _command(conclusion, "limits.toml")
         words = f"{command_line()} plan from {run} > limits.toml, then: {under}{limited}"

@@ -58,6 +58,15 @@ def plan_text(conclusions: Sequence[Conclusion]) -> str:
     return "\n".join(lines)
 
 
+def gives_limits(conclusion: Conclusion) -> bool:
+    """Return whether ``plan_text`` takes this run."""
+    try:
+        plan_text([conclusion])
+    except RequestError:
+        return False
+    return True
+
+
 def _limit_lines(speed: _Speed) -> Iterator[str]:
     middle, low, high = median(speed.values), min(speed.values), max(speed.values)
     # As far below the median as the runs lie apart: each of them passes.
