@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.agent import controller_search
 from seatrial.agent.controller_search import ControllerSearch, address_of_this_node, full_name
+from seatrial.probe import network
 from seatrial.protocol.timeouts import join_timeout_s
 
 POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
@@ -116,6 +118,26 @@ def test_the_own_address_of_a_pod_comes_from_its_hosts_file(tmp_path: Path, monk
         assert address_of_this_node(name, POD, hosts_file=str(hosts)) == "10.244.1.5"
     assert address_of_this_node("other.trial", POD, hosts_file=str(hosts))
     assert address_of_this_node("127.0.0.1", {}) == "127.0.0.1"
+
+
+def test_without_a_default_route_it_is_the_address_of_the_host_or_of_an_interface(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod in the network of its host has that host's file, which does not hold the pod's name."""
+    hosts = tmp_path / "hosts"
+    monkeypatch.setattr(socket, "gethostname", lambda: "node-7.example.com")
+    monkeypatch.setattr(controller_search, "_source_address", lambda address: "")
+    monkeypatch.setattr(network, "interfaces", lambda: (interface("down0", state="down"), interface("eth0")))
+    monkeypatch.setattr(network, "address_of", {"down0": "10.1.0.1", "eth0": "10.2.0.1"}.get)
+    hosts.write_text("127.0.0.1 localhost\n10.55.0.7 node-7\n10.55.0.8 node-8\n")
+    assert address_of_this_node("trial-master-0", POD, hosts_file=str(hosts)) == "10.55.0.7"
+    for text in ("", "127.0.1.1 node-7\n"):
+        hosts.write_text(text)
+        assert address_of_this_node("trial-master-0", POD, hosts_file=str(hosts)) == "10.2.0.1"
+
+
+def interface(name: str, state: str = "up") -> network.Interface:
+    return network.Interface(name=name, mtu=1500, state=state, loopback=False)
 
 
 @pytest.mark.parametrize("control", ["none.invalid:20001,20002", "127.0.0.1:1,2"])

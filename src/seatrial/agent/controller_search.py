@@ -14,8 +14,11 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+
+from seatrial.probe import network
+from seatrial.probe.names import is_loopback
 
 JOIN_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """Signals that end an agent at once while it searches."""
@@ -149,10 +152,8 @@ def address_of_this_node(host: str, environ: Mapping[str, str], *, hosts_file: s
     if _is_address(host):
         return _source_address(host) or host
     names = {host.rstrip("."), host.partition(".")[0]} if in_pod(environ) else {host}
-    for line in _read(hosts_file).splitlines():
-        words = line.partition("#")[0].split()
-        if len(words) > 1 and names & set(words[1:]) and _is_address(words[0]):
-            return words[0]
+    if address := _address_in(hosts_file, names):
+        return address
     if not in_pod(environ):
         try:
             for address in resolve_in_thread(host):
@@ -161,7 +162,29 @@ def address_of_this_node(host: str, environ: Mapping[str, str], *, hosts_file: s
         except OSError:
             pass
     # Addresses of documentation (RFC 5737, RFC 3849): the default route leads there, and no packet leaves.
-    return _source_address("192.0.2.1") or _source_address("2001:db8::1") or "127.0.0.1"
+    if address := _source_address("192.0.2.1") or _source_address("2001:db8::1"):
+        return address
+    # A closed network may have no default route. In the network of its host a pod has the host's file and hostname.
+    own_name = socket.gethostname()
+    address = _address_in(hosts_file, {own_name, own_name.partition(".")[0]})
+    return address if address and not is_loopback(address) else _address_of_interfaces() or "127.0.0.1"
+
+
+def _address_in(hosts_file: str, names: Collection[str]) -> str:
+    """Return the first address that has one of the names; empty without one."""
+    for line in _read(hosts_file).splitlines():
+        words = line.partition("#")[0].split()
+        if len(words) > 1 and not set(names).isdisjoint(words[1:]) and _is_address(words[0]):
+            return words[0]
+    return ""
+
+
+def _address_of_interfaces() -> str:
+    """Return the address of the first interface that works and is no loopback; empty without one."""
+    for interface in network.interfaces() or ():
+        if interface.usable and not interface.loopback and (address := network.address_of(interface.name)):
+            return address
+    return ""
 
 
 def _source_address(address: str) -> str:
