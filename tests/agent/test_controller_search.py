@@ -120,7 +120,7 @@ def test_the_own_address_of_a_pod_comes_from_its_hosts_file(tmp_path: Path, monk
     assert address_of_this_node("127.0.0.1", {}) == "127.0.0.1"
 
 
-def test_without_a_default_route_it_is_the_address_of_the_host_or_of_an_interface(
+def test_without_a_default_route_an_interface_gives_the_own_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pod in the network of its host has that host's file, which does not hold the pod's name."""
