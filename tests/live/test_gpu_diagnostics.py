@@ -83,7 +83,7 @@ def test_evidence_of_other_tools(tmp_path: Path, machine: dict[str, str]) -> Non
     assert json.loads(again.stdout)["evidence"] == ended.report["evidence"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # where the machine is loaded, the fault may come when the step is over
 def test_a_node_without_nvml_asks_nvidia_smi(tmp_path: Path) -> None:
     gpu = NEW_XML.partition("<gpu ")[2].partition("</gpu>")[0]
     gpu = gpu.replace("<remapped_row_pending>Yes", "<remapped_row_pending>No").replace(
