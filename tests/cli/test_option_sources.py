@@ -220,3 +220,12 @@ def test_an_error_names_the_source_of_the_option(
     complaint = capsys.readouterr().err
     assert complaint.startswith("Error: --on moon: no such target")
     assert complaint.endswith(" (--on is from ./seatrial.toml: on)\n")
+
+
+@pytest.mark.parametrize("by", ["variable", "file", "table"])
+def test_nobody_gives_up_a_protection_without_typing_it(by: str) -> None:
+    if by != "variable":
+        write("unprotected = true\n" if by == "file" else "[run]\nunprotected = true\n")
+    environ = {"SEATRIAL_OPTION_UNPROTECTED": "1"} if by == "variable" else {}
+    with pytest.raises(RequestError, match="nothing but a person may set it; type --unprotected"):
+        values(environ=environ)

@@ -156,16 +156,22 @@ def _content(name: str, path: Path) -> str | None:
 
 def _refuse_unknown(sources: Sequence[_Source]) -> None:
     """Raise RequestError for a value that no command, or not the command of its table, would ever read."""
-    known = {table: {key_of(option) for option in options_of(commands()[table]) if key_of(option)} for table in TABLES}
-    known[""] = set().union(*known.values())
+    known = {
+        table: {key_of(option): option for option in options_of(commands()[table]) if key_of(option)}
+        for table in TABLES
+    }
+    known[""] = {key: option for options in list(known.values()) for key, option in options.items()}
     for source in sources:
         for key, value in source.values.items():
-            if key in known[source.table]:
+            option = known[source.table].get(key)
+            if option is not None and not option.only_typed:
                 continue
             if isinstance(value, dict):
                 raise RequestError(f"{source.start}{key} is no table of options; expected {', '.join(TABLES)}.")
-            near = difflib.get_close_matches(key, known[source.table], n=1)
             name = key.upper() if source.is_environment else key
+            if option is not None:
+                raise RequestError(f"{source.start}{name}: nothing but a person may set it; type {shown_name(option)}.")
+            near = difflib.get_close_matches(key, known[source.table], n=1)
             hint = ""
             if near:
                 hint = f"did you mean {PREFIX + near[0].upper() if source.is_environment else near[0]}?"

@@ -70,6 +70,7 @@ UNPROTECTED = Option(
     name="unprotected",
     help="Under torchrun, mpirun or srun over several machines: run without a secret (docs/environments.md).",
     flag=True,
+    only_typed=True,
 )
 """The option of the commands whose processes meet by the environment of another launcher."""
 

@@ -61,6 +61,8 @@ class Option:
     """A positional argument that must be given."""
     rest: bool = False
     """A positional argument that takes all remaining words, options included; the value is a tuple."""
+    only_typed: bool = False
+    """It gives up a protection, so a person must type it: no variable and no file may set it."""
 
     @property
     def default_value(self) -> Any:
