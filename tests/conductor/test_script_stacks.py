@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from conductor.simulated_program import Act, SimulatedProgram, config
 from event_streams import event_of
 
@@ -98,11 +99,9 @@ def test_the_comparison_is_told_once_all_have_answered_or_ended() -> None:
     assert len(compared(program)) == 1
 
 
-def test_each_signal_that_ends_a_script_shows_where_its_ranks_are() -> None:
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
-        script = {(0, rank): _WAITS for rank in range(4)}
-        program = SimulatedProgram(
-            config(watched=False), script, at_s=((10.0, lambda program, name=name: program.signal(name)),)
-        )
-        program.go_on_until(10.2)
-        assert {tuple(message["ranks"]) for _, _, message in program.asked("dump_stack")} == {(0, 1, 2, 3)}, name
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
+def test_each_signal_that_ends_a_script_shows_where_its_ranks_are(name: str) -> None:
+    script = {(0, rank): _WAITS for rank in range(4)}
+    program = SimulatedProgram(config(watched=False), script, at_s=((10.0, lambda program: program.signal(name)),))
+    program.go_on_until(10.2)
+    assert {tuple(message["ranks"]) for _, _, message in program.asked("dump_stack")} == {(0, 1, 2, 3)}

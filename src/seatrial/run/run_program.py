@@ -208,7 +208,7 @@ def _failed_rank(events: list[dict[str, Any]], outcome: dict[str, Any]) -> int |
     if outcome["how"] != "failed":
         return None
     troubles = (event for event in reversed(events) if event.get("kind") == "trouble")
-    seen = next((event["seen"] for event in troubles if event.get("gen") == outcome["gen"]), [])
+    seen: list[dict[str, Any]] = next((event["seen"] for event in troubles if event.get("gen") == outcome["gen"]), [])
     return seen[0].get("rank") if seen else None
 
 
