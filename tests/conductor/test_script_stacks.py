@@ -8,7 +8,7 @@ import pytest
 from conductor.simulated_program import Act, SimulatedProgram, config
 from event_streams import event_of
 
-from seatrial.conductor.script_stacks import main_thread_frames, who_stands_elsewhere
+from seatrial.conductor.script_stacks import main_thread_frames, ranks_apart
 
 _IN_ALL_REDUCE = """Process 7: python train.py
 Python v3.11.2
@@ -35,7 +35,7 @@ def stack(text: str = "", wchan: str = "") -> dict[str, Any]:
 
 
 def elsewhere(*stacks: dict[str, Any]) -> str:
-    return who_stands_elsewhere(dict(enumerate(stacks)))
+    return ranks_apart(dict(enumerate(stacks)))
 
 
 def test_the_main_thread_is_found_with_and_without_a_name() -> None:

@@ -107,7 +107,7 @@ def test_a_rank_that_only_lost_its_peers_is_not_named(tmp_path: Path) -> None:
     assert "failed with exit code 1: the disk is full" in ended.errors
 
 
-def test_the_traceback_of_a_rank_that_followed_comes_after_that_of_the_first(tmp_path: Path) -> None:
+def test_the_traceback_of_a_rank_that_followed_comes_later(tmp_path: Path) -> None:
     """With both streams on one screen. Rank 0 loses rank 1, whose exit is told a moment later."""
     name = script(
         tmp_path,

@@ -27,7 +27,7 @@ from seatrial.conductor.program_failures import (
 )
 from seatrial.conductor.rank_status import RankStatus, Suspicion
 from seatrial.conductor.script_failures import advice, ended_ranks, peers, with_peers
-from seatrial.conductor.script_stacks import who_stands_elsewhere
+from seatrial.conductor.script_stacks import ranks_apart
 from seatrial.protocol.commands import AgentReport, DumpStack, FindPort, StartProgram, Terminate
 from seatrial.protocol.events import (
     EndEvent,
@@ -244,7 +244,7 @@ class ProgramConductor(BaseConductor):
         """Once all have answered that run still, say which of them stand elsewhere than the others."""
         if self._asked and self._asked <= self._stacks.keys() | self._exits.keys():
             self._asked = frozenset()
-            if text := who_stands_elsewhere(self._stacks):
+            if text := ranks_apart(self._stacks):
                 self._record(NoteEvent(kind="note", severity="info", text=text))
 
     def _watch(self, now: float) -> None:

@@ -21,7 +21,7 @@ def main_thread_frames(text: str) -> list[str]:
     return [match[1] for line in main.splitlines() if (match := _FRAME.match(line))]
 
 
-def who_stands_elsewhere(stacks: Mapping[int, Mapping[str, Any]]) -> str:
+def ranks_apart(stacks: Mapping[int, Mapping[str, Any]]) -> str:
     """Return a sentence without its full stop, or an empty text where nothing sets a minority of the ranks apart.
 
     This is evidence and no verdict: the ranks of a job at work stand at different places as well.
