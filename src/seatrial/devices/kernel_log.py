@@ -20,7 +20,6 @@ KMSG = "/dev/kmsg"
 _MOST_EVENTS = 200
 """Events of one reading: a broken device may log thousands, and the first ones say why."""
 _MOST_BYTES = 1 << 24
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 _RECORD_BYTES = 1 << 13
 """A record of /dev/kmsg is at most 8 KiB; a shorter buffer would be refused."""
 _TEXT_CHARS = 400
@@ -45,7 +44,7 @@ class KernelLog:
     def __init__(self, path: str = KMSG) -> None:
         """Open it. Raises OSError."""
         self._path = path
-        self._fd = os.open(path, _FLAGS)
+        self._fd = _opened(path)
         self._is_device = stat.S_ISCHR(os.fstat(self._fd).st_mode)
         self._rest = b""
         self._old = True
@@ -74,7 +73,7 @@ class KernelLog:
             if os.fstat(self._fd).st_size < os.lseek(self._fd, 0, os.SEEK_CUR):
                 os.lseek(self._fd, 0, os.SEEK_SET)
             elif not os.path.samestat(os.fstat(self._fd), os.stat(self._path, follow_symlinks=False)):
-                new = os.open(self._path, _FLAGS)
+                new = _opened(self._path)
                 os.close(self._fd)
                 self._fd = new
             else:
@@ -154,6 +153,10 @@ def _xid(match: re.Match[str], text: str, seconds: float | None, old: bool) -> K
         fatal=fatal,
         old=old,
     )
+
+
+def _opened(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def open_log(path: str = KMSG) -> tuple[KernelLog | None, str]:
