@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 from seatrial.devices import topology_matrix
 from seatrial.devices.nvidia_smi_samples import open_samples
-from seatrial.devices.readers import TWIN, Reader, UnreadableError, nothing, short_bus, told_apart
+from seatrial.devices.readers import TWIN, Reader, UnreadableError, distinct_uuids, nothing, short_bus
 from seatrial.devices.state import LOST, DeviceState
 from seatrial.util.tool import find_tool, run_tool
 
@@ -166,7 +166,7 @@ def parse(text: str) -> tuple[DeviceState, ...]:
     driver = root.findtext("driver_version", "")
     corrupt = {short_bus(address) for address in _CORRUPT.findall(text[:begin] + after)}
     devices = [_device(gpu, index, driver, corrupt) for index, gpu in enumerate(root.iter("gpu"))]
-    names = told_apart([(device.uuid, device.bus) for device in devices])
+    names = distinct_uuids([(device.uuid, device.bus) for device in devices])
     return tuple(
         device if name == device.uuid else replace(device, uuid=name, unavailable={**device.unavailable, "uuid": TWIN})
         for device, name in zip(devices, names, strict=True)

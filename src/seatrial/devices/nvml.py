@@ -35,7 +35,7 @@ from seatrial.devices.nvml_structures import (
     Utilization,
 )
 from seatrial.devices.plausible import implausible, is_count
-from seatrial.devices.readers import TWIN, Reader, UnreadableError, short_bus, told_apart
+from seatrial.devices.readers import TWIN, Reader, UnreadableError, distinct_uuids, short_bus
 from seatrial.devices.state import LOST, RESET_REQUIRED, DeviceSample, DeviceState
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -241,7 +241,7 @@ def open_reader(library: str = LIBRARY) -> Reader:
     if not 0 < count <= _MOST_DEVICES:
         raise UnreadableError(f"NVML shows {count or 'no'} device{'s' * (count > 1)}")
     devices = [_Device(nvml, index) for index in range(count)]
-    for device, name in zip(devices, told_apart([(device.uuid, device.bus) for device in devices]), strict=True):
+    for device, name in zip(devices, distinct_uuids([(device.uuid, device.bus) for device in devices]), strict=True):
         device.uuid, device.is_twin = name, name != device.uuid
     return Reader(
         source=f"NVML {driver}".strip(),

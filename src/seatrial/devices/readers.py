@@ -89,7 +89,7 @@ def open_readers(
     return tuple(readers), problems
 
 
-def told_apart(names: Sequence[tuple[str, str]]) -> list[str]:
+def distinct_uuids(names: Sequence[tuple[str, str]]) -> list[str]:
     """Return the UUIDs of (UUID, PCI address) pairs; one that several devices have gets the address, or a number."""
     counts = Counter(uuid for uuid, _ in names)
     return [

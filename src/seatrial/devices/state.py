@@ -36,7 +36,7 @@ class DeviceState:
     vbios: str = ""
     numa_node: int | None = None
     problem: str = ""
-    """What the vendor documents as a broken device: ``lost``, ``reset required``, ``a power cable is missing``, ``an
+    """A state that the vendor documents as broken: ``lost``, ``reset required``, ``a power cable is missing``, ``an
     interrupt is lost``. Empty: none of them."""
 
     temperature_c: float | None = None
