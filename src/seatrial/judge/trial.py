@@ -29,6 +29,8 @@ class NodeRecord:
     pid: int | None
     """Process id of the agent."""
     cores: int | None
+    slurm_name: str = ""
+    """The name of the node in Slurm (NodeName); empty elsewhere."""
     name: str = ""
     """The name that findings use; empty where no name is known."""
     calls_itself: str = ""
