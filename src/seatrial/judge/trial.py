@@ -245,6 +245,13 @@ class Trial:
         table = settings.get(check) if isinstance(settings, Mapping) else None
         return number_of(table.get(parameter) if isinstance(table, Mapping) else None)
 
+    def origin(self, check: str, parameter: str) -> str:
+        """Return where a parameter of the plan came from; empty where the plan does not say it."""
+        settings = self.plan.get("settings")
+        table = settings.get(check) if isinstance(settings, Mapping) else None
+        pair = table.get(parameter) if isinstance(table, Mapping) else None
+        return pair[1] if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], str) else ""
+
     def step(self, generation: int, number: int | None) -> StepRecord | None:
         """Return the step of that number, or None."""
         return next((step for step in self.steps if (step.generation, step.number) == (generation, number)), None)
