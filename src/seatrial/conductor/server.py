@@ -149,9 +149,9 @@ class Server:
         end. A node may use others too (several interfaces, a translation of addresses), so that only the address of
         another node is a contradiction.
         """
-        joined = [(node, peer.address) for node, peer in sorted(self._peers.items()) if peer.address]
+        agents = [(node, peer.address) for node, peer in sorted(self._peers.items()) if peer.address]
         notes = []
-        for node, address in joined:
+        for node, address in agents:
             if others := surely_another(address, node, known):
                 text = (
                     f"node {node} joined from {address}, which is the address of node {others[0]}, and node {node} is"
@@ -159,7 +159,7 @@ class Server:
                     " nothing of it can be trusted"
                 )
                 notes.append(NoteEvent(kind="note", severity="error", text=text))
-        if unknown := [node for node, address in joined if is_unknown(address, node, known)]:
+        if unknown := [node for node, address in agents if is_unknown(address, node, known)]:
             notes.append(NoteEvent(kind="note", severity="info", text=_unknown(unknown)))
         return notes
 

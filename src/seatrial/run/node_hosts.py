@@ -1,4 +1,4 @@
-"""The hosts of nodes that connect by themselves, by their numbers, from whoever placed them: Slurm, or a cluster.
+"""The host of each node that connects by itself, from Slurm's layout of the step or the names of pods.
 
 The answers may take seconds and may come only after the ranks have started. So they are asked for in a thread, once
 all agents have joined, and the addresses of the agents are compared with them afterwards.
