@@ -1,4 +1,4 @@
-"""The same as in ``test_out_of_memory.py`` under cgroup version 2: a kernel of its own that mounts only that one.
+"""The same as in ``test_out_of_memory.py`` under cgroup version 2: a separate kernel that mounts only that one.
 
 It is Debian's user-mode-linux (6.1), which runs as a process and sees the files of this machine.
 """
