@@ -13,15 +13,17 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
-from event_streams import RUN, SCENES, Stream, healthy
+from event_streams import RUN, SCENES, Stream, healthy, too_short
 from fake_checks import a_plan, fake_load
 from live.trials import SCHEMA
 
-from seatrial.evidence.findings import Culprit, Finding
+from seatrial.checks.check import Check
+from seatrial.evidence.findings import Culprit, Finding, Ruling
 from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.plan.model import Setting
 from seatrial.report.console import lines, print_lines
 from seatrial.report.document import document, to_text
+from seatrial.report.formats import load as load_formats
 from seatrial.report.formats.html import text as html
 from seatrial.report.formats.junit import text as junit
 from seatrial.report.summary import sentence
@@ -290,6 +292,30 @@ def test_the_next_command_keeps_the_options() -> None:
     )
 
 
+def test_the_next_command_has_the_deadline_that_is_needed() -> None:
+    """The run that is repeated must not end at the same deadline again."""
+    late = {"rank": 1, "how": "late", "phase": "start-up/import torch", "waited_s": 5.0}
+    for typed, needed in ((3.0, "120"), (90.0, "180")):
+        short = replace(a_plan(), deadline_s=Setting(value=typed, origin="--deadline"))
+        stream = Stream(plan=short, options=["--deadline", f"{typed:g}", "--skip", "links"])
+        stream.send("conductor", "trouble", gen=0, step=-1, seen=[late], waiting=[])
+        stream.kill(0, 1)
+        shown = lines(concluded(stream.close(ranks=False)))
+        assert shown[-1] == f"next: seatrial run quick --deadline {needed} --skip links"
+        assert any(f"give the trial more time (--deadline {needed})" in line for line in shown)
+
+
+def test_a_timeout_that_a_short_deadline_made_is_mended_by_the_deadline() -> None:
+    cut = {"timeout_s": Setting(value=60.0, origin="0.75 x the trial's deadline (plan x.toml:deadline_s: 80)")}
+    plan = replace(
+        a_plan(),
+        name="x.toml",
+        deadline_s=Setting(value=80.0, origin="plan x.toml:deadline_s"),
+        settings={name: {**table, **cut} for name, table in a_plan().settings.items()},
+    )
+    assert lines(concluded(too_short(plan)))[-1] == "next: seatrial run x.toml --deadline 160"
+
+
 def test_checks_that_never_started_are_one_reason() -> None:
     stream = Stream()
     stream.check("compute")
@@ -314,12 +340,45 @@ def test_an_interruption_is_in_the_first_line() -> None:
     assert "not a PASS: not all ranks finished training" in shown
 
 
-def test_fault_injection_is_prominent() -> None:
-    conclusion = concluded(healthy(planted=["kill rank 1 in collectives"]))
-    assert "FAULT INJECTION (kill rank 1 in collectives): this result says nothing about the cluster" in lines(
-        conclusion
+@pytest.mark.parametrize("scene", ["healthy", "frozen", "own"])
+def test_every_format_says_that_a_fault_was_planted(scene: str) -> None:
+    stream = SCENES[scene]() if scene in SCENES else healthy()
+    words = "FAULT INJECTION (kill@collectives:1): this result says nothing about the cluster"
+    for planted in ([], ["kill@collectives:1"]):
+        stream.events[0]["job"]["planted"] = planted
+        conclusion = concluded(stream)
+        texts = {name: each.text(conclusion) for name, each in load_formats().items()}
+        texts["console"] = "\n".join(lines(conclusion))
+        texts["one line"] = lines(conclusion, view=View(is_quiet=True))[0]
+        assert {name for name, text in texts.items() if words in text} == (set(texts) if planted else set())
+
+
+def test_no_case_of_a_planted_fault_is_a_pass_for_ci() -> None:
+    suite = ElementTree.fromstring(junit(concluded(healthy(planted=["kill@collectives:1"]))))
+    cases = list(suite.iter("testcase"))
+    assert len(cases) == 5
+    for case in cases:
+        assert case.findall("skipped")[0].attrib["message"].startswith("FAULT INJECTION (kill@collectives:1)")
+
+
+def test_a_check_about_nothing_is_said_in_every_format() -> None:
+    def load(name: str) -> Check:
+        known = fake_load(name)
+        one_machine = Ruling(not_applicable="all nodes are one machine")
+        return replace(known, judge=lambda evidence, params: one_machine) if name == "compute" else known
+
+    conclusion = conclude(healthy().events, load=load)
+    shown = lines(conclusion)
+    assert "PASS: 3 of 4 checks passed, 1 not applicable, 2 ranks, 10 s" in shown
+    assert "not applicable: compute (all nodes are one machine)" in shown
+    assert "not applicable: all nodes are one machine" in html(conclusion)
+    (case,) = (
+        case for case in ElementTree.fromstring(junit(conclusion)).iter("testcase") if case.get("name") == "compute"
     )
-    assert "Fault injection:" in html(conclusion)
+    assert case.findall("skipped")[0].attrib["message"] == "NOT APPLICABLE (all nodes are one machine)"
+    check = document(conclusion)["checks"]["compute"]
+    assert (check["status"], check["not_applicable"]) == ("not_applicable", "all nodes are one machine")
+    VALIDATOR.validate(document(conclusion))
 
 
 def test_the_page_shows_values_as_a_plan_file_has_them() -> None:
