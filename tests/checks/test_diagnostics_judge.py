@@ -212,7 +212,7 @@ def test_what_could_not_be_read_is_listed_and_no_pass() -> None:
 
 
 def test_a_machine_without_devices_has_no_line() -> None:
-    assert rule((NodeState(), ())).is_moot
+    assert rule((NodeState(), ())).not_applicable == "no node has a GPU"
 
 
 def test_one_machine_of_two_nodes_is_judged_once() -> None:

@@ -238,16 +238,16 @@ def test_equal_hostnames_warn() -> None:
     assert finding.culprit.name == "nodes worker (node 1) and worker (node 2)"
 
 
-def test_agents_of_one_machine_are_moot() -> None:
+def test_the_network_of_one_machine_is_not_applicable() -> None:
     ruling = ruling_of(network_evidence(4, machines=["a"] * 4, silent=range(4)))
-    assert ruling.is_moot
+    assert ruling.not_applicable == "all nodes are one machine"
     assert not ruling.findings
     assert not ruling.absent
 
 
 def test_one_agent_of_each_machine_reports() -> None:
     ruling = ruling_of(network_evidence(4, machines=["a", "a", "b", "b"], silent=[1, 3]))
-    assert not ruling.is_moot
+    assert not ruling.not_applicable
     assert ruling.absent == ()
 
 
@@ -259,11 +259,11 @@ def test_a_silent_node_is_no_pass() -> None:
 def test_a_node_that_cannot_listen_is_no_pass(count: int) -> None:
     ruling = ruling_of(network_evidence(count, deaf=[1]))
     assert ruling.absent == ("a port of node1 to connect to",)
-    assert not ruling.is_moot
+    assert not ruling.not_applicable
 
 
 def test_agents_of_one_machine_that_cannot_listen_are_no_pass() -> None:
-    assert not ruling_of(network_evidence(2, machines=["a"] * 2, deaf=[0, 1])).is_moot
+    assert not ruling_of(network_evidence(2, machines=["a"] * 2, deaf=[0, 1])).not_applicable
 
 
 def test_a_number_that_no_node_has_is_no_pass() -> None:
@@ -271,7 +271,7 @@ def test_a_number_that_no_node_has_is_no_pass() -> None:
     facts = tuple(replace(fact, node_rank=10**15) if fact.node_rank == 1 else fact for fact in evidence.facts)
     ruling = ruling_of(replace(evidence, facts=facts))
     assert ruling.absent == ("a port of node1 to connect to",)
-    assert not ruling.is_moot
+    assert not ruling.not_applicable
 
 
 UNREADABLE: dict[str, tuple[str, Any]] = {
@@ -304,7 +304,7 @@ def test_an_unreadable_report_is_no_pass(case: str, count: int) -> None:
     )
     ruling = ruling_of(replace(evidence, facts=facts))
     assert ruling.absent == ("a port of node1 to connect to" if name == "node" else "the connections of node1",)
-    assert not ruling.is_moot
+    assert not ruling.not_applicable
 
 
 def test_an_unknown_node_has_the_name_that_it_gives_itself() -> None:

@@ -48,7 +48,7 @@ def _text(name: str, ruling: Ruling) -> str:
         judged = [*judged[:_NUM_JUDGED], f"  ... {len(judged) - 2 * _NUM_JUDGED} more", *judged[-_NUM_JUDGED:]]
     return "\n".join(
         [
-            f"== {name}{': moot' if ruling.is_moot else ''}",
+            f"== {name}{f': not applicable: {ruling.not_applicable}' if ruling.not_applicable else ''}",
             *(line for finding in ruling.findings for line in _told(finding)),
             *([f"judged {len(ruling.judged)}", *judged] if judged else []),
             *(f"absent: {each}" for each in ruling.absent),

@@ -141,9 +141,9 @@ def test_only_generation_0_is_judged() -> None:
     assert conclusion.verdict.judged == 8
 
 
-def _moot(name: str) -> Check:
+def _about_nothing(name: str) -> Check:
     return (
-        replace(fake_load(name), scope="agents", judge=lambda evidence, params: Ruling(is_moot=True))
+        replace(fake_load(name), scope="agents", judge=lambda evidence, params: Ruling(not_applicable="one machine"))
         if name == "compute"
         else fake_load(name)
     )
@@ -161,14 +161,14 @@ def _asked_of_agents(asked: tuple[int, ...], done: tuple[int, ...]) -> Stream:
     return stream.close()
 
 
-def test_a_check_about_nothing_is_left_out() -> None:
-    verdict = conclude(_asked_of_agents((0, 1), (0, 1)).events, load=_moot).verdict
-    assert (verdict.status, [*verdict.checks]) == ("PASS", ["training"])
+def test_a_check_about_nothing_is_counted_and_said() -> None:
+    verdict = conclude(_asked_of_agents((0, 1), (0, 1)).events, load=_about_nothing).verdict
+    assert (verdict.status, verdict.checks) == ("PASS", {"compute": "not_applicable", "training": "pass"})
 
 
 @pytest.mark.parametrize(("asked", "done"), [((0, 1), (0,)), ((0, 1), ()), ((0,), (0,))])
 def test_a_check_about_nothing_needs_every_node(asked: tuple[int, ...], done: tuple[int, ...]) -> None:
-    verdict = conclude(_asked_of_agents(asked, done).events, load=_moot).verdict
+    verdict = conclude(_asked_of_agents(asked, done).events, load=_about_nothing).verdict
     assert verdict.status == "INCONCLUSIVE"
     assert verdict.checks["compute"] == "inconclusive"
 
@@ -207,7 +207,7 @@ def test_a_node_that_did_not_finish_is_not_in_the_evidence() -> None:
             given.append(evidence)
             return Ruling()
 
-        return replace(_moot(name), judge=judge)
+        return replace(_about_nothing(name), judge=judge)
 
     conclude(_asked_of_agents((0, 1), (1,)).events, load=load)
     assert given[0].nodes == {1: "gpu-1"}

@@ -17,11 +17,13 @@ from event_streams import RUN, SCENES, Stream, healthy
 from fake_checks import a_plan, fake_load
 from live.trials import SCHEMA
 
-from seatrial.evidence.findings import Culprit, Finding
+from seatrial.checks.check import Check
+from seatrial.evidence.findings import Culprit, Finding, Ruling
 from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.plan.model import Setting
 from seatrial.report.console import lines, print_lines
 from seatrial.report.document import document, to_text
+from seatrial.report.formats import load as load_formats
 from seatrial.report.formats.html import text as html
 from seatrial.report.formats.junit import text as junit
 from seatrial.report.summary import sentence
@@ -314,12 +316,45 @@ def test_an_interruption_is_in_the_first_line() -> None:
     assert "not a PASS: not all ranks finished training" in shown
 
 
-def test_fault_injection_is_prominent() -> None:
-    conclusion = concluded(healthy(planted=["kill rank 1 in collectives"]))
-    assert "FAULT INJECTION (kill rank 1 in collectives): this result says nothing about the cluster" in lines(
-        conclusion
+@pytest.mark.parametrize("scene", ["healthy", "frozen", "own"])
+def test_every_format_says_that_a_fault_was_planted(scene: str) -> None:
+    stream = SCENES[scene]() if scene in SCENES else healthy()
+    words = "FAULT INJECTION (kill@collectives:1): this result says nothing about the cluster"
+    for planted in ([], ["kill@collectives:1"]):
+        stream.events[0]["job"]["planted"] = planted
+        conclusion = concluded(stream)
+        texts = {name: each.text(conclusion) for name, each in load_formats().items()}
+        texts["console"] = "\n".join(lines(conclusion))
+        texts["one line"] = lines(conclusion, view=View(is_quiet=True))[0]
+        assert {name for name, text in texts.items() if words in text} == (set(texts) if planted else set())
+
+
+def test_no_case_of_a_planted_fault_is_a_pass_for_ci() -> None:
+    suite = ElementTree.fromstring(junit(concluded(healthy(planted=["kill@collectives:1"]))))
+    cases = list(suite.iter("testcase"))
+    assert len(cases) == 5
+    for case in cases:
+        assert case.findall("skipped")[0].attrib["message"].startswith("FAULT INJECTION (kill@collectives:1)")
+
+
+def test_a_check_about_nothing_is_said_in_every_format() -> None:
+    def load(name: str) -> Check:
+        known = fake_load(name)
+        one_machine = Ruling(not_applicable="all nodes are one machine")
+        return replace(known, judge=lambda evidence, params: one_machine) if name == "compute" else known
+
+    conclusion = conclude(healthy().events, load=load)
+    shown = lines(conclusion)
+    assert "PASS: 3 of 4 checks passed, 1 not applicable, 2 ranks, 10 s" in shown
+    assert "not applicable: compute (all nodes are one machine)" in shown
+    assert "not applicable: all nodes are one machine" in html(conclusion)
+    (case,) = (
+        case for case in ElementTree.fromstring(junit(conclusion)).iter("testcase") if case.get("name") == "compute"
     )
-    assert "Fault injection:" in html(conclusion)
+    assert case.findall("skipped")[0].attrib["message"] == "NOT APPLICABLE (all nodes are one machine)"
+    check = document(conclusion)["checks"]["compute"]
+    assert (check["status"], check["not_applicable"]) == ("not_applicable", "all nodes are one machine")
+    VALIDATOR.validate(document(conclusion))
 
 
 def test_the_page_shows_values_as_a_plan_file_has_them() -> None:

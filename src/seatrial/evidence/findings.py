@@ -79,8 +79,8 @@ class Ruling:
     unlimited: tuple[str, ...] = ()
     """The speeds that were at most compared with one another, each as the parameter that would set a limit:
     ``compute.min_tflops``. All devices or links alike slow would pass."""
-    is_moot: bool = False
-    """The check is about nothing here, such as the network of a single machine: no report has a line about it."""
+    not_applicable: str = ""
+    """Why the check is about nothing here, such as ``all nodes are one machine``; empty where it is about something."""
 
     @staticmethod
     def merge(parts: Iterable[Ruling]) -> Ruling:
@@ -92,5 +92,5 @@ class Ruling:
             absent=tuple(name for part in rulings for name in part.absent),
             unjudged=tuple(name for part in rulings for name in part.unjudged),
             unlimited=tuple(dict.fromkeys(name for part in rulings for name in part.unlimited)),
-            is_moot=bool(rulings) and all(part.is_moot for part in rulings),
+            not_applicable=rulings[0].not_applicable if all(part.not_applicable for part in rulings) else "",
         )

@@ -183,8 +183,9 @@ def _ruling(trial: Trial, check: Check, params: Any) -> Ruling:
         # A remark ("was not checked, as the backend lacks it") may only mean that the check did not get so far.
         findings = tuple(finding for finding in findings if finding.severity != "info")
     # A node that did not report may be the one that the check is about.
-    is_moot = ruling.is_moot and not (never_asked or unfinished or nodes_late or ruling.absent)
-    return replace(ruling, findings=findings, absent=(*ruling.absent, *never_asked), is_moot=is_moot)
+    is_incomplete = bool(never_asked or unfinished or nodes_late or ruling.absent)
+    why = "" if is_incomplete else ruling.not_applicable
+    return replace(ruling, findings=findings, absent=(*ruling.absent, *never_asked), not_applicable=why)
 
 
 def _never_asked(trial: Trial, check: Check) -> tuple[str, ...]:

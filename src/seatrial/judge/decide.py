@@ -11,8 +11,9 @@ from seatrial.evidence.measurement import Measurement
 from seatrial.judge.trial import Trial
 
 Status = Literal["PASS", "FAIL", "INCONCLUSIVE"]
-CheckStatus = Literal["pass", "fail", "inconclusive", "error", "skipped", "absent", "not_asked"]
-"""``absent``: requested but never started. ``skipped``: communication on a single rank."""
+CheckStatus = Literal["pass", "fail", "inconclusive", "error", "skipped", "not_applicable", "absent", "not_asked"]
+"""``absent``: requested but never started. ``skipped``: communication on a single rank. ``not_applicable``: it ran, and
+there is nothing here that it is about."""
 
 COMMUNICATION = "collectives"
 TRAINING = "training"
@@ -52,8 +53,7 @@ def decide(trial: Trial, rulings: Mapping[str, Ruling], findings: Iterable[Findi
     and that of a partial PASS is 3 where the job requires a full one.
     """
     findings = tuple(findings)
-    moot = {name for name, ruling in rulings.items() if ruling.is_moot}
-    requested = tuple(name for name in dict.fromkeys(trial.plan.get("checks", ())) if name not in moot)
+    requested = tuple(dict.fromkeys(trial.plan.get("checks", ())))
     taken_out = trial.plan.get("not_asked", {})
     checks: dict[str, CheckStatus] = {name: _check(trial, name, rulings.get(name), findings) for name in requested}
     checks |= {name: "not_asked" for name in sorted(taken_out) if name not in checks}
@@ -106,6 +106,8 @@ def _check(trial: Trial, name: str, ruling: Ruling | None, findings: tuple[Findi
         return "absent"
     if ruling is None or ruling.absent or not all(step.complete() for step in steps):
         return "inconclusive"
+    if ruling.not_applicable:
+        return "not_applicable"
     return "skipped" if name == COMMUNICATION and trial.world_size() == 1 else "pass"
 
 
@@ -132,9 +134,15 @@ def _reasons(
             )
     if trial.troubles and not any(finding.severity in ("fail", "error") for finding in findings):
         reasons.append("the conductor reported trouble that no finding explains")
-    if all(status in ("not_asked", "skipped") for status in checks.values()):
-        reasons.append("none of the requested checks can run on a single rank" if checks else "no check was requested")
+    if all(status in ("not_asked", "skipped", "not_applicable") for status in checks.values()):
+        reasons.append(_nothing_checked(checks))
     return tuple(reasons)
+
+
+def _nothing_checked(checks: Mapping[str, CheckStatus]) -> str:
+    if "not_applicable" in checks.values():
+        return "none of the requested checks is about anything here"
+    return "none of the requested checks can run on a single rank" if checks else "no check was requested"
 
 
 def _partial(trial: Trial, checks: Mapping[str, CheckStatus], rulings: Mapping[str, Ruling]) -> tuple[str, ...]:

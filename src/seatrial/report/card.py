@@ -8,7 +8,14 @@ from pathlib import Path
 from seatrial.environment.self_location import command_line
 from seatrial.judge.conclude import Conclusion
 from seatrial.report.finding_lines import is_fault
-from seatrial.report.summary import comm_variables, error_lines, headline, summary
+from seatrial.report.summary import (
+    comm_variables,
+    error_lines,
+    fault_injection,
+    headline,
+    not_applicable,
+    summary,
+)
 from seatrial.report.view import USUAL_COLUMNS, View, height
 from seatrial.util.text import fitted, format_number, format_seconds, printable
 
@@ -26,10 +33,11 @@ def card(conclusion: Conclusion, report: Path | None, view: View) -> list[str]:
         headline(conclusion),
         *(f"- {line}" for line in [*summary(conclusion), *_errors(conclusion, view)]),
         rule,
-        *_fault_injection(conclusion),
+        *filter(None, [fault_injection(conclusion)]),
         f"{conclusion.verdict.status}: {figures(conclusion)}",
         *([f"at fault: {culprits(conclusion)}"] if conclusion.verdict.status == "FAIL" else []),
         *why_lines(conclusion),
+        *_not_applicable(conclusion),
         *_unlimited(conclusion),
         *([f"report: {printable(str(report))}"] if report is not None else []),
         f"next: {_next(conclusion, report)}",
@@ -44,6 +52,8 @@ def figures(conclusion: Conclusion) -> str:
     if not requested:
         return f"no check was requested, {_number(trial.world_size(), 'rank')}"
     checks = f"{passed} of {_number(len(requested), 'check')} passed"
+    if "not_applicable" in requested:
+        checks += f", {requested.count('not_applicable')} not applicable"
     if failed:
         checks = f"{failed} of {_number(len(requested), 'check')} failed, {passed} passed"
     nodes = len(trial.nodes)
@@ -79,14 +89,6 @@ def _errors(conclusion: Conclusion, view: View) -> list[str]:
     return [cut, f"Error: and {count} more above"] if count else [cut]
 
 
-def _fault_injection(conclusion: Conclusion) -> list[str]:
-    planted = conclusion.trial.job.get("planted")
-    if not planted:
-        return []
-    faults = ", ".join(map(str, planted)) if isinstance(planted, list) else str(planted)
-    return [printable(f"FAULT INJECTION ({faults}): this result says nothing about the cluster")]
-
-
 def comm_lines(conclusion: Conclusion) -> list[str]:
     """Return the network variables of the ranks as one line, to copy them into a job script."""
     variables = [f"{name}={shlex.quote(value)}" for name, value in comm_variables(conclusion).items()]
@@ -105,6 +107,12 @@ def reason_lines(conclusion: Conclusion) -> list[str]:
     elif folded:
         reasons.append(f"requested but never started: {', '.join(absent)}")
     return [f"not a PASS: {printable(reason)}" for reason in reasons]
+
+
+def _not_applicable(conclusion: Conclusion) -> list[str]:
+    """Return which checks of a PASS were about nothing here."""
+    names = not_applicable(conclusion)
+    return [f"not applicable: {', '.join(names)}"] if names and conclusion.verdict.status == "PASS" else []
 
 
 def _unlimited(conclusion: Conclusion) -> list[str]:

@@ -17,7 +17,14 @@ from seatrial.judge.decide import TRAINING, CheckStatus, Status
 from seatrial.judge.trial import ExitRecord, NodeRecord, StepRecord
 from seatrial.protocol.events import SCHEMA
 from seatrial.report.gpu_diagnostics import HandedReport, NodeReport, gpu_diagnostics, handed_over
-from seatrial.report.summary import DIAGNOSTICS, MainMeasurement, error_lines, main_measurements, summary
+from seatrial.report.summary import (
+    DIAGNOSTICS,
+    MainMeasurement,
+    error_lines,
+    fault_injection,
+    main_measurements,
+    summary,
+)
 from seatrial.util.text import format_time
 
 
@@ -35,6 +42,8 @@ class Acceptance:
     reasons: tuple[str, ...]
     """Why it is INCONCLUSIVE."""
     interrupted_by: str | None
+    fault_injection: str
+    """The faults that were planted, and that the verdict says nothing about the cluster; empty: none was planted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +76,15 @@ class CheckReport:
 
     status: Annotated[
         CheckStatus,
-        Keywords(description="absent: requested but never started. skipped: communication on a single rank."),
+        Keywords(
+            description="absent: requested but never started. skipped: communication on a single rank."
+            " not_applicable: there is nothing here that the check is about."
+        ),
     ]
     judged: tuple[Judged, ...]
     absent: tuple[str, ...]
+    not_applicable: str
+    """Why the check is about nothing here; empty where it is about something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +177,7 @@ def _report(conclusion: Conclusion) -> Report:
             unlimited=verdict.unlimited,
             reasons=verdict.reasons,
             interrupted_by=trial.interrupted,
+            fault_injection=fault_injection(conclusion),
         ),
         validation=Validation(
             checks={name: status for name, status in verdict.checks.items() if name != TRAINING},
@@ -198,7 +213,12 @@ def _report(conclusion: Conclusion) -> Report:
 
 def _check(conclusion: Conclusion, name: str, status: CheckStatus) -> CheckReport:
     ruling = conclusion.rulings.get(name)
-    return CheckReport(status=status, judged=ruling.judged if ruling else (), absent=ruling.absent if ruling else ())
+    return CheckReport(
+        status=status,
+        judged=ruling.judged if ruling else (),
+        absent=ruling.absent if ruling else (),
+        not_applicable=ruling.not_applicable if ruling and status == "not_applicable" else "",
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from seatrial.devices.plain_json import to_json
 from seatrial.devices.state import DeviceState
 from seatrial.evidence.schema_types import Whole
 from seatrial.judge.conclude import Conclusion, evidence_of
-from seatrial.report.summary import DIAGNOSTICS
+from seatrial.report.summary import DIAGNOSTICS, is_about_devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ _MEASURED = frozenset(
 def gpu_diagnostics(conclusion: Conclusion) -> tuple[NodeReport, ...]:
     """Return the nodes that reported devices; none where nobody was asked, or where the reports are damaged."""
     trial = conclusion.trial
-    if DIAGNOSTICS not in conclusion.verdict.checks:
+    if not is_about_devices(conclusion):
         return ()
     facts = tuple(fact for fact in trial.facts if (fact.check, fact.generation) == (DIAGNOSTICS, 0))
     try:

@@ -9,7 +9,15 @@ from seatrial.evidence.measurement import Measurement
 from seatrial.judge.conclude import Conclusion
 from seatrial.report.charts import bars, curves, pair_tables
 from seatrial.report.markup import Content, Markup, element, fragment
-from seatrial.report.summary import comm_variables, error_lines, headline, main_measurements, sentence, summary
+from seatrial.report.summary import (
+    comm_variables,
+    error_lines,
+    fault_injection,
+    headline,
+    main_measurements,
+    sentence,
+    summary,
+)
 from seatrial.util.text import format_number, format_size, format_time, plan_value
 
 _DOCTYPE = Markup("<!doctype html>\n")
@@ -75,7 +83,11 @@ def _head(conclusion: Conclusion) -> Markup:
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        element("title", headline(conclusion), " - seatrial ", conclusion.trial.run),
+        element(
+            "title",
+            "FAULT INJECTION: " if fault_injection(conclusion) else "",
+            *(headline(conclusion), " - seatrial ", conclusion.trial.run),
+        ),
         element("style", _STYLE),
     )
 
@@ -83,16 +95,8 @@ def _head(conclusion: Conclusion) -> Markup:
 def _banner(conclusion: Conclusion) -> Iterator[Markup]:
     trial, verdict = conclusion.trial, conclusion.verdict
     yield element("h1", headline(conclusion), class_=verdict.status)
-    planted = trial.job.get("planted")
-    if planted and isinstance(planted, list):
-        yield element(
-            "p",
-            element("strong", "Fault injection:"),
-            " ",
-            ", ".join(map(str, planted)),
-            ". This result says nothing about the cluster.",
-            class_="planted",
-        )
+    if fault_injection(conclusion):
+        yield element("p", element("strong", fault_injection(conclusion)), class_="planted")
     yield element(
         "ul",
         (element("li", line) for line in summary(conclusion)),
@@ -142,6 +146,8 @@ def _checks(conclusion: Conclusion) -> Iterator[Markup]:
         words = "never started" if status == "absent" else status.replace("_", " ")
         judged = len(ruling.judged) if ruling else 0
         lacks = ", ".join(ruling.absent[:_MOST_LACKING]) if ruling else ""
+        if ruling and status == "not_applicable":
+            words += f": {ruling.not_applicable}"
         rows.append((name, element("td", words, class_=status), judged, lacks))
     yield element("h2", "Checks")
     yield _table(("check", None), ("status", None), ("judged", _NUMBER), ("lacks", None), rows=rows)

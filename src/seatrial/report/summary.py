@@ -26,6 +26,7 @@ _WORDS = {
     "error": "INCONCLUSIVE (error)",
     "inconclusive": "INCONCLUSIVE",
     "skipped": "NOT CHECKED (1 rank)",
+    "not_applicable": "NOT APPLICABLE",
     "absent": "NOT CHECKED (never started)",
     "not_asked": "NOT CHECKED (not asked for)",
 }
@@ -80,7 +81,30 @@ def summary(conclusion: Conclusion) -> list[str]:
         f"GPU Available: {gpu}",
         f"{communication}: {status_word(conclusion, COMMUNICATION)}",
         f"Training Status: {status_word(conclusion, TRAINING)}",
-        *([f"GPU diagnostics: {_diagnostics(conclusion)}"] if DIAGNOSTICS in conclusion.verdict.checks else []),
+        *([f"GPU diagnostics: {_diagnostics(conclusion)}"] if is_about_devices(conclusion) else []),
+    ]
+
+
+def fault_injection(conclusion: Conclusion) -> str:
+    """Return the line of a trial with planted faults, which every report begins or ends with; empty for any other."""
+    planted = conclusion.trial.job.get("planted")
+    if not planted:
+        return ""
+    faults = ", ".join(map(str, planted)) if isinstance(planted, list) else str(planted)
+    return printable(f"FAULT INJECTION ({faults}): this result says nothing about the cluster")
+
+
+def is_about_devices(conclusion: Conclusion) -> bool:
+    """Return whether the trial was asked about the state of GPUs, and there were any."""
+    return conclusion.verdict.checks.get(DIAGNOSTICS, "not_applicable") != "not_applicable"
+
+
+def not_applicable(conclusion: Conclusion) -> list[str]:
+    """Return the checks that are about nothing here, with the reason: ``network (all nodes are one machine)``."""
+    return [
+        printable(f"{name} ({conclusion.rulings[name].not_applicable})")
+        for name, status in conclusion.verdict.checks.items()
+        if status == "not_applicable"
     ]
 
 

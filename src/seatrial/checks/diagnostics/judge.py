@@ -27,7 +27,7 @@ _FAILS_PORT = ("link_downed",)
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
-    """Rule about the devices of all nodes. Moot where no node has any."""
+    """Rule about the devices of all nodes. Not applicable where no node has any."""
     try:
         nodes = histories(evidence.facts, evidence.ranks, evidence.nodes)
         handed = handed_files(evidence, nodes)
@@ -39,7 +39,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     )
     if not any(history.before.devices or history.before.not_checked for history in nodes):
         if evidence.device_type != "cuda" and len(nodes) == len(evidence.nodes):
-            return replace(of_files, is_moot=not handed)
+            return replace(of_files, not_applicable="" if handed else "no node has a GPU")
         return Ruling.merge((Ruling(unjudged=(f"{NO_STATE}: no driver showed a device",)), of_files))
     findings = [finding for history in nodes for finding in _of_node(history, params)]
     findings += [*_utilization(nodes, params), *_links(nodes), *_cliques(nodes)]

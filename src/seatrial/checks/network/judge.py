@@ -32,7 +32,8 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     seen = observe(evidence)
     absent = [f"a port of {evidence.nodes[node]} to connect to" for node in seen.deaf]
     if len(seen.nodes) < 2:
-        return Ruling(is_moot=not absent, absent=tuple(absent))
+        what = "the job has one node" if len(evidence.nodes) < 2 else "all nodes are one machine"
+        return Ruling(not_applicable="" if absent else what, absent=tuple(absent))
     doubled = _doubled(seen)
     # A connection to an address that several nodes have may end anywhere.
     unclear = bits_of(node for nodes in doubled.values() for node in nodes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from seatrial.judge.conclude import Conclusion
-from seatrial.report.summary import headline, sentence, status_word
+from seatrial.report.summary import fault_injection, headline, sentence, status_word
 from seatrial.util.text import printable
 
 if TYPE_CHECKING:
@@ -21,14 +21,17 @@ def text(conclusion: Conclusion) -> str:
     """Return the XML. The test case ``trial`` has the verdict and all findings."""
     from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-    kinds = {"fail": Failure, "skipped": Skipped, "not_asked": Skipped}
+    kinds = {"fail": Failure, "skipped": Skipped, "not_asked": Skipped, "not_applicable": Skipped}
     trial, verdict = conclusion.trial, conclusion.verdict
-    suite = TestSuite("seatrial")
+    planted = fault_injection(conclusion)
+    suite = TestSuite(planted or "seatrial")
     for name, status in verdict.checks.items():
         case = TestCase(printable(name), classname="seatrial.check")
         case.time = sum(step.seconds or 0.0 for step in trial.steps if (step.generation, step.check) == (0, name))
         if status != "pass":
-            case.result = [_result(kinds.get(status, Error), _words(conclusion, name, status))]
+            case.result = [_result(kinds.get(status, Error), _words(conclusion, name, status), planted)]
+        elif planted:
+            case.result = [_result(Skipped, status_word(conclusion, name), planted)]
         suite.add_testcase(case)
     case = TestCase("trial", classname="seatrial")
     words = [
@@ -37,7 +40,9 @@ def text(conclusion: Conclusion) -> str:
         *(f"{finding.severity} {printable(finding.check)}: {sentence(finding)}" for finding in conclusion.findings),
     ]
     if verdict.status != "PASS" or verdict.interrupted:
-        case.result = [_result(Failure if verdict.status == "FAIL" else Error, "\n".join(words))]
+        case.result = [_result(Failure if verdict.status == "FAIL" else Error, "\n".join(words), planted)]
+    elif planted:
+        case.result = [_result(Skipped, "\n".join(words), planted)]
     suite.add_testcase(case)
     report = JUnitXml()
     report.add_testsuite(suite)
@@ -50,11 +55,15 @@ def _words(conclusion: Conclusion, check: str, status: str) -> str:
     if findings:
         return "\n".join(findings)
     ruling = conclusion.rulings.get(check)
+    if ruling is not None and status == "not_applicable":
+        return f"{status_word(conclusion, check)} ({printable(ruling.not_applicable)})"
     lacks = ruling.absent[:_MOST_LACKING] if ruling is not None and status != "absent" else ()
     return status_word(conclusion, check) + (f"; lacks {printable(', '.join(lacks))}" if lacks else "")
 
 
-def _result(kind: type[FinalResult], words: str) -> FinalResult:
+def _result(kind: type[FinalResult], words: str, planted: str) -> FinalResult:
+    """Return the result of a test case, which says first that a fault was planted, if so."""
+    words = "\n".join(filter(None, [planted, words]))
     result = kind(words.splitlines()[0])
     result.text = words
     return result
