@@ -32,8 +32,8 @@ from hosts import Hosts, made_hosts
 from live import test_cable_pulled as cables
 from live import test_links_on_hosts as links
 from live import test_network_on_hosts as network
-from live import test_starved_host as starved
 from live import test_odd_hosts as odd_hosts
+from live import test_starved_host as starved
 from live import test_whatever_is_wrong_on_hosts as wrong_hosts
 from live import test_wrong_bits as bits
 from live.host_faults import HostFault, faults_of, run_fault
