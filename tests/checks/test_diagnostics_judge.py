@@ -41,11 +41,18 @@ QUIET = DeviceWindow(
 )
 
 
-def rule(*nodes: tuple[NodeState, tuple[NodeWindow, ...]], ranks: dict[int, RankRecord] | None = None) -> Ruling:
-    """Return the ruling about nodes, each with its first snapshot and its steps; the last one is like the first."""
+def rule(
+    *nodes: tuple[NodeState, tuple[NodeWindow, ...]],
+    ranks: dict[int, RankRecord] | None = None,
+    last: NodeState | None = None,
+) -> Ruling:
+    """Return the ruling about nodes, each with its first snapshot and its steps.
+
+    ``last``: the last snapshot; like the first one if None.
+    """
     facts = list[Fact]()
     for node_rank, (before, windows) in enumerate(nodes):
-        values = [("before", before), *(("window", window) for window in windows), ("after", before)]
+        values = [("before", before), *(("window", window) for window in windows), ("after", last or before)]
         facts += [
             Fact(check="diagnostics", name=name, value=to_json(value), node_rank=node_rank) for name, value in values
         ]

@@ -107,6 +107,6 @@ def test_a_typed_timeout_beyond_the_deadline_is_noted(tmp_path: Path) -> None:
     plan.write_text('level = "smoke"\ndeadline_s = 50\n[training]\ntimeout_s = 80\n')
     lines = show(str(plan)).splitlines()
     assert [line for line in lines if "note:" in line] == [
-        "  note: timeout_s is no less than deadline_s (50), which ends the step first"
+        "  note: the trial's deadline of 50 s ends each step before timeout_s"
     ]
-    assert any("37.5" in line and "0.75 x deadline_s (level smoke: 40)" in line for line in lines)
+    assert any("37.5" in line and "0.75 x the trial's deadline (level smoke: 40)" in line for line in lines)

@@ -224,6 +224,10 @@ int nvmlDeviceGetGpuFabricInfoV(handle device, struct fabric *into) {
     }
     return code;
 }
+int nvmlDeviceValidateInforom(handle device) {
+    double value;
+    return number_of(device, "nvmlDeviceValidateInforom", &value);
+}
 struct process { unsigned pid; wide used; unsigned instance, compute_instance; };
 int nvmlDeviceGetComputeRunningProcesses_v3(handle device, unsigned *count, struct process *into) {
     char text[256], *next = text;

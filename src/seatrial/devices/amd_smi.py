@@ -35,12 +35,9 @@ def open_reader() -> Reader:
     static, listed = _answer(tool, "static"), _answer(tool, "list")
 
     def read() -> tuple[DeviceState, ...]:
-        try:
-            return parse(_answer(tool, "metric"), static, listed)
-        except UnreadableError:
-            return ()
+        return parse(_answer(tool, "metric"), static, listed)
 
-    devices = parse(_answer(tool, "metric"), static, listed)
+    devices = read()
     if not devices:
         raise UnreadableError("amd-smi shows no device")
     source = f"amd-smi, driver {devices[0].driver}" if devices[0].driver else "amd-smi"

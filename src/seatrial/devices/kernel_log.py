@@ -43,17 +43,18 @@ class KernelLog:
 
     def __init__(self, path: str = KMSG) -> None:
         """Open it. Raises OSError."""
-        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._path = path
+        self._fd = _opened(path)
         self._is_device = stat.S_ISCHR(os.fstat(self._fd).st_mode)
         self._rest = b""
         self._old = True
         self.was_cut = False
-        """Whether the kernel overwrote records before they were read."""
+        """Whether records may have been lost: the kernel overwrote them, or the file was cut or replaced."""
 
     def read(self) -> tuple[KernelEvent, ...]:
         """Return the new events; of the first reading, which are older than the trial, ``old`` ones."""
         events = list[KernelEvent]()
-        for line in self._lines():
+        for line in (*self._lines(), *(self._lines() if self._begins_again() else ())):
             event = parse(line, old=self._old)
             if event is not None and len(events) < _MOST_EVENTS:
                 events.append(event)
@@ -63,6 +64,24 @@ class KernelLog:
     def close(self) -> None:
         """Close it."""
         os.close(self._fd)
+
+    def _begins_again(self) -> bool:
+        """Return whether the file was cut, or replaced (logrotate); then it is read from its beginning."""
+        if self._is_device:
+            return False
+        try:
+            if os.fstat(self._fd).st_size < os.lseek(self._fd, 0, os.SEEK_CUR):
+                os.lseek(self._fd, 0, os.SEEK_SET)
+            elif not os.path.samestat(os.fstat(self._fd), os.stat(self._path, follow_symlinks=False)):
+                new = _opened(self._path)
+                os.close(self._fd)
+                self._fd = new
+            else:
+                return False
+        except OSError:
+            return False
+        self._rest, self.was_cut = b"", True
+        return True
 
     def _lines(self) -> Iterator[str]:
         received = 0
@@ -134,6 +153,10 @@ def _xid(match: re.Match[str], text: str, seconds: float | None, old: bool) -> K
         fatal=fatal,
         old=old,
     )
+
+
+def _opened(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def open_log(path: str = KMSG) -> tuple[KernelLog | None, str]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 
 from seatrial.devices import network_ports
 from seatrial.devices.kernel_log import KMSG, open_log
-from seatrial.devices.readers import Reader, open_readers
+from seatrial.devices.nvml_links import risen_by_link
+from seatrial.devices.plausible import believable, believable_sample
+from seatrial.devices.readers import Reader, UnreadableError, open_readers
 from seatrial.devices.state import (
+    LOST,
     DeviceSample,
     DeviceState,
     DeviceWindow,
@@ -23,6 +27,9 @@ from seatrial.devices.state import (
 _VARIABLES = {"nvidia": ("CUDA_VISIBLE_DEVICES",), "amd": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")}
 _LIBRARY = re.compile(r"/lib[nr]ccl\.so[.0-9]*$")
 _MOST_PROCESSES = 20_000
+_SLOWDOWN_C = (60, 150)
+"""Between them lies the slowdown temperature of every device. A driver that says 0 K for a margin that it does not know
+would make one of any temperature."""
 
 
 class NodeReader:
@@ -35,10 +42,12 @@ class NodeReader:
         expected: Vendor | None = None,
         sysfs: Path = Path("/sys"),
         kernel_log: str = KMSG,
+        readers: tuple[Reader, ...] | None = None,
     ) -> None:
-        """Open the sources. ``expected``: the vendor whose devices the ranks use."""
+        """Open the sources. ``expected``: the vendor whose devices the ranks use; ``readers``: open already."""
         self._environ, self._sysfs = environ, sysfs
-        self._readers, self._not_checked = open_readers(sysfs, expected=expected)
+        self._readers, self._not_checked = (readers, {}) if readers else open_readers(sysfs, expected=expected)
+        self._last: dict[str, tuple[DeviceState, ...]] = {}
         self._log, why = open_log(kernel_log)
         if self._readers:
             if why:
@@ -54,20 +63,38 @@ class NodeReader:
 
     def snapshot(self, *, topology: bool = False) -> NodeState:
         """Read everything; ``topology`` too, which may take a second."""
-        devices = tuple(state for reader in self._readers for state in reader.states())
         not_checked = dict(self._not_checked)
+        devices, silent = list[DeviceState](), dict[str, str]()
+        for reader in self._readers:
+            states, why = self._states(reader)
+            devices += states
+            if why:
+                silent[f"devices by {reader.source}"] = why
+        not_checked |= silent
         events = self._log.read() if self._log else ()
         if self._log and self._log.was_cut:
-            not_checked["a part of the kernel log"] = "the kernel overwrote it before it was read"
+            not_checked["a part of the kernel log"] = "it was overwritten, cut or replaced before it was read"
         return NodeState(
-            devices=devices,
+            devices=tuple(devices),
             source=", ".join(reader.source for reader in self._readers),
             topology={pair: how for reader in self._readers if topology for pair, how in reader.topology().items()},
             kernel_events=events if devices or not_checked else (),
             ports=network_ports.read_ports(self._sysfs),
             visible=_visible(devices, self._environ),
             not_checked=not_checked,
+            silent=bool(silent),
         )
+
+    def _states(self, reader: Reader) -> tuple[tuple[DeviceState, ...], str]:
+        """Return the states, and why they are the last ones that are known."""
+        try:
+            self._last[reader.source] = tuple(believable(state) for state in reader.states())
+        except UnreadableError as error:
+            last = self._last.get(reader.source, ())
+            return tuple(
+                replace(state, problem=LOST) if error.lost and state.bus == error.lost else state for state in last
+            ), str(error)
+        return self._last[reader.source], ""
 
     def close(self) -> None:
         """End what the sources have started."""
@@ -77,7 +104,10 @@ class NodeReader:
     def samples(self) -> dict[str, DeviceSample]:
         """Return a sample of each device that can be sampled, by UUID."""
         return {
-            sample.uuid: sample for reader in self._readers if reader.samples is not None for sample in reader.samples()
+            sample.uuid: believable_sample(sample)
+            for reader in self._readers
+            if reader.samples is not None
+            for sample in reader.samples()
         }
 
 
@@ -164,7 +194,11 @@ def _device_window(before: DeviceState, after: DeviceState, samples: Sequence[De
         memory_max_bytes=max((s.memory_used_bytes for s in samples if s.memory_used_bytes is not None), default=None),
         pcie_generation=max((s.pcie_generation for s in busy if s.pcie_generation is not None), default=None),
         pcie_width=max((s.pcie_width for s in busy if s.pcie_width is not None), default=None),
-        risen=_risen(before.counters, after.counters),
+        risen=_all_risen(before, after),
+        risen_links={
+            name: tuple(links) for name, links in risen_by_link(before.link_counters, after.link_counters).items()
+        },
+        fec_risen=_fec_risen(before.nvlink_fec_history, after.nvlink_fec_history),
         throttled_ns=throttled,
         throttled_share={
             name: round(sum(name in held for held in reasons) / len(reasons), 3) for name in sorted(names)
@@ -180,8 +214,27 @@ def _device_window(before: DeviceState, after: DeviceState, samples: Sequence[De
 def slowdown_of(state: DeviceState) -> float | None:
     """Return the temperature at which a device slows itself down, by its driver; None: the driver names none."""
     if state.slowdown_c is None and state.margin_k is not None and state.temperature_c is not None:
-        return state.temperature_c + state.margin_k
+        slowdown_c = state.temperature_c + state.margin_k
+        return slowdown_c if _SLOWDOWN_C[0] <= slowdown_c <= _SLOWDOWN_C[1] else None
     return state.slowdown_c
+
+
+def _all_risen(before: DeviceState, after: DeviceState) -> dict[str, int]:
+    """Return by how much each counter rose: where single links are known, on those that both states show."""
+    by_link = risen_by_link(before.link_counters, after.link_counters)
+    whole = _risen(before.counters, after.counters)
+    known = before.link_counters.keys() | after.link_counters.keys()
+    return {
+        **{name: count for name, count in whole.items() if name not in known},
+        **{name: sum(links.values()) for name, links in by_link.items()},
+    }
+
+
+def _fec_risen(before: Sequence[int], after: Sequence[int]) -> tuple[int, ...]:
+    risen = [max(0, last - first) for first, last in zip(before, after, strict=False)]
+    while risen and not risen[-1]:
+        risen.pop()
+    return tuple(risen)
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

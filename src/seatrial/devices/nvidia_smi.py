@@ -7,17 +7,22 @@ a value with its unit (``29 C``, ``16x``, ``503 MiB``), ``N/A`` for what a devic
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
+from functools import partial
 from xml.etree import ElementTree
 
 from seatrial.devices import topology_matrix
 from seatrial.devices.nvidia_smi_samples import open_samples
-from seatrial.devices.readers import Reader, UnreadableError, nothing, short_bus
+from seatrial.devices.readers import TWIN, Reader, UnreadableError, distinct_uuids, nothing, short_bus
 from seatrial.devices.state import LOST, DeviceState
 from seatrial.util.tool import find_tool, run_tool
 
 _ARGUMENTS = ("-q", "-x")
 _MOST_CHARS = 1 << 24
+_END = "</nvidia_smi_log>"
+_CORRUPT = re.compile(r"infoROM is corrupted at gpu ([0-9a-fA-F:.]+)", re.IGNORECASE)
+_LOST = re.compile(r"device handle for GPU ?([0-9a-fA-F:.]+?):? .{0,40}GPU is lost", re.IGNORECASE)
 _NUMBERS: Mapping[str, tuple[str, ...]] = {
     "temperature_c": ("temperature/gpu_temp",),
     "memory_temperature_c": ("temperature/memory_temp",),
@@ -113,33 +118,31 @@ def open_reader() -> Reader:
     if tool is None:
         raise UnreadableError("nvidia-smi is not installed")
 
-    def read() -> tuple[DeviceState, ...]:
-        code, text = run_tool([tool, *_ARGUMENTS])
-        if code is None:
-            return ()
-        try:
-            return parse(text)
-        except UnreadableError:
-            return ()
-
-    code, text = run_tool([tool, *_ARGUMENTS])
-    if code is None:
-        raise UnreadableError("nvidia-smi did not answer in time")
-    if code:
-        first = next((line.strip() for line in text.splitlines() if line.strip()), "no output")
-        raise UnreadableError(f"nvidia-smi: exit code {code}: {first[:200]}")
-    devices = parse(text)
+    devices = _read(tool)
     if not devices:
         raise UnreadableError("nvidia-smi shows no device")
     source = f"nvidia-smi -q -x {devices[0].driver}".strip()
     samples = open_samples(tool, {device.bus: device.uuid for device in devices})
     return Reader(
         source=source,
-        states=read,
+        states=partial(_read, tool),
         samples=samples.read if samples else None,
         topology=lambda: _topology(tool),
         close=samples.close if samples else nothing,
     )
+
+
+def _read(tool: str) -> tuple[DeviceState, ...]:
+    """Return the devices. Raises UnreadableError."""
+    code, text = run_tool([tool, *_ARGUMENTS])
+    if code is None:
+        raise UnreadableError("nvidia-smi did not answer in time")
+    # It ends with 14 for a device with a corrupt inforom, and writes the whole document all the same.
+    if code == 0 or _END in text:
+        return parse(text)
+    lost = _LOST.search(text)
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "no output")
+    raise UnreadableError(f"nvidia-smi: exit code {code}: {first[:200]}", lost=short_bus(lost[1]) if lost else "")
 
 
 def _topology(tool: str) -> Mapping[str, str]:
@@ -148,18 +151,29 @@ def _topology(tool: str) -> Mapping[str, str]:
 
 
 def parse(text: str) -> tuple[DeviceState, ...]:
-    """Return the devices of a document. Raises UnreadableError for text that is none, or that is cut."""
+    """Return the devices of a document. Raises UnreadableError for text that is none, or that is cut.
+
+    Sentences before and after the document are warnings of the driver.
+    """
     if "<!ENTITY" in text or len(text) > _MOST_CHARS:
         raise UnreadableError("nvidia-smi -q -x: no document of nvidia-smi")
+    begin, end = text.find("<"), text.rfind(_END)
+    document, after = (text[begin:], "") if end < 0 else (text[begin : end + len(_END)], text[end + len(_END) :])
     try:
-        root = ElementTree.fromstring(text)
+        root = ElementTree.fromstring(document)
     except ElementTree.ParseError as error:
         raise UnreadableError(f"nvidia-smi -q -x: cut or damaged ({error})") from error
     driver = root.findtext("driver_version", "")
-    return tuple(_device(gpu, index, driver) for index, gpu in enumerate(root.iter("gpu")))
+    corrupt = {short_bus(address) for address in _CORRUPT.findall(text[:begin] + after)}
+    devices = [_device(gpu, index, driver, corrupt) for index, gpu in enumerate(root.iter("gpu"))]
+    names = distinct_uuids([(device.uuid, device.bus) for device in devices])
+    return tuple(
+        device if name == device.uuid else replace(device, uuid=name, unavailable={**device.unavailable, "uuid": TWIN})
+        for device, name in zip(devices, names, strict=True)
+    )
 
 
-def _device(gpu: ElementTree.Element, index: int, driver: str) -> DeviceState:
+def _device(gpu: ElementTree.Element, index: int, driver: str, corrupt: Container[str]) -> DeviceState:
     values: dict[str, object] = {field: _first(gpu, paths, float) for field, paths in _NUMBERS.items()}
     values |= {field: _first(gpu, paths, int) for field, paths in _INTEGERS.items()}
     counters = {name: _sum(gpu, paths) for name, paths in _COUNTERS.items()}
@@ -174,7 +188,11 @@ def _device(gpu: ElementTree.Element, index: int, driver: str) -> DeviceState:
         "memory_total_bytes": _mebibytes(gpu, "fb_memory_usage/total"),
         "margin_k": None if margin is None else margin - (limit or 0),
         "counters": {name: count for name, count in counters.items() if count is not None},
-        "broken": (*(name for name, path in _BROKEN.items() if _text(gpu, path) == "yes"), *_fabric_problems(gpu)),
+        "broken": (
+            *(name for name, path in _BROKEN.items() if _text(gpu, path) == "yes"),
+            *_fabric_problems(gpu),
+            *(["inforom_corrupt"] if bus in corrupt else []),
+        ),
         "recovery_action": None
         if (action := _text(gpu, "gpu_recovery_action")) in ("", "n/a")
         else _ACTIONS.get(action, action),

@@ -7,13 +7,13 @@ function may be missing in an older driver, and every answer may be refused: the
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from seatrial.devices.nvml_fields import (
     BROKEN_FIELDS,
     COUNTER_FIELDS,
-    LINK_COUNTER_FIELDS,
     PLAIN_FIELDS,
     RECOVERY_ACTIONS,
     THROTTLE_FIELDS,
@@ -21,7 +21,21 @@ from seatrial.devices.nvml_fields import (
     fabric_problems,
     read_fields,
 )
-from seatrial.devices.readers import Reader, UnreadableError, short_bus
+from seatrial.devices.nvml_links import NOT_READ, CorrectionHistory, read_links
+from seatrial.devices.nvml_structures import (
+    Fabric,
+    Margin,
+    Memory,
+    OldMemory,
+    PciInfo,
+    Process,
+    Repair,
+    Sram,
+    Temperature,
+    Utilization,
+)
+from seatrial.devices.plausible import implausible, is_count
+from seatrial.devices.readers import TWIN, Reader, UnreadableError, distinct_uuids, short_bus
 from seatrial.devices.state import LOST, RESET_REQUIRED, DeviceSample, DeviceState
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -39,25 +53,23 @@ REASON_BITS: Mapping[int, str] = {
 """nvmlClocksEventReason*, called nvmlClocksThrottleReason* by older drivers, with the same bits; there are no others
 but ``IDLE_BIT``."""
 
-_NOT_SUPPORTED, _NO_PERMISSION, _INSUFFICIENT_SIZE, _FUNCTION_NOT_FOUND, _GPU_IS_LOST, _RESET_REQUIRED = (
-    3, 4, 7, 13, 15, 16,
-)  # fmt: skip
+_NOT_SUPPORTED, _FUNCTION_NOT_FOUND, _CORRUPT_INFOROM = 3, 13, 14
 ERRORS: Mapping[int, str] = {
     1: "the library was not initialized",
     2: "not known to this driver",
     _NOT_SUPPORTED: "not supported",
-    _NO_PERMISSION: "not permitted",
+    4: "not permitted",
     6: "not found",
-    _INSUFFICIENT_SIZE: "too large",
+    7: "too large",
     8: "a power cable is missing",
     9: "the driver is not loaded",
     10: "the driver did not answer in time",
     11: "an interrupt is lost",
     12: "a library of the driver is missing",
     _FUNCTION_NOT_FOUND: "this driver is too old for it",
-    14: "the inforom is corrupt",
-    _GPU_IS_LOST: "the GPU is lost",
-    _RESET_REQUIRED: "the GPU must be reset",
+    _CORRUPT_INFOROM: "the inforom is corrupt",
+    15: "the GPU is lost",
+    16: "the GPU must be reset",
     17: "the operating system refused it",
     18: "driver and library have different versions",
     19: "in use",
@@ -73,6 +85,9 @@ ERRORS: Mapping[int, str] = {
     999: "unknown error of the driver",
 }
 """nvmlReturn_t -> words."""
+_PROBLEMS: Mapping[int, str] = {8: ERRORS[8], 11: ERRORS[11], 15: LOST, 16: RESET_REQUIRED}
+"""Codes that mean a broken device, whichever function returns them -> ``DeviceState.problem``."""
+_MOST_DEVICES = 1024
 _MOST_LINKS = 36
 """NVLinks of a device: 18 up to Blackwell; Blackwell Ultra has 36."""
 _TEXT_BYTES = 96
@@ -81,106 +96,6 @@ _TOPOLOGY = {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """nvmlGpuTopologyLevel_t in the words of ``nvidia-smi topo -m``."""
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 _FABRIC_STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: "completed"}
-
-
-class _Versioned(ctypes.Structure):
-    """A structure whose first field holds its size and version."""
-
-    VERSION = 1
-
-    @classmethod
-    def new(cls) -> Any:
-        made: Any = cls()
-        made.version = ctypes.sizeof(cls) | cls.VERSION << 24
-        return made
-
-
-class Temperature(_Versioned):
-    """nvmlTemperature_v1_t."""
-
-    _fields_ = (("version", ctypes.c_uint), ("sensor", ctypes.c_uint), ("temperature", ctypes.c_int))
-
-
-class Margin(_Versioned):
-    """nvmlMarginTemperature_v1_t."""
-
-    _fields_ = (("version", ctypes.c_uint), ("margin", ctypes.c_int))
-
-
-class Memory(_Versioned):
-    """nvmlMemory_v2_t."""
-
-    VERSION = 2
-    _fields_ = (
-        ("version", ctypes.c_uint),
-        ("total", ctypes.c_ulonglong),
-        ("reserved", ctypes.c_ulonglong),
-        ("free", ctypes.c_ulonglong),
-        ("used", ctypes.c_ulonglong),
-    )
-
-
-class OldMemory(ctypes.Structure):
-    """nvmlMemory_t."""
-
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
-
-
-class Repair(_Versioned):
-    """nvmlRepairStatus_v1_t."""
-
-    _fields_ = (("version", ctypes.c_uint), ("channel", ctypes.c_uint), ("tpc", ctypes.c_uint))
-
-
-class Sram(_Versioned):
-    """nvmlEccSramErrorStatus_v1_t."""
-
-    _fields_ = (
-        ("version", ctypes.c_uint),
-        *((f"count{number}", ctypes.c_ulonglong) for number in range(11)),
-        ("threshold_exceeded", ctypes.c_uint),
-    )
-
-
-class Fabric(_Versioned):
-    """nvmlGpuFabricInfo_v2_t."""
-
-    VERSION = 2
-    _fields_ = (
-        ("version", ctypes.c_uint),
-        ("cluster", ctypes.c_uint8 * 16),
-        ("status", ctypes.c_int),
-        ("clique", ctypes.c_uint32),
-        ("state", ctypes.c_uint8),
-        ("health", ctypes.c_uint32),
-    )
-
-
-class Utilization(ctypes.Structure):
-    """nvmlUtilization_t."""
-
-    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
-
-
-class Process(ctypes.Structure):
-    """nvmlProcessInfo_t, version 2 and 3."""
-
-    _fields_ = (
-        ("pid", ctypes.c_uint),
-        ("used", ctypes.c_ulonglong),
-        ("instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    )
-
-
-class PciInfo(ctypes.Structure):
-    """nvmlPciInfo_t."""
-
-    _fields_ = (
-        ("legacy", ctypes.c_char * 16),
-        *((name, ctypes.c_uint) for name in ("domain", "bus", "device", "id", "subsystem")),
-        ("address", ctypes.c_char * 32),
-    )
 
 
 class Nvml:
@@ -250,8 +165,13 @@ class _Collected:
 
     def refuse(self, field: str, code: int) -> None:
         self.why.setdefault(field, ERRORS.get(code, f"code {code}"))
-        if code in (_GPU_IS_LOST, _RESET_REQUIRED):
-            self.problem = LOST if code == _GPU_IS_LOST else RESET_REQUIRED
+        self.problem = _PROBLEMS.get(code, self.problem)
+
+    def flag(self, name: str, number: float) -> list[str]:
+        """Return the name if a flag of one bit is set; a larger number is none."""
+        if number not in (0, 1):
+            self.why[name] = implausible(number)
+        return [name] * (number == 1)
 
 
 class _Device:
@@ -268,9 +188,14 @@ class _Device:
             self.uuid = nvml.text("nvmlDeviceGetUUID", self.handle)[1]
             self.model = nvml.text("nvmlDeviceGetName", self.handle)[1]
         self.uuid = self.uuid or self.bus or f"index {index}"
+        self.history = CorrectionHistory()
+        self.is_twin = False
+        """Whether another device has the same UUID."""
 
     def state(self, driver: str) -> DeviceState:
         found = _Collected()
+        if self.is_twin:
+            found.why["uuid"] = TWIN
         if self.code:
             found.refuse("device", self.code)
         else:
@@ -313,9 +238,11 @@ def open_reader(library: str = LIBRARY) -> Reader:
     code, count = nvml.number("nvmlDeviceGetCount_v2")
     if code:
         raise UnreadableError(f"NVML: {words_of(code)}")
-    if not count:
-        raise UnreadableError("NVML shows no device")
+    if not 0 < count <= _MOST_DEVICES:
+        raise UnreadableError(f"NVML shows {count or 'no'} device{'s' * (count > 1)}")
     devices = [_Device(nvml, index) for index in range(count)]
+    for device, name in zip(devices, distinct_uuids([(device.uuid, device.bus) for device in devices]), strict=True):
+        device.uuid, device.is_twin = name, name != device.uuid
     return Reader(
         source=f"NVML {driver}".strip(),
         states=lambda: tuple(device.state(driver) for device in devices),
@@ -434,10 +361,11 @@ def _read_structures(device: _Device, found: _Collected) -> None:
             if fabric.state == 3 and any(fabric.cluster):
                 found.values["fabric_clique"] = f"{bytes(fabric.cluster).hex()}.{fabric.clique}"
             broken += fabric_problems(fabric.health) if fabric.state == 3 else ()
-    broken += ["channel_repair_pending"] * bool(repair.channel) + ["tpc_repair_pending"] * bool(repair.tpc)
-    broken += ["sram_threshold"] * bool(sram.threshold_exceeded)
+    broken += found.flag("channel_repair_pending", repair.channel) + found.flag("tpc_repair_pending", repair.tpc)
+    broken += found.flag("sram_threshold", sram.threshold_exceeded)
+    broken += ["inforom_corrupt"] * (nvml.call("nvmlDeviceValidateInforom", handle) == _CORRUPT_INFOROM)
     code, pending = nvml.number("nvmlDeviceGetRetiredPagesPendingStatus", handle)
-    broken += ["pages_pending"] * bool(code == 0 and pending)
+    broken += found.flag("pages_pending", 0 if code else pending)
     found.values["broken"] = tuple(broken)
 
 
@@ -453,7 +381,6 @@ def _read_fields(device: _Device, found: _Collected) -> None:
     nvml, handle = device.nvml, device.handle
     links = _links(nvml, handle, found)
     wanted = [(field, 0) for field in (*PLAIN_FIELDS, *COUNTER_FIELDS, *BROKEN_FIELDS, *THROTTLE_FIELDS)]
-    wanted += [(field, link) for field in LINK_COUNTER_FIELDS for link in links]
 
     def ask(fields: Any, count: int) -> int:
         return nvml.call("nvmlDeviceGetFieldValues", handle, count, fields)
@@ -464,20 +391,29 @@ def _read_fields(device: _Device, found: _Collected) -> None:
         return
     counters, throttled, broken = dict[str, int](), dict[str, int](), list(found.values["broken"])
     for (field, _), value in zip(wanted, values, strict=True):
-        name = COUNTER_FIELDS.get(field) or LINK_COUNTER_FIELDS.get(field) or PLAIN_FIELDS.get(field, "")
+        name = COUNTER_FIELDS.get(field) or PLAIN_FIELDS.get(field, "")
         name = name or THROTTLE_FIELDS.get(field) or BROKEN_FIELDS.get(field, "")
         if value.code:
-            if field not in LINK_COUNTER_FIELDS:
-                found.refuse(name, value.code)
-        elif field in COUNTER_FIELDS or field in LINK_COUNTER_FIELDS:
+            found.refuse(name, value.code)
+        elif not math.isfinite(value.number) or (field in COUNTER_FIELDS and not is_count(value.number)):
+            found.why[name] = implausible(value.number)
+        elif field in COUNTER_FIELDS:
             counters[name] = counters.get(name, 0) + int(value.number)
         elif field in THROTTLE_FIELDS:
             throttled[name] = int(value.number)
         elif field in BROKEN_FIELDS:
-            broken += [name] * bool(value.number)
+            broken += found.flag(name, value.number)
         else:
             _PLAIN[name](found, value)
-    found.values |= {"counters": counters, "throttled_ns": throttled, "broken": tuple(broken)}
+    by_link, wrong = read_links(ask, links, found.refuse)
+    counters |= {name: sum(count for count in counts if count != NOT_READ) for name, counts in by_link.items()}
+    found.why |= wrong
+    found.values["nvlink_fec_history"], why = device.history.read(ask, links)
+    if why:
+        found.why["nvlink_fec_history"] = why
+    # A sum of which one part cannot be true is none.
+    counters = {name: count for name, count in counters.items() if name not in found.why}
+    found.values |= {"counters": counters, "throttled_ns": throttled, "broken": tuple(broken), "link_counters": by_link}
     if "slowdown_limit" in found.values:
         # Both count down to 0 at the highest temperature; the device slows down at the slowdown limit.
         limit = found.values.pop("slowdown_limit")

@@ -53,6 +53,8 @@ LINK_COUNTER_FIELDS: Mapping[int, str] = {
     221: "nvlink_symbol_errors",
 }
 """Counters of one NVLink: 161 to 163 up to its fourth generation, 206 to 221 from the fifth on."""
+FEC_HISTORY_FIELDS = tuple(range(235, 251))
+"""From NVLink 5 on: how often 0, 1, ... 15 symbols at once were wrong, and corrected."""
 RECOVERY_ACTIONS: Mapping[int, str] = {
     0: "none",
     1: "reset",
@@ -75,6 +77,9 @@ _HEALTH: Mapping[str, int] = {
 _CONFIGURATION_BIT = 8
 _CONFIGURED = (0, 1)
 """Values of the four bits of the configuration: not supported, nothing is wrong."""
+_WRONG_CONFIGURATIONS = range(2, 8)
+"""Wrong system GUID, chassis serial number, partition, number of NVLinks, firmware, location; there may be newer ones.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,7 @@ def _number(entry: Any) -> float:
 def fabric_problems(mask: int) -> tuple[str, ...]:
     """Return the names of ``state.BROKEN`` that a health mask of the NVLink fabric shows."""
     problems = [name for name, bit in _HEALTH.items() if mask >> bit & 0x3 == 1]
-    if mask >> _CONFIGURATION_BIT & 0xF not in _CONFIGURED:
-        problems.append("fabric_configuration")
+    configuration = mask >> _CONFIGURATION_BIT & 0xF
+    if configuration not in _CONFIGURED:
+        problems.append("fabric_configuration" if configuration in _WRONG_CONFIGURATIONS else "fabric_unknown")
     return tuple(problems)

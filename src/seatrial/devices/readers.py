@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +30,17 @@ _ON_BUS: Mapping[Vendor, tuple[str, tuple[str, ...]]] = {
 }
 
 
+TWIN = "another device has the same"
+"""Reason for a UUID that is none."""
+
+
 class UnreadableError(Exception):
     """A source that cannot be read here; the text says why, as a phrase: ``libnvidia-ml.so.1 cannot be loaded``."""
+
+    def __init__(self, why: str, lost: str = "") -> None:
+        """``lost``: PCI address of the device that the source itself calls lost, as ``DeviceState.bus`` has it."""
+        super().__init__(why)
+        self.lost = lost
 
 
 def nothing() -> None:
@@ -39,7 +49,8 @@ def nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """An open source. No function raises for what a device answers."""
+    """An open source. No function raises for what a device answers; ``states`` raises UnreadableError where the source
+    itself does not answer, which says nothing of any device."""
 
     source: str
     """Name of the source with its version: ``NVML 580.95.05``."""
@@ -76,6 +87,14 @@ def open_readers(
             if reasons and (vendor == expected or on_bus(vendor, sysfs)):
                 problems[f"{vendor.upper()} devices"] = "; ".join(reasons)
     return tuple(readers), problems
+
+
+def distinct_uuids(names: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the UUIDs of (UUID, PCI address) pairs; one that several devices have gets the address, or a number."""
+    counts = Counter(uuid for uuid, _ in names)
+    return [
+        uuid if counts[uuid] == 1 else f"{uuid} at {address or number}" for number, (uuid, address) in enumerate(names)
+    ]
 
 
 def on_bus(vendor: Vendor, sysfs: Path = Path("/sys")) -> int:

@@ -42,16 +42,10 @@ def open_reader() -> Reader:
         # Its exit code is not 0 where a device lacks one of the values.
         return parse(said)
 
-    def read() -> tuple[DeviceState, ...]:
-        try:
-            return answer()
-        except UnreadableError:
-            return ()
-
     devices = answer()
     if not devices:
         raise UnreadableError("rocm-smi shows no device")
-    return Reader(source="rocm-smi", states=read, samples=None, topology=dict)
+    return Reader(source="rocm-smi", states=answer, samples=None, topology=dict)
 
 
 def parse(said: str) -> tuple[DeviceState, ...]:

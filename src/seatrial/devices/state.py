@@ -36,7 +36,8 @@ class DeviceState:
     vbios: str = ""
     numa_node: int | None = None
     problem: str = ""
-    """What the vendor documents as a broken device: ``lost``, ``reset required``. Empty: neither."""
+    """A state that the vendor documents as broken: ``lost``, ``reset required``, ``a power cable is missing``, ``an
+    interrupt is lost``. Empty: none of them."""
 
     temperature_c: float | None = None
     """Temperature of the GPU; AMD: that of its hot spot."""
@@ -63,6 +64,10 @@ class DeviceState:
 
     counters: Mapping[str, int] = field(default_factory=dict)
     """Name of ``COUNTERS`` -> its value, which only ever grows. Totals over all links, channels or banks."""
+    link_counters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Name of ``COUNTERS`` -> its value of each NVLink by number; -1: that link did not say it."""
+    nvlink_fec_history: tuple[int, ...] = ()
+    """How often the error correction of all NVLinks found 0, 1, ... 15 wrong symbols at once, and corrected them."""
     broken: tuple[str, ...] = ()
     """Names of ``BROKEN`` that hold now."""
     recovery_action: str | None = None
@@ -149,6 +154,8 @@ BROKEN: Mapping[str, str] = {
     "fabric_route_unhealthy": "its NVLink fabric has an unhealthy route",
     "fabric_access_timeout": "its NVLink fabric timed out",
     "fabric_configuration": "its NVLink fabric is configured wrongly",
+    "fabric_unknown": "its NVLink fabric reports a state that is newer than this seatrial",
+    "inforom_corrupt": "its inforom is corrupt",
     "bad_pages_threshold": "its bad memory pages exceeded the threshold of the vendor",
 }
 """States that the vendor documents as broken or degraded, as a finding says them."""
@@ -228,6 +235,8 @@ class NodeState:
     """``uuid`` of the devices that a visibility variable leaves to the ranks; None: all."""
     not_checked: Mapping[str, str] = field(default_factory=dict)
     """What could not be read at all -> why: ``kernel log`` -> ``/dev/kmsg: not permitted``."""
+    silent: bool = False
+    """Whether a source did not answer this time: then its devices are as it last said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +260,10 @@ class DeviceWindow:
     """The same for the width."""
     risen: Mapping[str, int] = field(default_factory=dict)
     """Name of ``COUNTERS`` -> by how much it rose, where it did."""
+    risen_links: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Name of ``COUNTERS`` -> the NVLinks on which it rose, where they are known."""
+    fec_risen: tuple[int, ...] = ()
+    """By how much each entry of ``nvlink_fec_history`` rose, up to the last one that did."""
     throttled_ns: Mapping[str, int] = field(default_factory=dict)
     """Name of ``THROTTLE`` -> nanoseconds for which it held, where it did."""
     throttled_share: Mapping[str, float] = field(default_factory=dict)

@@ -26,7 +26,7 @@ class NodeHistory:
     before: NodeState
     windows: tuple[NodeWindow, ...]
     after: NodeState | None
-    """None: the last snapshot is missing."""
+    """None: the last snapshot is missing, or a source did not answer for it."""
     ranks: Mapping[str, int]
     """UUID of a device -> the rank that used it."""
     used: frozenset[str]
@@ -57,7 +57,7 @@ def histories(
         states = {fact.name: from_json(NodeState, fact.value) for fact in own if fact.name in (BEFORE, AFTER)}
         if BEFORE not in states:
             continue
-        before = states[BEFORE]
+        before, after = states[BEFORE], states.get(AFTER)
         users = _users(before, [record for record in ranks.values() if record.node_rank == node_rank])
         visible = before.visible if before.visible is not None else [device.uuid for device in before.devices]
         found.append(
@@ -66,7 +66,7 @@ def histories(
                 node_rank=node_rank,
                 before=before,
                 windows=tuple(from_json(NodeWindow, fact.value) for fact in own if fact.name == WINDOW),
-                after=states.get(AFTER),
+                after=None if after is None or after.silent else after,
                 ranks=users,
                 used=frozenset(users) or frozenset(visible),
             )

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from seatrial.checks.diagnostics.history import NAME, NodeHistory, histories, step_words
-from seatrial.checks.diagnostics.judge_device import device_findings
+from seatrial.checks.diagnostics.judge_device import device_findings, is_unread
+from seatrial.checks.diagnostics.judge_fleet import unlike_most
 from seatrial.checks.diagnostics.judge_handed import findings_of, handed_files
 from seatrial.checks.diagnostics.judge_kernel_log import kernel_findings
 from seatrial.checks.diagnostics.params import Params
@@ -24,6 +25,11 @@ _LEAST_SAMPLES = 3
 _FEW_DEVICES = 3
 """The least number of devices whose usual number of links is known: of two, neither number is."""
 _FAILS_PORT = ("link_downed",)
+_REFUSED = (
+    *("not permitted", "implausible", "unknown error", "the driver did not answer", "the operating system refused"),
+    *("out of memory", "not enough resources", "the driver is in an invalid state", "left out"),
+)
+"""Beginnings of the reasons for a value that a device ought to have; the others are of a device that lacks it."""
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
@@ -42,12 +48,18 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             return replace(of_files, not_applicable="" if handed else "no node has a GPU")
         return Ruling.merge((Ruling(unjudged=(f"{NO_STATE}: no driver showed a device",)), of_files))
     findings = [finding for history in nodes for finding in _of_node(history, params)]
-    findings += [*_utilization(nodes, params), *_links(nodes), *_cliques(nodes)]
+    findings += [*_utilization(nodes, params), *_links(nodes), *_cliques(nodes), *unlike_most(nodes)]
     # Without the last state nobody knows what rose: that node may have had any fault.
-    unread_nodes = [history.node for history in nodes if not history.before.devices or history.after is None]
+    unread = [history.node for history in nodes if not history.before.devices or history.after is None]
+    unread += [
+        f"GPU {device.index} of {history.node}"
+        for history in nodes
+        for device in history.before.devices
+        if history.node not in unread and device.uuid in history.used and is_unread(history, device)
+    ]
     state = Ruling(
         findings=(*findings, *_not_checked(nodes)),
-        unjudged=(f"{NO_STATE} of {_names(unread_nodes)} not checked",) if unread_nodes else (),
+        unjudged=(f"{NO_STATE} of {_names(unread)} not checked",) if unread else (),
     )
     return Ruling.merge((state, of_files))
 
@@ -205,12 +217,15 @@ def _not_checked(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
     """Yield what could not be read, each with its reason and the nodes."""
     places = defaultdict[tuple[str, str], list[str]](list)
     for history in nodes:
-        for what, why in history.before.not_checked.items():
+        for what, why in {**history.before.not_checked, **(history.after.not_checked if history.after else {})}.items():
             places[what, why].append(history.node)
         for device in history.before.devices:
-            refused = [name for name, why in device.unavailable.items() if why == "not permitted"]
-            if refused:
-                places[", ".join(refused), "not permitted"].append(f"GPU {device.index} of {history.node}")
+            refused = defaultdict[str, list[str]](list)
+            for name, why in device.unavailable.items():
+                if why.startswith(_REFUSED) and name != "device":
+                    refused[why].append(name)
+            for why, names in refused.items():
+                places[", ".join(names), why].append(f"GPU {device.index} of {history.node}")
     for (what, why), where in places.items():
         yield Finding(
             severity="info", check=NAME, what=f"not checked: {what} of {_names(where)} ({why})", culprit=NOBODY

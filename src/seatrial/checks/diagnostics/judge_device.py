@@ -13,11 +13,13 @@ from seatrial.checks.diagnostics.rules import (
     FAIL_ACTIONS,
     FAIL_COUNTERS,
     FAIL_STATES,
+    PROBLEM_ACTIONS,
     REPLAYS_PER_MINUTE,
     THROTTLES,
     WARN_COUNTERS,
 )
 from seatrial.devices.node_state import slowdown_of
+from seatrial.devices.readers import TWIN
 from seatrial.devices.state import BROKEN, COUNTERS, LOST, THROTTLE, DeviceState, DeviceWindow, NodeWindow
 from seatrial.evidence.findings import Finding, Limit
 
@@ -72,6 +74,7 @@ def device_findings(history: NodeHistory, device: DeviceState, params: Params) -
 
 
 def _others(case: _Case) -> Iterator[Finding]:
+    yield from _silent(case)
     yield from _states(case)
     yield from _counters(case)
     yield from _links(case)
@@ -91,6 +94,37 @@ def _others(case: _Case) -> Iterator[Finding]:
         yield case.finding("warn", what, "give the trial the whole device")
 
 
+def is_unread(history: NodeHistory, device: DeviceState) -> bool:
+    """Return whether nobody knows what a device counted, although it was not lost."""
+    return not list(_lost(_Case(history, device, Params()))) and (
+        "device" in device.unavailable or bool(_no_longer_said(history, device))
+    )
+
+
+def _no_longer_said(history: NodeHistory, device: DeviceState) -> dict[str, str]:
+    """Return the counters that a device showed before the trial and not after it -> why."""
+    last = (
+        next((state for state in history.after.devices if state.uuid == device.uuid), None) if history.after else None
+    )
+    if last is None:
+        return {}
+    why = last.unavailable.get("counters", "no reason given")
+    return {name: last.unavailable.get(name, why) for name in device.counters if name not in last.counters}
+
+
+def _silent(case: _Case) -> Iterator[Finding]:
+    """Yield a warning for a device that does not answer its driver, or no longer: it may have counted anything."""
+    if why := case.device.unavailable.get("device"):
+        yield case.finding("warn", f"did not answer its driver ({why})", "look at the kernel log; reset the GPU")
+    if missing := _no_longer_said(case.history, case.device):
+        names = [COUNTERS.get(name, name) for name in missing]
+        more = f" and {len(names) - 2} other counters" if len(names) > 2 else ""
+        what = f"no longer says its {', '.join(names[:2])}{more} ({next(iter(missing.values()))})"
+        yield case.finding("warn", what, "look at the kernel log; reset the GPU")
+    if case.device.unavailable.get("uuid") == TWIN:
+        yield case.finding("warn", "has the UUID of another device", "replace the GPU, or its firmware")
+
+
 def _lost(case: _Case) -> Iterator[Finding]:
     problem, when = case.device.problem, "before the trial"
     for window, changes in case.windows():
@@ -103,7 +137,7 @@ def _lost(case: _Case) -> Iterator[Finding]:
         action = "restart the machine; then check power, cooling and seat of the GPU"
         yield case.finding("fail", f"was lost {when}", action)
     elif problem:
-        yield case.finding("fail", f"stopped working {when}: {problem}", "reset the GPU")
+        yield case.finding("fail", f"stopped working {when}: {problem}", PROBLEM_ACTIONS.get(problem, "reset the GPU"))
 
 
 def _states(case: _Case) -> Iterator[Finding]:
@@ -138,7 +172,7 @@ def _counters(case: _Case) -> Iterator[Finding]:
         if not risen:
             continue
         total = sum(count for count, _ in risen)
-        what = f"counted {total} {words} {step_words(risen[0][1])}"
+        what = f"counted {total} {words} {step_words(risen[0][1])}{_links_of(case, name)}"
         if name in FAIL_COUNTERS:
             limit = Limit(value=0, unit="1", origin="exact")
             yield case.finding("fail", what, FAIL_COUNTERS[name], measured=str(total), limit=limit)
@@ -150,13 +184,22 @@ def _counters(case: _Case) -> Iterator[Finding]:
             yield from _replays(case, risen)
 
 
+def _links_of(case: _Case, counter: str) -> str:
+    """Return the NVLinks on which a counter rose: `` (NVLinks 3, 7)``."""
+    links = sorted({link for _, changes in case.windows() for link in changes.risen_links.get(counter, ())})
+    if not links:
+        return ""
+    more = f" and {len(links) - 4} more" if len(links) > 4 else ""
+    return f" (NVLink{'s' * (len(links) > 1)} {', '.join(map(str, links[:4]))}{more})"
+
+
 def _crc_errors(case: _Case, risen: list[tuple[int, NodeWindow]]) -> Finding:
     """Return a failure for a rate at which they matter, else a warning: the link repairs single ones itself."""
     # One sample of a step of milliseconds would decide.
     rates = [(count / max(window.seconds, 1.0), count, window) for count, window in risen]
     rate, count, window = max(rates, key=lambda entry: entry[0])
     limit = Limit(value=CRC_ERRORS_PER_SECOND, unit="1/s", origin="DCGM's health watch")
-    what = f"counted {count} {COUNTERS['nvlink_crc_errors']} {step_words(window)}"
+    what = f"counted {count} {COUNTERS['nvlink_crc_errors']} {step_words(window)}{_links_of(case, 'nvlink_crc_errors')}"
     if rate >= CRC_ERRORS_PER_SECOND:
         return case.finding("fail", what, _CHECK_LINKS, measured=f"{rate:.0f} 1/s", limit=limit)
     return case.finding("warn", what, _CHECK_LINKS, measured=f"{rate:.1f} 1/s", limit=limit)

@@ -52,6 +52,12 @@ FAIL_STATES: Mapping[str, str] = {
     "fabric_configuration": "correct the configuration of the fabric manager or of the partition",
 }
 """States that their vendor documents as broken -> what to do. ``BROKEN`` has the others, which are warnings."""
+PROBLEM_ACTIONS: Mapping[str, str] = {
+    "reset required": "reset the GPU",
+    "a power cable is missing": "connect the power cables of the GPU",
+    "an interrupt is lost": "restart the machine; look at its kernel log and its firmware settings",
+}
+"""``DeviceState.problem`` of a device that was not lost -> what to do."""
 FAIL_ACTIONS: Mapping[str, str] = {
     "reset": "reset the GPU",
     "bus reset": "reset the bus of the GPU",
