@@ -145,7 +145,7 @@ class ProgramConductor(BaseConductor):
     def _receive(self, node: int, received: AgentReport | Event, now: float) -> None:
         match received["kind"]:
             case "node":
-                self._hostnames.setdefault(node, str(received["hostname"]))
+                self._hostnames.setdefault(node, str(received.get("slurm_name") or received["hostname"]))
             case "port" if self.state is State.PORT and node == 0 and received["gen"] == self._generation:
                 self._start(str(received["address"]), int(received["port"]), now)
             # Where a node was lost or a rank has failed, the signal is what the launcher of the job makes of that.
