@@ -69,7 +69,9 @@ def with_origins(table: str, typed: Mapping[str, Any], environ: Mapping[str, str
     command = commands()[table]
     options = {option.name: option for option in options_of(command)}
     sources = [_variables(environ), *(source for name, path in _files(environ) for source in _tables(name, path))]
-    _refuse_unknown(sources)
+    # Most people set none, and knowing all options of all commands costs a tenth of a dry run.
+    if any(source.values for source in sources):
+        _refuse_unknown(sources)
     values, origins = dict(typed), {name: shown_name(options[name]) for name in typed if name in options}
     strength = dict.fromkeys(typed, -1)
     for number, source in enumerate(sources):
