@@ -63,7 +63,7 @@ def headline(conclusion: Conclusion) -> str:
 
 
 def not_full(conclusion: Conclusion) -> str:
-    """Return why a partial PASS has another exit code than 0, ``; exit code 3 because of --require-full``; else empty."""
+    """Return ``; exit code 3 because of --require-full`` for a partial PASS that this option refuses; else nothing."""
     verdict = conclusion.verdict
     is_refused = verdict.status == "PASS" and verdict.exit_code != 0
     return f"; exit code {verdict.exit_code} because of --require-full" if is_refused else ""
