@@ -80,6 +80,14 @@ def h100(index: int, **changes: object) -> Answers:
     return {**answers, **{key.replace("__", "."): value for key, value in changes.items()}}
 
 
+def write_later(path: Path, devices: Iterable[Mapping[str, object]], *, from_snapshot: int) -> None:
+    """Write answers that take the place of those in ``path`` from a snapshot on, counted from 1 in each process.
+
+    A watch takes one before the trial, one when each step begins, and one at the end.
+    """
+    write(path.with_name(f"{path.name}.from-{from_snapshot}"), devices)
+
+
 def write(path: Path, devices: Iterable[Mapping[str, object]], **system: object) -> None:
     """Write the answers of a machine; those who read it meanwhile see the old ones or the new ones."""
     sections = [("system", {"driver": "580.105.08", "count": len(devices := list(devices)), **system})]
@@ -87,6 +95,6 @@ def write(path: Path, devices: Iterable[Mapping[str, object]], **system: object)
     text = "".join(
         f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in answers.items()) for name, answers in sections
     )
-    new = path.with_suffix(".new")
+    new = path.with_name(f"{path.name}.new")
     new.write_text(text)
     os.replace(new, path)

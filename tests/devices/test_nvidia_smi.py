@@ -153,14 +153,20 @@ def test_a_recorded_matrix(file: str) -> None:
 
 
 def tool_double(folder: Path, known: str) -> Path:
-    """Write a double of nvidia-smi that answers from files; its loop knows one name for the clock reasons."""
+    """Write a double of nvidia-smi that answers from files; its loop knows one name for the clock reasons.
+
+    A file NAME.from-4 takes the place of NAME from the fourth time on that it is asked for.
+    """
     (folder / "state.xml").write_text(NEW)
     (folder / "matrix").write_text(MATRIX)
     (folder / "loop").write_text("00000000:53:00.0, 71, 99, 650.25, 1980, 503, 5, 16, 0x00000084\n")
     tool = folder / "nvidia-smi"
     tool.write_text(
-        "#!/bin/sh\n"
-        f'case "$*" in "-q -x") cat {folder}/state.xml ;; "topo -m") cat {folder}/matrix ;;\n'
+        f"#!/bin/sh\ncd {folder}\n"
+        "answer() {\n  echo >>$1.asked; number=$(wc -l <$1.asked); answer=$1\n"
+        '  for later in $1.from-*; do [ "${later##*-}" -le $number ] 2>/dev/null && answer=$later; done\n'
+        "  cat $answer\n}\n"
+        'case "$*" in "-q -x") answer state.xml ;; "topo -m") answer matrix ;;\n'
         f"*{known}*--loop=1) exec tail -f {folder}/loop ;;\n"
         "*) echo 'Field \"x\" is not a valid field to query.'; exit 2 ;; esac\n"
     )
