@@ -128,6 +128,7 @@ def open_reader() -> Reader:
         states=partial(_read, tool),
         samples=samples.read if samples else None,
         topology=lambda: _topology(tool),
+        remarks=samples.remarks if samples else dict,
         close=samples.close if samples else nothing,
     )
 
