@@ -173,6 +173,16 @@ ASKED(nvmlDeviceGetMaxClockInfo)
 PAIR(nvmlDeviceGetMigMode)
 PAIR(nvmlDeviceGetEccMode)
 
+int nvmlDeviceGetMemoryErrorCounter(handle device, unsigned error, unsigned kept, unsigned location, wide *into) {
+    char key[96];
+    double value;
+    int code;
+    snprintf(key, sizeof key, "nvmlDeviceGetMemoryErrorCounter.%u.%u.%u", error, kept, location);
+    code = number_of(device, key, &value);
+    if (code == SUCCESS) *into = (wide)value;
+    return code;
+}
+
 struct temperature { unsigned version, sensor; int temperature; };
 int nvmlDeviceGetTemperatureV(handle device, struct temperature *into) {
     double value;

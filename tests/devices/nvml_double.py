@@ -72,6 +72,7 @@ def h100(index: int, **changes: object) -> Answers:
         "links": 18,
         "remote": "00000000:C1:00.0",
         **{f"field.{field}": 0 for field in (3, 4, 29, 30, 142, 143, 144, 145, 161, 162, 163, 230)},
+        **{f"nvmlDeviceGetMemoryErrorCounter.{error}.0.{place}": 0 for error in (0, 1) for place in (2, 7)},
         "field.90": 26562,
         "field.94": 106 + index,
         "field.74": 7_015_662_857_000,

@@ -55,7 +55,12 @@ def test_a_new_driver() -> None:
     assert (state.margin_k, state.slowdown_c, state.power_w, state.memory_used_bytes) == (60, None, 68.92, 1 << 20)
     assert (state.pcie_generation, state.pcie_generation_max, state.pcie_width) == (1, 5, 16)
     assert (state.throttle_reasons, state.throttled_ns) == (("power_cap",), {"power_brake": 7000})
-    assert state.counters == {"ecc_uncorrected": 3, "pcie_replays": 150}
+    assert state.counters == {
+        "ecc_uncorrected": 3,
+        "ecc_uncorrected_dram": 2,
+        "ecc_uncorrected_sram": 1,
+        "pcie_replays": 150,
+    }
     assert (state.broken, state.recovery_action) == (("row_remap_pending",), "none")
     assert state.fabric_state == "failed: insufficient resources"
     assert (state.mig, state.compute_mode, state.processes) == (False, "exclusive process", (77,))

@@ -158,6 +158,13 @@ def test_a_link_that_comes_up_brings_its_old_total_along(node: Node) -> None:
     assert "counted 2 recoveries of NVLinks in compute (NVLink 7)" in what
 
 
+def test_the_memory_of_uncorrectable_errors_is_named(node: Node) -> None:
+    after = h100(0, field__4=3, nvmlDeviceGetMemoryErrorCounter__1__0__2=1, nvmlDeviceGetMemoryErrorCounter__1__0__7=2)
+    ((severity, what),) = _grave(_ruling(node, [h100(0)], [after]))
+    assert severity == "fail"
+    assert what.endswith(" counted 3 uncorrectable memory errors (ECC) in compute (DRAM 1, SRAM 2)")
+
+
 def test_a_corrupt_inforom_is_a_warning(node: Node) -> None:
     corrupt = h100(0, nvmlDeviceValidateInforom="!14")
     ((severity, what),) = _grave(_ruling(node, [corrupt], [corrupt]))

@@ -19,6 +19,22 @@ from live.trials import Ended, Trial
 from seatrial.cli.click_app import cli
 
 _LOG = "NVRM: Xid (PCI:0000:1A:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+_VALUES = {
+    *("model", "uuid", "serial", "driver", "vbios", "bus", "numa_node"),
+    *("temperature_c", "memory_temperature_c", "margin_k", "utilization_percent"),
+    *("sm_mhz", "sm_max_mhz", "memory_mhz", "throttle_reasons", "throttled_ns"),
+    *("power_w", "power_limit_w", "power_default_limit_w", "memory_used_bytes", "memory_total_bytes"),
+    *("counters", "link_counters", "recovery_action", "ecc_enabled"),
+    *("pcie_generation", "pcie_generation_max", "pcie_width", "pcie_width_max"),
+    *("nvlinks", "nvlinks_active", "nvlink_gbps", "fabric_state"),
+    *("mig", "compute_mode", "persistence", "processes", "unavailable"),
+}
+"""What report.json has of each device."""
+_COUNTED = {
+    *("ecc_corrected", "ecc_uncorrected", "ecc_uncorrected_dram", "ecc_uncorrected_sram", "pages_retired"),
+    *("rows_remapped_corrected", "rows_remapped_uncorrected", "pcie_replays"),
+    *("nvlink_crc_errors", "nvlink_replays", "nvlink_recoveries"),
+}
 _END_OF_COMPUTE = 3
 """Snapshots of the watch, counted from 1: before the trial, when compute begins, when it ends."""
 
@@ -54,6 +70,9 @@ def test_healthy_gpus(tmp_path: Path, machine: dict[str, str]) -> None:
     assert (node["source"], node["topology"]) == ("NVML 580.105.08", {"0-1": "NV18"})
     assert [device["changes"] for device in node["devices"]] == [{}, {}]
     assert node["devices"][0]["after"]["temperature_c"] == node["devices"][0]["temperature_max_c"] == 29
+    assert node["devices"][0]["before"].keys() >= _VALUES
+    assert node["devices"][0]["before"]["counters"].keys() >= _COUNTED
+    assert node["devices"][0]["memory_max_share"] in (None, pytest.approx(0.0059))  # None: there was no sample
     assert {"compute"} <= {window.get("check") for window in node["windows"]}
 
 
