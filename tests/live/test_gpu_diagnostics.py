@@ -123,7 +123,7 @@ def test_a_node_without_nvml_asks_nvidia_smi(tmp_path: Path) -> None:
     assert ended.exit_code == 1
     node = ended.report["nodes"][0]["name"]
     assert _texts(ended, "fail") == [
-        f"GPU 0 (NVIDIA H100, 0000:53:00) of {node} counted 3 uncorrectable memory errors (ECC) in compute",
+        f"GPU 0 (NVIDIA H100, 0000:53:00) of {node} counted 3 uncorrectable memory errors (ECC) in compute (DRAM 3)",
         f"NVLink between GPU 0 and GPU 1 of {node} changed from NV18 to SYS by the end of the trial",
     ]
     (state,) = ended.report["gpu_diagnostics"]
