@@ -25,15 +25,17 @@ def outcome(*acts: list[Act], nproc_per_node: int = 1) -> dict[str, Any]:
 def test_a_peer_that_had_ended_well_is_said() -> None:
     """Batches are not even: rank 1 is through, and rank 0 waits for it in all_reduce."""
     assert outcome(ends(4.8, last=CLOSED), ends(3.0, 0))["text"] == (
-        "connection between ranks lost; rank 0 on n0 failed with exit code 1 and reported it first: RuntimeError:"
-        " [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234;"
-        " rank 1 had ended with exit code 0, 1.8 s earlier"
+        "rank 1 had ended with exit code 0, 1.8 s earlier; then rank 0 on n0 failed with exit code 1 and reported a"
+        " lost connection: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234"
     )
 
 
 def test_a_peer_that_still_ran_was_not_lost() -> None:
     over = outcome(ends(8.0, last=TIMED_OUT), WAITS)
-    assert over["text"] == f"rank 0 on n0 failed with exit code 1: {TIMED_OUT}; rank 1 was still running"
+    assert (
+        over["text"]
+        == f"rank 0 on n0 failed with exit code 1: {TIMED_OUT}; rank 1 had not exited, and seatrial ended it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def test_an_error_of_the_script_is_no_lost_connection(last: str) -> None:
     fleet = SimulatedProgram(config(watched=False, nproc_per_node=1), script)
     over = fleet.run()
     assert over["text"] == f"rank 1 on n1 failed with exit code 1: {last}"
-    assert over["notes"] == ["rank 0 was still running"]
+    assert over["notes"] == ["rank 0 had not exited, and seatrial ended it"]
     # Nobody waits for the news of a lost node.
     assert fleet.asked("terminate")[0][0] < 7
 
@@ -60,16 +62,27 @@ def test_an_error_of_the_script_is_no_lost_connection(last: str) -> None:
 def test_all_that_complain_of_one_another_have_lost_the_connection() -> None:
     over = outcome(ends(3.0, last=CLOSED), ends(3.5, last=CLOSED), ends(3.6, last=CLOSED), WAITS, nproc_per_node=2)
     assert over["text"].startswith("connection between ranks lost; rank 0 on n0 failed with exit code 1 and reported")
-    assert over["text"].endswith("; rank 3 was still running")
+    assert over["text"].endswith("; rank 3 had not exited, and seatrial ended it")
 
 
 def test_the_ranks_beside_the_one_that_failed() -> None:
     over = outcome(ends(1.0, 0), ends(2.0, 0), ends(3.0, 7), WAITS, nproc_per_node=2)
     assert over["text"] == "rank 2 on n1 failed with exit code 7: its last"
-    assert over["notes"] == ["ranks 0, 1 had ended with exit code 0; rank 3 was still running"]
+    assert over["notes"] == ["ranks 0, 1 had ended with exit code 0; rank 3 had not exited, and seatrial ended it"]
     assert "notes" not in outcome(ends(3.0, 7), ends(3.1, 7))
     many = outcome(ends(1.0), *[WAITS] * 19, nproc_per_node=10)
-    assert many["notes"] == ["ranks 1, 2, 3, 4, 5, 6, 7, 8 and 11 more were still running"]
+    assert many["notes"] == ["ranks 1, 2, 3, 4, 5, 6, 7, 8 and 11 more had not exited, and seatrial ended them"]
+
+
+def test_a_rank_that_failed_later_was_not_ended_by_us() -> None:
+    over = outcome(ends(3.0, 7), ends(3.6), ends(3.7), WAITS, nproc_per_node=2)
+    assert over["notes"] == ["ranks 1, 2 failed afterwards; rank 3 had not exited, and seatrial ended it"]
+
+
+def test_of_several_nodes_on_one_machine_the_number_is_said() -> None:
+    settings = config(watched=False, nproc_per_node=1, hosts=("vm", "vm"))
+    over = SimulatedProgram(settings, {(0, 1): ends(3.0, 7), (0, 0): WAITS}).run()
+    assert over["text"] == "rank 1 on vm (node 1) failed with exit code 7: its last"
 
 
 @pytest.mark.parametrize("code", [-9, 137])

@@ -154,3 +154,20 @@ def test_a_node_without_enough_devices_gets_no_pod(tmp_path: Path) -> None:
 def test_pods_that_must_be_apart_are(tmp_path: Path) -> None:
     world = _world(tmp_path, "job", nodes=3, gpus_per_node=1, nproc_per_node=1, spread="required")
     assert [pod["spec"].get("nodeName") for pod in world.store.each("Pod")] == ["node-0", "node-1", None]
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(4, 2), (8, 1)])
+@pytest.mark.parametrize("kind", ["job", "jobset"])
+def test_pods_in_the_host_network_fit_on_two_machines(kind: str, nodes: int, gpus: int, tmp_path: Path) -> None:
+    world = _world(tmp_path, kind, nodes=nodes, gpus_per_node=gpus, nproc_per_node=gpus, host_network=True)
+    places = [pod["spec"].get("nodeName") for pod in world.store.each("Pod")]
+    assert sorted(places) == ["node-0"] * (nodes // 2) + ["node-1"] * (nodes // 2)
+
+
+def test_a_pytorchjob_in_the_host_network_has_one_pod_a_machine(tmp_path: Path) -> None:
+    """Why it is refused: its operator gives each replica the port, and one template makes all workers."""
+    world = _world(tmp_path, "pytorchjob", nodes=4, gpus_per_node=2, nproc_per_node=2, host_network=True)
+    waiting = [pod for pod in world.store.each("Pod") if "nodeName" not in pod["spec"]]
+    assert len(waiting) == 2
+    told = {known["message"] for pod in waiting for known in pod["status"]["conditions"]}
+    assert told == {"0/2 nodes are available: 2 node(s) didn't have free ports for the requested pod ports."}

@@ -99,7 +99,7 @@ def test_pods_that_take_a_port_of_their_node_are_kept_apart(target: str, tmp_pat
     with made_cluster() as cluster:
         refused = driven(cluster, tmp_path / "no", _short("--host-network"), target)
         assert refused.code == 2, refused.said
-        assert "two pods on one node would use the same port; add --spread required" in refused.said
+        assert "reserve the same port of their node, so no two fit on one; add --spread required" in refused.said
         ended = driven(cluster, tmp_path / "out", _short("--host-network", "--spread=required"), target)
     assert ended.code == 0, ended.said
     assert _PASS in ended.said, ended.said

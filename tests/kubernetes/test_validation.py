@@ -57,7 +57,7 @@ def test_every_kind_refuses_it(kind: str, changes: dict[str, Any], words: str) -
 @pytest.mark.parametrize(
     ("kind", "changes", "words"),
     [
-        ("pytorchjob", {"host_network": True}, "--spread required"),
+        ("pytorchjob", {"host_network": True}, "--spread required, let pods share nodes with --on job or --on jobset,"),
         ("mpijob", {"host_network": True, "spread": "none"}, "--spread required"),
         ("trainjob", {"host_network": True}, "--spread required"),
         ("job", {"max_restarts": 1}, "use --on jobset"),

@@ -137,3 +137,38 @@ def test_colors_of_a_script(
     display.close()
     first = "a \x1b[1;32mgreen\x1b[0m b\x1b[0m" if colored else "a \\x1b[1;32mgreen\\x1b[0m b"
     assert output.getvalue().splitlines() == [first, "\\x1b[2J\\x1b]0;title\\x07\\x1b[31", "plain"]
+
+
+_TRACEBACK = ["[rank0]: Traceback (most recent call last):", "[rank0]: RuntimeError: Connection closed by peer"]
+
+
+def _show(display: ProgramDisplay, *lines: str) -> None:
+    display.on_message({"kind": "output", "rank": 0, "lines": list(lines), "left_out": 0})
+
+
+def test_a_traceback_is_held_for_the_one_that_failed_first() -> None:
+    output = io.StringIO()
+    display = ProgramDisplay(output, None, prefix=False)
+    _show(display, "step 1", _TRACEBACK[0])
+    display.on_event({"kind": "exit", "rank": 1, "code": 1, "ours": False})
+    _show(display, _TRACEBACK[1])
+    assert display.close() == {0: "\n".join(_TRACEBACK)}
+    assert output.getvalue() == "step 1\n"
+
+
+def test_a_traceback_before_a_restart_is_shown() -> None:
+    output = io.StringIO()
+    display = ProgramDisplay(output, None, prefix=False)
+    _show(display, *_TRACEBACK)
+    display.on_event({"kind": "generation", "ranks": [[0, 0, 0]]})
+    _show(display, "step 1")
+    assert display.close() == {}
+    assert output.getvalue().splitlines() == [*_TRACEBACK, "step 1"]
+
+
+def test_a_script_that_goes_on_after_a_traceback_is_not_held() -> None:
+    output = io.StringIO()
+    display = ProgramDisplay(output, None, prefix=False)
+    _show(display, *_TRACEBACK, *["goes on"] * 300)
+    assert display.close() == {}
+    assert output.getvalue().count("goes on") == 300

@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from seatrial.conductor.program_failures import Exit, Failure
+from seatrial.util.text import named_ranks
 
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
-_MAX_NAMED = 8
 _NO_SCRIPT = re.compile(r"can't open file '.*': \[Errno 2\]")
 """The line that Python prints, with exit code 2, when its script is not there."""
 _LIBUV = "use_libuv was requested"
@@ -33,18 +33,31 @@ def with_peers(failure: Failure, exits: Mapping[int, Exit], running: Collection[
     if not any(other.at <= ended.at + _TOGETHER_S or other.code != 0 for other in others):
         detail = first.detail.removesuffix(" and ")
         first = replace(first, how="dead", detail=detail)
-    return replace(failure, suspicions=(first,), peers=peers(ended, exits, running))
+    # The ranks that had left stand before the one that lost them.
+    before = ended_well(ended, exits) if first.how == "error" else ""
+    return replace(failure, suspicions=(first,), before=before, peers=peers(ended, exits, running, well=not before))
 
 
-def peers(ended: Exit, exits: Mapping[int, Exit], running: Collection[int]) -> str:
-    """Return a phrase about the ranks that had ended well before this one, and those that still ran; may be empty."""
+def ended_well(ended: Exit, exits: Mapping[int, Exit]) -> str:
+    """Return a phrase about the ranks that had ended with 0 before this one; may be empty."""
     well = sorted((other for other in exits.values() if other.code == 0 and other.at <= ended.at), key=lambda x: x.rank)
-    phrases = []
-    if well:
-        before = f", {ended.at - well[0].at:.1f} s earlier" if len(well) == 1 else ""
-        phrases.append(f"{_named([other.rank for other in well])} had ended with exit code 0{before}")
+    before = f", {ended.at - well[0].at:.1f} s earlier" if len(well) == 1 else ""
+    return f"{named_ranks([other.rank for other in well])} had ended with exit code 0{before}" if well else ""
+
+
+def peers(ended: Exit, exits: Mapping[int, Exit], running: Collection[int], *, well: bool = True) -> str:
+    """Return a phrase about the other ranks; may be empty.
+
+    It names those that had ended well before this one, unless ``well`` is False, those that failed after it, and those
+    that the conductor is about to end: a report is read when all of them are gone.
+    """
+    after = sorted(rank for rank, other in exits.items() if other.failed and other.at > ended.at + _TOGETHER_S)
+    phrases = [before] if well and (before := ended_well(ended, exits)) else []
+    if after:
+        phrases.append(f"{named_ranks(after)} failed afterwards")
     if running:
-        phrases.append(f"{_named(sorted(running))} {'was' if len(running) == 1 else 'were'} still running")
+        it = "it" if len(running) == 1 else "them"
+        phrases.append(f"{named_ranks(sorted(running))} had not exited, and seatrial ended {it}")
     return "; ".join(phrases)
 
 
@@ -52,7 +65,7 @@ def ended_ranks(exits: Mapping[int, Exit]) -> str:
     """Return a phrase about the ranks that have ended, by exit code; may be empty."""
     codes = sorted({ended.code for ended in exits.values()})
     return "; ".join(
-        f"{_named(sorted(rank for rank, ended in exits.items() if ended.code == code))} had ended with {code}"
+        f"{named_ranks(sorted(rank for rank, ended in exits.items() if ended.code == code))} had ended with {code}"
         for code in codes
     )
 
@@ -76,9 +89,3 @@ def advice(ended: Exit, host: str) -> str:
             ' "mpi", and use --on mpirun (docs/mpi.md)'
         )
     return ""
-
-
-def _named(ranks: list[int]) -> str:
-    numbers = ", ".join(str(rank) for rank in ranks[:_MAX_NAMED])
-    more = f" and {len(ranks) - _MAX_NAMED} more" if len(ranks) > _MAX_NAMED else ""
-    return f"rank{'' if len(ranks) == 1 else 's'} {numbers}{more}"

@@ -151,6 +151,8 @@ def _next(conclusion: Conclusion, report: Path | None) -> str:
         stronger = _STRONGER.get(plan)
         command = _command(conclusion, stronger or plan)
         words = f"{under}{command}" if stronger else f"after each repair or change, run: {under}{again}"
+    elif verdict.status == "INCONCLUSIVE" and _needed(conclusion):
+        words = f"{under}{again}"
     else:
         words = f"{'fix' if verdict.status == 'FAIL' else 'resolve'} the problem above, then run: {under}{again}"
     return printable(words)
@@ -159,7 +161,18 @@ def _next(conclusion: Conclusion, report: Path | None) -> str:
 def _command(conclusion: Conclusion, plan: str) -> str:
     options = conclusion.trial.job.get("options")
     words = [str(word) for word in options] if isinstance(options, list) else []
+    for name, value in _needed(conclusion).items():
+        at = words.index(name) if name in words else len(words)
+        words[at : at + 2] = name, value
     return f"{command_line()} {shlex.join(['run', plan, *words])}"
+
+
+def _needed(conclusion: Conclusion) -> dict[str, str]:
+    """Return the options that the findings of a trial that is not decided ask for, with their values."""
+    if conclusion.verdict.status != "INCONCLUSIVE":
+        return {}
+    pairs = [finding.options for finding in conclusion.findings if finding.severity == "error"]
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
 def measured_line(conclusion: Conclusion) -> str:

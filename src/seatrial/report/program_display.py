@@ -9,8 +9,10 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import IO, Any, cast
 
+from seatrial.conductor.script_stacks import main_thread_frames
 from seatrial.protocol.commands import Output, TrainingProgress
 from seatrial.report.live import live
 from seatrial.training.progress_lines import progress_words
@@ -24,8 +26,11 @@ _CLOSE_S = 2.0
 _MAX_WHERE = 33
 """Ranks of one question that are shown, and a line for the others."""
 _STATES = {"R": "runs", "S": "sleeps", "D": "waits for a disk", "T": "is stopped", "t": "is traced", "Z": "has ended"}
-_FRAME = re.compile(r"    (\S.*)")
 _MAX_FRAMES = 6
+_TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\):")
+_HELD_S = 3.0
+"""A traceback may be that of a rank which only lost another one, and news of that one's end may take so long."""
+_MAX_HELD = 200
 
 
 class ProgramDisplay:
@@ -49,6 +54,11 @@ class ProgramDisplay:
         self._left_out = 0
         self._hosts: dict[str, str] = {}
         """Source of events -> hostname."""
+        self._held: dict[int, list[str]] = {}
+        """Rank -> its lines from a traceback on, which are not written yet."""
+        self._held_lock = threading.Lock()
+        self._has_failed = False
+        """Whether a rank of this generation has failed: then what is held waits for the outcome."""
         self._started = False
         self._where_left = _MAX_WHERE
         self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(_QUEUE_SIZE)
@@ -65,9 +75,12 @@ class ProgramDisplay:
         elif kind == "node":
             self._hosts[str(event.get("src"))] = str(event.get("hostname", ""))
         elif kind == "generation":
-            self._started = True
+            self._started, self._has_failed = True, False
+            self._release()
             count = len(event.get("ranks") or ())
             self._show_bar(f"{count} rank{' runs' if count == 1 else 's run'}", 0.0)
+        elif kind == "exit" and event.get("code") and not event.get("ours"):
+            self._has_failed = True
         elif kind == "interrupted" and not self._started:
             self._say(f"interrupted by {event.get('by')} before the ranks were started")
         elif kind == "interrupted":
@@ -90,8 +103,11 @@ class ProgramDisplay:
     def _show_where(self, event: dict[str, Any]) -> None:
         self._where_left -= 1
         if self._where_left > 0:
-            host = self._hosts.get(str(event.get("src")), "")
-            self._say(f"rank {event.get('rank')}{host and f' on {host}'}: {where_words(event)}")
+            source = str(event.get("src"))
+            host = self._hosts.get(source, "")
+            # One machine may be several nodes.
+            node = f" ({source.replace('node', 'node ')})" if list(self._hosts.values()).count(host) > 1 else ""
+            self._say(f"rank {event.get('rank')}{host and f' on {host}{node}'}: {where_words(event)}")
         elif self._where_left == 0:
             self._say("the other ranks: in the events of the run, kind stack")
 
@@ -108,20 +124,46 @@ class ProgramDisplay:
             bar = self._bar
             self._put(lambda: bar.show(printable(words), share))
 
-    def close(self) -> None:
-        """Write the rest of the queue, for two seconds at most."""
+    def close(self) -> dict[int, str]:
+        """Write the rest of the queue, for two seconds at most; return by rank the output that is still held."""
+        with self._held_lock:
+            held, self._held = self._held, {}
         self._put_anyway(None)
         self._thread.join(_CLOSE_S)
         if self._bar is not None:
             self._bar.close()
+        return {} if self._output is None else {rank: "\n".join(texts) for rank, texts in held.items()}
 
     def _show(self, rank: int, lines: list[str], left_out: int) -> None:
         head = f"[rank {rank}] " if self._prefix else ""
         texts = [head + self._text(line) for line in lines]
         if left_out:
             texts.append(f"{head}({left_out} lines are not shown; {self._where})")
-        if texts:
-            self._put(lambda: self._write(self._output, "\n".join(texts) + "\n"))
+        with self._held_lock:
+            is_held = rank in self._held
+            first = 0 if is_held else next((i for i, line in enumerate(lines) if _TRACEBACK.match(line)), len(texts))
+            if held := texts[first:]:
+                self._held.setdefault(rank, []).extend(held)
+            is_full = len(self._held.get(rank, ())) > _MAX_HELD
+        if shown := texts[:first]:
+            self._put(lambda: self._write(self._output, "\n".join(shown) + "\n"))
+        if is_full:
+            self._release()
+        elif held and not is_held:
+            timer = threading.Timer(_HELD_S, self._release_in_time)
+            timer.daemon = True
+            timer.start()
+
+    def _release_in_time(self) -> None:
+        if not self._has_failed:
+            self._release()
+
+    def _release(self) -> None:
+        """Write what is held."""
+        with self._held_lock:
+            held, self._held = self._held, {}
+            for texts in held.values():
+                self._put(partial(self._write, self._output, "\n".join(texts) + "\n"))
 
     def _say(self, text: str) -> None:
         elapsed_s = time.monotonic() - self._started_at
@@ -180,11 +222,9 @@ def where_words(event: dict[str, Any]) -> str:
     state = _STATES.get(str(event.get("state")), "is gone")
     words = f"{quiet if line else 'no output'}{line and f' ({line.strip()[:200]})'}; {state}{wchan and f' in {wchan}'}"
     text = str(event.get("text", ""))
-    threads = text.split("\nThread ")
-    # A script that never imports threading has no name for its thread.
-    main = next((thread for thread in threads if '"MainThread"' in thread.partition("\n")[0]), threads[1:2] or "")
-    frames = [match[1] for line in "".join(main).splitlines() if (match := _FRAME.match(line))]
+    frames = main_thread_frames(text)
     if frames:
         return f"{words}; {', called by '.join(frames[:_MAX_FRAMES])}"
-    said = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return f"{words}; {f'py-spy: {said}' if said else 'py-spy on its node would show its Python stack'}"
+    # Of a rank that still starts, py-spy writes a heading alone.
+    said = next((line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Process ")), "")
+    return f"{words}; {f'py-spy: {said}' if said else 'no Python stack'}"

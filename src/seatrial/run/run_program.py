@@ -18,7 +18,7 @@ from seatrial.targets.job import ProgramJob
 from seatrial.targets.option import Option, is_given
 from seatrial.targets.registry import TARGETS, dry_run_lines
 from seatrial.util.streams import print_status, print_status_lines
-from seatrial.util.text import printable
+from seatrial.util.text import format_seconds, printable
 
 if TYPE_CHECKING:
     from seatrial.run.external_launcher import Rendezvous
@@ -111,6 +111,7 @@ def run_program(job: ProgramJob, out: Path, *, debug: bool, rendezvous: Rendezvo
         kept=is_followed or "KUBERNETES_SERVICE_HOST" not in os.environ,
     )
     problem: Exception | None = None
+    held: dict[int, str] = {}
 
     def on_event(event: dict[str, Any]) -> None:
         recorder(event)
@@ -131,7 +132,7 @@ def run_program(job: ProgramJob, out: Path, *, debug: bool, rendezvous: Rendezvo
                 print_status_lines(traceback.format_exc())
         finally:
             recorder.close()
-            display.close()
+            held = display.close()
     if problem is not None:
         raise (
             problem
@@ -141,12 +142,31 @@ def run_program(job: ProgramJob, out: Path, *, debug: bool, rendezvous: Rendezvo
                 " run it again with --debug for the traceback, and please report it."
             )
         )
-    return _exit_code(recorder.events, folder)
+    exit_code = _exit_code(recorder.events, folder, held)
+    if exit_code == 0 and not job.watched and not is_followed:
+        print_status(f"seatrial: {_good_end(recorder.events, job)}; all output is in {folder}.")
+    return exit_code
 
 
-def _exit_code(events: list[dict[str, Any]], folder: Path) -> int:
-    """Print the result or the reason of the end, and return the exit code. Raises SeatrialError without an outcome."""
+def _good_end(events: list[dict[str, Any]], job: ProgramJob) -> str:
+    """Return in words that all processes exited with 0, and how long that took since they were started."""
+    started = next(event for event in events if event.get("kind") == "generation")
+    outcome = next(event for event in reversed(events) if event.get("kind") == "outcome")
+    count = job.nodes if job.per_node else job.world_size
+    duration = format_seconds(outcome["t"] - started["t"])
+    restarts = f" (restarts: {outcome['restarts']})" if outcome["restarts"] else ""
+    return f"{process_count(count)} exited with 0 after {duration}{restarts}"
+
+
+def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, str]) -> int:
+    """Print the result or the reason of the end, and return the exit code. Raises SeatrialError without an outcome.
+
+    ``held``: rank -> output that was held back, so that the first failure comes first.
+    """
     outcome = next((event for event in reversed(events) if event.get("kind") == "outcome"), None)
+    failed = None if outcome is None else _failed_rank(events, outcome)
+    followed = {rank: text for rank, text in held.items() if failed not in (None, rank)}
+    _print_output(text for rank, text in held.items() if rank not in followed)
     if outcome is None:
         raise SeatrialError(f"the job ended without an outcome; its events are in {folder}.")
     generation = outcome["gen"]
@@ -166,8 +186,13 @@ def _exit_code(events: list[dict[str, Any]], folder: Path) -> int:
     if outcome["how"] == "failed":
         for note in outcome.get("notes", []):
             print_status(f"seatrial: {printable(note)}.")
+        if outcome["last_lines"]:
+            print_status(f"seatrial: the last output of rank {failed}:")
         for line in outcome["last_lines"]:
             print_status(f"  {printable(line)}")
+        for rank, text in followed.items():
+            print_status(f"seatrial: the last output of rank {rank}, which did not fail first:")
+            _print_output([text])
         print_status(f"Error: {printable(outcome['text']).rstrip('.')}; {_kept(events)} is in {folder}.")
         return 1
     if outcome["how"] == "interrupted":
@@ -176,6 +201,22 @@ def _exit_code(events: list[dict[str, Any]], folder: Path) -> int:
         return _EXIT_INTERRUPTED
     code = int(outcome["code"])
     return code if code in (0, 2, _EXIT_INTERRUPTED) else 1
+
+
+def _failed_rank(events: list[dict[str, Any]], outcome: dict[str, Any]) -> int | None:
+    """Return the rank that the outcome names as the first that failed; None where it names none."""
+    if outcome["how"] != "failed":
+        return None
+    troubles = (event for event in reversed(events) if event.get("kind") == "trouble")
+    seen: list[dict[str, Any]] = next((event["seen"] for event in troubles if event.get("gen") == outcome["gen"]), [])
+    return seen[0].get("rank") if seen else None
+
+
+def _print_output(texts: Iterable[str]) -> None:
+    # The exit code stays the same, whether standard output can be written or not.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        for text in texts:
+            print(text, flush=True)
 
 
 def _kept(events: list[dict[str, Any]]) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 _LONGEST = 2_000
+_MAX_NAMED = 8
 _COLOR = re.compile(r"(\x1b\[[0-9;:]*m)")
 _NO_COLOR = "\x1b[0m"
 
@@ -35,6 +37,13 @@ def printable_in_color(text: str) -> str:
 def fitted(text: str, width: int) -> str:
     """Return the text, cut to this many characters if it is longer."""
     return text if len(text) <= width else f"{text[: width - 3].rstrip()}..."
+
+
+def named_ranks(ranks: Sequence[int]) -> str:
+    """Return ``rank 3`` or ``ranks 0, 1, 2``; of many the first eight and how many more there are."""
+    numbers = ", ".join(str(rank) for rank in ranks[:_MAX_NAMED])
+    more = f" and {len(ranks) - _MAX_NAMED} more" if len(ranks) > _MAX_NAMED else ""
+    return f"rank{'' if len(ranks) == 1 else 's'} {numbers}{more}"
 
 
 def _escape(char: str) -> str:

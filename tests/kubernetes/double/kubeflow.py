@@ -51,7 +51,9 @@ def reconcile_pytorchjob(world: World, job: Object) -> None:
                 continue
             template = copy.deepcopy(replica["template"])
             container = next(each for each in template["spec"]["containers"] if each["name"] == "pytorch")
-            container.setdefault("ports", [{"containerPort": 23456, "name": "pytorchjob-port", "protocol": "TCP"}])
+            # Every replica, by the name of the port (defaulting_utils.go, pytorch_defaults.go of training-operator).
+            if not any(port.get("name") == "pytorchjob-port" for port in container.setdefault("ports", [])):
+                container["ports"].append({"containerPort": 23456, "name": "pytorchjob-port", "protocol": "TCP"})
             role = {"training.kubeflow.org/job-role": "master"} if kind == "Master" else {}
             if kind == "Worker":
                 template["spec"].setdefault("initContainers", []).append(init_pytorch(job))

@@ -80,8 +80,9 @@ def _without_ports() -> str:
 def _kind(kind: Kind, workload: Workload) -> None:
     if workload.host_network and kind.takes_host_ports and workload.nodes > 1 and workload.spread != "required":
         raise RequestError(
-            f"--host-network with --on {kind.name}: two pods on one node would use the same port; add --spread"
-            f" required, or let pods share nodes with {_without_ports()}, whose pods take free ports."
+            f"--host-network with --on {kind.name}: its pods all reserve the same port of their node, so no two fit on"
+            f" one; add --spread required, let pods share nodes with {_without_ports()}, whose pods reserve none, or"
+            " leave --host-network out."
         )
     if workload.patch.runtime and not kind.needs_objects_first:
         brings = " or ".join(f"--on {other.name}" for other in KINDS.values() if other.needs_objects_first)

@@ -1,0 +1,72 @@
+"""Where the ranks of a script stand, compared: which of them stand elsewhere than the others. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from seatrial.util.text import named_ranks
+
+_FRAME = re.compile(r"    (\S.*)")
+_WAITS = ("torch/distributed/", "torch/autograd/", "torch/cuda/", "seatrial/mpi_backend/")
+"""Parts of the innermost frames of ranks that wait for other ranks, or for a device that does."""
+
+
+def main_thread_frames(text: str) -> list[str]:
+    """Return the frames of the main thread as py-spy wrote them, the innermost first; empty where it wrote none."""
+    threads = text.split("\nThread ")
+    # A script that never imports threading has no name for its thread.
+    main = next((thread for thread in threads if '"MainThread"' in thread.partition("\n")[0]), "".join(threads[1:2]))
+    return [match[1] for line in main.splitlines() if (match := _FRAME.match(line))]
+
+
+def ranks_apart(stacks: Mapping[int, Mapping[str, Any]]) -> str:
+    """Return a sentence without its full stop, or an empty text where nothing sets a minority of the ranks apart.
+
+    This is evidence and no verdict: the ranks of a job at work stand at different places as well.
+
+    Args:
+        stacks: rank -> its ``stack`` event.
+    """
+    frames = {rank: main_thread_frames(str(event.get("text", ""))) for rank, event in stacks.items()}
+    if all(frames.values()):
+        places = {rank: _place(of_rank) for rank, of_rank in frames.items()}
+        waiting = {rank for rank, of_rank in frames.items() if any(part in of_rank[0] for part in _WAITS)}
+        apart = sorted(frames.keys() - waiting) if waiting else _minority(places)
+    else:
+        places = {rank: str(event.get("wchan", "")) for rank, event in stacks.items()}
+        apart = _minority(places) if all(places.values()) else []
+    together = sorted(stacks.keys() - set(apart))
+    if not apart or not together:
+        return ""
+    return (
+        f"{named_ranks(apart)} {'stands' if len(apart) == 1 else 'stand'} in {_listed(places, apart)},"
+        f" {named_ranks(together)} in {_listed(places, together)}:"
+        f" if the job hangs, look at {named_ranks(apart)} first"
+    )
+
+
+def _minority(places: Mapping[int, str]) -> list[int]:
+    """Return the ranks that are not where more than half of them are."""
+    ranks_by_place: dict[str, list[int]] = {}
+    for rank, place in places.items():
+        ranks_by_place.setdefault(place, []).append(rank)
+    most = max(ranks_by_place.values(), key=len, default=[])
+    return sorted(places.keys() - set(most)) if 2 * len(most) > len(places) else []
+
+
+def _place(frames: list[str]) -> str:
+    """Return the innermost frame and, where that is in a library, the innermost one outside of it."""
+    own = next((frame for frame in frames if not _is_of_torch(frame)), "")
+    return frames[0] if own in ("", frames[0]) else f"{frames[0]}, called by {own}"
+
+
+def _is_of_torch(frame: str) -> bool:
+    return "(torch/" in frame or "/torch/" in frame
+
+
+def _listed(places: Mapping[int, str], ranks: list[int]) -> str:
+    """Return the places of these ranks, two at most."""
+    different = list(dict.fromkeys(places[rank] for rank in ranks))
+    return " or ".join(different[:2]) + (" or elsewhere" if len(different) > 2 else "")
