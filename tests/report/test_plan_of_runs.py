@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,6 +13,8 @@ from report.screens import HERE
 
 from seatrial.checks import registry
 from seatrial.errors import RequestError
+from seatrial.evidence.findings import Judged, Limit, Ruling
+from seatrial.evidence.measurement import Measurement
 from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.plan.plan_reader import read_plan
 from seatrial.protocol.wire import Decoder
@@ -19,7 +22,7 @@ from seatrial.report.card import card
 from seatrial.report.console import lines
 from seatrial.report.document import document
 from seatrial.report.formats.junit import text as junit
-from seatrial.report.plan_of_runs import plan_text
+from seatrial.report.plan_of_runs import plan_text, warnings
 from seatrial.report.summary import fault_injection
 from seatrial.report.view import View
 
@@ -88,6 +91,88 @@ def test_the_limits_are_below_every_value_of_the_runs(tmp_path: Path) -> None:
     assert recorded().trial.run in file.read_text()
 
 
+def between_nodes(*rates: float) -> Conclusion:
+    """Return a run of two nodes that demands limits, with rates of links in GB/s, each from another round."""
+    conclusion = recorded(change=plan(demands_limits=True))
+    trial = conclusion.trial
+    ranks = {rank: replace(record, node_rank=rank) for rank, record in trial.ranks.items()}
+    link = Measurement(check="links", name="gbps", value=0.0, unit="GB/s", better="high", rank=0, peer=1)
+    limit = Limit(value=0.1, unit="GB/s", origin="fleet")
+    judged = tuple(
+        Judged(measurement=replace(link, value=rate, stage=f"round {number}"), limit=limit, passed=True)
+        for number, rate in enumerate(rates, start=1)
+    )
+    unlimited = (*conclusion.verdict.unlimited, "links.min_gbps")
+    return replace(
+        conclusion,
+        trial=replace(trial, ranks=ranks),
+        rulings={**conclusion.rulings, "links": Ruling(judged=judged, unlimited=("links.min_gbps",))},
+        verdict=replace(conclusion.verdict, unlimited=unlimited),
+    )
+
+
+def test_links_between_nodes_get_a_limit_from_any_round() -> None:
+    text = plan_text([between_nodes(40.0, 42.0)])
+    assert "[links]\n# GB/s between nodes: median 41, 40 to 42 over 2 values" in text
+    assert "\nmin_gbps = 35.9\n" in text
+
+
+def test_a_limit_that_no_run_can_give_is_said_and_asked_for() -> None:
+    """Nobody is sent to plan from for a limit that it does not write."""
+    without = between_nodes()
+    assert "[links]\n# min_gbps: no limit, because these runs have no value of it; write one here." in plan_text(
+        [without]
+    )
+    shown = card(without, Path("reports/x/report.html"), View())
+    assert shown[-1].startswith("next: write limits into the plan: links.min_gbps; then: ")
+    assert "# No limit is made for storage" in plan_text([recorded()])
+
+
+def test_few_runs_and_loaded_runs_are_said() -> None:
+    def without_shares(event: dict[str, Any]) -> None:
+        if event["kind"] == "measurements":
+            event["measurements"] = [entry for entry in event["measurements"] if entry["name"] != "cpu_share"]
+
+    idle = recorded(change=without_shares)
+    assert [words.partition(":")[0] for words in warnings([idle])] == ["1 run shows no spread"]
+    assert "1 run, no spread between runs" in plan_text([recorded()])
+    assert [words.partition(":")[0] for words in warnings([idle] * 2)] == ["2 runs show little of the spread"]
+    assert not list(warnings([idle] * 3))
+
+    share = Measurement(check="compute", name="cpu_share", value=0.4, unit="1", rank=0)
+    loaded = replace(idle, trial=replace(idle.trial, measurements=(*idle.trial.measurements, share)))
+    (words,) = warnings([idle, idle, loaded])
+    assert "other processes held the CPU (a rank got 40 % of the CPU time" in words
+
+
+def test_a_limit_lies_below_the_lowest_run_by_the_spread() -> None:
+    """A healthy run that is a little lower than all before passes: only one below by their whole spread fails."""
+    conclusion = between_nodes(100.0, 90.0, 80.0)
+    assert "\nmin_gbps = 60\n" in plan_text([conclusion])
+    assert "\nmin_gbps = 89\n" in plan_text([between_nodes(99.0, 101.0)])
+
+
+def test_values_of_the_plan_file_of_the_runs_are_kept(tmp_path: Path) -> None:
+    def own(event: dict[str, Any]) -> None:
+        if event["kind"] == "run":
+            event["plan"]["settings"]["training"]["data"] = ["/shared/data", "plan mine.toml:training.data"]
+            event["plan"]["settings"]["collectives"]["min_busbw_gbps"] = [
+                0.001, "plan mine.toml:collectives.min_busbw_gbps",
+            ]  # fmt: skip
+            event["plan"]["deadline_s"] = [700, "plan mine.toml:deadline_s"]
+
+    text = plan_text([recorded(change=own)])
+    assert 'data = "/shared/data"  # kept: plan mine.toml:training.data' in text
+    file = tmp_path / "limits.toml"
+    file.write_text(text)
+    read = read_plan(str(file), schemas=registry.schemas(), scopes=registry.scopes())
+    assert read.settings["training"]["data"].value == "/shared/data"
+    assert "deadline_s = 700  # kept: plan mine.toml:deadline_s" in text
+    # The limit of a contract is no value of runs.
+    assert "min_busbw_gbps = 0.001  # kept: plan mine.toml:collectives.min_busbw_gbps" in text
+    assert text.count("min_busbw_gbps =") == 1
+
+
 @pytest.mark.parametrize(
     ("conclusions", "words"),
     [
@@ -116,7 +201,11 @@ def test_a_plan_that_demands_limits_is_a_partial_pass_without_them() -> None:
     assert demanding.verdict.status == "PASS"
     assert "no limit compute.min_tflops" in demanding.verdict.partial
     shown = card(demanding, Path("reports/x/report.html"), View())
-    assert shown[-1].startswith("next: seatrial plan from reports/x > limits.toml, then: seatrial run limits.toml")
+    assert shown[-1].startswith(
+        "next: after 3 such runs on idle nodes: seatrial plan from reports/x RUN2 RUN3 > limits.toml, then:"
+        " seatrial run limits.toml"
+    )
+    assert shown[-1].endswith(" --require-full")
     # Such a run gives the limits that it lacks.
     assert "min_tflops" in plan_text([demanding])
 

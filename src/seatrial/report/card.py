@@ -148,13 +148,17 @@ def _next(conclusion: Conclusion, report: Path | None) -> str:
     if verdict.interrupted:
         words = f"run it again, to its end: {under}{again}"
     elif verdict.status == "PASS" and verdict.unlimited and trial.plan.get("demands_limits") is True:
-        from seatrial.report.plan_of_runs import gives_limits
+        from seatrial.report.plan_of_runs import ENOUGH_RUNS, written_limits
 
-        if not gives_limits(conclusion):
-            return printable(f"write limits into the plan: {', '.join(verdict.unlimited)}; then: {under}{again}")
-        run = "RUN" if report is None else shlex.quote(str(report.parent))
-        limited = _command(conclusion, "limits.toml")
-        words = f"{command_line()} plan from {run} > limits.toml, then: {under}{limited}"
+        by_hand = [key for key in verdict.unlimited if key not in written_limits(conclusion)]
+        if by_hand:
+            return printable(f"write limits into the plan: {', '.join(by_hand)}; then: {under}{again}")
+        runs = " ".join(["RUN" if report is None else shlex.quote(str(report.parent)), "RUN2", "RUN3"])
+        limited = _command(conclusion, "limits.toml", "--require-full")
+        words = (
+            f"after {ENOUGH_RUNS} such runs on idle nodes: {command_line()} plan from {runs} > limits.toml,"
+            f" then: {under}{limited}"
+        )
     elif verdict.status == "PASS":
         stronger = _STRONGER.get(plan)
         command = _command(conclusion, stronger or plan)
@@ -166,9 +170,10 @@ def _next(conclusion: Conclusion, report: Path | None) -> str:
     return printable(words)
 
 
-def _command(conclusion: Conclusion, plan: str) -> str:
+def _command(conclusion: Conclusion, plan: str, *more: str) -> str:
     options = conclusion.trial.job.get("options")
     words = [str(word) for word in options] if isinstance(options, list) else []
+    words += [word for word in more if word not in words]
     for name, value in _needed(conclusion).items():
         at = words.index(name) if name in words else len(words)
         words[at : at + 2] = name, value

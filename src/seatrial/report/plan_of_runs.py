@@ -1,25 +1,31 @@
-"""A plan with limits from runs that passed: the median of each speed, less what such runs differ by."""
+"""A plan with limits from runs that passed: the lowest of each speed, less what such runs differ by."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import median
 
 from seatrial.checks import collectives, compute, registry
 from seatrial.checks.shared.facts import latest
+from seatrial.checks.shared.speed import CPU_SHARE
 from seatrial.errors import RequestError
 from seatrial.evidence.measurement import Measurement
 from seatrial.judge.conclude import Conclusion
+from seatrial.judge.trial import Trial
 from seatrial.plan.model import Plan
 from seatrial.plan.plan_file import LEVELS
 from seatrial.plan.plan_reader import read_plan
-from seatrial.util.text import printable
+from seatrial.util.text import plan_value, printable
 
 _CHECKS = ("compute", "memory", "links", "collectives")
 """The checks of speeds that a user can set a limit for."""
 _LEAST_MARGIN = 0.1
 """The difference of a healthy device from one day to the next; more where the runs differ by more."""
+ENOUGH_RUNS = 3
+"""Of two normal values, the next one is as far below both as they lie apart once in 6 runs, of three once in 15, of
+five once in 67. Whatever the distribution, it is below all n values once in n + 1 runs at most.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,32 +54,87 @@ def plan_text(conclusions: Sequence[Conclusion]) -> str:
         f"# Devices: {', '.join(_devices(first))}; ranks: {trial.world_size()}, nodes: {len(trial.nodes)}",
         f'level = "{level}"',
         "demands_limits = true",
+        *_own_plan(trial, level),
     ]
-    table = ""
+    tables = _own_values(trial)
     for speed in _speeds(conclusions):
-        if speed.check != table:
-            lines += ["", f"[{speed.check}]"]
-            table = speed.check
-        lines += _limit_lines(speed)
+        table = tables.setdefault(speed.check, {})
+        # A limit that the plan of the runs has is a contract, or was taken from other runs.
+        if speed.parameter not in table:
+            table[speed.parameter] = tuple(_limit_lines(speed, len(conclusions)))
+    for key in sorted(set(first.verdict.unlimited)):
+        check, _, parameter = key.partition(".")
+        tables.setdefault(check, {}).setdefault(
+            parameter, (f"# {parameter}: no limit, because these runs have no value of it; write one here.",)
+        )
+    for check, table in tables.items():
+        lines += ["", f"[{check}]", *(line for entry in table.values() for line in entry)]
+    lines += [
+        "",
+        "# No limit is made for storage ([storage] min_write_gbps, min_read_gbps), for dtypes after the first, and for",
+        "# links within one node, which are compared with one another only.",
+    ]
     return "\n".join(lines)
 
 
-def gives_limits(conclusion: Conclusion) -> bool:
-    """Return whether ``plan_text`` takes this run."""
+def warnings(conclusions: Sequence[Conclusion]) -> Iterator[str]:
+    """Yield why the limits from these runs may fail a healthy cluster: few runs, or others held the CPU."""
+    if len(conclusions) < ENOUGH_RUNS:
+        runs = (
+            "1 run shows no spread" if len(conclusions) == 1 else f"{len(conclusions)} runs show little of the spread"
+        )
+        yield f"{runs}: the next healthy run may miss these limits; give {ENOUGH_RUNS} runs or more, on idle nodes."
+    for conclusion in conclusions:
+        shares = [entry.value for entry in conclusion.trial.measurements if entry.name == CPU_SHARE.measurement]
+        if shares and not CPU_SHARE.passes(min(shares)):
+            yield (
+                f"{printable(conclusion.trial.run)}: other processes held the CPU (a rank got {min(shares) * 100:.0f} %"
+                " of the CPU time that it could use), so its speeds are too low for limits; give runs on idle nodes."
+            )
+
+
+def _own_plan(trial: Trial, level: str) -> Iterator[str]:
+    """Yield the deadline and the checks of the plan of a run, where they are not those of the level."""
+    plan = Plan.from_json(trial.plan)
+    known = read_plan(level, schemas=registry.schemas(), scopes=registry.scopes())
+    if plan.deadline_s.origin.startswith("plan "):
+        yield f"deadline_s = {plan_value(plan.deadline_s.value)}  # kept: {printable(plan.deadline_s.origin)}"
+    # A check may also be left out because there is nothing here that it is about; the next run decides that anew.
+    if added := [check for check in plan.checks if check not in known.checks]:
+        yield f"checks = {plan_value([*known.checks, *added])}"
+
+
+def _own_values(trial: Trial) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Return by check and parameter the lines of the values that the plan file of a run sets, such as a folder."""
+    tables: dict[str, dict[str, tuple[str, ...]]] = {}
+    plan = Plan.from_json(trial.plan)
+    for check, schema in registry.schemas().items():
+        for field in fields(schema) if check in plan.settings else ():
+            setting = plan.settings[check].get(field.name)
+            if setting is not None and setting.value is not None and setting.origin.startswith("plan "):
+                kept = f"{field.name} = {plan_value(setting.value)}  # kept: {printable(setting.origin)}"
+                tables.setdefault(check, {})[field.name] = (kept,)
+    return tables
+
+
+def written_limits(conclusion: Conclusion) -> tuple[str, ...]:
+    """Return the limits that ``plan_text`` makes of this run, as ``verdict.unlimited`` names them; empty: refused."""
     try:
         plan_text([conclusion])
     except RequestError:
-        return False
-    return True
+        return ()
+    return tuple(f"{speed.check}.{speed.parameter}" for speed in _speeds([conclusion]))
 
 
-def _limit_lines(speed: _Speed) -> Iterator[str]:
+def _limit_lines(speed: _Speed, num_runs: int) -> Iterator[str]:
     middle, low, high = median(speed.values), min(speed.values), max(speed.values)
-    # As far below the median as the runs lie apart: each of them passes.
-    margin = max(_LEAST_MARGIN, (high - low) / middle)
-    limit = min(middle * (1 - margin), low) if margin < 1 else low / 2
+    # As far below the lowest value as all values lie apart: ENOUGH_RUNS says how often a healthy run is lower.
+    limit = low - max(_LEAST_MARGIN * middle, high - low)
+    limit = limit if limit > 0 else low / 2
+    count = "1 value" if len(speed.values) == 1 else f"{len(speed.values)} values"
+    runs = "1 run, no spread between runs" if num_runs == 1 else f"{num_runs} runs"
     yield (
-        f"# {speed.words}: median {middle:.4g}, {low:.4g} to {high:.4g} over {len(speed.values)};"
+        f"# {speed.words}: median {middle:.4g}, {low:.4g} to {high:.4g} over {count}, {runs};"
         f" limit = {limit / middle:.2f} x median"
     )
     yield f"{speed.parameter} = {limit:.4g}"
@@ -156,7 +217,9 @@ def _values(conclusion: Conclusion, check: str, parameter: str) -> Iterator[floa
         # Of a link measured in several rounds, those with the fewest transfers at once.
         measurements = tuple(entry.measurement for entry in conclusion.rulings["links"].judged)
     for measurement in measurements:
-        is_first = (measurement.check, measurement.generation, measurement.stage) == (check, 0, "measure")
+        # The links check measures in rounds, each of them a stage.
+        stage = measurement.stage if check == "links" else "measure"
+        is_first = (measurement.check, measurement.generation, measurement.stage) == (check, 0, stage)
         if is_first and measurement.value > 0 and _is_limited(conclusion, measurement, parameter):
             yield measurement.value
 

@@ -31,14 +31,18 @@ def options() -> Mapping[str, tuple[Option, ...]]:
 def run(options: Mapping[str, Any], *, debug: bool) -> int:
     """Print the plan; return the exit code."""
     from seatrial.judge.conclude import conclude
-    from seatrial.report.plan_of_runs import plan_text
+    from seatrial.report.plan_of_runs import plan_text, warnings
     from seatrial.report.recorded_events import read_events
+    from seatrial.util.streams import print_status
 
     conclusions = []
     for path in options["runs"]:
         messages, damaged = read_events((path,))
         conclusions.append(conclude(messages, damaged=damaged))
-    print(plan_text(conclusions), flush=True)
+    text = plan_text(conclusions)
+    for warning in warnings(conclusions):
+        print_status(f"seatrial: warning: {warning}")
+    print(text, flush=True)
     return 0
 
 
@@ -48,8 +52,10 @@ COMMAND = Command(
     summary="write a plan with limits from runs that passed",
     text="""Print a plan whose limits come from RUNs that passed on the same devices.
 
-Each limit is the median of a speed over all runs and ranks, less 10 %, or less the spread where that is larger; a
-comment keeps the median, the spread and the runs. A partial PASS is refused, unless only limits were missing in it.
+Each limit is the lowest value of a speed over all runs and ranks, less 10 % of the median, or less the spread where
+that is larger; a comment keeps the median, the spread and the runs. Give three runs or more, on idle nodes. Values
+that the plan file of the first run sets, such as [storage] folder, are kept; a comment says which limits nobody can
+take from runs. A partial PASS is refused, unless only limits were missing in it.
 """,
     options=options,
     run=run,
