@@ -36,7 +36,7 @@ def verdict(stream: Stream) -> Verdict:
         ("node lost", "FAIL", 1),
         ("second generation", "FAIL", 1),
         ("own", "INCONCLUSIVE", 3),
-        ("request", "INCONCLUSIVE", 3),
+        ("request", "INCONCLUSIVE", 2),
         ("noted", "INCONCLUSIVE", 3),
         ("interrupted", "INCONCLUSIVE", 130),
     ],

@@ -88,7 +88,7 @@ def test_an_unknown_type_is_refused(made: ModuleType) -> None:
     ("path", "value"),
     [
         (("test_timestamp",), "today"),
-        (("exit_code",), 2),
+        (("exit_code",), 4),
         (("schema_version",), 1),
         (("acceptance", "summary"), ["GPU"]),
         (("judged_measurements",), -1),

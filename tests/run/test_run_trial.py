@@ -106,14 +106,17 @@ def test_a_refusal_of_the_ranks_is_reported_first(tmp_path: Path, monkeypatch: p
     with pytest.raises(RequestError, match="--device cuda: torch finds no usable device"):
         run_scene(tmp_path, tells("refused"), monkeypatch)
     (written,) = tmp_path.glob("*/report.json")
-    assert json.loads(written.read_text())["acceptance"]["status"] == "INCONCLUSIVE"
+    report = json.loads(written.read_text())
+    assert (report["acceptance"]["status"], report["exit_code"]) == ("INCONCLUSIVE", RequestError.exit_code)
+    assert judged_again(tmp_path) == RequestError.exit_code
 
 
 def test_a_refusal_of_the_launcher_is_a_wrong_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = RequestError("sbatch refuses the job: Invalid partition name specified.")
     with pytest.raises(RequestError, match="sbatch refuses the job"):
         run_scene(tmp_path / "refused", tells("healthy", error=refusal, until=1), monkeypatch)
-    assert judged_again(tmp_path / "refused") == 3
+    # No report says anything else beside the exit code, and none lies beside those of other trials.
+    assert not list((tmp_path / "refused").iterdir())
     assert run_scene(tmp_path / "failed", tells("killed", error=refusal), monkeypatch) == 1
 
 

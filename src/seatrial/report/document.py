@@ -107,7 +107,7 @@ class Report:
     ]
     world_size: int
     status: Literal["success", "failed", "inconclusive", "interrupted"]
-    exit_code: Annotated[int, Keywords(enum=[0, 1, 3, 130])]
+    exit_code: Annotated[int, Keywords(enum=[0, 1, 2, 3, 130])]
     acceptance: Acceptance
     validation: Validation
     performance: Performance

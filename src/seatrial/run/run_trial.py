@@ -42,8 +42,9 @@ def run_trial(
 ) -> int:
     """Conduct the trial, write and print its report, and return the exit code of the verdict.
 
-    Failures of seatrial itself are in the report too. Raises RequestError when the reports cannot be written, and for
-    what ranks or launchers found wrong with the request, after the report was written.
+    Failures of seatrial itself are in the report too. Raises RequestError when the reports cannot be written, for what
+    a launcher found wrong with the request before any node joined (without a report), and for what ranks found wrong
+    with it, after the report was written.
 
     Args:
         job: the trial, without the name of its run.
@@ -88,6 +89,10 @@ def run_trial(
             progress.close()
         conclusion = conclude(recorder.events)
         refused = wrong_request(conclusion, refused)
+        if refused and not conclusion.trial.nodes and not conclusion.trial.errors:
+            # Nothing of the cluster was seen: no report, which would lie beside those that are handed over.
+            _remove(folder, recorder.path)
+            raise RequestError(refused)
         written, problem = write_somewhere(conclusion, out)
         if problem:
             recorder.note(problem)
@@ -100,6 +105,14 @@ def run_trial(
             raise RequestError(refused)
         print_report_line(conclusion, os.environ)
         return show(conclusion, written)
+
+
+def _remove(folder: Path, events: Path) -> None:
+    """Remove the folder of a run that holds nothing but our own events; what a launcher wrote stays."""
+    with contextlib.suppress(OSError):
+        if list(folder.iterdir()) == [events]:
+            events.unlink()
+            folder.rmdir()
 
 
 def _reason(error: Exception) -> str:
