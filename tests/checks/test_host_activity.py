@@ -51,6 +51,23 @@ def test_an_outlier_on_the_gpu_is_compared_with_the_other_rank(reading: dict[str
     assert text.startswith(line)
 
 
+@pytest.mark.parametrize(("waited_s", "other_waited_s"), [(24.0, 24.0), (4.0, 3.0), (1.0, 4.0)])
+def test_a_load_of_both_ranks_is_said_and_never_denied(waited_s: float, other_waited_s: float) -> None:
+    """A finding that gives the load as its reason must not say below that no other activity explains it."""
+    facts = contention({"waited_s": other_waited_s}, {"waited_s": waited_s}, stage="repeat")
+    lines = activity_lines(evidence([700.0, 700.0], facts=facts), 1, 0)
+    assert not any("no other activity" in line for line in lines)
+
+
+def test_the_load_of_both_ranks_has_both_shares() -> None:
+    facts = contention({"waited_s": 24.0}, {"waited_s": 16.0})
+    (line,) = activity_lines(evidence([700.0, 700.0], facts=facts), 1, 0)
+    assert line == (
+        "during the group run others on its cores kept 80 % of the CPU time that it could have used,"
+        " and 86 % from rank 0"
+    )
+
+
 @pytest.mark.parametrize(
     "reading",
     [{}, {"gpu_mhz": 1965.0}, {"gpu_power_cap": 0.7}, {"gpu_celsius": 69.0}, {"gpu_limit_w": 800.0}],

@@ -92,7 +92,7 @@ class FleetRates:
             return RateOutcome(state="unjudged", measurement=first)
         if first.value >= limit.value:
             return RateOutcome(state="passed", measurement=first, limit=limit)
-        lines = [f"while all ranks worked: {_rate(first)}, limit {limit.value:.3g} ({limit.origin})"]
+        lines = [f"while all ranks worked: {_rate(first)}, limit there {limit.value:.3g} ({limit.origin})"]
         reference = self.reference if rank in self.fleet.outliers else None
         alone = (rank,) if reference is None else (rank, reference)
         if any(other not in self.again for other in alone):
@@ -105,7 +105,7 @@ class FleetRates:
             lines.append(f"for comparison, rank {reference}: {_rate(before)} in the group, {_rate(after)} alone")
         # A rank that is no outlier of the fleet missed one of the other limits, so there is one.
         limit = self._tightest(scale) or limit
-        lines.append(f"again, alone: {_rate(again)}, limit {limit.value:.3g} ({limit.origin})")
+        lines.append(f"again, alone: {_rate(again)}, limit there {limit.value:.3g} ({limit.origin})")
         state: Literal["recovered", "slow"] = "recovered" if again.value >= limit.value else "slow"
         return RateOutcome(state=state, measurement=again, first=first, limit=limit, alone=alone, evidence=tuple(lines))
 

@@ -13,6 +13,8 @@ from seatrial.evidence.evidence import Evidence
 
 _LEAST_SHARE = 0.05
 """A smaller share explains nothing."""
+_BOTH = 0.2
+"""A share that explains a speed although the other rank lost as much: what ``speed.MIN_CPU_SHARE`` leaves."""
 _TIMES = 2.0
 """A value explains something when it is at least this many times the value of the other rank."""
 _LEAST_FAULTS = 100
@@ -92,10 +94,23 @@ def _lines(slow: _Counters, other: _Counters, other_rank: int, when: str) -> Ite
         lines.append(f"its cores ran at {slow['mhz']:.0f} MHz (rank {other_rank}: {other['mhz']:.0f})")
     lines += _gpu_lines(slow, other, other_rank)
     yield from (f"{when} {line}" for line in lines)
-    if not lines:
+    alike = [] if lines else list(_alike(slow, other, other_rank))
+    yield from (f"{when} {line}" for line in alike)
+    if not lines and not alike:
         compared = [words for name, words in _COMPARED_ON_GPU.items() if name in slow.keys() & other.keys()]
         names = ", ".join([_COMPARED_ON_HOST, *compared])
         yield f"{when} no other activity on the host explains it (compared: {names})"
+
+
+def _alike(slow: _Counters, other: _Counters, other_rank: int) -> Iterator[str]:
+    """Yield what kept either rank from its cores without setting them apart: it explains their speed all the same."""
+    for name, words in _SHARES_OF_DEMAND.items():
+        share, other_share = _share(slow, name), _share(other, name)
+        if max(share, other_share) >= _BOTH:
+            yield (
+                f"{words} {share * 100:.0f} % of the CPU time that it could have used, and {other_share * 100:.0f} % from"
+                f" rank {other_rank}"
+            )
 
 
 def _gpu_lines(slow: _Counters, other: _Counters, other_rank: int) -> Iterator[str]:
