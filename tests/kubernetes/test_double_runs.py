@@ -24,7 +24,7 @@ from kubernetes.runs import (
 )
 from passes import passes
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 _NEEDS_MPIRUN = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
 
 
