@@ -230,9 +230,9 @@ def stuck() -> Stream:
     return stream.close(ranks=False)
 
 
-def too_short() -> Stream:
+def too_short(plan: Plan | None = None) -> Stream:
     """All ranks are at work when the deadline of the step passes."""
-    stream = Stream(2).until("training")
+    stream = Stream(2, plan=plan).until("training")
     stream.trouble(*({"rank": rank, "how": "working", "phase": "step 21"} for rank in (0, 1)), outcome="deadline")
     stream.kill(0, 1)
     return stream.close(ranks=False)

@@ -58,8 +58,9 @@ def test_every_value_is_shown_with_its_origin(tmp_path: Path, monkeypatch: pytes
     assert mine.split(maxsplit=2) == ["max_form_s", "12.5", "plan mine.toml:bootstrap.max_form_s"]
 
 
-def test_limits_are_below_the_values_of_their_check(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
+def test_limits_are_below_the_values_of_their_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path("mine.toml")
     path.write_text('level = "quick"\nchecks = ["bootstrap", "training"]\n[bootstrap]\nmax_form_s = 12.5\n')
     document = json.loads(show(str(path), "--json"))
     assert list(document["held"]) == ["bootstrap", "training"]
@@ -107,6 +108,6 @@ def test_a_typed_timeout_beyond_the_deadline_is_noted(tmp_path: Path) -> None:
     plan.write_text('level = "smoke"\ndeadline_s = 50\n[training]\ntimeout_s = 80\n')
     lines = show(str(plan)).splitlines()
     assert [line for line in lines if "note:" in line] == [
-        "  note: timeout_s is no less than deadline_s (50), which ends the step first"
+        "  note: the trial's deadline of 50 s ends each step before timeout_s"
     ]
-    assert any("37.5" in line and "0.75 x deadline_s (level smoke: 40)" in line for line in lines)
+    assert any("37.5" in line and "0.75 x the trial's deadline (level smoke: 40)" in line for line in lines)

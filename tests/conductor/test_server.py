@@ -20,6 +20,7 @@ from event_streams import event_of
 from seatrial.agent import agent_main
 from seatrial.conductor import event_allowance
 from seatrial.conductor.config import TrialConfig
+from seatrial.conductor.node_addresses import THIS_MACHINE
 from seatrial.conductor.server import Server
 from seatrial.conductor.steps import StepPlan
 from seatrial.conductor.trial_conductor import TrialConductor
@@ -255,29 +256,34 @@ def test_a_node_joins_from_its_own_address_only() -> None:
     assert note["text"].startswith("a process from 127.0.0.2 claims to be node 0, which is at 127.0.0.1, and was sent")
 
 
-@pytest.mark.parametrize("single", [True, False])
-def test_a_host_with_one_node_joins_once(single: bool) -> None:
-    """All agents of srun have one token; a machine that is several nodes joins as each of them."""
+@pytest.mark.parametrize(
+    ("known", "severities"),
+    [
+        ({0: {"127.0.0.1"}, 1: {"127.0.0.2"}}, []),
+        ({0: {"127.0.0.2"}, 1: {"127.0.0.1"}}, ["error", "error"]),
+        # One of the two is what it says.
+        ({0: {"127.0.0.3"}, 1: {"127.0.0.2"}}, ["info"]),
+        ({0: {"127.0.0.2"}, 1: {"127.0.0.2"}}, ["info"]),
+        ({0: {"127.0.0.3"}, 1: {"127.0.0.1", "192.0.2.7"}}, ["error", "info"]),
+        # Two nodes of one machine; a node without a known address may be on the machine of another one.
+        ({0: {"127.0.0.1", "127.0.0.2"}, 1: {"127.0.0.1", "127.0.0.2"}}, []),
+        ({1: {"127.0.0.2", "127.0.0.1"}}, []),
+        ({}, ["info"]),
+        ({0: {THIS_MACHINE, "192.0.2.7"}, 1: {"127.0.0.2"}}, []),
+    ],
+)
+def test_a_node_at_the_address_of_another_one_is_a_finding(known: dict[int, set[str]], severities: list[str]) -> None:
+    """All agents of srun have one token, and where they should be is known only when they have joined."""
     with _served(nodes=2) as served:
-        served.server.admit_once_from(["127.0.0.2"] if single else ["127.0.0.3"])
-        impostor = StubAgent(served.server.port, 1, source="127.0.0.2")
-        heard = impostor.heard()
-        assert next(heard)["kind"] == "welcome"
-        honest = StubAgent(served.server.port, 0, source="127.0.0.2")
-        if single:
-            assert _is_closed(honest.socket)
-            StubAgent(served.server.port, 0).socket.close()
-        else:
-            assert next(honest.heard())["kind"] == "welcome"
-        for agent in (impostor, honest):
-            agent.socket.close()
+        second = threading.Thread(target=StubAgent(served.server.port, 1, source="127.0.0.2").serve)
+        second.start()
+        StubAgent(served.server.port, 0).serve()
+        second.join()
         served.over()
-    notes = [event for event in served.events if event["kind"] == "note"]
-    assert [note["severity"] for note in notes] == (["error"] if single else [])
-    if single:
-        assert notes[0]["text"].startswith(
-            "a process from 127.0.0.2 claims to be node 0, and one from there joined as node 1 before"
-        )
+    notes = served.server.address_notes(known)
+    assert [note["severity"] for note in notes] == severities
+    if severities[:1] == ["error"]:
+        assert notes[0]["text"].startswith("node 0 joined from 127.0.0.1, which is the address of node 1, and node 0")
 
 
 def test_a_stranger_without_the_token_is_no_finding() -> None:

@@ -210,6 +210,8 @@ def test_a_short_trial_blames_no_slow_start(seen: dict[str, Any]) -> None:
         assert (finding.severity, finding.culprit.kind) == ("error", "none")
         assert f"the trial's deadline of {deadline_s:g} s passed while ranks were starting" in finding.what
         assert finding.what.endswith("1 of 2 were not ready; rank 1 on gpu-0 was in start-up/import torch for 20 s")
+        assert finding.options == ("--deadline", str(max(120, round(2 * deadline_s))))
+        assert f"more time (--deadline {finding.options[1]})" in finding.action
     (finding,) = starting(1200.0, {"rank": 1, **seen})
     assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
 
@@ -393,7 +395,8 @@ def test_no_rank_is_blamed_where_all_were_at_work() -> None:
     (finding,) = findings(SCENES["too short"]())
     assert (finding.severity, finding.culprit.kind) == ("error", "none")
     assert finding.what == "training/measure was too slow: 21 steps in 60 s, and all 2 ranks were still at work"
-    assert finding.action.startswith("give it more time (training.timeout_s)")
+    assert finding.action.startswith("give it more time (timeout_s of [training] in a plan file)")
+    assert finding.options == ()
     assert finding.evidence == ("rank 0 was at work in step 21", "rank 1 was at work in step 21")
 
 

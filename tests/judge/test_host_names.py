@@ -99,3 +99,25 @@ def test_a_rank_that_names_another_host_changes_nothing() -> None:
     trial, finding = _killed(stream)
     assert finding.culprit.nodes == ("node2",)
     assert {entry.rank: entry.node for entry in trial.measurements}[2] == "node2"
+
+
+def _named_by_slurm(names: list[str], own: list[str]) -> Stream:
+    stream = Stream(4, nodes=4, hostnames=own)
+    for event, name in zip((event for event in stream.events if event["kind"] == "node"), names, strict=True):
+        if name:
+            event["slurm_name"] = name
+    return stream
+
+
+def test_a_node_has_the_name_by_which_slurm_drains_it() -> None:
+    _, finding = _killed(_named_by_slurm(["n0", "n1", "n2", "n3"], ["ip-7", "ip-8", "ip-9", "ip-10"]))
+    assert finding.culprit.name == "rank 2 (Test CPU, local rank 0 on n2 (calls itself ip-9))"
+    assert finding.culprit.nodes == ("n2",)
+    _, finding = _killed(_named_by_slurm(["n0", "n1", "n2", "n3"], ["n0.site", "n1.site", "n2.site", "n3.site"]))
+    assert finding.culprit.name.endswith(" on n2)")
+
+
+@pytest.mark.parametrize("names", [["n0", "n1", "n1", "n3"], ["n0", "n1", "n2", ""]])
+def test_a_node_that_takes_the_name_of_another_one_in_slurm_gets_none(names: list[str]) -> None:
+    _, finding = _killed(_named_by_slurm(names, ["ip-7", "ip-8", "ip-9", "ip-10"]))
+    assert finding.culprit.nodes == ("ip-9",)

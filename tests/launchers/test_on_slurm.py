@@ -180,7 +180,7 @@ def test_a_killed_node_is_named_whatever_srun_ends_with(command: str, slurm: Map
         assert over.exit_code == 1
         (finding,) = (finding for finding in over.report["findings"] if finding["severity"] == "fail")
         assert " was lost in compute" in finding["what"], finding
-        assert finding["culprit"]["ranks"] == [1]
+        assert (finding["culprit"]["ranks"], finding["culprit"]["nodes"]) == ([1], ["n1"])
         return
     (tmp_path / "wait.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
     typed = [sys.executable, "-m", "seatrial", "launch", "--device", "cpu", *ON, "wait.py"]

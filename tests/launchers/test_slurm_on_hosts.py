@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,10 +73,10 @@ def _start(made: Hosts) -> None:
         time.sleep(0.3)
 
 
-def _trial(made: Hosts) -> dict[str, Any]:
+def _trial(made: Hosts, python: Path | None = None) -> dict[str, Any]:
     out = made.folder / "reports"
     where = ("--on", "slurm", "--nodes", "2", "--nproc-per-node", "1", "--device", "cpu", "--out", str(out))
-    argv = made.seatrial("run", "smoke", "--only", "network", *where, "--python", str(made.python), "--json")
+    argv = made.seatrial("run", "smoke", "--only", "network", *where, "--python", str(python or made.python), "--json")
     done = _as_root(made, 0, *argv, timeout_s=100.0)
     assert done.stdout, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
@@ -99,3 +100,19 @@ def test_a_node_that_slurm_alone_reaches_is_named(hosts: Callable[[int], Hosts],
     assert named(report) == ([("link", "link node0–node1")] if is_closed else [])
     if is_closed:
         assert "node0 cannot connect to node1: no answer at 10.77.0.11:" in report["findings"][0]["what"]
+
+
+def test_nodes_that_lie_about_their_number_are_a_finding(hosts: Callable[[int], Hosts]) -> None:
+    """Both know the secret of the run. Where they are is what Slurm says and the network shows."""
+    made = hosts(2)
+    _start(made)
+    liar = made.folder / "liar"
+    liar.write_text(f'#!/bin/sh\nexport SLURM_NODEID=$((1 - SLURM_NODEID))\nexec {made.python} "$@"\n')
+    liar.chmod(0o755)
+    report = _trial(made, liar)
+    assert report["acceptance"]["status"] == "INCONCLUSIVE", report["findings"]
+    told = [finding["what"] for finding in report["findings"] if finding["severity"] == "error"]
+    for node in (0, 1):
+        address, other = made[1 - node].address, made[node].address
+        sentence = f"node {node} joined from {address}, which is the address of node {1 - node}, and node {node} is at"
+        assert any(what.startswith(sentence) and other in what for what in told), told

@@ -52,7 +52,7 @@ def test_a_short_deadline_shortens_the_timeouts_that_nobody_typed(tmp_path: Path
     file = tmp_path / "mine.toml"
     for deadline_s, expected in (
         (1000, Setting(value=60.0, origin="level quick")),
-        (60, Setting(value=45.0, origin="0.75 x deadline_s (level quick: 60)")),
+        (60, Setting(value=45.0, origin="0.75 x the trial's deadline (level quick: 60)")),
     ):
         file.write_text(f'level = "quick"\ndeadline_s = {deadline_s}\n')
         assert read(str(file)).settings["training"]["timeout_s"] == expected

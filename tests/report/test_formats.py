@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
-from event_streams import RUN, SCENES, Stream, healthy
+from event_streams import RUN, SCENES, Stream, healthy, too_short
 from fake_checks import a_plan, fake_load
 from live.trials import SCHEMA
 
@@ -290,6 +290,30 @@ def test_the_next_command_keeps_the_options() -> None:
     assert lines(concluded(healthy(options=options, launcher="torchrun")))[-1].startswith(
         "next: under torchrun as before: seatrial run standard --on"
     )
+
+
+def test_the_next_command_has_the_deadline_that_is_needed() -> None:
+    """The run that is repeated must not end at the same deadline again."""
+    late = {"rank": 1, "how": "late", "phase": "start-up/import torch", "waited_s": 5.0}
+    for typed, needed in ((3.0, "120"), (90.0, "180")):
+        short = replace(a_plan(), deadline_s=Setting(value=typed, origin="--deadline"))
+        stream = Stream(plan=short, options=["--deadline", f"{typed:g}", "--skip", "links"])
+        stream.send("conductor", "trouble", gen=0, step=-1, seen=[late], waiting=[])
+        stream.kill(0, 1)
+        shown = lines(concluded(stream.close(ranks=False)))
+        assert shown[-1] == f"next: seatrial run quick --deadline {needed} --skip links"
+        assert any(f"give the trial more time (--deadline {needed})" in line for line in shown)
+
+
+def test_a_timeout_that_a_short_deadline_made_is_mended_by_the_deadline() -> None:
+    cut = {"timeout_s": Setting(value=60.0, origin="0.75 x the trial's deadline (plan x.toml:deadline_s: 80)")}
+    plan = replace(
+        a_plan(),
+        name="x.toml",
+        deadline_s=Setting(value=80.0, origin="plan x.toml:deadline_s"),
+        settings={name: {**table, **cut} for name, table in a_plan().settings.items()},
+    )
+    assert lines(concluded(too_short(plan)))[-1] == "next: seatrial run x.toml --deadline 160"
 
 
 def test_checks_that_never_started_are_one_reason() -> None:

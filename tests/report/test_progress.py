@@ -134,3 +134,11 @@ def test_fields_of_the_wrong_type_are_ignored(event: dict[str, Any]) -> None:
     stream = io.StringIO()
     Progress(stream)(event)
     assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(("step", "words"), [(-1, "rank 1 not ready, rank 0 dead"), (4, "rank 1 stuck, rank 0 dead")])
+def test_a_rank_that_still_starts_is_not_called_stuck(step: int, words: str) -> None:
+    stream = io.StringIO()
+    seen = [{"rank": 1, "how": "stuck"}, {"rank": 0, "how": "dead"}]
+    Progress(stream)({"kind": "trouble", "step": step, "seen": seen})
+    assert stream.getvalue() == f"trouble: {words}\n"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import seatrial
 from seatrial.cli.argparse_app import parse
 from seatrial.cli.click_app import cli, click_command
 from seatrial.cli.command import commands, options_of
@@ -162,3 +166,34 @@ def test_help_has_at_most_110_columns(name: str, app: str) -> None:
     environ = {**os.environ, "COLUMNS": "200"}
     text = subprocess.check_output([sys.executable, "-c", code, name, "--help"], env=environ, text=True)
     assert 100 < max(map(len, text.splitlines())) <= 110
+
+
+def _sentences() -> Iterator[tuple[str, str]]:
+    """Yield each text in the source, docstrings aside, with its file."""
+    root = Path(seatrial.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare:
+                yield str(path.relative_to(root)), node.value
+
+
+def test_a_sentence_names_an_option_as_it_is_typed() -> None:
+    """--nproc-per-node, and not nproc_per_node; deadline_s is a key of plan files, and --deadline the option."""
+    names = {option.name for name in ("run", "train", "launch") for option in options_of(commands()[name])}
+    internal = re.compile(
+        rf"(?<![-\w.])({'|'.join(sorted({name for name in names if '_' in name} | {'deadline_s'}))})\b"
+    )
+    # Keys of plan files are meant in plan/ and checks/; channels_last is a word of torch.
+    keys_and_fields = ("plan/", "checks/", "training/recipe.py")
+    found = [
+        (file, match[0])
+        for file, text in _sentences()
+        for match in internal.finditer(text)
+        if " " in text.strip()
+        and not file.startswith(keys_and_fields)
+        and match[0] != "channels_last"
+        and f"{{{match[0]}}}" not in text
+    ]
+    assert not found

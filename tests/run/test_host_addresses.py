@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from seatrial.conductor.node_addresses import may_be
-from seatrial.run.host_addresses import addresses_of, single_addresses_of
+from seatrial.run.host_addresses import addresses_of
 
 
 def test_each_node_has_the_addresses_of_its_name() -> None:
@@ -40,9 +40,3 @@ def test_a_listener_on_all_addresses_sees_the_same_address() -> None:
         assert connection.getpeername()[0] == "::ffff:127.0.0.3"
         assert may_be(connection, 0, {0: {"127.0.0.3"}})
         assert not may_be(connection, 0, {0: {"127.0.0.4"}})
-
-
-def test_addresses_that_only_one_host_has() -> None:
-    hosts = ["192.0.2.7", "192.0.2.8", "192.0.2.8", "2001:DB8::7", "localhost", "no-such-host.invalid"]
-    assert single_addresses_of(hosts) == {"192.0.2.7", "2001:db8::7"}
-    assert single_addresses_of(()) == frozenset()

@@ -19,9 +19,11 @@ COMMAND = Command(argv=("sbatch", "--parsable", "--wrap=true"), env={"SEATRIAL_T
 # cancels the job, unless the file ``deaf`` exists.
 STUBS = {
     "sbatch": 'cat "$STUB/sbatch.err" >&2 2>/dev/null; [ -e "$STUB/sbatch.out" ] && cat "$STUB/sbatch.out"',
-    "squeue": 'head -n1 "$STUB/squeue.out"; [ $(wc -l < "$STUB/squeue.out") -gt 1 ] && sed -i 1d "$STUB/squeue.out"; :',
+    "squeue": 'case "$*" in *--steps*) exec cat "$STUB/squeue.out";; esac;'
+    ' head -n1 "$STUB/squeue.out"; [ $(wc -l < "$STUB/squeue.out") -gt 1 ] && sed -i 1d "$STUB/squeue.out"; :',
     "sacct": ":",
     "sinfo": 'echo "$@" > "$STUB/asked"; cat "$STUB/sinfo.out"',
+    "sattach": 'echo "$@" > "$STUB/laid out"; cat "$STUB/sattach.out"',
     "scancel": 'echo "$@" >> "$STUB/cancelled"; [ -e "$STUB/deaf" ] || echo "CANCELLED|None|" > "$STUB/squeue.out"',
 }
 
@@ -44,7 +46,11 @@ class StubSlurm:
     def batch(self, *states: str, queue_timeout_s: float = 1e6) -> BatchJobDriver:
         (self.folder / "squeue.out").write_text("".join(f"{state}\n" for state in states))
         return BatchJobDriver(
-            queue_timeout_s=queue_timeout_s, requested="--nodes=2", on_status=self.status.append, clock=self.clock
+            queue_timeout_s=queue_timeout_s,
+            requested="--nodes=2",
+            step_name="trial",
+            on_status=self.status.append,
+            clock=self.clock,
         )
 
     def clock(self) -> float:
@@ -161,7 +167,7 @@ def test_the_error_of_sbatch_is_reported(
 
 def test_a_missing_sbatch_is_a_wrong_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    batch = BatchJobDriver(queue_timeout_s=1.0, requested="")
+    batch = BatchJobDriver(queue_timeout_s=1.0, requested="", step_name="trial")
     with pytest.raises(RequestError, match="sbatch was not found in PATH; run this command on a host of the cluster"):
         batch.submit([COMMAND], tmp_path, [], no_feed)
     assert batch.cleanup() == []
@@ -221,16 +227,37 @@ def test_a_job_that_cannot_be_cancelled_is_named(slurm: StubSlurm, tmp_path: Pat
     assert (node, words) == (0, "Slurm job 12 may still exist, as Slurm does not report its end; run scancel 12")
 
 
-def test_the_address_of_each_node_of_the_job(slurm: StubSlurm, tmp_path: Path) -> None:
-    (tmp_path / "sinfo.out").write_text("n0 192.0.2.7\nn0 192.0.2.7\nn1 node-1.example\nn2 192.0.2.7\n")
-    batch = slurm.batch("PENDING|Priority|", "RUNNING|None|n[0-2]")
-    assert batch.hosts() == ()
-    batch.submit([COMMAND], tmp_path, [], no_feed)
-    assert batch.hosts() == ("192.0.2.7", "node-1.example", "192.0.2.7")
-    assert "--nodes=n[0-2]" in (tmp_path / "asked").read_text().split()
+LAYOUT = """Job step layout:
+\t5 tasks, 3 nodes (n[9-10],na)
+
+\tNode 0 (n9), 3 task(s): 0 3 4 \n\tNode 1 (n10), 1 task(s): 1 \n\tNode 2 (na), 1 task(s): 2 \n"""
+"""As sattach of Slurm 22.05 prints it."""
+ADDRESSES = "n10 192.0.2.10\nn10 192.0.2.10\nn9 192.0.2.9\nna node-a.example\n"
+BY_TASK = ("192.0.2.9", "192.0.2.10", "node-a.example", "192.0.2.9", "192.0.2.9")
 
 
-def test_without_an_answer_no_address_is_known(slurm: StubSlurm, tmp_path: Path) -> None:
-    batch = slurm.batch("RUNNING|None|n[0-2]")
-    batch.submit([COMMAND], tmp_path, [], no_feed)
+@pytest.mark.parametrize(
+    ("steps", "layout", "addresses", "expected"),
+    [
+        ("12.batch|seatrial\n12.0|trial", LAYOUT, ADDRESSES, BY_TASK),
+        ("12.0|other\n12.1|tri|al", LAYOUT, ADDRESSES, ()),
+        ("12.0|trial\n12.1|trial", LAYOUT, ADDRESSES, ()),
+        ("", LAYOUT, ADDRESSES, ()),
+        ("12.0|trial", "", ADDRESSES, ()),
+        ("12.0|trial", LAYOUT.replace(": 1 ", ": 5 "), ADDRESSES, ()),
+        ("12.0|trial", LAYOUT, ADDRESSES.replace("na ", "nb "), ()),
+        ("12.0|trial", LAYOUT, "", ()),
+    ],
+)
+def test_the_address_of_each_task(
+    slurm: StubSlurm, tmp_path: Path, steps: str, layout: str, addresses: str, expected: tuple[str, ...]
+) -> None:
+    batch = slurm.batch("RUNNING|None|n[9-10],na")
     assert batch.hosts() == ()
+    batch.submit([COMMAND], tmp_path, [], no_feed)
+    for name, text in (("squeue", steps), ("sattach", layout), ("sinfo", addresses)):
+        (tmp_path / f"{name}.out").write_text(f"{text}\n")
+    assert batch.hosts() == expected
+    if expected:
+        assert (tmp_path / "laid out").read_text() == "--layout 12.0\n"
+        assert "--nodes=n9,n10,na" in (tmp_path / "asked").read_text().split()

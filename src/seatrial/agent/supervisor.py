@@ -271,16 +271,17 @@ class Agent:
 
     def _begin(self, run: str) -> None:
         self._channel.begin(run, f"node{self._node_rank}", self._folder)
-        self._channel.event(
-            NodeEvent(
-                kind="node",
-                node=self._node_rank,
-                hostname=host_name(),
-                address=self._address,
-                pid=os.getpid(),
-                cores=self._cores,
-            )
+        event = NodeEvent(
+            kind="node",
+            node=self._node_rank,
+            hostname=host_name(),
+            address=self._address,
+            pid=os.getpid(),
+            cores=self._cores,
         )
+        if slurm_name := os.environ.get("SLURMD_NODENAME"):
+            event["slurm_name"] = slurm_name
+        self._channel.event(event)
 
     def _send_node_step(self, command: NodeStepCommand) -> None:
         environ = {**os.environ, **command["env"]}

@@ -1,7 +1,6 @@
-"""Whether an agent connects from the host that the request names for its node.
+"""Whether an agent connects from the host of its node, as the request, Slurm or the names of pods give it.
 
-All agents of mpirun share one token, so each of them could prove to be any other node. Its address is what the network
-says about it.
+Agents that share one token could each prove to be any other node. Its address is what the network says about it.
 """
 
 from __future__ import annotations
@@ -23,6 +22,22 @@ def may_be(connection: socket.socket, node: int, addresses: Mapping[int, Collect
     # A host reaches itself from the address that it connects to, whatever its name leads to.
     here = ipaddress.ip_address(peer).is_loopback or peer == normalized(str(connection.getsockname()[0]))
     return peer in allowed or (here and THIS_MACHINE in allowed)
+
+
+def surely_another(address: str, node: int, known: Mapping[int, Collection[str]]) -> list[int]:
+    """Return the nodes at ``address`` if the node certainly is none of them; empty in doubt.
+
+    ``known``: the addresses of nodes, not necessarily all.
+    """
+    if node not in known or address in known[node]:
+        return []
+    return sorted(other for other, addresses in known.items() if address in addresses)
+
+
+def is_unknown(address: str, node: int, known: Mapping[int, Collection[str]]) -> bool:
+    """Return whether nothing tells that a node, or which one, is at ``address``."""
+    own = known.get(node, ())
+    return THIS_MACHINE not in own and not any(address in addresses for addresses in (own, *known.values()))
 
 
 def normalized(address: str) -> str:

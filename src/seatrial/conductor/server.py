@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from seatrial.conductor.actions import Actions, Conductor
 from seatrial.conductor.event_allowance import BURST_BYTES, BYTES_PER_S, EventAllowance
-from seatrial.conductor.node_addresses import may_be
+from seatrial.conductor.node_addresses import is_unknown, may_be, surely_another
 from seatrial.conductor.origin import OriginError
 from seatrial.errors import SeatrialError
 from seatrial.protocol.commands import AgentProof, ConductorProof, Hello, TimeAnswer
@@ -30,6 +30,7 @@ _MAX_UNREAD_BYTES = 8 << 20
 """Bytes for an agent that reads nothing; beyond it they are dropped."""
 _READ_BYTES = 1 << 18
 _MAX_ERROR_CHARS = 200
+_MAX_SHOWN_NODES = 8
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
 """A message of another version, or damage, raises one of these; the agent stays."""
 
@@ -102,7 +103,6 @@ class Server:
         self._on_message = on_message
         self._peers: dict[int, _Peer] = {}
         self._strangers: set[_Peer] = set()
-        self._single_addresses: frozenset[str] = frozenset()
         self._claims_noted: set[int] = set()
         """Nodes that a process claimed to be which they are not."""
         self._selector = selectors.DefaultSelector()
@@ -142,9 +142,26 @@ class Server:
                 self._perform(conductor.tick(now))
         self.close()
 
-    def admit_once_from(self, addresses: Collection[str]) -> None:
-        """Let one node join from each of these addresses, each of which only one host of the job has."""
-        self._single_addresses = frozenset(addresses)
+    def address_notes(self, known: Mapping[int, Collection[str]]) -> list[NoteEvent]:
+        """Return notes about the nodes that are surely not what they say, and about those whose address nobody knows.
+
+        ``known``: the addresses of each node as the launcher or the cluster gives them, which may be known only at the
+        end. A node may use others too (several interfaces, a translation of addresses), so that only the address of
+        another node is a contradiction.
+        """
+        agents = [(node, peer.address) for node, peer in sorted(self._peers.items()) if peer.address]
+        notes = []
+        for node, address in agents:
+            if others := surely_another(address, node, known):
+                text = (
+                    f"node {node} joined from {address}, which is the address of node {others[0]}, and node {node} is"
+                    f" at {' or '.join(sorted(known[node]))}; what reports as node {node} is not what it says, so"
+                    " nothing of it can be trusted"
+                )
+                notes.append(NoteEvent(kind="note", severity="error", text=text))
+        if unknown := [node for node, address in agents if is_unknown(address, node, known)]:
+            notes.append(NoteEvent(kind="note", severity="info", text=_unknown(unknown)))
+        return notes
 
     def attach(self, connection: socket.socket, first: bytes, node: int) -> None:
         """Take a connection that we made to a node and send ``first`` on it; its agent will say hello there."""
@@ -315,16 +332,6 @@ class Server:
                 " its host connects from this address, give this address in --hosts or --hostfile",
             )
             return False
-        known_as = [
-            other for other, peer_before in self._peers.items() if peer_before.address == peer.address and other != node
-        ]
-        if known_as and peer.address in self._single_addresses:
-            self._note_claim(
-                node,
-                f"a process from {peer.address} claims to be node {node}, and one from there joined as node"
-                f" {known_as[0]} before; that host has one node, so one of the two is not what it says",
-            )
-            return False
         if node in self._peers:
             first, second = (f" from {one.address}" if one.address else "" for one in (self._peers[node], peer))
             self._note_claim(
@@ -378,6 +385,14 @@ class Server:
             peer.out = b""  # it reads nothing any more; the conductor will find it silent
         mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
         self._selector.modify(peer.socket, mask, peer)
+
+
+def _unknown(nodes: Sequence[int]) -> str:
+    shown = ", ".join(map(str, nodes[:_MAX_SHOWN_NODES])) + (", ..." if len(nodes) > _MAX_SHOWN_NODES else "")
+    return (
+        f"node{'s' * (len(nodes) > 1)} {shown} joined from an address that the launcher does not give, so only the"
+        " secret of the run says which node that is"
+    )
 
 
 def _listen(host: str, ports: Sequence[int]) -> socket.socket:

@@ -55,6 +55,8 @@ class Finding:
     """Supporting lines: the values of other ranks, a stack, the last lines of output, how it was confirmed."""
     action: str = ""
     """What to do next, one sentence."""
+    options: tuple[str, ...] = ()
+    """The option that the next run needs, and its value: ``("--deadline", "240")``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

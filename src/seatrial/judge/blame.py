@@ -15,9 +15,11 @@ from seatrial.evidence.findings import NOBODY, Culprit, Finding, Severity
 from seatrial.judge.connect_errors import clearest, connect_errors, lines_of, only_large_messages
 from seatrial.judge.how_far import how_far
 from seatrial.judge.lost_nodes import blame_lost_nodes
+from seatrial.judge.more_time import longer_deadline, longer_timeout
 from seatrial.judge.root_causes import Observed
 from seatrial.judge.step_view import StepView, build_step_view, describe_exit, rank_culprit, waited, works_alone
 from seatrial.judge.trial import ErrorRecord, NodeFailure, Trial, TroubleRecord
+from seatrial.plan.plan_reader import OF_DEADLINE
 from seatrial.protocol.fabric_errors import MTU_ACTION
 from seatrial.protocol.timeouts import patience_s
 from seatrial.util.text import out_of_memory_words
@@ -170,12 +172,13 @@ def _start_cut(view: StepView) -> list[Finding]:
     deadline = "the trial's deadline" + ("" if deadline_s is None else f" of {deadline_s:.3g} s")
     what = f"{deadline} passed while ranks were starting: {len(entries)} of {len(view.ranks)} were not ready"
     evidence = tuple(f"{_on_node(view, entry)} was{_in(entry)}{waited(entry)}" for entry in entries[:4])
-    action = "give the trial more time (deadline_s)"
+    option = longer_deadline(view.trial)
+    action = f"give the trial more time ({' '.join(option)})"
     if len(entries) < len(view.ranks):
         # It may have been slow only, so it is no culprit; but it is the one to look at.
         what += f"; {evidence[0]}"
         action += ", and look at what that rank reads there, such as torch on a slow file system"
-    return [_finding("error", view.check, what, NOBODY, evidence=evidence, action=action)]
+    return [_finding("error", view.check, what, NOBODY, evidence=evidence, action=action, options=option)]
 
 
 def _on_node(view: StepView, entry: TroubleRecord) -> str:
@@ -261,7 +264,8 @@ def _deadline(view: StepView) -> list[Finding]:
         return []
     name, seconds = f"{step.check}/{step.stage}", f"{step.timeout_s:.3g} s"
     working, cut_short = view.of("working"), _cut_short(view)
-    action = f"give it more time ({step.check}.timeout_s), or see what slows all of them down"
+    option: tuple[str, ...] = ()
+    action = f"give it more time ({longer_timeout(view.trial, step.check)}), or see what slows all of them down"
     if working:
         ranks = f"all {len(working)} ranks were" if len(working) > 1 else f"rank {working[0].rank} was"
         what = f"{name} was too slow: {how_far(view, working)} in {seconds}, and {ranks} still at work"
@@ -271,8 +275,10 @@ def _deadline(view: StepView) -> list[Finding]:
         what, action = f"{name} was not finished within {seconds}, and nobody could be named", ""
     if cut_short:
         what += ": the deadline of the whole trial cut it short"
-        action = "give the trial more time (deadline_s)"
-    return [_finding("error", step.check, what, NOBODY, evidence=view.waiting(()), action=action)]
+    if cut_short or view.trial.origin(step.check, "timeout_s").startswith(OF_DEADLINE):
+        option = longer_deadline(view.trial)
+        action = f"give the trial more time ({' '.join(option)})"
+    return [_finding("error", step.check, what, NOBODY, evidence=view.waiting(()), action=action, options=option)]
 
 
 _IN_ORDER: tuple[Callable[[StepView], list[Finding]], ...] = (
@@ -397,6 +403,15 @@ def _stack(error: ErrorRecord) -> tuple[str, ...]:
 
 
 def _finding(
-    severity: Severity, check: str, what: str, culprit: Culprit, *, evidence: tuple[str, ...] = (), action: str = ""
+    severity: Severity,
+    check: str,
+    what: str,
+    culprit: Culprit,
+    *,
+    evidence: tuple[str, ...] = (),
+    action: str = "",
+    options: tuple[str, ...] = (),
 ) -> Finding:
-    return Finding(severity=severity, check=check, what=what, culprit=culprit, evidence=evidence, action=action)
+    return Finding(
+        severity=severity, check=check, what=what, culprit=culprit, evidence=evidence, action=action, options=options
+    )

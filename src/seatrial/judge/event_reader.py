@@ -171,6 +171,7 @@ class Reader:
                 address=fields.text(event, "address"),
                 pid=fields.integer(event, "pid"),
                 cores=fields.integer(event, "cores"),
+                slurm_name=fields.text(event, "slurm_name") if "slurm_name" in event else "",
             )
             return
         generation, rank = fields.generation(event), fields.whole(event, "rank")

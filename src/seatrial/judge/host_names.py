@@ -28,7 +28,10 @@ class HostName:
 
 
 def host_names(job: Mapping[str, Any], nodes: Mapping[int, NodeRecord]) -> dict[int, HostName]:
-    """Return the name of each node: of the request where that names nodes, else of the host, unique by its number.
+    """Return the name of each node: of the request where that names nodes, else of Slurm, else of the host.
+
+    The names of Slurm count where each node has one, and none has that of another machine. Equal names of hosts get the
+    number of the node.
 
     Args:
         job: The job of the ``run`` event; ``hosts`` are the names by node rank that the controller knows.
@@ -40,6 +43,13 @@ def host_names(job: Mapping[str, Any], nodes: Mapping[int, NodeRecord]) -> dict[
         return {
             node: HostName(name=name, calls_itself="" if _same(name, own.get(node, "")) else own[node])
             for node, name in enumerate(map(str, known))
+        }
+    of_slurm = {node: _cleaned(entry.slurm_name) for node, entry in nodes.items()}
+    machine_of = {name: (own[node], nodes[node].address) for node, name in of_slurm.items()}
+    if all(name and machine_of[name] == (own[node], nodes[node].address) for node, name in of_slurm.items()):
+        return {
+            node: HostName(name=name, calls_itself="" if _same(name, own[node]) else own[node])
+            for node, name in of_slurm.items()
         }
     # Agents of one name and one address share a machine: a launcher may start one agent for each rank.
     machines: dict[tuple[str, str], int] = {}

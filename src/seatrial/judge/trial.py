@@ -29,6 +29,8 @@ class NodeRecord:
     pid: int | None
     """Process id of the agent."""
     cores: int | None
+    slurm_name: str = ""
+    """The name of the node in Slurm (NodeName); empty elsewhere."""
     name: str = ""
     """The name that findings use; empty where no name is known."""
     calls_itself: str = ""
@@ -242,6 +244,13 @@ class Trial:
         settings = self.plan.get("settings")
         table = settings.get(check) if isinstance(settings, Mapping) else None
         return number_of(table.get(parameter) if isinstance(table, Mapping) else None)
+
+    def origin(self, check: str, parameter: str) -> str:
+        """Return where a parameter of the plan came from; empty where the plan does not say it."""
+        settings = self.plan.get("settings")
+        table = settings.get(check) if isinstance(settings, Mapping) else None
+        pair = table.get(parameter) if isinstance(table, Mapping) else None
+        return pair[1] if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], str) else ""
 
     def step(self, generation: int, number: int | None) -> StepRecord | None:
         """Return the step of that number, or None."""

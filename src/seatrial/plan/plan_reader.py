@@ -31,6 +31,8 @@ _PLAN_KEYS = ("level", "deadline_s", "checks", "demands_limits")
 _MOST_ORIGINS = 3
 _STEP_SHARE = 0.75
 """The part of a trial's deadline that a step may take, so that ranks have time to start, and to end after a hang."""
+OF_DEADLINE = f"{_STEP_SHARE:g} x the trial's deadline"
+"""Begins the origin of a timeout that was shortened to fit into the deadline."""
 
 
 def read_plan(
@@ -192,7 +194,7 @@ class _PlanBuilder:
         for table in self.settings.values():
             setting = table.get("timeout_s")
             if setting is not None and setting.value > longest_s and not is_typed(setting):
-                origin = f"{_STEP_SHARE:g} x deadline_s ({setting.origin}: {setting.value:g})"
+                origin = f"{OF_DEADLINE} ({setting.origin}: {setting.value:g})"
                 table["timeout_s"] = Setting(value=longest_s, origin=origin)
 
     def build(self, check: str) -> None:

@@ -50,7 +50,12 @@ class RunEvent(_RunEventOptional):
     """target, nodes, nproc_per_node, world_size, device, backend, planted."""
 
 
-class NodeEvent(Header):
+class _NodeEventOptional(Header, total=False):
+    slurm_name: str
+    """Name of the node in Slurm (NodeName). Absent elsewhere."""
+
+
+class NodeEvent(_NodeEventOptional):
     """An agent joined (agent)."""
 
     kind: Literal["node"]

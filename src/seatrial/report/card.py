@@ -14,6 +14,7 @@ from seatrial.report.summary import (
     fault_injection,
     headline,
     not_applicable,
+    not_full,
     summary,
 )
 from seatrial.report.view import USUAL_COLUMNS, View, height
@@ -34,7 +35,7 @@ def card(conclusion: Conclusion, report: Path | None, view: View) -> list[str]:
         *(f"- {line}" for line in [*summary(conclusion), *_errors(conclusion, view)]),
         rule,
         *filter(None, [fault_injection(conclusion)]),
-        f"{conclusion.verdict.status}: {figures(conclusion)}",
+        f"{_verdict(conclusion)}: {figures(conclusion)}",
         *([f"at fault: {culprits(conclusion)}"] if conclusion.verdict.status == "FAIL" else []),
         *why_lines(conclusion),
         *_not_applicable(conclusion),
@@ -42,6 +43,13 @@ def card(conclusion: Conclusion, report: Path | None, view: View) -> list[str]:
         *([f"report: {printable(str(report))}"] if report is not None else []),
         f"next: {_next(conclusion, report)}",
     ]
+
+
+def _verdict(conclusion: Conclusion) -> str:
+    """Return the verdict as the first line of the banner has it, without the limitations of a PASS."""
+    verdict = conclusion.verdict
+    is_partial = verdict.status == "PASS" and verdict.partial
+    return f"PASS (partial{not_full(conclusion)})" if is_partial else verdict.status
 
 
 def figures(conclusion: Conclusion) -> str:
@@ -151,6 +159,8 @@ def _next(conclusion: Conclusion, report: Path | None) -> str:
         stronger = _STRONGER.get(plan)
         command = _command(conclusion, stronger or plan)
         words = f"{under}{command}" if stronger else f"after each repair or change, run: {under}{again}"
+    elif verdict.status == "INCONCLUSIVE" and _needed(conclusion):
+        words = f"{under}{again}"
     else:
         words = f"{'fix' if verdict.status == 'FAIL' else 'resolve'} the problem above, then run: {under}{again}"
     return printable(words)
@@ -159,7 +169,18 @@ def _next(conclusion: Conclusion, report: Path | None) -> str:
 def _command(conclusion: Conclusion, plan: str) -> str:
     options = conclusion.trial.job.get("options")
     words = [str(word) for word in options] if isinstance(options, list) else []
+    for name, value in _needed(conclusion).items():
+        at = words.index(name) if name in words else len(words)
+        words[at : at + 2] = name, value
     return f"{command_line()} {shlex.join(['run', plan, *words])}"
+
+
+def _needed(conclusion: Conclusion) -> dict[str, str]:
+    """Return the options that the findings of a trial that is not decided ask for, with their values."""
+    if conclusion.verdict.status != "INCONCLUSIVE":
+        return {}
+    pairs = [finding.options for finding in conclusion.findings if finding.severity == "error"]
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
 def measured_line(conclusion: Conclusion) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO, Any, cast
 
 from seatrial.report.live import live
@@ -36,6 +36,11 @@ class _Forgiving:
                 self._stream.flush()
         except (OSError, ValueError):
             self._stream = None
+
+
+def _how(event: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
+    """Return what was seen of a rank or node; ranks that still start are neither stuck nor late."""
+    return "not ready" if event.get("step") == -1 and entry["how"] in ("stuck", "late") else str(entry["how"])
 
 
 class Progress:
@@ -111,7 +116,7 @@ class Progress:
                 yield from self._finished()
         elif kind == "trouble":
             suspects = ", ".join(
-                f"{'node' if 'node' in entry else 'rank'} {entry.get('node', entry.get('rank'))} {entry['how']}"
+                f"{'node' if 'node' in entry else 'rank'} {entry.get('node', entry.get('rank'))} {_how(event, entry)}"
                 for entry in event["seen"]
             )
             yield f"trouble: {suspects}"

@@ -29,7 +29,8 @@ from seatrial.protocol.handshake import node_token
 from seatrial.protocol.munge import make_credential
 from seatrial.protocol.timeouts import join_timeout_s
 from seatrial.run.external_launcher import Rendezvous, own_agent_command
-from seatrial.run.host_addresses import addresses_of, single_addresses_of
+from seatrial.run.host_addresses import addresses_of
+from seatrial.run.node_hosts import HostSearch, hosts_of_others
 from seatrial.run.rank_logs import RankLogs
 from seatrial.targets.job import Job, Processes, ProgramJob
 from seatrial.targets.registry import TARGETS
@@ -189,13 +190,22 @@ def _conduct(
         else:
             commands = (own_agent_command(job, rendezvous, server.port, token=token, keep=keep),)
         driver.submit(commands, folder, signals, server.attach)
-        server.admit_once_from(single_addresses_of(driver.hosts()))
+        hosts = driver.hosts if rendezvous is None else partial(hosts_of_others, rendezvous, os.environ)
+        search = HostSearch(hosts, job.nodes)
         # The clock of the conductor starts here: time in a queue counts for nobody.
-        server.serve(conductor(time.monotonic()), job.nodes, source, _idle_news(driver, signals, questions))
+        news = _idle_news(driver, signals, questions)
+
+        def on_idle(connected: Collection[int]) -> str | tuple[int, str] | None:
+            search.begin(connected)
+            return news(connected)
+
+        server.serve(conductor(time.monotonic()), job.nodes, source, on_idle)
     finally:
         server.close()
         _note_missing_output(logs, job, on_event)
         _note_leftovers(driver.cleanup(), Source(job.run, "launch"), on_event)
+    if not signals and (addresses_known := search.end()) is not None:
+        _add_notes(server.address_notes(addresses_known), Source(job.run, "hosts"), on_event)
     return server.damaged
 
 
@@ -223,17 +233,21 @@ def _idle_news(
 def _note_missing_output(logs: RankLogs, job: Processes, on_event: OnEvent) -> None:
     """Note what the files of a program's ranks lack. The output of a trial is no evidence."""
     if isinstance(job, ProgramJob) and (notes := logs.notes()):
-        source = Source(job.run, LOGS)
-        for text in notes:
-            on_event(source.event(NoteEvent(kind="note", severity="warn", text=text)))
-        on_event(source.event(EndEvent(kind="end")))
+        _add_notes(
+            [NoteEvent(kind="note", severity="warn", text=text) for text in notes], Source(job.run, LOGS), on_event
+        )
 
 
 def _note_leftovers(leftovers: Sequence[tuple[int, str]], source: Source, on_event: OnEvent) -> None:
-    for node, what in leftovers:
-        text = f"the agent of node {node}: {what}"
-        on_event(source.event(NoteEvent(kind="note", severity="warn", text=text)))
-    if leftovers:
+    texts = [f"the agent of node {node}: {what}" for node, what in leftovers]
+    _add_notes([NoteEvent(kind="note", severity="warn", text=text) for text in texts], source, on_event)
+
+
+def _add_notes(notes: Sequence[NoteEvent], source: Source, on_event: OnEvent) -> None:
+    """Record notes from a source that has nothing else to say."""
+    for note in notes:
+        on_event(source.event(note))
+    if notes:
         on_event(source.event(EndEvent(kind="end")))
 
 

@@ -66,6 +66,8 @@ class Rendezvous:
     """Index of the agent that this process is, from 0."""
     agents: int
     """Number of agents: of ranks, or of nodes where each node has one agent."""
+    is_of_nodes: bool = False
+    """Whether each node has one agent."""
 
     @property
     def control(self) -> str:
@@ -237,6 +239,7 @@ def find_rendezvous(identity: Identity, environ: Mapping[str, str], *, unprotect
         launcher=identity.launcher,
         number=number,
         agents=agents,
+        is_of_nodes=identity.level == "node",
     )
 
 

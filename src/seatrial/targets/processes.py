@@ -86,9 +86,9 @@ class Agents:
             self.processes |= dict.fromkeys(command.nodes, process)
             self._logs |= dict.fromkeys(command.nodes, path)
 
-    def hosts(self) -> Sequence[str]:
-        """Return no hosts: those of the request are known already."""
-        return ()
+    def hosts(self) -> Sequence[str] | None:
+        """Return None: the hosts of the request are known already."""
+        return None
 
     def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:
         """Return the node of an agent that has ended, and how. Its last messages have had time to arrive."""

@@ -100,10 +100,11 @@ class Driver(Protocol):
             attach: takes the connection of a command that has a feed.
         """
 
-    def hosts(self) -> Sequence[str]:
-        """Return the host of each node, in any order, where the launcher chose them and each has one agent; else none.
+    def hosts(self) -> Sequence[str] | None:
+        """Return the host of each node by its number, as the launcher gives it; empty without an answer.
 
-        Called once, after ``submit``. Names or addresses; agents wait meanwhile, so within 4 s.
+        None: nobody but the request names hosts. Names or addresses. Called once, when all agents have joined, in a
+        thread that may wait for some seconds.
         """
 
     def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:

@@ -92,7 +92,7 @@ def _lines(resolved: Plan, scopes: Mapping[str, str], held: Mapping[str, tuple[R
         timeout = resolved.settings[check].get("timeout_s")
         if timeout is not None and timeout.value >= deadline.value:
             limit = plan_value(deadline.value)
-            yield f"  note: timeout_s is no less than deadline_s ({limit}), which ends the step first"
+            yield f"  note: the trial's deadline of {limit} s ends each step before timeout_s"
         if check in held:
             yield "  limits:"
             yield from _table([_row(rule) for rule in held[check]], indent=4)

@@ -14,7 +14,7 @@ from seatrial.errors import JobNotStartedError, RequestError, SeatrialError, Tar
 from seatrial.targets.command import Command
 from seatrial.targets.launcher_process import raise_if_refused, write_bundle
 from seatrial.targets.processes import Attach, read_tail
-from seatrial.targets.slurm.node_list import hosts_of
+from seatrial.targets.slurm.node_list import find_step, hosts_of_step
 from seatrial.targets.slurm.reasons import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
@@ -50,13 +50,16 @@ class BatchJobDriver:
         *,
         queue_timeout_s: float,
         requested: str,
+        step_name: str,
         on_status: Callable[[str], None] = print_status,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``requested``: the sbatch options of the job, quoted when Slurm refuses it. ``clock`` returns seconds."""
+        """``requested``: the sbatch options of the job, quoted when Slurm refuses it. ``step_name``: the name of its
+        srun. ``clock`` returns seconds."""
         self.number = ""
         """Slurm's job ID; empty before the job is submitted."""
         self._requested = requested
+        self._step_name = step_name
         self._queue_timeout_s = queue_timeout_s
         self._on_status = on_status
         self._clock = clock
@@ -68,8 +71,6 @@ class BatchJobDriver:
         self._lost: list[tuple[int, str]] = []
         """Nodes lost with the job that ``news`` has yet to return, and how they were lost."""
         self._over = False
-        self._node_list = ""
-        """Slurm's list of the nodes of the job, once it runs."""
 
     def submit(self, commands: Sequence[Command], folder: Path, signals: Sequence[int], attach: Attach) -> None:
         """Submit the job and wait until it runs.
@@ -98,7 +99,6 @@ class BatchJobDriver:
                     )
             elif job.running:
                 self._on_status(f"seatrial: Slurm job {self.number} is running on {job.nodes}")
-                self._node_list = job.nodes
                 return
             elif not job.waiting:
                 raise_if_refused(self._log)
@@ -120,8 +120,8 @@ class BatchJobDriver:
             time.sleep(_QUEUE_POLL_S)
 
     def hosts(self) -> Sequence[str]:
-        """Return the address of each node of the job."""
-        return hosts_of(self._node_list) if self._node_list else ()
+        """Return the address of each node of the job's step."""
+        return hosts_of_step(find_step(self.number, self._step_name))
 
     def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:
         """Return the end of the job: it ends all agents that have not yet reported how they ended.

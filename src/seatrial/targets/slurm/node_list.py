@@ -1,21 +1,50 @@
-"""The hosts of a Slurm job, as Slurm's commands give them."""
+"""The hosts of a Slurm job step, as Slurm's commands give them. A command that gives no answer leaves them unknown."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 _ANSWER_S = 4.0
-"""Agents wait for their controller meanwhile, at most 10 s."""
 
 
-def hosts_of(node_list: str) -> tuple[str, ...]:
-    """Return the address (NodeAddr) of each node of a list such as ``n[0-3]``, in any order; empty without an answer.
+def find_step(job: str, name: str) -> str:
+    """Return the ID of the step of a job that has this name, such as ``12.0``; empty where not exactly one has it."""
+    if not job:
+        return ""
+    listed = _answer("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j")
+    found = [step for step, _, step_name in (line.strip().partition("|") for line in listed) if step_name == name]
+    return found[0] if len(found) == 1 else ""
 
-    NodeName need not be the name of a host.
+
+def hosts_of_step(step: str) -> tuple[str, ...]:
+    """Return the address (NodeAddr) of the host of each task of a step, by the number of the task; empty if unknown.
+
+    The layout is that of slurmctld, from which each task has its SLURM_PROCID, and SLURM_NODEID where each node has one
+    task. NodeName need not be the name of a host.
     """
+    if not step:
+        return ()
+    names: dict[int, str] = {}
+    for line in _answer("sattach", "--layout", step):
+        found = re.fullmatch(r"\s*Node \d+ \(([^()\s]+)\), \d+ task\(s\):((?: \d+)*)\s*", line, re.ASCII)
+        names |= {int(task): found[1] for task in found[2].split()} if found else {}
+    if not names or set(names) != set(range(len(names))):
+        return ()
+    nodes = ",".join(dict.fromkeys(names.values()))
+    # A node has a line for each of its partitions.
+    pairs = [line.split() for line in _answer("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %o")]
+    addresses = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+    if not set(names.values()) <= addresses.keys():
+        return ()
+    return tuple(addresses[names[task]] for task in range(len(names)))
+
+
+def _answer(*argv: str) -> list[str]:
+    """Return the lines that a command prints; none if it fails or needs longer than 4 s."""
     try:
         done = subprocess.run(
-            ["sinfo", "--noheader", "--Node", f"--nodes={node_list}", "--format=%N %o"],
+            argv,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -24,7 +53,5 @@ def hosts_of(node_list: str) -> tuple[str, ...]:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ()
-    # A node has a line for each of its partitions.
-    pairs = [line.split() for line in done.stdout.splitlines()]
-    return tuple({pair[0]: pair[1] for pair in pairs if len(pair) == 2}.values())
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []

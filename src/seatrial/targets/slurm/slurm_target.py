@@ -145,7 +145,8 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     environ["SEATRIAL_NODE_RANK"] = "SLURM_NODEID"
     # Neither the end of a task nor the loss of a node ends the other tasks: the agents report first what happened.
     step = ["srun", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1", "--export=ALL"]
-    step += ["--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--cpu-bind=none"]
+    # By its name the controller finds the step again, and asks Slurm on which host each node of it is.
+    step += [f"--job-name={job.run}", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--cpu-bind=none"]
     if slurm.container_image is not None:
         step += [f"--container-image={slurm.container_image}", f"--container-mounts={folder}:{folder}"]
     agent = (*start_argv(job.python, bundle_path), "-m", "seatrial.agent.agent_main")
@@ -212,8 +213,10 @@ def _driver(job: Processes) -> Driver:
     from seatrial.targets.slurm.step_driver import StepDriver
 
     if job.detail.allocation is not None:
-        return StepDriver()
-    return BatchJobDriver(queue_timeout_s=job.detail.queue_timeout_s, requested=shlex.join(_sbatch_options(job)))
+        return StepDriver(job.detail.allocation, job.run)
+    return BatchJobDriver(
+        queue_timeout_s=job.detail.queue_timeout_s, requested=shlex.join(_sbatch_options(job)), step_name=job.run
+    )
 
 
 TARGETS = (

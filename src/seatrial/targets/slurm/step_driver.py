@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from seatrial.targets.launcher_process import Launcher
-from seatrial.targets.slurm.node_list import hosts_of
+from seatrial.targets.slurm.node_list import find_step, hosts_of_step
 
 
 class StepDriver(Launcher):
     """``Driver`` of one srun."""
 
+    def __init__(self, allocation: str, name: str) -> None:
+        """``allocation``: Slurm's ID of the job; ``name``: the name of the step."""
+        super().__init__()
+        self._allocation, self._name = allocation, name
+
     def hosts(self) -> Sequence[str]:
-        """Return the address of each node of the allocation, of which the step may use a part."""
-        node_list = os.environ.get("SLURM_JOB_NODELIST", "")
-        return hosts_of(node_list) if node_list else ()
+        """Return the address of each node of the step."""
+        return hosts_of_step(find_step(self._allocation, self._name))

@@ -75,7 +75,7 @@ def _check(model: nn.Module, recipe: Recipe, world_size: int, device: torch.devi
     if world_size % num_stages or world_size < num_stages:
         raise RequestError(
             f"strategy pipeline: {world_size} ranks cannot be divided into pipelines of {num_stages} stages "
-            "(model_parallel_size); change one of the two."
+            "(--model-parallel-size); change one of the two."
         )
     in_blocks = [parameter for block in model.blocks() for parameter in block.parameters()]
     if {id(parameter) for parameter in in_blocks} != {id(parameter) for parameter in model.parameters()}:
@@ -88,18 +88,18 @@ def _check(model: nn.Module, recipe: Recipe, world_size: int, device: torch.devi
     if len(units) < num_stages:
         raise RequestError(
             f"strategy pipeline: model {name} has {len(units)} blocks with parameters, too few for {num_stages} stages "
-            "(model_parallel_size); use fewer stages."
+            "(--model-parallel-size); use fewer stages."
         )
     if num_microbatches < num_stages:
         raise RequestError(
-            f"strategy pipeline: {num_microbatches} microbatches (num_microbatches) do not fill {num_stages} stages "
-            "(model_parallel_size); use at least as many microbatches as stages."
+            f"strategy pipeline: {num_microbatches} microbatches (--num-microbatches) do not fill {num_stages} stages "
+            "(--model-parallel-size); use at least as many microbatches as stages."
         )
     share = recipe.global_batch_size // (world_size // num_stages)
     if share < num_microbatches:
         raise RequestError(
             f"strategy pipeline: a global batch of {recipe.global_batch_size} gives a pipeline {share} samples, fewer "
-            f"than its {num_microbatches} microbatches (num_microbatches); use a larger batch."
+            f"than its {num_microbatches} microbatches (--num-microbatches); use a larger batch."
         )
     return units
 

@@ -74,7 +74,7 @@ def _plan(model: nn.Module, recipe: Recipe, world_size: int) -> dict[str, str]:
         raise RequestError(f"strategy tensor: model {recipe.model} has no layers that can be cut; use toy or mlp.")
     if world_size % size or world_size < size:
         raise RequestError(
-            f"strategy tensor: {world_size} ranks cannot be divided into groups of {size} (model_parallel_size); "
+            f"strategy tensor: {world_size} ranks cannot be divided into groups of {size} (--model-parallel-size); "
             "change one of the two."
         )
     plan = model.tensor_plan()
@@ -84,6 +84,6 @@ def _plan(model: nn.Module, recipe: Recipe, world_size: int) -> dict[str, str]:
         if cut % size:
             raise RequestError(
                 f"strategy tensor: layer {name} of {recipe.model} has {cut} {what}, which {size} ranks "
-                "(model_parallel_size) cannot share evenly; choose a number of ranks that divides them."
+                "(--model-parallel-size) cannot share evenly; choose a number of ranks that divides them."
             )
     return plan

@@ -1,0 +1,83 @@
+"""The host of each node that connects by itself, from Slurm's layout of the step or the names of pods.
+
+The answers may take seconds and may come only after the ranks have started. So they are asked for in a thread, once
+all agents have joined, and the addresses of the agents are compared with them afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from seatrial.agent.controller_search import full_name, in_pod
+from seatrial.run.external_launcher import Rendezvous
+from seatrial.run.host_addresses import addresses_of
+from seatrial.targets.slurm.node_list import hosts_of_step
+
+_LAST_WAIT_S = 10.0
+"""A short trial ends before the answers have come."""
+_LOOKUPS_AT_ONCE = 8
+"""The pods of a whole run share the DNS of their cluster with others."""
+_RESOLV_CONF = "/etc/resolv.conf"
+
+
+class HostSearch:
+    """Asks where each node is, once."""
+
+    def __init__(self, hosts: Callable[[], Sequence[str] | None], nodes: int) -> None:
+        """``hosts``: as ``Driver.hosts``; it is called in a thread. ``nodes``: the number of nodes."""
+        self._hosts, self._nodes = hosts, nodes
+        self._found: list[Mapping[int, Collection[str]] | None] = []
+        self._thread: threading.Thread | None = None
+
+    def begin(self, connected: Collection[int]) -> None:
+        """Ask, unless that was done or nodes are missing. Never waits."""
+        if self._thread is None and len(connected) == self._nodes:
+            self._thread = threading.Thread(target=self._search, name="hosts", daemon=True)
+            self._thread.start()
+
+    def end(self) -> Mapping[int, Collection[str]] | None:
+        """Return the addresses of each node as far as they are known, after at most 10 s.
+
+        None: not all nodes joined, or there is nobody to ask.
+        """
+        if self._thread is None:
+            return None
+        self._thread.join(_LAST_WAIT_S)
+        return self._found[0] if self._found else {}
+
+    def _search(self) -> None:
+        hosts = self._hosts()
+        if hosts is None:
+            self._found.append(None)
+            return
+        # Another number of hosts belongs to something else.
+        self._found.append(addresses_of(hosts, at_once=_LOOKUPS_AT_ONCE) if len(hosts) == self._nodes else {})
+
+
+def hosts_of_others(rendezvous: Rendezvous, environ: Mapping[str, str]) -> Sequence[str] | None:
+    """Return the host of each agent that another launcher started, empty without an answer; None: nobody can tell."""
+    if rendezvous.launcher == "slurm":
+        return hosts_of_step(f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}")
+    if not (rendezvous.is_of_nodes and in_pod(environ)):
+        return None
+    try:
+        resolv_conf = Path(_RESOLV_CONF).read_text(errors="replace")
+    except OSError:
+        resolv_conf = ""
+    return [full_name(name, resolv_conf) for name in names_of_pods(rendezvous.host, rendezvous.agents)]
+
+
+def names_of_pods(first: str, nodes: int) -> list[str]:
+    """Return the name of each node's pod, given that of the first one; none where it has no number.
+
+    Jobs, JobSets and TrainJobs count their pods from 0; the workers of a PyTorchJob are counted beside its master.
+    """
+    found = re.fullmatch(r"([a-z0-9.-]*?)(-master)?-0((?:\.[a-z0-9.-]+)?)", first)
+    if found is None:
+        return []
+    stem, master, domain = found[1], found[2], found[3]
+    others = [f"{stem}-worker-{node - 1}" if master else f"{stem}-{node}" for node in range(1, nodes)]
+    return [first, *(f"{other}{domain}" for other in others)]

@@ -1,0 +1,78 @@
+"""Where nodes are that connect by themselves: the names of pods, and the thread that asks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from seatrial.run import node_hosts
+from seatrial.run.external_launcher import Rendezvous
+from seatrial.run.node_hosts import HostSearch, hosts_of_others, names_of_pods
+
+_RENDEZVOUS = Rendezvous(
+    host="trial-0.trial", ports=(1,), token="x", protected=True, launcher="seatrial", number=0, agents=3,
+    is_of_nodes=True,
+)  # fmt: skip
+_IN_POD = {"KUBERNETES_SERVICE_HOST": "192.0.2.1"}
+
+
+@pytest.mark.parametrize(
+    ("first", "others"),
+    [
+        ("trial-0.trial", ["trial-1.trial", "trial-2.trial"]),  # Job
+        ("trial-node-0-0.trial", ["trial-node-0-1.trial", "trial-node-0-2.trial"]),  # JobSet, TrainJob
+        ("trial-master-0", ["trial-worker-0", "trial-worker-1"]),  # PyTorchJob
+        ("a-0-master-0.b.svc", ["a-0-worker-0.b.svc", "a-0-worker-1.b.svc"]),
+    ],
+)
+def test_the_names_of_pods_follow_from_the_first_one(first: str, others: list[str]) -> None:
+    assert names_of_pods(first, 3) == [first, *others]
+    assert names_of_pods(first, 1) == [first]
+
+
+@pytest.mark.parametrize("first", ["gpu7", "192.0.2.7", "trial-1.trial", "trial-00", "", "-0\n"])
+def test_a_name_without_a_number_tells_nothing(first: str) -> None:
+    assert names_of_pods(first, 3) == []
+
+
+def test_names_are_looked_up_in_full(tmp_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver tries each domain of its search path for a name without a final dot."""
+    with open(f"{tmp_path}/resolv.conf", "w", encoding="ascii") as file:
+        file.write("search lab.svc.cluster.local svc.cluster.local\n")
+    monkeypatch.setattr(node_hosts, "_RESOLV_CONF", f"{tmp_path}/resolv.conf")
+    domain = "trial.lab.svc.cluster.local."
+    assert hosts_of_others(_RENDEZVOUS, _IN_POD) == [f"trial-{node}.{domain}" for node in range(3)]
+
+
+def test_without_slurm_or_pods_nobody_is_asked() -> None:
+    assert hosts_of_others(_RENDEZVOUS, {}) is None
+    assert hosts_of_others(replace(_RENDEZVOUS, is_of_nodes=False), _IN_POD) is None
+    assert hosts_of_others(replace(_RENDEZVOUS, launcher="torchrun", is_of_nodes=False), {}) is None
+
+
+def test_hosts_are_asked_for_once_all_nodes_have_joined() -> None:
+    asked = []
+    answer = threading.Event()
+
+    def hosts() -> Sequence[str]:
+        asked.append(answer.wait(20.0))
+        return ["192.0.2.7", "192.0.2.8"]
+
+    search = HostSearch(hosts, 2)
+    search.begin({0})
+    assert search.end() is None
+    search.begin({0, 1})  # does not wait
+    search.begin({0, 1})
+    answer.set()
+    assert search.end() == {0: {"192.0.2.7"}, 1: {"192.0.2.8"}}
+    assert asked == [True]
+
+
+@pytest.mark.parametrize(("hosts", "expected"), [(None, None), ((), {}), (("192.0.2.7",), {})])
+def test_an_answer_for_other_nodes_is_none(hosts: Sequence[str] | None, expected: object) -> None:
+    search = HostSearch(lambda: hosts, 2)
+    search.begin({0, 1})
+    assert search.end() == expected
