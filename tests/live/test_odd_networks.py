@@ -74,12 +74,6 @@ def _lose_some(hosts: Hosts) -> None:
     hosts[2].firewall("-A", "OUTPUT", *_NOT_SSH, *words, "-j", "DROP")
 
 
-def _counting_firewall(hosts: Hosts) -> None:
-    """One connection to node2 besides ssh, as where a table of connections is full."""
-    words = ("-m", "connlimit", "--connlimit-above", "1", "--connlimit-mask", "0")
-    hosts[2].firewall("-A", "INPUT", *_NOT_SSH, "--syn", *words, "-j", "DROP")
-
-
 def _firewall_that_resets(hosts: Hosts) -> None:
     """A firewall lets connections begin and resets them at the first packet of data."""
     hosts[2].firewall(
@@ -131,7 +125,6 @@ FAULTS: dict[str, HostFault] = {
     "node2 has four ports for connections": HostFault(plant=_few_ports, checks=_CHECKS, verdict="PASS"),
     "the cable of node2 flaps": HostFault(plant=_flapping, checks=_CHECKS, verdict="PASS"),
     "node2 loses 5 % of what it sends": HostFault(plant=_lose_some, checks=_CHECKS, verdict="PASS"),
-    "a firewall of node2 counts connections": HostFault(plant=_counting_firewall, checks=_CHECKS, named=["node node2"]),
     "a firewall of node2 resets connections with data": HostFault(
         plant=_firewall_that_resets, checks=_CHECKS, named=["node node2"]
     ),
