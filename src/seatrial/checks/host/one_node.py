@@ -55,8 +55,7 @@ def remarks_on_node(host: HostView, setup: TrialSetup) -> Iterator[Remark]:
             severity="fail",
             what="the loopback interface of {nodes} is down",
             machine=host.machine,
-            action="start it (ip link set lo up): without it a node reaches no address of its own, so its ranks cannot"
-            " connect",
+            action="start it (ip link set lo up): without it a node does not reach itself, so its ranks cannot connect",
         )
     leftovers = [str(name) for name in host.facts.get("leftovers") or ()]
     if leftovers:
