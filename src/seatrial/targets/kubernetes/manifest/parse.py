@@ -185,7 +185,7 @@ def parse_patch(content: bytes, name: str) -> Patch:
         node = yaml.compose(content, yaml.SafeLoader)
         _require_small(node, f"--patch {name}")
         document = yaml.safe_load(content)
-    # What a tag promises and its text is not (``!!bool maybe``) raises whatever the constructor stumbles on.
+    # A tag that does not fit its text (``!!bool maybe``) raises errors of many types.
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""

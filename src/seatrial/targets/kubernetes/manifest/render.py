@@ -68,7 +68,7 @@ def _patched(thing: Object, patch: Patch, own: Mapping[str, Any]) -> Object:
 def _require_kept(before: Object, after: Any, words: str) -> None:
     """Raise RequestError for a patch that changes by what seatrial finds, protects and deletes an object."""
     after = after if isinstance(after, Mapping) else {}
-    own, changed = (thing.get("metadata") for thing in (before, after))
+    own, changed = before["metadata"], after.get("metadata")
     labels = changed.get("labels") if isinstance(changed, Mapping) else None
     kept = (
         isinstance(changed, Mapping)
