@@ -17,4 +17,5 @@ CHECK = Check(
     measure=measure.measure,
     judge=judge.judge,
     rules=rules.rules,
+    work=("cpu_sizes", "gpu_sizes", "repeats", "rounds", "minutes"),
 )

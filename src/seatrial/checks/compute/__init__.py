@@ -18,4 +18,5 @@ CHECK = Check(
     judge=judge.judge,
     suspects=judge.suspects,
     rules=rules.rules,
+    work=("cpu_size", "gpu_size", "cpu_dtypes", "gpu_dtypes", "seconds", "rounds", "minutes"),
 )

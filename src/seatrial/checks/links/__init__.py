@@ -14,6 +14,7 @@ CHECK = Check(
     measure=measure,
     judge=judge,
     rules=rules,
+    work=("cpu_bytes", "gpu_bytes", "seconds"),
     next_round=next_round,
     stages=(Stage(name="store", first_only=True),),
 )

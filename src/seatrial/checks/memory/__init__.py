@@ -19,4 +19,15 @@ CHECK = Check(
     judge=judge.judge,
     suspects=judge.suspects,
     rules=rules.rules,
+    work=(
+        "cpu_copy_bytes",
+        "gpu_copy_bytes",
+        "host_copy_bytes",
+        "cpu_bytes",
+        "gpu_share",
+        "patterns",
+        "seconds",
+        "rounds",
+        "minutes",
+    ),
 )

@@ -14,5 +14,6 @@ CHECK = Check(
     judge=judge,
     suspects=suspects,
     rules=rules,
+    work=("size_bytes", "appends"),
     stages=(Stage(name="key", first_only=True), Stage(name="token"), Stage(name="view"), Stage(name="measure")),
 )

@@ -18,4 +18,5 @@ CHECK = Check(
     judge=judge.judge,
     suspects=judge.suspects,
     rules=rules.rules,
+    work=("max_steps", "num_samples", "duration_s"),
 )
