@@ -38,8 +38,9 @@ check: $(DEV_READY)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest -q tests/test_house.py
 
+# Most tests wait, or use one core. The tests of a file stay in one process: they share what is dear to start.
 test: $(DEV_READY)
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-marked: $(DEV_READY)
 	$(BIN)/pytest --marked

@@ -1,16 +1,19 @@
 """Whom real trials name when something real is wrong, and how fast: links, cables, CPUs, bits, names, clocks, logins.
 
     sudo python bench/live_faults.py
-    sudo python bench/live_faults.py hosts    two at once, names, clocks, limits, logins, data: half an hour
+    sudo python bench/live_faults.py hosts [FOLDER]    two at once, names, clocks, limits, logins, data, odd networks
 
 Hosts made from network namespaces, one rank each, and ranks of one machine for wrong bits; each group of faults with
 its clean twin. Writes ``results/live_faults.json``, the second line ``results/host_faults.json``. The first line takes
-six minutes; both want the machine for themselves.
+six minutes, the second one an hour; both want the machine for themselves. Each row of the second line is kept in FOLDER
+and is not run again.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 import tempfile
 import time
@@ -29,9 +32,11 @@ from hosts import Hosts, made_hosts
 from live import test_cable_pulled as cables
 from live import test_links_on_hosts as links
 from live import test_network_on_hosts as network
+from live import test_odd_hosts as odd_hosts
 from live import test_starved_host as starved
 from live import test_whatever_is_wrong_on_hosts as wrong_hosts
 from live import test_wrong_bits as bits
+from live.host_faults import HostFault, faults_of, run_fault
 from live.host_trials import at_one_rate
 from live.trials import trial
 
@@ -177,32 +182,45 @@ def _ran(row: _Row) -> dict[str, Any]:
     return ran
 
 
-def _ran_on_hosts(fault: str) -> dict[str, Any]:
+def _ran_on_hosts(fault: str, row: HostFault) -> dict[str, Any]:
     """Run a row of the faults over ssh, of which some keep a trial from beginning."""
-    row = wrong_hosts.FAULTS[fault]
-    started = time.monotonic()
+    started, load = time.monotonic(), os.getloadavg()[0]
     with made_hosts(row.hosts, row.called) as hosts:
-        outcome = wrong_hosts.run_fault(hosts, row)
+        outcome = run_fault(hosts, row)
     report = outcome.report
     told = [each["what"] for each in report.get("findings", ()) if each["severity"] in ("fail", "error", "warn")]
-    ran = {
+    faults = faults_of(outcome, row)
+    return {
         "check": ", ".join(row.checks),
         "planted": fault,
         "verdict": report["acceptance"]["status"] if report else "no trial",
         "named": outcome.named,
         "told": told or outcome.errors.strip().splitlines()[-1:],
-        "right": not wrong_hosts.faults_of(outcome, row),
+        "right": not faults,
+        "wrong": faults,
         "seconds": round(time.monotonic() - started, 1),
         "seconds_measuring": round(sum(step["seconds"] for step in report.get("steps", ())), 1),
+        "load_1_min": round(load, 1),
     }
-    print(json.dumps(ran), file=sys.stderr, flush=True)
-    return ran
+
+
+def _on_hosts_all(folder: Path) -> list[dict[str, Any]]:
+    """Run all rows over ssh that are not in the folder."""
+    folder.mkdir(exist_ok=True)
+    rows = []
+    for fault, row in {**wrong_hosts.FAULTS, **odd_hosts.FAULTS}.items():
+        file = folder / f"{re.sub('[^a-z0-9]+', '-', fault.lower())}.json"
+        if not file.exists():
+            file.write_text(json.dumps(_ran_on_hosts(fault, row)))
+            print(file.read_text(), file=sys.stderr, flush=True)
+        rows.append(json.loads(file.read_text()))
+    return rows
 
 
 def main() -> None:
-    if sys.argv[1:] == ["hosts"]:
-        rows = [_ran_on_hosts(fault) for fault in wrong_hosts.FAULTS]
-        print(write_result("host_faults", "python bench/live_faults.py hosts", {"rows": rows}))
+    if sys.argv[1:2] == ["hosts"]:
+        folder = Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp())
+        print(write_result("host_faults", "python bench/live_faults.py hosts", {"rows": _on_hosts_all(folder)}))
     else:
         print(write_result("live_faults", "python bench/live_faults.py", {"rows": [_ran(row) for row in _rows()]}))
 

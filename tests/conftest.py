@@ -87,8 +87,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ[RUN_VARIABLE] = uuid.uuid4().hex
+    # Of somebody's terminal, or of pytest-xdist; a test that wants a width sets it.
+    os.environ.pop("COLUMNS", None)
     for mark, (reason, _) in MARKS.items():
         config.addinivalue_line("markers", f"{mark}: {reason}")
+    if config.pluginmanager.hasplugin("xdist"):
+        config.pluginmanager.register(_LeftOutByWorkers())
 
 
 _left_out: Counter[str] = Counter()
@@ -112,6 +116,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if other:
         config.hook.pytest_deselected(items=other)
         items[:] = chosen
+
+
+class _LeftOutByWorkers:
+    """With pytest-xdist each worker collects all tests, and only the first process prints what was left out."""
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["left_out"] = dict(_left_out)
+
+    def pytest_testnodedown(self, node: Any) -> None:
+        if not _left_out:
+            _left_out.update(node.workeroutput.get("left_out", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -37,7 +37,7 @@ _READY_S = 10.0
 # One bind of a whole /etc: binds of single files are dropped when a package on the machine renames them.
 _ENTER = """
 name=$1 etc=$2; shift 2
-hostname "$name"
+printf %s "$name" >/proc/sys/kernel/hostname  # the command refuses an underscore
 mount -t overlay overlay -o lowerdir="$etc:/etc" /etc
 exec "$@"
 """
@@ -141,15 +141,19 @@ class Hosts:
 
 @pytest.fixture
 def hosts() -> Iterator[Callable[..., Hosts]]:
-    """Call it with how many hosts are needed, and what all of them call themselves if not node0, node1, ...; once a
-    test."""
+    """Call it with how many hosts are needed, and what all of them, or these, call themselves if not node0, node1, ...;
+    once a test."""
     with contextlib.ExitStack() as stack:
         yield lambda count, called="": stack.enter_context(made_hosts(count, called))
 
 
 @contextlib.contextmanager
-def made_hosts(count: int, called: str = "") -> Iterator[Hosts]:
-    """Make this number of hosts, for as long as the block lasts."""
+def made_hosts(count: int, called: str | Mapping[int, str] = "") -> Iterator[Hosts]:
+    """Make this number of hosts, for as long as the block lasts.
+
+    ``called``: what all of them call themselves, or some, by number.
+    """
+    names = dict.fromkeys(range(count), called) if isinstance(called, str) else called
     tag = f"st{os.getpid()}"
     folder = Path(tempfile.mkdtemp(prefix=f"{tag}-", dir="/tmp"))
     each: list[Host] = []
@@ -169,7 +173,7 @@ def made_hosts(count: int, called: str = "") -> Iterator[Hosts]:
                 Host(
                     number=number,
                     name=f"node{number}",
-                    called=called or f"node{number}",
+                    called=names.get(number) or f"node{number}",
                     address=f"10.77.0.{10 + number}",
                     namespace=f"{tag}n{number}",
                     cable=f"p{number}",

@@ -12,6 +12,8 @@ from checks.simulated_training import SMOKE, trained
 from checks.test_check_compute import ONE, evidence
 
 from seatrial.checks import collectives, compute, training
+from seatrial.checks.collectives import measure as collectives_measure
+from seatrial.checks.compute import measure as compute_measure
 from seatrial.checks.shared import rounds
 from seatrial.checks.shared.facts import latest
 from seatrial.evidence.measurement import Fact, Measurement
@@ -36,7 +38,7 @@ def test_compute_reports_after_each_long_round(monkeypatch: pytest.MonkeyPatch) 
     for every_s, times in ((0.0, 3), (60.0, 1)):
         monkeypatch.setattr(rounds, "REPORT_EVERY_S", every_s)
         context = FakeContext(check="compute")
-        compute.measure.measure(context, params)
+        compute_measure.measure(context, params)
         names = ["tflops", "cpu_share", "wrong_elements", "wrong_elements"]
         assert [measurement.name for measurement in context.measurements] == names * times
 
@@ -45,11 +47,11 @@ def test_collectives_report_after_each_long_round(monkeypatch: pytest.MonkeyPatc
     def run_in_no_time(context: Any, max_repeats: int, operation: str, size: int, number: int) -> Any:
         return 1e-3 * (number + 1), {"count": 1} if operation == "all_gather" and number == 1 else {}
 
-    monkeypatch.setattr(collectives.measure, "_run", run_in_no_time)
+    monkeypatch.setattr(collectives_measure, "_run", run_in_no_time)
     monkeypatch.setattr(rounds, "REPORT_EVERY_S", 0.0)
     store = torch.distributed.HashStore()
     context = FakeContext(check="collectives", world_size=2, ranks=(0, 1), store=store)
-    collectives.measure.measure(context, collectives.params.Params(cpu_sizes=(8, 4096), rounds=3))
+    collectives_measure.measure(context, collectives.params.Params(cpu_sizes=(8, 4096), rounds=3))
     series = [
         measurement.value
         for measurement in context.measurements

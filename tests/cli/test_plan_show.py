@@ -58,8 +58,9 @@ def test_every_value_is_shown_with_its_origin(tmp_path: Path, monkeypatch: pytes
     assert mine.split(maxsplit=2) == ["max_form_s", "12.5", "plan mine.toml:bootstrap.max_form_s"]
 
 
-def test_limits_are_below_the_values_of_their_check(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
+def test_limits_are_below_the_values_of_their_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path("mine.toml")
     path.write_text('level = "quick"\nchecks = ["bootstrap", "training"]\n[bootstrap]\nmax_form_s = 12.5\n')
     document = json.loads(show(str(path), "--json"))
     assert list(document["held"]) == ["bootstrap", "training"]

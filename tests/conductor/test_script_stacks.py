@@ -97,6 +97,19 @@ def test_the_comparison_is_told_once_all_have_answered_or_ended() -> None:
     assert compared(program) == []
     program.go_on_until(30.0)
     assert len(compared(program)) == 1
+    assert not [note for note in program.recorded("note") if "py-spy" in note["text"]]
+
+
+def test_without_stacks_the_way_to_them_is_told_while_the_script_runs() -> None:
+    def answer(program: SimulatedProgram) -> None:
+        for node in (0, 1):
+            program.say(node, event_of(program.agents[node].source, "stack", rank=node, **stack(wchan="futex_wait")))
+
+    script = {(0, rank): _WAITS for rank in range(2)}
+    events = ((10.0, lambda program: program.signal("SIGQUIT")), (11.0, answer))
+    program = SimulatedProgram(config(watched=False, nproc_per_node=1), script, at_s=events)
+    program.go_on_until(12.0)
+    assert program.recorded("note")[-1]["text"].startswith("for the Python stacks: install py-spy")
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])

@@ -88,13 +88,13 @@ _SCENES: Mapping[str, Callable[[], Scene]] = {
         ),
     ),
 }
-_scene = cache(lambda name: _SCENES[name]())
+scene_of = cache(lambda name: _SCENES[name]())
 
 
 @st.composite
 def _hostile(draw: st.DrawFn) -> Scene:
     """Facts and measurements with something else in them than anybody tells, at any depth; some are gone."""
-    scene: Scene = _scene(draw(st.sampled_from(sorted(_SCENES))))
+    scene: Scene = scene_of(draw(st.sampled_from(sorted(_SCENES))))
     facts, measurements = list(scene.evidence.facts), list(scene.evidence.measurements)
     names, spoiled = sorted({fact.name for fact in facts}), list[Fact | Measurement]()
     for _ in range(draw(st.integers(1, 4)) if facts else 0):

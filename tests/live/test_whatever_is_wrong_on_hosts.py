@@ -6,60 +6,35 @@ Each row is one fault with whom the trial must name, or with what the command mu
 from __future__ import annotations
 
 import gzip
-import json
 import os
-import shutil
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hosts import Host, Hosts
-from live.host_trials import at_one_rate, limit_both_ways
+from live.host_faults import (
+    COLLECTIVES,
+    TRAINING,
+    HostFault,
+    at_start,
+    both,
+    clock,
+    faults_of,
+    on,
+    rc,
+    run_fault,
+    shell,
+)
+from live.host_trials import limit_both_ways
 from training.small_files import write_mnist
 
 pytestmark = [pytest.mark.hosts, pytest.mark.nightly, pytest.mark.timeout(200)]
 
-_COLLECTIVES = ("inventory", "host", "bootstrap", "collectives")
-_TRAINING = (*_COLLECTIVES, "training")
 _LINKS = ("links",)
-_TRAINING_STEPS = 60
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostFault:
-    """What is wrong, and what must come of it."""
-
-    plant: Callable[[Hosts], object] = lambda hosts: None
-    planted: str = ""
-    """SEATRIAL_PLANT of the trial."""
-    checks: Sequence[str] = _COLLECTIVES
-    verdict: str = "FAIL"
-    """Empty: no trial begins."""
-    named: Sequence[str] = ()
-    """The beginning of each culprit's name, in any order."""
-    words: Sequence[str] = ()
-    """Parts of the sentences, of warnings too; of the errors where no trial begins."""
-    hosts: int = 3
-    called: str = ""
-    """What all hosts call themselves."""
-    first: int = 0
-    """The first host with a rank; node0 types the command."""
-    options: Sequence[str] = ()
-    at_1_gbit: bool = False
-
-
-def at_start(host: Host, python: Path, *lines: str) -> None:
-    """The interpreter of the ranks on this host runs these lines of shell first."""
-    text = python.read_text()
-    own = host.etc / "python"
-    own.write_text(text.replace("#!/bin/sh\n", "\n".join(("#!/bin/sh", *lines, "")), 1))
-    own.chmod(0o755)
 
 
 def slow(number: int, rate: str = "100mbit") -> Callable[[Hosts], None]:
@@ -77,16 +52,6 @@ def slow_one_way(source: Host, target: Host) -> None:
         f"filter add dev eth0 parent 1: protocol ip u32 match ip dst {target.address}/32 flowid 1:2",
     ):
         subprocess.run([*tc, *words.split()], check=True, capture_output=True)
-
-
-def both(*plants: Callable[[Hosts], object]) -> Callable[[Hosts], None]:
-    """Several faults at once."""
-
-    def plant(hosts: Hosts) -> None:
-        for each in plants:
-            each(hosts)
-
-    return plant
 
 
 def _dead_link(hosts: Hosts) -> None:
@@ -145,50 +110,10 @@ def _other_torch(*numbers: int) -> Callable[[Hosts], None]:
     return plant
 
 
-def _on(number: int, *lines: str) -> Callable[[Hosts], None]:
-    return lambda hosts: at_start(hosts[number], hosts.python, *lines)
-
-
-def _clock(number: int, offset_s: float, jump_s: float = 0.0) -> Callable[[Hosts], None]:
-    """The clock of a host is wrong, from some seconds after the start of each process on."""
-
-    def plant(hosts: Hosts) -> None:
-        compiler = shutil.which("cc")
-        if compiler is None:
-            pytest.skip("no C compiler")
-        library = hosts.folder / "clock.so"
-        source = Path(__file__).with_name("wrong_clock.c")
-        subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-        variables = f"LD_PRELOAD={library} CLOCK_OFFSET_S={offset_s} CLOCK_JUMP_S={jump_s}"
-        at_start(hosts[number], hosts.python, f"export {variables}")
-
-    return plant
-
-
 def _no_torch(hosts: Hosts) -> None:
     own = hosts[2].etc / "python"
     own.write_text(hosts.python.read_text().replace("PYTHONPATH=", "NOT_PYTHONPATH="))
     own.chmod(0o755)
-
-
-def _rc(*lines: str) -> Callable[[Hosts], None]:
-    """What bash reads for ssh on node2; all hosts share the home."""
-
-    def plant(hosts: Hosts) -> None:
-        text = "\n".join(['if [ "$(hostname)" = node2 ]; then', *lines, "fi", ""])
-        (hosts[0].home / ".bashrc").write_text(text)
-
-    return plant
-
-
-def _shell(path: str) -> Callable[[Hosts], None]:
-    """The login shell of node2's user."""
-
-    def plant(hosts: Hosts) -> None:
-        file = hosts[2].etc / "passwd"
-        file.write_text(file.read_text().replace("/bin/bash", path))
-
-    return plant
 
 
 def _data(change: Callable[[Path], None]) -> Callable[[Hosts], None]:
@@ -228,7 +153,7 @@ _ON_DATA = ("--data", "/etc/data")
 
 FAULTS: dict[str, HostFault] = {
     # Nothing is wrong: the twins.
-    "none": HostFault(verdict="PASS", checks=_TRAINING),
+    "none": HostFault(verdict="PASS", checks=TRAINING),
     "none, links": HostFault(verdict="PASS", checks=_LINKS, at_1_gbit=True, hosts=4),
     "none, all hosts are called worker": HostFault(verdict="PASS", called="worker"),
     "none, data of each host": HostFault(
@@ -271,7 +196,7 @@ FAULTS: dict[str, HostFault] = {
     ),
     "ranks 1 and 3 have wrong gradients": HostFault(
         planted="flip-gradient@training:1;flip-gradient@training:3",
-        checks=_TRAINING,
+        checks=TRAINING,
         named=["rank 1", "rank 3"],
         hosts=4,
     ),
@@ -279,43 +204,43 @@ FAULTS: dict[str, HostFault] = {
         planted="kill@collectives:1;kill@collectives:3", named=["rank 1", "rank 3"], hosts=4
     ),
     # The first rank, its node, and the machine that conducts.
-    "rank 0 has wrong gradients": HostFault(planted="flip-gradient@training:0", checks=_TRAINING, named=["rank 0"]),
+    "rank 0 has wrong gradients": HostFault(planted="flip-gradient@training:0", checks=TRAINING, named=["rank 0"]),
     "rank 0 multiplies wrong": HostFault(planted="flip-product@compute:0", checks=("compute",), named=["rank 0"]),
-    "rank 0 is stopped": HostFault(planted="stop@training/step 30:0", checks=_TRAINING, named=["rank 0"]),
-    "rank 0 hangs": HostFault(planted="hang@training:0", checks=_TRAINING, named=["rank 0"]),
+    "rank 0 is stopped": HostFault(planted="stop@training/step 30:0", checks=TRAINING, named=["rank 0"]),
+    "rank 0 hangs": HostFault(planted="hang@training:0", checks=TRAINING, named=["rank 0"]),
     "the agent of node0 is killed": HostFault(planted="agent-kill@collectives:0", named=["node node0"]),
     "the machine that conducts has 2 Mbit/s": HostFault(
-        plant=slow(0, "2mbit"), first=1, verdict="PASS", hosts=4, checks=_TRAINING
+        plant=slow(0, "2mbit"), first=1, verdict="PASS", hosts=4, checks=TRAINING
     ),
     "node0 at 20 Mbit/s": HostFault(
         plant=slow(0, "20mbit"), checks=_LINKS, named=["node node0"], at_1_gbit=True, hosts=4
     ),
     "sshd of node2 stands still": HostFault(
-        plant=_stop_sshd_later, checks=_TRAINING, named=["node node2"], words=["node2"]
+        plant=_stop_sshd_later, checks=TRAINING, named=["node node2"], words=["node2"]
     ),
     # Clocks.
     "clock of node2 3 hours ahead": HostFault(
-        plant=_clock(2, 10_800), verdict="PASS", words=["node2"], checks=_COLLECTIVES
+        plant=clock(2, 10_800), verdict="PASS", words=["node2"], checks=COLLECTIVES
     ),
-    "clock of node2 400 days behind": HostFault(plant=_clock(2, -34_560_000.0), verdict="PASS", words=["node2"]),
-    "clock of node2 jumps 2 hours ahead": HostFault(plant=_clock(2, 7_200, 8), verdict="PASS", checks=_TRAINING),
-    "clock of node2 jumps 2 hours back": HostFault(plant=_clock(2, -7_200, 8), verdict="PASS", checks=_TRAINING),
-    "node2 in another time zone": HostFault(plant=_on(2, "export TZ=Asia/Tokyo"), verdict="PASS"),
+    "clock of node2 400 days behind": HostFault(plant=clock(2, -34_560_000.0), verdict="PASS", words=["node2"]),
+    "clock of node2 jumps 2 hours ahead": HostFault(plant=clock(2, 7_200, 8), verdict="PASS", checks=TRAINING),
+    "clock of node2 jumps 2 hours back": HostFault(plant=clock(2, -7_200, 8), verdict="PASS", checks=TRAINING),
+    "node2 in another time zone": HostFault(plant=on(2, "export TZ=Asia/Tokyo"), verdict="PASS"),
     # Resources.
     "node2 may open 24 files": HostFault(
-        plant=_on(2, "ulimit -n 24"), verdict="PASS", words=["node2"], checks=("network", *_COLLECTIVES)
+        plant=on(2, "ulimit -n 24"), verdict="PASS", words=["node2"], checks=("network", *COLLECTIVES)
     ),
     "all ranks on one core": HostFault(
-        plant=both(*(_on(number, "taskset -p 1 $$ >/dev/null") for number in range(3))),
+        plant=both(*(on(number, "taskset -p 1 $$ >/dev/null") for number in range(3))),
         verdict="PASS",
-        checks=_TRAINING,
+        checks=TRAINING,
     ),
     # Software and names.
     "torch 2.4.0 on node2": HostFault(plant=_other_torch(2), named=["node node2"], words=["torch"]),
     "torch 2.4.0 on 2 of 4": HostFault(plant=_other_torch(2, 3), words=["torch"], hosts=4, named=["nobody: no kind"]),
     "no torch on node2": HostFault(plant=_no_torch, verdict="", words=["node2", "torch"]),
-    "the interpreter of node2 exits with 3": HostFault(plant=_on(2, "exit 3"), verdict="", words=["node2"]),
-    "the interpreter of node2 prints": HostFault(plant=_on(2, "echo hello"), verdict="PASS"),
+    "the interpreter of node2 exits with 3": HostFault(plant=on(2, "exit 3"), verdict="", words=["node2"]),
+    "the interpreter of node2 prints": HostFault(plant=on(2, "echo hello"), verdict="PASS"),
     "all are called worker, node2 at 100 Mbit/s": HostFault(
         plant=slow(2), checks=_LINKS, called="worker", named=["node node2"], at_1_gbit=True, hosts=4
     ),
@@ -325,23 +250,21 @@ FAULTS: dict[str, HostFault] = {
     "all are called worker, rank 2 is killed": HostFault(
         planted="kill@collectives:2", called="worker", named=["rank 2"], words=["on node2"]
     ),
-    "all are called localhost": HostFault(called="localhost", verdict="PASS", checks=("network", *_COLLECTIVES)),
+    "all are called localhost": HostFault(called="localhost", verdict="PASS", checks=("network", *COLLECTIVES)),
     # Logins.
-    "rc file prints": HostFault(plant=_rc("echo Welcome; echo again >&2"), verdict="PASS"),
-    "rc file prints 20,000 lines": HostFault(plant=_rc("yes welcome | head -n 20000"), verdict="PASS"),
+    "rc file prints": HostFault(plant=rc("echo Welcome; echo again >&2"), verdict="PASS"),
+    "rc file prints 20,000 lines": HostFault(plant=rc("yes welcome | head -n 20000"), verdict="PASS"),
     "rc file prints 300 kB of garbage": HostFault(
-        plant=_rc("head -c 300000 /dev/urandom | tr -d '\\n'"), verdict="PASS"
+        plant=rc("head -c 300000 /dev/urandom | tr -d '\\n'"), verdict="PASS"
     ),
-    "rc file reads everything": HostFault(plant=_rc("cat >/dev/null"), verdict="", words=["node2", ".bashrc"]),
-    "rc file reads a line": HostFault(plant=_rc("read -r line"), verdict="", words=["node2", ".bashrc"]),
-    "rc file exits": HostFault(plant=_rc("exit 0"), verdict="", words=["node2", ".bashrc"]),
-    "rc file sends all to standard error": HostFault(plant=_rc("exec 1>&2"), verdict="", words=["node2", ".bashrc"]),
-    "rc file leaves a job behind": HostFault(plant=_rc("(sleep 60 >&2 &)"), verdict="PASS"),
-    "login shell is dash": HostFault(plant=_shell("/bin/dash"), verdict="PASS"),
-    "login shell is nologin": HostFault(
-        plant=_shell("/usr/sbin/nologin"), verdict="", words=["node2", "not available"]
-    ),
-    "login shell is restricted": HostFault(plant=_shell("/bin/rbash"), verdict="", words=["node2", "restricted"]),
+    "rc file reads everything": HostFault(plant=rc("cat >/dev/null"), verdict="", words=["node2", ".bashrc"]),
+    "rc file reads a line": HostFault(plant=rc("read -r line"), verdict="", words=["node2", ".bashrc"]),
+    "rc file exits": HostFault(plant=rc("exit 0"), verdict="", words=["node2", ".bashrc"]),
+    "rc file sends all to standard error": HostFault(plant=rc("exec 1>&2"), verdict="", words=["node2", ".bashrc"]),
+    "rc file leaves a job behind": HostFault(plant=rc("(sleep 60 >&2 &)"), verdict="PASS"),
+    "login shell is dash": HostFault(plant=shell("/bin/dash"), verdict="PASS"),
+    "login shell is nologin": HostFault(plant=shell("/usr/sbin/nologin"), verdict="", words=["node2", "not available"]),
+    "login shell is restricted": HostFault(plant=shell("/bin/rbash"), verdict="", words=["node2", "restricted"]),
     # Data of a training.
     "data cut on node2": HostFault(
         plant=_data(_cut),
@@ -362,75 +285,6 @@ FAULTS: dict[str, HostFault] = {
     ),
 }
 """By what is planted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What came of it."""
-
-    report: Mapping[str, Any]
-    """Empty where no trial began."""
-    errors: str
-
-    @property
-    def said(self) -> str:
-        """All sentences."""
-        findings = self.report.get("findings", ())
-        return " ".join(
-            [self.errors, *(f"{each['culprit']['name']} {each['what']} {each['action']}" for each in findings)]
-        )
-
-    @property
-    def named(self) -> list[str]:
-        """Names of the culprits of errors."""
-        grave = (each for each in self.report.get("findings", ()) if each["severity"] in ("fail", "error"))
-        return sorted({each["culprit"]["name"] for each in grave})
-
-
-def outcome_of(hosts: Hosts, fault: HostFault) -> Outcome:
-    """Run the trial that a user types on node0."""
-    for host in hosts:
-        if not (host.etc / "python").exists():
-            at_start(host, hosts.python)
-    plan = [f"deadline_s = 120\nchecks = {json.dumps(list(fault.checks))}"]
-    if "links" in fault.checks:
-        plan.append("[links]\ncpu_bytes = 1_048_576\nseconds = 0.3\npair_timeout_s = 2.0")
-    if "compute" in fault.checks:
-        plan.append("[compute]\nseconds = 0.1\nrounds = 1\ncpu_size = 512")
-    if "training" in fault.checks:
-        data = '\nworkload = "mnist"\nmodel = "mlp"' if fault.options else ""
-        plan.append(f"[training]\nmax_steps = {_TRAINING_STEPS}{data}")
-    file = hosts.folder / "plan.toml"
-    file.write_text("\n".join([*plan, ""]))
-    names = ",".join(host.name for host in hosts.each[fault.first :])
-    where = ("--on", "ssh", "--hosts", names, "--nproc-per-node", "1", "--device", "cpu", "--python", "/etc/python")
-    argv = hosts.seatrial("run", str(file), *where, *fault.options, "--json")
-    done = hosts[0].run("env", f"SEATRIAL_PLANT={fault.planted}", *argv, timeout_s=160.0)
-    return Outcome(report=json.loads(done.stdout) if done.stdout.startswith("{") else {}, errors=done.stderr)
-
-
-def run_fault(made: Hosts, fault: HostFault) -> Outcome:
-    """Plant it and run the trial."""
-    if fault.at_1_gbit:
-        at_one_rate(made)
-    fault.plant(made)
-    return outcome_of(made, fault)
-
-
-def faults_of(outcome: Outcome, fault: HostFault) -> list[str]:
-    """Return in what the outcome is not the right one."""
-    verdict = outcome.report["acceptance"]["status"] if outcome.report else ""
-    wrong = [] if verdict == fault.verdict else [f"the verdict is {verdict or 'none'}"]
-    left = list(outcome.named) if outcome.report else []
-    for start in fault.named:
-        match = next((name for name in left if name.startswith(start)), None)
-        if match is None:
-            wrong.append(f"{start} is not named")
-        else:
-            left.remove(match)
-    wrong += [f"{name} is named" for name in left]
-    wrong += [f"{words!r} is not said" for words in fault.words if words not in outcome.said]
-    return [*wrong, *(["a traceback"] if "Traceback" in outcome.errors else [])]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

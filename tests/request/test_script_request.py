@@ -16,6 +16,7 @@ from seatrial.cli.exit import split_debug
 from seatrial.environment.identity import Identity, identify
 from seatrial.errors import RequestError
 from seatrial.probe.torch_install import find_torch
+from seatrial.request.script_options import misplaced
 from seatrial.request.script_request import job_of, rank_of, script_target_request
 from seatrial.request.target_options import target_request_of
 from seatrial.run.run_program import dry_run
@@ -195,3 +196,23 @@ def test_the_scripts_of_these_tests_know_nothing_of_us() -> None:
     scripts = list((Path(__file__).parents[1] / "scripts").glob("*.py"))
     assert len(scripts) > 4
     assert not [path for path in scripts if "seatrial" in path.read_text()]
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["train.py", "--epochs", "3", "--output", "x"], ""),
+        (["train.py"], ""),
+        (
+            ["train.py", "--on", "ssh", "--nproc_per_node=4"],
+            "--on, --nproc_per_node go to the script; to give such an option to seatrial, type it before train.py",
+        ),
+    ],
+)
+def test_options_of_ours_after_the_script_are_told(words: list[str], note: str) -> None:
+    assert misplaced(words) == note
+
+
+def test_options_that_are_told_are_options_of_launch() -> None:
+    own = {flag for option in options_of(commands()["launch"]) for flag in option.flags}
+    assert {flag for flag in own if misplaced(["x.py", flag])} >= {"--on", "--hosts", "--no-python", "--nodes"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 import seatrial.checks
@@ -15,6 +16,7 @@ _Value = TypeVar("_Value")
 _NOT_CHECKS = ("check", "registry", "shared")
 
 
+@cache
 def names() -> tuple[str, ...]:
     """Return the names of all checks, sorted."""
     modules = {module.name for module in pkgutil.iter_modules(seatrial.checks.__path__)}

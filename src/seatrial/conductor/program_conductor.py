@@ -27,7 +27,7 @@ from seatrial.conductor.program_failures import (
 )
 from seatrial.conductor.rank_status import RankStatus, Suspicion
 from seatrial.conductor.script_failures import advice, ended_ranks, peers, with_peers
-from seatrial.conductor.script_stacks import ranks_apart
+from seatrial.conductor.script_stacks import main_thread_frames, ranks_apart
 from seatrial.protocol.commands import AgentReport, DumpStack, FindPort, StartProgram, Terminate
 from seatrial.protocol.events import (
     EndEvent,
@@ -102,14 +102,15 @@ class ProgramConductor(BaseConductor):
     def interrupt(self, by: str, now: float) -> Actions:
         """End the run early; a second interrupt ends the grace of the first. SIGQUIT only asks where the ranks are."""
         self._pass_time(now)
-        if self.state is State.RUN and not self._config.watched:
-            self._ask_where(f"{by}: the ranks")
-        if by == "SIGQUIT":
-            return self._take()
-        if self._interrupted_by and self.state is State.TERMINATE:
-            self._kill((), now)
-        else:
-            self._interrupt(by, now)
+        # The question goes out before the ranks get SIGTERM; its heading follows the note of the interruption.
+        asked = self._ask_where() if self.state is State.RUN and not self._config.watched else ""
+        if by != "SIGQUIT":
+            if self._interrupted_by and self.state is State.TERMINATE:
+                self._kill((), now)
+            else:
+                self._interrupt(by, now)
+        if asked:
+            self._note(f"{by}: {asked}")
         return self._take()
 
     # One generation after the other
@@ -227,25 +228,33 @@ class ProgramConductor(BaseConductor):
         still_on_all = self._still_s.keys() >= self._heard_at.keys() - self._gone and min(self._still_s.values())
         if self.state is State.RUN and not self._config.watched and not self._noted_still and still_on_all >= _STILL_S:
             self._noted_still = True
-            self._ask_where(f"no rank has printed anything or used CPU time for {_STILL_S:.0f} s; the ranks")
+            if asked := self._ask_where():
+                self._note(f"no rank has printed anything or used CPU time for {_STILL_S:.0f} s; {asked}")
 
-    def _ask_where(self, why: str) -> None:
-        """Have the agents report where the ranks of a script are."""
+    def _ask_where(self) -> str:
+        """Have the agents report where the ranks of a script are; return the heading of what they report."""
         running = sorted(self._rank_statuses.keys() - self._exits.keys())
         if not running:
-            return
-        ended = ended_ranks(self._exits)
-        text = f"{why} that run still, by their last output, state and stack{ended and f'; {ended}'}"
-        self._record(NoteEvent(kind="note", severity="info", text=text))
+            return ""
         self._asked, self._stacks = frozenset(running), {}
         self._send_all(DumpStack(kind="dump_stack", ranks=running))
+        ended = ended_ranks(self._exits)
+        return f"what each running rank does (last output, state, stack){ended and f'; {ended}'}"
+
+    def _note(self, text: str) -> None:
+        self._record(NoteEvent(kind="note", severity="info", text=text))
 
     def _compare_stacks(self) -> None:
         """Once all have answered that run still, say which of them stand elsewhere than the others."""
         if self._asked and self._asked <= self._stacks.keys() | self._exits.keys():
             self._asked = frozenset()
             if text := ranks_apart(self._stacks):
-                self._record(NoteEvent(kind="note", severity="info", text=text))
+                self._note(text)
+            if not self._interrupted_by and not all(main_thread_frames(seen["text"]) for seen in self._stacks.values()):
+                self._note(
+                    "for the Python stacks: install py-spy beside the Python of the ranks (pip install py-spy), even"
+                    " now, and press Ctrl-\\ here"
+                )
 
     def _watch(self, now: float) -> None:
         waited_s = 0.0 if self._failed_at is None else now - self._failed_at

@@ -74,6 +74,8 @@ class Failure:
     """The error as the rank reported it, or an empty text."""
     refused: bool = False
     """The request was wrong, so a restart does not help."""
+    before: str = ""
+    """Which ranks had ended with 0 before, for a rank that lost the connection to them."""
     peers: str = ""
     """What the other ranks did meanwhile, for a rank that complains of them."""
 
@@ -96,6 +98,8 @@ class Failure:
         if first.how == "frozen":
             return f"{ranks} made no progress for {first.waited_s:.0f} s{phase} ({first.detail}) while others waited"
         if first.how == "error":
+            if self.before:
+                return f"{self.before}; then {ranks} {first.detail}reported a lost connection{phase}{error}"
             return f"connection between ranks lost; {ranks} {first.detail}reported it first{phase}{error}"
         return f"{ranks} {first.detail}{phase}{error}"
 

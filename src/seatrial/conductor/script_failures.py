@@ -33,22 +33,26 @@ def with_peers(failure: Failure, exits: Mapping[int, Exit], running: Collection[
     if not any(other.at <= ended.at + _TOGETHER_S or other.code != 0 for other in others):
         detail = first.detail.removesuffix(" and ")
         first = replace(first, how="dead", detail=detail)
-    return replace(failure, suspicions=(first,), peers=peers(ended, exits, running))
+    # The ranks that had left stand before the one that lost them.
+    before = ended_well(ended, exits) if first.how == "error" else ""
+    return replace(failure, suspicions=(first,), before=before, peers=peers(ended, exits, running, well=not before))
 
 
-def peers(ended: Exit, exits: Mapping[int, Exit], running: Collection[int]) -> str:
+def ended_well(ended: Exit, exits: Mapping[int, Exit]) -> str:
+    """Return a phrase about the ranks that had ended with 0 before this one; may be empty."""
+    well = sorted((other for other in exits.values() if other.code == 0 and other.at <= ended.at), key=lambda x: x.rank)
+    before = f", {ended.at - well[0].at:.1f} s earlier" if len(well) == 1 else ""
+    return f"{named_ranks([other.rank for other in well])} had ended with exit code 0{before}" if well else ""
+
+
+def peers(ended: Exit, exits: Mapping[int, Exit], running: Collection[int], *, well: bool = True) -> str:
     """Return a phrase about the other ranks; may be empty.
 
-    It names those that had ended well before this one, those that failed after it, and those that run still, which the
-    conductor is about to end: a report is read when all of them are gone.
+    It names those that had ended well before this one, unless ``well`` is False, those that failed after it, and those
+    that the conductor is about to end: a report is read when all of them are gone.
     """
-    others = sorted((other for other in exits.values() if other is not ended), key=lambda other: other.rank)
-    well = [other for other in others if other.code == 0 and other.at <= ended.at]
-    after = [other.rank for other in others if other.failed and other.at > ended.at + _TOGETHER_S]
-    phrases = []
-    if well:
-        before = f", {ended.at - well[0].at:.1f} s earlier" if len(well) == 1 else ""
-        phrases.append(f"{named_ranks([other.rank for other in well])} had ended with exit code 0{before}")
+    after = sorted(rank for rank, other in exits.items() if other.failed and other.at > ended.at + _TOGETHER_S)
+    phrases = [before] if well and (before := ended_well(ended, exits)) else []
     if after:
         phrases.append(f"{named_ranks(after)} failed afterwards")
     if running:

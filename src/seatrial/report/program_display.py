@@ -225,5 +225,6 @@ def where_words(event: dict[str, Any]) -> str:
     frames = main_thread_frames(text)
     if frames:
         return f"{words}; {', called by '.join(frames[:_MAX_FRAMES])}"
-    said = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return f"{words}; {f'py-spy: {said}' if said else 'py-spy on its node would show its Python stack'}"
+    # Of a rank that still starts, py-spy writes a heading alone.
+    said = next((line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Process ")), "")
+    return f"{words}; {f'py-spy: {said}' if said else 'no Python stack'}"

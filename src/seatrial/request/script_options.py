@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from seatrial.targets.option import Option
 
 LAUNCH = (
@@ -33,3 +35,26 @@ LAUNCH = (
     ),
 )
 """Options of ``seatrial launch`` alone, in addition to PROGRAM and TARGET_OPTIONS."""
+
+_OF_LAUNCHERS = (
+    *("--on", "--hosts", "--hostfile", "--nodes", "--nnodes", "--nproc-per-node", "--nproc_per_node", "--max-restarts"),
+    *(
+        "--max_restarts",
+        "--per-node",
+        "--pass-local-rank",
+        "--no-python",
+        "--oversubscribe",
+        "--min-hosts",
+        "--dry-run",
+    ),
+)
+"""Options that belong to a launcher in all likelihood, unlike ``--output`` or ``--device``, which scripts have too."""
+
+
+def misplaced(words: Sequence[str]) -> str:
+    """Return a sentence about options of ours that were typed after the script and are its arguments; may be empty."""
+    found = [name for word in words[1:] if (name := word.partition("=")[0]) in _OF_LAUNCHERS]
+    if not found:
+        return ""
+    goes = "goes" if len(found) == 1 else "go"
+    return f"{', '.join(found)} {goes} to the script; to give such an option to seatrial, type it before {words[0]}"

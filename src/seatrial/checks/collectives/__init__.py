@@ -8,14 +8,15 @@ warm-up. busbw = algbw x factor, comparable between operations (nccl-tests, doc/
 from __future__ import annotations
 
 from seatrial.checks.check import Check
-from seatrial.checks.collectives import judge, measure, params, rules
+from seatrial.checks.collectives import params, rules
+from seatrial.checks.shared.on_call import OnCall
 
 CHECK = Check(
     name="collectives",
     scope="world",
     params=params.Params,
-    measure=measure.measure,
-    judge=judge.judge,
+    measure=OnCall("seatrial.checks.collectives.measure", "measure"),
+    judge=OnCall("seatrial.checks.collectives.judge", "judge"),
     rules=rules.rules,
     work=("cpu_sizes", "gpu_sizes", "repeats", "rounds", "minutes"),
 )

@@ -8,15 +8,16 @@ after warm-up.
 from __future__ import annotations
 
 from seatrial.checks.check import Check
-from seatrial.checks.compute import judge, measure, params, rules
+from seatrial.checks.compute import params, rules
+from seatrial.checks.shared.on_call import OnCall
 
 CHECK = Check(
     name="compute",
     scope="alone",
     params=params.Params,
-    measure=measure.measure,
-    judge=judge.judge,
-    suspects=judge.suspects,
+    measure=OnCall("seatrial.checks.compute.measure", "measure"),
+    judge=OnCall("seatrial.checks.compute.judge", "judge"),
+    suspects=OnCall("seatrial.checks.compute.judge", "suspects"),
     rules=rules.rules,
     work=("cpu_size", "gpu_size", "cpu_dtypes", "gpu_dtypes", "seconds", "rounds", "minutes"),
 )

@@ -1,9 +1,15 @@
 """Host check: shared memory, limits, memory, hostname, network interfaces, clock, and devices in use of each node."""
 
 from seatrial.checks.check import Check
-from seatrial.checks.host.judge import judge
-from seatrial.checks.host.measure import measure
 from seatrial.checks.host.params import Params
 from seatrial.checks.host.rules import rules
+from seatrial.checks.shared.on_call import OnCall
 
-CHECK = Check(name="host", scope="alone", params=Params, measure=measure, judge=judge, rules=rules)
+CHECK = Check(
+    name="host",
+    scope="alone",
+    params=Params,
+    measure=OnCall("seatrial.checks.host.measure", "measure"),
+    judge=OnCall("seatrial.checks.host.judge", "judge"),
+    rules=rules,
+)

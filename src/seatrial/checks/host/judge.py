@@ -10,11 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from seatrial.checks.host.forms import FORMS
 from seatrial.checks.host.host_view import MOST_LINES, HostView, Remark, TrialSetup
 from seatrial.checks.host.one_node import judge_measurements, remarks_on_hostname, remarks_on_node
 from seatrial.checks.host.params import Params
 from seatrial.checks.host.rules import device_memory_rule
 from seatrial.checks.host.several_nodes import remarks_among_nodes
+from seatrial.checks.shared.facts import drop_malformed, unreadable
 from seatrial.checks.shared.host_inventory import HostInventory, culprit, facts_named, machines
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Ruling
@@ -22,6 +24,8 @@ from seatrial.evidence.findings import Culprit, Finding, Judged, Ruling
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
     """Judge each node by itself, then the nodes among one another, then the devices."""
+    damaged = unreadable(evidence, FORMS)
+    evidence = drop_malformed(evidence, FORMS)
     reports, processes = facts_named(evidence, "host"), facts_named(evidence, "process")
     fleet = machines(evidence, processes)
     setup = TrialSetup(
@@ -30,7 +34,8 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         gloo="gloo" in evidence.backend,
         world_size=len(evidence.ranks),
     )
-    hosts, absent = [], [f"process facts of rank {rank}" for rank in evidence.asked if rank not in processes]
+    hosts = []
+    absent = [*damaged, *(f"process facts of rank {rank}" for rank in evidence.asked if rank not in processes)]
     if not evidence.asked:
         absent.append("any rank that finished")
     for machine in fleet:

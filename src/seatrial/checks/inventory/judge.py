@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from seatrial.checks.inventory.device_counts import shared_devices, unexpected_counts
 from seatrial.checks.inventory.differences import Difference, merge_differences, unlike_others, unlike_requested
 from seatrial.checks.inventory.params import Params
 from seatrial.checks.inventory.properties import PROPERTIES
+from seatrial.checks.shared.facts import drop_malformed, has_fields, unreadable
 from seatrial.checks.shared.host_inventory import facts_named, machines
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Ruling
 
+_TEXT, _WHOLE = (str, type(None)), (int, type(None))
+_TEXTS = ("visibility", "driver", "toolkit", "nccl", "torch", "python", "kernel", "cpu", "boot_id", "machine")
+_FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "inventory": lambda value: has_fields(
+        value,
+        device=str,
+        device_id=_TEXT,
+        index=_WHOLE,
+        memory_bytes=_WHOLE,
+        visible=_WHOLE,
+        cores=_WHOLE,
+        **dict.fromkeys(_TEXTS, _TEXT),
+    )
+}
+
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
     """Find devices that ranks share, missing devices, and values unlike the other nodes' or the requested ones."""
+    damaged = unreadable(evidence, _FORMS)
+    evidence = drop_malformed(evidence, _FORMS)
     reports = facts_named(evidence, "inventory")
-    absent = [f"inventory of rank {rank}" for rank in evidence.asked if rank not in reports]
+    absent = [*damaged, *(f"inventory of rank {rank}" for rank in evidence.asked if rank not in reports)]
     if not evidence.asked:
         absent.append("any rank that finished")
     fleet = machines(evidence, reports)

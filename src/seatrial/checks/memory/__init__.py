@@ -9,15 +9,16 @@ counts its size once; the host's side is pinned.
 from __future__ import annotations
 
 from seatrial.checks.check import Check
-from seatrial.checks.memory import judge, measure, params, rules
+from seatrial.checks.memory import params, rules
+from seatrial.checks.shared.on_call import OnCall
 
 CHECK = Check(
     name="memory",
     scope="alone",
     params=params.Params,
-    measure=measure.measure,
-    judge=judge.judge,
-    suspects=judge.suspects,
+    measure=OnCall("seatrial.checks.memory.measure", "measure"),
+    judge=OnCall("seatrial.checks.memory.judge", "judge"),
+    suspects=OnCall("seatrial.checks.memory.judge", "suspects"),
     rules=rules.rules,
     work=(
         "cpu_copy_bytes",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from seatrial.checks.memory.params import COPIES, Params
 from seatrial.checks.memory.rules import DATASHEET, DATASHEET_FROM_BYTES, user_copy_rule
 from seatrial.checks.shared.culprits import device_culprit
 from seatrial.checks.shared.exact import ExactWords, judge_exact
-from seatrial.checks.shared.facts import latest
+from seatrial.checks.shared.facts import drop_malformed, has_fields, latest, unreadable
 from seatrial.checks.shared.speed import SpeedWords, cpu_shares, judge_speeds, slowest_first
 from seatrial.devices.specs import find
 from seatrial.evidence.evidence import Evidence
@@ -20,18 +22,37 @@ from seatrial.evidence.statistics import FleetRates, compare_rates
 
 _MUCH_IN_USE = 0.2
 """Share of a device's memory: a context and the libraries take less, even of a small device."""
+_PLACES = {"round": int, "words": int, "first_byte": int, "last_byte": int, "tested_bytes": int}
+_FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "wrong_words": lambda value: (
+        has_fields(value, pattern=str, **_PLACES) and _is_word(value.get("expected")) and _is_word(value.get("found"))
+    ),
+    "refused": lambda value: has_fields(
+        value, what=str, refused_bytes=int, taken_bytes=int, free_bytes=int, reason=str
+    ),
+    "tested": lambda value: has_fields(
+        value, wanted_bytes=int, tested_bytes=int, free_bytes=int, device_bytes=int, gpu=bool
+    ),
+    "no_room": lambda value: has_fields(value, copy=str, needed_bytes=int, room_bytes=int),
+}
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("0x[0-9a-f]{1,16}", value) is not None
 
 
 def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
     """Return the ranks that missed a limit, and with them one typical rank of their model to compare with."""
-    return slowest_first(rates for _, _, rates in _groups(evidence, params))
+    return slowest_first(rates for _, _, rates in _groups(drop_malformed(evidence, _FORMS), params))
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
     """Fail any wrong word, and memory that is free and refused; judge speeds as ``compute`` does."""
+    damaged = unreadable(evidence, _FORMS)
+    evidence = drop_malformed(evidence, _FORMS)
     evidence = replace(evidence, measurements=latest(evidence.measurements))
     parts = [
-        Ruling(absent=tuple(_absent(evidence, params))),
+        Ruling(absent=(*damaged, *_absent(evidence, params))),
         judge_exact(evidence, "wrong_words", "wrong_words", _exact_words(evidence)),
         _judge_refused(evidence),
         _judge_tested(evidence),

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from seatrial.checks.check import Check, Stage
-from seatrial.checks.network.interfaces import chosen_interface, next_round
-from seatrial.checks.network.judge import judge
 from seatrial.checks.network.params import Params
 from seatrial.checks.network.rules import rules
-from seatrial.rank.node_context import NodeContext
-
-
-def _measure(context: NodeContext, params: Params) -> None:
-    # Only agents need asyncio, and a command line that starts nothing would wait for its import.
-    from seatrial.checks.network.measure import measure
-
-    measure(context, params)
-
+from seatrial.checks.shared.on_call import OnCall
 
 CHECK = Check(
     name="network",
     scope="agents",
     params=Params,
-    measure=_measure,
-    judge=judge,
+    measure=OnCall("seatrial.checks.network.measure", "measure"),
+    judge=OnCall("seatrial.checks.network.judge", "judge"),
     rules=rules,
-    next_round=next_round,
-    interface=chosen_interface,
+    next_round=OnCall("seatrial.checks.network.interfaces", "next_round"),
+    interface=OnCall("seatrial.checks.network.interfaces", "chosen_interface"),
     min_nodes=2,
     stages=(Stage(name="listen"), Stage(name="connect")),
 )

@@ -111,7 +111,8 @@ def _nodes(evidence: Evidence) -> Iterator[Node]:
         number, value = fact.node_rank, fact.value
         if fact.name != "node" or number is None or number >= _MOST_NODES:
             continue
-        if not has_fields(value, machine=str, hostname=str, places=list, because=str, environment=str):
+        texts = dict.fromkeys(("machine", "hostname", "because", "environment"), str)
+        if not has_fields(value, places=list, name=(str, type(None)), by_ssh=bool, master_port_set=bool, **texts):
             continue
         try:
             places = {str(role): (str(address), int(port)) for role, address, port in value["places"]}
@@ -120,7 +121,6 @@ def _nodes(evidence: Evidence) -> Iterator[Node]:
         if "data" not in places:
             continue
         name = evidence.nodes.get(number, value["hostname"])
-        own = value.get("name")
         yield Node(
             node=number,
             name=f"{name} (node {number})" if names.count(name) > 1 else name,
@@ -129,10 +129,10 @@ def _nodes(evidence: Evidence) -> Iterator[Node]:
             machine=value["machine"],
             places=places,
             because=value["because"],
-            own=own if isinstance(own, str) else None,
+            own=value["name"],
             environment=value["environment"],
-            by_ssh=bool(value.get("by_ssh")),
-            master_port_set=bool(value.get("master_port_set")),
+            by_ssh=value["by_ssh"],
+            master_port_set=value["master_port_set"],
         )
 
 

@@ -10,9 +10,9 @@ from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.measurement import Measurement
 
 
-def has_fields(value: Any, **types: type) -> bool:
+def has_fields(value: Any, /, **types: type | tuple[type, ...]) -> bool:
     """Return whether ``value`` is a dictionary with these keys, each with a value of its type."""
-    return isinstance(value, dict) and all(isinstance(value.get(key), kind) for key, kind in types.items())
+    return isinstance(value, dict) and all(key in value and isinstance(value[key], kind) for key, kind in types.items())
 
 
 def describe(value: Any) -> str:

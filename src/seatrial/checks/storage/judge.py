@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from seatrial.checks.shared.facts import drop_malformed, unreadable
 from seatrial.checks.shared.speed import slowest_first
 from seatrial.checks.storage.folders import folder_remarks, judge_refused, judge_room
+from seatrial.checks.storage.forms import FORMS
 from seatrial.checks.storage.node_names import node_culprit
 from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.rules import WRONG_BYTES, room_rule
@@ -22,13 +24,15 @@ from seatrial.evidence.measurement import Fact
 
 def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
     """Return one rank of each node that is slower than its fleet, and of a typical node to compare with."""
-    return slowest_first(rates for _, _, rates in compared_rates(evidence))
+    return slowest_first(rates for _, _, rates in compared_rates(drop_malformed(evidence, FORMS)))
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
     """Fail wrong bytes and an unusable named folder; then judge space, sharing and speeds."""
+    damaged = unreadable(evidence, FORMS)
+    evidence = drop_malformed(evidence, FORMS)
     parts = [
-        Ruling(absent=tuple(_absent(evidence, params))),
+        Ruling(absent=(*damaged, *_absent(evidence, params))),
         _judge_bytes(evidence),
         Ruling(findings=tuple(folder_remarks(evidence))),
         judge_refused(evidence),

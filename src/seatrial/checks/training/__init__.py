@@ -8,15 +8,16 @@ for itself.
 from __future__ import annotations
 
 from seatrial.checks.check import Check
-from seatrial.checks.training import judge, measure, params, rules
+from seatrial.checks.shared.on_call import OnCall
+from seatrial.checks.training import params, rules
 
 CHECK = Check(
     name="training",
     scope="world",
     params=params.Params,
-    measure=measure.measure,
-    judge=judge.judge,
-    suspects=judge.suspects,
+    measure=OnCall("seatrial.checks.training.measure", "measure"),
+    judge=OnCall("seatrial.checks.training.judge", "judge"),
+    suspects=OnCall("seatrial.checks.training.judge", "suspects"),
     rules=rules.rules,
     work=("max_steps", "num_samples", "duration_s"),
 )

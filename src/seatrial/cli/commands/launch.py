@@ -25,6 +25,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     """Launch the script that the options name; return the exit code, unless this process becomes a rank or agent."""
     from seatrial.environment.identity import identify
     from seatrial.environment.script_variables import CONDUCT
+    from seatrial.request.script_options import misplaced
     from seatrial.request.script_request import become_rank, job_of, script_target_request, with_carried_script
     from seatrial.run import external_launcher
     from seatrial.run.run_program import dry_run, process_count, run_program
@@ -33,6 +34,8 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     identity = identify(os.environ)
     if identity.note:
         print_status(f"seatrial: {identity.note}")
+    if not identity.rank and (note := misplaced(options["script"])):
+        print_status(f"seatrial: {note}.")
     options = with_carried_script(options, os.environ)
     target_request = script_target_request(options)
     conducts = CONDUCT in os.environ

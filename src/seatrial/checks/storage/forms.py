@@ -1,0 +1,35 @@
+"""The form of each fact of the storage check: one that has another form is damage. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from seatrial.checks.shared.facts import has_fields
+
+_NUMBER = (int, float)
+
+
+def _is_refused(value: Any) -> bool:
+    return has_fields(value, named=bool, folders=list) and all(
+        isinstance(entry, list) and len(entry) == 3 and all(isinstance(text, str) for text in entry)
+        for entry in value["folders"]
+    )
+
+
+def _is_ranges(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(entry, list) and len(entry) == 2 and all(isinstance(rank, int) for rank in entry) for entry in value
+    )
+
+
+FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "folder": lambda value: has_fields(value, path=str, named=bool, in_memory=bool, kind=str, mount_point=str),
+    "refused": _is_refused,
+    "trouble": lambda value: has_fields(value, named=bool, folder=str, code=str, reason=str, doing=str),
+    "sees": _is_ranges,
+    "needs": lambda value: has_fields(value, sharers=int),
+    "moved": lambda value: has_fields(value, what=str, variant=str, bytes=int, began_s=_NUMBER, seconds=_NUMBER),
+    "cut": lambda value: has_fields(value, what=str, done=int, of=int),
+    "wrong_bytes": lambda value: has_fields(value, count=int, first_offset=(int, type(None))),
+}
