@@ -58,8 +58,15 @@ def headline(conclusion: Conclusion) -> str:
     if verdict.interrupted:
         more = f" (interrupted by {printable(conclusion.trial.interrupted or '')})"
     elif verdict.status == "PASS" and verdict.partial:
-        more = f" (partial: {printable(', '.join(verdict.partial))})"
+        more = f" (partial: {printable(', '.join(verdict.partial))}{not_full(conclusion)})"
     return f"FINAL ACCEPTANCE: {verdict.status}{more}"
+
+
+def not_full(conclusion: Conclusion) -> str:
+    """Return ``; exit code 3 because of --require-full`` for a partial PASS that this option refuses; else nothing."""
+    verdict = conclusion.verdict
+    is_refused = verdict.status == "PASS" and verdict.exit_code != 0
+    return f"; exit code {verdict.exit_code} because of --require-full" if is_refused else ""
 
 
 def summary(conclusion: Conclusion) -> list[str]:
