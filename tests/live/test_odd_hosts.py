@@ -64,7 +64,7 @@ def _holds_gil(module: str) -> Callable[[Hosts], None]:
 FAULTS: dict[str, HostFault] = {
     # Interpreters and logins.
     "Python 3.9 on node2 (a double)": HostFault(
-        plant=with_module(2, _PYTHON_3_9_DOUBLE), verdict="", words=["node2", "Python 3.9", "3.10"]
+        plant=with_module(2, _PYTHON_3_9_DOUBLE), verdict="", words=["node2", "3.9", "3.10"]
     ),
     "login shell is tcsh": HostFault(plant=_login_shell("tcsh"), verdict="PASS"),
     "login shell is tcsh, which prints": HostFault(plant=both(_login_shell("tcsh"), _cshrc_prints), verdict="PASS"),
