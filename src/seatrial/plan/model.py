@@ -36,15 +36,6 @@ class Plan:
     reduced: Mapping[str, str] = field(default_factory=dict)
     """The parameters by which a file or an option measures less than the level: ``compute.cpu_size`` -> ``64 (level
     quick: 1024)``. A PASS is then partial."""
-    deadline_s: Setting
-    """Seconds for the whole trial, start-up included."""
-    settings: Mapping[str, Mapping[str, Setting]]
-    """check -> parameter -> value and origin; every parameter of every requested check."""
-    demands_limits: bool = False
-    """A PASS is partial while a speed is held against no limit."""
-    reduced: Mapping[str, str] = field(default_factory=dict)
-    """What a file or an option set below the level, so that less is measured: ``compute.cpu_size`` -> ``64 (level
-    quick: 1024)``. A PASS is then partial."""
 
     def params(self, check: str, cls: type[Params]) -> Params:
         """Return the parameters of one check as ``cls``, its Params dataclass. Lists become tuples."""
