@@ -216,3 +216,39 @@ def test_a_neighbor_who_exchanges_names_reaches_nothing(path: Path) -> None:
 def _append(path: Path) -> None:
     with files.open_to_append(path) as file:
         file.write(b"new")
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("kind", [kind for kind in HOSTILE if kind != "hard link"])
+def test_what_we_trust_is_a_regular_file(path: Path, kind: str, private: bool) -> None:
+    plant, words = HOSTILE[kind]
+    plant(path)
+    with pytest.raises(OSError) as refused:  # noqa: PT011 - the kinds differ; their words are compared
+        files.read_trusted(path, 100, private=private)
+    # Linux refuses to open a socket by itself.
+    assert kind == "socket" or str(refused.value.strerror).startswith(f"name is {words}")
+    assert_unharmed(path)
+
+
+@pytest.mark.parametrize(
+    ("mode", "trusted"), [(0o600, (True, True)), (0o644, (True, False)), (0o620, (False, False)), (0o602, (False,) * 2)]
+)
+def test_what_we_trust_cannot_be_changed_by_others(path: Path, mode: int, trusted: tuple[bool, bool]) -> None:
+    path.write_bytes(b"12345")
+    path.chmod(mode)
+    for private in (False, True):
+        refused = contextlib.nullcontext() if trusted[private] else pytest.raises(PermissionError, match="chmod go-")
+        with refused:
+            assert files.read_trusted(path, 5, private=private) == b"12345"
+    with pytest.raises(OSError, match="more than 4 bytes" if trusted[0] else "chmod"):
+        files.read_trusted(path, 4)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_what_we_trust_is_ours(path: Path) -> None:
+    path.write_bytes(b"1")
+    path.chmod(0o600)
+    os.chown(path, NOBODY, NOBODY)
+    for private in (False, True):
+        with pytest.raises(OSError, match=f"a file of user {NOBODY}, not of user 0"):
+            files.read_trusted(path, 1, private=private)

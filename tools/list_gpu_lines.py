@@ -1,8 +1,9 @@
 """list_gpu_lines.py [FOLDER]: the lines behind a question for the kind of device that no double of a device reaches.
 
 It runs a trial, a training and a launch on doubles (``tests/cuda_double``) under coverage.py, then prints each line of
-the ranks' code that stands behind such a question and was not executed. A GPU has to execute those first. FOLDER: where
-the measured data go; a temporary one by default.
+the ranks' code that stands behind such a question and was not executed. A GPU has to execute those first:
+``tests/cuda_double/not_reached.txt`` keeps the list, and the first hour opens with it. FOLDER: where the measured data
+go; a temporary one by default.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("rank", "checks", "training", "worker", "mpi_backend")
 """What runs in ranks and imports torch."""
 _QUESTION = re.compile(r"cuda|hip\b|rocm|nccl|\.type [!=]= ['\"]cpu|device_type|is_gpu|is_wide")
+_COMMAND_S = 1200
+"""Each command takes half a minute, many times that on a machine that is busy."""
 _SETTINGS = """
 [run]
 branch = true
@@ -86,7 +89,7 @@ def run_commands(folder: Path) -> bool:
         (*train, "--max-steps", "8", "--profile", str(folder / "profile.json"), *out),
     ):
         command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "seatrial", *arguments]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400, check=False)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
         if done.returncode not in (0, 1, 3) or "Traceback" in done.stderr:
             print(f"seatrial {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}", file=sys.stderr)
             failed = True

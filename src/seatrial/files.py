@@ -1,4 +1,4 @@
-"""The files that seatrial creates, appends to, locks or replaces. No other module opens a file for writing by its name.
+"""The files that seatrial creates, appends to, locks, replaces or trusts. No other module opens a file to write to it.
 
 Other users may write to the folder of such a file, and may put a symbolic link, a FIFO, a device or another name (a
 hard link) of a file of ours where the file is expected. Hence:
@@ -101,6 +101,35 @@ def open_to_read(path: str | os.PathLike[str]) -> BinaryIO:
         os.close(fd)
         raise
     return os.fdopen(fd, "rb")
+
+
+def read_trusted(path: str | os.PathLike[str], most_bytes: int, *, private: bool = False) -> bytes:
+    """Return the content of a file by which another user could decide what we do: options, or a secret.
+
+    It must be a regular file of ours or of root, which nobody else can change; a link is not followed. The folders
+    above it are not looked at.
+
+    Args:
+        path: the file.
+        most_bytes: its greatest size.
+        private: only we may own it, and nobody else may read it.
+    """
+    name = os.path.basename(os.fspath(path))
+    try:
+        fd = os.open(path, os.O_RDONLY | _EXISTING)
+    except OSError as error:
+        if error.errno == errno.ELOOP and stat.S_ISLNK(os.lstat(path).st_mode):
+            raise _refusal(name, "a symbolic link and no regular file") from None
+        raise
+    try:
+        _require_trusted(os.fstat(fd), name, private)
+        with os.fdopen(os.dup(fd), "rb") as file:
+            content = file.read(most_bytes + 1)
+    finally:
+        os.close(fd)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"{ascii(name)[1:-1]} has more than {most_bytes:,} bytes")
+    return content
 
 
 def write_atomically(
@@ -225,6 +254,17 @@ def _require_ours(status: os.stat_result, name: str, folder: int, foreign: bool)
         raise _refusal(name, f"a file with {status.st_nlink} names (hard links)")
     if status.st_uid != os.geteuid() and status.st_uid != _owner_of_new_files(folder):
         raise _refusal(name, f"a file of user {status.st_uid}")
+
+
+def _require_trusted(status: os.stat_result, name: str, private: bool) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise _refusal(name, f"{_kind(status)} and no regular file")
+    if status.st_uid != os.geteuid() and (private or status.st_uid != 0):
+        raise _refusal(name, f"a file of user {status.st_uid}, not of user {os.geteuid()}")
+    if status.st_mode & (0o077 if private else 0o022):
+        can, mode = ("read or changed", "go-rwx") if private else ("changed", "go-w")
+        words = f"{stat.filemode(status.st_mode)}, so others could have {can} it; chmod {mode} it"
+        raise OSError(errno.EPERM, f"{ascii(name)[1:-1]} is {words} once you have looked at it")
 
 
 def _owner_of_new_files(folder: int) -> int:

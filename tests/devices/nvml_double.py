@@ -72,12 +72,21 @@ def h100(index: int, **changes: object) -> Answers:
         "links": 18,
         "remote": "00000000:C1:00.0",
         **{f"field.{field}": 0 for field in (3, 4, 29, 30, 142, 143, 144, 145, 161, 162, 163, 230)},
+        **{f"nvmlDeviceGetMemoryErrorCounter.{error}.0.{place}": 0 for error in (0, 1) for place in (2, 7)},
         "field.90": 26562,
         "field.94": 106 + index,
         "field.74": 7_015_662_857_000,
         **{f"field.{field}": 0 for field in (76, 77, 78, 79, 80, 269, 270, 271)},
     }
     return {**answers, **{key.replace("__", "."): value for key, value in changes.items()}}
+
+
+def write_later(path: Path, devices: Iterable[Mapping[str, object]], *, from_snapshot: int) -> None:
+    """Write answers that take the place of those in ``path`` from a snapshot on, counted from 1 in each process.
+
+    A watch takes one before the trial, one when each step begins, and one at the end.
+    """
+    write(path.with_name(f"{path.name}.from-{from_snapshot}"), devices)
 
 
 def write(path: Path, devices: Iterable[Mapping[str, object]], **system: object) -> None:
@@ -87,6 +96,6 @@ def write(path: Path, devices: Iterable[Mapping[str, object]], **system: object)
     text = "".join(
         f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in answers.items()) for name, answers in sections
     )
-    new = path.with_suffix(".new")
+    new = path.with_name(f"{path.name}.new")
     new.write_text(text)
     os.replace(new, path)

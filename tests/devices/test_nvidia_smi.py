@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from devices.recorded_samples import sample
 
 from seatrial.devices import topology_matrix
 from seatrial.devices.nvidia_smi import open_reader, parse
+from seatrial.devices.nvidia_smi_samples import period_of
 from seatrial.devices.readers import UnreadableError
 from seatrial.devices.state import NodeState
 
@@ -53,7 +55,12 @@ def test_a_new_driver() -> None:
     assert (state.margin_k, state.slowdown_c, state.power_w, state.memory_used_bytes) == (60, None, 68.92, 1 << 20)
     assert (state.pcie_generation, state.pcie_generation_max, state.pcie_width) == (1, 5, 16)
     assert (state.throttle_reasons, state.throttled_ns) == (("power_cap",), {"power_brake": 7000})
-    assert state.counters == {"ecc_uncorrected": 3, "pcie_replays": 150}
+    assert state.counters == {
+        "ecc_uncorrected": 3,
+        "ecc_uncorrected_dram": 2,
+        "ecc_uncorrected_sram": 1,
+        "pcie_replays": 150,
+    }
     assert (state.broken, state.recovery_action) == (("row_remap_pending",), "none")
     assert state.fabric_state == "failed: insufficient resources"
     assert (state.mig, state.compute_mode, state.processes) == (False, "exclusive process", (77,))
@@ -153,14 +160,20 @@ def test_a_recorded_matrix(file: str) -> None:
 
 
 def tool_double(folder: Path, known: str) -> Path:
-    """Write a double of nvidia-smi that answers from files; its loop knows one name for the clock reasons."""
+    """Write a double of nvidia-smi that answers from files; its loop knows one name for the clock reasons.
+
+    A file NAME.from-4 takes the place of NAME from the fourth time on that it is asked for.
+    """
     (folder / "state.xml").write_text(NEW)
     (folder / "matrix").write_text(MATRIX)
     (folder / "loop").write_text("00000000:53:00.0, 71, 99, 650.25, 1980, 503, 5, 16, 0x00000084\n")
     tool = folder / "nvidia-smi"
     tool.write_text(
-        "#!/bin/sh\n"
-        f'case "$*" in "-q -x") cat {folder}/state.xml ;; "topo -m") cat {folder}/matrix ;;\n'
+        f"#!/bin/sh\ncd {folder}\n"
+        "answer() {\n  echo >>$1.asked; number=$(wc -l <$1.asked); answer=$1\n"
+        '  for later in $1.from-*; do [ "${later##*-}" -le $number ] 2>/dev/null && answer=$later; done\n'
+        "  cat $answer\n}\n"
+        'case "$*" in "-q -x") answer state.xml ;; "topo -m") answer matrix ;;\n'
         f"*{known}*--loop=1) exec tail -f {folder}/loop ;;\n"
         "*) echo 'Field \"x\" is not a valid field to query.'; exit 2 ;; esac\n"
     )
@@ -182,6 +195,34 @@ def test_samples_of_the_loop(known: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert reader.topology() == {"0-1": "NV18", "0-2": "SYS", "1-2": "NODE"}
     assert reader.samples() == ()
     reader.close()
+
+
+@pytest.mark.parametrize(("cpu_s", "period_s"), [(0.0, 1), (0.01, 1), (0.011, 2), (0.04, 4), (9.0, 60)])
+def test_a_tool_that_costs_more_is_asked_more_rarely(cpu_s: float, period_s: int) -> None:
+    assert period_of(cpu_s) == period_s
+
+
+def test_the_cpu_time_of_the_loop_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A double that needs far more than 1 % of a core for each line: it is started again with a longer period."""
+    tool = tmp_path / "nvidia-smi"
+    tool_double(tmp_path, "nothing")
+    line = "00000000:53:00.0, 71, 99, 650.25, 1980, 503, 5, 16, 0x00000084"
+    burn = "i=0; while [ $i -lt 50000 ]; do i=$((i + 1)); done"
+    script = tool.read_text().replace("*nothing*--loop=1)", "*--loop=1) while :; do " + burn + f"; echo '{line}'; done")
+    tool.write_text(script.replace("; done exec", '; done ;;\n*--loop=*) echo "$*" >>again; exec'))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    reader = open_reader()
+    assert reader.samples is not None
+    deadline = time.monotonic() + 50
+    while not reader.remarks() and time.monotonic() < deadline:
+        reader.samples()
+        time.sleep(0.01)
+    assert "ms of CPU time for one: one every " in reader.remarks()["samples of each second"]
+    while not (tmp_path / "again").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    reader.close()
+    period_s = int((tmp_path / "again").read_text().strip().rpartition("--loop=")[2])
+    assert 1 < period_s <= 60
 
 
 def test_a_tool_without_a_loop_gives_no_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

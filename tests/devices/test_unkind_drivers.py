@@ -11,6 +11,7 @@ from devices import nvml_double
 from devices.nvml_double import Answers, h100
 from devices.test_nvidia_smi import NEW
 
+from seatrial.devices import nvml_links
 from seatrial.devices.kernel_log import KernelLog
 from seatrial.devices.node_state import NodeReader, window_between
 from seatrial.devices.nvml import open_reader
@@ -157,11 +158,67 @@ def test_a_link_that_comes_up_brings_its_old_total_along(node: Node) -> None:
     assert "counted 2 recoveries of NVLinks in compute (NVLink 7)" in what
 
 
+def test_the_memory_of_uncorrectable_errors_is_named(node: Node) -> None:
+    after = h100(0, field__4=3, nvmlDeviceGetMemoryErrorCounter__1__0__2=1, nvmlDeviceGetMemoryErrorCounter__1__0__7=2)
+    ((severity, what),) = _grave(_ruling(node, [h100(0)], [after]))
+    assert severity == "fail"
+    assert what.endswith(" counted 3 uncorrectable memory errors (ECC) in compute (DRAM 1, SRAM 2)")
+
+
 def test_a_corrupt_inforom_is_a_warning(node: Node) -> None:
     corrupt = h100(0, nvmlDeviceValidateInforom="!14")
     ((severity, what),) = _grave(_ruling(node, [corrupt], [corrupt]))
     assert severity == "warn"
     assert "its inforom is corrupt" in what
+
+
+def b200(index: int, **changes: object) -> Answers:
+    """Return a device with NVLink 5: it counts other errors, and has a history of its error correction."""
+    of_nvlink_4 = ("field.161", "field.162", "field.163")
+    kept = {key: value for key, value in h100(index).items() if key not in of_nvlink_4}
+    counters = dict.fromkeys((206, 207, 208, 211, 212, 214, 215, 219, 221), 0)
+    history = dict(zip(range(235, 251), (10**12, 10**6, 500, 3, *[0] * 12), strict=True))
+    kept["links"] = 6
+    return {**kept, **{f"field.{number}": value for number, value in (counters | history).items()}, **changes}
+
+
+def test_what_error_correction_corrected_is_recorded_and_no_finding(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml_links, "_BUDGET_S", 600)  # a loaded machine may be slower than a driver
+    # Bins 1 and 15 of one link: 15 wrong symbols at once are the most that it can correct.
+    worse = b200(0, **{"field.236.4": 10**6 + 70, "field.250.4": 2})
+    reader = node(b200(0))
+    first = reader.snapshot()
+    node(worse)
+    last = reader.snapshot()
+    window = window_between("compute", "measure", 60, first, last, {})
+    assert first.devices[0].nvlink_fec_history[:4] == (6 * 10**12, 6 * 10**6, 3000, 18)
+    assert window.devices[0].fec_risen == (0, 70, *[0] * 13, 2)
+    assert [
+        finding.what for finding in rule((first, (window,)), last=last).findings if finding.severity != "info"
+    ] == []
+
+
+def test_what_error_correction_left_fails_the_device_and_names_the_link(node: Node) -> None:
+    ruling = _ruling(node, [b200(0)], [b200(0, **{"field.219.4": 1})])
+    ((severity, what),) = _grave(ruling)
+    assert severity == "fail"
+    assert "counted 1 errors of NVLinks that their error correction left in compute (NVLink 4)" in what
+
+
+def test_a_history_that_takes_long_is_not_read_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml_links, "_BUDGET_S", 0)
+    reader = node(b200(0))
+    assert reader.snapshot().devices[0].nvlink_fec_history
+    (device,) = reader.snapshot().devices
+    assert device.nvlink_fec_history == ()
+    assert device.unavailable["nvlink_fec_history"].startswith("left out: reading it took ")
+
+
+def test_a_device_before_nvlink_5_has_no_history(node: Node) -> None:
+    (device,) = node(h100(0)).snapshot().devices
+    assert (device.nvlink_fec_history, device.unavailable["nvlink_fec_history"]) == ((), "not supported")
 
 
 @pytest.mark.parametrize(("code", "severity"), [(2, "fail"), (7, "fail"), (9, "warn"), (15, "warn")])

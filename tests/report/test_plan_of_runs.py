@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from report.screens import HERE
@@ -15,15 +16,21 @@ from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.plan.plan_reader import read_plan
 from seatrial.protocol.wire import Decoder
 from seatrial.report.card import card
+from seatrial.report.console import lines
+from seatrial.report.document import document
+from seatrial.report.formats.junit import text as junit
 from seatrial.report.plan_of_runs import plan_text
+from seatrial.report.summary import fault_injection
 from seatrial.report.view import View
 
 Change = Callable[[dict[str, Any]], None]
 
 
 def recorded(name: str = "pass", change: Change = lambda event: None) -> Conclusion:
-    """Judge a recorded run again, with its events changed."""
-    events = list(Decoder().lines((HERE / "recordings" / f"{name}.events").read_bytes()))
+    """Judge a recorded run again, with its events changed; ``cut``: the run that passed without its last event."""
+    recording = "pass" if name == "cut" else name
+    events = list(Decoder().lines((HERE / "recordings" / f"{recording}.events").read_bytes()))
+    events = events[:-1] if name == "cut" else events
     for event in events:
         change(event)
     return conclude(events)
@@ -132,6 +139,50 @@ def test_a_full_pass_can_be_required() -> None:
     assert recorded(change=job(require_full=True)).verdict.exit_code == 0
     assert recorded(change=plan(demands_limits=True)).verdict.exit_code == 0
     assert recorded("killed", change=both).verdict.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "partial", "require_full", "shown", "exit_code"),
+    [
+        ("pass", False, False, "PASS", 0),
+        ("pass", False, True, "PASS", 0),
+        ("pass", True, False, "PASS (partial)", 0),
+        ("pass", True, True, "PASS (partial; exit code 3 because of --require-full)", 3),
+        ("killed", False, False, "FAIL", 1),
+        ("killed", False, True, "FAIL", 1),
+        ("killed", True, False, "FAIL", 1),
+        ("killed", True, True, "FAIL", 1),
+        ("cut", False, False, "INCONCLUSIVE", 3),
+        ("cut", False, True, "INCONCLUSIVE", 3),
+        ("cut", True, False, "INCONCLUSIVE", 3),
+        ("cut", True, True, "INCONCLUSIVE", 3),
+    ],
+)
+def test_banner_last_lines_and_files_agree(
+    name: str, partial: bool, require_full: bool, shown: str, exit_code: int
+) -> None:
+    """A PASS may be partial, and --require-full may refuse that: every place says both, as the exit code does."""
+
+    def change(event: dict[str, Any]) -> None:
+        plan(demands_limits=partial)(event)
+        job(require_full=require_full)(event)
+
+    conclusion = recorded(name, change)
+    limits = ", ".join(conclusion.verdict.partial)
+    in_full = shown.replace("(partial", f"(partial: {limits}")
+    banner, *_ = (line for line in card(conclusion, None, View()) if line.startswith("FINAL ACCEPTANCE"))
+    assert banner == f"FINAL ACCEPTANCE: {in_full}"
+    (figures,) = (line for line in card(conclusion, None, View()) if " passed, " in line)
+    assert figures.startswith(f"{shown}: ")
+    (line,) = lines(conclusion, None, View(is_quiet=True))
+    assert line.removeprefix(f"{fault_injection(conclusion)}; ").startswith(f"{in_full}: ")
+    report = document(conclusion)
+    assert report["exit_code"] == conclusion.verdict.exit_code == exit_code
+    assert report["acceptance"]["status"] == shown.partition(" ")[0]
+    assert bool(report["acceptance"]["partial"]) == ("partial" in shown)
+    *_, trial = ElementTree.fromstring(junit(conclusion)).iter("testcase")
+    assert trial.get("name") == "trial"
+    assert bool(len(trial)) == (exit_code != 0)
 
 
 def test_acceptance_demands_limits() -> None:

@@ -65,7 +65,7 @@ def test_a_file_of_the_user_is_the_secret(home: Path) -> None:
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o602])
 def test_a_file_that_others_can_read_or_write_is_refused(home: Path, mode: int) -> None:
     _file(home, mode=mode)
-    with pytest.raises(RequestError, match="chmod 600"):
+    with pytest.raises(RequestError, match="others could have read or changed it; chmod go-rwx it"):
         _found(unprotected=True)
 
 
@@ -74,7 +74,9 @@ def test_a_file_of_another_user_is_refused(home: Path) -> None:
         pytest.skip("needs root, to give a file away")
     path = _file(home)
     os.chown(path, 65534, 65534)
-    with pytest.raises(RequestError, match="of user 65534: a secret must be a file of user 0"):
+    with pytest.raises(
+        RequestError, match=r"a file of user 65534, not of user 0; remove it .* a secret must be a file of yours"
+    ):
         _found()
 
 

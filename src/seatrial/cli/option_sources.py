@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from seatrial.cli.command import Command, commands, options_of
 from seatrial.cli.option_values import key_of, read_value, shown_name
 from seatrial.environment.identity import identify
 from seatrial.errors import RequestError
+from seatrial.files import read_trusted
 from seatrial.plan.values import shown
 from seatrial.targets.hidden_values import is_secret
 from seatrial.targets.option import Option, duration_s, process_count
@@ -127,28 +127,13 @@ def _by_key(table: Mapping[str, Any], start: str) -> dict[str, Any]:
 def _content(name: str, path: Path) -> str | None:
     """Return the text of a file that only its owner can change, and who is this user or root; None: there is none."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        content = read_trusted(path, _MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        reason = "it is a symbolic link" if path.is_symlink() else error.strerror or error
-        raise RequestError(f"{name} cannot be read: {reason}; put a file there, or remove it.") from error
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise RequestError(f"{name} is not a regular file; put a file there, or remove it.")
-        if status.st_uid not in (os.geteuid(), 0):
-            raise RequestError(
-                f"{name} belongs to user {status.st_uid}, who would choose your options; remove it, or start seatrial"
-                " in another folder."
-            )
-        if status.st_mode & 0o022:
-            raise RequestError(f"{name} can be changed by others ({stat.filemode(status.st_mode)}); chmod go-w it.")
-        content = os.read(descriptor, _MOST_BYTES + 1)
-    finally:
-        os.close(descriptor)
-    if len(content) > _MOST_BYTES:
-        raise RequestError(f"{name} is larger than {_MOST_BYTES >> 10} KiB, so it is no list of options; remove it.")
+        raise RequestError(
+            f"{name}: {error.strerror or error}; a file of options must be yours or root's, as it decides what runs."
+        ) from error
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -70,6 +70,7 @@ class NodeReader:
             devices += states
             if why:
                 silent[f"devices by {reader.source}"] = why
+            not_checked |= reader.remarks()
         not_checked |= silent
         events = self._log.read() if self._log else ()
         if self._log and self._log.was_cut:

@@ -58,6 +58,14 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
         "ecc_errors/volatile/dram_uncorrectable",
         "ecc_errors/volatile/double_bit/total",
     ),
+    "ecc_corrected_dram": ("ecc_errors/volatile/dram_correctable",),
+    "ecc_corrected_sram": ("ecc_errors/volatile/sram_correctable",),
+    "ecc_uncorrected_dram": ("ecc_errors/volatile/dram_uncorrectable",),
+    "ecc_uncorrected_sram": (
+        "ecc_errors/volatile/sram_uncorrectable",
+        "ecc_errors/volatile/sram_uncorrectable_parity",
+        "ecc_errors/volatile/sram_uncorrectable_secded",
+    ),
     "rows_remapped_corrected": ("remapped_rows/remapped_row_corr",),
     "rows_remapped_uncorrected": ("remapped_rows/remapped_row_unc",),
     "pages_retired": (
@@ -128,6 +136,7 @@ def open_reader() -> Reader:
         states=partial(_read, tool),
         samples=samples.read if samples else None,
         topology=lambda: _topology(tool),
+        remarks=samples.remarks if samples else dict,
         close=samples.close if samples else nothing,
     )
 

@@ -2,20 +2,26 @@
 
 One process for the whole trial: a new one each second would load the driver's library each time. It ends with the
 process that reads it, at the latest when it writes its next line. Fields: ``nvidia-smi --help-query-gpu``.
+
+The samples may take 1 % of a core. The CPU time of a line is measured, and a tool that needs more is started again with
+fewer of them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import select
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from seatrial.devices.nvml import REASON_BITS
 from seatrial.devices.readers import short_bus
@@ -34,6 +40,11 @@ _FIELDS = (
 _REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 """The reasons for a lower clock as a mask: the name since driver 535, and the one before."""
 _FIRST_LINE_S = 10.0
+_CPU_SHARE = 0.01
+"""Share of a core that the tool may take."""
+_MEASURED_READINGS = 5
+"""Readings of all devices after which its CPU time is known: the kernel counts it in hundredths of a second."""
+_LONGEST_PERIOD_S = 60
 _MOST_BYTES = 1 << 16
 _NUMBER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 
@@ -44,6 +55,8 @@ class Samples:
 
     read: Callable[[], tuple[DeviceSample, ...]]
     """Returns the last sample of each device, each only once; never waits."""
+    remarks: Callable[[], Mapping[str, str]]
+    """Returns ``Reader.remarks``."""
     close: Callable[[], None]
 
 
@@ -58,21 +71,59 @@ def open_samples(tool: str, uuids: Mapping[str, str]) -> Samples | None:
     for reasons in _REASONS:
         stream = _Stream([tool, f"--query-gpu={','.join((*_FIELDS, reasons))}", "--format=csv,noheader,nounits"])
         if stream.has_line(deadline):
-            return Samples(read=partial(_samples, stream, uuids), close=stream.end)
+            read = partial(_samples, stream, uuids)
+            return Samples(read=read, remarks=stream.remarks, close=stream.end)
         stream.end()
     return None
 
 
+def period_of(cpu_s: float) -> int:
+    """Return the seconds between two readings of which each takes ``cpu_s`` seconds of CPU time."""
+    return max(1, min(_LONGEST_PERIOD_S, math.ceil(cpu_s / _CPU_SHARE)))
+
+
 class _Stream:
-    """The lines of a tool that prints each second."""
+    """The lines of a tool that prints each second, or more rarely."""
 
     def __init__(self, argv: list[str]) -> None:
-        self._buffer = b""
+        self._argv = argv
         self._process: subprocess.Popen[bytes] | None = None
+        self.cpu_s: float | None = None
+        """CPU time of one reading, once it is known."""
+        self._begin(1)
+
+    def _begin(self, period_s: int) -> None:
+        self._buffer, self._period_s = b"", period_s
+        self._readings: int | None = None
+        self._cpu_before_s = 0.0
         with contextlib.suppress(OSError):
             self._process = subprocess.Popen(
-                [*argv, "--loop=1"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                [*self._argv, f"--loop={period_s}"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
             )
+
+    def count(self, readings: int) -> None:
+        """Count how often all devices were read since the last call; start the tool again if that costs too much."""
+        if self._process is None or self.cpu_s is not None or (now_s := _cpu_s(self._process.pid)) is None:
+            return
+        if self._readings is None:
+            self._readings, self._cpu_before_s = 0, now_s  # the first one has loaded the driver's library
+            return
+        self._readings += readings
+        if self._readings >= _MEASURED_READINGS:
+            self.cpu_s = (now_s - self._cpu_before_s) / self._readings
+            if (period_s := period_of(self.cpu_s)) > self._period_s:
+                self.end()
+                self._begin(period_s)
+
+    def remarks(self) -> dict[str, str]:
+        """Return why there are fewer samples than one each second."""
+        if self._period_s == 1 or self.cpu_s is None:
+            return {}
+        why = f"nvidia-smi takes {self.cpu_s * 1000:.0f} ms of CPU time for one: one every {self._period_s} s"
+        return {"samples of each second": why}
 
     def has_line(self, deadline: float) -> bool:
         """Wait for the first line, which stays to be read; whether it came and is no sentence about a wrong field."""
@@ -111,13 +162,25 @@ class _Stream:
 
 
 def _samples(stream: _Stream, uuids: Mapping[str, str]) -> tuple[DeviceSample, ...]:
-    samples = {}
+    samples, readings = dict[str, DeviceSample](), Counter[str]()
     for line in stream.lines():
         values = [value.strip() for value in line.split(",")]
         uuid = uuids.get(short_bus(values[0]))
         if len(values) == len(_FIELDS) + 1 and uuid is not None:
             samples[uuid] = _sample(uuid, values)
+            readings[uuid] += 1
+    if samples:
+        stream.count(max(readings.values()))
     return tuple(samples.values())
+
+
+def _cpu_s(pid: int) -> float | None:
+    """Return the CPU time of a process of ours."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _sample(uuid: str, values: list[str]) -> DeviceSample:

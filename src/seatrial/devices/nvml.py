@@ -95,6 +95,14 @@ _TEXT_BYTES = 96
 _TOPOLOGY = {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """nvmlGpuTopologyLevel_t in the words of ``nvidia-smi topo -m``."""
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+_VOLATILE = 0
+_MEMORY_ERRORS: Mapping[str, tuple[int, int]] = {
+    "ecc_corrected_dram": (0, 2),
+    "ecc_corrected_sram": (0, 7),
+    "ecc_uncorrected_dram": (1, 2),
+    "ecc_uncorrected_sram": (1, 7),
+}
+"""Name of ``COUNTERS`` -> nvmlMemoryErrorType_t and nvmlMemoryLocation_t."""
 _FABRIC_STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: "completed"}
 
 
@@ -405,6 +413,12 @@ def _read_fields(device: _Device, found: _Collected) -> None:
             broken += found.flag(name, value.number)
         else:
             _PLAIN[name](found, value)
+    for name, (error, location) in _MEMORY_ERRORS.items():
+        code, number = nvml.number("nvmlDeviceGetMemoryErrorCounter", handle, error, _VOLATILE, location)
+        if code:
+            found.refuse(name, code)
+        else:
+            counters[name] = number
     by_link, wrong = read_links(ask, links, found.refuse)
     counters |= {name: sum(count for count in counts if count != NOT_READ) for name, counts in by_link.items()}
     found.why |= wrong

@@ -60,6 +60,8 @@ class Reader:
     """Reads the few values of each second; None: this source gives none."""
     topology: Callable[[], Mapping[str, str]]
     """Returns ``NodeState.topology``."""
+    remarks: Callable[[], Mapping[str, str]] = dict
+    """Returns what is not checked as often as it should be -> why."""
     close: Callable[[], None] = nothing
     """Ends what it has started."""
 

@@ -121,6 +121,10 @@ PROCHOT and the thermal limits of socket, memory and regulators together."""
 COUNTERS: Mapping[str, str] = {
     "ecc_corrected": "corrected memory errors (ECC)",
     "ecc_uncorrected": "uncorrectable memory errors (ECC)",
+    "ecc_corrected_dram": "of them corrected ones in DRAM",
+    "ecc_corrected_sram": "of them corrected ones in SRAM",
+    "ecc_uncorrected_dram": "of them uncorrectable ones in DRAM",
+    "ecc_uncorrected_sram": "of them uncorrectable ones in SRAM",
     "ecc_deferred": "deferred memory errors (ECC)",
     "rows_remapped_corrected": "memory rows remapped after corrected errors",
     "rows_remapped_uncorrected": "memory rows remapped after uncorrectable errors",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import pkgutil
-import stat
 from typing import Any
 
 from seatrial.errors import RequestError
+from seatrial.files import open_to_read
 from seatrial.plan.values import did_you_mean, shortened
 from seatrial.util.text import printable
 from seatrial.util.toml_text import parse_toml
@@ -78,15 +77,10 @@ def _json(text: str, name: str) -> dict[str, Any]:
 
 def _read_bytes(path: str, name: str) -> bytes:
     try:
-        status = os.stat(path)
-        if stat.S_ISDIR(status.st_mode):
-            raise RequestError(f"plan {name} is a directory; name the TOML file in it.")
-        if not stat.S_ISREG(status.st_mode):
-            raise RequestError(f"plan {name} is not a regular file; save the plan to a file first.")
-        if status.st_size > _MAX_BYTES:
-            raise RequestError(f"plan {name} has {status.st_size} bytes, expected at most {_MAX_BYTES}; is it a plan?")
-        with open(path, "rb") as file:
-            return file.read()
+        with open_to_read(path) as file:
+            content = file.read(_MAX_BYTES + 1)
+    except IsADirectoryError:
+        raise RequestError(f"plan {name} is a directory; name the TOML file in it.") from None
     except FileNotFoundError:
         hint = did_you_mean(name, LEVELS)
         raise RequestError(f"plan {name!r}: no level and no file has this name{hint}") from None
@@ -94,6 +88,9 @@ def _read_bytes(path: str, name: str) -> bytes:
         raise RequestError(f"plan {name} cannot be read: {error.strerror or error}.") from error
     except ValueError:
         raise RequestError(f"plan {name!r}: a file name cannot contain a NUL byte.") from None
+    if len(content) > _MAX_BYTES:
+        raise RequestError(f"plan {name} has more than {_MAX_BYTES} bytes; is it a plan?")
+    return content
 
 
 def _decode(content: bytes, name: str) -> str:

@@ -14,6 +14,7 @@ from seatrial.report.summary import (
     fault_injection,
     headline,
     not_applicable,
+    not_full,
     summary,
 )
 from seatrial.report.view import USUAL_COLUMNS, View, height
@@ -34,7 +35,7 @@ def card(conclusion: Conclusion, report: Path | None, view: View) -> list[str]:
         *(f"- {line}" for line in [*summary(conclusion), *_errors(conclusion, view)]),
         rule,
         *filter(None, [fault_injection(conclusion)]),
-        f"{conclusion.verdict.status}: {figures(conclusion)}",
+        f"{_verdict(conclusion)}: {figures(conclusion)}",
         *([f"at fault: {culprits(conclusion)}"] if conclusion.verdict.status == "FAIL" else []),
         *why_lines(conclusion),
         *_not_applicable(conclusion),
@@ -42,6 +43,13 @@ def card(conclusion: Conclusion, report: Path | None, view: View) -> list[str]:
         *([f"report: {printable(str(report))}"] if report is not None else []),
         f"next: {_next(conclusion, report)}",
     ]
+
+
+def _verdict(conclusion: Conclusion) -> str:
+    """Return the verdict as the first line of the banner has it, without the limitations of a PASS."""
+    verdict = conclusion.verdict
+    is_partial = verdict.status == "PASS" and verdict.partial
+    return f"PASS (partial{not_full(conclusion)})" if is_partial else verdict.status
 
 
 def figures(conclusion: Conclusion) -> str:

@@ -10,7 +10,7 @@ from seatrial.judge.conclude import Conclusion
 from seatrial.report.card import card, comm_lines, culprits, figures, measured_line, reason_lines, why_lines
 from seatrial.report.finding_lines import finding_lines, is_fault
 from seatrial.report.measurement_lines import measurement_lines
-from seatrial.report.summary import fault_injection
+from seatrial.report.summary import fault_injection, headline
 from seatrial.report.view import View, columns_of, height, wrapped
 from seatrial.util.text import printable
 
@@ -45,9 +45,8 @@ def lines(conclusion: Conclusion, report: Path | None = None, view: View | None 
 
 def _one_line(conclusion: Conclusion, report: Path | None) -> str:
     verdict = conclusion.verdict
-    limits = f" (partial: {', '.join(verdict.partial)})" if verdict.status == "PASS" and verdict.partial else ""
     planted = f"{fault_injection(conclusion)}; " if fault_injection(conclusion) else ""
-    words = f"{planted}{verdict.status}{limits}: {figures(conclusion)}"
+    words = f"{planted}{headline(conclusion).partition(': ')[2]}: {figures(conclusion)}"
     first = next(filter(is_fault, conclusion.findings), None)
     if verdict.status == "FAIL":
         words += f"; at fault: {culprits(conclusion)}"

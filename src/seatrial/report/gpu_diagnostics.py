@@ -29,6 +29,8 @@ class DeviceReport:
     """Field -> [before, after] of the state, and counter -> by how much it rose."""
     temperature_max_c: float | None
     power_max_w: float | None
+    memory_max_share: float | None
+    """The largest share of its memory that was in use in a sample."""
     utilization_percent: Mapping[str, float]
     """Check -> mean utilization while it ran."""
 
@@ -159,12 +161,19 @@ def _device(history: NodeHistory, device: DeviceState) -> DeviceReport:
         changes={**differ, **risen},
         temperature_max_c=_highest(changes.temperature_max_c for _, changes in windows),
         power_max_w=_highest(changes.power_max_w for _, changes in windows),
+        memory_max_share=_share(_highest(changes.memory_max_bytes for _, changes in windows), device),
         utilization_percent={
             window.check: changes.utilization_percent
             for window, changes in windows
             if changes.utilization_percent is not None
         },
     )
+
+
+def _share(used_bytes: float | None, device: DeviceState) -> float | None:
+    if used_bytes is None or not device.memory_total_bytes:
+        return None
+    return round(used_bytes / device.memory_total_bytes, 4)
 
 
 def _highest(values: Iterable[float | None]) -> float | None:

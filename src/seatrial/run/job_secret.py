@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.files import create_whole, make_private, open_to_read
+from seatrial.files import create_whole, make_private, open_to_read, read_trusted
 from seatrial.protocol.munge import MungeError, make_credential
 
 LEAST_CHARS = 20
@@ -81,21 +81,13 @@ def _file_secret() -> str:
     """Return the text of the token file of this user, or an empty text where there is none. Raises RequestError."""
     path = os.path.expanduser(_TOKEN_FILE)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        text = read_trusted(path, _MOST_BYTES, private=True).decode(errors="replace").strip()
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
-        raise RequestError(f"{path}: the secret cannot be read ({error.strerror}).") from error
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            raise RequestError(
-                f"{path} is {stat.filemode(status.st_mode)} of user {status.st_uid}: a secret must be a file of user"
-                f" {os.geteuid()} that nobody else can read; chmod 600 it, or remove it and make a new one."
-            )
-        text = os.read(descriptor, _MOST_BYTES).decode(errors="replace").strip()
-    finally:
-        os.close(descriptor)
+        raise RequestError(
+            f"{path}: {error.strerror}; a secret must be a file of yours that nobody else can read."
+        ) from error
     if len(text) < LEAST_CHARS:
         raise RequestError(
             f"{path} holds {len(text)} characters, and a secret needs at least {LEAST_CHARS}: openssl rand -hex 32 >"

@@ -172,7 +172,7 @@ def _counters(case: _Case) -> Iterator[Finding]:
         if not risen:
             continue
         total = sum(count for count, _ in risen)
-        what = f"counted {total} {words} {step_words(risen[0][1])}{_links_of(case, name)}"
+        what = f"counted {total} {words} {step_words(risen[0][1])}{_links_of(case, name)}{_memory_of(case, name)}"
         if name in FAIL_COUNTERS:
             limit = Limit(value=0, unit="1", origin="exact")
             yield case.finding("fail", what, FAIL_COUNTERS[name], measured=str(total), limit=limit)
@@ -182,6 +182,16 @@ def _counters(case: _Case) -> Iterator[Finding]:
             yield _crc_errors(case, risen)
         elif name == "pcie_replays":
             yield from _replays(case, risen)
+
+
+def _memory_of(case: _Case, counter: str) -> str:
+    """Return in which memory a counter of ECC errors rose: `` (DRAM 2, SRAM 1)``. SRAM cannot be remapped."""
+    counts = {
+        place: sum(changes.risen.get(f"{counter}_{place.lower()}", 0) for _, changes in case.windows())
+        for place in ("DRAM", "SRAM")
+    }
+    known = [f"{place} {count}" for place, count in counts.items() if count]
+    return f" ({', '.join(known)})" if known else ""
 
 
 def _links_of(case: _Case, counter: str) -> str:

@@ -39,7 +39,7 @@ def text(conclusion: Conclusion) -> str:
         *map(printable, verdict.reasons),
         *(f"{finding.severity} {printable(finding.check)}: {sentence(finding)}" for finding in conclusion.findings),
     ]
-    if verdict.status != "PASS" or verdict.interrupted:
+    if verdict.exit_code != 0:
         case.result = [_result(Failure if verdict.status == "FAIL" else Error, "\n".join(words), planted)]
     elif planted:
         case.result = [_result(Skipped, "\n".join(words), planted)]
