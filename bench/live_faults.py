@@ -33,6 +33,7 @@ from live import test_cable_pulled as cables
 from live import test_links_on_hosts as links
 from live import test_network_on_hosts as network
 from live import test_odd_hosts as odd_hosts
+from live import test_odd_networks as odd_networks
 from live import test_starved_host as starved
 from live import test_whatever_is_wrong_on_hosts as wrong_hosts
 from live import test_wrong_bits as bits
@@ -195,7 +196,7 @@ def _ran_on_hosts(fault: str, row: HostFault) -> dict[str, Any]:
         "planted": fault,
         "verdict": report["acceptance"]["status"] if report else "no trial",
         "named": outcome.named,
-        "told": told or outcome.errors.strip().splitlines()[-1:],
+        "told": told if report else outcome.errors.strip().splitlines()[-1:],
         "right": not faults,
         "wrong": faults,
         "seconds": round(time.monotonic() - started, 1),
@@ -208,7 +209,7 @@ def _on_hosts_all(folder: Path) -> list[dict[str, Any]]:
     """Run all rows over ssh that are not in the folder."""
     folder.mkdir(exist_ok=True)
     rows = []
-    for fault, row in {**wrong_hosts.FAULTS, **odd_hosts.FAULTS}.items():
+    for fault, row in {**wrong_hosts.FAULTS, **odd_hosts.FAULTS, **odd_networks.FAULTS}.items():
         file = folder / f"{re.sub('[^a-z0-9]+', '-', fault.lower())}.json"
         if not file.exists():
             file.write_text(json.dumps(_ran_on_hosts(fault, row)))

@@ -101,6 +101,7 @@ def host_fleet(
             "name": {"name": f"n{node}", "addresses": [f"10.0.0.{node % 250}"], "own": f"10.0.0.{node % 250}"},
             "clock": [0.01 * (node % 7), 0.05],
             "leftovers": [],
+            "has_loopback": True,
             "interface": "eth0",
             "mtu": 9000,
             "chosen": {},

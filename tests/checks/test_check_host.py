@@ -42,6 +42,16 @@ def test_fleets_that_are_set_up_well_pass(nodes: int, options: dict[str, Any]) -
     assert all(entry.passed for entry in ruling.judged)
 
 
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_node_that_does_not_reach_itself_is_named(nodes: int) -> None:
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts["has_loopback"] = node != nodes - 1
+
+    (finding,) = judge(nodes, 2, bend, **CPU)
+    assert (finding.severity, finding.culprit.nodes) == ("fail", (f"n{nodes - 1}",))
+    assert finding.what == f"the loopback interface of node n{nodes - 1} is down"
+
+
 # Shared memory
 
 

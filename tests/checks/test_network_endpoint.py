@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import pytest
 
@@ -37,3 +38,25 @@ def test_a_connection_that_is_accepted_and_leads_elsewhere(
             return reached
 
     assert asyncio.run(call()).failure == failure
+
+
+@pytest.mark.parametrize(
+    ("number", "failure"),
+    [
+        (errno.ECONNREFUSED, "refused"),
+        (errno.ECONNRESET, "refused"),
+        (errno.EHOSTUNREACH, "no route"),  # an unreachable route, or no neighbor
+        (errno.EACCES, "no route"),  # a route that prohibits
+        (errno.EINVAL, "no route"),  # a blackhole route
+        (errno.EADDRNOTAVAIL, "not tried"),  # no port left
+        (errno.ETIMEDOUT, "no answer"),
+    ],
+)
+def test_an_error_of_the_kernel_has_its_word(monkeypatch: pytest.MonkeyPatch, number: int, failure: str) -> None:
+    """A double of the kernel's answer: routes cannot be changed here."""
+
+    async def refuse(loop: object, connection: object, place: object) -> None:
+        raise OSError(number, "")
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_connect", refuse)
+    assert asyncio.run(endpoint.reach("127.0.0.1", 1, OURS, 0.1)).failure == failure

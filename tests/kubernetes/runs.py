@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 from kubernetes.double.cluster import Cluster
@@ -47,8 +49,8 @@ def typed(words: Sequence[str], target: str, nproc_per_node: int) -> list[str]:
     return [words[0], *where, *words[1:]]
 
 
-def start_in(cluster: Cluster, words: Sequence[str], target: str, nproc_per_node: int = 1) -> None:
-    """Print the manifest, as a user would, and apply it."""
+def start_in(cluster: Cluster, words: Sequence[str], target: str, nproc_per_node: int = 1) -> str:
+    """Print the manifest, as a user would, apply it, and return what was printed."""
     source = Path(seatrial.__file__).parents[1]
     made = subprocess.run(
         [sys.executable, "-m", "seatrial", *typed([words[0], "--dry-run", *words[1:]], target, nproc_per_node)],
@@ -71,14 +73,29 @@ def start_in(cluster: Cluster, words: Sequence[str], target: str, nproc_per_node
         time.sleep(0.5)
         done = cluster.call("apply", "-f", "-", stdin=to_yaml(objects))
     assert done.returncode == 0, done.stderr
+    return made.stdout
+
+
+def report_by_hand(cluster: Cluster, manifest: str, folder: Path) -> Any:
+    """Return the report that the command in the first line of a printed manifest gets, as a user would type it."""
+    found = re.match(r"# The report as JSON, when the trial has ended: (kubectl .+ > (\S+))\n", manifest)
+    assert found, manifest[:200]
+    environ = {**os.environ, "PATH": f"{cluster.kubectl.parent}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-c", found[1]], cwd=folder, env=environ, timeout=50, check=True)
+    return json.loads((folder / found[2]).read_text())
 
 
 def run_in(cluster: Cluster, words: Sequence[str], target: str, nproc_per_node: int = 1) -> tuple[str, str]:
-    """Run in two pods; return the end of the workload (``Failed``, ...) and the logs, the first pod's first.
+    """Run in two pods; return what ``end_of`` does."""
+    start_in(cluster, words, target, nproc_per_node)
+    return end_of(cluster, target)
+
+
+def end_of(cluster: Cluster, target: str) -> tuple[str, str]:
+    """Return the end of the workload (``Failed``, ...) and the logs, the first pod's first.
 
     Pods that a controller has deleted meanwhile have no log.
     """
-    start_in(cluster, words, target, nproc_per_node)
     end = cluster.await_end(TARGETS[target][0].partition("=")[2], _RUN)
     names = sorted(str(pod["metadata"]["name"]) for pod in cluster.get("pods")["items"])
     return end, "".join(map(cluster.log, sorted(names, key=lambda name: "-launcher-" not in name)))

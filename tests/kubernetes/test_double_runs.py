@@ -5,14 +5,26 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 from kubernetes.double.cluster import Cluster
 from kubernetes.double.recorded import OPERATOR_VARIABLES
-from kubernetes.runs import TARGETS, TRAINING, await_said, digest_here, digest_in, first_pod, run_in, start_in
+from kubernetes.runs import (
+    TARGETS,
+    TRAINING,
+    await_said,
+    digest_here,
+    digest_in,
+    end_of,
+    first_pod,
+    report_by_hand,
+    run_in,
+    start_in,
+)
 from passes import passes
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 _NEEDS_MPIRUN = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
 
 
@@ -29,11 +41,15 @@ def _targets(*by_day: str) -> list[object]:
 # The other targets, and these with one process a pod, pass where they are driven (test_driven_targets.py).
 @pytest.mark.parametrize("nproc_per_node", [pytest.param(1, marks=pytest.mark.nightly), 2])
 @pytest.mark.parametrize("target", _targets("job"))
-def test_a_trial_passes(target: str, nproc_per_node: int, cluster: Cluster) -> None:
-    end, log = run_in(cluster, ("run", "--", "smoke"), target, nproc_per_node)
+def test_a_trial_passes(target: str, nproc_per_node: int, cluster: Cluster, tmp_path: Path) -> None:
+    """Applied by hand, with the command for the report as the manifest names it."""
+    manifest = start_in(cluster, ("run", "--", "smoke"), target, nproc_per_node)
+    end, log = end_of(cluster, target)
     assert end != "Failed", log
     assert passes(log), log
     assert f"{2 * nproc_per_node} processes as" in log
+    report = report_by_hand(cluster, manifest, tmp_path)
+    assert (report["acceptance"]["status"], report["world_size"]) == ("PASS", 2 * nproc_per_node)
 
 
 # That of a job is driven (test_driven_programs.py).

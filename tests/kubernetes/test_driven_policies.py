@@ -48,3 +48,26 @@ def test_egress_to_dns_and_the_run_suffices(denying: Cluster, tmp_path: Path) ->
     words = (SHORT_TRIAL[0], "--allow-egress", *SHORT_TRIAL[1:])
     ended = driven(denying, tmp_path / "out", words, meanwhile=allow)
     assert ended.code == 0, ended.said
+
+
+def test_egress_of_the_first_pod_alone_is_closed(cluster: Cluster, tmp_path: Path) -> None:
+    """The other pod joins it, and answers pass; only a connection in this direction shows the policy."""
+    selector = {"matchLabels": {"batch.kubernetes.io/job-completion-index": "0"}}
+    to_dns = {"ports": [{"port": 53, "protocol": "UDP"}]}
+    spec = {"podSelector": selector, "policyTypes": ["Egress"], "egress": [to_dns]}
+    metadata = {"name": "no-egress", "namespace": "default"}
+    policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
+    assert cluster.call("apply", "-f", "-", stdin=json.dumps(policy)).returncode == 0
+
+    def allow(process: subprocess.Popen[bytes]) -> None:
+        process.wait(timeout=50)
+        assert cluster.call("delete", "networkpolicy/no-egress").returncode == 0
+
+    words = ("run", "--only=network,inventory,collectives", "--", "smoke")
+    ended = driven(cluster, tmp_path / "out", words, meanwhile=allow)
+    (finding,) = [finding for finding in ended.report["findings"] if finding["severity"] == "fail"]
+    assert (ended.code, finding["check"], finding["culprit"]["kind"]) == (1, "network", "link"), ended.said
+    one_way = r"(\S+) cannot connect to (\S+): no answer at \S+; \2 can connect to \1"
+    assert re.fullmatch(one_way, finding["what"]), finding["what"]
+    assert "every NetworkPolicy" in finding["action"]
+    assert "bootstrap, collectives were not started, as network failed" in ended.found

@@ -185,7 +185,7 @@ def test_amd_is_rocm() -> None:
         ),
         (
             f"run quick --on pytorchjob --nodes 4 --gpus-per-node 2 --host-network {_IMAGE}",
-            "add --spread required, or let pods share nodes with --on job or --on jobset",
+            "add --spread required, let pods share nodes with --on job or --on jobset",
         ),
     ],
 )

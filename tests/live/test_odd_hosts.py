@@ -64,7 +64,7 @@ def _holds_gil(module: str) -> Callable[[Hosts], None]:
 FAULTS: dict[str, HostFault] = {
     # Interpreters and logins.
     "Python 3.9 on node2 (a double)": HostFault(
-        plant=with_module(2, _PYTHON_3_9_DOUBLE), verdict="", words=["node2", "Python 3.9", "3.10"]
+        plant=with_module(2, _PYTHON_3_9_DOUBLE), verdict="", words=["node2", "3.9", "3.10"]
     ),
     "login shell is tcsh": HostFault(plant=_login_shell("tcsh"), verdict="PASS"),
     "login shell is tcsh, which prints": HostFault(plant=both(_login_shell("tcsh"), _cshrc_prints), verdict="PASS"),
@@ -91,7 +91,7 @@ FAULTS: dict[str, HostFault] = {
     "node2 calls itself node1, and rank 2 is killed": HostFault(
         called={2: "node1"}, planted="kill@collectives:2", named=["rank 2"], words=["on node2"]
     ),
-    "node2 calls itself GPU_Node-A.": HostFault(
+    "node2 calls itself GPU_Node-A": HostFault(
         called={2: "GPU_Node-A"}, verdict="PASS", checks=("network", *COLLECTIVES)
     ),
     # Clocks of the first host and of the controller.

@@ -231,6 +231,12 @@ def test_invalid_numbers_are_refused(own: dict[str, Any]) -> None:
         (127, "zsh:1: command not found: python3", "python3 does not exist there"),
         (127, "fish: Unknown command: python3", "python3 does not exist there"),
         (1, "python3: Command not found.", "python3 does not exist there"),
+        (
+            127,
+            "/opt/py/bin/python3: error while loading shared libraries: libpython3.12.so.1.0: cannot open shared object"
+            " file: No such file or directory",
+            "python3 cannot start there",
+        ),
         (1, "\x1b[31mred", "exit code 1"),
     ],
 )

@@ -31,6 +31,10 @@ _WORDS = {
     "not_asked": "NOT CHECKED (not asked for)",
 }
 
+_MISSING = "not checked: "
+"""Begins a finding of the diagnostics about what could not be read."""
+_SILENT = (" did not answer ", " no longer says ")
+"""Words of its warnings about drivers and devices that fell silent."""
 _COMM = re.compile(r"(NCCL|RCCL|TORCH|UCX|UCC|FI|OMPI_MCA)_[A-Za-z0-9_]+")
 
 
@@ -121,12 +125,13 @@ def _diagnostics(conclusion: Conclusion) -> str:
     for finding in conclusion.findings:
         if finding.check == DIAGNOSTICS:
             found[finding.severity].append(printable(finding.what))
-    missing = [what.removeprefix("not checked: ") for what in found["info"]]
+    missing = [what.removeprefix(_MISSING) for what in found["info"] if what.startswith(_MISSING)]
     if status != "PASS":
         return status
     ruling = conclusion.rulings.get(DIAGNOSTICS)
     if ruling is not None and any(what.startswith(NO_STATE) for what in ruling.unjudged):
-        return f"NOT CHECKED: {'; '.join(missing) or 'no node could read its devices'}"
+        silent = [what for what in found["warn"] if any(words in what for words in _SILENT)]
+        return f"NOT CHECKED: {'; '.join([*silent[:3], *missing]) or 'no node could read its devices'}"
     if found["warn"]:
         more = f" and {len(found['warn']) - 1} more" if len(found["warn"]) > 1 else ""
         return f"WARN: {found['warn'][0]}{more}"

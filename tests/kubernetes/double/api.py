@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -314,13 +315,33 @@ class Api:
     # logs, auth
 
     def _logs(self, told: Arguments, stdin: str) -> Output:
+        if "selector" in told.options:
+            yield from self._logs_of_selected(told)
+            return
         with self._lock:
             name = told.words[0].removeprefix("pod/").removeprefix("pods/") if told.words else ""
             self._see_that_one_may("get", self._resource("pods"), self._namespace(told), name)
             pod = self._world.store.get("Pod", self._namespace(told), name)
             if pod is None:
                 raise RefusedError(f'Error from server (NotFound): pods "{name}" not found')
-        return log_lines(self._world, self._folder, self._lock, pod, told)
+        yield from log_lines(self._world, self._folder, self._lock, pod, told)
+
+    def _logs_of_selected(self, told: Arguments) -> Output:
+        """One after the other, ten lines each if nothing else is said; the first error ends it (kubectl, logs.go)."""
+        with self._lock:
+            self._see_that_one_may("list", self._resource("pods"), self._namespace(told), "")
+            pods = self._world.store.each("Pod", self._namespace(told), told.labels())
+        for pod in pods:
+            spec = pod["spec"]
+            every = [*spec.get("initContainers", ()), *spec["containers"]]
+            for container in every if told.flag("all-containers") else spec["containers"][:1]:
+                options = {"tail": "10", **told.options, "container": container["name"]}
+                try:
+                    yield from log_lines(self._world, self._folder, self._lock, pod, replace(told, options=options))
+                except RefusedError as error:
+                    if not told.flag("ignore-errors"):
+                        raise
+                    yield "out", f"error: {error}\n"
 
     def _auth(self, told: Arguments, stdin: str) -> Output:
         if told.words[:1] != ("can-i",) or len(told.words) < 3:

@@ -38,10 +38,12 @@ _WITH_VALUE = {
     "wait",
 }
 _ALONE = {
+    "all-containers",
     "all-namespaces",
     "dry-run",
     "follow",
     "force",
+    "ignore-errors",
     "ignore-not-found",
     "quiet",
     "server-side",

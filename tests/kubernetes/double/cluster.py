@@ -89,7 +89,7 @@ class Cluster:
         """All that the first container of a pod has said."""
         return self.call("logs", pod).stdout
 
-    def await_end(self, kind: str, name: str, timeout_s: float = 45.0) -> str:
+    def await_end(self, kind: str, name: str, timeout_s: float = 90.0) -> str:
         """The condition with which a workload has ended."""
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:

@@ -34,6 +34,7 @@ def _is_host(value: Any) -> bool:
             name=dict,
             clock=(list, _NOTHING),
             leftovers=list,
+            has_loopback=(bool, _NOTHING),
             interface=_TEXT,
             mtu=(int, _NOTHING),
             chosen=dict,

@@ -70,6 +70,7 @@ def _measure_node(context: Context, params: Params) -> None:
             "name": asdict(resolved),
             "clock": list(context.clock) if context.clock else None,
             "leftovers": leftover_variables(os.environ, context.rank, context.world_size),
+            "has_loopback": _has_loopback(),
             **_network_facts(context.address),
         },
     )
@@ -89,6 +90,12 @@ def _device_used_bytes(context: Context) -> int | None:
         return None
     free_bytes, total_bytes = torch.cuda.mem_get_info(index)
     return max(0, int(total_bytes - free_bytes - torch.cuda.memory_reserved(index)))
+
+
+def _has_loopback() -> bool | None:
+    """Return whether the loopback interface is up, over which a host reaches itself; None: not known."""
+    interfaces = network.interfaces()
+    return None if interfaces is None else any(interface.loopback and interface.usable for interface in interfaces)
 
 
 def _network_facts(address: str) -> dict[str, Any]:

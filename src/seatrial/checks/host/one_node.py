@@ -50,6 +50,13 @@ def remarks_on_node(host: HostView, setup: TrialSetup) -> Iterator[Remark]:
         )
     yield from _locked_memory(host, setup)
     yield from _cores(host, setup)
+    if host.facts.get("has_loopback") is False and setup.world_size > 1:
+        yield Remark(
+            severity="fail",
+            what="the loopback interface of {nodes} is down",
+            machine=host.machine,
+            action="start it (ip link set lo up): without it a node does not reach itself, so its ranks cannot connect",
+        )
     leftovers = [str(name) for name in host.facts.get("leftovers") or ()]
     if leftovers:
         yield Remark(

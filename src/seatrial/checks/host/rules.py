@@ -137,6 +137,12 @@ def rules(params: Params) -> tuple[Rule, ...]:
             severity="warn",
         ),
         Rule(
+            measurement="loopback interface",
+            condition="several ranks",
+            text="up",
+            origin="the kernel: over it a node reaches its own addresses",
+        ),
+        Rule(
             measurement="*_SOCKET_IFNAME",
             condition="several nodes",
             text="an interface that leads to other nodes",

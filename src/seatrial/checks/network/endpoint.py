@@ -44,7 +44,10 @@ _PACKETS = (8_500, 4_000, 1_450, 1_400, 1_350, 1_280, 1_000, 600)
 """Sizes that are tried, in bytes with headers, where packets of full size are lost."""
 _HEADERS = {socket.AF_INET: 52, socket.AF_INET6: 72}
 """Bytes of IP and TCP with the option for timestamps."""
-_NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.EACCES, errno.EPERM)
+_NO_ROUTE = (
+    *(errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.EACCES, errno.EPERM),
+    errno.EINVAL,  # a blackhole route
+)
 _NOT_TRIED = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM, errno.EAFNOSUPPORT)
 
 

@@ -108,8 +108,8 @@ def _alike(slow: _Counters, other: _Counters, other_rank: int) -> Iterator[str]:
         share, other_share = _share(slow, name), _share(other, name)
         if max(share, other_share) >= _BOTH:
             yield (
-                f"{words} {share * 100:.0f} % of the CPU time that it could have used, and {other_share * 100:.0f} % from"
-                f" rank {other_rank}"
+                f"{words} {share * 100:.0f} % of the CPU time that it could have used,"
+                f" and {other_share * 100:.0f} % from rank {other_rank}"
             )
 
 

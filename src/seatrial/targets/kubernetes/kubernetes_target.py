@@ -188,9 +188,10 @@ def _report_comment(job: Processes) -> str:
         return ""
     workload: Workload = job.detail.workload
     namespace = "" if workload.namespace is None else f" -n {workload.namespace}"
-    label = f"app.kubernetes.io/instance={workload.run}"
+    # Proxies may stand before our container, and a pod that never started must not hide the others' logs.
+    logs = f"logs -l app.kubernetes.io/instance={workload.run} --all-containers --ignore-errors --tail=-1"
     return (
-        f"# The report as JSON, when the trial has ended: kubectl{namespace} logs -l {label} --tail=-1"
+        f"# The report as JSON, when the trial has ended: kubectl{namespace} {logs}"
         f" | sed -n 's/^{PREFIX}//p' > {workload.run}.json\n"
     )
 

@@ -63,6 +63,7 @@ _SHELL_MEANINGS = (
 )  # fmt: skip
 # bash, dash, zsh ("command not found: python3"), fish ("Unknown command: python3"), tcsh ("Command not found.").
 _NO_PROGRAM = re.compile("not found|No such file|[Uu]nknown command")
+_LOADER = "error while loading shared libraries"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +298,8 @@ def explain_ssh_exit(
     meaning = next((meaning for sign, meaning in _SHELL_MEANINGS if sign in errors + output), None)
     if meaning is not None:
         return f"{host.name}: {meaning.format(python=python)} ({said})"
+    if _LOADER in said:
+        return f"{host.name}: {python} cannot start there ({said}); reinstall it, or name another Python with --python"
     if code == 127 or (code in (1, 126) and _NO_PROGRAM.search(said)):
         return f"{host.name}: {python} does not exist there ({said}); name its Python with --python"
     return (
