@@ -158,6 +158,13 @@ def bomb(level: str, levels: int = 9) -> str:
         (lambda text: parse.parse_patch(text.encode(), "p"), "pod: {1: a}", "is not a string"),
         (lambda text: parse.parse_patch(text.encode(), "p"), "pod: {a: .nan}", "has no form in JSON"),
         (lambda text: parse.parse_patch(text.encode(), "p"), "pod: &a {b: *a}", "nested too deeply"),
+        (lambda text: parse.parse_patch(text.encode(), "p"), "pod: {a: !!bool maybe}", "p is not YAML: .*maybe"),
+        (lambda text: parse.parse_patch(text.encode(), "p"), "pod: {a: !!timestamp now}", "p is not YAML: "),
+        (
+            lambda text: parse.parse_patch(text.encode(), "p"),
+            "pod: {a: 1}\npod: {b: 2}",
+            "line 2: the key pod is given",
+        ),
         (lambda text: parse.read_patch(Path(text)), "/nowhere/patch.yaml", "cannot be read"),
     ],
 )
@@ -239,3 +246,35 @@ def test_a_patch_may_have_aliases() -> None:
 def test_a_bomb_is_refused_at_once(patch: str, words: str) -> None:
     with pytest.raises(RequestError, match=words):
         parse.parse_patch(patch.encode(), "p")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "patch",
+    [
+        "workload: {kind: Pod}",
+        "workload: {metadata: {name: other}}",
+        "workload: {metadata: {namespace: kube-system}}",
+        "workload: {metadata: {labels: {app.kubernetes.io/instance: other}}}",
+        "workload: {metadata: null}",
+        "workload: 3",
+        "pod: {metadata: {labels: {app.kubernetes.io/instance: other}}}",
+        "pod: {metadata: {labels: null}}",
+    ],
+)
+def test_a_patch_moves_nothing_out_of_our_sight(kind: str, patch: str) -> None:
+    """The run is found, protected by a policy and deleted by these."""
+    with pytest.raises(RequestError, match=r"--patch"):
+        manifest(kind, workload(patch=parse.parse_patch(patch.encode(), "p")))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("where", ["env", "arguments", "patch"])
+def test_text_that_is_no_utf_8_is_refused(kind: str, where: str) -> None:
+    values: dict[str, Any] = {
+        "env": {"NOTE": "\udcff"},
+        "arguments": ("train", "\udcff"),
+        "patch": parse.parse_patch(b'pod: {spec: {"\\ud800": 1}}', "p"),
+    }
+    with pytest.raises(RequestError, match=r"no UTF-8 text"):
+        manifest(kind, workload(**{where: values[where]}))

@@ -73,7 +73,7 @@ def hosts_of_others(rendezvous: Rendezvous, environ: Mapping[str, str]) -> Seque
 def names_of_pods(first: str, nodes: int) -> list[str]:
     """Return the name of each node's pod, given that of the first one; none where it has no number.
 
-    Jobs, JobSets and TrainJobs count their pods from 0; the workers of a PyTorchJob are counted beside its master.
+    Pods are counted from 0; workers beside a master are counted for themselves.
     """
     found = re.fullmatch(r"([a-z0-9.-]*?)(-master)?-0((?:\.[a-z0-9.-]+)?)", first)
     if found is None:

@@ -185,7 +185,8 @@ def parse_patch(content: bytes, name: str) -> Patch:
         node = yaml.compose(content, yaml.SafeLoader)
         _require_small(node, f"--patch {name}")
         document = yaml.safe_load(content)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    # A tag that does not fit its text (``!!bool maybe``) raises errors of many types.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
@@ -220,6 +221,7 @@ def _require_small(root: Any, path: str) -> None:
         children: list[Any] = []
         if isinstance(node.value, list):
             children = [part for entry in node.value for part in (entry if isinstance(entry, tuple) else (entry,))]
+            _require_unique([entry[0] for entry in node.value if isinstance(entry, tuple)], path)
         elif node.tag in _NUMBERS and len(node.value) > _MAX_DIGITS:
             raise RequestError(f"{path}: a number has {len(node.value)} characters; put it in quotes.")
         sizes[id(node)] = total = 1 + sum(map(count, children))
@@ -231,6 +233,18 @@ def _require_small(root: Any, path: str) -> None:
 
     if root is not None:
         count(root)
+
+
+def _require_unique(keys: Sequence[Any], path: str) -> None:
+    """Raise RequestError for a key that a mapping has twice: of two values the first one would be lost in silence."""
+    seen: set[str] = set()
+    for key in keys:
+        # Several merge keys (``<<``) are no contradiction.
+        if isinstance(key.value, str) and key.tag != "tag:yaml.org,2002:merge":
+            if key.value in seen:
+                line = key.start_mark.line + 1
+                raise RequestError(f"{path}, line {line}: the key {key.value} is given twice; give it once.")
+            seen.add(key.value)
 
 
 def _require_json(value: Any, path: str, depth: int = 0) -> None:

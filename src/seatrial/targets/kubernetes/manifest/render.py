@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from seatrial.errors import RequestError
 from seatrial.targets.kubernetes.kind import Kind
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.manifest.objects import code_maps, network_policy, token_secret
@@ -24,7 +25,7 @@ def manifest(kind: str, workload: Workload) -> list[Object]:
     workload = kind_of_workload.with_defaults(workload)
     workload = replace(workload, files={**workload.files, **kind_of_workload.files(workload)})
     rendered = kind_of_workload.render(workload)
-    return [
+    objects = [
         *custom_scc(workload),
         token_secret(workload),
         *code_maps(workload),
@@ -38,6 +39,9 @@ def manifest(kind: str, workload: Workload) -> list[Object]:
             for thing in rendered
         ),
     ]
+    for thing in objects:
+        _require_text(thing, thing["kind"])
+    return objects
 
 
 def _of_runtime(thing: Object, kind: Kind, workload: Workload) -> Mapping[str, Any]:
@@ -53,9 +57,47 @@ def _patched(thing: Object, patch: Patch, own: Mapping[str, Any]) -> Object:
         if template["metadata"]["labels"][COMPONENT] == "node":
             container = template["spec"]["containers"][0]
             template["spec"]["containers"][0] = merged(container, patch.container)
-        template.update(merged(template, patch.pod))
+        pod = merged(template, patch.pod)
+        _require_kept(template, pod, "pod")
+        template.update(pod)
     result: Object = merged(patched, own)
+    _require_kept(patched, result, thing["kind"])
     return result
+
+
+def _require_kept(before: Object, after: Any, words: str) -> None:
+    """Raise RequestError for a patch that changes by what seatrial finds, protects and deletes an object."""
+    after = after if isinstance(after, Mapping) else {}
+    own, changed = before["metadata"], after.get("metadata")
+    labels = changed.get("labels") if isinstance(changed, Mapping) else None
+    kept = (
+        isinstance(changed, Mapping)
+        and isinstance(labels, Mapping)
+        and all(before.get(key) == after.get(key) for key in ("apiVersion", "kind"))
+        and all(own.get(key) == changed.get(key) for key in ("name", "namespace", "generateName"))
+        and own["labels"].items() <= labels.items()
+    )
+    if not kept:
+        raise RequestError(
+            f"--patch: it changes the kind, the name, the namespace or a label that seatrial gives the {words}, which"
+            " is found by them; leave that out (--name and --namespace set the first two)."
+        )
+
+
+def _require_text(value: Any, path: str) -> None:
+    """Raise RequestError for text that no YAML can hold: bytes of a command line that are not UTF-8."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            _require_text(key, path)
+            _require_text(part, f"{path}.{key}")
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _require_text(part, path)
+    elif isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise RequestError(f"{path} of the manifest is no UTF-8 text: {value[:80]!a}; write it in UTF-8.") from None
 
 
 def _templates(node: Any) -> Iterator[Object]:
