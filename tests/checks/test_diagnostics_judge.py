@@ -189,7 +189,7 @@ def test_the_rank_that_used_a_device_is_named() -> None:
     assert finding.culprit.ranks == (5,)
 
 
-def test_a_rank_is_matched_by_the_identity_of_its_device_and_not_by_its_number() -> None:
+def test_a_rank_has_the_device_of_its_identity_not_of_its_number() -> None:
     """The ranks number devices as CUDA does, fastest first, or as CUDA_VISIBLE_DEVICES orders them."""
     devices = [replace(HEALTHY, index=number, uuid=f"GPU-{number}", bus=f"0000:{number:02x}:00") for number in range(3)]
     devices[2] = replace(devices[2], broken=("sram_threshold",))
