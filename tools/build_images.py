@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__: list[str] = []
+__all__ = ["pip_volumes"]
 
 _ROOT = Path(__file__).parents[1]
 _PIP_KEYS = ("cert", "extra-index-url", "find-links", "index-url", "trusted-host")
@@ -59,7 +59,7 @@ def main() -> None:
         sys.exit("usage: build_images.py FOLDER BASE_IMAGE PREFIX")
     folder, base, prefix = Path(sys.argv[1]).resolve(), sys.argv[2], sys.argv[3]
     os.environ["CONTAINERS_CONF"] = str(folder / "containers.conf")
-    pip = _pip_volumes(folder / "pip.conf")
+    pip = pip_volumes(folder / "pip.conf")
 
     def build(name: str, *words: str, file: str = "deploy/images/Dockerfile", **told: str) -> None:
         arguments = [f"--build-arg={key}={value}" for key, value in told.items()]
@@ -84,7 +84,7 @@ def main() -> None:
     build("launcher", "--target=launcher", *pip, LAUNCHER_BASE_IMAGE=f"{prefix}-slim")
 
 
-def _pip_volumes(file: Path) -> list[str]:
+def pip_volumes(file: Path) -> list[str]:
     """Where pip looks on this machine, as options of ``podman build``."""
     listed = subprocess.check_output([sys.executable, "-m", "pip", "config", "list"], text=True)
     told = dict(re.findall(r"^[\w:]+\.([\w-]+)=(.*)$", listed, re.MULTILINE))

@@ -61,10 +61,10 @@ def _gone_afterwards() -> Iterator[str]:
         podman("rm", "-f", "-v", "-i", "-t", "0", name)
 
 
-def run(target: str, *words: str, options: Sequence[str] = ()) -> Ended:
+def run(target: str, *words: str, options: Sequence[str] = (), timeout_s: float = 50.0) -> Ended:
     """Run a container to its end."""
     with _gone_afterwards() as name:
-        return podman("run", "--name", name, *options, image(target), *words, timeout_s=50)
+        return podman("run", "--name", name, *options, image(target), *words, timeout_s=timeout_s)
 
 
 @contextmanager

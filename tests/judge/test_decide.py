@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from event_streams import SCENES, Stream, healthy
@@ -239,3 +240,11 @@ def test_not_finished_comes_before_what_is_lacking() -> None:
 )
 def test_hosts_that_were_left_out_make_a_pass_partial(absent: object, partial: tuple[str, ...]) -> None:
     assert verdict(healthy(2, absent=absent)).partial == partial
+
+
+def test_a_plan_below_its_level_is_a_partial_pass() -> None:
+    """Of this kind of device: what a trial of CPUs would do on GPUs weakens nothing."""
+    below = {"compute.cpu_size": "64 (level quick: 1024)", "compute.gpu_size": "64 (level quick: 8192)"}
+    decided = verdict(healthy(plan=replace(a_plan(), reduced=below), require_full=True))
+    assert (decided.status, decided.exit_code) == ("PASS", 3)
+    assert decided.partial == ("compute.cpu_size is 64 (level quick: 1024)",)

@@ -17,6 +17,7 @@ _KINDS = {
     "run-jobset": "JobSet",
     "run-pytorchjob": "PyTorchJob",
     "run-trainjob": "JobSet",
+    "run-trainjob-mpi": "JobSet",
     "run-mpijob": "MPIJob",
 }
 _MAY_DIFFER_OF_A_POD = {
@@ -125,7 +126,7 @@ def test_pods_are_those_of_the_real_operators(name: str, tmp_path: Path) -> None
         assert described(double[key]) == described(real[key])
 
 
-@pytest.mark.parametrize("name", ["run-jobset", "run-pytorchjob", "run-trainjob", "run-mpijob"])
+@pytest.mark.parametrize("name", ["run-jobset", "run-pytorchjob", "run-trainjob", "run-trainjob-mpi", "run-mpijob"])
 def test_services_are_those_of_the_real_operators(name: str, tmp_path: Path) -> None:
     world = made_by_the_double(name, tmp_path)
     real = {

@@ -91,7 +91,7 @@ FAULTS: dict[str, HostFault] = {
     "node2 calls itself node1, and rank 2 is killed": HostFault(
         called={2: "node1"}, planted="kill@collectives:2", named=["rank 2"], words=["on node2"]
     ),
-    "node2 calls itself GPU_Node-A.": HostFault(
+    "node2 calls itself GPU_Node-A": HostFault(
         called={2: "GPU_Node-A"}, verdict="PASS", checks=("network", *COLLECTIVES)
     ),
     # Clocks of the first host and of the controller.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
@@ -60,3 +62,44 @@ def test_a_short_deadline_shortens_the_timeouts_that_nobody_typed(tmp_path: Path
     file.write_text('level = "quick"\ndeadline_s = 60\n[training]\ntimeout_s = 100\n')
     typed = read(str(file)).settings["training"]["timeout_s"]
     assert typed == Setting(value=100.0, origin=f"plan {file}:training.timeout_s")
+
+
+@pytest.mark.parametrize("check", registry.names())
+def test_the_work_of_a_check_is_among_its_parameters(check: str) -> None:
+    known = registry.load(check)
+    assert set(known.work) <= {field.name for field in fields(known.params)}
+
+
+def _reduced(file: Path, text: str, level: str = "quick") -> Mapping[str, str]:
+    file.write_text(f'level = "{level}"\n{text}')
+    plan = read_plan(str(file), schemas=registry.schemas(), scopes=registry.scopes(), work=registry.work())
+    assert Plan.from_json(plan.to_json()).reduced == plan.reduced
+    return plan.reduced
+
+
+@pytest.mark.parametrize(
+    ("text", "reduced"),
+    [
+        ("", {}),
+        ("[compute]\ncpu_size = 1024\n", {}),
+        ("[compute]\ncpu_size = 4096\nmin_tflops = 0.1\ntimeout_s = 5\n", {}),
+        ("[compute]\ncpu_size = 64\n", {"compute.cpu_size": "64 (level quick: 1024)"}),
+        ('[compute]\ncpu_dtypes = ["bf16"]\n', {"compute.cpu_dtypes": '["bf16"] (level quick: ["fp32", "bf16"])'}),
+        (
+            "[collectives]\ncpu_sizes = [8, 16, 32, 64]\n",
+            {"collectives.cpu_sizes": "[8, 16, 32, 64] (level quick: [8, 65536, 1048576, 16777216])"},
+        ),
+        ('[memory]\npatterns = ["random"]\n', {"memory.patterns"}),
+        ("[training]\nmax_steps = 10\n", {"training.max_steps": "10 (level quick: 300)"}),
+    ],
+)
+def test_what_a_plan_sets_below_its_level_is_said(
+    text: str, reduced: Mapping[str, str] | set[str], tmp_path: Path
+) -> None:
+    found = _reduced(tmp_path / "small.toml", text)
+    assert (set(found) if isinstance(reduced, set) else found) == reduced
+
+
+def test_a_level_that_is_like_another_one_has_its_sizes(tmp_path: Path) -> None:
+    found = _reduced(tmp_path / "small.toml", "[compute]\ncpu_size = 1024\n", "acceptance")
+    assert found == {"compute.cpu_size": "1024 (level acceptance: 2048)"}

@@ -173,6 +173,8 @@ class Check:
     """The pure function from evidence and parameters to findings, judged values, and what was absent or not judged."""
     rules: Callable[[Any], Iterable[Rule]] | None = None
     """The pure function that returns the limits for given parameters; default None: the check has no limits."""
+    work: tuple[str, ...] = ()
+    """The parameters that say how much is measured: where a plan sets one below its level, a PASS is partial."""
     min_nodes: int = 1
     """The least number of nodes that the check is about; on fewer it is not asked for, and no report has it."""
     stages: tuple[Stage, ...] = (Stage(),)

@@ -41,6 +41,11 @@ def scopes() -> Mapping[str, str]:
     return _OfEachCheck(lambda check: check.scope)
 
 
+def work() -> Mapping[str, tuple[str, ...]]:
+    """Return check -> the parameters that say how much it measures. A check is imported when its value is read."""
+    return _OfEachCheck(lambda check: check.work)
+
+
 class _OfEachCheck(Mapping[str, _Value]):
     """One value of each check: a plan reads those of the checks that it asks for, and importing all of them is slow."""
 

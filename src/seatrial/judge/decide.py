@@ -139,6 +139,17 @@ def _reasons(
     return tuple(reasons)
 
 
+def _reduced(trial: Trial) -> list[str]:
+    """Return what a plan set below its level, without the parameters of devices that this trial does not have."""
+    reduced = trial.plan.get("reduced")
+    elsewhere = (".gpu_", ".host_copy_") if trial.device_type == "cpu" else (".cpu_",)
+    return [
+        f"{name} is {words}"
+        for name, words in (reduced.items() if isinstance(reduced, dict) else ())
+        if not any(part in name for part in elsewhere)
+    ]
+
+
 def _nothing_checked(checks: Mapping[str, CheckStatus]) -> str:
     if "not_applicable" in checks.values():
         return "none of the requested checks is about anything here"
@@ -155,6 +166,7 @@ def _partial(trial: Trial, checks: Mapping[str, CheckStatus], rulings: Mapping[s
         without = [name for name in _BETWEEN_MACHINES if name not in planned]
         partial += [f"{', '.join(without)} not asked for"] if without else []
     partial += [what for name in checks if name in rulings for what in rulings[name].unjudged]
+    partial += _reduced(trial)
     absent = trial.job.get("absent")
     if isinstance(absent, list) and absent:
         names = ", ".join(str(words).partition(":")[0] for words in absent[:4])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 Params = TypeVar("Params")
@@ -33,10 +33,13 @@ class Plan:
     """check -> parameter -> value and origin; every parameter of every requested check."""
     demands_limits: bool = False
     """A PASS is partial while a speed is held against no limit."""
+    reduced: Mapping[str, str] = field(default_factory=dict)
+    """The parameters by which a file or an option measures less than the level: ``compute.cpu_size`` -> ``64 (level
+    quick: 1024)``. A PASS is then partial."""
 
     def params(self, check: str, cls: type[Params]) -> Params:
         """Return the parameters of one check as ``cls``, its Params dataclass. Lists become tuples."""
-        known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+        known = {each.name for each in fields(cls)}  # type: ignore[arg-type]
         values = {name: setting.value for name, setting in self.settings[check].items() if name in known}
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
@@ -46,6 +49,7 @@ class Plan:
             self,
             checks=tuple(name for name in self.checks if name not in checks),
             settings={name: table for name, table in self.settings.items() if name not in checks},
+            reduced={name: words for name, words in self.reduced.items() if name.partition(".")[0] not in checks},
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -56,6 +60,7 @@ class Plan:
             "not_asked": dict(self.not_asked),
             "deadline_s": [self.deadline_s.value, self.deadline_s.origin],
             **({"demands_limits": True} if self.demands_limits else {}),
+            **({"reduced": dict(self.reduced)} if self.reduced else {}),
             "settings": {
                 check: {name: [_listed(setting.value), setting.origin] for name, setting in table.items()}
                 for check, table in self.settings.items()
@@ -75,6 +80,7 @@ class Plan:
                 for check, table in document["settings"].items()
             },
             demands_limits=document.get("demands_limits") is True,
+            reduced=dict(document.get("reduced", {})),
         )
 
 

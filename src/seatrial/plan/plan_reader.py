@@ -13,8 +13,9 @@ and no check applies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
+from types import MappingProxyType
 from typing import Any, TypeAlias, get_type_hints
 
 from seatrial.errors import RequestError
@@ -22,7 +23,7 @@ from seatrial.plan.model import Plan, Setting
 from seatrial.plan.plan_file import LEVELS, is_level, read_file, read_level
 from seatrial.plan.selection import check_names, in_order, select, world_without_bootstrap
 from seatrial.plan.values import MISFIT, did_you_mean, expected, fit, shortened, shown
-from seatrial.util.text import printable
+from seatrial.util.text import plan_value, printable
 
 Override: TypeAlias = tuple[str, str, Any, str]
 """(check, parameter, value, option): ``("training", "epochs", 5, "--epochs")``."""
@@ -40,6 +41,7 @@ def read_plan(
     *,
     schemas: Mapping[str, type[Any]],
     scopes: Mapping[str, str],
+    work: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     overrides: Sequence[Override] = (),
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
@@ -51,6 +53,7 @@ def read_plan(
         source: the name of a level or the path of a plan file.
         schemas: check -> its Params dataclass. This package imports no check.
         scopes: check -> its scope.
+        work: check -> its parameters that say how much it measures.
         overrides: values of parameters that options set.
         only: check names of ``--only``, each entry one or several with commas between them.
         skip: check names of ``--skip``, alike.
@@ -85,6 +88,7 @@ def read_plan(
         deadline_s=plan.deadline_s,
         settings={check: plan.settings[check] for check in selected},
         demands_limits=plan.demands_limits,
+        reduced=dict(reduced for check in selected for reduced in plan.reduced(check, work.get(check, ()))),
     )
 
 
@@ -99,6 +103,9 @@ class _PlanBuilder:
         self.demands_limits = False
         self.settings: dict[str, dict[str, Setting]] = {}
         """Check -> parameter -> setting, of the requested checks."""
+        self._level = ""
+        self._level_tables: Mapping[str, Any] = {}
+        """Check -> the table of the level."""
         self._tables_of_level: dict[str, tuple[Mapping[str, Any], str]] = {}
         """Check -> table and source, of the checks that the level has a table for and does not request."""
 
@@ -131,6 +138,8 @@ class _PlanBuilder:
             if key not in self.schemas and key not in _PLAN_KEYS:
                 hint = did_you_mean(key, (*_PLAN_KEYS, *self.schemas))
                 raise RequestError(f"{source_name}: unknown key {shown(key)}{hint}")
+        if not of_file:
+            self._level, self._level_tables = source_name.removeprefix("level "), document
         if not of_file and "level" in document:
             raise RequestError(f"{source_name}: a level cannot start from another level; take the key level out.")
         if "deadline_s" in document:
@@ -214,6 +223,16 @@ class _PlanBuilder:
             reason = shortened(str(error)).rstrip(".")
             raise RequestError(f"{check}: {reason} (values from {sources}{more}).") from error
 
+    def reduced(self, check: str, work: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Yield the parameters of how much is measured that are below the level, or below the default without one."""
+        defaults = {field.name: (field.default, "default") for field in fields(self.schemas[check])}
+        table = {name: (value, f"level {self._level}") for name, value in self._level_tables.get(check, {}).items()}
+        for name in work:
+            setting = self.settings[check][name]
+            usual, origin = table.get(name, defaults[name])
+            if is_typed(setting) and _is_less(setting.value, usual):
+                yield f"{check}.{name}", f"{plan_value(setting.value)} ({origin}: {plan_value(usual)})"
+
     def _set_deadline(self, value: Any, source_name: str, origin: str) -> None:
         seconds = fit(value, float)
         if seconds is MISFIT or seconds <= 0:
@@ -240,6 +259,15 @@ class _PlanBuilder:
                 }
                 if check in self._tables_of_level:
                     self._set_table(check, *self._tables_of_level[check], of_file=False)
+
+
+def _is_less(value: Any, usual: Any) -> bool:
+    """Return whether less is measured with a value than with the usual one."""
+    if isinstance(value, tuple):
+        if any(isinstance(entry, str) for entry in usual):
+            return not set(usual) <= set(value)
+        return len(value) < len(usual) or max(value) < max(usual)
+    return value is not None and usual is not None and bool(value < usual)
 
 
 def is_typed(setting: Setting) -> bool:

@@ -18,4 +18,5 @@ CHECK = Check(
     measure=OnCall("seatrial.checks.collectives.measure", "measure"),
     judge=OnCall("seatrial.checks.collectives.judge", "judge"),
     rules=rules.rules,
+    work=("cpu_sizes", "gpu_sizes", "repeats", "rounds", "minutes"),
 )

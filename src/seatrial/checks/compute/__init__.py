@@ -19,4 +19,5 @@ CHECK = Check(
     judge=OnCall("seatrial.checks.compute.judge", "judge"),
     suspects=OnCall("seatrial.checks.compute.judge", "suspects"),
     rules=rules.rules,
+    work=("cpu_size", "gpu_size", "cpu_dtypes", "gpu_dtypes", "seconds", "rounds", "minutes"),
 )

@@ -12,6 +12,7 @@ CHECK = Check(
     measure=OnCall("seatrial.checks.links.measure", "measure"),
     judge=OnCall("seatrial.checks.links.judge", "judge"),
     rules=rules,
+    work=("cpu_bytes", "gpu_bytes", "seconds"),
     next_round=OnCall("seatrial.checks.links.round_request", "next_round"),
     stages=(Stage(name="store", first_only=True),),
 )

@@ -20,4 +20,15 @@ CHECK = Check(
     judge=OnCall("seatrial.checks.memory.judge", "judge"),
     suspects=OnCall("seatrial.checks.memory.judge", "suspects"),
     rules=rules.rules,
+    work=(
+        "cpu_copy_bytes",
+        "gpu_copy_bytes",
+        "host_copy_bytes",
+        "cpu_bytes",
+        "gpu_share",
+        "patterns",
+        "seconds",
+        "rounds",
+        "minutes",
+    ),
 )

@@ -13,5 +13,6 @@ CHECK = Check(
     judge=OnCall("seatrial.checks.storage.judge", "judge"),
     suspects=OnCall("seatrial.checks.storage.judge", "suspects"),
     rules=rules,
+    work=("size_bytes", "appends"),
     stages=(Stage(name="key", first_only=True), Stage(name="token"), Stage(name="view"), Stage(name="measure")),
 )

@@ -19,4 +19,5 @@ CHECK = Check(
     judge=OnCall("seatrial.checks.training.judge", "judge"),
     suspects=OnCall("seatrial.checks.training.judge", "suspects"),
     rules=rules.rules,
+    work=("max_steps", "num_samples", "duration_s"),
 )
