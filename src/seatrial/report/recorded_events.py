@@ -26,7 +26,7 @@ def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
         for file in _files(path):
             try:
                 with open_to_read(file) as text:
-                    # What is read counts: a file may grow meanwhile, and the sizes of some are not those of their text.
+                    # A file may grow meanwhile, and some claim a size that their text does not have.
                     while line := text.readline(bytes_left + 1):
                         bytes_left -= len(line)
                         if bytes_left < 0:
