@@ -196,7 +196,7 @@ def _ran_on_hosts(fault: str, row: HostFault) -> dict[str, Any]:
         "planted": fault,
         "verdict": report["acceptance"]["status"] if report else "no trial",
         "named": outcome.named,
-        "told": told or outcome.errors.strip().splitlines()[-1:],
+        "told": told if report else outcome.errors.strip().splitlines()[-1:],
         "right": not faults,
         "wrong": faults,
         "seconds": round(time.monotonic() - started, 1),
