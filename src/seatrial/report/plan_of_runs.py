@@ -23,8 +23,8 @@ _CHECKS = ("compute", "memory", "links", "collectives")
 _LEAST_MARGIN = 0.1
 """The difference of a healthy device from one day to the next; more where the runs differ by more."""
 ENOUGH_RUNS = 3
-"""Of two normal values, the next one is as far below both as they lie apart once in 6 runs, of three once in 15, of
-five once in 67. Whatever the distribution, it is below all n values once in n + 1 runs at most.
+"""The fewest runs whose spread says something: the next of normal values is as far below two others as they lie apart
+once in 6 runs, below three once in 15, below five once in 67; of any other values below all n once in n + 1 at most.
 """
 
 
