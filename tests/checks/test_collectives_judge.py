@@ -211,3 +211,19 @@ def test_blocks_are_whole_elements() -> None:
     assert array_sizes("all_gather", (8, 16, 4096), 8) == (32, 4096)
     assert array_sizes("all_reduce", (8, 4096), 3) == (8, 4096)
     assert array_sizes("barrier", (8, 4096), 3) == (0,)
+
+
+@pytest.mark.parametrize(("busy_s", "waited_s", "loaded"), [(18.0, 40.0, True), (8.2, 40.0, False), (18.0, 0.5, False)])
+def test_a_limit_missed_beside_other_work_accuses_nobody(busy_s: float, waited_s: float, loaded: bool) -> None:
+    """Ranks that only wait for one another's cores are slow as they were started; other processes are no fault."""
+    value = {"wall_s": 10.0, "cpu_s": 4.0, "busy_s": busy_s, "waited_s": waited_s}
+    facts = tuple(Fact(check="collectives", name="contention", value=value, rank=rank) for rank in (0, 1))
+    evidence = healthy(2)
+    ranks = {rank: replace(record, node_rank=0) for rank, record in evidence.ranks.items()}
+    ruling = CHECK.judge(replace(evidence, facts=facts, ranks=ranks), replace(SMALL, min_busbw_gbps=6.0))
+    (finding,) = ruling.findings
+    assert (finding.severity, finding.culprit.kind) == (("warn", "none") if loaded else ("fail", "fabric"))
+    assert ("other processes held the CPU" in finding.what) == loaded
+    assert bool(ruling.absent) == loaded
+    # A limit that holds in spite of the load is held.
+    assert not CHECK.judge(replace(evidence, facts=facts, ranks=ranks), replace(SMALL, min_busbw_gbps=4.0)).absent

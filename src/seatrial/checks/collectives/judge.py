@@ -12,6 +12,7 @@ from seatrial.checks.collectives.params import Params
 from seatrial.checks.collectives.rules import WRONG_ELEMENTS, busbw_rule, latency_rule
 from seatrial.checks.shared.culprits import rank_culprit
 from seatrial.checks.shared.facts import describe, drop_malformed, has_fields, latest, unreadable
+from seatrial.checks.shared.host_activity import is_contention, load_of_others
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Ruling
 from seatrial.evidence.measurement import Fact
@@ -19,6 +20,7 @@ from seatrial.evidence.measurement import Fact
 _LINES = 8
 _NOBODY = Culprit(kind="none", name="nobody")
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "contention": is_contention,
     "unsupported": lambda value: has_fields(value, operation=str, reason=str),
     "wrong_values": lambda value: has_fields(value, operation=str, count=int, contributors=list),
 }
@@ -41,7 +43,11 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     facts = [fact for fact in evidence.facts if fact.name == "wrong_values" and fact.rank is not None]
     wrong = _wrong(values, facts)
     limits = list(_judge_limits(evidence, params))
+    load = load_of_others(evidence)
+    unsure = [entry for entry in limits if load and not entry.passed]
+    limits = [entry for entry in limits if entry not in unsure]
     slow = [_slow(evidence, entry) for entry in limits if not entry.passed]
+    slow += [_loaded(evidence, entry, load) for entry in unsure]
     return Ruling(
         findings=(
             *(_trace(evidence, wrong, facts) if wrong else ()),
@@ -49,7 +55,11 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             *(_not_checked(evidence, *each) for each in lacking.items()),
         ),
         judged=(*values, *limits),
-        absent=(*damaged, *_absent(evidence, params, lacking)),
+        absent=(
+            *damaged,
+            *_absent(evidence, params, lacking),
+            *(f"{entry.measurement.name} of all_reduce without other load: {load}" for entry in unsure),
+        ),
         unlimited=() if busbw_rule(params).value is not None else ("collectives.min_busbw_gbps",),
     )
 
@@ -124,6 +134,19 @@ def _slow(evidence: Evidence, entry: Judged) -> Finding:
         measured=f"{measurement.value:.3g} {measurement.unit}",
         limit=entry.limit,
         action="look at the links, at the transport that was used, and at ranks that are slow alone.",
+    )
+
+
+def _loaded(evidence: Evidence, entry: Judged, load: str) -> Finding:
+    """Return the finding for a limit that was missed beside other work: it accuses nobody."""
+    what = f"all_reduce over {len(evidence.ranks)} ranks could not be judged: other processes held the CPU"
+    return replace(
+        _slow(evidence, entry),
+        severity="warn",
+        what=what,
+        culprit=_NOBODY,
+        evidence=(load,),
+        action="end what else runs on the node and repeat the trial.",
     )
 
 

@@ -19,6 +19,7 @@ from seatrial.checks.collectives.params import Params
 from seatrial.checks.shared.rounds import timed_rounds
 from seatrial.checks.shared.timing import gpu_seconds
 from seatrial.evidence.statistics import median
+from seatrial.probe.contention import Contention
 from seatrial.rank.context import Context
 
 _SERIES_BYTES = 2**26
@@ -46,6 +47,9 @@ def measure(context: Context, params: Params) -> None:
     medians_s: dict[tuple[str, int], list[float]] = {}
     wrong: dict[str, int] = {}
 
+    # Of the host alone: sampling the GPU would disturb calls that take microseconds.
+    contention = Contention(None)
+
     def report() -> None:
         _report(context, medians_s, wrong)
 
@@ -65,6 +69,7 @@ def measure(context: Context, params: Params) -> None:
                 wrong[operation] = wrong.get(operation, 0) + wrong_values.get("count", 0)
                 if wrong_values and operation not in reported:
                     context.fact("wrong_values", wrong_values)
+    context.fact("contention", contention.so_far())
 
 
 def _report(context: Context, medians_s: dict[tuple[str, int], list[float]], wrong: dict[str, int]) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
+from seatrial.checks.shared.facts import has_fields
 from seatrial.devices.state import THROTTLE
 from seatrial.evidence.evidence import Evidence
 
@@ -52,6 +54,41 @@ _COMPARED_ON_GPU = {
     "gpu_celsius": "its temperature",
     "gpu_limit_w": "its power limit",
 }
+
+
+def is_contention(value: Any) -> bool:
+    """Return whether a value has the form of the counters of ``probe.contention``."""
+    if not has_fields(value, wall_s=float, cpu_s=float):
+        return False
+    return value["wall_s"] > 0 and all(
+        isinstance(number, (int, float)) and 0 <= number < 1e15 for number in value.values()
+    )
+
+
+def load_of_others(evidence: Evidence) -> str:
+    """Return the rank that others kept most from its cores while all ranks worked, as a sentence; empty for none.
+
+    Ranks that only contend with one another do not count: that is how the trial was started.
+    """
+    counters = {
+        fact.rank: fact.value
+        for fact in evidence.facts
+        if (fact.name, fact.stage) == ("contention", "measure") and fact.rank in evidence.ranks
+    }
+    found: list[tuple[float, str]] = []
+    for rank, own in counters.items():
+        node = evidence.ranks[rank].node_rank
+        cpu_s = sum(other["cpu_s"] for at, other in counters.items() if evidence.ranks[at].node_rank == node)
+        cores, share = (own.get("busy_s", 0.0) - cpu_s) / own["wall_s"], _share(own, "waited_s")
+        if share >= _BOTH and cores >= _CORES:
+            found.append(
+                (
+                    share,
+                    f"rank {rank} waited {share * 100:.0f} % of the CPU time that it could have used, while"
+                    f" other processes used {cores:.1f} of its cores",
+                )
+            )
+    return max(found, default=(0.0, ""))[1]
 
 
 def activity_lines(evidence: Evidence, rank: int, other: int | None) -> tuple[str, ...]:

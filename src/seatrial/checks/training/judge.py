@@ -8,8 +8,9 @@ from typing import Any
 
 from seatrial.checks.shared.culprits import rank_culprit
 from seatrial.checks.shared.facts import drop_malformed, has_fields, latest, unreadable
+from seatrial.checks.shared.host_activity import is_contention
 from seatrial.checks.training.judge_data import is_data, judge_data
-from seatrial.checks.training.judge_held_up import is_contention, judge_held_up
+from seatrial.checks.training.judge_held_up import judge_held_up
 from seatrial.checks.training.judge_one_batch import judge_one_batch, one_batch_suspects
 from seatrial.checks.training.judge_speed import compute_fleets, judge_compute_fleet, slow_suspects
 from seatrial.checks.training.params import Params

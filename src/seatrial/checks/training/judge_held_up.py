@@ -7,10 +7,9 @@ steps do not show it, and yet all others wait for it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from seatrial.checks.shared.culprits import rank_culprit
-from seatrial.checks.shared.facts import has_fields
 from seatrial.checks.shared.host_activity import activity_lines
 from seatrial.checks.training.rules import OTHERS_SHARE, QUOTA_SHARE
 from seatrial.evidence.evidence import Evidence
@@ -23,15 +22,6 @@ _LIMITS: dict[Cause, float] = {"throttled_s": QUOTA_SHARE, "waited_s": OTHERS_SH
 _SAME = 0.1
 """Ranks read the counter of their control group one after the other."""
 _PARTS = ("data_s", "compute_s", "wait_s", "optimizer_s")
-
-
-def is_contention(value: Any) -> bool:
-    """Return whether a value has the form of the counters of ``probe.contention``."""
-    if not has_fields(value, wall_s=float, cpu_s=float):
-        return False
-    return value["wall_s"] > 0 and all(
-        isinstance(number, (int, float)) and 0 <= number < 1e15 for number in value.values()
-    )
 
 
 def held_up(evidence: Evidence, cause: Cause, *, in_vain: bool = False) -> dict[int, tuple[float, float]]:
