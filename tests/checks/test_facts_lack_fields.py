@@ -25,8 +25,11 @@ from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.measurement import Fact
 
 _OTHERS: tuple[Any, ...] = (None, "x", -1, [], {}, [[1]])
-_TOLERATED = "contention"
-"""Without it, nobody counts as held up by others: that excuses nobody, and passes nobody."""
+_TOLERATED = (("contention", None), ("host", "has_loopback"))
+"""Fact and field, None for all. Without ``contention`` nobody counts as held up by others: that excuses nobody, and
+passes nobody. ``has_loopback`` is missing in runs that were recorded before it was measured; without a loopback
+interface a later check hangs, which is a finding, too.
+"""
 
 
 def _scene(check: str, evidence: Evidence) -> Scene:
@@ -104,7 +107,7 @@ def test_a_fact_without_a_field_is_damage(name: str) -> None:
             ruling = check.judge(_with(made.evidence, number, rest), made.params)
             is_known = any(finding.severity == "fail" for finding in ruling.findings)
             no_pass = {*ruling.absent, *ruling.unjudged} > {*fine.absent, *fine.unjudged}
-            assert is_known or no_pass or fact.name == _TOLERATED, (fact.name, key)
+            assert is_known or no_pass or {(fact.name, None), (fact.name, key)} & {*_TOLERATED}, (fact.name, key)
 
 
 @pytest.mark.parametrize("name", _SCENES)

@@ -16,6 +16,8 @@ def main() -> None:
     model(torch.ones(2, 4) * fabric.global_rank).sum().backward()
     total = int(fabric.all_reduce(torch.tensor(fabric.global_rank + 1.0), reduce_op="sum"))
     print(f"rank {fabric.global_rank} of {fabric.world_size} is RANK {os.environ['RANK']}, sum {total}", flush=True)
+    # Else a thread of Gloo may abort the process while Python ends ("terminate called without an active exception").
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

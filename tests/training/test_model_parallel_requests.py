@@ -41,11 +41,11 @@ def _build(recipe: Recipe, world_size: int, model: nn.Module | None = None) -> N
 @pytest.mark.parametrize(
     ("changes", "world_size", "message"),
     [
-        ({}, 1, r"1 ranks cannot be divided into pipelines of 2 stages \(model_parallel_size\)"),
+        ({}, 1, r"1 ranks cannot be divided into pipelines of 2 stages \(--model-parallel-size\)"),
         ({}, 5, "5 ranks cannot be divided into pipelines of 2 stages"),
         ({"model_parallel_size": 4}, 2, "2 ranks cannot be divided into pipelines of 4 stages"),
         ({"model_parallel_size": 3}, 3, "model mlp has 2 blocks with parameters, too few for 3 stages"),
-        ({"num_microbatches": 1}, 4, r"1 microbatches \(num_microbatches\) do not fill 2 stages"),
+        ({"num_microbatches": 1}, 4, r"1 microbatches \(--num-microbatches\) do not fill 2 stages"),
         ({"global_batch_size": 7}, 4, "a global batch of 7 gives a pipeline 3 samples, fewer than its 4 microbatches"),
         ({"model": "resnet18"}, 4, "model resnet18 .*; use ddp or fsdp"),
         ({"compile": True}, 4, "compile was not verified"),
@@ -86,7 +86,7 @@ def test_blocks_that_leave_parameters_out_are_noticed() -> None:
 @pytest.mark.parametrize(
     ("changes", "world_size", "message"),
     [
-        ({}, 3, r"3 ranks cannot be divided into groups of 2 \(model_parallel_size\)"),
+        ({}, 3, r"3 ranks cannot be divided into groups of 2 \(--model-parallel-size\)"),
         ({}, 1, "1 ranks cannot be divided into groups of 2"),
         ({"model_parallel_size": 3}, 3, "layer hidden of mlp has 128 outputs, which 3 ranks .* cannot share evenly"),
         ({"model": "toy", "model_parallel_size": 4}, 4, "layer net1 of toy has 10 outputs"),
