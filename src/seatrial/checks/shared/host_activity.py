@@ -73,7 +73,9 @@ def load_of_others(evidence: Evidence) -> str:
     counters = {
         fact.rank: fact.value
         for fact in evidence.facts
-        if (fact.name, fact.stage) == ("contention", "measure") and fact.rank in evidence.ranks
+        if (fact.name, fact.stage) == ("contention", "measure")
+        and fact.rank is not None
+        and fact.rank in evidence.ranks
     }
     found: list[tuple[float, str]] = []
     for rank, own in counters.items():
