@@ -189,6 +189,26 @@ def test_the_rank_that_used_a_device_is_named() -> None:
     assert finding.culprit.ranks == (5,)
 
 
+def test_a_rank_has_the_device_of_its_identity_not_of_its_number() -> None:
+    """The ranks number devices as CUDA does, fastest first, or as CUDA_VISIBLE_DEVICES orders them."""
+    devices = [replace(HEALTHY, index=number, uuid=f"GPU-{number}", bus=f"0000:{number:02x}:00") for number in range(3)]
+    devices[2] = replace(devices[2], broken=("sram_threshold",))
+    ranks = {
+        rank: RankRecord(
+            rank=rank,
+            node="gpu-00",
+            node_rank=0,
+            local_rank=rank,
+            device="NVIDIA H100 NVL",
+            kind="",
+            device_id=identity,
+        )
+        for rank, identity in enumerate(["GPU-2", "0000:01:00.0"])
+    }
+    (finding,) = rule((NodeState(devices=tuple(devices)), ()), ranks=ranks).findings
+    assert (finding.severity, finding.culprit.ranks, finding.culprit.name[:5]) == ("fail", (0,), "GPU 2")
+
+
 def test_a_device_that_hardly_worked_in_training() -> None:
     def node(number: int, percent: float) -> tuple[NodeState, tuple[NodeWindow, ...]]:
         device = replace(HEALTHY, uuid=f"GPU-{number}")

@@ -455,6 +455,12 @@ def test_all_nodes_are_counted_and_none_is_left_out_silently(tmp_path: Path) -> 
         chosen_nodes(access(tmp_path, ("*", """echo '{"items": []}'""")), "pool=b", None)
 
 
+def test_all_nodes_need_the_permission_to_list_nodes(tmp_path: Path) -> None:
+    said = 'Error from server (Forbidden): nodes is forbidden: User "me" cannot list resource "nodes" in API group ""'
+    with pytest.raises(RequestError, match=r"--all-nodes pool=a: you may not list nodes \(.*cannot list.*--nodes"):
+        chosen_nodes(access(tmp_path, ("*", f"echo '{said}' >&2; exit 1")), "pool=a", None)
+
+
 def trainer_version(kubectl: Kubectl, **changes: Any) -> str:
     """The release that a workload with a patch of the runtime is rendered for."""
     kind = KINDS["trainjob"]

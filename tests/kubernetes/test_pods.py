@@ -156,6 +156,13 @@ def test_a_pod_that_failed_without_a_container() -> None:
     assert "UnexpectedAdmissionError: no devices left" in found.end
 
 
+def test_an_init_container_that_failed_is_named() -> None:
+    """After 100 tries training-operator's own ends so: the name of the master was not known within 200 s."""
+    init = [{"name": "init-pytorch", "state": {"terminated": {"exitCode": 1}}}]
+    found = seen(status={"phase": "Failed", "initContainerStatuses": init})
+    assert found.end == "failed before its container ran (its init container init-pytorch ended with exit code 1)"
+
+
 @pytest.mark.parametrize(
     ("status", "words"),
     [

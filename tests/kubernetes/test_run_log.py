@@ -357,6 +357,13 @@ def test_an_invalid_request_is_reported_in_the_words_of_the_rank(tmp_path: Path)
     assert (found["how"], found["text"]) == ("refused", "digits has no column 65")
 
 
+def test_an_interpreter_that_the_image_lacks_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t-0.log").write_text("env: 'python3': No such file or directory\n")
+    heard = Heard(tmp_path, None)
+    assert heard.run_log.reason_of(ended_pod(0, 127)) == " (env: 'python3': No such file or directory)"
+    assert heard.run_log.reason_of(ended_pod(0, 1)) == ""
+
+
 def test_a_stopped_training_is_interrupted(tmp_path: Path) -> None:
     heard = Heard(tmp_path, None)
     heard.run_log.interrupt("SIGINT")

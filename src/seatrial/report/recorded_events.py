@@ -25,11 +25,16 @@ def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
     for path in paths:
         for file in _files(path):
             try:
-                bytes_left -= file.stat().st_size
-                if bytes_left < 0:
-                    raise RequestError(f"{file}: more than {_MAX_BYTES >> 30} GiB in total; give the event files only.")
                 with open_to_read(file) as text:
-                    messages += [message for line in text if (message := decoder.line(line)) is not None]
+                    # A file may grow meanwhile, and some claim a size that their text does not have.
+                    while line := text.readline(bytes_left + 1):
+                        bytes_left -= len(line)
+                        if bytes_left < 0:
+                            raise RequestError(
+                                f"{file}: more than {_MAX_BYTES >> 30} GiB in total; give the event files only."
+                            )
+                        if (message := decoder.line(line)) is not None:
+                            messages.append(message)
             except OSError as error:
                 raise RequestError(f"{file}: cannot be read ({error.strerror or error}).") from error
     names = ", ".join(map(str, paths))

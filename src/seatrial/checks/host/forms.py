@@ -22,8 +22,10 @@ def _is_process(value: Any) -> bool:
 
 def _is_host(value: Any) -> bool:
     return (
-        has_fields(
-            value,
+        isinstance(value, dict)
+        # Runs that were recorded before this field was there are judged as they were.
+        and has_fields(
+            {"has_loopback": None, **value},
             environment=str,
             shm=(dict, _NOTHING),
             memory=(dict, _NOTHING),

@@ -1,0 +1,32 @@
+"""Event files of others: as many bytes as we said, whatever the files claim to have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from event_streams import healthy, lines_of
+
+from seatrial.errors import RequestError
+from seatrial.report import recorded_events
+from seatrial.report.recorded_events import read_events
+
+
+def test_a_file_that_claims_to_be_empty_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = Path("/proc/self/maps")
+    assert endless.stat().st_size == 0
+    monkeypatch.setattr(recorded_events, "_MAX_BYTES", 1_000)
+    with pytest.raises(RequestError, match=r"/proc/self/maps: more than .* in total"):
+        read_events([endless])
+
+
+def test_the_bound_is_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = b"".join(lines_of(healthy().events))
+    for name in ("a.events", "b.events"):
+        (tmp_path / name).write_bytes(text)
+    monkeypatch.setattr(recorded_events, "_MAX_BYTES", 2 * len(text))
+    messages, damaged = read_events([tmp_path])
+    assert (len(messages), damaged) == (2 * len(healthy().events), 0)
+    monkeypatch.setattr(recorded_events, "_MAX_BYTES", 2 * len(text) - 1)
+    with pytest.raises(RequestError, match="in total"):
+        read_events([tmp_path])
