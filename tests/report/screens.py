@@ -57,7 +57,9 @@ def _slow() -> Conclusion:
         for rank in ranks:
             for dtype, tflops in (("bf16", 690.0), ("fp16", 700.0), ("fp32", 51.0)):
                 speed = {"name": "tflops", "variant": dtype, "unit": "TFLOP/s", "stage": stage}
-                stream.measure("compute", rank, tflops * (0.62 if rank == 3 and dtype == "bf16" else 1 + rank / 100), **speed)
+                stream.measure(
+                    "compute", rank, tflops * (0.62 if rank == 3 and dtype == "bf16" else 1 + rank / 100), **speed
+                )
             for variant in ("bf16", "fp16", "fp32", "convolution"):
                 exact = {"name": "wrong_elements", "variant": variant, "unit": "1", "better": "low", "stage": stage}
                 stream.measure("compute", rank, 0.0, **exact)
