@@ -77,10 +77,13 @@ def test_between_nodes_the_checks_that_were_left_out_are_named() -> None:
     assert hung(2, checks=("network", "links")).action.endswith("the network settings between these nodes")
 
 
-def slow(phase: str, check: str = "training", **settings: float) -> Finding:
+def slow(phase: str, **settings: float) -> Finding:
     plan = a_plan()
-    table = {**plan.settings[check], **{name: Setting(value=value, origin="level") for name, value in settings.items()}}
-    stream = Stream(plan=replace(plan, settings={**plan.settings, check: table})).until(check)
+    table = {
+        **plan.settings["training"],
+        **{name: Setting(value=value, origin="level") for name, value in settings.items()},
+    }
+    stream = Stream(plan=replace(plan, settings={**plan.settings, "training": table})).until("training")
     stream.trouble(*({"rank": rank, "how": "working", "phase": phase} for rank in (0, 1)), outcome="deadline")
     stream.kill(0, 1)
     return finding_of(stream.close(ranks=False))
