@@ -45,7 +45,7 @@ class Stream:
         self.generation = 0
         self._sources: dict[str, Source] = {}
         self._now = BEGUN
-        self._step = -1
+        self._step, self._check, self._timeout_s = -1, "", 60.0
         self.send(
             "conductor",
             "run",
@@ -101,7 +101,7 @@ class Stream:
 
     def begin(self, check: str, stage: str = "measure", timeout_s: float = 60.0) -> int:
         """Start a step, and return its number."""
-        self._step += 1
+        self._step, self._check, self._timeout_s = self._step + 1, check, timeout_s
         fields = {"gen": self.generation, "step": self._step, "check": check, "stage": stage}
         self.send("conductor", "step", **fields, ranks=list(self.alive), timeout_s=timeout_s)
         return self._step
@@ -135,7 +135,11 @@ class Stream:
     def error(self, rank: int, cause: str, message: str, phase: str, kind: str = "RuntimeError") -> None:
         """Let a rank report an exception."""
         step = {"gen": self.generation, "step": self._step, "rank": rank}
-        stack = f"Traceback\n  in measure\n{kind}: {message}"
+        stack = (
+            "Traceback (most recent call last):\n"
+            f'  File "seatrial/checks/{self._check}/measure.py", line 71, in measure\n    loss = train(batch)\n'
+            f"{kind}: {message}"
+        )
         self.send(self.of(rank), "error", **step, cause=cause, type=kind, message=message, stack=stack, phase=phase)
 
     def exit(
@@ -145,7 +149,7 @@ class Stream:
         *,
         ours: bool,
         phase: str = "collectives/all_reduce 8 B",
-        last_lines: tuple[str, ...] = ("last words",),
+        last_lines: tuple[str, ...] = (),
     ) -> None:
         """Let an agent report the end of a rank."""
         node = f"node{rank // self.per_node}"
@@ -155,14 +159,17 @@ class Stream:
     def trouble(self, *seen: Event, waiting: tuple[int, ...] = (), outcome: str = "trouble") -> None:
         """Let the conductor report suspects (rank or node, how, and more) and end the step."""
         full = [{"phase": "collectives/all_reduce 8 B", "waited_s": 16.0, "detail": "", **entry} for entry in seen]
-        rows = [[rank, "collectives/all_reduce 8 B"] for rank in waiting]
+        rows = [[rank, f"{self._check}/all_reduce 8 B"] for rank in waiting]
+        # The run takes as long as somebody waited in it.
+        waits = [float(entry["waited_s"]) for entry in full if 0 < float(entry["waited_s"] or 0) < 600]
+        self._now += self._timeout_s if outcome == "deadline" else max(waits, default=0.0)
         self.send("conductor", "trouble", gen=self.generation, step=self._step, seen=full, waiting=rows)
         self.step_end(outcome)
 
     def kill(self, *ranks: int) -> None:
         """Let the agents end these ranks."""
         for rank in ranks:
-            stack = 'File "collectives.py", line 1 in measure'
+            stack = f'File "seatrial/checks/{self._check}/measure.py", line 71 in measure'
             node = f"node{rank // self.per_node}"
             self.send(node, "stack", gen=self.generation, rank=rank, state="S", wchan="futex", text=stack)
             self.exit(rank, -9, ours=True)
@@ -198,7 +205,8 @@ def died(code: int = -9, rank: int = 1) -> Stream:
     stream = Stream().until("collectives")
     other = 1 - rank
     stream.error(other, "fabric", "Connection closed by peer", "collectives/all_reduce 8 B")
-    stream.exit(rank, code, ours=False)
+    said = "Fatal Python error: Segmentation fault" if code == -11 else "RuntimeError: broken" if code == 3 else ""
+    stream.exit(rank, code, ours=False, last_lines=(said,) if said else ())
     dead = {"rank": rank, "how": "dead", "detail": f"exit code {code}"}
     stream.trouble({"rank": other, "how": "error", "detail": "fabric"}, dead)
     stream.kill(other)
@@ -208,12 +216,21 @@ def died(code: int = -9, rank: int = 1) -> Stream:
 def frozen(how: str = "frozen") -> Stream:
     """Rank 1 stops, or never enters the collective, and the other one waits."""
     stream = Stream().until("collectives")
-    stream.trouble({"rank": 1, "how": how, "phase": "collectives/begin", "detail": "state T"}, waiting=(0,))
+    detail = {
+        "frozen": "state T (stopped)",
+        "absent": "no progress and no CPU time, state S, while others are further on",
+        "late": "state S, had not finished when the deadline passed",
+    }[how]
+    stream.trouble({"rank": 1, "how": how, "phase": "collectives/begin", "detail": detail}, waiting=(0,))
     stream.kill(0, 1)
     return stream.close(ranks=False)
 
 
-def raised(cause: str, message: str = "CUDA out of memory. Tried to allocate 2 GiB") -> Stream:
+def raised(
+    cause: str,
+    message: str = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 139.81 GiB of which "
+    "1.12 GiB is free",
+) -> Stream:
     """Rank 1's own program raises."""
     stream = Stream().until("training")
     stream.error(1, cause, message, "training/step 3 forward")
@@ -233,7 +250,9 @@ def stuck() -> Stream:
 def too_short(plan: Plan | None = None) -> Stream:
     """All ranks are at work when the deadline of the step passes."""
     stream = Stream(2, plan=plan).until("training")
-    stream.trouble(*({"rank": rank, "how": "working", "phase": "step 21"} for rank in (0, 1)), outcome="deadline")
+    stream.trouble(
+        *({"rank": rank, "how": "working", "phase": "training/step 21 forward"} for rank in (0, 1)), outcome="deadline"
+    )
     stream.kill(0, 1)
     return stream.close(ranks=False)
 
@@ -242,7 +261,8 @@ def node_lost(how: str = "silent", conductor: str = "laptop") -> Stream:
     """A node disappears with its rank."""
     stream = Stream(2, nodes=2, conductor=conductor).until("collectives")
     stream.error(0, "fabric", "Connection reset by peer", "collectives/all_reduce 8 B")
-    stream.trouble({"node": 1, "how": how}, {"rank": 0, "how": "error", "detail": "fabric"})
+    detail = "the control connection was closed" if how == "lost" else ""
+    stream.trouble({"node": 1, "how": how, "detail": detail}, {"rank": 0, "how": "error", "detail": "fabric"})
     stream.kill(0)
     return stream.close(ranks=False, nodes=(0,))
 
@@ -265,7 +285,7 @@ def lines_of(events: list[Event]) -> list[bytes]:
 def second_generation(fault_again: bool = False) -> Stream:
     """Rank 3 of 4 dies; the others start again without it, and finish or lose another rank."""
     stream = Stream(4, nodes=2).until("collectives")
-    stream.exit(3, -11, ours=False)
+    stream.exit(3, -11, ours=False, last_lines=("Fatal Python error: Segmentation fault",))
     stream.trouble({"rank": 3, "how": "dead", "detail": "exit code -11"}, waiting=(0, 1, 2))
     stream.kill(0, 1, 2)
     stream.generation = 1
@@ -275,7 +295,7 @@ def second_generation(fault_again: bool = False) -> Stream:
         stream.check("collectives")
         return stream.close()
     stream.begin("collectives")
-    stream.trouble({"rank": 2, "how": "frozen", "detail": "state D"}, waiting=(0, 1))
+    stream.trouble({"rank": 2, "how": "frozen", "detail": "state D (in uninterruptible sleep)"}, waiting=(0, 1))
     stream.kill(0, 1, 2)
     return stream.close(ranks=False)
 

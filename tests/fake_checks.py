@@ -19,6 +19,7 @@ class FakeParams:
 
     min_value: float = 1.0
     timeout_s: float = 60.0
+    max_steps: int = 300
 
 
 def _measure_nothing(context: Any, params: FakeParams) -> None:

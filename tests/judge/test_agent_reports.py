@@ -64,9 +64,11 @@ def test_a_node_that_fails_in_our_code_is_no_fault_of_the_cluster(step: int, che
     stream.check("training")
     conclusion = conclude(stream.close().events, load=fake_load)
     assert conclusion.trial.node_failures == (NodeFailure(generation=0, step=step, node=1, error=error[:300]),)
-    (finding,) = [finding for finding in conclusion.findings if "itself failed" in finding.what]
+    (finding,) = [finding for finding in conclusion.findings if "bug in seatrial" in finding.what]
     assert (finding.severity, finding.check, finding.culprit.kind) == ("error", check, "none")
-    assert finding.what.startswith(f"seatrial itself failed on gpu-1 in {check}: ValueError: no port")
+    bug = "bug in seatrial, not a fault of the cluster: ValueError: no port"
+    assert finding.what == f"{bug}; seen on gpu-1, in {check}"
+    assert finding.culprit.name == "seatrial itself, no part of the cluster"
     assert conclusion.verdict.status == "INCONCLUSIVE"
 
 

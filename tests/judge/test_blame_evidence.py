@@ -43,7 +43,9 @@ def test_a_death_without_a_trouble_belongs_to_the_open_step() -> None:
     assert only(stream.close(ranks=False)).check == "training"
 
 
-@pytest.mark.parametrize(("nodes", "name"), [(1, "communication inside gpu-0"), (2, "the fabric between gpu-0, gpu-1")])
+@pytest.mark.parametrize(
+    ("nodes", "name"), [(1, "communication between the processes inside gpu-0"), (2, "the fabric between gpu-0, gpu-1")]
+)
 def test_the_fabric_of_one_node_is_inside_it(nodes: int, name: str) -> None:
     stream = Stream(2, nodes=nodes).until("collectives")
     stream.trouble({"rank": 0, "how": "stuck"}, {"rank": 1, "how": "stuck"}, outcome="deadline")

@@ -46,7 +46,9 @@ def test_of_two_nodes_the_link_is_named() -> None:
     assert finding.culprit == Culprit(
         kind="link", name="link gpu-0–gpu-1, endpoints not separable", nodes=("gpu-0", "gpu-1")
     )
-    assert finding.what == ("node gpu-1 fell silent in collectives for 15 s: it, or the network between it and gpu-0")
+    assert finding.what == (
+        "node gpu-1 fell silent in collectives and sent nothing more for 15 s: it, or the network between it and gpu-0"
+    )
 
 
 @pytest.mark.parametrize("conductor", ["gpu-0", "laptop"])
@@ -75,7 +77,7 @@ def test_all_nodes_but_one_at_once_are_the_fabric(conductor: str, blamed: bool) 
     (finding,) = silent(4, 1, 2, 3, conductor=conductor)
     assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "fabric", ())
     assert finding.culprit.name == "the network between node gpu-0 and the others"
-    assert "all 3 nodes but gpu-0 fell silent at once in collectives for 15 s: " in finding.what
+    assert "all 3 nodes but gpu-0 fell silent at once in collectives and sent nothing more for 15 s: " in finding.what
     assert ("the link of gpu-0, or what gpu-1, gpu-2, gpu-3 share" in finding.what) is blamed
     assert "what gpu-1, gpu-2, gpu-3 share" in finding.action
     assert ("cable and switch port of gpu-0" in finding.action) is blamed

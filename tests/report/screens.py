@@ -12,13 +12,16 @@ from pathlib import Path
 from event_streams import SCENES, Stream, healthy
 from fake_checks import a_plan, fake_load
 
+from seatrial.checks import registry
 from seatrial.judge.conclude import Conclusion, conclude
+from seatrial.plan.plan_reader import read_plan
 from seatrial.protocol.wire import Decoder
 from seatrial.report.console import lines, print_lines
 from seatrial.report.view import View
 
 HERE = Path(__file__).parent
 COLUMNS = (60, 80)
+_TWO_HOSTS = ("--on", "ssh", "--hosts", "gpu-0,gpu-1")
 _REPORT = Path("reports/20260102-030405-abcd/report.html")
 
 
@@ -33,35 +36,63 @@ def _scene(stream: Stream) -> Conclusion:
     return conclude(stream.events, load=fake_load)
 
 
-def _slow() -> Stream:
-    stream = Stream(plan=a_plan(("compute",)), options=["--only", "compute"])
-    stream.check("compute", lambda rank: 0.5 if rank else 2.0)
-    return stream.close()
+def _on_gpus(stream: Stream, *options: str) -> Stream:
+    """Return the trial as one of GPUs: these are what most users accept."""
+    job = stream.events[0]["job"]
+    job["device"], job["options"] = "cuda", list(options)
+    for event in stream.events:
+        if event["kind"] == "rank":
+            address = f"0000:{26 + 16 * event['local_rank']:02x}:00"
+            event |= {"device": "NVIDIA H200", "device_id": address, "device_type": "cuda", "backend": "nccl"}
+    return stream
 
 
-def _network() -> Stream:
-    stream = SCENES["fabric"]()
-    stream.events[0]["job"]["options"] = ["--on", "ssh", "--hosts", "gpu-0,gpu-1"]
+def _slow() -> Conclusion:
+    """Judge a GPU that is slower than its model and its neighbors, by the real check."""
+    plan = read_plan("quick", schemas=registry.schemas(), scopes=registry.scopes(), only=["compute"])
+    stream = _on_gpus(Stream(4, nodes=2, plan=plan), "--on", "ssh", "--hosts", "gpu-0,gpu-1", "--only", "compute")
+    for stage, ranks in (("measure", (0, 1, 2, 3)), ("repeat", (0, 1, 2, 3))):
+        stream.alive = ranks
+        stream.begin("compute", stage)
+        for rank in ranks:
+            for dtype, tflops in (("bf16", 690.0), ("fp16", 700.0), ("fp32", 51.0)):
+                speed = {"name": "tflops", "variant": dtype, "unit": "TFLOP/s", "stage": stage}
+                stream.measure(
+                    "compute", rank, tflops * (0.62 if rank == 3 and dtype == "bf16" else 1 + rank / 100), **speed
+                )
+            for variant in ("bf16", "fp16", "fp32", "convolution"):
+                exact = {"name": "wrong_elements", "variant": variant, "unit": "1", "better": "low", "stage": stage}
+                stream.measure("compute", rank, 0.0, **exact)
+            stream.done(rank)
+        stream.step_end()
+    stream.alive = (0, 1, 2, 3)
+    return conclude(stream.close().events)
+
+
+def _deadline() -> Stream:
+    stream = SCENES["too short"]()
+    stream.events[0]["plan"]["settings"]["training"] |= {"max_steps": [300, "level quick"]}
     return stream
 
 
 SCREENS: Mapping[str, Callable[[], Conclusion]] = {
     "pass": lambda: _recorded("pass"),
+    "pass-gpus": lambda: _scene(_on_gpus(healthy(4, nodes=2), *_TWO_HOSTS)),
     "pass-partial": lambda: _scene(
         healthy(plan=a_plan(("compute", "bootstrap", "collectives"), {"training": "--skip"}))
     ),
     "fail-killed": lambda: _recorded("killed"),
     "fail-wrong": lambda: _recorded("wrong"),
-    "fail-slow": lambda: _scene(_slow()),
+    "fail-slow": _slow,
     "fail-hang": lambda: _scene(SCENES["absent"]()),
     "fail-frozen": lambda: _scene(SCENES["frozen"]()),
-    "fail-stuck-together": lambda: _scene(SCENES["stuck"]()),
-    "fail-out-of-memory": lambda: _scene(SCENES["out of memory"]()),
-    "fail-device": lambda: _scene(SCENES["device"]()),
-    "fail-node-lost": lambda: _scene(SCENES["node lost"]()),
-    "fail-communication": lambda: _scene(_network()),
-    "fail-two-faults": lambda: _scene(SCENES["second fault"]()),
-    "inconclusive-deadline": lambda: _scene(SCENES["too short"]()),
+    "fail-stuck-together": lambda: _scene(_on_gpus(SCENES["stuck"](), *_TWO_HOSTS)),
+    "fail-out-of-memory": lambda: _scene(_on_gpus(SCENES["out of memory"]())),
+    "fail-device": lambda: _scene(_on_gpus(SCENES["device"]())),
+    "fail-node-lost": lambda: _scene(_on_gpus(SCENES["node lost"](), *_TWO_HOSTS)),
+    "fail-communication": lambda: _scene(_on_gpus(SCENES["fabric"]())),
+    "fail-two-faults": lambda: _scene(_on_gpus(SCENES["second fault"](), *_TWO_HOSTS)),
+    "inconclusive-deadline": lambda: _scene(_deadline()),
     "inconclusive-own": lambda: _scene(SCENES["own"]()),
     "interrupted": lambda: _scene(SCENES["interrupted"]()),
 }

@@ -198,7 +198,7 @@ def test_the_banner_of_a_failure() -> None:
     assert banner[1] == "FINAL ACCEPTANCE: FAIL"
     assert banner[-2].startswith("- Error: out of memory on rank 1 (Test CPU, local rank 1 on gpu-0)")
     assert shown[-4:] == [
-        "FAIL: 1 of 4 checks failed, 3 passed, 2 ranks, 9.5 s",
+        "FAIL: 1 of 4 checks failed, 3 passed, 2 ranks, 26 s",
         "at fault: rank 1 (Test CPU, local rank 1 on gpu-0)",
         "report: reports/x/report.html",
         "next: fix the problem above, then run: seatrial run quick",

@@ -26,6 +26,8 @@ class Culprit:
 
 
 NOBODY = Culprit(kind="none", name="nobody could be named")
+SEATRIAL = Culprit(kind="none", name="seatrial itself, no part of the cluster")
+"""A bug of ours: of the kind ``none``, as the cluster is not at fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,8 @@ class Finding:
     action: str = ""
     """What to do next, one sentence."""
     options: tuple[str, ...] = ()
-    """The option that the next run needs, and its value: ``("--deadline", "240")``."""
+    """What the next run needs, names and values in turn: options, ``("--deadline", "240")``, and parameters of a plan
+    file, ``("training.timeout_s", "180", "--deadline", "240")``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from seatrial.evidence.findings import NOBODY, Culprit, Finding, Severity
+from seatrial.evidence.findings import NOBODY, SEATRIAL, Culprit, Finding, Severity
+from seatrial.judge.advice import fabric_action, frozen_action
 from seatrial.judge.connect_errors import clearest, connect_errors, lines_of, only_large_messages
-from seatrial.judge.how_far import how_far
+from seatrial.judge.how_far import how_far, needed_s
 from seatrial.judge.lost_nodes import blame_lost_nodes
 from seatrial.judge.more_time import longer_deadline, longer_timeout
 from seatrial.judge.root_causes import Observed
@@ -22,7 +23,7 @@ from seatrial.judge.trial import ErrorRecord, NodeFailure, Trial, TroubleRecord
 from seatrial.plan.plan_reader import OF_DEADLINE
 from seatrial.protocol.fabric_errors import MTU_ACTION
 from seatrial.protocol.timeouts import patience_s
-from seatrial.util.text import out_of_memory_words
+from seatrial.util.text import named_ranks, out_of_memory_words
 
 _SIGNAL_ACTIONS = {
     "SIGKILL": "look for the kernel's out-of-memory killer there (dmesg, the memory limit of the container or job)",
@@ -32,6 +33,8 @@ _SIGNAL_ACTIONS = {
 _JOIN_S, _START_S, _KILL_S = 60.0, 180.0, 15.0
 """Time limits: for the nodes to join, for a generation to start, and for ending its ranks after trouble."""
 _OUT_OF_MEMORY = "allow it more memory (the limit of the container, job or host), or find out what used it"
+_BUG = "bug in seatrial, not a fault of the cluster"
+_REPORT_IT = "report it with the folder of this run; no part of the cluster needs a repair"
 _CRASHED = "look at its last output and at the kernel and driver log there"
 
 
@@ -68,9 +71,9 @@ def observe(trial: Trial) -> tuple[Observed, ...]:
 def _could_not(trial: Trial, failure: NodeFailure) -> Finding:
     step = trial.step(failure.generation, failure.step)
     check = "trial" if step is None else step.check
-    what = f"seatrial itself failed on {trial.place(failure.node)} in {check}: {failure.error}"
-    action = "this is a bug in seatrial, not a fault of the cluster; please report it with this run's folder"
-    return _finding("error", check, what, NOBODY, action=action)
+    error, *more = failure.error.splitlines() or ["no message"]
+    what = f"{_BUG}: {error}; seen on {trial.place(failure.node)}, in {check}"
+    return _finding("error", check, what, SEATRIAL, evidence=tuple(more), action=_REPORT_IT)
 
 
 def _dead_or_broken(view: StepView) -> list[Finding]:
@@ -134,13 +137,12 @@ def _raised(view: StepView) -> list[Finding]:
     waiting = view.waiting(errors)
     for rank, error in sorted(errors.items()):
         if error.cause == "request":
-            what, action = _message(error), "correct the request"
+            what, action, culprit = _message(error), "correct the request", NOBODY
         else:
-            in_phase = f" in {error.phase}" if error.phase else ""
-            what = f"seatrial itself failed on {view.trial.label(rank)}{in_phase}: {error.type}: {_message(error)}"
-            action = "this is a bug in seatrial, not a fault of the cluster; please report it with this run's folder"
+            seen = f"seen on {view.trial.label(rank)}" + (f", in {error.phase}" if error.phase else "")
+            what, action, culprit = f"{_BUG}: {error.type}: {_message(error)}; {seen}", _REPORT_IT, SEATRIAL
         evidence = (*_stack(error), *view.evidence(rank), *waiting)
-        findings.append(_finding("error", view.check, what, NOBODY, evidence=evidence, action=action))
+        findings.append(_finding("error", view.check, what, culprit, evidence=evidence, action=action))
     for entry in view.of("error"):
         if entry.rank is not None and entry.rank not in view.raised:
             label = view.trial.label(entry.rank)
@@ -190,8 +192,8 @@ def _frozen(view: StepView) -> list[Finding]:
     return _named(
         view,
         view.of("frozen"),
-        lambda entry: f"was frozen{_in(entry)}{waited(entry)}",
-        "look at the kernel log there; a process that stays in state D waits for a device or a file system",
+        lambda entry: f"was frozen{_in(entry)}{waited(entry)}" + (f", {entry.detail}" if entry.detail else ""),
+        lambda entry: frozen_action(entry.detail),
     )
 
 
@@ -210,11 +212,14 @@ def _did_not_come(view: StepView) -> list[Finding]:
         view,
         entries,
         lambda entry: (
-            f"never entered the collective: {_still(entry)}, while the others waited"
-            if entry.how == "absent"
-            else _late_words(view, entry)
+            (
+                f"never entered the collective: {_still(entry)}, while the others waited"
+                if entry.how == "absent"
+                else _late_words(view, entry)
+            )
+            + (f" ({entry.detail})" if entry.detail else "")
         ),
-        "look at its stack, and at what else runs on that node",
+        lambda entry: "look at its stack for what it waits for, and at what else runs on that node",
     )
 
 
@@ -236,7 +241,7 @@ def _fabric(view: StepView) -> list[Finding]:
     # One stack shows where all of them wait.
     shown = next((view.evidence(entry.rank) for entry in stuck or late if entry.rank is not None), ())
     evidence = (*view.waiting(()), *shown)
-    action = "look at cables, switches and the network settings between these nodes"
+    action = fabric_action(view.trial, nodes)
     unreached = connect_errors(view)
     evidence = (*lines_of(view, unreached), *evidence)
     if (worst := clearest(unreached.values())) is not None:
@@ -252,7 +257,7 @@ def _fabric(view: StepView) -> list[Finding]:
     more = f" and {len(nodes) - 8} more" if len(nodes) > 8 else ""
     name = f"the fabric between {', '.join(nodes[:8])}{more}"
     if len(nodes) < 2:
-        name = "communication inside " + "".join(nodes)
+        name = f"communication between the processes inside {nodes[0]}" if nodes else "communication between the ranks"
     culprit = Culprit(kind="fabric", name=name, nodes=tuple(nodes))
     return [_finding("fail", view.check, what, culprit, evidence=evidence, action=action)]
 
@@ -264,15 +269,18 @@ def _deadline(view: StepView) -> list[Finding]:
         return []
     name, seconds = f"{step.check}/{step.stage}", f"{step.timeout_s:.3g} s"
     working, cut_short = view.of("working"), _cut_short(view)
-    option: tuple[str, ...] = ()
-    action = f"give it more time ({longer_timeout(view.trial, step.check)}), or see what slows all of them down"
+    option = longer_timeout(view.trial, step.check, needed_s(view, working))
+    words = f"{option[0]} = {option[1]} in a plan file, {' '.join(option[2:])}"
+    action = f"give it more time ({words}), or see what slows all of them down"
     if working:
         ranks = f"all {len(working)} ranks were" if len(working) > 1 else f"rank {working[0].rank} was"
         what = f"{name} was too slow: {how_far(view, working)} in {seconds}, and {ranks} still at work"
+        if needed := needed_s(view, working):
+            what += f"; at this pace it needs about {needed:.0f} s"
     elif cut_short:
         what = f"{name} was not finished within {seconds}"
     else:
-        what, action = f"{name} was not finished within {seconds}, and nobody could be named", ""
+        what, action, option = f"{name} was not finished within {seconds}, and nobody could be named", "", ()
     if cut_short:
         what += ": the deadline of the whole trial cut it short"
     if cut_short or view.trial.origin(step.check, "timeout_s").startswith(OF_DEADLINE):
@@ -312,7 +320,10 @@ def _after_the_end(view: StepView) -> list[Finding]:
 
 
 def _named(
-    view: StepView, entries: Iterable[TroubleRecord], describe: Callable[[TroubleRecord], str], action: str
+    view: StepView,
+    entries: Iterable[TroubleRecord],
+    describe: Callable[[TroubleRecord], str],
+    advise: Callable[[TroubleRecord], str],
 ) -> list[Finding]:
     """Return a finding for each rank; ``describe`` returns what it did, as a verb and the rest of the clause."""
     ranked = [(entry.rank, entry) for entry in entries if entry.rank is not None]
@@ -321,10 +332,10 @@ def _named(
         _finding(
             "fail",
             view.check,
-            f"{view.trial.label(rank)} {describe(entry)}" + (f" ({entry.detail})" if entry.detail else ""),
+            f"{view.trial.label(rank)} {describe(entry)}",
             rank_culprit(view.trial, rank),
             evidence=(*view.evidence(rank), *waiting),
-            action=action,
+            action=advise(entry),
         )
         for rank, entry in ranked
     ]
@@ -386,8 +397,9 @@ def _with_generation(view: StepView, finding: Finding) -> Finding:
     if view.generation == 0:
         return finding
     without = sorted(set(view.trial.ranks) - set(view.ranks))
-    names = f", without rank{'s' if len(without) > 1 else ''} {', '.join(map(str, without[:8]))}" if without else ""
-    return replace(finding, what=f"in generation {view.generation}{names}: {finding.what}")
+    restart = "a restart" if view.generation == 1 else f"restart {view.generation}"
+    names = f" without {named_ranks(without)}" if without else ""
+    return replace(finding, what=f"after {restart}{names}: {finding.what}")
 
 
 def _in(entry: TroubleRecord) -> str:

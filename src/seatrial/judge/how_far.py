@@ -19,6 +19,28 @@ def how_far(view: StepView, entries: Sequence[TroubleRecord]) -> str:
     return min(((_number(entry.phase), _words(view, entry)) for entry in entries), default=(0, "nothing was done"))[1]
 
 
+def needed_s(view: StepView, entries: Sequence[TroubleRecord]) -> float | None:
+    """Return the seconds that the slowest of these ranks needs for the whole step at its pace; None: not known."""
+    needed = [_needed_s(view, entry) for entry in entries]
+    known = [seconds for seconds in needed if seconds is not None]
+    return max(known) if known and len(known) == len(needed) else None
+
+
+def _needed_s(view: StepView, entry: TroubleRecord) -> float | None:
+    step = view.step(entry.step)
+    if step is None:
+        return None
+    if counted := _COUNTED.search(entry.phase):
+        done, total = int(counted[1]) - 1, float(counted[2])
+    else:
+        trained, most = _STEP.search(entry.phase), view.trial.setting(step.check, "max_steps")
+        # Data of a number of epochs ends the training before its most steps.
+        if trained is None or most is None or view.trial.setting(step.check, "epochs") is not None:
+            return None
+        done, total = int(trained[1]), most
+    return step.timeout_s * total / done if 0 < done < total else None
+
+
 def _number(phase: str) -> int:
     counted = _COUNTED.search(phase) or _STEP.search(phase)
     return int(counted[1]) if counted else 0

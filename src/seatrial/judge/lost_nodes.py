@@ -46,9 +46,9 @@ def _each(view: StepView, entries: Mapping[int, TroubleRecord]) -> list[Finding]
         name = view.trial.place(node)
         ranks = tuple(rank for rank in view.ranks if view.node_of(rank) == node)
         came = any(record.node == node for record in view.trial.nodes)
-        words = "fell silent" if entry.how == "silent" else "was lost"
         # Not the phase of one of its ranks, which would be as old as the last message from there.
-        what = f"node {name} {words}{_when(view, entry)}" if came else f"node {name} was never reached"
+        words = f"fell silent{_when(view, entry)}" if entry.how == "silent" else f"was lost{_where(view)}"
+        what = f"node {name} {words}" if came else f"node {name} was never reached"
         finding = Finding(
             severity="fail" if came else "error",
             check=view.check,
@@ -57,7 +57,7 @@ def _each(view: StepView, entries: Mapping[int, TroubleRecord]) -> list[Finding]
             if came
             else NOBODY,
             evidence=view.waiting(ranks),
-            action=f"check that {name} is up and reachable, and whether something ended its agent",
+            action=f"check that {name} is up and reachable, and whether something ended seatrial's agent there",
         )
         findings.append(finding)
     return findings
@@ -108,13 +108,19 @@ def _one_of_two(view: StepView, silent: tuple[int, TroubleRecord], *, other: int
         what=f"node {gone} fell silent{_when(view, entry)}: it, or the network between it and {left}{why}",
         culprit=NOBODY if lost else link,
         evidence=view.waiting(()),
-        action=f"check that {gone} is up, and whether something ended its agent; then look at the NICs, cables and "
-        "switch ports of both",
+        action=f"check that {gone} is up, and whether something ended seatrial's agent there; then look at the NICs, "
+        "cables and switch ports of both",
     )
 
 
 def _when(view: StepView, entry: TroubleRecord) -> str:
-    return ("" if view.check == "trial" else f" in {view.check}") + waited(entry)
+    """Return where a node fell silent, and for how long: `` in training and sent nothing more for 16 s``."""
+    seconds = waited(entry)
+    return _where(view) + (f" and sent nothing more{seconds}" if seconds else "")
+
+
+def _where(view: StepView) -> str:
+    return "" if view.check == "trial" else f" in {view.check}"
 
 
 def _shared(names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""How a person gives a trial or a check more time: the option to type, or the key of a plan file. Pure."""
+"""How a person gives a trial or a check more time: the option to type, or the parameter of a plan file. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,16 @@ def longer_deadline(trial: Trial) -> tuple[str, ...]:
     return "--deadline", str(math.ceil(max(2 * (trial.deadline_s() or 0.0), of_level)))
 
 
-def longer_timeout(trial: Trial, check: str) -> str:
-    """Return the setting of the timeout of a check, as somebody finds and writes it."""
-    origin = trial.origin(check, "timeout_s")
-    if origin.startswith("plan "):
-        return f"timeout_s of [{check}] in {origin.rpartition(':')[0]}"
-    return f"timeout_s of [{check}] in a plan file"
+def longer_timeout(trial: Trial, check: str, needed_s: float | None) -> tuple[str, ...]:
+    """Return the timeout to try next, as a parameter of a plan file, and the deadline that has room for it.
+
+    Args:
+        trial: The trial.
+        check: The check that was too slow.
+        needed_s: Seconds that it needs at its pace, of which it gets half as many again; None where that is not known:
+            then it gets twice its last timeout.
+    """
+    last_s = trial.setting(check, "timeout_s") or _SHORTEST_S
+    next_s = math.ceil(max(2 * last_s, 1.5 * (needed_s or 0.0)))
+    deadline_s = math.ceil((trial.deadline_s() or 0.0) + next_s - last_s)
+    return f"{check}.timeout_s", str(next_s), "--deadline", str(deadline_s)

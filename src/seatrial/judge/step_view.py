@@ -13,6 +13,8 @@ from seatrial.judge.trial import ErrorRecord, ExitRecord, StepRecord, Trial, Tro
 
 _MOST_EVIDENCE = 6
 _STACK_LINES = 24
+_SOURCE_PLACE = re.compile(r"^\[[^\]\s]{1,300}\.(?:cc|cpp|h|hpp):\d+\] ")
+"""Such as ``[/src/gloo/transport/tcp/pair.cc:547] ``, with which Gloo begins."""
 _BLOCKED = ("D", "T", "t", "Z")
 """Letters of /proc: in uninterruptible sleep, stopped, traced, ended."""
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
@@ -240,4 +242,6 @@ def _tail(lines: Iterable[str]) -> str:
 
 
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "(no message)")[:300]
+    """Return the first line of an error, without the place in a library's source in front of it."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "(no message)")
+    return (_SOURCE_PLACE.sub("", line) or line)[:300]
