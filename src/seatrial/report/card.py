@@ -147,6 +147,8 @@ def _next(conclusion: Conclusion, report: Path | None) -> str:
     again = _command(conclusion, plan)
     if verdict.interrupted:
         words = f"run it again, to its end: {under}{again}"
+    elif verdict.status != "PASS" and fault_injection(conclusion):
+        words = f"the fault was planted; without SEATRIAL_PLANT, run: {under}{again}"
     elif verdict.status == "PASS" and verdict.unlimited and trial.plan.get("demands_limits") is True:
         from seatrial.report.plan_of_runs import ENOUGH_RUNS, written_limits
 
@@ -163,8 +165,10 @@ def _next(conclusion: Conclusion, report: Path | None) -> str:
         stronger = _STRONGER.get(plan)
         command = _command(conclusion, stronger or plan)
         words = f"{under}{command}" if stronger else f"after each repair or change, run: {under}{again}"
-    elif verdict.status == "INCONCLUSIVE" and _needed(conclusion):
-        words = f"{under}{again}"
+    elif needed := _needed(conclusion):
+        keys = ", ".join(f"{name} = {value}" for name, value in needed.items() if not name.startswith("--"))
+        mine = _command(conclusion, "PLAN.toml")
+        words = f"write a plan file with {keys}, then run: {under}{mine}" if keys else f"{under}{again}"
     else:
         words = f"{'fix' if verdict.status == 'FAIL' else 'resolve'} the problem above, then run: {under}{again}"
     return printable(words)
@@ -175,17 +179,19 @@ def _command(conclusion: Conclusion, plan: str, *more: str) -> str:
     words = [str(word) for word in options] if isinstance(options, list) else []
     words += [word for word in more if word not in words]
     for name, value in _needed(conclusion).items():
+        if not name.startswith("--"):  # a key of a plan file
+            continue
         at = words.index(name) if name in words else len(words)
         words[at : at + 2] = name, value
     return f"{command_line()} {shlex.join(['run', plan, *words])}"
 
 
 def _needed(conclusion: Conclusion) -> dict[str, str]:
-    """Return the options that the findings of a trial that is not decided ask for, with their values."""
+    """Return the options and keys of a plan file that the findings of a trial that is not decided ask for."""
     if conclusion.verdict.status != "INCONCLUSIVE":
         return {}
-    pairs = [finding.options for finding in conclusion.findings if finding.severity == "error"]
-    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+    asked = [finding.options for finding in conclusion.findings if finding.severity == "error"]
+    return {name: value for options in asked for name, value in zip(options[::2], options[1::2], strict=False)}
 
 
 def measured_line(conclusion: Conclusion) -> str:
