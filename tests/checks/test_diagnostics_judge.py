@@ -284,3 +284,20 @@ def test_a_device_in_exclusive_mode_that_is_in_use() -> None:
     assert severity == "warn"
     assert "its compute mode leaves it to one program (exclusive process)" in what
     assert one(replace(busy, processes=())) == []
+
+
+def test_a_port_that_goes_down_or_counts_errors_is_named_with_its_node() -> None:
+    window = NodeWindow(
+        check="collectives",
+        seconds=60,
+        ports={"mlx5_0/1": {"symbol_error": 7}, "mlx5_1/1": {"port_rcv_errors": 3}},
+        ports_down=("mlx5_2/1",),
+    )
+    findings = rule((NodeState(devices=(HEALTHY,), kernel_events=()), (window,))).findings
+    named = {finding.culprit.name: (finding.severity, finding.culprit.nodes) for finding in findings}
+    assert named.keys() == {f"port mlx5_{number}/1 of gpu-00" for number in range(3)}
+    assert named["port mlx5_2/1 of gpu-00"] == ("fail", ("gpu-00",))
+    (counted,) = (finding.what for finding in findings if "mlx5_0" in finding.what)
+    assert "counted 7 symbol errors" in counted
+    assert "collectives" in counted
+    assert all("transceiver" in finding.action for finding in findings)

@@ -185,8 +185,8 @@ def test_a_sentence_names_an_option_as_it_is_typed() -> None:
     internal = re.compile(
         rf"(?<![-\w.])({'|'.join(sorted({name for name in names if '_' in name} | {'deadline_s'}))})\b"
     )
-    # Keys of plan files are meant in plan/ and checks/; channels_last is a word of torch.
-    keys_and_fields = ("plan/", "checks/", "training/recipe.py")
+    # Keys of plan files are meant in these, or written; channels_last is a word of torch.
+    keys_and_fields = ("plan/", "checks/", "training/recipe.py", "report/plan_of_runs.py")
     found = [
         (file, match[0])
         for file, text in _sentences()
