@@ -129,7 +129,7 @@ def test_a_node_without_nvml_asks_nvidia_smi(tmp_path: Path) -> None:
     ]
     (state,) = ended.report["gpu_diagnostics"]
     assert (state["topology"]["0-1"], state["topology_after"]["0-1"]) == ("NV18", "SYS")
-    assert list(state["not_checked"]) == ["kernel log"]
+    assert list(state["not_checked"]) == ["kernel log", "NVLinks"]
 
 
 def test_each_fault_is_named_with_its_step(tmp_path: Path, machine: dict[str, str]) -> None:

@@ -19,6 +19,7 @@ from seatrial.devices.state import LOST, DeviceState
 from seatrial.util.tool import find_tool, run_tool
 
 _ARGUMENTS = ("-q", "-x")
+_NO_NVLINKS = "their state and errors are not in the output of nvidia-smi -q -x"
 _MOST_CHARS = 1 << 24
 _END = "</nvidia_smi_log>"
 _CORRUPT = re.compile(r"infoROM is corrupted at gpu ([0-9a-fA-F:.]+)", re.IGNORECASE)
@@ -136,7 +137,7 @@ def open_reader() -> Reader:
         states=partial(_read, tool),
         samples=samples.read if samples else None,
         topology=lambda: _topology(tool),
-        remarks=samples.remarks if samples else dict,
+        remarks=lambda: {"NVLinks": _NO_NVLINKS, **(samples.remarks() if samples else {})},
         close=samples.close if samples else nothing,
     )
 
