@@ -116,7 +116,8 @@ def test_only_the_culprit_is_named(hosts: Callable[[int], Hosts], fault: str) ->
     assert is_right(report, fault), report["findings"]
     assert report["acceptance"]["status"] == ("FAIL" if FAULTS[fault].named else "PASS"), report["findings"]
     rates = [measurement["value"] for measurement in report["measurements"] if measurement["name"] == "gbps"]
-    assert max(rates) < 0.15, "1 Gbit/s is 0.125 GB/s, and the limiter lets a burst through"
+    # Of 30 % loss the check of the network may be the one that names the node; then no rate is measured.
+    assert max(rates, default=0.0) < 0.15, "1 Gbit/s is 0.125 GB/s, and the limiter lets a burst through"
     sentences = str([finding["what"] for finding in report["findings"]])
     if fault == "node1 sends at 100 Mbit/s":
         assert "node1 (sending) reaches 0.01" in sentences
