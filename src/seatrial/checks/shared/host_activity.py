@@ -68,7 +68,8 @@ def is_contention(value: Any) -> bool:
 def load_of_others(evidence: Evidence) -> str:
     """Return the rank that others kept most from its cores while all ranks worked, as a sentence; empty for none.
 
-    Ranks that only contend with one another do not count: that is how the trial was started.
+    Ranks that only contend with one another do not count: that is how the trial was started. Each fact of contention
+    must have passed ``is_contention``.
     """
     counters = {
         fact.rank: fact.value
@@ -79,10 +80,8 @@ def load_of_others(evidence: Evidence) -> str:
     }
     found: list[tuple[float, str]] = []
     for rank, own in counters.items():
-        if not own.get("wall_s"):
-            continue
         node = evidence.ranks[rank].node_rank
-        cpu_s = sum(other.get("cpu_s", 0.0) for at, other in counters.items() if evidence.ranks[at].node_rank == node)
+        cpu_s = sum(other["cpu_s"] for at, other in counters.items() if evidence.ranks[at].node_rank == node)
         cores, share = (own.get("busy_s", 0.0) - cpu_s) / own["wall_s"], _share(own, "waited_s")
         if share >= _BOTH and cores >= _CORES:
             found.append(
