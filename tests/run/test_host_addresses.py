@@ -40,3 +40,8 @@ def test_a_listener_on_all_addresses_sees_the_same_address() -> None:
         assert connection.getpeername()[0] == "::ffff:127.0.0.3"
         assert may_be(connection, 0, {0: {"127.0.0.3"}})
         assert not may_be(connection, 0, {0: {"127.0.0.4"}})
+
+
+def test_no_name_is_looked_up_later_than_it_may_be() -> None:
+    assert addresses_of(["127.0.0.1"], within_s=60.0)
+    assert addresses_of(["127.0.0.1"], within_s=-1.0) == {}

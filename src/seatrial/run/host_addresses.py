@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,17 +15,23 @@ _RESOLVE_S = 5.0
 _AT_ONCE = 256
 
 
-def addresses_of(hosts: Sequence[str], *, at_once: int = _AT_ONCE) -> dict[int, Collection[str]]:
+def addresses_of(
+    hosts: Sequence[str], *, at_once: int = _AT_ONCE, within_s: float = math.inf
+) -> dict[int, Collection[str]]:
     """Return the addresses of each node whose host has some.
 
-    ``hosts``: the name or address of each node; ``at_once``: the number of names that are resolved at a time.
+    ``hosts``: the name or address of each node; ``at_once``: the number of names that are resolved at a time;
+    ``within_s``: no name is looked up later, and has no addresses then.
     """
+    until = time.monotonic() + within_s
     names = list(dict.fromkeys(hosts))
+
     with ThreadPoolExecutor(min(at_once, len(names) or 1)) as pool:
-        found = dict(zip(names, pool.map(lambda name: resolve(name, _RESOLVE_S), names), strict=True))
+        answers = pool.map(lambda name: resolve(name, _RESOLVE_S) if time.monotonic() < until else None, names)
+        found = {name: answer for name, answer in zip(names, answers, strict=True) if answer and answer.addresses}
     return {
         node: {normalized(address) for address in found[name].addresses or ()}
         | ({THIS_MACHINE} if found[name].own is not None else set())
         for node, name in enumerate(hosts)
-        if found[name].addresses
+        if name in found
     }

@@ -20,6 +20,8 @@ _LAST_WAIT_S = 10.0
 """A short trial ends before the answers have come."""
 _LOOKUPS_AT_ONCE = 8
 """The pods of a whole run share the DNS of their cluster with others."""
+_LOOKUPS_S = 60.0
+"""Python waits for lookups before it ends, so that thousands of names without an answer must not follow one another."""
 _RESOLV_CONF = "/etc/resolv.conf"
 
 
@@ -54,7 +56,9 @@ class HostSearch:
             self._found.append(None)
             return
         # Another number of hosts belongs to something else.
-        self._found.append(addresses_of(hosts, at_once=_LOOKUPS_AT_ONCE) if len(hosts) == self._nodes else {})
+        self._found.append(
+            addresses_of(hosts, at_once=_LOOKUPS_AT_ONCE, within_s=_LOOKUPS_S) if len(hosts) == self._nodes else {}
+        )
 
 
 def hosts_of_others(rendezvous: Rendezvous, environ: Mapping[str, str]) -> Sequence[str] | None:
