@@ -9,7 +9,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kubernetes.double.pods import World, is_active, is_over, is_ready, is_suspended, make_pod, phase, upserted
+from kubernetes.double.pods import (
+    World,
+    is_active,
+    is_over,
+    is_ready,
+    is_suspended,
+    make_pod,
+    phase,
+    upserted,
+    was_suspended,
+)
 from kubernetes.double.recorded import (
     HOSTFILE_MOUNT,
     init_pytorch,
@@ -34,8 +44,13 @@ def reconcile_pytorchjob(world: World, job: Object) -> None:
     message = "Restart policy in pod template will be overwritten by restart policy in replica spec"
     store.event(job, "Warning", "SetPodTemplateRestartPolicy", message)
     if is_suspended(job):
+        # pkg/controller.v1/common/job.go: pods and Services are deleted, whatever the policy says.
         condition(job, "Suspended", True, "PyTorchJobSuspended", f"PyTorchJob {name} is suspended.")
+        for thing in (*pods, *store.owned(job, "Service")):
+            store.drop(thing)
         return
+    if was_suspended(job):
+        condition(job, "Suspended", False, "PyTorchJobResumed", f"PyTorchJob {name} is resumed.")
     there = {pod["metadata"]["name"] for pod in pods}
     for kind, replica in spec["pytorchReplicaSpecs"].items():
         for number in range(replica.get("replicas", 1)):
@@ -118,9 +133,16 @@ def reconcile_mpijob(world: World, job: Object) -> None:
     _make_host_file(world, job, f"{name}-config", [_slot(line, slots, how) for line in lines], lines)
     _make_key(world, job, f"{name}-ssh")
     there = {pod["metadata"]["name"] for pod in pods}
-    if is_suspended(job):
-        condition(job, "Suspended", True, "MPIJobSuspended", f"MPIJob {namespace}/{name} is suspended.")
+    suspended = is_suspended(job)
+    if suspended:
+        # Word for word as in the recording resume-mpijob.
+        condition(job, "Suspended", True, "MPIJobSuspended", "MPIJob suspended")
+        condition(job, "Running", False, "MPIJobSuspended", f"MPIJob {namespace}/{name} is suspended.")
+        for pod in filter(is_active, pods):
+            store.drop(pod)
         count = 0
+    elif was_suspended(job):
+        condition(job, "Suspended", False, "MPIJobResumed", "MPIJob resumed")
     for number in range(count):
         own = f"{name}-worker-{number}"
         if own not in there:
@@ -133,7 +155,7 @@ def reconcile_mpijob(world: World, job: Object) -> None:
         if not waits or sum(map(is_ready, pods)) == count:
             _make_launcher(world, job, labels, slots, how)
         return
-    launcher["spec"]["suspend"] = is_suspended(job)
+    launcher["spec"]["suspend"] = suspended
     failed = [pod["metadata"]["name"] for pod in pods if phase(pod) == "Failed"]
     if is_over(launcher) == "Complete":
         condition(job, "Succeeded", True, "MPIJobSucceeded", f"MPIJob {namespace}/{name} successfully completed.")
@@ -190,7 +212,11 @@ def _make_launcher(world: World, job: Object, labels: dict[str, str], slots: int
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": f"{name}-launcher", "labels": {"app": name}},
-        "spec": {"backoffLimit": job["spec"].get("runPolicy", {}).get("backoffLimit", 6), "template": template},
+        "spec": {
+            "backoffLimit": job["spec"].get("runPolicy", {}).get("backoffLimit", 6),
+            "suspend": is_suspended(job),
+            "template": template,
+        },
         "status": {},
     }
     world.store.add(made, job["metadata"]["namespace"], job)
@@ -233,7 +259,14 @@ def reconcile_trainjob(world: World, job: Object) -> None:
     if runtime is None:
         store.event(job, "Warning", "TrainJobResourcesCreationFailed", f'runtime "{reference["name"]}" not found')
         return
+    # trainjob_controller.go, constants.go; the JobSet is suspended and resumed with it.
+    if is_suspended(job):
+        condition(job, "Suspended", True, "Suspended", "TrainJob is suspended")
+    elif was_suspended(job):
+        condition(job, "Suspended", False, "Resumed", "TrainJob is resumed")
     jobset = store.get("JobSet", namespace, name)
+    if jobset is not None:
+        jobset["spec"]["suspend"] = is_suspended(job)
     if jobset is None:
         store.add(_jobset(world, job, runtime["spec"]), namespace, job)
     elif end := is_over(jobset):
@@ -274,7 +307,7 @@ def _jobset(world: World, job: Object, runtime: Object) -> Object:
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": {"name": name, "labels": dict(job["metadata"].get("labels", {}))},
-        "spec": spec,
+        "spec": {**spec, "suspend": is_suspended(job)},
         "status": {},
     }
 
