@@ -32,6 +32,7 @@ from seatrial.targets.kubernetes.warnings_of_run import creation_warnings
 
 _IN_RUN_POLICY = ("pytorchjob", "mpijob")
 """The kinds whose ``suspend`` is not in the spec itself."""
+_SUSPENDED = "are not created: the workload is suspended, because a queue (such as Kueue)"
 _NODES = ("trial-1-node-0-0", "trial-1-node-0-1")
 _RESUMED = {
     # Kind, runtime -> the pods once it is resumed, and the words of its operator, with the source of each.
@@ -42,7 +43,11 @@ _RESUMED = {
     # The launcher follows when the nodes are ready.
     ("trainjob", "mpi"): (_NODES, "Suspended", "Resumed"),
     # The launcher starts with the workers, and waits for them by itself (manifest/wait_for_hosts.py).
-    ("mpijob", None): (("trial-1-launcher", "trial-1-worker-0", "trial-1-worker-1"), "MPIJobSuspended", "MPIJobResumed"),
+    ("mpijob", None): (
+        ("trial-1-launcher", "trial-1-worker-0", "trial-1-worker-1"),
+        "MPIJobSuspended",
+        "MPIJobResumed",
+    ),
 }
 
 
@@ -92,7 +97,7 @@ def test_a_suspended_workload_is_told_and_gets_its_pods_later(kind: str, runtime
     assert _pods(world) == []
     assert is_taken_up(thing)
     wanted = 3 if KINDS[kind].under_mpi(options) else 2
-    words = f"{wanted} of {wanted} pods are not created: the workload is suspended, because a queue (such as Kueue)"
+    words = f"{wanted} of {wanted} pods {_SUSPENDED}"
     assert _told(world, kind, options, thing).startswith(words)
     assert _reasons(thing) == [stopped]
 
@@ -139,8 +144,7 @@ def test_what_is_told_of_a_real_mpijob_that_is_resumed() -> None:
     told = [found.reason() for found in waits if found.waiting or found.missing > 0]
     assert [text for text, _ in groupby(told)] == [
         "3 of 3 pods are not created yet",
-        "3 of 3 pods are not created: the workload is suspended, because a queue (such as Kueue) has not admitted it yet"
-        " or somebody has suspended it",
+        f"3 of 3 pods {_SUSPENDED} has not admitted it yet or somebody has suspended it",
         "3 of 3 pods wait: its image is being pulled or its container created",
     ]
     assert not any(found.final_refusal or found.unready for found in waits)

@@ -167,6 +167,11 @@ def _make_service(world: World, jobset: Object) -> None:
         world.store.add(service, namespace, jobset)
 
 
+def _jobs_before(jobset: Object, name: str) -> int:
+    names = [each["name"] for each in jobset["spec"]["replicatedJobs"]]
+    return sum(each.get("replicas", 1) for each in jobset["spec"]["replicatedJobs"][: names.index(name)])
+
+
 def _make_jobs(world: World, jobset: Object, replicated: Object, restarts: int) -> None:
     name, network = jobset["metadata"]["name"], jobset["spec"].get("network", {})
     for number in range(replicated.get("replicas", 1)):
@@ -178,7 +183,8 @@ def _make_jobs(world: World, jobset: Object, replicated: Object, restarts: int) 
             "jobset.sigs.k8s.io/jobset-name": name,
             _REPLICATED: replicated["name"],
             "jobset.sigs.k8s.io/job-index": str(number),
-            "jobset.sigs.k8s.io/job-global-index": str(number),
+            # Of all Jobs of the JobSet, in the order of its spec.
+            "jobset.sigs.k8s.io/job-global-index": str(_jobs_before(jobset, replicated["name"]) + number),
             "jobset.sigs.k8s.io/replicatedjob-replicas": str(replicated.get("replicas", 1)),
             "jobset.sigs.k8s.io/restart-attempt": str(restarts),
             "jobset.sigs.k8s.io/global-replicas": str(

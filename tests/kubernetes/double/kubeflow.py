@@ -22,12 +22,14 @@ from kubernetes.double.pods import (
 )
 from kubernetes.double.recorded import (
     HOSTFILE_MOUNT,
+    host_file_volume,
     init_pytorch,
     mpi_launcher_environment,
     mpi_worker_environment,
     pytorch_environment,
     ssh_volume,
     torch_environment,
+    trainer_ssh_volume,
 )
 from kubernetes.double.store import Object, condition
 
@@ -175,10 +177,8 @@ def _slot(host: str, slots: int, implementation: str) -> str:
 def _with_ssh(template: Object, job: Object) -> Object:
     path = job["spec"].get("sshAuthMountPath", "/root/.ssh")
     spec = template["spec"]
-    spec.setdefault("volumes", []).append(
-        ssh_volume(f"{job['metadata']['name']}-ssh", 0o600 if path == "/root/.ssh" else None)
-    )
-    spec["containers"][0].setdefault("volumeMounts", []).append({"name": "ssh-auth", "mountPath": path})
+    volume = ssh_volume(f"{job['metadata']['name']}-ssh", 0o600 if path == "/root/.ssh" else None)
+    _with_volume(spec, spec["containers"][0], volume, path)
     return template
 
 
@@ -198,8 +198,8 @@ def _make_worker(world: World, job: Object, own: str, number: int, labels: dict[
 def _make_launcher(world: World, job: Object, labels: dict[str, str], slots: int, how: str) -> None:
     name, replica = job["metadata"]["name"], job["spec"]["mpiReplicaSpecs"]["Launcher"]
     template = _with_ssh(copy.deepcopy(replica["template"]), job)
-    _with_host_file(template["spec"], template["spec"]["containers"][0], f"{name}-config")
     container = template["spec"]["containers"][0]
+    _with_volume(template["spec"], container, host_file_volume(f"{name}-config", by_trainer=False), HOSTFILE_MOUNT)
     container["env"] = [*container.get("env", ()), *mpi_launcher_environment(how, slots, role=True)]
     template["spec"] |= {
         "hostname": f"{name}-launcher",
@@ -222,10 +222,9 @@ def _make_launcher(world: World, job: Object, labels: dict[str, str], slots: int
     world.store.add(made, job["metadata"]["namespace"], job)
 
 
-def _with_host_file(spec: Object, container: Object, config: str) -> None:
-    items = [{"key": "hostfile", "path": "hostfile", "mode": 0o444}]
-    spec.setdefault("volumes", []).append({"name": "mpi-job-config", "configMap": {"name": config, "items": items}})
-    container.setdefault("volumeMounts", []).append({"name": "mpi-job-config", "mountPath": HOSTFILE_MOUNT})
+def _with_volume(spec: Object, container: Object, volume: Object, path: str) -> None:
+    spec.setdefault("volumes", []).append(volume)
+    container.setdefault("volumeMounts", []).append({"name": volume["name"], "mountPath": path})
 
 
 def _make_host_file(world: World, owner: Object, name: str, lines: list[str], hosts: list[str]) -> None:
@@ -314,11 +313,9 @@ def _jobset(world: World, job: Object, runtime: Object) -> Object:
 
 def _with_mpi(pod: Object, container: Object, replicated: str, job: Object, mpi: Object) -> None:
     name = job["metadata"]["name"]
-    # Trainer 2.3; before, the mode was Kubernetes' own, 0644.
-    pod.setdefault("volumes", []).append(ssh_volume(f"{name}-mpi-ssh-auth", 0o640))
-    mount = {"name": "ssh-auth", "mountPath": mpi.get("sshAuthMountPath", "/root/.ssh")}
-    container.setdefault("volumeMounts", []).append(mount)
+    keys = trainer_ssh_volume(f"{name}-mpi-ssh-auth")
+    _with_volume(pod, container, keys, mpi.get("sshAuthMountPath", "/root/.ssh"))
     if replicated == "launcher":
-        _with_host_file(pod, container, f"{name}-mpi-hostfile")
+        _with_volume(pod, container, host_file_volume(f"{name}-mpi-hostfile", by_trainer=True), HOSTFILE_MOUNT)
         slots = job["spec"].get("trainer", {}).get("numProcPerNode", mpi.get("numProcPerNode", 1))
         container["env"] = upserted(container.get("env", ()), mpi_launcher_environment("OpenMPI", slots, role=False))
