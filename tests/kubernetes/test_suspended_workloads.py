@@ -151,7 +151,7 @@ def test_what_is_told_of_a_real_mpijob_that_is_resumed() -> None:
     assert is_taken_up(workload_at(_RESUME, "mpijobs", 5.0))
 
 
-def test_the_launcher_of_a_real_mpijob_died_of_a_name_that_it_now_waits_for(tmp_path: Path) -> None:
+def test_the_launcher_now_waits_for_the_name_of_which_a_real_one_died(tmp_path: Path) -> None:
     pods = pods_of(pods_at(_RESUME, 14.0), KINDS["mpijob"])
     (launcher,) = (pod for pod in pods if pod.is_launcher)
     assert (launcher.exit_code, launcher.stop) == (255, "")
