@@ -144,11 +144,11 @@ def reason_lines(conclusion: Conclusion) -> list[str]:
 def _interruption(conclusion: Conclusion) -> str:
     """Return who stopped the trial, and when: ``stopped by Ctrl-C (SIGINT) before training ended``."""
     by, checks = conclusion.trial.interrupted or "", conclusion.verdict.checks
-    who = f"Ctrl-C ({by})" if by == "SIGINT" else by
+    reason = f"Ctrl-C ({by})" if by == "SIGINT" else by
     begun = [name for name, status in checks.items() if status == "inconclusive"]
     not_begun = [name for name, status in checks.items() if status == "absent"]
     when = f" before {', '.join(begun)} ended" if begun else f" before {not_begun[0]} started" if not_begun else ""
-    return f"stopped by {who}{when}"
+    return f"stopped by {reason}{when}"
 
 
 def _without_what_follows(conclusion: Conclusion, reasons: Sequence[str]) -> list[str]:

@@ -14,10 +14,10 @@ _MOST_FINDINGS = 10
 MOST_ROWS = 6
 """Most rows of a finding; the report has all of it."""
 _MOST_HEADING_ROWS = 4
-"""Of the first fault, whose advice is in the card; that of any other is in its heading, which may take all rows."""
+"""Most rows of the first fault's heading: the card has its advice. That of any other fault is in the heading itself."""
 _MOST_LINE_ROWS = 2
 _MOST_TEXT_LINES = 2
-"""Of a stack or of output, where not all evidence has room."""
+"""Most lines of a stack or of output, where not all evidence has room."""
 _CURRENT, _OLDEST_FIRST = "Current thread", "most recent call last"
 """Words of faulthandler, before the thread that was asked, and of a traceback, before its outermost call."""
 

@@ -92,7 +92,7 @@ def summary(conclusion: Conclusion) -> list[str]:
     )
     return [
         f"GPU Available: {gpu}",
-        f"{communication}: {status_word(conclusion, COMMUNICATION)}{_beside_communication(conclusion)}",
+        f"{communication}: {status_word(conclusion, COMMUNICATION)}{_where_communication_failed(conclusion)}",
         f"Training Status: {status_word(conclusion, TRAINING)}",
         *([f"GPU diagnostics: {_diagnostics(conclusion)}"] if is_about_devices(conclusion) else []),
     ]
@@ -155,7 +155,7 @@ def status_word(conclusion: Conclusion, check: str) -> str:
     return _WORDS[status] if status else "NOT CHECKED (not in the plan)"
 
 
-def _beside_communication(conclusion: Conclusion) -> str:
+def _where_communication_failed(conclusion: Conclusion) -> str:
     """Return who made communication fail, where that was a rank or a node, or that it failed after its check."""
     status, failures = conclusion.verdict.checks.get(COMMUNICATION), defaultdict[str, list[Culprit]](list)
     for finding in conclusion.findings:
@@ -197,14 +197,14 @@ def sentence(finding: Finding, longest: int | None = None) -> str:
         limit = f"limit {format_number(finding.limit.value)}{unit} ({finding.limit.origin})"
     what, measured, limit, action = (printable(part.rstrip(".")) for part in (what, measured, limit, action))
 
-    def joined() -> str:
+    def in_one() -> str:
         return "; ".join(filter(None, (what, measured, limit, action)))
 
     if longest is None:
-        return joined()
-    limit = fitted(limit, max(_SHORTEST_PART, len(limit) - max(0, len(joined()) - longest)))
-    what = fitted(what, max(_SHORTEST_PART, len(what) - max(0, len(joined()) - longest)))
-    return fitted(joined(), longest)
+        return in_one()
+    limit = fitted(limit, max(_SHORTEST_PART, len(limit) - max(0, len(in_one()) - longest)))
+    what = fitted(what, max(_SHORTEST_PART, len(what) - max(0, len(in_one()) - longest)))
+    return fitted(in_one(), longest)
 
 
 def named_in_full(finding: Finding) -> str:

@@ -69,16 +69,16 @@ def command_lines(words: Sequence[str], columns: int) -> list[str]:
     """
     groups: list[str] = []
     for word in words:
-        joined = f"{groups[-1]} {word}" if groups else word
-        if groups and not word.startswith("-") and len(joined) + len(_NEXT_INDENT + _GOES_ON) <= columns:
-            groups[-1] = joined
+        longer = f"{groups[-1]} {word}" if groups else word
+        if groups and not word.startswith("-") and len(longer) + len(_NEXT_INDENT + _GOES_ON) <= columns:
+            groups[-1] = longer
         else:
             groups.append(word)
     lines = [f"{_FIRST_INDENT}{groups[0]}"]
     for group in groups[1:]:
-        joined = f"{lines[-1]} {group}"
-        if len(joined) + len(_GOES_ON) <= columns:
-            lines[-1] = joined
+        longer = f"{lines[-1]} {group}"
+        if len(longer) + len(_GOES_ON) <= columns:
+            lines[-1] = longer
         else:
             lines[-1] += _GOES_ON
             lines.append(f"{_NEXT_INDENT}{group}")
