@@ -91,6 +91,13 @@ def test_one_larger_node_does_not_accuse_the_others() -> None:
     assert finding.limit.origin == "fleet, majority of the nodes"
 
 
+def test_an_impossible_number_of_devices_is_no_standard() -> None:
+    fleet = inventory_fleet(2, 1, lambda node, local_rank, facts: facts.update(visible=10**9 if node else 8))
+    ruling = CHECK.judge(fleet, Params())
+    assert ruling.findings == ()
+    assert "a readable inventory of rank 1" in ruling.absent
+
+
 def test_a_wrong_expectation_is_corrected_in_the_plan() -> None:
     (finding,) = judge(1, 8, params=Params(devices_per_node=16))
     assert finding.action.endswith("or correct inventory.devices_per_node in the plan.")

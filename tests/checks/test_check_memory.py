@@ -75,7 +75,7 @@ def test_a_healthy_fleet_passes_and_every_speed_is_judged(device_type: str) -> N
 
 def test_one_slow_rank_of_eight_is_named_after_its_repeat() -> None:
     first = [3000.0, 3010, 2990, 2600, 3005, 2995, 3001, 2999]
-    assert suspects(fleet(first, device_type="cuda"), ONE) == (0, 3)
+    assert suspects(fleet(first, device_type="cuda"), ONE) == (0, 3, 7, 6)
     ruling = CHECK.judge(fleet(first, {0: 3001, 3: 2610}, device_type="cuda"), ONE)
     (finding,) = ruling.findings
     assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "device", (3,))
@@ -98,9 +98,14 @@ def test_of_two_ranks_the_slower_is_named_beyond_the_ratio_only() -> None:
     assert len(CHECK.judge(fleet([20, 9.9]), ONE).absent) == 1
 
 
-@pytest.mark.parametrize("starved", [0, 1])
-def test_a_rank_without_cpu_time_only_warns(starved: int) -> None:
-    seen = fleet([20, 8], {0: 20, 1: 8}, shares={0: 1.0, 1: 1.0, starved: 0.5})
+def test_an_impossible_copy_is_damage_of_its_rank() -> None:
+    ruling = CHECK.judge(fleet([20, 1e9]), ONE)
+    assert ruling.findings == ()
+    assert [words[:46] for words in ruling.absent] == ["copy_gbps device of rank 1 that can be: it rep"]
+
+
+def test_a_rank_without_cpu_time_only_warns() -> None:
+    seen = fleet([20, 8], {0: 20, 1: 8}, shares={0: 1.0, 1: 0.5})
     ruling = CHECK.judge(seen, ONE)
     (finding,) = ruling.findings
     assert finding.severity == "warn"

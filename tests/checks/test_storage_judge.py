@@ -93,7 +93,7 @@ def test_a_healthy_fleet_passes_and_its_nodes_are_judged() -> None:
 
 def test_one_slow_node_of_eight_is_named_if_slow_alone_too() -> None:
     writes = [[1.0, 1.0]] * 5 + [[0.5, 0.5]] + [[1.0, 1.0]] * 2
-    assert suspects(fleet(writes), NAMED) == (0, 10)
+    assert suspects(fleet(writes), NAMED) == (0, 10, 2, 4)
     (finding,) = grave(CHECK.judge(fleet(writes, again={0: 1.5, 10: 0.7}), NAMED))
     assert (finding.severity, finding.culprit.kind) == ("fail", "node")
     assert (finding.culprit.nodes, finding.culprit.ranks) == (("n5",), (10, 11))
@@ -118,6 +118,12 @@ def test_a_rank_is_not_blamed_for_its_neighbour() -> None:
 def test_two_nodes_are_compared_by_their_ratio() -> None:
     assert suspects(fleet([[1.0], [0.51]]), NAMED) == ()
     assert suspects(fleet([[1.0], [0.49]]), NAMED) == (0, 1)
+
+
+def test_an_impossible_speed_is_damage_of_its_node() -> None:
+    ruling = CHECK.judge(fleet([[1.0], [1e9]]), NAMED)
+    assert grave(ruling) == []
+    assert any(words.startswith("write_gbps of node n1 that can be: it reports 1e+09 GB/s") for words in ruling.absent)
 
 
 def test_a_node_without_cpu_time_only_warns() -> None:

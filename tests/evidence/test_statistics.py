@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from seatrial.evidence.findings import Limit
 from seatrial.evidence.measurement import Measurement
-from seatrial.evidence.statistics import FleetRates, compare_rates, judge_fleet, median, minority
+from seatrial.evidence.statistics import FleetRates, compare_rates, judge_fleet, median, minority, reference_ranks
 
 Better = Literal["high", "low"]
 DEVICE_TYPES = st.sampled_from(["cpu", "cuda"])
@@ -134,19 +134,23 @@ def test_healthy_fleets_are_not_blamed(num_ranks: int) -> None:
         assert judge_fleet(values, better="high", device_type="cuda").outliers == ()
 
 
-def rates(first: list[float], again: dict[int, float] | None = None, limits: tuple[Limit, ...] = ()) -> FleetRates:
-    """Rates of GPUs, rank by rank."""
-    stages = {"measure": dict(enumerate(first)), "repeat": again or {}}
-    measurements = [
+def gpus(first: list[float], again: dict[int, float]) -> list[Measurement]:
+    """Measurements of GPUs, rank by rank."""
+    stages = {"measure": dict(enumerate(first)), "repeat": again}
+    return [
         Measurement(check="c", name="tflops", value=value, unit="TFLOP/s", better="high", rank=rank, stage=stage)
         for stage, values in stages.items()
         for rank, value in values.items()
     ]
-    return compare_rates(measurements, limits=limits, device_type="cuda")
 
 
-def test_suspects_are_the_slow_ones_and_a_typical_one() -> None:
-    assert rates([100, 101, 99, 104, 60]).suspects() == (0, 4)
+def rates(first: list[float], again: dict[int, float] | None = None, limits: tuple[Limit, ...] = ()) -> FleetRates:
+    """Rates of GPUs, rank by rank."""
+    return compare_rates(gpus(first, again or {}), limits=limits, device_type="cuda")
+
+
+def test_suspects_are_the_slow_ones_and_three_typical_ones() -> None:
+    assert rates([100, 101, 99, 104, 60]).suspects() == (0, 1, 2, 4)
     assert rates([100, 101, 99, 104, 98]).suspects() == ()
     assert rates([100, 60]).suspects() == (0, 1)
     assert rates([100]).suspects() == ()
@@ -176,7 +180,68 @@ def test_the_limit_of_a_repeat_scales_with_the_reference() -> None:
     assert faster.state == "slow"
     assert faster.limit is not None
     assert faster.limit.value == pytest.approx(190)
-    assert rates(first, {0: 50, 4: 48}).outcome(4).state == "recovered"
+    assert rates(first, {0: 96, 1: 96, 2: 96, 4: 92}).outcome(4).state == "recovered", "the machine is hotter"
+    assert rates(first, {0: 96, 4: 92}).outcome(4).state == "incomparable", "or one rank is disturbed"
+
+
+def test_a_reference_that_is_slower_alone_acquits_nobody() -> None:
+    for first, slow in (([400.0, 400, 400, 200], 3), ([400.0, 200], 1), ([400.0, 390, 200], 2)):
+        alone = rates(first, {0: 100, slow: 200}).outcome(slow)
+        assert alone.state == "incomparable"
+        assert "rank 0: 400 TFLOP/s in the group, 100 TFLOP/s alone" in alone.evidence[1]
+        assert rates(first, {0: 100, slow: 70}).outcome(slow).state == "slow", "even beside the disturbed one"
+        assert rates(first, {0: 100, slow: 400}).outcome(slow).state == "recovered", "no reference is needed for that"
+
+
+@pytest.mark.parametrize("lie", [1e-3, 100.0, 399.0, 1e4])
+def test_one_reference_of_three_decides_nothing(lie: float) -> None:
+    first = [400.0, 400, 400, 200]
+    for liar in range(3):
+        again = dict.fromkeys(range(3), 400.0) | {liar: lie}
+        assert rates(first, again | {3: 200.0}).outcome(3).state == "slow"
+        assert rates(first, again | {3: 400.0}).outcome(3).state == "recovered"
+
+
+def test_two_references_that_contradict_one_another_decide_nothing() -> None:
+    first = [400.0, 400, 200]
+    assert rates(first, {0: 400, 1: 4000, 2: 400}).outcome(2).state == "incomparable"
+    assert rates(first, {0: 400, 1: 4000, 2: 200}).outcome(2).state == "slow"
+
+
+def test_a_starved_reference_is_compared_with_nothing() -> None:
+    first = [400.0, 200]
+    assert rates(first, {0: 800, 1: 400}).outcome(1, starved={0}).state == "incomparable"
+    user = Limit(value=300, unit="TFLOP/s", origin="user")
+    assert rates(first, {0: 800, 1: 200}, (user,)).outcome(1, starved={0}).state == "slow", "the user's limit decides"
+    many = rates([400.0, 400, 400, 400, 200], {0: 100, 1: 400, 2: 400, 3: 400, 4: 200})
+    assert many.outcome(4, starved={0}).state == "slow", "the next typical rank takes its place"
+
+
+def test_the_references_are_of_different_hosts() -> None:
+    values = {0: 100.0, 1: 100.0, 2: 100.0, 3: 99.0, 4: 98.0, 5: 50.0}
+    ruling = judge_fleet(values, better="high", device_type="cuda")
+    assert reference_ranks(values, ruling) == (0, 1, 2, 3, 4)
+    assert reference_ranks(values, ruling, dict.fromkeys(values, "a")) == (0, 1, 2, 3, 4)
+    assert reference_ranks(values, ruling, {0: "a", 1: "a", 2: "a", 3: "b", 4: "c", 5: "c"}) == (0, 3, 4)
+
+
+@pytest.mark.parametrize("stage", ["measure", "repeat"])
+def test_an_impossible_rate_is_compared_with_nothing(stage: str) -> None:
+    ceiling = Limit(value=1000, unit="TFLOP/s", origin="datasheet")
+    first, again = ([400.0, 1e9], {}) if stage == "measure" else ([400.0, 200.0], {0: 1e9, 1: 200.0})
+    seen = compare_rates(gpus(first, again), limits=(), device_type="cuda", ceiling=ceiling)
+    assert [(each.value, each.stage) for each in seen.impossible] == [(1e9, stage)]
+    assert seen.outcome(0).state == ("unjudged" if stage == "measure" else "passed")
+    assert stage == "measure" or seen.outcome(1).state == "unrepeated"
+
+
+def test_the_best_of_a_few_is_no_standard_beyond_its_model() -> None:
+    measured = gpus([700, 980], {})
+    assert compare_rates(measured, limits=(), device_type="cuda").fleet.outliers == (0,)
+    seen = compare_rates(measured, limits=(), device_type="cuda", best_known=794.5)
+    assert (seen.fleet.outliers, seen.fleet.limit) == ((), pytest.approx(794.5 / 1.2))
+    assert "what its model can" in seen.fleet.method
+    assert compare_rates(gpus([600, 780], {}), limits=(), device_type="cuda", best_known=794.5).fleet.outliers == (0,)
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from seatrial.evidence.findings import Limit
@@ -24,6 +24,8 @@ _SIGMAS = 6
 _RATIO = {"cuda": 1.2, "cpu": 2.0}
 _EFFECT = {"cuda": 0.05, "cpu": 0.30}
 _COPIES_EFFECT = 0.10
+NUM_REFERENCES = 3
+"""Of three ranks that are measured again for comparison, one that is disturbed or lies changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +46,16 @@ class FleetRuling:
 class RateOutcome:
     """The result of judging the rate of one rank."""
 
-    state: Literal["unjudged", "passed", "unrepeated", "recovered", "slow"]
-    """``unjudged``: no limit. ``unrepeated``: missed a limit and was not measured again. ``recovered``: slow only
-    while all ranks worked. ``slow``: slow again when alone."""
+    state: Literal["unjudged", "passed", "unrepeated", "incomparable", "recovered", "slow"]
+    """``unjudged``: no limit. ``unrepeated``: missed a limit and was not measured again. ``incomparable``: was, but the
+    ranks to compare with were disturbed or contradict one another. ``recovered``: slow only while all ranks worked.
+    ``slow``: slow again when alone."""
     measurement: Measurement
     """The measurement that decided: the repeat where there is one."""
     first: Measurement | None = None
     """The measurement while all ranks worked, where the repeat decided."""
     limit: Limit | None = None
     """The tightest limit that applied."""
-    alone: tuple[int, ...] = ()
-    """The ranks whose repeats were compared."""
     evidence: tuple[str, ...] = ()
     """Lines for the finding."""
 
@@ -70,21 +71,36 @@ class FleetRates:
     limits: tuple[Limit, ...]
     """The limits besides that of the fleet: from the user, from the device model."""
     fleet: FleetRuling
-    reference: int | None
-    """The rank that is measured again together with each outlier; None without a measured rank."""
+    references: tuple[int, ...]
+    """The ranks with which an outlier may be compared when alone (``reference_ranks``), the most typical first."""
+    effect: float
+    """The share of a speed below which two speeds count as equal."""
+    ceiling: Limit | None = None
+    """The speed that no device reaches."""
+    impossible: tuple[Measurement, ...] = ()
+    """The measurements above ``ceiling``: they are damage, and compared with nothing."""
+
+    @property
+    def reference(self) -> int | None:
+        """The most typical rank; None without a measured rank."""
+        return next(iter(self.references), None)
 
     def suspects(self) -> tuple[int, ...]:
-        """Return the ranks that missed a limit, and the reference where the fleet set the limit."""
+        """Return the ranks that missed a limit, and where the fleet set the limit, the references; ascending."""
         slow = {rank for rank in self.first if self.outcome(rank).state not in ("unjudged", "passed")}
-        if self.reference is not None and slow & set(self.fleet.outliers):
-            slow.add(self.reference)
+        if slow & set(self.fleet.outliers):
+            slow.update(self.references[:NUM_REFERENCES])
         return tuple(sorted(slow))
 
-    def outcome(self, rank: int) -> RateOutcome:
+    def outcome(self, rank: int, starved: Collection[int] = ()) -> RateOutcome:
         """Compare a rank with the tightest limit, and if it misses that, compare its repeat.
 
-        In the repeat the limit of the fleet scales as the reference rank did: alone on a quiet machine every rank is
-        faster, and later the whole machine may be hotter.
+        In the repeat the limit of the fleet moves as the speeds of the references did: alone on a quiet machine every
+        rank is faster.
+
+        Args:
+            rank: The rank.
+            starved: Ranks that lacked CPU time in their repeat; nothing is compared with them.
         """
         first = self.first[rank]
         limit = self._tightest(1.0)
@@ -94,28 +110,45 @@ class FleetRates:
             return RateOutcome(state="passed", measurement=first, limit=limit)
         origin = limit.origin
         lines = [f"while all ranks worked: {_rate(first)}, limit there {limit.value:.3g} ({origin})"]
-        reference = self.reference if rank in self.fleet.outliers else None
-        alone = (rank,) if reference is None else (rank, reference)
-        if any(other not in self.again for other in alone):
-            return RateOutcome(state="unrepeated", measurement=first, limit=limit, evidence=tuple(lines))
-        again = self.again[rank]
-        scale = None
-        if reference is not None:
-            before, after = self.first[reference], self.again[reference]
-            scale = after.value / before.value
-            lines.append(f"for comparison, rank {reference}: {_rate(before)} in the group, {_rate(after)} alone")
+        missed = RateOutcome(state="unrepeated", measurement=first, limit=limit, evidence=tuple(lines))
+        if rank not in self.again:
+            return missed
+        again, own = self.again[rank], self._tightest(None)
+        loose = strict = own
+        if rank in self.fleet.outliers:
+            compared = [other for other in self.references if other in self.again]
+            lines += [
+                f"for comparison, rank {other}: {_rate(self.first[other])} in the group, {_rate(self.again[other])} "
+                f"alone{', without the CPU time it could use' if other in starved else ''}"
+                for other in compared[:NUM_REFERENCES]
+            ]
+            drifts = believable_drifts(
+                {other: self.first[other].value for other in compared if other not in starved},
+                {other: self.again[other].value for other in compared},
+                typical=self.fleet.reference,
+                effect=self.effect,
+            )
+            if drifts is not None:
+                loose, strict = (self._tightest(drift) for drift in drifts)
+            elif own is None or again.value >= own.value:
+                return replace(missed, state="incomparable" if compared else "unrepeated", evidence=tuple(lines))
         # A rank that is no outlier of the fleet missed one of the other limits, so there is one.
-        limit = self._tightest(scale) or limit
+        assert loose is not None and strict is not None
+        state: Literal["incomparable", "recovered", "slow"] = "incomparable"
+        limit = strict
+        if again.value < loose.value:
+            state, limit = "slow", loose
+        elif again.value >= strict.value:
+            state = "recovered"
         another = "" if limit.origin == origin else f" ({limit.origin})"
         lines.append(f"again, alone: {_rate(again)}, limit there {limit.value:.3g}{another}")
-        state: Literal["recovered", "slow"] = "recovered" if again.value >= limit.value else "slow"
-        return RateOutcome(state=state, measurement=again, first=first, limit=limit, alone=alone, evidence=tuple(lines))
+        return RateOutcome(state=state, measurement=again, first=first, limit=limit, evidence=tuple(lines))
 
-    def _tightest(self, scale: float | None) -> Limit | None:
+    def _tightest(self, drift: float | None) -> Limit | None:
         limits = list(self.limits)
-        if scale is not None and self.fleet.limit is not None:
+        if drift is not None and self.fleet.limit is not None:
             unit = next(iter(self.first.values())).unit
-            limits.append(Limit(value=self.fleet.limit * scale, unit=unit, origin=f"fleet, {self.fleet.method}"))
+            limits.append(Limit(value=self.fleet.limit * drift, unit=unit, origin=f"fleet, {self.fleet.method}"))
         return max(limits, key=lambda limit: limit.value, default=None)
 
 
@@ -130,7 +163,12 @@ class Vote:
 
 
 def judge_fleet(
-    values: Mapping[int, float], *, better: Literal["high", "low"], device_type: str, copies: bool = False
+    values: Mapping[int, float],
+    *,
+    better: Literal["high", "low"],
+    device_type: str,
+    copies: bool = False,
+    best_known: float = math.inf,
 ) -> FleetRuling:
     """Compare every rank with its fleet.
 
@@ -144,6 +182,7 @@ def judge_fleet(
         better: ``high`` for rates, ``low`` for times.
         device_type: ``cpu`` or ``cuda``.
         copies: the values are bandwidths of copies, which vary more.
+        best_known: the best rate of a healthy device of this model. The best of a few ranks is no standard beyond it.
     """
     kind = "cpu" if device_type == "cpu" else "cuda"
     measured = sorted(value for value in values.values() if _is_measured(value))
@@ -153,12 +192,13 @@ def judge_fleet(
         reference = measured[0] if measured else math.nan
         limit, method = None, "no other rank to compare with"
     elif len(measured) <= _FEW:
-        reference = measured[-1] if high else measured[0]
+        reference = min(measured[-1], best_known) if high else measured[0]
         limit = reference / _RATIO[kind] if high else reference * _RATIO[kind]
-        method = f"ratio {_RATIO[kind]} to the best of {len(measured)}"
+        best = "the best" if reference in measured else "what its model can, which is less than the best"
+        method = f"ratio {_RATIO[kind]} to {best} of {len(measured)}"
     else:
         reference = median(measured)
-        effect = _COPIES_EFFECT if copies and kind == "cuda" else _EFFECT[kind]
+        effect = fleet_effect(device_type, copies=copies)
         mad = median([abs(value - reference) for value in measured])
         distance = max(_SIGMAS * _MAD_TO_SIGMA * mad, effect * reference)
         limit = reference - distance if high else reference + distance
@@ -185,23 +225,101 @@ def fleet_rules(*, copies: bool = False, gpu: bool = True) -> tuple[tuple[str, s
     return (f"2 to {_FEW}", f"ratio {ratios} to the best"), (f"{_FEW + 1} or more", spread)
 
 
+def fleet_effect(device_type: str, *, copies: bool = False) -> float:
+    """Return the share of a speed below which two speeds count as equal."""
+    kind = "cpu" if device_type == "cpu" else "cuda"
+    return _COPIES_EFFECT if copies and kind == "cuda" else _EFFECT[kind]
+
+
+def reference_ranks(
+    values: Mapping[int, float], fleet: FleetRuling, hosts: Mapping[int, str] | None = None
+) -> tuple[int, ...]:
+    """Return the ranks with which an outlier may be compared when alone, the most typical first.
+
+    The typical rank, not the best: the best of many was lucky, and would look slower when repeated. Where there are
+    several hosts, only one rank of each: what disturbs a host disturbs all its ranks.
+
+    Args:
+        values: rate or time by rank.
+        fleet: what ``judge_fleet`` says of them.
+        hosts: by rank, the name of its host; without it each rank counts as one host.
+    """
+    typical = sorted(values.keys() - set(fleet.outliers), key=lambda rank: (abs(values[rank] - fleet.reference), rank))
+    if hosts is None or len({hosts[rank] for rank in values}) < 2:
+        return tuple(typical)
+    first_of_host = {hosts[rank]: rank for rank in reversed(typical)}
+    return tuple(rank for rank in typical if first_of_host[hosts[rank]] == rank)
+
+
+def believable_drifts(
+    first: Mapping[int, float], again: Mapping[int, float], *, typical: float, effect: float
+) -> tuple[float, float] | None:
+    """Return how much faster ranks are alone than in the group: at least, at most; None without a rank in both.
+
+    A rank that is slow by the smaller value is slow, and one that is fast by the larger one is fast. Alone a rank has
+    the machine to itself, so the larger value is at least 1: a rank that is slower alone was disturbed, or lies. The
+    median of ``NUM_REFERENCES`` ranks decides both, and may be ``effect`` below 1, as machines get hotter; of fewer
+    ranks none is believed against another.
+
+    Args:
+        first: rate by rank in the group, the most typical rank first.
+        again: rate by rank, alone.
+        typical: the rate that the limit in the group came from.
+        effect: ``fleet_effect``.
+    """
+    compared = [rank for rank in first if rank in again][:NUM_REFERENCES]
+    drifts = sorted(again[rank] / max(first[rank], typical) for rank in compared)
+    if not drifts:
+        return None
+    if len(drifts) < NUM_REFERENCES:
+        return drifts[0], max(drifts[-1], 1.0)
+    return median(drifts), max(median(drifts), 1 - effect)
+
+
 def compare_rates(
-    measurements: Iterable[Measurement], *, limits: tuple[Limit, ...], device_type: str, copies: bool = False
+    measurements: Iterable[Measurement],
+    *,
+    limits: tuple[Limit, ...],
+    device_type: str,
+    copies: bool = False,
+    ceiling: Limit | None = None,
+    best_known: float = math.inf,
+    hosts: Mapping[int, str] | None = None,
 ) -> FleetRates:
     """Gather the rates of devices that may be compared: one measurement name, one variant, one device model.
 
-    ``limits`` apply besides that of the fleet; ``device_type`` and ``copies`` are those of ``judge_fleet``. Rates that
-    are not positive numbers are left out.
+    Rates that are not positive numbers are left out, and those above ``ceiling`` are kept apart.
+
+    Args:
+        measurements: the rates, in the group and alone.
+        limits: limits besides that of the fleet.
+        device_type: as for ``judge_fleet``.
+        copies: as for ``judge_fleet``.
+        ceiling: the rate that no device reaches.
+        best_known: as for ``judge_fleet``.
+        hosts: as for ``reference_ranks``.
     """
     stages: dict[str, dict[int, Measurement]] = {"measure": {}, "repeat": {}}
+    impossible = []
     for measurement in measurements:
-        if measurement.rank is not None and measurement.stage in stages and _is_measured(measurement.value):
+        if measurement.rank is None or measurement.stage not in stages or not _is_measured(measurement.value):
+            continue
+        if ceiling is not None and measurement.value > ceiling.value:
+            impossible.append(measurement)
+        else:
             stages[measurement.stage][measurement.rank] = measurement
     values = {rank: measurement.value for rank, measurement in stages["measure"].items()}
-    fleet = judge_fleet(values, better="high", device_type=device_type, copies=copies)
-    # The typical rank, not the best: the best of many was lucky, and would look slower when repeated.
-    reference = min(values, key=lambda rank: (abs(values[rank] - fleet.reference), rank), default=None)
-    return FleetRates(first=stages["measure"], again=stages["repeat"], limits=limits, fleet=fleet, reference=reference)
+    fleet = judge_fleet(values, better="high", device_type=device_type, copies=copies, best_known=best_known)
+    return FleetRates(
+        first=stages["measure"],
+        again=stages["repeat"],
+        limits=limits,
+        fleet=fleet,
+        references=reference_ranks(values, fleet, hosts),
+        effect=fleet_effect(device_type, copies=copies),
+        ceiling=ceiling,
+        impossible=tuple(impossible),
+    )
 
 
 def median(values: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.checks.compute.params import CONVOLUTION, Params
-from seatrial.checks.compute.rules import ATTAINABLE_FROM, DATASHEET, attainable_rule, user_speed_rule
+from seatrial.checks.compute.rules import ATTAINABLE_FROM, DATASHEET, attainable_rule, ceiling, user_speed_rule
 from seatrial.checks.shared.culprits import device_culprit
 from seatrial.checks.shared.exact import ExactWords, judge_exact
 from seatrial.checks.shared.facts import describe, drop_malformed, has_fields, latest, unreadable
@@ -133,7 +133,19 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
             groups.setdefault((evidence.ranks[measurement.rank].device, measurement.variant), []).append(measurement)
     for (device, dtype), measurements in sorted(groups.items()):
         own = tuple(_own_limits(params, evidence.device_type, device, dtype))
-        yield device, dtype, compare_rates(measurements, limits=own, device_type=evidence.device_type)
+        spec = find(device)
+        yield (
+            device,
+            dtype,
+            compare_rates(
+                measurements,
+                limits=own,
+                device_type=evidence.device_type,
+                ceiling=ceiling(device),
+                best_known=math.inf if spec is None else spec.attainable_tflops.get(dtype, math.inf),
+                hosts={rank: record.node for rank, record in evidence.ranks.items()},
+            ),
+        )
 
 
 def _own_limits(params: Params, device_type: str, device: str, dtype: str) -> Iterator[Limit]:

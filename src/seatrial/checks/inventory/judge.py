@@ -14,18 +14,23 @@ from seatrial.checks.shared.host_inventory import facts_named, machines
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Ruling
 
+_MOST_DEVICES = 128
+"""A host has at most 16 devices, and each at most 8 parts that a rank sees as devices."""
 _TEXT, _WHOLE = (str, type(None)), (int, type(None))
 _TEXTS = ("visibility", "driver", "toolkit", "nccl", "torch", "python", "kernel", "cpu", "boot_id", "machine")
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
-    "inventory": lambda value: has_fields(
-        value,
-        device=str,
-        device_id=_TEXT,
-        index=_WHOLE,
-        memory_bytes=_WHOLE,
-        visible=_WHOLE,
-        cores=_WHOLE,
-        **dict.fromkeys(_TEXTS, _TEXT),
+    "inventory": lambda value: (
+        has_fields(
+            value,
+            device=str,
+            device_id=_TEXT,
+            index=_WHOLE,
+            memory_bytes=_WHOLE,
+            visible=_WHOLE,
+            cores=_WHOLE,
+            **dict.fromkeys(_TEXTS, _TEXT),
+        )
+        and 0 <= (value.get("visible") or 0) <= _MOST_DEVICES
     )
 }
 

@@ -13,7 +13,7 @@ from seatrial.checks.memory.rules import DATASHEET, DATASHEET_FROM_BYTES, user_c
 from seatrial.checks.shared.culprits import device_culprit
 from seatrial.checks.shared.exact import ExactWords, judge_exact
 from seatrial.checks.shared.facts import drop_malformed, has_fields, latest, unreadable
-from seatrial.checks.shared.speed import SpeedWords, cpu_shares, judge_speeds, slowest_first
+from seatrial.checks.shared.speed import SpeedWords, copy_ceiling, cpu_shares, judge_speeds, slowest_first
 from seatrial.devices.specs import find
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Ruling
@@ -234,7 +234,15 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
     for (device, kind), measurements in sorted(groups.items()):
         rule = user_copy_rule(params, kind)
         own = () if rule.value is None else (rule.limit(),)
-        yield device, kind, compare_rates(measurements, limits=own, device_type=evidence.device_type, copies=True)
+        rates = compare_rates(
+            measurements,
+            limits=own,
+            device_type=evidence.device_type,
+            copies=True,
+            ceiling=copy_ceiling(),
+            hosts={rank: record.node for rank, record in evidence.ranks.items()},
+        )
+        yield device, kind, rates
 
 
 def _size(size_bytes: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seatrial.checks.check import Rule, exact_rule, user_rule
 from seatrial.checks.memory.params import Params
-from seatrial.checks.shared.speed import CPU_SHARE, fleet_speed_rules
+from seatrial.checks.shared.speed import BEYOND_KNOWN, CPU_SHARE, ceiling_rule, fleet_speed_rules
 
 DATASHEET = Rule(
     measurement="copy_gbps",
@@ -37,6 +37,7 @@ def rules(params: Params) -> tuple[Rule, ...]:
         DATASHEET,
         *fleet_speed_rules("copy_gbps", copies=True),
         CPU_SHARE,
+        ceiling_rule("copy_gbps", f"at most {BEYOND_KNOWN} x the fastest memory known"),
     )
 
 

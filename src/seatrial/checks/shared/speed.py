@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from seatrial.checks.check import Rule
+from seatrial.devices.specs import highest_memory_peak
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Limit, Ruling
-from seatrial.evidence.statistics import FleetRates, RateOutcome, fleet_rules
+from seatrial.evidence.measurement import Measurement
+from seatrial.evidence.statistics import NUM_REFERENCES, FleetRates, RateOutcome, fleet_rules
 
 MIN_CPU_SHARE = 0.8
 """A rank that got a smaller share of the CPU time that its threads could use is not blamed for being slow."""
@@ -20,6 +22,8 @@ CPU_SHARE = Rule(
     condition="slow alone; with less its speed only warns",
 )
 """The rule about the CPU time of a slow rank, measured alone."""
+BEYOND_KNOWN = 10
+"""A device that is not in devices/specs.json may be newer, but not this many times as fast as all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,24 +66,43 @@ def fleet_speed_rules(measurement: str, *, copies: bool = False) -> tuple[Rule, 
     )
 
 
-def slowest_first(groups: Iterable[FleetRates]) -> tuple[int, ...]:
-    """Return the ranks that missed a limit, and with them one typical rank of their group to compare with.
+def copy_ceiling() -> Limit:
+    """Return the rate that no copy reaches: not in a device, not from or to it, and not in a page cache."""
+    origin = f"{BEYOND_KNOWN} x the fastest memory known, devices/specs.json"
+    return Limit(value=BEYOND_KNOWN * highest_memory_peak(), unit="GB/s", origin=origin)
 
-    The typical ranks come first and then the slowest: only a limited number of ranks measures again, and no repeat can
-    be judged without a typical rank.
+
+def ceiling_rule(measurement: str, text: str) -> Rule:
+    """Return the rule for values above what is possible: they are absent, and compared with nothing."""
+    return Rule(measurement=measurement, condition="to be believed", text=text, origin="devices/specs.json")
+
+
+def slowest_first(groups: Iterable[FleetRates]) -> tuple[int, ...]:
+    """Return the ranks that missed a limit, and with them typical ranks of their group to compare with.
+
+    One typical rank of each group comes first and then the slowest: only a limited number of ranks measures again, and
+    no repeat can be judged without a typical rank. Further typical ranks come last: they are needed where one of them
+    is disturbed, or lies.
     """
-    typical: dict[int, None] = {}
+    first: dict[int, None] = {}
     reached: dict[int, float] = {}
+    compared = []
     for rates in groups:
         for rank in rates.suspects():
             outcome = rates.outcome(rank)
-            if rank == rates.reference:
-                typical[rank] = None
-            elif outcome.limit is not None:
+            if outcome.state != "passed" and outcome.limit is not None:
                 share = outcome.measurement.value / outcome.limit.value
                 reached[rank] = min(share, reached.get(rank, share))
-    slow = (rank for rank in sorted(reached, key=lambda rank: (reached[rank], rank)) if rank not in typical)
-    return (*typical, *slow)
+        if rates.reference in rates.suspects():
+            compared.append(rates)
+            first[rates.reference] = None
+    asked = dict.fromkeys((*first, *sorted(reached, key=lambda rank: (reached[rank], rank))))
+    for rates in compared:
+        # Ranks that measure again anyway serve all groups.
+        again = [rank for rank in rates.references if rank in asked]
+        others = [rank for rank in rates.references if rank not in asked]
+        asked.update(dict.fromkeys(others[: max(0, NUM_REFERENCES - len(again))]))
+    return tuple(asked)
 
 
 def judge_speeds(rates: FleetRates, words: SpeedWords, shares: Mapping[int, float]) -> Iterator[Ruling]:
@@ -91,13 +114,23 @@ def judge_speeds(rates: FleetRates, words: SpeedWords, shares: Mapping[int, floa
         shares: By rank, the CPU time that it got in its repeat, as a share of what it could use.
     """
     user_limit = next((limit for limit in rates.limits if limit.origin.startswith("user")), None)
+    starved = {rank for rank, share in shares.items() if not CPU_SHARE.passes(share)}
+    for measurement in rates.impossible:
+        assert measurement.rank is not None and rates.ceiling is not None
+        yield Ruling(absent=(_impossible(measurement, rates.ceiling, words),))
     for rank in sorted(rates.first):
-        yield _judge_speed(rank, rates.outcome(rank), words, shares, user_limit)
+        yield _judge_speed(rank, rates.outcome(rank, starved), words, shares.get(rank, 1.0), user_limit)
 
 
-def _judge_speed(
-    rank: int, outcome: RateOutcome, words: SpeedWords, shares: Mapping[int, float], user_limit: Limit | None
-) -> Ruling:
+def _impossible(measurement: Measurement, ceiling: Limit, words: SpeedWords) -> str:
+    when = ", alone" if measurement.stage == "repeat" else ""
+    return (
+        f"{words.measurement} of {words.subject(measurement.rank or 0)}{when} that can be: it reports "
+        f"{measurement.value:.3g} {measurement.unit}, above {ceiling.value:.3g} ({ceiling.origin})"
+    )
+
+
+def _judge_speed(rank: int, outcome: RateOutcome, words: SpeedWords, share: float, user_limit: Limit | None) -> Ruling:
     """Judge one rank. ``user_limit`` may not be the tightest limit, and must be decided all the same."""
     measurement, limit = outcome.measurement, outcome.limit
     if limit is None:
@@ -105,21 +138,16 @@ def _judge_speed(
     subject = words.subject(rank)
     if outcome.state == "unrepeated":
         return Ruling(absent=(f"{words.measurement} of {subject} measured again, alone; {outcome.evidence[0]}",))
+    if outcome.state == "incomparable":
+        return Ruling(absent=(incomparable(words.measurement, subject, outcome.evidence[1:]),))
     entry = Judged(measurement=measurement, limit=limit, passed=outcome.state != "slow")
     if outcome.state == "passed":
         return Ruling(judged=(entry,))
-    rank_share = shares.get(rank, 1.0)
-    share = min([rank_share, *(shares.get(other, 1.0) for other in outcome.alone)])
     is_starved = outcome.state == "slow" and not CPU_SHARE.passes(share)
     lines = outcome.evidence + words.activity(rank)
     absent: tuple[str, ...] = ()
     if is_starved and user_limit is not None and measurement.value < user_limit.value:
-        if not CPU_SHARE.passes(rank_share):
-            absent = (f"{words.measurement} of {subject}: other processes took its CPU, cpu_share {rank_share:.2f}",)
-        else:
-            # The user's limit needs no other rank, and only the other rank lacked CPU time.
-            is_starved, limit = False, user_limit
-            entry = Judged(measurement=measurement, limit=user_limit, passed=False)
+        absent = (f"{words.measurement} of {subject}: other processes took its CPU, cpu_share {share:.2f}",)
     if is_starved:
         what = f"{words.speed} of {subject} could not be judged: other processes held the CPU"
         action = "end what else runs on the node and repeat the trial."
@@ -141,6 +169,11 @@ def _judge_speed(
     )
     unjudged = (what,) if is_starved else ()
     return Ruling(findings=(finding,), judged=() if is_starved else (entry,), absent=absent, unjudged=unjudged)
+
+
+def incomparable(measurement: str, subject: str, lines: Iterable[str]) -> str:
+    """Return what is absent where a rank was measured again, and the ranks to compare it with were disturbed."""
+    return f"{measurement} of {subject} compared with ranks that were not disturbed themselves; {'; '.join(lines)}"
 
 
 def _both(outcome: RateOutcome) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from seatrial.checks.check import Rule, exact_rule, user_rule
+from seatrial.checks.shared.speed import BEYOND_KNOWN, ceiling_rule
 from seatrial.checks.storage.params import Params
 from seatrial.evidence.statistics import fleet_rules
 
@@ -72,4 +73,5 @@ def rules(params: Params) -> tuple[Rule, ...]:
             text=f"medians of {QUICK_FSYNC_MS:g} ms or less count as equal",
             origin="no checkpoint waits for less",
         ),
+        ceiling_rule("write, read", f"at most {BEYOND_KNOWN} x the fastest memory known"),
     )

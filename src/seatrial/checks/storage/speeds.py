@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from seatrial.checks.shared.speed import SpeedWords, judge_speeds
+from seatrial.checks.shared.speed import SpeedWords, copy_ceiling, judge_speeds
 from seatrial.checks.storage.node_names import node_culprit
 from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.rules import QUICK_FSYNC_MS, user_rules
@@ -101,7 +101,9 @@ def compared_rates(evidence: Evidence) -> Iterator[tuple[str, str, FleetRates]]:
                 rate = _appends_per_second(measurement) if name == "fsync_ms" else measurement
                 groups.setdefault(kinds.get(measurement.rank, ""), []).append(rate)
         for _, group in sorted(groups.items()):
-            yield name, variant, compare_rates(group, limits=(), device_type="cpu")
+            # Rates of fsync are capped already.
+            ceiling = None if name == "fsync_ms" else copy_ceiling()
+            yield name, variant, compare_rates(group, limits=(), device_type="cpu", ceiling=ceiling)
 
 
 def _node_rates(evidence: Evidence, name: str, variant: str) -> list[Measurement]:

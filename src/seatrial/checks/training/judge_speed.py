@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from seatrial.checks.shared.culprits import rank_culprit
 from seatrial.checks.shared.host_activity import activity_lines
-from seatrial.checks.shared.speed import CPU_SHARE
+from seatrial.checks.shared.speed import CPU_SHARE, incomparable
 from seatrial.checks.training.judge_held_up import held_up
 from seatrial.checks.training.readings import by_rank
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Judged, Limit, Ruling
 from seatrial.evidence.measurement import Measurement
-from seatrial.evidence.statistics import judge_fleet
+from seatrial.evidence.statistics import (
+    NUM_REFERENCES,
+    believable_drifts,
+    fleet_effect,
+    judge_fleet,
+    reference_ranks,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +34,39 @@ class ComputeFleet:
     """The limit in the group, seconds."""
     outliers: tuple[int, ...]
     """The ranks that missed it, ascending."""
-    reference: int
-    """The rank nearest to the value that the outliers are compared with."""
+    references: tuple[int, ...]
+    """The ranks with which an outlier may be compared when alone, the most typical first."""
+    typical: float
+    """The time in the group that the limit came from, seconds."""
+    effect: float
+    """The share of a speed below which two speeds count as equal."""
+
+    @property
+    def reference(self) -> int:
+        """The most typical rank."""
+        return self.references[0]
+
+    def limits_alone(self, starved: set[int]) -> tuple[Limit, Limit] | None:
+        """Return the times above which a rank is slow alone, and below which it is fast alone.
+
+        Alone on a quiet machine every rank is faster: the limit moves as the references did. None where none of them
+        measured again, with the CPU time that it could use: ``starved`` ones did not.
+        """
+        first = {rank: 1 / self.first[rank].value for rank in self.references if rank not in starved}
+        again = {rank: 1 / measurement.value for rank, measurement in self.again.items() if measurement.value > 0}
+        drifts = believable_drifts(first, again, typical=1 / self.typical, effect=self.effect)
+        if drifts is None:
+            return None
+        low, high = drifts
+        return replace(self.limit, value=self.limit.value / low), replace(self.limit, value=self.limit.value / high)
+
+    def comparison(self) -> Iterator[str]:
+        """Yield a line for each rank to compare with that measured again."""
+        for rank in [rank for rank in self.references if rank in self.again][:NUM_REFERENCES]:
+            yield (
+                f"for comparison, rank {rank}: {self.first[rank].value * 1e3:.3g} ms in the group, "
+                f"{self.again[rank].value * 1e3:.3g} ms alone"
+            )
 
 
 def compute_fleets(evidence: Evidence) -> Iterable[ComputeFleet]:
@@ -41,9 +78,15 @@ def compute_fleets(evidence: Evidence) -> Iterable[ComputeFleet]:
         ruling = judge_fleet(values, better="low", device_type=evidence.device_type)
         if ruling.limit is not None:
             limit = Limit(value=ruling.limit, unit="s", origin=f"fleet, {ruling.method}")
-            reference = min(sorted(values), key=lambda rank: abs(values[rank] - ruling.reference))
+            hosts = {rank: record.node for rank, record in evidence.ranks.items()}
             yield ComputeFleet(
-                first=same_device, again=again, limit=limit, outliers=ruling.outliers, reference=reference
+                first=same_device,
+                again=again,
+                limit=limit,
+                outliers=ruling.outliers,
+                references=reference_ranks(values, ruling, hosts),
+                typical=ruling.reference,
+                effect=fleet_effect(evidence.device_type),
             )
 
 
@@ -51,11 +94,12 @@ def slow_suspects(evidence: Evidence) -> list[int]:
     """Return the stragglers, the slowest first, after one typical rank of each of their device models.
 
     The typical ranks come first because only a limited number of ranks measures again, and no repeat can be judged
-    without one.
+    without one. Further typical ranks come last.
     """
     fleets = [fleet for fleet in compute_fleets(evidence) if fleet.outliers]
     slow = [(-fleet.first[rank].value / fleet.limit.value, rank) for fleet in fleets for rank in fleet.outliers]
-    return [*(fleet.reference for fleet in fleets), *(rank for _, rank in sorted(slow))]
+    more = (rank for fleet in fleets for rank in fleet.references[1:NUM_REFERENCES])
+    return [*(fleet.reference for fleet in fleets), *(rank for _, rank in sorted(slow)), *more]
 
 
 def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
@@ -66,6 +110,8 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
     """
     findings, absent, unjudged = [], [], []
     shares, is_gpu = by_rank(evidence, "cpu_share", stage="repeat"), evidence.device_type == "cuda"
+    starved = {rank for rank, measurement in shares.items() if not CPU_SHARE.passes(measurement.value)}
+    limits_alone = fleet.limits_alone(starved)
     judged = [
         Judged(measurement=measurement, limit=fleet.limit, passed=True)
         for rank, measurement in sorted(fleet.first.items())
@@ -75,23 +121,28 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
     for rank in fleet.outliers:
         if rank in throttled:
             continue
-        if rank not in fleet.again or fleet.reference not in fleet.again:
+        if rank not in fleet.again or fleet.again.keys().isdisjoint(fleet.references):
             if is_gpu:
-                findings.append(_not_repeated(evidence, fleet, rank))
+                findings.append(_not_compared(evidence, fleet, rank, "did not measure again, alone"))
             else:
                 absent.append(f"compute_s of rank {rank} measured again, alone; it was slow in the group")
             continue
-        before, after = fleet.first[fleet.reference], fleet.again[fleet.reference]
-        # Alone on a quiet machine every rank is faster: the limit moves as the reference rank did.
-        limit = Limit(value=fleet.limit.value * after.value / before.value, unit="s", origin=fleet.limit.origin)
-        is_slow = fleet.again[rank].value > limit.value
-        share = min((shares[other].value for other in (rank, fleet.reference) if other in shares), default=1.0)
-        is_starved = is_slow and not CPU_SHARE.passes(share)
+        alone_s = fleet.again[rank].value
+        loose, strict = limits_alone or (None, None)
+        is_slow, is_fast = loose is not None and alone_s > loose.value, strict is not None and alone_s <= strict.value
+        if not is_slow and not is_fast:
+            lines = [*fleet.comparison(), f"again, alone: {alone_s * 1e3:.3g} ms"]
+            if is_gpu:
+                findings.append(_not_compared(evidence, fleet, rank, "those it is compared with were disturbed alone"))
+            else:
+                absent.append(incomparable("compute_s", f"rank {rank}", lines))
+            continue
+        limit = (loose if is_slow else strict) or fleet.limit
+        is_starved = is_slow and rank in starved
         is_blamed = is_slow and not is_starved and not is_gpu
         lines = [
             f"in the group: {fleet.first[rank].value * 1e3:.3g} ms, limit {fleet.limit.value * 1e3:.3g} ms",
-            f"for comparison, rank {fleet.reference}: {before.value * 1e3:.3g} ms in the group, "
-            f"{after.value * 1e3:.3g} ms alone",
+            *fleet.comparison(),
         ]
         lines += activity_lines(evidence, rank, fleet.reference)
         if is_blamed or not is_slow:
@@ -100,7 +151,7 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
             what = f"how fast rank {rank} computes could not be judged: other processes held the CPU"
             unjudged.append(what)
             action = "end what else runs on the node and repeat the trial."
-            lines.append(f"alone, it got {share * 100:.0f} % of the CPU time that its threads could use")
+            lines.append(f"alone, it got {shares[rank].value * 100:.0f} % of the CPU time that its threads could use")
         elif is_slow and not is_blamed:
             what = f"rank {rank} computes a small model slowly, in the group and alone"
             action = "see what compute says of its device, and look at the CPU of its host, which launches the work."
@@ -127,11 +178,11 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
     return Ruling(findings=tuple(findings), judged=tuple(judged), absent=tuple(absent), unjudged=tuple(unjudged))
 
 
-def _not_repeated(evidence: Evidence, fleet: ComputeFleet, rank: int) -> Finding:
+def _not_compared(evidence: Evidence, fleet: ComputeFleet, rank: int, why: str) -> Finding:
     return Finding(
         severity="warn",
         check="training",
-        what=f"rank {rank} was slow in the group, and did not measure again, alone",
+        what=f"rank {rank} was slow in the group, and {why}",
         culprit=rank_culprit(evidence, (rank,)),
         measured=f"{fleet.first[rank].value * 1e3:.3g} ms for forward and backward",
         limit=fleet.limit,

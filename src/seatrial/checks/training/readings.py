@@ -7,9 +7,12 @@ import math
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.measurement import Measurement
 
+LEAST_COMPUTE_S = 1e-5
+"""A forward and backward pass calls tens of operations of torch, and each call takes a microsecond or more."""
+
 
 def by_rank(evidence: Evidence, name: str, *, stage: str = "measure") -> dict[int, Measurement]:
-    """Return by rank the last finite measurement of this name; a ``compute_s`` that is not above 0 was not measured."""
+    """Return by rank the last finite measurement of this name; without a ``compute_s`` below ``LEAST_COMPUTE_S``."""
     last = {
         measurement.rank: measurement
         for measurement in evidence.measurements
@@ -18,5 +21,7 @@ def by_rank(evidence: Evidence, name: str, *, stage: str = "measure") -> dict[in
     return {
         rank: last[rank]
         for rank in evidence.ranks
-        if rank in last and abs(last[rank].value) < math.inf and (last[rank].value > 0 or name != "compute_s")
+        if rank in last
+        and abs(last[rank].value) < math.inf
+        and (last[rank].value >= LEAST_COMPUTE_S or name != "compute_s")
     }
