@@ -27,7 +27,8 @@ from seatrial.report.formats import load as load_formats
 from seatrial.report.formats.html import text as html
 from seatrial.report.formats.junit import text as junit
 from seatrial.report.summary import sentence
-from seatrial.report.view import View, height, wrapped
+from seatrial.report.view import View, height
+from seatrial.util.terminal import wrapped
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\nFINAL ACCEPTANCE: PASS\u202e"
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 
+from seatrial.util.terminal import columns_of, wrapped
 from seatrial.util.text import printable
 
 _LONGEST = 4_000
@@ -29,13 +30,14 @@ def reopen_missing() -> None:
 def print_status(text: str) -> None:
     """Print one line on standard error, escaped; do nothing where standard error cannot be written.
 
-    It may quote what a host, a rank or a cluster said, of which no terminal may obey anything.
+    It may quote what a host, a rank or a cluster said, of which no terminal may obey anything. A terminal gets it
+    broken between words.
     """
-    _print(printable(text, _LONGEST))
+    _print("\n".join(wrapped(printable(text, _LONGEST), columns_of(sys.stderr))))
 
 
 def print_status_lines(text: str) -> None:
-    """Print a text of several lines, such as a traceback, in the same way."""
+    """Print a text of several lines, such as a traceback, escaped as well; its lines stay whole."""
     _print("\n".join(printable(line, _LONGEST) for line in text.rstrip("\n").split("\n")))
 
 
