@@ -231,13 +231,13 @@ class ProgramConductor(BaseConductor):
 
     def _note_still(self, running: Collection[int]) -> None:
         """Have it said where the ranks are, once for each set of those that work while the others stand still."""
-        told = {rank: self._still.get(rank, (0.0, 0.0)) for rank in running if self._nodes[rank] not in self._gone}
-        waiting = {rank for rank, (still_s, _) in told.items() if still_s >= _STILL_S}
+        seconds = {rank: self._still.get(rank, (0.0, 0.0)) for rank in running if self._nodes[rank] not in self._gone}
+        waiting = {rank for rank, (still_s, _) in seconds.items() if still_s >= _STILL_S}
         working = frozenset(
-            rank for rank, (still_s, quiet_s) in told.items() if still_s < _WORKS_S and quiet_s >= _STILL_S
+            rank for rank, (still_s, quiet_s) in seconds.items() if still_s < _WORKS_S and quiet_s >= _STILL_S
         )
         # A rank that is in neither set may stand still as well in a moment, or has printed something.
-        if not waiting or len(waiting) + len(working) < len(told) or working in self._noted_still:
+        if not waiting or len(waiting) + len(working) < len(seconds) or working in self._noted_still:
             return
         self._noted_still.add(working)
         found = f"no rank has printed anything or used CPU time for {_STILL_S:.0f} s"
