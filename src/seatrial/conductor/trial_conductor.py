@@ -72,7 +72,7 @@ class TrialConductor(BaseConductor):
         """Values that ranks of this generation shared with later steps."""
         self._rank_events: list[dict[str, Any]] = []
         self._check_events: list[dict[str, Any]] = []
-        """Measurements and facts of the current check."""
+        """Steps of the current check, their measurements and facts."""
         self._interface = ""
         """Network interface that a check of agents chose for the ranks."""
         self._quitting: set[int] = set()
@@ -146,7 +146,9 @@ class TrialConductor(BaseConductor):
         timeout_s = round(max(until - now, 0.0), 3)
         together, cut_short = step.scope != "alone", until < now + step.timeout_s
         self._hang_detector.begin(asked, until, now, together=together, cut_short=cut_short)
-        self._record(self._step_event(step, timeout_s, list(asked)))
+        event = self._step_event(step, timeout_s, list(asked))
+        self._record(event)
+        self._check_events.append(cast("dict[str, Any]", event))
         given = self._given(step)
         for node, ranks in self._by_node(asked).items():
             command = StepCommand(
@@ -185,7 +187,7 @@ class TrialConductor(BaseConductor):
         self._send_all(command)
 
     def _step_event(self, step: StepPlan, timeout_s: float, ranks: list[int]) -> StepEvent:
-        return StepEvent(
+        event = StepEvent(
             kind="step",
             gen=self._generation,
             step=self._number,
@@ -194,6 +196,9 @@ class TrialConductor(BaseConductor):
             timeout_s=timeout_s,
             ranks=ranks,
         )
+        if step.round is not None:
+            event["round"] = step.round
+        return event
 
     def _given(self, step: StepPlan) -> dict[str, Any]:
         """Return what a step receives: the values shared so far, and the round."""
