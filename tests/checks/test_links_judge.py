@@ -9,6 +9,7 @@ from checks.simulated_links import DEAD, SimulatedCluster, Slow, slow_node
 
 from seatrial.checks.links import CHECK
 from seatrial.checks.links.params import Params
+from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Ruling
 from seatrial.evidence.measurement import Fact
 

@@ -71,10 +71,7 @@ _SCENES: Mapping[str, Callable[[], Scene]] = {
     "training, wrong": _known_answer,
     "training, given up": lambda: _training(
         trained(4),
-        *(
-            Fact(check="training", name="nonfinite", value={**_WHERE, "ranks": [2]}, rank=rank)
-            for rank in range(4)
-        ),
+        *(Fact(check="training", name="nonfinite", value={**_WHERE, "ranks": [2]}, rank=rank) for rank in range(4)),
     ),
     "collectives": lambda: Scene(
         check="collectives",

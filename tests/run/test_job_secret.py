@@ -167,8 +167,8 @@ def munged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproce
     key.write_bytes(os.urandom(64))
     key.chmod(0o400)
     files = {"key-file": key, "socket": folder / "socket", "pid-file": folder / "pid"}
-    files |= {"log-file": folder / "log", "seed-file": folder / "seed"}
-    argv = [program, "--force", "--foreground", f"--origin={_MUNGE_HOST}", *(f"--{name}={path}" for name, path in files.items())]
+    files |= {"log-file": folder / "log", "seed-file": folder / "seed", "origin": Path(_MUNGE_HOST)}
+    argv = [program, "--force", "--foreground", *(f"--{name}={path}" for name, path in files.items())]
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     for name in ("munge", "unmunge"):
         script = tmp_path / name

@@ -72,7 +72,7 @@ def fold(messages: Iterable[Mapping[str, Any]], *, damaged_lines: int = 0) -> Tr
 def evidence_so_far(check: str, events: Iterable[Mapping[str, Any]]) -> Evidence:
     """Return what a check has measured while the trial still runs.
 
-    ``events``: those of the kinds ``rank``, ``measurements`` and ``facts``, and the conductor's steps, without a header.
+    ``events``: those of the kinds ``rank``, ``measurements`` and ``facts``, and steps of the conductor without header.
     """
     reader = Reader(Counter())
     for event in events:

@@ -29,6 +29,7 @@ def store_findings(evidence: Evidence, check: str) -> tuple[Finding, ...]:
         fact.rank: fact.value
         for fact in reversed(evidence.facts)
         if fact.name == "store_unreachable"
+        and fact.rank is not None
         and fact.rank in evidence.ranks
         and fact.rank not in evidence.asked
         and has_fields(fact.value, host=str, port=int)

@@ -75,7 +75,9 @@ def _judge_nonfinite(evidence: Evidence) -> Ruling:
     place, num_reports = places.most_common(1)[0]
     reporters = set(evidence.asked or evidence.ranks)
     if 2 * num_reports <= len(reporters):
-        missing = sorted(reporters - {rank for rank, value in reports.items() if (value["step"], value["seed"]) == place})
+        missing = sorted(
+            reporters - {rank for rank, value in reports.items() if (value["step"], value["seed"]) == place}
+        )
         return Ruling(absent=tuple(f"the step at which training stopped, of rank {rank}" for rank in missing))
     nonfinite = next(value for value in reports.values() if (value["step"], value["seed"]) == place)
     # A rank is named by its own report only.
