@@ -213,6 +213,22 @@ def test_a_rank_that_was_not_asked_is_not_heard() -> None:
     assert any("not asked for" in what for what in trial.missing)
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_generation_that_never_was_is_damage(is_whole: bool) -> None:
+    """Each one costs time: a thousand of them, with many stacks, cost a quarter of an hour."""
+    stream = Stream().until("compute")
+    for generation in (7, 999):
+        stream.generation = generation
+        stream.error(1, "device", "ECC", "compute/step 1")
+        stream.exit(1, 1, ours=False)
+        stream.send("node0", "stack", gen=generation, rank=1, state="S", wchan="", text="made up")
+    stream.generation = 0
+    trial = fold(stream.close().events if is_whole else stream.events)
+    assert (trial.errors, trial.stacks) == ((), ())
+    assert {ending.generation for ending in trial.exits} <= {0}
+    assert any("a generation that was not begun" in what for what in trial.missing)
+
+
 @pytest.mark.parametrize("word", ["x", "rocm", "CPU"])
 def test_a_device_of_no_type_is_damage(word: str) -> None:
     events = healthy().events

@@ -90,8 +90,8 @@ class Server:
         """Listen on the first free of ``ports``; 0: the system chooses. Raises SeatrialError when none is free.
 
         ``token_of``: returns the token that a node must know; one for all, or one for each. ``credential``: that of
-        munge with this token, for agents that have none, which answer with one of their own. ``addresses``: those from
-        which each node may connect, where they are known (``node_addresses.py``).
+        munge with this token, for agents that have none; they answer with another one. ``addresses``: those from which
+        each node may connect, where they are known (``node_addresses.py``).
         """
         self._listener = _listen(host, ports)
         self._listener.setblocking(False)
@@ -159,7 +159,7 @@ class Server:
 
         Args:
             known: the addresses of each node as the launcher or the cluster gives them, perhaps only at the end.
-            made_at: the address of the host on which the credential of a node was made; empty: that cannot be told;
+            made_at: the address of the host on which the credential of a node was made; empty: nothing says that;
                 None: it is not a credential of that node.
         """
         agents = [(node, peer.address) for node, peer in sorted(self._peers.items()) if peer.address]

@@ -37,7 +37,7 @@ _NOTE_SEVERITIES: tuple[Severity, ...] = ("error", "warn", "info")
 _BETTER: tuple[Better, ...] = get_args(Better)
 
 _DEVICE_TYPES = ("", "cpu", "cuda")
-"""Of GPUs torch knows only ``cuda``, ROCm included."""
+"""The words of torch: a GPU is ``cuda``, with ROCm too."""
 
 Event = Mapping[str, Any]
 Word = TypeVar("Word", bound=str)
@@ -129,6 +129,7 @@ class Reader:
         if fields.generation(event) != generation or fields.integer(event, "rank") not in (rank, None):
             raise DamageError("rank or gen of another source")
         # In the order of sources the conductor's events come first.
+        self._require_begun(generation)
         if rank not in self.generations.get(generation, {rank: None}):
             raise DamageError("from a rank that is not in its generation")
         if kind == "rank":
@@ -186,6 +187,12 @@ class Reader:
         ):
             raise DamageError("of a step that its source was not asked for")
 
+    def _require_begun(self, generation: int) -> None:
+        """Raise DamageError for a generation that the conductor has surely not begun. Its last events may be lost."""
+        last = max(self.generations, default=-1) + (not self._has_all_of_conductor())
+        if self.generations and generation > last:
+            raise DamageError("of a generation that was not begun")
+
     def _has_all_of_conductor(self) -> bool:
         numbers = self.seqs.get("conductor", [])
         return "conductor" in self.ends and max(numbers) + 1 == len(numbers)
@@ -204,6 +211,7 @@ class Reader:
             )
             return
         generation, rank = fields.generation(event), fields.whole(event, "rank")
+        self._require_begun(generation)
         if self.generations.get(generation, {}).get(rank, (node, 0))[0] != node:
             raise DamageError("of a rank of another node")
         if kind == "exit":

@@ -21,7 +21,7 @@ _READ_S = 20.0
 def hosts_of_credentials(credentials: Mapping[int, tuple[str, str]]) -> dict[int, str | None]:
     """Return the address at which the credential of each node was made.
 
-    Empty: that cannot be told. None: it was made by another user, is damaged, or holds something else than the proof.
+    Empty: nothing says that. None: it was made by another user, is damaged, or holds something else than the proof.
 
     ``credentials``: the proof of each node, and its credential.
     """

@@ -70,7 +70,7 @@ def _judge_nonfinite(evidence: Evidence) -> Ruling:
     reports = {fact.rank: fact.value for fact in evidence.facts if fact.name == "nonfinite" and fact.rank is not None}
     if not reports:
         return Ruling()
-    # All ranks stop at one step and report that. What only some of them report, one of them has made up.
+    # All ranks stop at one step and report that. A report of few ranks is made up.
     places = Counter((value["step"], value["seed"]) for value in reports.values())
     place, num_reports = places.most_common(1)[0]
     reporters = set(evidence.asked or evidence.ranks)
