@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import textwrap
 from dataclasses import dataclass
-from typing import IO
+
+from seatrial.util import terminal
 
 USUAL_COLUMNS = 80
 """Columns of the smallest usual terminal (VT100)."""
-_FEWEST_COLUMNS = 20
-"""Below this a line holds no two words; the terminal may break it as it likes."""
 _WHOLE = re.compile(r"(?:report|next): ")
 """Lines that a reader copies: a line break of ours would become a part of the command."""
 
@@ -28,29 +25,11 @@ class View:
     """Show one line."""
 
 
-def columns_of(stream: IO[str] | None) -> int | None:
-    """Return the columns of the terminal behind a stream; None where it is no terminal, or does not know them."""
-    try:
-        if stream is None or not stream.isatty():
-            return None
-        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns)
-    except (OSError, ValueError):
-        return None
-    return columns if columns >= _FEWEST_COLUMNS else None
-
-
 def wrapped(line: str, columns: int | None) -> list[str]:
     """Return the line in parts that fit, broken between words; what follows the first part is indented."""
-    if columns is None or len(line) <= columns or _WHOLE.match(line):
+    if _WHOLE.match(line):
         return [line]
-    indent = len(line) - len(line.lstrip()) + 2
-    return textwrap.wrap(
-        line,
-        columns,
-        subsequent_indent=" " * min(indent, columns // 2),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return terminal.wrapped(line, columns)
 
 
 def height(line: str, columns: int | None) -> int:
