@@ -37,7 +37,7 @@ class Limit:
     value: float
     unit: str
     origin: Annotated[Text, Keywords(description="Where the limit came from.")]
-    """``fleet ...``, ``attainable ...``, ``user``, ``level quick``, ``baseline FILE``, ``exact``, ``reference ...``."""
+    """``fleet ...``, ``attainable ...``, ``user compute.min_tflops``, ``plan FILE: from 3 runs, ...``, ``exact``, ``reference ...``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
