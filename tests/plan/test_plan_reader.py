@@ -99,7 +99,7 @@ def test_each_value_keeps_its_origin(tmp_path: Path) -> None:
 def test_a_file_says_where_it_has_a_value_from(tmp_path: Path) -> None:
     words = "from 3 runs: median 812, lowest 800 less 10 % of the median"
     path = write(
-        tmp_path, f'level = "quick"\n[compute]\nsize = 3\nseconds_s = 3\n[origins]\ncompute.size = "{words}"\n'
+        tmp_path, f'level = "quick"\n[compute]\nsize = 4\nseconds_s = 3\n[origins]\ncompute.size = "{words}"\n'
     )
     settings = read(path).settings["compute"]
     assert settings["size"].origin == f"plan {path}: {words}"
@@ -109,9 +109,9 @@ def test_a_file_says_where_it_has_a_value_from(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("origins", "words"),
     [
-        ("origins = 3", "origins is 3, expected a table [origins]"),
-        ("[origins]\ncompute = 3", "origins.compute is 3, expected CHECK.PARAMETER = WORDS"),
-        ("[origins.compute]\nsize = 3", "origins.compute.size is 3, expected a text"),
+        ("origins = 3", "origins is 3 (a whole number), expected a table [origins]"),
+        ("[origins]\ncompute = 3", "origins.compute is 3 (a whole number), expected CHECK.PARAMETER = WORDS"),
+        ("[origins.compute]\nsize = 3", "origins.compute.size is 3 (a whole number), expected a text"),
         ('[origins]\ncompute.size = ""', "origins.compute.size is "),
         (
             '[origins]\ncompute.dtype = "a run"',
