@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from typing import IO
 
 _FEWEST_COLUMNS = 20
 """Below this a line holds no two words; the terminal may break it as it likes."""
+_BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:%|(?:s|ms|us|W|MHz|(?:K|M|G|T)?i?B(?:/s)?|TFLOP/s)\b))")
+_NO_BREAK = "\u00a0"
 
 
 def columns_of(stream: IO[str] | None) -> int | None:
@@ -27,15 +30,16 @@ def columns_of(stream: IO[str] | None) -> int | None:
 def wrapped(line: str, columns: int | None) -> list[str]:
     """Return the line in parts that fit, broken between words; what follows the first part is indented.
 
-    A word that is longer than a line stays whole. ``columns`` None: the line stays whole.
+    A number stays with its unit, and a word that is longer than a line whole. ``columns`` None: the line stays whole.
     """
     if columns is None or len(line) <= columns:
         return [line]
     indent = len(line) - len(line.lstrip()) + 2
-    return textwrap.wrap(
-        line,
+    parts = textwrap.wrap(
+        _BEFORE_A_UNIT.sub(_NO_BREAK, line),
         columns,
         subsequent_indent=" " * min(indent, columns // 2),
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [part.replace(_NO_BREAK, " ") for part in parts]
