@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from seatrial.checks.check import Rule
 
 Row = tuple[str, str, str]
-"""What it is, its value or requirement, and its origin."""
+"""A name, its value or requirement, and its origin."""
 Rules = Mapping[str, tuple["Rule", ...]]
 """Check -> the limits that it applies."""
 
@@ -90,9 +90,9 @@ def table(rows: list[Row], *, indent: int, columns: int) -> Iterator[str]:
     fitting = [len(value) for _, value, origin in rows if len(value) + 2 + len(origin) <= rest]
     value_width = max(fitting, default=0)
     for name, value, origin in rows:
-        is_beside = len(value) <= value_width and value_width + 2 + len(origin) <= rest
-        cells = [f"{value:{value_width}}  {origin}"] if is_beside else _cells(value, rest)
-        below = [] if is_beside else _cells(f"({origin})", rest)
+        fits = len(value) <= value_width and value_width + 2 + len(origin) <= rest
+        cells = [f"{value:{value_width}}  {origin}"] if fits else _cells(value, rest)
+        below = [] if fits else _cells(f"({origin})", rest)
         if any(len(part) > rest for part in below):  # the path of a plan file
             below = _cells(f"({origin})", width - 2)
         else:
