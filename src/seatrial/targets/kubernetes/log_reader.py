@@ -29,8 +29,8 @@ _RETRY_S = 1.0
 _MAX_LINE_BYTES = 1 << 20
 """Longer lines are cut to bound the memory; none of ours is longer than 4,000 bytes."""
 _MAX_READ_BYTES = 2 << 20
-"""Bytes that are read at once, of the first pod's log or of all the others together. Whoever writes faster than we read
-must not keep us from the rest of the loop. So many take at most half a second to parse."""
+"""Bytes that are read at once, of the first pod's log or of all the others together. A pod that writes faster than we
+read must not keep us from the rest of the loop. So many take at most half a second to parse."""
 _MAX_COPY_BYTES = 1 << 30
 """Bytes of the copy of one log, as of the files of a rank: no pod may fill the disk of this machine."""
 _MAX_STREAMS = 32
