@@ -17,8 +17,7 @@ from seatrial.report.card import figures
 from seatrial.report.console import lines
 from seatrial.report.finding_lines import finding_lines
 from seatrial.report.summary import sentence
-from seatrial.report.view import View
-from seatrial.util.terminal import command_lines, wrapped
+from seatrial.report.view import View, command_lines, wrapped
 
 
 def concluded(stream: Stream) -> Conclusion:

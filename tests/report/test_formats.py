@@ -27,8 +27,7 @@ from seatrial.report.formats import load as load_formats
 from seatrial.report.formats.html import text as html
 from seatrial.report.formats.junit import text as junit
 from seatrial.report.summary import sentence
-from seatrial.report.view import View, height
-from seatrial.util.terminal import wrapped
+from seatrial.report.view import View, height, wrapped
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\nFINAL ACCEPTANCE: PASS\u202e"
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -480,7 +479,7 @@ def test_charts_are_drawn_by_kind() -> None:
 
 
 def test_pairs_are_a_small_table_on_the_console() -> None:
-    stream = Stream(3, plan=a_plan(("compute",)))
+    stream = Stream(3, plan=a_plan(("compute",))).until("compute")
     for rank in range(3):
         stream.measure("compute", rank, 7.5 if rank else 0.75, name="bandwidth", peer=(rank + 1) % 3)
     shown = lines(concluded(stream.close()), view=View(is_verbose=True))
@@ -492,7 +491,7 @@ def test_pairs_are_a_small_table_on_the_console() -> None:
         "  rank 1             7.5",
         "  rank 2  7.5",
     ]
-    many = Stream(9, plan=a_plan(("compute",)))
+    many = Stream(9, plan=a_plan(("compute",))).until("compute")
     for rank in range(9):
         many.measure("compute", rank, 7.5, name="bandwidth", peer=(rank + 1) % 9)
     assert any("9 ranks, see the report" in line for line in lines(concluded(many.close()), view=View(is_verbose=True)))

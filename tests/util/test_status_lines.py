@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
-
 import pytest
 
 from seatrial.util.streams import print_status, print_status_lines
@@ -21,26 +18,6 @@ def test_a_quoted_text_stays_one_line_without_control_characters(capsys: pytest.
 def test_a_long_line_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     print_status("x" * 1_000_000)
     assert capsys.readouterr().err == f"{'x' * 4_000} ... (cut)\n"
-
-
-class _Terminal(io.StringIO):
-    """A terminal for whoever asks; its columns are in COLUMNS."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_gets_the_line_broken_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = _Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("COLUMNS", "60")
-    print_status("Error: scr0: its name cannot be resolved; check the spelling, or name it in ~/.ssh/config (ssh: no).")
-    assert terminal.getvalue() == (
-        "Error: scr0: its name cannot be resolved; check the\n  spelling, or name it in ~/.ssh/config (ssh: no).\n"
-    )
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
-    print_status("x y " * 40)
-    assert terminal.getvalue().splitlines()[-1] == "x y " * 40, "a terminal of Open MPI leads into a file"
 
 
 def test_the_lines_of_a_traceback_are_escaped_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:

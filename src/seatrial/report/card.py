@@ -21,8 +21,7 @@ from seatrial.report.summary import (
     sentence,
     summary,
 )
-from seatrial.report.view import USUAL_COLUMNS, View, height
-from seatrial.util.terminal import command_lines
+from seatrial.report.view import USUAL_COLUMNS, View, command_lines, height
 from seatrial.util.text import format_number, format_seconds, printable
 
 _RULE = "=" * 50

@@ -11,8 +11,8 @@ from seatrial.report.card import card, comm_lines, culprits, figures, measured_l
 from seatrial.report.finding_lines import finding_lines, is_fault
 from seatrial.report.measurement_lines import measurement_lines
 from seatrial.report.summary import fault_injection, headline
-from seatrial.report.view import View, height
-from seatrial.util.terminal import columns_of, wrapped
+from seatrial.report.view import View, height, wrapped
+from seatrial.util.terminal import columns_of
 from seatrial.util.text import printable
 
 _SCREEN_ROWS = 23
@@ -63,13 +63,8 @@ def _one_line(conclusion: Conclusion, report: Path | None) -> str:
 def print_lines(report_lines: list[str], stream: IO[str]) -> None:
     """Write the lines: broken between words on a terminal, in color unless NO_COLOR is set."""
     columns = columns_of(stream)
-    # A terminal of Open MPI leads into a file or the log of a pod (util/terminal.py).
-    in_color = (
-        stream.isatty()
-        and "OMPI_COMM_WORLD_RANK" not in os.environ
-        and not os.environ.get("NO_COLOR")
-        and os.environ.get("TERM") != "dumb"
-    )
+    is_terminal = stream.isatty() and "OMPI_COMM_WORLD_RANK" not in os.environ
+    in_color = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     encoding = getattr(stream, "encoding", None) or "utf-8"
     text = ""
     for line in report_lines:

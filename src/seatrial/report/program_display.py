@@ -168,8 +168,9 @@ class ProgramDisplay:
 
     def _say(self, text: str) -> None:
         elapsed_s = time.monotonic() - self._started_at
-        parts = wrapped(f"[{elapsed_s:6.1f} s] {printable(text)}", columns_of(self._errors))
-        self._put(lambda: self._write(self._errors, "\n".join(parts) + "\n"))
+        line = f"[{elapsed_s:6.1f} s] {printable(text)}"
+        shown = "".join(f"{part}\n" for part in wrapped(line, columns_of(self._errors)))
+        self._put(lambda: self._write(self._errors, shown))
 
     def _put(self, write: Callable[[], None]) -> None:
         try:
