@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.schema_types import Whole
@@ -65,6 +66,8 @@ class Evidence:
     """The backend that the ranks used: ``gloo``, ``nccl`` or ``mpi``; empty before a group was formed."""
     device_type: str = ""
     """``cpu`` or ``cuda`` (CUDA and ROCm alike)."""
+    rounds: Mapping[str, Any] = field(default_factory=dict)
+    """What the conductor asked for in each further round, by its stage: a rank that lies cannot make one up."""
     nodes: Mapping[int, str] = field(default_factory=dict)
     """Host name of each node whose agent was asked to carry out the check and did, by number."""
     other_names: Mapping[str, int] = field(default_factory=dict)
