@@ -92,7 +92,8 @@ runpy.run_module("seatrial", run_name="__main__")
 def test_help_lists_options_only_and_the_rest_in_the_usage_line(tmp_path: Path, command: str) -> None:
     done = _seatrial(command, "--help", cwd=tmp_path)
     assert done.returncode == 0
-    rows = [line for line in done.stdout.partition("Options:")[2].splitlines() if line.startswith("  ")]
+    options = done.stdout.partition("Options:")[2].partition("Targets:")[0]
+    rows = [line for line in options.splitlines() if line.startswith("  ")]
     assert rows
     assert {line[2] for line in rows} <= {"-", " "}, "every row is a flag, or goes on with its words"
 

@@ -81,8 +81,8 @@ def test_only_one_file_was_added(copy: Path) -> None:
 
 
 def test_help_shows_the_target_and_its_option(command: list[str]) -> None:
-    text = " ".join(output(command, "run", "--help").split())
-    assert "mpijob, toy." in text
+    assert "  toy         a toy\n" in output(command, "run", "--help")
+    text = " ".join(output(command, "run", "--on", "toy", "--help").split())
     assert "With --on toy: --toy-color COLOR Color of the toy." in text
 
 

@@ -25,6 +25,7 @@ from seatrial.errors import RequestError
 from seatrial.request.trial_options import RUN
 from seatrial.request.trial_request import request_of
 from seatrial.targets.option import to_argv
+from seatrial.targets.registry import TARGETS
 
 
 def by_click(name: str, words: list[str]) -> dict[str, Any]:
@@ -141,11 +142,14 @@ def test_both_read_the_other_commands(name: str, words: list[str]) -> None:
 
 
 def test_both_show_every_option_under_its_heading() -> None:
-    click_help = CliRunner().invoke(cli, ["run", "--help"]).output
-    with pytest.raises(SystemExit), contextlib.redirect_stdout(io.StringIO()) as pyz_help:
-        parse("x.pyz", "run", ["--help"])
+    click_help = pyz_help = ""
+    for target in TARGETS:
+        click_help += CliRunner().invoke(cli, ["run", "--on", target, "--help"]).output
+        with pytest.raises(SystemExit), contextlib.redirect_stdout(io.StringIO()) as printed:
+            parse("x.pyz", "run", ["--on", target, "--help"])
+        pyz_help += printed.getvalue()
     for heading, options in commands()["run"].options().items():
-        for text in (click_help, pyz_help.getvalue()):
+        for text in (click_help, pyz_help):
             assert f"\n{heading}:\n" in text
             assert all(flag in text for option in options for flag in option.flags)
     names = [option.name for option in options_of(commands()["run"])]

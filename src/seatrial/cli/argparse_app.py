@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from seatrial import __version__
-from seatrial.cli.command import HELP_COLUMNS, Command, commands, find_command, options_of
+from seatrial.cli.command import HELP_COLUMNS, OPTIONS, Command, commands, find_command, options_of
 from seatrial.cli.exit import no_such_command, no_such_option, run_and_exit, split_debug
+from seatrial.cli.help_sections import closing, help_sections
 from seatrial.cli.option_values import read_value
 from seatrial.cli.run_command import defaults, run_command
 from seatrial.environment import self_location
@@ -35,10 +36,15 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises RequestError where argparse would print and exit."""
+    """A parser that raises RequestError where argparse would print and exit, and whose help ends in ``closing``."""
+
+    closing = ""
 
     def error(self, message: str) -> NoReturn:
         raise RequestError(f"{message}; see {self.prog} --help.")
+
+    def format_help(self) -> str:
+        return super().format_help() + self.closing
 
 
 def main() -> None:
@@ -79,7 +85,7 @@ def parse(program: str, name: str, arguments: list[str]) -> dict[str, Any]:
 
 
 def _typed(program: str, command: Command, arguments: list[str]) -> dict[str, Any]:
-    parser = _parser(f"{program} {command.name}", command)
+    parser = _parser(f"{program} {command.name}", command, arguments)
     namespace, unknown = parser.parse_known_args(arguments)
     if unknown:
         is_option = unknown[0].startswith("-")
@@ -114,25 +120,43 @@ def _help(program: str) -> str:
     )
 
 
-def _parser(program: str, command: Command) -> argparse.ArgumentParser:
+def _parser(program: str, command: Command, arguments: list[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog=program,
+        usage=" ".join(["%(prog)s [OPTIONS]", *filter(None, map(_usage_word, options_of(command)))]),
         description=command.text,
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
         add_help=False,
     )
-    for number, (heading, options) in enumerate(command.options().items()):
+    shown = help_sections(command, arguments)
+    for heading, options in shown.options.items():
         group = parser.add_argument_group(heading)
         for option in options:
-            _add(group, option)
-        if number == 0:
+            # Arguments are in the usage line, as with click.
+            _add(group, option, option.help if option.flags else argparse.SUPPRESS)
+        if heading == OPTIONS:
             group.add_argument(*_HELP, action="help", help="Show this message and exit.")
+    listed = {option for options in shown.options.values() for option in options}
+    for option in options_of(command):
+        if option not in listed:
+            _add(parser, option, argparse.SUPPRESS)
+    if shown.targets:
+        rows = [f"  {name:{max(map(len, shown.targets))}}  {words}" for name, words in shown.targets.items()]
+        parser.closing = "\n".join(["", "Targets:", *rows, "", closing(program), ""])
     return parser
 
 
-def _add(parser: argparse._ArgumentGroup, option: Option) -> None:
-    settings: dict[str, Any] = {"help": option.help.replace("%", "%%"), "default": None}
+def _usage_word(option: Option) -> str:
+    """Return a positional argument as the usage line has it; empty for an option."""
+    if option.flags:
+        return ""
+    word = option.metavar or option.name.upper()
+    return word if option.required or option.rest or word.startswith("[") else f"[{word}]"
+
+
+def _add(parser: argparse._ActionsContainer, option: Option, words: str) -> None:
+    settings: dict[str, Any] = {"help": words.replace("%", "%%"), "default": None}
     if option.flag:
         parser.add_argument(*option.flags, dest=option.name, action="store_const", const=True, **settings)
         return

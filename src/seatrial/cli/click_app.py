@@ -10,14 +10,20 @@ import click
 from click.core import ParameterSource
 
 from seatrial import __version__
-from seatrial.cli.command import HELP_COLUMNS, Command, commands, options_of
+from seatrial.cli.command import HELP_COLUMNS, OPTIONS, Command, commands, options_of
 from seatrial.cli.exit import no_such_command, no_such_option, run_and_exit, split_debug
+from seatrial.cli.help_sections import HelpSections, closing, help_sections
 from seatrial.cli.option_values import read_value
 from seatrial.cli.run_command import run_command
 from seatrial.errors import RequestError
 from seatrial.targets.option import Option
 from seatrial.util import streams
 from seatrial.util.text import printable
+
+_HELP = "seatrial.help"
+"""Key of the parts of the help in a context of click."""
+_MAX_FLAG_COLUMNS = 22
+"""A longer flag has a separate row, so that 80 columns leave room for the words."""
 
 
 def main() -> None:
@@ -114,21 +120,27 @@ class _SectionedCommand(click.Command):
         self._command = command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_HELP] = help_sections(self._command, args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise click.UsageError(f"{no_such_option(error.option_name, self._command)}.", ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        shown: HelpSections = ctx.meta[_HELP]
         by_name = {parameter.name: parameter for parameter in self.get_params(ctx)}
-        for number, (heading, options) in enumerate(self._command.options().items()):
+        for heading, options in shown.options.items():
             # Arguments are in the usage line; only newer versions of click have a row for them as well.
             records = [by_name[option.name].get_help_record(ctx) for option in options if option.flags]
             rows = [row for row in records if row is not None]
-            if number == 0 and (help_option := self.get_help_option(ctx)):
+            if heading == OPTIONS and (help_option := self.get_help_option(ctx)):
                 rows += filter(None, [help_option.get_help_record(ctx)])
             with formatter.section(heading):
-                formatter.write_dl(rows)
+                formatter.write_dl(rows, col_max=_MAX_FLAG_COLUMNS)
+        if shown.targets:
+            with formatter.section("Targets"):
+                formatter.write_dl(list(shown.targets.items()))
+            formatter.write(f"\n{closing(ctx.command_path)}\n")
 
 
 class _Value(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no type arguments

@@ -13,6 +13,8 @@ from seatrial.targets.option import Option
 
 HELP_COLUMNS = 110
 """The widest help, on terminals with more columns."""
+OPTIONS = "Options"
+"""The heading of the options of a command itself, --help among them."""
 
 
 class Run(Protocol):

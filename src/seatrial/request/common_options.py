@@ -9,36 +9,35 @@ from seatrial.targets.option import Option, process_count
 from seatrial.targets.registry import TARGETS
 
 TARGET_OPTIONS = (
-    Option(
-        flags=("--on",), name="target", help=f"Where to run: {', '.join(TARGETS)}.", default="local", metavar="TARGET"
-    ),
+    Option(flags=("--on",), name="target", help="Where to run. Default: local.", default="local", metavar="TARGET"),
     Option(
         flags=("--nproc-per-node",),
         name="nproc_per_node",
-        help="Processes on each node: a number; gpu: one for each accelerator; cpu: one for each core; auto, the"
-        " default: one for each accelerator, without accelerators 2.",
+        help="Processes on each node: a number; gpu, cpu: one for each accelerator, core; auto (default): as gpu, or 2"
+        " without accelerators.",
         type=process_count,
         metavar="M",
     ),
     Option(
         flags=("--device",),
         name="device",
-        help="Device of the ranks. auto: the accelerators, else the CPU.",
+        help="auto (accelerators, else the CPU), cuda, rocm or cpu.",
         type=("auto", "cuda", "rocm", "cpu"),
         default="auto",
+        metavar="DEVICE",
     ),
     Option(
         flags=("--backend",),
         name="backend",
-        help="Communication backend: auto (NCCL on GPUs, Gloo on CPUs), nccl, gloo or mpi.",
+        help="auto (NCCL on GPUs, Gloo on CPUs), nccl, gloo or mpi.",
         type=("auto", "nccl", "gloo", "mpi"),
         default="auto",
+        metavar="BACKEND",
     ),
     Option(
         flags=("--python",),
         name="python",
-        help="Python interpreter of the ranks. Default: the one that runs seatrial; on ssh hosts python3 of a login"
-        " shell.",
+        help="Python of the ranks. Default: the one that runs seatrial; on ssh hosts python3 of a login shell.",
         metavar="PATH",
     ),
     Option(
@@ -53,12 +52,14 @@ TARGET_OPTIONS = (
         name="comm_profile",
         help="Set the variables of NCCL, MPI and their transports for this kind of network.",
         type=tuple(PROFILES),
+        rare=True,
     ),
     Option(
         flags=("--comm-debug",),
         name="comm_debug",
         help="Turn on debug logging of NCCL and PyTorch (NCCL_DEBUG=INFO, TORCH_DISTRIBUTED_DEBUG=INFO).",
         flag=True,
+        rare=True,
     ),
     Option(flags=("--dry-run",), name="dry_run", help="Print what would be executed, and start nothing.", flag=True),
 )
@@ -70,6 +71,7 @@ UNPROTECTED = Option(
     name="unprotected",
     help="Under torchrun, mpirun or srun over several machines: run without a secret (docs/environments.md).",
     flag=True,
+    rare=True,
     only_typed=True,
 )
 """The option of the commands whose processes meet by the environment of another launcher."""

@@ -10,7 +10,7 @@ PROGRAM = (
     Option(
         flags=("--max-restarts",),
         name="max_restarts",
-        help="Restart all processes up to N times when one dies. Default: 0.",
+        help="Restarts of all processes when one dies. Default: 0.",
         type=int,
         default=0,
         metavar="N",
@@ -18,7 +18,7 @@ PROGRAM = (
     Option(
         flags=("--grace",),
         name="grace",
-        help="Time between SIGTERM and SIGKILL, for a last checkpoint. Default: 30s.",
+        help="From SIGTERM to SIGKILL, to save. Default: 30s.",
         type=duration_s,
         default=30.0,
         metavar="TIME",
@@ -26,10 +26,17 @@ PROGRAM = (
     Option(
         flags=("--output",),
         name="output",
-        help="Ranks whose output to print line by line; the files of the run hold all of it.",
+        help="Print the output of rank0 (the default), all or none.",
         type=("rank0", "all", "none"),
         default="rank0",
+        metavar="RANKS",
     ),
-    Option(flags=("--out",), name="out", help="Folder for the files of the run.", type=Path, default=Path("reports")),
+    Option(
+        flags=("--out",),
+        name="out",
+        help="Folder for the files of the run, with all output.",
+        type=Path,
+        default=Path("reports"),
+    ),
 )
 """Options of both commands, in addition to TARGET_OPTIONS."""

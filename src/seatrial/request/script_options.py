@@ -18,19 +18,19 @@ LAUNCH = (
     Option(
         flags=("--no-python",),
         name="no_python",
-        help="SCRIPT is a program, not a Python script: start it as it is.",
+        help="SCRIPT is a program, not a Python script.",
         flag=True,
     ),
     Option(
         flags=("--pass-local-rank",),
         name="pass_local_rank",
-        help="Pass --local_rank=N to the script first, as torch.distributed.launch did.",
+        help="Pass --local_rank=N to SCRIPT, before ARGS.",
         flag=True,
     ),
     Option(
         flags=("--per-node",),
         name="per_node",
-        help="Start the script once on each node; it starts the M processes of its node itself.",
+        help="Start SCRIPT once on each node; it starts M others.",
         flag=True,
     ),
 )

@@ -87,10 +87,17 @@ TRAIN = (
         help="Microbatches of a batch, for pipeline. Default: 4.",
         type=int,
         metavar="N",
+        rare=True,
     ),
     Option(flags=("--amp",), name="amp", help="Number format of forward and backward pass.", type=CHOICES["amp"]),
-    Option(flags=("--compile",), name="compile", help="Compile the model with torch.compile.", flag=True),
-    Option(flags=("--channels-last",), name="channels_last", help="Use the NHWC memory format for images.", flag=True),
+    Option(flags=("--compile",), name="compile", help="Compile the model with torch.compile.", flag=True, rare=True),
+    Option(
+        flags=("--channels-last",),
+        name="channels_last",
+        help="Use the NHWC memory format for images.",
+        flag=True,
+        rare=True,
+    ),
     Option(flags=("--data",), name="data", help="Folder with the files of the data set.", metavar="DIR"),
     Option(
         flags=("--log", "--log-file"),
@@ -99,10 +106,18 @@ TRAIN = (
         metavar="FILE",
     ),
     Option(
-        flags=("--profile",), name="profile", help="Write a profiler trace of some steps to this file.", metavar="PATH"
+        flags=("--profile",),
+        name="profile",
+        help="Write a profiler trace of some steps to this file.",
+        metavar="PATH",
+        rare=True,
     ),
     Option(
-        flags=("--spawn",), name="spawn", help="Start the processes of this node directly, without agents.", flag=True
+        flags=("--spawn",),
+        name="spawn",
+        help="Start the processes of this node directly, without agents.",
+        flag=True,
+        rare=True,
     ),
     Option(
         flags=("--node-rank",),
@@ -110,12 +125,14 @@ TRAIN = (
         help="With --spawn: index of this node, from 0.",
         type=int,
         metavar="R",
+        rare=True,
     ),
     Option(
         flags=("--init",),
         name="init",
         help="Rendezvous: env (MASTER_ADDR and MASTER_PORT), tcp://HOST:PORT, or file:///PATH (a new file).",
         metavar="URL",
+        rare=True,
     ),
     Option(
         flags=("--timeout",),
@@ -123,6 +140,7 @@ TRAIN = (
         help="How long the processes wait for one another. Default: 5m.",
         type=duration_s,
         metavar="TIME",
+        rare=True,
     ),
 )
 """Options of ``seatrial train`` alone, in addition to PROGRAM and TARGET_OPTIONS."""

@@ -21,6 +21,7 @@ EVIDENCE = Option(
     " does not say whose it is; repeatable.",
     metavar="[NODE=]FILE",
     multiple=True,
+    rare=True,
 )
 
 PLAN = (
@@ -34,33 +35,36 @@ PLAN = (
     Option(
         flags=("--only",),
         name="only",
-        help="Run these checks only, and those that they need; repeatable.",
+        help="Run only these checks and those that they need.",
         metavar="CHECK[,..]",
         multiple=True,
     ),
     Option(
         flags=("--skip",),
         name="skip",
-        help="Leave these checks out; a PASS is then partial; repeatable.",
+        help="Leave these checks out; a PASS is then partial.",
         metavar="CHECK[,..]",
         multiple=True,
     ),
-    Option(flags=("--validation-only",), name="validation_only", help="Leave the training check out.", flag=True),
-    Option(flags=("--workload",), name="workload", help="Data set to train on: digits, mnist, synthetic-1x8x8, ..."),
-    Option(flags=("--data",), name="data", help="Folder with the files of the data set on each node.", metavar="DIR"),
-    Option(flags=("--model",), name="model", help="Model to train: convnet."),
-    Option(flags=("--epochs",), name="epochs", help="Epochs of the training.", type=int, metavar="N"),
+    Option(
+        flags=("--validation-only",), name="validation_only", help="Leave the training check out.", flag=True, rare=True
+    ),
+    Option(flags=("--workload",), name="workload", help="Data set: digits, mnist, synthetic-1x8x8, ..."),
+    Option(flags=("--data",), name="data", help="Folder of the data set on each node.", metavar="DIR"),
+    Option(flags=("--model",), name="model", help="Model to train: convnet.", rare=True),
+    Option(flags=("--epochs",), name="epochs", help="Epochs of the training.", type=int, metavar="N", rare=True),
     Option(
         flags=("--batch-size",),
         name="batch_size",
         help="Batch size of each process in the training.",
         type=int,
         metavar="N",
+        rare=True,
     ),
     Option(
         flags=("--deadline",),
         name="deadline",
-        help="Stop the trial after this time, such as 90s, 5m or 2h; a bare number is seconds.",
+        help="Stop the trial after this time: 90, 90s, 5m or 2h.",
         type=duration_s,
         metavar="TIME",
     ),

@@ -88,5 +88,12 @@ def _resolve(target_request: TargetRequest) -> Placement:
 
 
 TARGETS = (
-    Target(name="local", help="this machine", order=0, options=(NODES, OVERSUBSCRIBE), resolve=_resolve, render=render),
+    Target(
+        name="local",
+        help="this machine, as one node or several (--nodes)",
+        order=0,
+        options=(NODES, OVERSUBSCRIBE),
+        resolve=_resolve,
+        render=render,
+    ),
 )

@@ -61,6 +61,8 @@ class Option:
     """A positional argument that must be given."""
     rest: bool = False
     """A positional argument that takes all remaining words, options included; the value is a tuple."""
+    rare: bool = False
+    """Most people never need it: only the help of one target shows it (``cli/help_sections.py``)."""
     only_typed: bool = False
     """It gives up a protection, so a person must type it: no variable and no file may set it."""
 

@@ -18,7 +18,7 @@ def options() -> Mapping[str, tuple[Option, ...]]:
 
     # A script chooses its backend itself.
     target_options = tuple(option for option in TARGET_OPTIONS if option.name != "backend")
-    return {"Options": (*LAUNCH, *PROGRAM), "Where it runs": (*target_options, UNPROTECTED), **options_of_targets()}
+    return {"Where it runs": (*target_options, UNPROTECTED), "Options": (*PROGRAM, *LAUNCH), **options_of_targets()}
 
 
 def run(options: Mapping[str, Any], *, debug: bool) -> int:
@@ -66,9 +66,8 @@ COMMAND = Command(
     text="""Start SCRIPT with ARGS in every process of the job, with RANK, LOCAL_RANK, WORLD_SIZE etc. set.
 
 In ARGS, {rank}, {local_rank}, {node_rank}, {nnodes}, {nproc_per_node}, {master_addr} and {master_port} are replaced;
-{{rank}} becomes {rank}. From a shell it starts one process for each accelerator of this machine, or two without
-accelerators. Under torchrun, mpirun or srun this process becomes SCRIPT. Exit code: 0 all processes succeeded, 1 a
-process failed, 2 invalid options, 3 not started, 130 interrupted.
+{{rank}} becomes {rank}. Under torchrun, mpirun or srun this process becomes SCRIPT. Exit code: 0 all processes
+succeeded, 1 a process failed, 2 invalid options, 3 not started, 130 interrupted.
 """,
     options=options,
     run=run,

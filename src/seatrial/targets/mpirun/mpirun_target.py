@@ -236,7 +236,7 @@ def _driver(job: Processes) -> Driver:
 TARGETS = (
     Target(
         name="mpirun",
-        help="Open MPI, MPICH or Intel MPI",
+        help="Open MPI, MPICH or Intel MPI (--hosts, --hostfile)",
         order=2,
         options=(HOSTS, HOSTFILE, MPIRUN, _EXTRA_ARGS, OVERSUBSCRIBE),
         resolve=_resolve,

@@ -222,7 +222,7 @@ def _driver(job: Processes) -> Driver:
 TARGETS = (
     Target(
         name="slurm",
-        help="Slurm: srun in an allocation, else sbatch",
+        help="Slurm: srun in an allocation, else sbatch (--nodes)",
         order=3,
         options=(NODES, *_REQUESTED, _CONTAINER, QUEUE_TIMEOUT, _EXTRA_ARGS),
         resolve=_resolve,

@@ -152,7 +152,7 @@ def _driver(job: Processes) -> Agents:
 TARGETS = (
     Target(
         name="ssh",
-        help="hosts by ssh",
+        help="hosts by ssh (--hosts, --hostfile)",
         order=1,
         options=(NODES, HOSTS, HOSTFILE, MIN_HOSTS, SSH_PORT, OVERSUBSCRIBE),
         resolve=_resolve,

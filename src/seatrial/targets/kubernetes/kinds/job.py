@@ -50,7 +50,7 @@ def _render(workload: Workload) -> list[Object]:
 KIND = Kind(
     name="job",
     order=10,
-    help="a Job of Kubernetes, without an operator",
+    help="a Job of Kubernetes, without an operator (--image)",
     operator=None,
     # The pod of a Job that is not Indexed has no such label.
     index_label="batch.kubernetes.io/job-completion-index",
