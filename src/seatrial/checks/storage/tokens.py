@@ -17,7 +17,15 @@ from seatrial.files import create
 
 _NAME = "seatrial-storage-{key}-{rank}.{kind}"
 _OUR_FILES = re.compile(r"seatrial-storage-[0-9a-f]{16}-\d+\.(token|data)")
+_KEY = re.compile(r"[0-9a-f]{16}")
 _OLD_S = 24 * 3600.0
+
+
+def require_key(key: object) -> str:
+    """Return the key that the first rank chose. Raises ValueError for one that would lead out of the folder."""
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        raise ValueError(f"the first rank chose {str(key)[:100]!r} for the names of files: expected 16 hexadecimal digits")
+    return key
 
 
 def file_path(folder: str, key: str, rank: int, kind: str) -> str:
