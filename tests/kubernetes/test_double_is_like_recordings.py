@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ import pytest
 from kubernetes.double.controllers import CONTROLLERS
 from kubernetes.double.faults import Faults
 from kubernetes.double.pods import World
-from kubernetes.double.store import Object, Store
+from kubernetes.double.store import Object, Store, condition
 from kubernetes.recordings_of_clusters import recording
+from kubernetes.workloads import workload
+
+from seatrial.targets.kubernetes.manifest.render import manifest
 
 _KINDS = {
     "run-job": "Job",
@@ -49,11 +53,24 @@ def made_by_the_double(name: str, folder: Path) -> World:
         # The JobSet of Trainer has the variables of its plugin already; its runtime was not recorded.
         if thing["kind"] == _KINDS[name]:
             world.store.add({**thing, "status": {}}, "ml")
+    _look(world)
+    _make_ready(world)
+    _look(world)
+    return world
+
+
+def _make_ready(world: World) -> None:
+    """Do what takes a kubelet: the launcher of MPI comes when the nodes are ready."""
+    for pod in world.store.each("Pod"):
+        pod["status"]["phase"] = "Running"
+        condition(pod, "Ready", True, "")
+
+
+def _look(world: World) -> None:
     for _ in range(4):
         for kind, reconcile in CONTROLLERS.items():
             for thing in world.store.each(kind):
                 reconcile(world, thing)
-    return world
 
 
 def described(thing: Object) -> dict[str, Any]:
@@ -104,7 +121,8 @@ def _volume(volume: Object) -> tuple[str, ...]:
 
 def by_role(pods: list[Object]) -> dict[str, Object]:
     """Return the pods by their names without the random ends."""
-    ends = ("-master-0", "-worker-0", "-worker-1", "-node-0-0", "-node-0-1")
+    # Two launchers, since the runtime of that version asked for them.
+    ends = ("-master-0", "-worker-0", "-worker-1", "-node-0-0", "-node-0-1", "-launcher-0-0", "-launcher-0-1")
     found = {}
     for pod in pods:
         name, run = pod["metadata"]["name"], pod["metadata"]["labels"]["app.kubernetes.io/instance"]
@@ -120,8 +138,7 @@ def test_pods_are_those_of_the_real_operators(name: str, tmp_path: Path) -> None
     real = by_role([thing for thing in recording(name)["objects_when_first_seen"] if thing["kind"] == "Pod"])
     double = by_role(world.store.each("Pod"))
     assert real
-    # The launcher of an MPIJob comes when the workers are ready, which needs a kubelet.
-    assert double.keys() == real.keys() - {"-launcher"}
+    assert double.keys() == real.keys()
     for key in double:
         assert described(double[key]) == described(real[key])
 
@@ -141,3 +158,43 @@ def test_services_are_those_of_the_real_operators(name: str, tmp_path: Path) -> 
         found, expected = described(double[key]), described(real[key])
         for part in ("selector", "clusterIP", "publishNotReadyAddresses", "owners"):
             assert found[part] == expected[part], (key, part)
+
+
+def test_the_service_of_a_job_is_as_the_api_server_took_it() -> None:
+    """No operator makes it: the manifest does, and the API server drops no field and changes none."""
+    (real,) = (thing for thing in recording("run-job")["objects_when_first_seen"] if thing["kind"] == "Service")
+    objects = manifest("job", workload(run=real["metadata"]["name"], namespace=real["metadata"]["namespace"]))
+    (ours,) = (thing for thing in objects if thing["kind"] == "Service")
+    assert described(ours) == described(real)
+    assert ours["spec"].keys() <= real["spec"].keys()
+
+
+def test_trainer_adds_to_pods_under_mpi_what_the_real_one_did(tmp_path: Path) -> None:
+    """Of that TrainJob only the pods were recorded; what is ours in them has changed since."""
+    pods = [thing for thing in recording("fix-trainjob-mpi")["objects_when_first_seen"] if thing["kind"] == "Pod"]
+    run = pods[0]["metadata"]["labels"]["app.kubernetes.io/instance"]
+    made = workload(run=run, namespace="ml", nproc_per_node=1, gpus_per_node=1, kind_options={"runtime": "mpi"})
+    world = World(store=Store(), faults=Faults(tmp_path))
+    for thing in manifest("trainjob", made):
+        world.store.add({**copy.deepcopy(thing), "status": {}}, "ml")
+    _look(world)
+    _make_ready(world)
+    _look(world)
+    real, double = by_role(pods), by_role(world.store.each("Pod"))
+    assert double.keys() == real.keys() == {"-node-0-0", "-node-0-1", "-launcher-0-0"}
+    for key in real:
+        assert _added_under_mpi(double[key]) == _added_under_mpi(real[key])
+
+
+def _added_under_mpi(pod: Object) -> dict[str, Any]:
+    (container,) = pod["spec"]["containers"]
+    volumes = sorted(_volume(volume) for volume in pod["spec"]["volumes"] if volume["name"].startswith("mpi-"))
+    keys = [volume["secret"] for volume in pod["spec"]["volumes"] if "secret" in volume]
+    return {
+        "volumes": volumes,
+        "modes": [(secret["defaultMode"], [item["mode"] for item in secret["items"]]) for secret in keys],
+        "mounts": [mount for mount in container["volumeMounts"] if mount["name"].startswith("mpi-")],
+        # In any order: Trainer applies them by server-side apply, which keeps them sorted.
+        "env": sorted(_variable(entry) for entry in container["env"] if entry["name"].startswith("OMPI_")),
+        "place": (pod["spec"].get("hostname"), pod["spec"].get("subdomain"), pod["spec"]["restartPolicy"]),
+    }

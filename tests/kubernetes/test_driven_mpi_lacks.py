@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kubernetes.double.cluster import made_cluster
@@ -17,32 +16,38 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun"),
 ]
+_VOLUMES = {
+    # As mpi-operator and Trainer name them (the recordings run-mpijob, run-trainjob-mpi).
+    "mpijob": {"ssh-auth": "ssh-auth", "hostfile": "mpi-job-config"},
+    "trainjob-mpi": {"ssh-auth": "mpi-ssh-auth", "hostfile": "mpi-hostfile"},
+}
 
 
 @pytest.mark.parametrize("target", ["mpijob", pytest.param("trainjob-mpi", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("lacks", "words"),
     [
         pytest.param(
-            {"fault": "unmounted", "volume": "ssh-auth"},
+            ("ssh-auth", "*"),
             "id_rsa.pub is not there: the operator has not mounted the key of the run",
             marks=pytest.mark.nightly,
         ),
         (
-            {"fault": "unmounted", "volume": "ssh-auth", "pods": "*-launcher-*"},
+            ("ssh-auth", "*-launcher-*"),
             "id_rsa.pub is not there: the operator has not mounted the key of the run",
         ),
         (
-            {"fault": "unmounted", "volume": "mpi-job-config"},
+            ("hostfile", "*"),
             "hostfile is not there: the operator has not mounted the list of the nodes",
         ),
     ],
 )
 def test_a_missing_part_of_the_operator_is_named(
-    target: str, fault: dict[str, Any], words: str, tmp_path: Path
+    target: str, lacks: tuple[str, str], words: str, tmp_path: Path
 ) -> None:
+    what, pods = lacks
     with made_cluster() as cluster:
-        cluster.plant(fault)
+        cluster.plant({"fault": "unmounted", "volume": _VOLUMES[target][what], "pods": pods})
         ended = driven(cluster, tmp_path / "out", SHORT_TRIAL, target)
     assert ended.code == 3, ended.said
     assert words in ended.said

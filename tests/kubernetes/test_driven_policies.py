@@ -70,4 +70,5 @@ def test_egress_of_the_first_pod_alone_is_closed(cluster: Cluster, tmp_path: Pat
     one_way = r"(\S+) cannot connect to (\S+): no answer at \S+; \2 can connect to \1"
     assert re.fullmatch(one_way, finding["what"]), finding["what"]
     assert "every NetworkPolicy" in finding["action"]
+    assert "cordon" not in ended.found
     assert "bootstrap, collectives were not started, as network failed" in ended.found

@@ -22,6 +22,22 @@ def test_calls_name_the_namespace_and_a_request_timeout(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("get", "job.batch,pods", "-l", "a=b"), "oc -n ml get job.batch,pods -l a=b"),
+        (("delete", "job.batch/trial-1", "secret/trial-1"), "oc -n ml delete job.batch/trial-1 secret/trial-1"),
+        (("get", "pods"), "oc -n ml get pods"),
+        # Nodes are in no namespace, and a line with one reads as if they were.
+        (("cordon", "gpu-1"), "oc cordon gpu-1"),
+        (("get", "nodes", "-l", "pool=a"), "oc get nodes -l pool=a"),
+    ],
+)
+def test_a_line_to_type_names_the_namespace_where_there_is_one(words: tuple[str, ...], line: str) -> None:
+    assert Kubectl(program="/usr/bin/oc", namespace="ml").command_line(*words) == line
+    assert Kubectl(program="/usr/bin/oc", namespace=None).command_line(*words) == line.replace(" -n ml", "")
+
+
 def test_input_and_output_may_be_large(tmp_path: Path) -> None:
     kubectl = Kubectl(program=scripted(tmp_path, ("*", "cat")), namespace=None)
     content = b'{"a": "' + b"x" * 1_000_000 + b'"}'

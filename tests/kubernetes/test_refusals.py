@@ -85,3 +85,9 @@ def test_a_quota_is_no_request_error() -> None:
     found = refusal("job", None, 'Error from server (Forbidden): jobs.batch "t" is forbidden: exceeded quota: jobs')
     assert type(found) is SeatrialError
     assert "exceeded quota: jobs" in str(found)
+
+
+def test_what_to_try_names_the_namespace() -> None:
+    complaint = "Unable to connect to the server: dial tcp 10.0.0.1:443: i/o timeout"
+    assert str(refusal("job", "ml", complaint)).endswith("; make sure that kubectl -n ml get pods works")
+    assert str(refusal("job", None, complaint)).endswith("; make sure that kubectl get pods works")

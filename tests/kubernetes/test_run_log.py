@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checks.simulated_network import Failure, network_evidence
 from event_streams import RUN, Stream, healthy, interrupted, node_lost
 from fake_checks import fake_load
 from kubernetes.test_pods import of_state, pod
 
+from seatrial.checks.network.judge import judge as judge_network
+from seatrial.checks.network.params import Params
+from seatrial.evidence.findings import Culprit, Finding
 from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.targets.job import Job, ProgramJob
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.kubernetes_target import PodsDetail
 from seatrial.targets.kubernetes.pods import PodStatus, pods_of
-from seatrial.targets.kubernetes.run_log import RunLog
+from seatrial.targets.kubernetes.run_log import RunLog, nodes_to_cordon
 
 _PLACE: dict[str, Any] = {
     "run": RUN,
@@ -115,6 +119,41 @@ def test_the_report_has_the_command_to_cordon(tmp_path: Path) -> None:
     found = Heard(tmp_path, node_lost("lost")).concluded(trial())
     assert found.verdict.exit_code == 1
     assert "to keep other work off gpu-1: oc cordon gpu-1" in [finding.what for finding in found.findings]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_policy_that_closes_the_way_to_a_pod_cordons_no_node(count: int) -> None:
+    """On another node the pod would meet the same NetworkPolicy, of which the advice speaks."""
+
+    def failure(source: int, target: int) -> Failure:
+        return "no answer" if target == 1 else None
+
+    (finding,) = judge_network(network_evidence(count, failure, environment="kubernetes"), Params()).findings
+    assert finding.severity == "fail"
+    assert finding.culprit.nodes
+    assert "every NetworkPolicy of the namespace" in finding.action
+    assert nodes_to_cordon([finding]) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes", "cordoned"),
+    [
+        ("node", ("gpu-1",), ["gpu-1"]),
+        ("rank", ("gpu-1",), ["gpu-1"]),
+        ("device", ("gpu-1",), ["gpu-1"]),
+        # An NVLink, and a cable.
+        ("link", ("gpu-1",), ["gpu-1"]),
+        ("link", ("gpu-1", "gpu-2"), []),
+        ("fabric", ("gpu-1", "gpu-2"), []),
+    ],
+)
+def test_only_what_is_blamed_by_itself_is_cordoned(kind: Any, nodes: tuple[str, ...], cordoned: list[str]) -> None:
+    culprit = Culprit(kind=kind, name=kind, nodes=nodes)
+    findings = [
+        Finding(severity=severity, check="links", what="slow", culprit=culprit) for severity in ("fail", "fail", "warn")
+    ]
+    assert nodes_to_cordon(findings) == cordoned
+    assert nodes_to_cordon(findings[2:]) == []
 
 
 def test_a_node_whose_pod_was_evicted_is_not_blamed(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from kubernetes.double.resources import Resource, resource_named
 from kubernetes.double.store import Object
 from kubernetes.schemas import find_schemas, problems
 
+from seatrial.targets.kubernetes.manifest.render import merged
+
 Output = Iterator[tuple[str, str]]
 """("out" or "err", text), in the order in which it is said. The exit code is 1 where RefusedError is raised."""
 _WAIT_S = 30.0
@@ -86,7 +88,7 @@ class Api:
         return self._apply(told, stdin, create=True)
 
     def _patch(self, told: Arguments, stdin: str) -> Output:
-        """A merge patch of metadata: all that a run needs."""
+        """A merge patch: of metadata, as a run does it, or of the spec, as Kueue does it."""
         (word,) = told.words
         kind, _, name = word.partition("/")
         resource = self._resource(kind)
@@ -96,8 +98,8 @@ class Api:
             if known is None:
                 raise RefusedError(f'Error from server (NotFound): {resource.full_plural} "{name}" not found')
             patch = json.loads(told.one("patch") or "{}")
-            assert patch.keys() <= {"metadata"}, patch
-            known["metadata"].update(patch["metadata"])
+            assert patch.keys() <= {"metadata", "spec"}, patch
+            known.update(merged({key: known[key] for key in patch}, patch))
             self._world.store.touch(known)
         yield "out", f"{resource.full_name}/{name} patched\n"
 

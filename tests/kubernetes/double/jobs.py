@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from kubernetes.double.pods import World, is_active, is_over, is_ready, is_suspended, make_pod, phase
+from kubernetes.double.pods import World, is_active, is_over, is_ready, is_suspended, make_pod, phase, was_suspended
 from kubernetes.double.recorded import INDEX, job_environment
 from kubernetes.double.store import Object, condition, random_suffix
 
@@ -18,12 +18,21 @@ def reconcile_job(world: World, job: Object) -> None:
     if is_over(job):
         _expire(world, job)
         return
-    if is_suspended(job):
-        condition(job, "Suspended", True, "JobSuspended", "Job suspended")
-        return
     pods = store.owned(job, "Pod")
+    stopped: set[str] = world.memory.setdefault((metadata["uid"], "stopped"), set())
+    if is_suspended(job):
+        # syncJob of Kubernetes 1.34: its active pods are deleted, and none of them counts as a failure.
+        condition(job, "Suspended", True, "JobSuspended", "Job suspended")
+        for pod in filter(is_active, pods):
+            stopped.add(pod["metadata"]["uid"])
+            store.drop(pod)
+        return
+    if was_suspended(job):
+        condition(job, "Suspended", False, "JobResumed", "Job resumed")
     failed: set[str] = world.memory.setdefault((metadata["uid"], "failed"), set())
     for pod in pods:
+        if pod["metadata"]["uid"] in stopped:
+            continue
         if phase(pod) == "Failed" or ("deletionTimestamp" in pod["metadata"] and phase(pod) != "Succeeded"):
             failed.add(pod["metadata"]["uid"])
     done = [pod for pod in pods if phase(pod) == "Succeeded"]
@@ -89,9 +98,14 @@ def reconcile_jobset(world: World, jobset: Object) -> None:
                 store.drop(job)
         _expire(world, jobset)
         return
-    if is_suspended(jobset):
+    # jobset_controller.go: the Jobs of a suspended JobSet are made all the same, suspended, and so is its Service.
+    suspended = is_suspended(jobset)
+    for job in jobs:
+        job["spec"]["suspend"] = suspended
+    if suspended:
         condition(jobset, "Suspended", True, "SuspendedJobs", "jobset is suspended")
-        return
+    elif was_suspended(jobset):
+        condition(jobset, "Suspended", False, "ResumeJobs", "jobset is resumed")
     _make_service(world, jobset)
     restarts: int = world.memory.setdefault((jobset["metadata"]["uid"], "restarts"), 0)
     if any(is_over(job) == "Failed" for job in jobs):
@@ -153,6 +167,11 @@ def _make_service(world: World, jobset: Object) -> None:
         world.store.add(service, namespace, jobset)
 
 
+def _jobs_before(jobset: Object, name: str) -> int:
+    names = [each["name"] for each in jobset["spec"]["replicatedJobs"]]
+    return sum(each.get("replicas", 1) for each in jobset["spec"]["replicatedJobs"][: names.index(name)])
+
+
 def _make_jobs(world: World, jobset: Object, replicated: Object, restarts: int) -> None:
     name, network = jobset["metadata"]["name"], jobset["spec"].get("network", {})
     for number in range(replicated.get("replicas", 1)):
@@ -164,7 +183,8 @@ def _make_jobs(world: World, jobset: Object, replicated: Object, restarts: int) 
             "jobset.sigs.k8s.io/jobset-name": name,
             _REPLICATED: replicated["name"],
             "jobset.sigs.k8s.io/job-index": str(number),
-            "jobset.sigs.k8s.io/job-global-index": str(number),
+            # Of all Jobs of the JobSet, in the order of its spec.
+            "jobset.sigs.k8s.io/job-global-index": str(_jobs_before(jobset, replicated["name"]) + number),
             "jobset.sigs.k8s.io/replicatedjob-replicas": str(replicated.get("replicas", 1)),
             "jobset.sigs.k8s.io/restart-attempt": str(restarts),
             "jobset.sigs.k8s.io/global-replicas": str(
@@ -173,6 +193,7 @@ def _make_jobs(world: World, jobset: Object, replicated: Object, restarts: int) 
         }
         spec = {"parallelism": 1, "completionMode": "Indexed", **told["spec"]}
         spec.setdefault("completions", spec["parallelism"])
+        spec["suspend"] = is_suspended(jobset)
         template = spec["template"]
         metadata = template.setdefault("metadata", {})
         for field in ("labels", "annotations"):

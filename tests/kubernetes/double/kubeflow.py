@@ -9,15 +9,27 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kubernetes.double.pods import World, is_active, is_over, is_ready, is_suspended, make_pod, phase, upserted
+from kubernetes.double.pods import (
+    World,
+    is_active,
+    is_over,
+    is_ready,
+    is_suspended,
+    make_pod,
+    phase,
+    upserted,
+    was_suspended,
+)
 from kubernetes.double.recorded import (
     HOSTFILE_MOUNT,
+    host_file_volume,
     init_pytorch,
     mpi_launcher_environment,
     mpi_worker_environment,
     pytorch_environment,
     ssh_volume,
     torch_environment,
+    trainer_ssh_volume,
 )
 from kubernetes.double.store import Object, condition
 
@@ -34,8 +46,13 @@ def reconcile_pytorchjob(world: World, job: Object) -> None:
     message = "Restart policy in pod template will be overwritten by restart policy in replica spec"
     store.event(job, "Warning", "SetPodTemplateRestartPolicy", message)
     if is_suspended(job):
+        # pkg/controller.v1/common/job.go: pods and Services are deleted, whatever the policy says.
         condition(job, "Suspended", True, "PyTorchJobSuspended", f"PyTorchJob {name} is suspended.")
+        for thing in (*pods, *store.owned(job, "Service")):
+            store.drop(thing)
         return
+    if was_suspended(job):
+        condition(job, "Suspended", False, "PyTorchJobResumed", f"PyTorchJob {name} is resumed.")
     there = {pod["metadata"]["name"] for pod in pods}
     for kind, replica in spec["pytorchReplicaSpecs"].items():
         for number in range(replica.get("replicas", 1)):
@@ -118,9 +135,16 @@ def reconcile_mpijob(world: World, job: Object) -> None:
     _make_host_file(world, job, f"{name}-config", [_slot(line, slots, how) for line in lines], lines)
     _make_key(world, job, f"{name}-ssh")
     there = {pod["metadata"]["name"] for pod in pods}
-    if is_suspended(job):
-        condition(job, "Suspended", True, "MPIJobSuspended", f"MPIJob {namespace}/{name} is suspended.")
+    suspended = is_suspended(job)
+    if suspended:
+        # Word for word as in the recording resume-mpijob.
+        condition(job, "Suspended", True, "MPIJobSuspended", "MPIJob suspended")
+        condition(job, "Running", False, "MPIJobSuspended", f"MPIJob {namespace}/{name} is suspended.")
+        for pod in filter(is_active, pods):
+            store.drop(pod)
         count = 0
+    elif was_suspended(job):
+        condition(job, "Suspended", False, "MPIJobResumed", "MPIJob resumed")
     for number in range(count):
         own = f"{name}-worker-{number}"
         if own not in there:
@@ -133,7 +157,7 @@ def reconcile_mpijob(world: World, job: Object) -> None:
         if not waits or sum(map(is_ready, pods)) == count:
             _make_launcher(world, job, labels, slots, how)
         return
-    launcher["spec"]["suspend"] = is_suspended(job)
+    launcher["spec"]["suspend"] = suspended
     failed = [pod["metadata"]["name"] for pod in pods if phase(pod) == "Failed"]
     if is_over(launcher) == "Complete":
         condition(job, "Succeeded", True, "MPIJobSucceeded", f"MPIJob {namespace}/{name} successfully completed.")
@@ -153,10 +177,8 @@ def _slot(host: str, slots: int, implementation: str) -> str:
 def _with_ssh(template: Object, job: Object) -> Object:
     path = job["spec"].get("sshAuthMountPath", "/root/.ssh")
     spec = template["spec"]
-    spec.setdefault("volumes", []).append(
-        ssh_volume(f"{job['metadata']['name']}-ssh", 0o600 if path == "/root/.ssh" else None)
-    )
-    spec["containers"][0].setdefault("volumeMounts", []).append({"name": "ssh-auth", "mountPath": path})
+    volume = ssh_volume(f"{job['metadata']['name']}-ssh", 0o600 if path == "/root/.ssh" else None)
+    _with_volume(spec, spec["containers"][0], volume, path)
     return template
 
 
@@ -176,8 +198,8 @@ def _make_worker(world: World, job: Object, own: str, number: int, labels: dict[
 def _make_launcher(world: World, job: Object, labels: dict[str, str], slots: int, how: str) -> None:
     name, replica = job["metadata"]["name"], job["spec"]["mpiReplicaSpecs"]["Launcher"]
     template = _with_ssh(copy.deepcopy(replica["template"]), job)
-    _with_host_file(template["spec"], template["spec"]["containers"][0], f"{name}-config")
     container = template["spec"]["containers"][0]
+    _with_volume(template["spec"], container, host_file_volume(f"{name}-config", by_trainer=False), HOSTFILE_MOUNT)
     container["env"] = [*container.get("env", ()), *mpi_launcher_environment(how, slots, role=True)]
     template["spec"] |= {
         "hostname": f"{name}-launcher",
@@ -190,16 +212,19 @@ def _make_launcher(world: World, job: Object, labels: dict[str, str], slots: int
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": f"{name}-launcher", "labels": {"app": name}},
-        "spec": {"backoffLimit": job["spec"].get("runPolicy", {}).get("backoffLimit", 6), "template": template},
+        "spec": {
+            "backoffLimit": job["spec"].get("runPolicy", {}).get("backoffLimit", 6),
+            "suspend": is_suspended(job),
+            "template": template,
+        },
         "status": {},
     }
     world.store.add(made, job["metadata"]["namespace"], job)
 
 
-def _with_host_file(spec: Object, container: Object, config: str) -> None:
-    items = [{"key": "hostfile", "path": "hostfile", "mode": 0o444}]
-    spec.setdefault("volumes", []).append({"name": "mpi-job-config", "configMap": {"name": config, "items": items}})
-    container.setdefault("volumeMounts", []).append({"name": "mpi-job-config", "mountPath": HOSTFILE_MOUNT})
+def _with_volume(spec: Object, container: Object, volume: Object, path: str) -> None:
+    spec.setdefault("volumes", []).append(volume)
+    container.setdefault("volumeMounts", []).append({"name": volume["name"], "mountPath": path})
 
 
 def _make_host_file(world: World, owner: Object, name: str, lines: list[str], hosts: list[str]) -> None:
@@ -233,7 +258,14 @@ def reconcile_trainjob(world: World, job: Object) -> None:
     if runtime is None:
         store.event(job, "Warning", "TrainJobResourcesCreationFailed", f'runtime "{reference["name"]}" not found')
         return
+    # trainjob_controller.go, constants.go; the JobSet is suspended and resumed with it.
+    if is_suspended(job):
+        condition(job, "Suspended", True, "Suspended", "TrainJob is suspended")
+    elif was_suspended(job):
+        condition(job, "Suspended", False, "Resumed", "TrainJob is resumed")
     jobset = store.get("JobSet", namespace, name)
+    if jobset is not None:
+        jobset["spec"]["suspend"] = is_suspended(job)
     if jobset is None:
         store.add(_jobset(world, job, runtime["spec"]), namespace, job)
     elif end := is_over(jobset):
@@ -274,18 +306,16 @@ def _jobset(world: World, job: Object, runtime: Object) -> Object:
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": {"name": name, "labels": dict(job["metadata"].get("labels", {}))},
-        "spec": spec,
+        "spec": {**spec, "suspend": is_suspended(job)},
         "status": {},
     }
 
 
 def _with_mpi(pod: Object, container: Object, replicated: str, job: Object, mpi: Object) -> None:
     name = job["metadata"]["name"]
-    # Trainer 2.3; before, the mode was Kubernetes' own, 0644.
-    pod.setdefault("volumes", []).append(ssh_volume(f"{name}-mpi-ssh-auth", 0o640))
-    mount = {"name": "ssh-auth", "mountPath": mpi.get("sshAuthMountPath", "/root/.ssh")}
-    container.setdefault("volumeMounts", []).append(mount)
+    keys = trainer_ssh_volume(f"{name}-mpi-ssh-auth")
+    _with_volume(pod, container, keys, mpi.get("sshAuthMountPath", "/root/.ssh"))
     if replicated == "launcher":
-        _with_host_file(pod, container, f"{name}-mpi-hostfile")
+        _with_volume(pod, container, host_file_volume(f"{name}-mpi-hostfile", by_trainer=True), HOSTFILE_MOUNT)
         slots = job["spec"].get("trainer", {}).get("numProcPerNode", mpi.get("numProcPerNode", 1))
         container["env"] = upserted(container.get("env", ()), mpi_launcher_environment("OpenMPI", slots, role=False))

@@ -147,6 +147,14 @@ def is_suspended(thing: Object) -> bool:
     return bool(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"))
 
 
+def was_suspended(thing: Object) -> bool:
+    """Its controller has told that it is suspended, and not yet that it has been resumed."""
+    return any(
+        known["type"] == "Suspended" and known["status"] == "True"
+        for known in thing.get("status", {}).get("conditions", ())
+    )
+
+
 def _refusal(world: World, pod: Object, namespace: str) -> str:
     """Of the admission of pods; empty: it lets the pod in."""
     account = pod["spec"].get("serviceAccountName")

@@ -27,6 +27,8 @@ OPERATOR_VARIABLES: dict[str, tuple[str, ...]] = {
 }
 """By the target of seatrial: those without which its pods cannot find one another."""
 
+_KEYS = (("ssh-privatekey", "id_rsa"), ("ssh-publickey", "id_rsa.pub"), ("ssh-publickey", "authorized_keys"))
+
 KUBELET = {
     "KUBERNETES_SERVICE_HOST": "10.96.0.1",
     "KUBERNETES_SERVICE_PORT": "443",
@@ -124,10 +126,25 @@ def mpi_worker_environment() -> list[Object]:
 
 
 def ssh_volume(secret: str, mode: int | None) -> Object:
-    """The one key pair of all pods, under the three names that ssh and sshd know."""
-    items = [("ssh-privatekey", "id_rsa"), ("ssh-publickey", "id_rsa.pub"), ("ssh-publickey", "authorized_keys")]
-    keys: Object = {"secretName": secret, "items": [{"key": key, "path": path} for key, path in items]}
+    """mpi-operator's: the one key pair of all pods, under the three names that ssh and sshd know."""
+    items = [{"key": key, "path": path} for key, path in _KEYS]
+    keys: Object = {"secretName": secret, "items": items}
     return {"name": "ssh-auth", "secret": keys if mode is None else {**keys, "defaultMode": mode}}
+
+
+def trainer_ssh_volume(secret: str) -> Object:
+    """Trainer's (2.3, the recording run-trainjob-mpi; before, the modes were Kubernetes' own, 0644)."""
+    items = [{"key": key, "path": path, "mode": 0o640 if key == "ssh-privatekey" else 0o644} for key, path in _KEYS]
+    return {"name": "mpi-ssh-auth", "secret": {"secretName": secret, "items": items, "defaultMode": 0o400}}
+
+
+def host_file_volume(config: str, *, by_trainer: bool) -> Object:
+    """The host file; mpi-operator adds a script that lists the hosts that run."""
+    items: list[Object] = [{"key": "hostfile", "path": "hostfile", "mode": 0o444}]
+    if not by_trainer:
+        items.append({"key": "discover_hosts.sh", "path": "discover_hosts.sh", "mode": 0o555})
+    name = "mpi-hostfile" if by_trainer else "mpi-job-config"
+    return {"name": name, "configMap": {"name": config, "items": items}}
 
 
 def _listed(variables: dict[str, str]) -> list[Object]:

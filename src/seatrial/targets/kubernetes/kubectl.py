@@ -22,6 +22,8 @@ _CALL_TIMEOUT_S = 20.0
 _REQUEST_TIMEOUT_S = 15
 """Passed to kubectl, which gives up after it and prints what it waited for."""
 _PROGRAMS = ("kubectl", "oc")
+_CLUSTER_WIDE = frozenset(("cordon", "nodes"))
+"""Words that are followed by, or mean, what belongs to no namespace."""
 _TIMED_OUT = 124
 _REASON = re.compile(r'(?:from server )?for: "[^"]*": (.+)')
 """The last line of an error with several lines: ``from server for: "STDIN": jobs.batch "a" is forbidden: ...``."""
@@ -164,13 +166,10 @@ class Kubectl:
         return result.json
 
     def command_line(self, *words: str) -> str:
-        """Return the command as a person would type it."""
-        namespace = [] if self.namespace is None else ["-n", self.namespace]
-        return self.cluster_command_line(*namespace, *words)
-
-    def cluster_command_line(self, *words: str) -> str:
-        """Return the same for what belongs to no namespace, such as a node."""
-        return " ".join([os.path.basename(self.program), *words])
+        """Return the command as a person would type it: with the namespace where it is about something in one."""
+        has_none = self.namespace is None or not _CLUSTER_WIDE.isdisjoint(words)
+        namespace = [] if has_none else ["-n", str(self.namespace)]
+        return " ".join([os.path.basename(self.program), *namespace, *words])
 
 
 def find_kubectl(program: str | None) -> str:

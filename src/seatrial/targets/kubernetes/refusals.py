@@ -54,8 +54,9 @@ def refusal(target: str, namespace: str | None, complaint: str) -> SeatrialError
             f"a permission is missing: {_tail(complaint)}; request it, or use another --namespace."
         )
     if any(sign in text for sign in _UNREACHABLE):
+        where = "" if namespace is None else f"-n {namespace} "
         return TargetUnreachableError(
-            f"the cluster does not answer: {_tail(complaint)}; make sure that kubectl get pods works"
+            f"the cluster does not answer: {_tail(complaint)}; make sure that kubectl {where}get pods works"
         )
     return RequestError(f"the cluster refused the manifests: {_tail(complaint)}; change the field that it names.")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from seatrial.conductor.program_failures import Exit, fabric_error
 from seatrial.errors import RequestError
+from seatrial.evidence.findings import Finding
 from seatrial.judge.conclude import conclude
 from seatrial.protocol.events import (
     EndEvent,
@@ -41,6 +42,23 @@ _SIGNALED = 128
 _ERROR = "Error: "
 _LAST_LINES = 20
 _LAST_BYTES = 16_000
+_BETWEEN_PODS = "network"
+"""The check whose findings a NetworkPolicy explains as well as a node; their advice names both."""
+
+
+def nodes_to_cordon(findings: Iterable[Finding]) -> list[str]:
+    """Return the host names of the nodes that findings blame by themselves.
+
+    A link or fabric between several nodes blames none of them, and other pods would meet the same policy elsewhere.
+    """
+    named = [
+        finding.culprit.nodes
+        for finding in findings
+        if finding.severity == "fail"
+        and finding.check != _BETWEEN_PODS
+        and (finding.culprit.kind not in ("link", "fabric") or len(finding.culprit.nodes) == 1)
+    ]
+    return list(dict.fromkeys(node for nodes in named for node in nodes))
 
 
 class RunLog:
@@ -280,7 +298,7 @@ class RunLog:
             self._on_event(self._run)
         elif isinstance(job, Job):
             for node in self._nodes_at_fault():
-                cordon = job.detail.kubectl.cluster_command_line("cordon", node)
+                cordon = job.detail.kubectl.command_line("cordon", node)
                 self.note("info", f"to keep other work off {node}: {cordon}")
         for pod_and_reason in job.absent:
             self.note("warn", f"left out: {pod_and_reason}")
@@ -306,10 +324,8 @@ class RunLog:
     def _nodes_at_fault(self) -> list[str]:
         """Return the nodes of the cluster that the verdict blames."""
         conclusion = conclude(self._events)
-        findings = [finding for finding in conclusion.findings if finding.severity == "fail"]
         known = {entry.name: entry.hostname for entry in conclusion.trial.nodes}
-        named = dict.fromkeys(node for finding in findings for node in finding.culprit.nodes)
-        return list(dict.fromkeys(known[node] for node in named if node in known))
+        return list(dict.fromkeys(known[node] for node in nodes_to_cordon(conclusion.findings) if node in known))
 
     def _take(self, message: dict[str, Any]) -> None:
         self._events.append(message)

@@ -54,15 +54,25 @@ def _patched(thing: Object, patch: Patch, own: Mapping[str, Any]) -> Object:
     """Return the object with the patches of its pods, then with its ``own``."""
     patched: Object = copy.deepcopy(thing)
     for template in _templates(patched):
-        if template["metadata"]["labels"][COMPONENT] == "node":
+        has_ranks = template["metadata"]["labels"][COMPONENT] == "node"
+        if has_ranks:
             container = template["spec"]["containers"][0]
             template["spec"]["containers"][0] = merged(container, patch.container)
-        pod = merged(template, patch.pod)
+        pod = merged(template, patch.pod if has_ranks else _without_devices(patch.pod))
         _require_kept(template, pod, "pod")
         template.update(pod)
     result: Object = merged(patched, own)
     _require_kept(patched, result, thing["kind"])
     return result
+
+
+def _without_devices(patch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the patch for pods without ranks. The claims of a pod are allocated even if no container uses them, and
+    the launcher of MPI would take GPUs that a node of the run waits for (KEP-4381)."""
+    spec = patch.get("spec")
+    if not isinstance(spec, Mapping):
+        return patch
+    return {**patch, "spec": {key: value for key, value in spec.items() if key != "resourceClaims"}}
 
 
 def _require_kept(before: Object, after: Any, words: str) -> None:
