@@ -24,7 +24,9 @@ _OLD_S = 24 * 3600.0
 def require_key(key: object) -> str:
     """Return the key that the first rank chose. Raises ValueError for one that would lead out of the folder."""
     if not isinstance(key, str) or not _KEY.fullmatch(key):
-        raise ValueError(f"the first rank chose {str(key)[:100]!r} for the names of files: expected 16 hexadecimal digits")
+        raise ValueError(
+            f"the first rank chose {str(key)[:100]!r} for the names of files: expected 16 hexadecimal digits"
+        )
     return key
 
 
