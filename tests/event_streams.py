@@ -218,7 +218,7 @@ def frozen(how: str = "frozen") -> Stream:
     stream = Stream().until("collectives")
     detail = {
         "frozen": "state T (stopped)",
-        "absent": "no progress and no CPU time, state S, while others are further on",
+        "absent": "no progress and no CPU time, state S",
         "late": "state S, had not finished when the deadline passed",
     }[how]
     stream.trouble({"rank": 1, "how": how, "phase": "collectives/begin", "detail": detail}, waiting=(0,))

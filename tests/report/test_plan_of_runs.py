@@ -124,7 +124,7 @@ def test_a_limit_that_no_run_can_give_is_said_and_asked_for() -> None:
         [without]
     )
     shown = card(without, Path("reports/x/report.html"), View())
-    assert shown[-1].startswith("next: write limits into the plan: links.min_gbps; then: ")
+    assert shown[-1].startswith("next: write limits into the plan: links.min_gbps; then run: ")
     assert "# No limit is made for storage" in plan_text([recorded()])
 
 
@@ -193,7 +193,7 @@ def test_a_pass_names_the_speeds_without_a_limit() -> None:
     conclusion = recorded()
     assert conclusion.verdict.unlimited == keys
     assert conclusion.verdict.partial == ()
-    assert f"held against no limit: {', '.join(keys)} (docs/checks.md)" in card(conclusion, None, View())
+    assert f"held against no limit, only measured: {', '.join(keys)} (docs/checks.md)" in card(conclusion, None, View())
 
 
 def test_a_plan_that_demands_limits_is_a_partial_pass_without_them() -> None:
@@ -202,7 +202,7 @@ def test_a_plan_that_demands_limits_is_a_partial_pass_without_them() -> None:
     assert "no limit compute.min_tflops" in demanding.verdict.partial
     shown = card(demanding, Path("reports/x/report.html"), View())
     assert shown[-1].startswith(
-        "next: after 3 such runs on idle nodes: seatrial plan from reports/x RUN2 RUN3 > limits.toml, then:"
+        "next: after 3 such runs on idle nodes: seatrial plan from reports/x RUN2 RUN3 > limits.toml, then run:"
         " seatrial run limits.toml"
     )
     assert shown[-1].endswith(" --require-full")
@@ -262,7 +262,7 @@ def test_banner_last_lines_and_files_agree(
     banner, *_ = (line for line in card(conclusion, None, View()) if line.startswith("FINAL ACCEPTANCE"))
     assert banner == f"FINAL ACCEPTANCE: {in_full}"
     (figures,) = (line for line in card(conclusion, None, View()) if " passed, " in line)
-    assert figures.startswith(f"{shown}: ")
+    assert figures.replace(" (drill)", "").startswith(f"{shown}: ")
     (line,) = lines(conclusion, None, View(is_quiet=True))
     assert line.removeprefix(f"{fault_injection(conclusion)}; ").startswith(f"{in_full}: ")
     report = document(conclusion)

@@ -92,7 +92,8 @@ class FleetRates:
             return RateOutcome(state="unjudged", measurement=first)
         if first.value >= limit.value:
             return RateOutcome(state="passed", measurement=first, limit=limit)
-        lines = [f"while all ranks worked: {_rate(first)}, limit there {limit.value:.3g} ({limit.origin})"]
+        origin = limit.origin
+        lines = [f"while all ranks worked: {_rate(first)}, limit there {limit.value:.3g} ({origin})"]
         reference = self.reference if rank in self.fleet.outliers else None
         alone = (rank,) if reference is None else (rank, reference)
         if any(other not in self.again for other in alone):
@@ -105,7 +106,8 @@ class FleetRates:
             lines.append(f"for comparison, rank {reference}: {_rate(before)} in the group, {_rate(after)} alone")
         # A rank that is no outlier of the fleet missed one of the other limits, so there is one.
         limit = self._tightest(scale) or limit
-        lines.append(f"again, alone: {_rate(again)}, limit there {limit.value:.3g} ({limit.origin})")
+        another = "" if limit.origin == origin else f" ({limit.origin})"
+        lines.append(f"again, alone: {_rate(again)}, limit there {limit.value:.3g}{another}")
         state: Literal["recovered", "slow"] = "recovered" if again.value >= limit.value else "slow"
         return RateOutcome(state=state, measurement=again, first=first, limit=limit, alone=alone, evidence=tuple(lines))
 

@@ -17,6 +17,7 @@ from seatrial.util.text import printable
 _SCREEN_ROWS = 23
 """Rows of the smallest usual terminal (VT100, 24) without the prompt: one fault fits into it, with the card."""
 _MOST_REASONS = 10
+_DRILL = "DRILL: a fault was planted, so nothing below says anything about the cluster"
 _ASCII = str.maketrans({"\u2013": "-", "\u00d7": "x", "\u2192": "->", "\u2026": "..."})
 """Characters that our own words use, for terminals that lack them."""
 _RED, _GREEN, _YELLOW = "31", "32", "33"
@@ -39,8 +40,9 @@ def lines(conclusion: Conclusion, report: Path | None = None, view: View | None 
         reasons = [*reasons[:_MOST_REASONS], f"not a PASS: and {len(reasons) - _MOST_REASONS} more"]
     between = [*reasons, *comm_lines(conclusion)]
     tables = [*measurement_lines(conclusion), measured_line(conclusion)] if view.is_verbose else []
-    room = _SCREEN_ROWS - sum(height(line, view.columns) for line in [*between, *last])
-    return [*tables, *finding_lines(conclusion.findings, view, room), *between, *last]
+    drill = [_DRILL] if fault_injection(conclusion) else []
+    room = _SCREEN_ROWS - sum(height(line, view.columns) for line in [*drill, *between, *last])
+    return [*tables, *drill, *finding_lines(conclusion.findings, view, room), *between, *last]
 
 
 def _one_line(conclusion: Conclusion, report: Path | None) -> str:
@@ -92,6 +94,6 @@ def _style(line: str) -> str:
         if line.startswith("- Error") or word.startswith("FAIL"):
             return _RED
         return _GREEN if word.startswith(("PASS", "YES")) else ""
-    if line.startswith(("fail ", "FAULT INJECTION", "at fault: ")):
+    if line.startswith(("fail ", "DRILL", "FAULT INJECTION", "at fault")):
         return _RED
     return _YELLOW if line.startswith(("warn ", "error ", "not a PASS")) else ""

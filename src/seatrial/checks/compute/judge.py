@@ -17,7 +17,7 @@ from seatrial.checks.shared.speed import SpeedWords, cpu_shares, judge_speeds, s
 from seatrial.devices.specs import find
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Limit, Ruling
-from seatrial.evidence.measurement import Measurement
+from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.statistics import FleetRates, compare_rates
 
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
@@ -69,13 +69,22 @@ def _wrong_results(rank: int, variants: Sequence[str]) -> str:
     return f"rank {rank} returns wrong {' and '.join(operations)} results even when it runs alone"
 
 
+def _wrong_line(fact: Fact) -> str:
+    """Return ``bf16: 1 wrong in round 0; element [5, 7] is 3, not 4``."""
+    value = fact.value
+    if not has_fields(value, round=int, first=list):
+        return describe(value)
+    places = "".join(f"; element {place}" for place in value["first"])
+    return f"{value['dtype']}: {value['count']} wrong in round {value['round']}{places}"
+
+
 _EXACT_WORDS = ExactWords(
     check="compute",
     variant_key="dtype",
     count_key="count",
     elements="wrong elements",
     what=_wrong_results,
-    line=lambda fact: describe(fact.value),
+    line=_wrong_line,
     action="take the device out of service and have it tested; its results cannot be trusted.",
 )
 
