@@ -28,7 +28,7 @@ _MAX_STRANGERS = 256
 """Connections that have not proved that they know the token."""
 _MAX_UNREAD_BYTES = 8 << 20
 _MAX_TIME_QUESTIONS = 64
-"""Of one agent, which asks 8 times (``agent/clock_offset.py``)."""
+"""Questions of one agent that are answered; it asks 8 (``agent/clock_offset.py``)."""
 """Bytes for an agent that reads nothing; beyond it they are dropped."""
 _READ_BYTES = 1 << 18
 _MAX_ERROR_CHARS = 200
