@@ -25,8 +25,8 @@ memory under hostile input."""
 _MOST_DIGITS = 300
 """Characters of an integer; each one up to that length can be converted to a float."""
 _VALUE_BYTES = 16
-"""Bytes that each value of a message counts in addition. ``[],`` takes 64 bytes as an object and counts as 35 with this;
-the events of a trial count as twice their text."""
+"""Bytes that each value of a message counts in addition. ``[],`` takes 64 bytes as an object and so counts as 35; the
+events of a trial count as twice their text."""
 _DEEPEST = 64
 """Nesting of a message; ours have six. A message must not reach the recursion limit when it is encoded again."""
 
