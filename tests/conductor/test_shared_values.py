@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from seatrial.conductor.actions import Actions
 from seatrial.conductor.config import State, TrialConfig
 from seatrial.conductor.steps import StepPlan
@@ -59,18 +57,6 @@ class _Trial:
 
     def errors(self) -> list[str]:
         return [event["text"] for event in self.events if event["kind"] == "note" and event["severity"] == "error"]
-
-
-@pytest.mark.parametrize("share", [{"x": "a" * 262_110}, {"store": 1}], ids=["much", "what another one shares"])
-def test_a_rank_that_shares_in_a_step_of_all_holds_up_nobody(share: dict[str, Any]) -> None:
-    trial = _Trial()
-    trial.done(2, 0, share)
-    trial.done(0, 0)
-    trial.done(1, 0)
-    trial.done(0, 1, _STORE)
-    assert (trial.step()["stage"], trial.step()["given"]) == ("world", _STORE)
-    (text,) = trial.errors()
-    assert text.startswith("rank 2 shares values with later steps that no check of ours shares")
 
 
 def test_only_the_rank_that_is_asked_shares() -> None:

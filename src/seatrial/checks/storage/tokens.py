@@ -16,16 +16,17 @@ from collections.abc import Collection, Iterable
 from seatrial.files import create
 
 _NAME = "seatrial-storage-{key}-{rank}.{kind}"
+_KEY = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _OUR_FILES = re.compile(r"seatrial-storage-[0-9a-f]{16}-\d+\.(token|data)")
-_KEY = re.compile(r"[0-9a-f]{16}")
 _OLD_S = 24 * 3600.0
 
 
-def require_key(key: object) -> str:
-    """Return the key that the first rank chose. Raises ValueError for one that would lead out of the folder."""
+def checked_key(key: object) -> str:
+    """Return the key of a trial, which comes from another rank. Raises ValueError for one that is no key: as a part of
+    a path it would lead to files of others."""
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         raise ValueError(
-            f"the first rank chose {str(key)[:100]!r} for the names of files: expected 16 hexadecimal digits"
+            f"the first rank shares {str(key)[:40]!a} as the key of the files, and not 16 hexadecimal digits"
         )
     return key
 
@@ -57,8 +58,8 @@ def find_token(folders: Iterable[str], key: str, rank: int, *, remove: bool = Fa
     for folder in folders:
         path = file_path(folder, key, rank, "token")
         with contextlib.suppress(OSError):
-            os.lstat(path)
-            if remove:
+            status = os.lstat(path)
+            if remove and stat.S_ISREG(status.st_mode):
                 os.unlink(path)
             return folder
     return None
