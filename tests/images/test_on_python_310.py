@@ -26,7 +26,7 @@ _PYTHON = os.environ.get("SEATRIAL_TEST_PYTHON_310") or (str(_PYENV[-1]) if _PYE
 pytestmark = [
     pytest.mark.podman,
     pytest.mark.nightly,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(not _BASE, reason="SEATRIAL_TEST_BASE_IMAGE names no image (tools/make_base_image.sh makes it)"),
     pytest.mark.skipif(not _PYTHON, reason="SEATRIAL_TEST_PYTHON_310 names no installation of Python 3.10"),
 ]
