@@ -37,7 +37,7 @@ def picture(screen: str) -> str:
     """Return a screen of 80 columns as an SVG that loads nothing from elsewhere."""
     console = Console(record=True, width=80, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     text = Text(f"{COMMAND}\n{screen.rstrip()}")
-    text.highlight_regex(r"(?m)^fail\b|\bFAIL\b|^at fault:.*$", "bold red")
+    text.highlight_regex(r"(?m)^fail\b|\bFAIL\b|^at fault.*$", "bold red")
     text.highlight_regex(r"\bPASS\b", "green")
     console.print(text)
     return console.export_svg(

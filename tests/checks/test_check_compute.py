@@ -83,7 +83,7 @@ def test_a_wrong_element_fails_its_device_also_alone(num_ranks: int) -> None:
     assert finding.culprit.ranks == (last,)
     assert f"rank {last} (some device" in finding.culprit.name
     assert finding.limit == Limit(value=0, unit="1", origin="exact")
-    assert finding.evidence[0] == "dtype bf16; round 0; count 2; first [5, 7] is 3, not 4"
+    assert finding.evidence[0] == "bf16: 2 wrong in round 0; element [5, 7] is 3, not 4"
 
 
 def test_wrong_values_that_cannot_be_read_are_no_pass() -> None:

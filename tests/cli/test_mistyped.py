@@ -197,23 +197,3 @@ def test_each_answer_is_a_sentence(
     assert "Traceback" not in complaint
     assert [word for word in MISTYPED[typed] if word not in sentence] == [], sentence
     assert {path.name for path in tmp_path.iterdir()} == set(FILES), "nothing was begun"
-
-
-USAGE_ERROR = """\
-Usage: seatrial run [OPTIONS] [PLAN]
-Try 'seatrial run --help' for help.
-
-Error: no such option --nproc (did you mean --nproc-per-node?).
-"""
-
-
-@pytest.mark.parametrize("columns", ["60", "80"])
-def test_the_screen_of_a_usage_error(
-    columns: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    monkeypatch.setattr(sys, "argv", ["seatrial", "run", "--nproc", "2"])
-    with pytest.raises(SystemExit):
-        main()
-    assert capfd.readouterr().err == USAGE_ERROR
-    assert max(map(len, USAGE_ERROR.splitlines())) <= 80

@@ -42,7 +42,7 @@ def findings(stream: Stream) -> tuple[Finding, ...]:
         ),
         ("request", "error", "none", (), "--device cuda: no device"),
         ("fabric", "fail", "fabric", (), "1 of 2 ranks had a communication error"),
-        ("stuck", "fail", "fabric", (), "all 2 ranks hung in collectives/all_reduce 8 B for 16 s"),
+        ("stuck", "fail", "fabric", (), "both ranks hung in collectives/all_reduce 8 B for 16 s"),
         ("node silent", "fail", "node", (1,), "node gpu-1 fell silent"),
         ("node lost", "fail", "node", (1,), "node gpu-1 was lost"),
         ("second generation", "fail", "rank", (3,), "rank 3 (Test CPU, local rank 1 on gpu-1) was killed"),
@@ -300,9 +300,9 @@ def test_a_standstill_is_named_whichever_deadline_ends_it(how: str, kind: str) -
 @pytest.mark.parametrize(
     ("phase", "words"),
     [
-        ("collectives/reduce_scatter 1048576 B (4 of 9)", "was too slow: 3 of 9 operations in 60 s, and"),
-        ("training/step 12 forward", "was too slow: 12 steps in 60 s, and"),
-        ("collectives/barrier", "was too slow: it came to collectives/barrier in 60 s, and"),
+        ("collectives/reduce_scatter 1048576 B (4 of 9)", "ran out of time: 3 of 9 operations in 60 s, and"),
+        ("training/step 12 forward", "ran out of time: 12 steps in 60 s, and"),
+        ("collectives/barrier", "ran out of time: it came to collectives/barrier in 60 s, and"),
     ],
 )
 def test_too_slow_says_how_far_it_came(phase: str, words: str) -> None:
@@ -399,7 +399,7 @@ def test_a_rank_that_we_killed_is_no_finding() -> None:
 def test_no_rank_is_blamed_where_all_were_at_work() -> None:
     (finding,) = findings(SCENES["too short"]())
     assert (finding.severity, finding.culprit.kind) == ("error", "none")
-    assert finding.what == "training/measure was too slow: 21 steps in 60 s, and all 2 ranks were still at work"
+    assert finding.what == "training/measure ran out of time: 21 steps in 60 s, and both ranks were still at work"
     assert finding.evidence == tuple(f"rank {rank} was at work in training/step 21 forward" for rank in (0, 1))
 
 

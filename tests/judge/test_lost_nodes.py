@@ -85,7 +85,7 @@ def test_all_nodes_but_one_at_once_are_the_fabric(conductor: str, blamed: bool) 
 
 @pytest.mark.parametrize(
     ("nodes", "words"),
-    [(3, "all 3 nodes fell silent at once"), (2, "all 2 nodes fell silent at once"), (1, "the only node, gpu-0, fell")],
+    [(3, "all 3 nodes fell silent at once"), (2, "both nodes fell silent at once"), (1, "the only node, gpu-0, fell")],
 )
 def test_all_nodes_at_once_may_be_the_conductors_network(nodes: int, words: str) -> None:
     (finding,) = silent(nodes, *range(nodes), conductor="laptop")

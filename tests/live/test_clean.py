@@ -60,7 +60,7 @@ def test_the_console_ends_with_the_card_and_has_no_color(tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
     shown = done.stdout.splitlines()
     assert shown[shown.index("=" * 50) + 1].startswith("FINAL ACCEPTANCE: PASS (partial: ")
-    assert shown[-1] == f"next: seatrial run quick --only compute --out {tmp_path}"
+    assert shown[-1] == f"next: to test more, run: seatrial run quick --only compute --out {tmp_path}"
     assert re.search(r"^\[1/1\] compute \d+(\.\d)? s$", done.stderr, re.MULTILINE)
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     again = [sys.executable, "-m", "seatrial", "report", str(folder)]

@@ -55,7 +55,7 @@ def test_a_trial_from_a_read_only_link_among_traps(pyz: Path, tmp_path: Path) ->
     jsonschema.validate(report, SCHEMA)
     assert f"report: out/{folder.name}/report.html" in done.stdout
     command = f"{shlex.join([sys.executable, str(place / 'link')])} run quick"
-    assert done.stdout.splitlines()[-1] == f"next: {command} --out out --device cpu"
+    assert done.stdout.splitlines()[-1] == f"next: to test more, run: {command} --out out --device cpu"
     again = CliRunner().invoke(cli, ["report", str(folder), "--out", str(tmp_path / "again")], standalone_mode=False)
     assert again.return_value == 0
     assert (tmp_path / "again" / folder.name / "report.html").read_text().count("PASS")

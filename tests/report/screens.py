@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from event_streams import SCENES, Stream, healthy
 from fake_checks import a_plan, fake_load
 
 from seatrial.checks import registry
+from seatrial.cli.click_app import main
 from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.plan.plan_reader import read_plan
 from seatrial.protocol.wire import Decoder
@@ -71,21 +74,24 @@ def _slow() -> Conclusion:
 
 def _deadline() -> Stream:
     stream = SCENES["too short"]()
+    for event in stream.events:
+        if event["kind"] == "rank":
+            event["device"] = "AMD EPYC 9554"
     stream.events[0]["plan"]["settings"]["training"] |= {"max_steps": [300, "level quick"]}
     return stream
 
 
-SCREENS: Mapping[str, Callable[[], Conclusion]] = {
+TRIALS: Mapping[str, Callable[[], Conclusion]] = {
     "pass": lambda: _recorded("pass"),
     "pass-gpus": lambda: _scene(_on_gpus(healthy(4, nodes=2), *_TWO_HOSTS)),
     "pass-partial": lambda: _scene(
-        healthy(plan=a_plan(("compute", "bootstrap", "collectives"), {"training": "--skip"}))
+        _on_gpus(healthy(plan=a_plan(("compute", "bootstrap", "collectives"), {"training": "--skip"})))
     ),
     "fail-killed": lambda: _recorded("killed"),
     "fail-wrong": lambda: _recorded("wrong"),
     "fail-slow": _slow,
-    "fail-hang": lambda: _scene(SCENES["absent"]()),
-    "fail-frozen": lambda: _scene(SCENES["frozen"]()),
+    "fail-hang": lambda: _scene(_on_gpus(SCENES["absent"]())),
+    "fail-frozen": lambda: _scene(_on_gpus(SCENES["frozen"]())),
     "fail-stuck-together": lambda: _scene(_on_gpus(SCENES["stuck"](), *_TWO_HOSTS)),
     "fail-out-of-memory": lambda: _scene(_on_gpus(SCENES["out of memory"]())),
     "fail-device": lambda: _scene(_on_gpus(SCENES["device"]())),
@@ -93,9 +99,17 @@ SCREENS: Mapping[str, Callable[[], Conclusion]] = {
     "fail-communication": lambda: _scene(_on_gpus(SCENES["fabric"]())),
     "fail-two-faults": lambda: _scene(_on_gpus(SCENES["second fault"](), *_TWO_HOSTS)),
     "inconclusive-deadline": lambda: _scene(_deadline()),
-    "inconclusive-own": lambda: _scene(SCENES["own"]()),
-    "interrupted": lambda: _scene(SCENES["interrupted"]()),
+    "inconclusive-own": lambda: _scene(_on_gpus(SCENES["own"]())),
+    "interrupted": lambda: _scene(_on_gpus(SCENES["interrupted"]())),
 }
+
+
+WRONG_REQUESTS: Mapping[str, tuple[str, ...]] = {
+    "usage-error": ("run", "--nproc", "2"),
+    "usage-error-value": ("run", "smoke", "--nproc-per-node", "0"),
+    "usage-error-plan": ("run", "quik"),
+}
+SCREENS = (*TRIALS, *WRONG_REQUESTS)
 
 
 class Terminal(io.StringIO):
@@ -110,5 +124,14 @@ class Terminal(io.StringIO):
 def screen(name: str, columns: int) -> str:
     """Return what a terminal of this width shows. COLUMNS must have the same value, and NO_COLOR be set."""
     terminal = Terminal()
-    print_lines(lines(SCREENS[name](), _REPORT, View(columns=columns)), terminal)
+    if name in TRIALS:
+        print_lines(lines(TRIALS[name](), _REPORT, View(columns=columns)), terminal)
+        return terminal.getvalue()
+    typed = sys.argv
+    sys.argv = ["seatrial", *WRONG_REQUESTS[name]]
+    try:
+        with contextlib.redirect_stderr(terminal), contextlib.suppress(SystemExit):
+            main()
+    finally:
+        sys.argv = typed
     return terminal.getvalue()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from report.screens import COLUMNS, HERE, SCREENS, screen
+from report.screens import COLUMNS, HERE, SCREENS, TRIALS, screen
 
 
 def rows(text: str, columns: int) -> int:
@@ -29,7 +29,7 @@ def test_a_screen_is_the_kept_one(name: str, columns: int) -> None:
     assert screen(name, columns) == kept.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", sorted(SCREENS))
+@pytest.mark.parametrize("name", sorted(TRIALS))
 def test_the_card_is_on_the_last_screen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -37,7 +37,7 @@ def test_the_card_is_on_the_last_screen(name: str, monkeypatch: pytest.MonkeyPat
     card = card[card.index("=" * 50) :]
     assert rows(card, 80) <= 23
     assert card.splitlines()[1].startswith("FINAL ACCEPTANCE: ")
-    assert card.splitlines()[-1].startswith("next: ")
+    assert any(line.startswith("next: ") for line in card.splitlines()[-2:])
 
 
 def test_no_screen_is_left_over() -> None:

@@ -128,7 +128,7 @@ def suspects(
             rank=rank,
             phase=statuses[rank].phase,
             waited_s=now - statuses[rank].moved_at,
-            detail=f"no progress and no CPU time, state {statuses[rank].state}, while others are further on",
+            detail=f"no progress and no CPU time, state {statuses[rank].state}",
         )
         for rank in sorted(waiting)
         if statuses[rank].number == fewest < furthest and now - statuses[rank].moved_at >= PATIENCE_S

@@ -23,7 +23,7 @@ from seatrial.judge.trial import ErrorRecord, NodeFailure, Trial, TroubleRecord
 from seatrial.plan.plan_reader import OF_DEADLINE
 from seatrial.protocol.fabric_errors import MTU_ACTION
 from seatrial.protocol.timeouts import patience_s
-from seatrial.util.text import named_ranks, out_of_memory_words
+from seatrial.util.text import all_of, named_ranks, out_of_memory_words
 
 _SIGNAL_ACTIONS = {
     "SIGKILL": "look for the kernel's out-of-memory killer there (dmesg, the memory limit of the container or job)",
@@ -123,7 +123,7 @@ def _broken(view: StepView, rank: int, error: ErrorRecord, waiting: tuple[str, .
         rank_culprit(view.trial, rank, device=not memory),
         evidence=(*_stack(error), *view.evidence(rank), *waiting),
         action=(
-            "look at what else uses that memory, or ask for less (a smaller batch size or message size)"
+            "look at what else uses that memory; if nothing does, make the batch or message size smaller"
             if memory
             else "look at the driver log there (XID, ECC), reset or replace the device"
         ),
@@ -231,7 +231,7 @@ def _fabric(view: StepView) -> list[Finding]:
     if not (stuck or late or errors) or not troubled:
         return []
     if stuck:
-        what = f"all {len(stuck)} ranks hung{_in(stuck[0])}{waited(stuck[0])}"
+        what = f"{all_of(len(stuck), 'rank')} hung{_in(stuck[0])}{waited(stuck[0])}"
     elif late:
         what = f"{len(late)} of {_num_asked(view, late[0])} ranks hung{_in(late[0])} until the deadline"
     else:
@@ -273,8 +273,8 @@ def _deadline(view: StepView) -> list[Finding]:
     words = f"{option[0]} = {option[1]} in a plan file, {' '.join(option[2:])}"
     action = f"give it more time ({words}), or see what slows all of them down"
     if working:
-        ranks = f"all {len(working)} ranks were" if len(working) > 1 else f"rank {working[0].rank} was"
-        what = f"{name} was too slow: {how_far(view, working)} in {seconds}, and {ranks} still at work"
+        ranks = f"{all_of(len(working), 'rank')} were" if len(working) > 1 else f"rank {working[0].rank} was"
+        what = f"{name} ran out of time: {how_far(view, working)} in {seconds}, and {ranks} still at work"
         if needed := needed_s(view, working):
             what += f"; at this pace it needs about {needed:.0f} s"
     elif cut_short:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from seatrial.evidence.findings import NOBODY, Culprit, Finding
 from seatrial.judge.step_view import StepView, waited
 from seatrial.judge.trial import TroubleRecord
+from seatrial.util.text import all_of
 
 
 def blame_lost_nodes(view: StepView) -> list[Finding]:
@@ -66,7 +67,9 @@ def _each(view: StepView, entries: Mapping[int, TroubleRecord]) -> list[Finding]
 def _all(view: StepView, entries: Mapping[int, TroubleRecord]) -> Finding:
     names = [view.trial.place(node) for node in sorted(entries)]
     nodes = (
-        f"all {len(names)} nodes fell silent at once" if len(names) > 1 else f"the only node, {names[0]}, fell silent"
+        f"{all_of(len(names), 'node')} fell silent at once"
+        if len(names) > 1
+        else f"the only node, {names[0]}, fell silent"
     )
     return Finding(
         severity="error",

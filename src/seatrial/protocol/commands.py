@@ -37,7 +37,12 @@ class ConductorProof(_ConductorProofOptional):
     """Proof that the conductor knows the token."""
 
 
-class AgentProof(TypedDict):
+class _AgentProofOptional(TypedDict, total=False):
+    credential: str
+    """Credential of munge that holds this proof and names the agent's host, if SEATRIAL_TOKEN is ``munge``."""
+
+
+class AgentProof(_AgentProofOptional):
     """The agent's answer to a valid proof. It joins the run with it."""
 
     kind: Literal["proof"]

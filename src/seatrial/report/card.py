@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.environment.self_location import command_line
+from seatrial.evidence.findings import SEATRIAL
 from seatrial.judge.conclude import Conclusion
 from seatrial.report.finding_lines import is_fault
 from seatrial.report.summary import (
     comm_variables,
-    error_lines,
     fault_injection,
     headline,
     not_applicable,
     not_full,
+    sentence,
     summary,
 )
-from seatrial.report.view import USUAL_COLUMNS, View, height
-from seatrial.util.text import fitted, format_number, format_seconds, printable
+from seatrial.report.view import USUAL_COLUMNS, View, command_lines, height
+from seatrial.util.text import format_number, format_seconds, printable
 
 _RULE = "=" * 50
-_MOST_ERROR_ROWS = 4
+_MOST_ERROR_ROWS = 5
 _MOST_NAMES = 3
+_COUNTED = {
+    "fail": "failed",
+    "pass": "passed",
+    "error": "inconclusive",
+    "inconclusive": "inconclusive",
+    "absent": "not run",
+    "skipped": "not checked",
+    "not_applicable": "not applicable",
+}
+"""The status of a requested check -> the word under which it is counted, in the order of the words."""
+_PROCESSORS = {"cpu": "CPU ", "cuda": "GPU "}
 _STRONGER = {"smoke": "quick", "quick": "standard", "standard": "acceptance"}
 
 
@@ -36,12 +51,12 @@ def card(conclusion: Conclusion, report: Path | None, view: View) -> list[str]:
         rule,
         *filter(None, [fault_injection(conclusion)]),
         f"{_verdict(conclusion)}: {figures(conclusion)}",
-        *([f"at fault: {culprits(conclusion)}"] if conclusion.verdict.status == "FAIL" else []),
+        *([f"{_at_fault(conclusion)}: {culprits(conclusion)}"] if conclusion.verdict.status == "FAIL" else []),
         *why_lines(conclusion),
         *_not_applicable(conclusion),
         *_unlimited(conclusion),
         *([f"report: {printable(str(report))}"] if report is not None else []),
-        f"next: {_next(conclusion, report)}",
+        *_next_lines(_next(conclusion, report), view),
     ]
 
 
@@ -49,31 +64,40 @@ def _verdict(conclusion: Conclusion) -> str:
     """Return the verdict as the first line of the banner has it, without the limitations of a PASS."""
     verdict = conclusion.verdict
     is_partial = verdict.status == "PASS" and verdict.partial
-    return f"PASS (partial{not_full(conclusion)})" if is_partial else verdict.status
+    more = [f"partial{not_full(conclusion)}"] if is_partial else []
+    more += ["drill"] if fault_injection(conclusion) else []
+    return f"{verdict.status} ({', '.join(more)})" if more else verdict.status
+
+
+def _at_fault(conclusion: Conclusion) -> str:
+    return "at fault in this drill" if fault_injection(conclusion) else "at fault"
 
 
 def figures(conclusion: Conclusion) -> str:
-    """Return how many checks, ranks and seconds a trial had: ``1 of 7 checks failed, 5 passed, 2 ranks, 20 s``."""
+    """Return how many checks, ranks and seconds a trial had.
+
+    ``1 of 7 checks failed, 5 passed, 1 not run, 2 CPU ranks, 20 s``: the numbers of checks add up.
+    """
     trial, verdict = conclusion.trial, conclusion.verdict
-    requested = [status for status in verdict.checks.values() if status != "not_asked"]
-    passed, failed = requested.count("pass"), requested.count("fail")
-    if not requested:
-        return f"no check was requested, {_number(trial.world_size(), 'rank')}"
-    checks = f"{passed} of {_number(len(requested), 'check')} passed"
-    if "not_applicable" in requested:
-        checks += f", {requested.count('not_applicable')} not applicable"
-    if failed:
-        checks = f"{failed} of {_number(len(requested), 'check')} failed, {passed} passed"
+    counts = Counter(_COUNTED[status] for status in verdict.checks.values() if status != "not_asked")
+    first = "failed" if counts["failed"] else "passed"
+    checks = f"{counts[first]} of {_number(sum(counts.values()), 'check')} {first}"
+    others = [word for word in dict.fromkeys(_COUNTED.values()) if word != first and counts[word]]
+    checks = ", ".join([checks, *(f"{counts[word]} {word}" for word in others)]) if counts else "no check was requested"
+    types = {str(event.get("device_type")) for event in trial.started.values()}
+    processor = _PROCESSORS.get(types.pop(), "") if len(types) == 1 else ""
     nodes = len(trial.nodes)
     where = f" on {nodes} nodes" if nodes > 1 else ""
     seconds = "" if trial.seconds is None else f", {format_seconds(trial.seconds)}"
-    return f"{checks}, {_number(trial.world_size(), 'rank')}{where}{seconds}"
+    return f"{checks}, {_number(trial.world_size(), f'{processor}rank')}{where}{seconds}"
 
 
 def culprits(conclusion: Conclusion) -> str:
     """Return who is at fault, the first three by name."""
     named = [finding.culprit for finding in conclusion.findings if finding.severity == "fail"]
-    names = list(dict.fromkeys(printable(culprit.name) for culprit in named if culprit.kind != "none"))
+    # One of several that are not separable is of the kind none, too.
+    known = [culprit for culprit in named if culprit.kind != "none" or culprit.ranks or culprit.nodes]
+    names = list(dict.fromkeys(printable(culprit.name) for culprit in known))
     if not names:
         return "nobody could be named"
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
@@ -86,15 +110,15 @@ def _number(count: int, word: str) -> str:
 
 def _errors(conclusion: Conclusion, view: View) -> list[str]:
     """Return the first error in full, and the number of the others, which stand above the card."""
-    errors = error_lines(conclusion)
+    errors = [finding for finding in conclusion.findings if is_fault(finding)]
     if not errors:
         return []
     columns = view.columns or USUAL_COLUMNS
-    cut = fitted(errors[0], _MOST_ERROR_ROWS * max(columns, USUAL_COLUMNS) - 2)
-    while height(f"- {cut}", view.columns) > _MOST_ERROR_ROWS and columns >= USUAL_COLUMNS:
-        cut = fitted(cut, len(cut) - 4)
-    count = sum(map(is_fault, conclusion.findings)) - 1
-    return [cut, f"Error: and {count} more above"] if count else [cut]
+    error = f"Error: {sentence(errors[0], longest := _MOST_ERROR_ROWS * max(columns, USUAL_COLUMNS))}"
+    while height(f"- {error}", view.columns) > _MOST_ERROR_ROWS and columns >= USUAL_COLUMNS:
+        error = f"Error: {sentence(errors[0], longest := longest - 4)}"
+    count = len(errors) - 1
+    return [error, f"and {_number(count, 'more error')} (see above)"] if count else [error]
 
 
 def comm_lines(conclusion: Conclusion) -> list[str]:
@@ -110,11 +134,31 @@ def reason_lines(conclusion: Conclusion) -> list[str]:
     absent = [name for name, status in verdict.checks.items() if status == "absent"]
     folded = {f"{name} was requested but never started" for name in absent} if len(absent) > 1 else set()
     reasons = [reason for reason in verdict.reasons if reason not in findings | folded]
-    if verdict.status == "FAIL":
+    if verdict.interrupted and verdict.status == "INCONCLUSIVE":
+        reasons = [_interruption(conclusion), *_without_what_follows(conclusion, reasons[1:])]
+    elif verdict.status == "FAIL":
         reasons = [f"incomplete record: {what}" for what in conclusion.trial.missing]
     elif folded:
         reasons.append(f"requested but never started: {', '.join(absent)}")
     return [f"not a PASS: {printable(reason)}" for reason in reasons]
+
+
+def _interruption(conclusion: Conclusion) -> str:
+    """Return who stopped the trial, and when: ``stopped by Ctrl-C (SIGINT) before training ended``."""
+    by, checks = conclusion.trial.interrupted or "", conclusion.verdict.checks
+    reason = f"Ctrl-C ({by})" if by == "SIGINT" else by
+    begun = [name for name, status in checks.items() if status == "inconclusive"]
+    not_begun = [name for name, status in checks.items() if status == "absent"]
+    when = f" before {', '.join(begun)} ended" if begun else f" before {not_begun[0]} started" if not_begun else ""
+    return f"stopped by {reason}{when}"
+
+
+def _without_what_follows(conclusion: Conclusion, reasons: Sequence[str]) -> list[str]:
+    """Return the reasons without those that follow from an interruption: checks that did not end, or start."""
+    checks = conclusion.verdict.checks
+    follow = {f"{name} was requested but never started" for name in checks}
+    follow |= {f"not all {members} finished {name}" for members in ("ranks", "nodes") for name in checks}
+    return [reason for reason in reasons if reason not in follow]
 
 
 def _not_applicable(conclusion: Conclusion) -> list[str]:
@@ -128,7 +172,7 @@ def _unlimited(conclusion: Conclusion) -> list[str]:
     verdict = conclusion.verdict
     if verdict.status != "PASS" or not verdict.unlimited:
         return []
-    return [printable(f"held against no limit: {', '.join(verdict.unlimited)} (docs/checks.md)")]
+    return [printable(f"held against no limit, only measured: {', '.join(verdict.unlimited)} (docs/checks.md)")]
 
 
 def why_lines(conclusion: Conclusion) -> list[str]:
@@ -138,43 +182,77 @@ def why_lines(conclusion: Conclusion) -> list[str]:
     return [f"why: {line.removeprefix('not a PASS: ')}" for line in reason_lines(conclusion)[:1]]
 
 
-def _next(conclusion: Conclusion, report: Path | None) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """What to do next: words, and a command as the words that a shell takes."""
+
+    words: str
+    command: tuple[str, ...]
+
+
+def _next_lines(steps: Sequence[_Step], view: View) -> list[str]:
+    """Return the steps as one line; on a terminal where that is too long, each command stands alone."""
+    whole = ", ".join(f"{step.words} {' '.join(step.command)}" for step in steps)
+    line = printable(f"next: {whole}")
+    if view.columns is None or len(line) <= view.columns:
+        return [line]
+    parts = [(step.words, command_lines(step.command, view.columns)) for step in steps]
+    shown = [line for words, command in parts for line in (words, *command)]
+    return [f"next: {printable(shown[0])}", *map(printable, shown[1:])]
+
+
+def _next(conclusion: Conclusion, report: Path | None) -> list[_Step]:
     """Return what to do next, with the command as it was typed."""
     trial, verdict = conclusion.trial, conclusion.verdict
     plan = str(trial.plan.get("name") or "quick")
     launcher = trial.job.get("launcher")
-    under = f"under {launcher} as before: " if launcher else ""
+    run = f"run under {launcher} as before:" if launcher else "run:"
     again = _command(conclusion, plan)
     if verdict.interrupted:
-        words = f"run it again, to its end: {under}{again}"
-    elif verdict.status != "PASS" and fault_injection(conclusion):
-        words = f"the fault was planted; without SEATRIAL_PLANT, run: {under}{again}"
-    elif verdict.status == "PASS" and verdict.unlimited and trial.plan.get("demands_limits") is True:
-        from seatrial.report.plan_of_runs import ENOUGH_RUNS, written_limits
-
-        by_hand = [key for key in verdict.unlimited if key not in written_limits(conclusion)]
-        if by_hand:
-            return printable(f"write limits into the plan: {', '.join(by_hand)}; then: {under}{again}")
-        runs = " ".join(["RUN" if report is None else shlex.quote(str(report.parent)), "RUN2", "RUN3"])
-        limited = _command(conclusion, "limits.toml", "--require-full")
-        words = (
-            f"after {ENOUGH_RUNS} such runs on idle nodes: {command_line()} plan from {runs} > limits.toml,"
-            f" then: {under}{limited}"
-        )
-    elif verdict.status == "PASS":
+        return [_Step(words=f"for a verdict, let it end; {run}", command=again)]
+    if verdict.status != "PASS" and fault_injection(conclusion):
+        words = f"nothing to repair, the fault was planted; without SEATRIAL_PLANT, {run}"
+        return [_Step(words=words, command=again)]
+    if verdict.status == "PASS" and verdict.unlimited and trial.plan.get("demands_limits") is True:
+        return _limits_first(conclusion, report, run)
+    if verdict.status == "PASS":
         stronger = _STRONGER.get(plan)
-        command = _command(conclusion, stronger or plan)
-        words = f"{under}{command}" if stronger else f"after each repair or change, run: {under}{again}"
-    elif needed := _needed(conclusion):
+        words = f"to test more, {run}" if stronger else f"after each repair or change, {run}"
+        return [_Step(words=words, command=_command(conclusion, stronger or plan))]
+    if needed := _needed(conclusion):
         keys = ", ".join(f"{name} = {value}" for name, value in needed.items() if not name.startswith("--"))
-        mine = _command(conclusion, "PLAN.toml")
-        words = f"write a plan file with {keys}, then run: {under}{mine}" if keys else f"{under}{again}"
+        if keys:
+            words, again = f"write a plan file with {keys}, then {run}", _command(conclusion, "PLAN.toml")
+        else:
+            words = f"with more time, {run}"
+    elif verdict.status == "FAIL":
+        words = f"fix the problem above, then {run}"
+    elif any(finding.culprit == SEATRIAL for finding in conclusion.findings if is_fault(finding)):
+        words = f"report the bug; to try once more, {run}"
     else:
-        words = f"{'fix' if verdict.status == 'FAIL' else 'resolve'} the problem above, then run: {under}{again}"
-    return printable(words)
+        words = f"resolve the problem above, then {run}"
+    return [_Step(words=words, command=again)]
 
 
-def _command(conclusion: Conclusion, plan: str, *more: str) -> str:
+def _limits_first(conclusion: Conclusion, report: Path | None, run: str) -> list[_Step]:
+    """Return how a plan gets the limits that it demands: by hand, or from runs on healthy nodes."""
+    from seatrial.report.plan_of_runs import ENOUGH_RUNS, written_limits
+
+    by_hand = [key for key in conclusion.verdict.unlimited if key not in written_limits(conclusion)]
+    if by_hand:
+        plan = str(conclusion.trial.plan.get("name") or "quick")
+        words = f"write limits into the plan: {', '.join(by_hand)}; then {run}"
+        return [_Step(words=words, command=_command(conclusion, plan))]
+    runs = ["RUN" if report is None else shlex.quote(str(report.parent)), "RUN2", "RUN3"]
+    write = (command_line(), "plan", "from", *runs, ">", "limits.toml")
+    limited = _command(conclusion, "limits.toml", "--require-full")
+    return [
+        _Step(words=f"after {ENOUGH_RUNS} such runs on idle nodes:", command=write),
+        _Step(words=f"then {run}", command=limited),
+    ]
+
+
+def _command(conclusion: Conclusion, plan: str, *more: str) -> tuple[str, ...]:
     options = conclusion.trial.job.get("options")
     words = [str(word) for word in options] if isinstance(options, list) else []
     words += [word for word in more if word not in words]
@@ -183,7 +261,7 @@ def _command(conclusion: Conclusion, plan: str, *more: str) -> str:
             continue
         at = words.index(name) if name in words else len(words)
         words[at : at + 2] = name, value
-    return f"{command_line()} {shlex.join(['run', plan, *words])}"
+    return (command_line(), "run", *map(shlex.quote, (plan, *words)))
 
 
 def _needed(conclusion: Conclusion) -> dict[str, str]:

@@ -11,12 +11,14 @@ from seatrial.report.card import card, comm_lines, culprits, figures, measured_l
 from seatrial.report.finding_lines import finding_lines, is_fault
 from seatrial.report.measurement_lines import measurement_lines
 from seatrial.report.summary import fault_injection, headline
-from seatrial.report.view import View, columns_of, height, wrapped
+from seatrial.report.view import View, height, wrapped
+from seatrial.util.terminal import columns_of
 from seatrial.util.text import printable
 
 _SCREEN_ROWS = 23
 """Rows of the smallest usual terminal (VT100, 24) without the prompt: one fault fits into it, with the card."""
 _MOST_REASONS = 10
+_DRILL = "DRILL: a fault was planted, so nothing below says anything about the cluster"
 _ASCII = str.maketrans({"\u2013": "-", "\u00d7": "x", "\u2192": "->", "\u2026": "..."})
 """Characters that our own words use, for terminals that lack them."""
 _RED, _GREEN, _YELLOW = "31", "32", "33"
@@ -39,8 +41,9 @@ def lines(conclusion: Conclusion, report: Path | None = None, view: View | None 
         reasons = [*reasons[:_MOST_REASONS], f"not a PASS: and {len(reasons) - _MOST_REASONS} more"]
     between = [*reasons, *comm_lines(conclusion)]
     tables = [*measurement_lines(conclusion), measured_line(conclusion)] if view.is_verbose else []
-    room = _SCREEN_ROWS - sum(height(line, view.columns) for line in [*between, *last])
-    return [*tables, *finding_lines(conclusion.findings, view, room), *between, *last]
+    drill = [_DRILL] if fault_injection(conclusion) else []
+    room = _SCREEN_ROWS - sum(height(line, view.columns) for line in [*drill, *between, *last])
+    return [*tables, *drill, *finding_lines(conclusion.findings, view, room), *between, *last]
 
 
 def _one_line(conclusion: Conclusion, report: Path | None) -> str:
@@ -60,14 +63,13 @@ def _one_line(conclusion: Conclusion, report: Path | None) -> str:
 def print_lines(report_lines: list[str], stream: IO[str]) -> None:
     """Write the lines: broken between words on a terminal, in color unless NO_COLOR is set."""
     columns = columns_of(stream)
-    # Open MPI gives its ranks a terminal even where it writes their output to a file or the log of a pod.
     is_terminal = stream.isatty() and "OMPI_COMM_WORLD_RANK" not in os.environ
     in_color = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     encoding = getattr(stream, "encoding", None) or "utf-8"
     text = ""
     for line in report_lines:
         style = _style(line) if in_color else ""
-        for part in wrapped(_encodable(line, encoding), columns if is_terminal else None):
+        for part in wrapped(_encodable(line, encoding), columns):
             text += f"\x1b[{style}m{part}\x1b[0m\n" if style else f"{part}\n"
     stream.write(text)
 
@@ -92,6 +94,6 @@ def _style(line: str) -> str:
         if line.startswith("- Error") or word.startswith("FAIL"):
             return _RED
         return _GREEN if word.startswith(("PASS", "YES")) else ""
-    if line.startswith(("fail ", "FAULT INJECTION", "at fault: ")):
+    if line.startswith(("fail ", "DRILL", "FAULT INJECTION", "at fault")):
         return _RED
     return _YELLOW if line.startswith(("warn ", "error ", "not a PASS")) else ""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from seatrial.evidence.findings import Finding
-from seatrial.report.summary import sentence
+from seatrial.report.summary import named_in_full, sentence
 from seatrial.report.view import USUAL_COLUMNS, View, height
 from seatrial.util.text import fitted, printable
 
@@ -14,6 +14,12 @@ _MOST_FINDINGS = 10
 MOST_ROWS = 6
 """Most rows of a finding; the report has all of it."""
 _MOST_HEADING_ROWS = 4
+"""Most rows of the first fault's heading: the card has its advice. That of any other fault is in the heading itself."""
+_MOST_LINE_ROWS = 2
+_MOST_TEXT_LINES = 2
+"""Most lines of a stack or of output, where not all evidence has room."""
+_CURRENT, _OLDEST_FIRST = "Current thread", "most recent call last"
+"""Words of faulthandler, before the thread that was asked, and of a traceback, before its outermost call."""
 
 
 def finding_lines(findings: tuple[Finding, ...], view: View, room: int) -> list[str]:
@@ -22,7 +28,11 @@ def finding_lines(findings: tuple[Finding, ...], view: View, room: int) -> list[
     ``room``: rows that are left on a screen; where the only fault and the remarks beside it fit into it, they do.
     """
     if view.is_verbose:
-        return [line for finding in findings for line in (_heading(finding, is_first=False), *_evidence(finding))]
+        return [
+            line
+            for finding in findings
+            for line in (_heading(finding, is_first=False), *(line for entry in _evidence(finding) for line in entry))
+        ]
     shown = findings[:_MOST_FINDINGS]
     is_single = sum(map(is_fault, findings)) <= 1
     entries: list[str] = []
@@ -46,20 +56,49 @@ def is_fault(finding: Finding) -> bool:
 
 def _entry(finding: Finding, view: View, most_rows: int, *, is_first: bool) -> list[str]:
     """Return the heading and as much evidence as fits into the rows."""
-    columns = view.columns or USUAL_COLUMNS
-    heading_rows = min(_MOST_HEADING_ROWS, most_rows)
+    heading_rows = min(_MOST_HEADING_ROWS, most_rows) if is_first and is_fault(finding) else most_rows
     heading = _fitted(_heading(finding, is_first=is_first), heading_rows, view)
-    left = most_rows - height(heading, view.columns)
-    evidence = [fitted(line, columns) for line in _evidence(finding)]
-    if len(evidence) <= left:
-        return [heading, *evidence]
-    more = len(evidence) - (left - 1)
-    return [heading, *evidence[: left - 1], f"        {more} more lines in the report"] if left > 0 else [heading]
+    return [heading, *_evidence_that_fits(finding, most_rows - height(heading, view.columns), view)]
+
+
+def _evidence_that_fits(finding: Finding, rows: int, view: View) -> list[str]:
+    """Return the evidence in this number of rows: of each entry its best lines, and how many more there are."""
+    entries = [[_fitted(line, _MOST_LINE_ROWS, view) for line in entry] for entry in _evidence(finding)]
+    if sum(_rows(entry, view) for entry in entries) <= rows:
+        return [line for entry in entries for line in entry]
+    shown: list[str] = []
+    for entry in entries:
+        shown += _best_lines(entry, rows - 1 - _rows(shown, view), view)
+    more = sum(map(len, entries)) - len(shown)
+    return [*shown, f"        {more} more line{'' if more == 1 else 's'} in the report"] if rows > 0 else []
+
+
+def _best_lines(entry: list[str], rows: int, view: View) -> list[str]:
+    """Return what of one entry fits into these rows: a line, or a heading and the lines that say most."""
+    heading, *text = entry
+    if not text:
+        return [_fitted(heading, rows, view)] if rows > 0 else []
+    calls = [number for number, line in enumerate(text) if line.lstrip().startswith('File "')]
+    current = next((number for number, line in enumerate(text) if line.lstrip().startswith(_CURRENT)), 0)
+    if calls and _OLDEST_FIRST in text[0]:
+        chosen = text[calls[-1] :]
+    elif calls:
+        chosen = text[next((number for number in calls if number > current), calls[0]) :]
+    else:
+        chosen = text[-_MOST_TEXT_LINES:]
+    chosen = chosen[:_MOST_TEXT_LINES]
+    while chosen and _rows([heading, *chosen], view) > rows:
+        chosen.pop(-1 if calls else 0)
+    return [heading, *chosen] if chosen else []
+
+
+def _rows(lines: list[str], view: View) -> int:
+    return sum(height(line, view.columns) for line in lines)
 
 
 def _heading(finding: Finding, *, is_first: bool) -> str:
     """Return the sentence of a finding; the banner of the card has that of the first fault already."""
-    words = printable(finding.what) if is_first and is_fault(finding) else sentence(finding)
+    words = printable(named_in_full(finding)) if is_first and is_fault(finding) else sentence(finding)
     return f"{finding.severity:5} {printable(finding.check)}: {words}"
 
 
@@ -72,8 +111,8 @@ def _fitted(line: str, rows: int, view: View) -> str:
     return cut
 
 
-def _evidence(finding: Finding) -> Iterator[str]:
+def _evidence(finding: Finding) -> Iterator[list[str]]:
+    """Yield the lines of each entry; those of a stack or of output stand under its first one."""
     for entry in finding.evidence:
         first, *rest = entry.splitlines() or [""]
-        yield f"        {printable(first)}"
-        yield from (f"          {printable(line)}" for line in rest)
+        yield [f"        {printable(first)}", *(f"          {printable(line)}" for line in rest)]

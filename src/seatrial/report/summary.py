@@ -11,15 +11,17 @@ from statistics import median
 
 from seatrial.checks.diagnostics.judge import NO_STATE
 from seatrial.checks.shared.facts import latest
-from seatrial.evidence.findings import Finding
+from seatrial.evidence.findings import Culprit, Finding
 from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.schema_types import Whole
 from seatrial.judge.conclude import Conclusion
 from seatrial.judge.decide import COMMUNICATION, TRAINING
-from seatrial.util.text import format_number, printable
+from seatrial.util.text import fitted, format_number, named_ranks, printable
 
 DIAGNOSTICS = "diagnostics"
 _MOST_ERRORS = 10
+_SHORTEST_PART = 40
+_MOST_NODES = 3
 _WORDS = {
     "pass": "PASS",
     "fail": "FAIL",
@@ -90,7 +92,7 @@ def summary(conclusion: Conclusion) -> list[str]:
     )
     return [
         f"GPU Available: {gpu}",
-        f"{communication}: {status_word(conclusion, COMMUNICATION)}",
+        f"{communication}: {status_word(conclusion, COMMUNICATION)}{_where_communication_failed(conclusion)}",
         f"Training Status: {status_word(conclusion, TRAINING)}",
         *([f"GPU diagnostics: {_diagnostics(conclusion)}"] if is_about_devices(conclusion) else []),
     ]
@@ -153,35 +155,73 @@ def status_word(conclusion: Conclusion, check: str) -> str:
     return _WORDS[status] if status else "NOT CHECKED (not in the plan)"
 
 
+def _where_communication_failed(conclusion: Conclusion) -> str:
+    """Return who made communication fail, where that was a rank or a node, or that it failed after its check."""
+    status, failures = conclusion.verdict.checks.get(COMMUNICATION), defaultdict[str, list[Culprit]](list)
+    for finding in conclusion.findings:
+        if finding.severity == "fail":
+            failures[finding.check].append(finding.culprit)
+    if status == "fail" and failures[COMMUNICATION]:
+        named = failures[COMMUNICATION]
+        if all(culprit.kind in ("rank", "device") for culprit in named):
+            ranks = sorted({rank for culprit in named for rank in culprit.ranks})
+            nodes = sorted({node for culprit in named for node in culprit.nodes})
+            several = len(conclusion.trial.nodes) > 1 and 0 < len(nodes) <= _MOST_NODES
+            where = f" on {printable(', '.join(nodes))}" if several else ""
+            return f" (because of {named_ranks(ranks)}{where})"
+        if all(culprit.kind == "node" for culprit in named):
+            return f" (because of {printable(', '.join(culprit.name for culprit in named[:_MOST_NODES]))})"
+    if status == "pass" and any(culprit.kind in ("fabric", "link") for culprit in failures[TRAINING]):
+        return " in its own check, but it failed in training"
+    return ""
+
+
 def error_lines(conclusion: Conclusion) -> list[str]:
     """Return one line for each failure and error, ten at most, and their number beyond."""
     errors = [finding for finding in conclusion.findings if finding.severity in ("fail", "error")]
     lines = [f"Error: {sentence(finding)}" for finding in errors[:_MOST_ERRORS]]
     if len(errors) > _MOST_ERRORS:
-        lines.append(f"Error: and {len(errors) - _MOST_ERRORS} more in the report")
+        lines.append(f"and {len(errors) - _MOST_ERRORS} more errors in the report")
     return lines
 
 
-def sentence(finding: Finding) -> str:
-    """Return what happened, the culprit, the measured value, the limit with its origin, and what to do, in one line."""
-    parts = [_with_culprit(finding)]
-    if finding.measured and finding.measured not in finding.what:
-        parts.append(f"measured {finding.measured}")
+def sentence(finding: Finding, longest: int | None = None) -> str:
+    """Return what happened, the culprit, the measured value, the limit with its origin, and what to do, in one line.
+
+    ``longest``: most characters. First the origin of the limit is cut, then what happened, and last what to do.
+    """
+    what, limit, action = _with_culprit(finding), "", finding.action
+    measured = f"measured {finding.measured}" if finding.measured and finding.measured not in finding.what else ""
     if finding.limit is not None:
         unit = "" if finding.limit.unit == "1" else f" {finding.limit.unit}"
-        parts.append(f"limit {format_number(finding.limit.value)}{unit} ({finding.limit.origin})")
-    if finding.action:
-        parts.append(finding.action)
-    return printable("; ".join(part.rstrip(".") for part in parts))
+        limit = f"limit {format_number(finding.limit.value)}{unit} ({finding.limit.origin})"
+    what, measured, limit, action = (printable(part.rstrip(".")) for part in (what, measured, limit, action))
+
+    def in_one() -> str:
+        return "; ".join(filter(None, (what, measured, limit, action)))
+
+    if longest is None:
+        return in_one()
+    limit = fitted(limit, max(_SHORTEST_PART, len(limit) - max(0, len(in_one()) - longest)))
+    what = fitted(what, max(_SHORTEST_PART, len(what) - max(0, len(in_one()) - longest)))
+    return fitted(in_one(), longest)
 
 
-def _with_culprit(finding: Finding) -> str:
-    """Return ``what`` of the finding with the full name of the culprit, but never with the culprit twice."""
+def named_in_full(finding: Finding) -> str:
+    """Return ``what`` of the finding; a culprit that it names short has its full name, with device and node."""
     what, name = finding.what, finding.culprit.name
     if finding.culprit.kind == "none" or _mention(name, what):
         return what
     mention = _mention(name.partition(" (")[0], what)
-    return what[: mention.start()] + name + what[mention.end() :] if mention else f"{what}; {name}"
+    return what[: mention.start()] + name + what[mention.end() :] if mention else what
+
+
+def _with_culprit(finding: Finding) -> str:
+    """Return ``what`` of the finding with the full name of the culprit, but never with the culprit twice."""
+    what, name = named_in_full(finding), finding.culprit.name
+    if finding.culprit.kind == "none" or _mention(name, what):
+        return what
+    return f"{what}; at fault: {name}" if finding.severity == "fail" else f"{what}; {name}"
 
 
 def _mention(name: str, text: str) -> re.Match[str] | None:

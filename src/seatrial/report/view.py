@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
-import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO
+
+from seatrial.util import terminal
 
 USUAL_COLUMNS = 80
 """Columns of the smallest usual terminal (VT100)."""
-_FEWEST_COLUMNS = 20
-"""Below this a line holds no two words; the terminal may break it as it likes."""
-_WHOLE = re.compile(r"(?:report|next): ")
-"""Lines that a reader copies: a line break of ours would become a part of the command."""
+_FIRST_INDENT, _NEXT_INDENT, _GOES_ON = "  ", "    ", " \\"
+"""Around the lines of a command."""
+_WHOLE = re.compile(r"report: | {2,4}\S")
+"""Lines that a reader copies, paths and commands: a line break of ours would become a part of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,29 +28,32 @@ class View:
     """Show one line."""
 
 
-def columns_of(stream: IO[str] | None) -> int | None:
-    """Return the columns of the terminal behind a stream; None where it is no terminal, or does not know them."""
-    try:
-        if stream is None or not stream.isatty():
-            return None
-        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns)
-    except (OSError, ValueError):
-        return None
-    return columns if columns >= _FEWEST_COLUMNS else None
-
-
 def wrapped(line: str, columns: int | None) -> list[str]:
     """Return the line in parts that fit, broken between words; what follows the first part is indented."""
-    if columns is None or len(line) <= columns or _WHOLE.match(line):
-        return [line]
-    indent = len(line) - len(line.lstrip()) + 2
-    return textwrap.wrap(
-        line,
-        columns,
-        subsequent_indent=" " * min(indent, columns // 2),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return [line] if _WHOLE.match(line) else terminal.wrapped(line, columns)
+
+
+def command_lines(words: Sequence[str], columns: int) -> list[str]:
+    """Return a command on lines that a shell reads as one: broken between options, with a backslash at each end.
+
+    ``words``: the words as a shell takes them. A word that is longer than a line stays whole.
+    """
+    groups: list[str] = []
+    for word in words:
+        longer = f"{groups[-1]} {word}" if groups else word
+        if groups and not word.startswith("-") and len(longer) + len(_NEXT_INDENT + _GOES_ON) <= columns:
+            groups[-1] = longer
+        else:
+            groups.append(word)
+    lines = [f"{_FIRST_INDENT}{groups[0]}"]
+    for group in groups[1:]:
+        longer = f"{lines[-1]} {group}"
+        if len(longer) + len(_GOES_ON) <= columns:
+            lines[-1] = longer
+        else:
+            lines[-1] += _GOES_ON
+            lines.append(f"{_NEXT_INDENT}{group}")
+    return lines
 
 
 def height(line: str, columns: int | None) -> int:

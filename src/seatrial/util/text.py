@@ -46,6 +46,11 @@ def named_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {numbers}{more}"
 
 
+def all_of(count: int, word: str) -> str:
+    """Return ``both ranks`` or ``all 3 ranks``."""
+    return f"both {word}s" if count == 2 else f"all {count} {word}s"
+
+
 def _escape(char: str) -> str:
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

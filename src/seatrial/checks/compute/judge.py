@@ -15,9 +15,9 @@ from seatrial.checks.shared.facts import describe, drop_malformed, has_fields, l
 from seatrial.checks.shared.host_activity import activity_lines
 from seatrial.checks.shared.speed import SpeedWords, cpu_shares, judge_speeds, slowest_first
 from seatrial.devices.specs import find
-from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Limit, Ruling
-from seatrial.evidence.measurement import Measurement
+from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.statistics import FleetRates, compare_rates
 
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
@@ -69,13 +69,22 @@ def _wrong_results(rank: int, variants: Sequence[str]) -> str:
     return f"rank {rank} returns wrong {' and '.join(operations)} results even when it runs alone"
 
 
+def _wrong_line(fact: Fact) -> str:
+    """Return ``bf16: 1 wrong in round 0; element [5, 7] is 3, not 4``."""
+    value = fact.value
+    if not has_fields(value, round=int, first=list):
+        return describe(value)
+    places = "".join(f"; element {place}" for place in value["first"])
+    return f"{value['dtype']}: {value['count']} wrong in round {value['round']}{places}"
+
+
 _EXACT_WORDS = ExactWords(
     check="compute",
     variant_key="dtype",
     count_key="count",
     elements="wrong elements",
     what=_wrong_results,
-    line=lambda fact: describe(fact.value),
+    line=_wrong_line,
     action="take the device out of service and have it tested; its results cannot be trusted.",
 )
 
@@ -89,6 +98,7 @@ def _speed_words(evidence: Evidence, dtype: str, reference: int | None) -> Speed
         action_alone="look at its clocks, power limit, temperature and throttle reasons; then have the device tested.",
         action_together="look at what the ranks of a node share: power, cooling, memory bandwidth, CPU time.",
         subject=lambda rank: f"rank {rank}",
+        other=short_names(evidence.ranks),
         culprit=lambda rank: device_culprit(evidence, rank),
         activity=lambda rank: activity_lines(evidence, rank, reference),
     )

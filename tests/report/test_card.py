@@ -1,0 +1,121 @@
+"""The card and the findings above it: numbers that add up, evidence that says something, commands to copy."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from itertools import pairwise
+
+import pytest
+from event_streams import SCENES, Stream
+from fake_checks import fake_load
+
+from seatrial.evidence.findings import NOBODY, Finding, Limit
+from seatrial.judge.conclude import Conclusion, conclude
+from seatrial.report.card import figures
+from seatrial.report.console import lines
+from seatrial.report.finding_lines import finding_lines
+from seatrial.report.summary import sentence
+from seatrial.report.view import View, command_lines, wrapped
+
+
+def concluded(stream: Stream) -> Conclusion:
+    return conclude(stream.events, load=fake_load)
+
+
+@pytest.mark.parametrize("scene", sorted(SCENES))
+def test_the_numbers_of_checks_add_up(scene: str) -> None:
+    words = figures(concluded(SCENES[scene]()))
+    total = re.match(r"(\d+) of (\d+) checks? ", words)
+    assert total is not None
+    others = re.findall(r", (\d+) (?:passed|inconclusive|not run|not checked|not applicable)", words)
+    assert sum(map(int, [total[1], *others])) == int(total[2]), words
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize("scene", sorted(SCENES))
+def test_no_heading_stands_without_what_it_announces(scene: str, columns: int) -> None:
+    shown = lines(concluded(SCENES[scene]()), view=View(columns=columns))
+    for line, following in pairwise(shown):
+        if line.startswith("        ") and line.endswith(":"):
+            assert following.startswith("          "), (line, following)
+
+
+def test_of_a_stack_the_innermost_call_is_shown() -> None:
+    """A traceback ends with it; faulthandler begins with it, in the thread that was asked."""
+    of_faulthandler = (
+        "stack of rank 1:\nThread 0x01 (most recent call first):\n"
+        + '  File "threading.py", line 1 in wait\n' * 8
+        + 'Current thread 0x02 (most recent call first):\n  File "inner.py", line 7 in f\n'
+        + '  File "outer.py", line 9 in <module>\n' * 8
+    )
+    of_python = (
+        "its stack:\nTraceback (most recent call last):\n"
+        + '  File "outer.py", line 9 in <module>\n    main()\n' * 8
+        + '  File "inner.py", line 7 in f\n    g()\nRuntimeError: no'
+    )
+    for stack in (of_faulthandler, of_python):
+        finding = Finding(
+            severity="fail", check="x", what="it failed", culprit=NOBODY, evidence=(stack, "rank 0 waited")
+        )
+        shown = finding_lines((finding,), View(columns=80), 23)
+        assert any('File "inner.py", line 7 in f' in line for line in shown), shown
+        assert shown[-2] == "        rank 0 waited"
+        assert shown[-1].endswith(" more lines in the report")
+
+
+def test_a_long_error_keeps_its_advice() -> None:
+    limit = Limit(value=675.3, unit="TFLOP/s", origin="a long origin " * 40)
+    what = f"rank 1 is slow {'in everything ' * 40}"
+    finding = Finding(severity="fail", check="x", what=what, culprit=NOBODY, limit=limit, action="look at its clocks")
+    short = sentence(finding, 300)
+    assert len(short) <= 300
+    assert short.endswith("; look at its clocks")
+    assert "limit 675.3 TFLOP/s" in short
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 80])
+def test_a_broken_command_is_read_by_a_shell_as_the_whole(columns: int) -> None:
+    words = ["seatrial", "run", "limits.toml", "--on", "ssh", "--hosts", f"gpu-{'0' * 90}", "--env", "'A=b c'", "-v"]
+    broken = command_lines(words, columns)
+    shell = ["sh", "-c", "set -- " + "\n".join(broken) + "\nprintf '%s\\n' \"$@\""]
+    read = subprocess.run(shell, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert read.splitlines() == shlex.split(" ".join(words))
+    assert all(len(line) <= columns or len(line.split()) <= 2 for line in broken)
+    assert [part for line in broken for part in wrapped(line, columns)] == broken
+
+
+def test_a_number_stays_with_its_unit() -> None:
+    assert wrapped("it waited until the end for 18 s", 30) == ["it waited until the end for", "  18 s"]
+
+
+def test_a_drill_asks_for_no_repair() -> None:
+    stream = SCENES["killed"]()
+    stream.events[0]["job"]["planted"] = ["kill@collectives:1"]
+    shown = lines(concluded(stream))
+    assert shown[0].startswith("DRILL: ")
+    assert any(line.startswith("FAIL (drill): 1 of 4 checks failed") for line in shown)
+    assert any(line.startswith("at fault in this drill: rank 1 ") for line in shown)
+    assert shown[-1].startswith(
+        "next: nothing to repair, the fault was planted; without SEATRIAL_PLANT, run: seatrial "
+    )
+
+
+def test_a_bug_of_ours_is_to_be_reported() -> None:
+    assert lines(concluded(SCENES["own"]()))[-1] == "next: report the bug; to try once more, run: seatrial run quick"
+
+
+@pytest.mark.parametrize(
+    ("scene", "words"),
+    [
+        ("healthy", "PASS"),
+        ("stuck", "FAIL"),
+        ("frozen", "FAIL (because of rank 1)"),
+        ("second fault", "FAIL (because of ranks 2, 3 on gpu-1)"),
+        ("node lost", "FAIL (because of node gpu-1)"),
+        ("fabric", "PASS in its own check, but it failed in training"),
+    ],
+)
+def test_communication_says_who_made_it_fail(scene: str, words: str) -> None:
+    assert f"- Communication (gloo): {words}" in lines(concluded(SCENES[scene]()))
