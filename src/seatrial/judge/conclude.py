@@ -152,6 +152,7 @@ def evidence_of(trial: Trial, check: str) -> Evidence:
         facts=tuple(fact for fact in trial.facts if (fact.check, fact.generation) == (check, 0)),
         backend=trial.backend,
         device_type=trial.device_type,
+        rounds=trial.rounds.get(check, {}),
         nodes={
             node: trial.host_name(node) for node in sorted({node for step in steps for node in step.nodes} - nodes_late)
         },
