@@ -55,7 +55,7 @@ class _Mpirun:
     only_this_machine: bool
     """Whether all ranks run on this machine."""
     counted: str
-    """Of what each host counts its ranks, as ``agent/mpi_rank.py`` has it: ``torch``, ``script``, or ``any``."""
+    """The kind of ranks that each host counts, as ``agent/mpi_rank.py`` has it: ``torch``, ``script``, or ``any``."""
     installed: bool
     """Whether seatrial is installed on the hosts; otherwise they run private copies of the bundle."""
 
