@@ -47,7 +47,8 @@ def _call(arguments: list[str]) -> Any:
         message = io.StringIO()
         error.show(message)
         usage = message.getvalue().partition("Error: ")[0]
-        streams.print_status_lines(f"{usage}Error: {printable(error.format_message())}")
+        for line in f"{usage}Error: {printable(error.format_message())}".split("\n"):
+            streams.print_status(line)
         return RequestError.exit_code
 
 
