@@ -349,7 +349,7 @@ class TrialConductor(BaseConductor):
             raise KeyError(f"rank {rank!r} is not in generation {self._generation}")
         return rank
 
-    def _take_still(self, node: int, still_s: float, now: float) -> None:
+    def _take_still(self, still: Mapping[str, list[float]], now: float) -> None:
         """Nothing: the phases of a trial's ranks say more."""
 
     def _agent_ended(self, node: int, end: EndEvent, now: float) -> None:
