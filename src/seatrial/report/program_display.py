@@ -230,7 +230,7 @@ class ProgramDisplay:
 
 
 def _within(lines: list[str], most_chars: int) -> list[str]:
-    """Return the lines from the first one on that have at most so many characters together."""
+    """Return the first lines that have at most ``most_chars`` characters together."""
     total = 0
     for number, line in enumerate(lines):
         total += len(line) + 1
