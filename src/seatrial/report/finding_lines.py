@@ -18,6 +18,7 @@ _MOST_HEADING_ROWS = 4
 _MOST_LINE_ROWS = 2
 _MOST_TEXT_LINES = 2
 """Most lines of a stack or of output, where not all evidence has room."""
+_CALL = 'File "'
 _CURRENT, _OLDEST_FIRST = "Current thread", "most recent call last"
 """Words of faulthandler, before the thread that was asked, and of a traceback, before its outermost call."""
 
@@ -80,7 +81,7 @@ def _best_lines(entry: list[str], rows: int, view: View) -> list[str]:
     heading, *text = entry
     if not text:
         return [_fitted(heading, rows, view)] if rows > 0 else []
-    calls = [number for number, line in enumerate(text) if line.lstrip().startswith('File "')]
+    calls = [number for number, line in enumerate(text) if line.lstrip().startswith(_CALL)]
     current = next((number for number, line in enumerate(text) if line.lstrip().startswith(_CURRENT)), 0)
     if calls and _OLDEST_FIRST in text[0]:
         chosen = text[calls[-1] :]
@@ -88,10 +89,19 @@ def _best_lines(entry: list[str], rows: int, view: View) -> list[str]:
         chosen = text[next((number for number in calls if number > current), calls[0]) :]
     else:
         chosen = text[-_MOST_TEXT_LINES:]
-    chosen = chosen[:_MOST_TEXT_LINES]
+    chosen = [_in_one_row(line, view) for line in chosen[:_MOST_TEXT_LINES]]
     while chosen and _rows([heading, *chosen], view) > rows:
         chosen.pop(-1 if calls else 0)
     return [heading, *chosen] if chosen else []
+
+
+def _in_one_row(line: str, view: View) -> str:
+    """Return a line of a stack or of output on one row: of a long path the end says more."""
+    width = view.columns or USUAL_COLUMNS
+    before, call, rest = line.partition(_CALL)
+    if len(line) <= width or not call:
+        return fitted(line, width)
+    return f"{before}{call}...{rest[-max(1, width - len(before + call) - 3) :]}"
 
 
 def _rows(lines: list[str], view: View) -> int:
