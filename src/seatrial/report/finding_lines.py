@@ -66,13 +66,14 @@ def _entry(finding: Finding, view: View, most_rows: int, *, is_first: bool) -> l
 
 def _evidence_that_fits(finding: Finding, rows: int, view: View) -> list[str]:
     """Return the evidence in this number of rows: of each entry its best lines, and how many more there are."""
-    entries = [[_fitted(line, _MOST_LINE_ROWS, view) for line in entry] for entry in _evidence(finding)]
-    if sum(_rows(entry, view) for entry in entries) <= rows:
-        return [line for entry in entries for line in entry]
+    entries = list(_evidence(finding))
+    whole = [_fitted(line, _MOST_LINE_ROWS, view) for entry in entries for line in entry]
+    if _rows(whole, view) <= rows:
+        return whole
     shown: list[str] = []
     for entry in entries:
         shown += _best_lines(entry, rows - 1 - _rows(shown, view), view)
-    more = sum(map(len, entries)) - len(shown)
+    more = len(whole) - len(shown)
     return [*shown, f"        {more} more line{'' if more == 1 else 's'} in the report"] if rows > 0 else []
 
 
@@ -80,7 +81,7 @@ def _best_lines(entry: list[str], rows: int, view: View) -> list[str]:
     """Return what of one entry fits into these rows: a line, or a heading and the lines that say most."""
     heading, *text = entry
     if not text:
-        return [_fitted(heading, rows, view)] if rows > 0 else []
+        return [_fitted(heading, min(rows, _MOST_LINE_ROWS), view)] if rows > 0 else []
     calls = [number for number, line in enumerate(text) if line.lstrip().startswith(_CALL)]
     current = next((number for number, line in enumerate(text) if line.lstrip().startswith(_CURRENT)), 0)
     if calls and _OLDEST_FIRST in text[0]:
