@@ -69,6 +69,22 @@ def test_a_dead_rank_is_named_and_the_rest_go_on(at: int, rank: int) -> None:
     assert _blamed(record) == {("fail", (rank,))}
 
 
+@pytest.mark.parametrize(
+    "share",
+    # 262,110 bytes would have left no room for the others.
+    [{"x": "a" * 262_110}, {"store": {"host": "liar", "port": 2}}, {"storage/key": "../../x"}, ["x"]],
+    ids=["much", "store", "key", "no names"],
+)
+def test_a_rank_that_shares_unasked_hurts_no_other(share: object) -> None:
+    record = _run(shares={3: share})
+    assert [event["outcome"] for event in record.of("step_end")] == ["done"] * len(STEPS)
+    assert record.seen() == []
+    notes = record.of("note")
+    assert {event["severity"] for event in notes} == {"error"}
+    assert all(event["text"].startswith("rank 3 shares values with later steps that no check") for event in notes)
+    assert _blamed(record) == {("error", ())}
+
+
 @pytest.mark.parametrize("cause", ["own", "memory", "device", "request"])
 def test_an_error_takes_its_rank_out(cause: str) -> None:
     record = _run(Planted(kind="error", rank=4, at=3, cause=cause))

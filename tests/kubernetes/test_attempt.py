@@ -279,6 +279,21 @@ def test_a_pod_evicted_before_the_first_pod_runs(tmp_path: Path, soon_gone: None
     assert by == "the cluster: pod trial-1-1-x on node gpu-1 was evicted"
 
 
+@pytest.mark.parametrize("is_suspended", [True, False])
+def test_pods_that_a_queue_has_taken_back(is_suspended: bool, tmp_path: Path, soon_gone: None) -> None:
+    """Kueue suspends the workload for one of a higher priority, and its controller deletes the pods."""
+    (tmp_path / "job").write_text(json.dumps({"spec": {"suspend": is_suspended}, "status": {"active": 0}}))
+    deleted = waiting(1, spec__nodeName="gpu-1", metadata__deletionTimestamp="2026-01-01T00:00:10Z")
+    asked = ("'get job.batch/trial-1 --ignore-not-found'*", f"cat {tmp_path}/job")
+    cluster = Cluster(tmp_path, [waiting(0), deleted], _ITS_LOG_ENDS, asked)
+    attempt = cluster.attempt()
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    (by,) = [event["by"] for event in cluster.events if event["kind"] == "interrupted"]
+    why = "; the workload is suspended: a queue (such as Kueue) has taken its place back, or somebody has suspended it"
+    assert by == "the cluster: pod trial-1-1-x on node gpu-1 was deleted" + (why if is_suspended else "")
+
+
 def test_a_pod_that_fails_before_the_first_one_runs(tmp_path: Path, soon_gone: None) -> None:
     state = {"terminated": {"exitCode": 3, "reason": "Error"}}
     failed = waiting(1, status__phase="Failed", status__containerStatuses=[{"name": "seatrial", "state": state}])
@@ -351,6 +366,37 @@ def test_trainers_webhook_is_asked_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "refused").exists()
     calls = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
     assert calls.count("create") == 4
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_pods_wait_for_the_pull_secret_of_a_new_account(
+    comes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that was created before never gets it (openshift/origin #20225). Without a registry there is none."""
+    monkeypatch.setattr(applied_objects, "_POLL_S", 0.01)
+    monkeypatch.setattr(applied_objects, "_PULL_SECRET_S", 60.0 if comes else 0.05)
+    objects = manifest("job", workload(openshift="custom-scc", namespace="ml"))
+    bare = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "trial-1"}}
+    (tmp_path / "bare").write_text(json.dumps(bare))
+    (tmp_path / "whole").write_text(json.dumps({**bare, "imagePullSecrets": [{"name": "trial-1-dockercfg-x"}]}))
+    at = tmp_path
+    # The first answers have none.
+    answer = f"echo >> {at}/asked; [ $(wc -l < {at}/asked) -lt 3 ] && cat {at}/bare || cat {at}/whole"
+    program = scripted(
+        tmp_path,
+        ("*'create -f -'*", "cat"),
+        ("*'get serviceaccount/trial-1 '*", answer if comes else f"cat {at}/bare"),
+        ("*", "exit 0"),
+    )
+    AppliedObjects(Kubectl(program=program, namespace="ml"), "job", objects).apply()
+    calls = [line.split()[2:4] for line in (tmp_path / "calls").read_text().splitlines()]
+    created = [number for number, call in enumerate(calls) if call[0] == "create"]
+    asked = [number for number, call in enumerate(calls) if call == ["get", "serviceaccount/trial-1"]]
+    assert len(asked) == 3 if comes else asked
+    # The account, then the workload, then the rest.
+    assert len(created) == 3
+    assert created[0] < asked[0]
+    assert asked[-1] < created[1]
 
 
 def test_objects_that_stay_are_named_with_the_command(tmp_path: Path) -> None:

@@ -164,6 +164,33 @@ def test_the_copy_of_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
     assert copy == (b"x" * 99 + b"\n") * 10 + b"seatrial: the copy of this log ends here, after 1000 bytes\n"
 
 
+@pytest.mark.parametrize("then", ["sleep 600", "exit 0"])
+def test_a_flood_is_read_piece_by_piece(then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod that writes faster than we read must not keep us from the other pods, nor from a signal."""
+    monkeypatch.setattr(log_reader, "_MAX_READ_BYTES", 4_096)
+    written = tmp_path / "written"
+    log = file_of(tmp_path, "log", stamped([f"{number:099}\n".encode() for number in range(400)]))
+    listener = Listener(tmp_path, ("logs*", f"cat {log}; touch {written}; {then}"))
+    until = time.monotonic() + 20
+    try:
+        while not written.exists():
+            assert time.monotonic() < until
+            if not listener.log.is_open:
+                list(listener.log.read(container_ended=True))
+            time.sleep(0.02)
+        for _ in range(8):
+            before = len(listener.texts)
+            list(listener.log.read(container_ended=True))
+            # The whole log lies in the pipe by now.
+            assert 0 < len(listener.texts) - before <= 4_096 // 99
+            assert not listener.log.complete
+        if then == "exit 0":
+            listener.all()
+            assert listener.texts == [f"{number:099}" for number in range(400)]
+    finally:
+        listener.log.close()
+
+
 def test_the_log_of_a_pod_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
     (ended,) = pods_of({"items": [pod(status__phase="Failed")]}, KINDS["job"])
     kubectl = Kubectl(program=scripted(tmp_path, ("*", "echo 'not found' >&2; exit 1")), namespace=None)

@@ -40,8 +40,8 @@ _MAX_REPEATS = 9
 _MAX_STACK_CHARS = 1 << 16
 _MAX_NODE_BYTES = 1_000
 """Values that one node may share with the stages that follow: all nodes receive them, also 4,096 from each other."""
-_MAX_SHARED_BYTES = 1 << 18
-"""Values that all ranks together may share with later steps."""
+_MAX_SHARED_BYTES = 1000
+"""Values that the first rank may share with later steps in one: the address of a store, a key."""
 
 _ABSENT_ACTION = (
     "look at the output of its agent, and at what may keep it from the node that conducts: a firewall, or in Kubernetes"
@@ -72,7 +72,7 @@ class TrialConductor(BaseConductor):
         """Values that ranks of this generation shared with later steps."""
         self._rank_events: list[dict[str, Any]] = []
         self._check_events: list[dict[str, Any]] = []
-        """Measurements and facts of the current check."""
+        """Steps of the current check, their measurements and facts."""
         self._interface = ""
         """Network interface that a check of agents chose for the ranks."""
         self._quitting: set[int] = set()
@@ -146,7 +146,9 @@ class TrialConductor(BaseConductor):
         timeout_s = round(max(until - now, 0.0), 3)
         together, cut_short = step.scope != "alone", until < now + step.timeout_s
         self._hang_detector.begin(asked, until, now, together=together, cut_short=cut_short)
-        self._record(self._step_event(step, timeout_s, list(asked)))
+        event = self._step_event(step, timeout_s, list(asked))
+        self._record(event)
+        self._check_events.append(cast("dict[str, Any]", event))
         given = self._given(step)
         for node, ranks in self._by_node(asked).items():
             command = StepCommand(
@@ -185,7 +187,7 @@ class TrialConductor(BaseConductor):
         self._send_all(command)
 
     def _step_event(self, step: StepPlan, timeout_s: float, ranks: list[int]) -> StepEvent:
-        return StepEvent(
+        event = StepEvent(
             kind="step",
             gen=self._generation,
             step=self._number,
@@ -194,6 +196,9 @@ class TrialConductor(BaseConductor):
             timeout_s=timeout_s,
             ranks=ranks,
         )
+        if step.round is not None:
+            event["round"] = step.round
+        return event
 
     def _given(self, step: StepPlan) -> dict[str, Any]:
         """Return what a step receives: the values shared so far, and the round."""
@@ -295,10 +300,15 @@ class TrialConductor(BaseConductor):
             self._agents_finished("done", now)
 
     def _receive_done(self, event: DoneEvent, now: float) -> None:
-        rank, shared = self._rank_of(event["rank"]), {**self._shared, **event["share"]}
-        if len(json.dumps(shared)) > _MAX_SHARED_BYTES:
-            raise ValueError(f"with rank {rank}, the ranks share more than {_MAX_SHARED_BYTES} bytes with later steps")
-        self._shared = shared
+        rank, share = self._rank_of(event["rank"]), event["share"]
+        if share and self._hang_detector.is_awaited(rank):
+            # Only where the first rank works alone: in all other steps a rank could write what another one should.
+            is_asked = self._plan[self._at].first_only and isinstance(share, dict)
+            if is_asked and len(json.dumps(share)) <= _MAX_SHARED_BYTES:
+                self._shared |= share
+            else:
+                text = f"rank {rank} shares values with later steps that no check of ours shares; they are not used"
+                self._record(NoteEvent(kind="note", severity="error", text=text))
         self._rank_finished(rank, now)
 
     def _receive_error(self, event: ErrorEvent, now: float) -> None:
@@ -323,7 +333,7 @@ class TrialConductor(BaseConductor):
             raise KeyError(f"rank {rank!r} is not in generation {self._generation}")
         return rank
 
-    def _take_still(self, node: int, still_s: float, now: float) -> None:
+    def _take_still(self, still: Mapping[str, list[float]], now: float) -> None:
         """Nothing: the phases of a trial's ranks say more."""
 
     def _agent_ended(self, node: int, end: EndEvent, now: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -92,7 +92,9 @@ class FleetRates:
             slow.update(self.references[:NUM_REFERENCES])
         return tuple(sorted(slow))
 
-    def outcome(self, rank: int, starved: Collection[int] = ()) -> RateOutcome:
+    def outcome(
+        self, rank: int, starved: Collection[int] = (), named: Callable[[int], str] = "rank {}".format
+    ) -> RateOutcome:
         """Compare a rank with the tightest limit, and if it misses that, compare its repeat.
 
         In the repeat the limit of the fleet moves as the speeds of the references did: alone on a quiet machine every
@@ -101,6 +103,7 @@ class FleetRates:
         Args:
             rank: The rank.
             starved: Ranks that lacked CPU time in their repeat; nothing is compared with them.
+            named: Names a reference.
         """
         first = self.first[rank]
         limit = self._tightest(1.0)
@@ -117,11 +120,10 @@ class FleetRates:
         loose = strict = own
         if rank in self.fleet.outliers:
             compared = [other for other in self.references if other in self.again]
-            lines += [
-                f"for comparison, rank {other}: {_rate(self.first[other])} in the group, {_rate(self.again[other])} "
-                f"alone{', without the CPU time it could use' if other in starved else ''}"
-                for other in compared[:NUM_REFERENCES]
-            ]
+            for other in compared[:NUM_REFERENCES]:
+                lack = ", without the CPU time it could use" if other in starved else ""
+                before = f"{self.first[other].value:.3g} in the group"
+                lines.append(f"for comparison, {named(other)}: {before}, {_rate(self.again[other])} alone{lack}")
             drifts = believable_drifts(
                 {other: self.first[other].value for other in compared if other not in starved},
                 {other: self.again[other].value for other in compared},

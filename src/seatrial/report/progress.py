@@ -6,7 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any, cast
 
 from seatrial.report.live import live
+from seatrial.util.terminal import columns_of, wrapped
 from seatrial.util.text import format_seconds, printable
+
+_ENDS = {"done": "", "interrupted": ", interrupted", "deadline": ", ended by its deadline"}
+"""Outcome of a step -> the end of the line of its check; any other one is named."""
 
 
 class _Forgiving:
@@ -52,6 +56,7 @@ class Progress:
     def __init__(self, stream: IO[str] | None) -> None:
         """``stream`` is None where standard error was closed before the start, or nobody wants to read it."""
         self._stream = None if stream is None else _Forgiving(stream)
+        self._columns = columns_of(stream)
         self._checks: list[str] = []
         self._check = ""
         """The check whose steps run."""
@@ -83,7 +88,7 @@ class Progress:
             self._live.close()
 
     def _print(self, text: str) -> None:
-        line = f"{printable(text)}\n"
+        line = "".join(f"{part}\n" for part in wrapped(printable(text), self._columns))
         if self._live is not None:
             self._live.print(line)
         elif self._stream is not None:
@@ -111,7 +116,7 @@ class Progress:
                 self._check = str(event["check"])
         elif kind == "step_end":
             self._seconds += float(event["seconds"])
-            self._outcome = "" if event["outcome"] == "done" else f", ended by {event['outcome']}"
+            self._outcome = _ENDS.get(event["outcome"], f", ended by {event['outcome']}")
             if event["outcome"] != "done":
                 yield from self._finished()
         elif kind == "trouble":

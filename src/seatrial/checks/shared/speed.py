@@ -44,6 +44,8 @@ class SpeedWords:
     """The next step for a rank that was slow only while all ranks worked."""
     subject: Callable[[int], str]
     """The rank as the subject of a sentence: ``rank 3``."""
+    other: Callable[[int], str]
+    """A rank that it is compared with: ``rank 1``, ``rank 1 on gpu-0``."""
     culprit: Callable[[int], Culprit]
     """The culprit of a finding about the rank."""
     activity: Callable[[int], tuple[str, ...]] = lambda rank: ()
@@ -119,7 +121,7 @@ def judge_speeds(rates: FleetRates, words: SpeedWords, shares: Mapping[int, floa
         assert measurement.rank is not None and rates.ceiling is not None
         yield Ruling(absent=(_impossible(measurement, rates.ceiling, words),))
     for rank in sorted(rates.first):
-        yield _judge_speed(rank, rates.outcome(rank, starved), words, shares.get(rank, 1.0), user_limit)
+        yield _judge_speed(rank, rates.outcome(rank, starved, words.other), words, shares.get(rank, 1.0), user_limit)
 
 
 def _impossible(measurement: Measurement, ceiling: Limit, words: SpeedWords) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from seatrial.checks.shared.culprits import rank_culprit
@@ -10,7 +10,7 @@ from seatrial.checks.shared.host_activity import activity_lines
 from seatrial.checks.shared.speed import CPU_SHARE, incomparable
 from seatrial.checks.training.judge_held_up import held_up
 from seatrial.checks.training.readings import by_rank
-from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Judged, Limit, Ruling
 from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.statistics import (
@@ -60,11 +60,11 @@ class ComputeFleet:
         low, high = drifts
         return replace(self.limit, value=self.limit.value / low), replace(self.limit, value=self.limit.value / high)
 
-    def comparison(self) -> Iterator[str]:
-        """Yield a line for each rank to compare with that measured again."""
+    def comparison(self, named: Callable[[int], str]) -> Iterator[str]:
+        """Yield a line for each rank to compare with that measured again; ``named`` names it."""
         for rank in [rank for rank in self.references if rank in self.again][:NUM_REFERENCES]:
             yield (
-                f"for comparison, rank {rank}: {self.first[rank].value * 1e3:.3g} ms in the group, "
+                f"for comparison, {named(rank)}: {self.first[rank].value * 1e3:.3g} ms in the group, "
                 f"{self.again[rank].value * 1e3:.3g} ms alone"
             )
 
@@ -112,6 +112,7 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
     shares, is_gpu = by_rank(evidence, "cpu_share", stage="repeat"), evidence.device_type == "cuda"
     starved = {rank for rank, measurement in shares.items() if not CPU_SHARE.passes(measurement.value)}
     limits_alone = fleet.limits_alone(starved)
+    comparison = tuple(fleet.comparison(short_names(evidence.ranks)))
     judged = [
         Judged(measurement=measurement, limit=fleet.limit, passed=True)
         for rank, measurement in sorted(fleet.first.items())
@@ -131,7 +132,7 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
         loose, strict = limits_alone or (None, None)
         is_slow, is_fast = loose is not None and alone_s > loose.value, strict is not None and alone_s <= strict.value
         if not is_slow and not is_fast:
-            lines = [*fleet.comparison(), f"again, alone: {alone_s * 1e3:.3g} ms"]
+            lines = [*comparison, f"again, alone: {alone_s * 1e3:.3g} ms"]
             if is_gpu:
                 findings.append(_not_compared(evidence, fleet, rank, "those it is compared with were disturbed alone"))
             else:
@@ -142,7 +143,7 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
         is_blamed = is_slow and not is_starved and not is_gpu
         lines = [
             f"in the group: {fleet.first[rank].value * 1e3:.3g} ms, limit {fleet.limit.value * 1e3:.3g} ms",
-            *fleet.comparison(),
+            *comparison,
         ]
         lines += activity_lines(evidence, rank, fleet.reference)
         if is_blamed or not is_slow:

@@ -28,6 +28,9 @@ _TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d
 _RETRY_S = 1.0
 _MAX_LINE_BYTES = 1 << 20
 """Longer lines are cut to bound the memory; none of ours is longer than 4,000 bytes."""
+_MAX_READ_BYTES = 2 << 20
+"""Bytes that are read at once, of the first pod's log or of all the others together. A pod that writes faster than we
+read must not keep us from the rest of the loop. So many take at most half a second to parse."""
 _MAX_COPY_BYTES = 1 << 30
 """Bytes of the copy of one log, as of the files of a rank: no pod may fill the disk of this machine."""
 _MAX_STREAMS = 32
@@ -79,10 +82,12 @@ class PodLog:
         """Whether a stream is open."""
         return self._process is not None
 
-    def read(self, *, container_ended: bool) -> Iterator[dict[str, Any]]:
-        """Yield the events since the last call, without waiting.
+    def read(self, *, container_ended: bool, share: int = 1) -> Iterator[dict[str, Any]]:
+        """Yield events since the last call, without waiting; not all of them when there are very many.
 
-        ``container_ended``: whether the container has ended, so that the log no longer grows.
+        Args:
+            container_ended: Whether the container has ended, so that the log no longer grows.
+            share: How many logs share what is read at once.
         """
         if self.complete:
             return
@@ -92,14 +97,18 @@ class PodLog:
             return
         assert self._process.stdout is not None
         ended = self._process.poll() is not None
+        remaining = _MAX_READ_BYTES // share
         while True:
+            if remaining <= 0:  # the next call goes on
+                return
             try:
-                data = os.read(self._process.stdout.fileno(), 1 << 18)
+                data = os.read(self._process.stdout.fileno(), min(1 << 18, remaining))
             except BlockingIOError:
                 break
             if not data:
                 ended = True
                 break
+            remaining -= len(data)
             self.last_read_at = time.monotonic()
             *lines, self._buffer = (self._buffer + data).split(b"\n")
             self._buffer = self._buffer[:_MAX_LINE_BYTES]
@@ -226,7 +235,7 @@ class PodLogs:
                         self._kubectl, pod, self._token, self._folder, lambda lines: None
                     )
             if log is not None and log.failures < _MAX_FAILURES:
-                for _ in log.read(container_ended=pod.state == "ended"):
+                for _ in log.read(container_ended=pod.state == "ended", share=_MAX_STREAMS):
                     pass
 
     def close(self, pods: list[PodStatus]) -> None:
