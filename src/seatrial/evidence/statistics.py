@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from seatrial.evidence.findings import Limit
@@ -93,7 +93,7 @@ class FleetRates:
         return tuple(sorted(slow))
 
     def outcome(
-        self, rank: int, starved: Collection[int] = (), named: Callable[[int], str] = "rank {}".format
+        self, rank: int, starved: Mapping[int, float] | None = None, named: Callable[[int], str] = "rank {}".format
     ) -> RateOutcome:
         """Compare a rank with the tightest limit, and if it misses that, compare its repeat.
 
@@ -102,9 +102,10 @@ class FleetRates:
 
         Args:
             rank: The rank.
-            starved: Ranks that lacked CPU time in their repeat; nothing is compared with them.
+            starved: By rank, the share of CPU time of those that lacked it in their repeat: they prove nobody slow.
             named: Names a reference.
         """
+        starved = starved or {}
         first = self.first[rank]
         limit = self._tightest(1.0)
         if limit is None:
@@ -125,15 +126,16 @@ class FleetRates:
                 before = f"{self.first[other].value:.3g} in the group"
                 lines.append(f"for comparison, {named(other)}: {before}, {_rate(self.again[other])} alone{lack}")
             drifts = believable_drifts(
-                {other: self.first[other].value for other in compared if other not in starved},
+                {other: self.first[other].value for other in compared},
                 {other: self.again[other].value for other in compared},
+                starved=starved,
                 typical=self.fleet.reference,
                 effect=self.effect,
             )
             if drifts is not None:
                 loose, strict = (self._tightest(drift) for drift in drifts)
             elif own is None or again.value >= own.value:
-                return replace(missed, state="incomparable" if compared else "unrepeated", evidence=tuple(lines))
+                return missed
         # A rank that is no outlier of the fleet missed one of the other limits, so there is one.
         assert loose is not None and strict is not None
         state: Literal["incomparable", "recovered", "slow"] = "incomparable"
@@ -254,25 +256,35 @@ def reference_ranks(
 
 
 def believable_drifts(
-    first: Mapping[int, float], again: Mapping[int, float], *, typical: float, effect: float
+    first: Mapping[int, float],
+    again: Mapping[int, float],
+    *,
+    starved: Mapping[int, float],
+    typical: float,
+    effect: float,
 ) -> tuple[float, float] | None:
     """Return how much faster ranks are alone than in the group: at least, at most; None without a rank in both.
 
     A rank that is slow by the smaller value is slow, and one that is fast by the larger one is fast. Alone a rank has
     the machine to itself, so the larger value is at least 1: a rank that is slower alone was disturbed, or lies. The
     median of ``NUM_REFERENCES`` ranks decides both, and may be ``effect`` below 1, as machines get hotter; of fewer
-    ranks none is believed against another.
+    ranks none is believed against another. Where all lacked CPU time nobody is slow by them (0), and they count as what
+    they would have been with it.
 
     Args:
         first: rate by rank in the group, the most typical rank first.
         again: rate by rank, alone.
+        starved: by rank, the share of CPU time of those that lacked it alone.
         typical: the rate that the limit in the group came from.
         effect: ``fleet_effect``.
     """
-    compared = [rank for rank in first if rank in again][:NUM_REFERENCES]
-    drifts = sorted(again[rank] / max(first[rank], typical) for rank in compared)
-    if not drifts:
+    compared = {rank: again[rank] / max(rate, typical) for rank, rate in first.items() if rank in again}
+    if not compared:
         return None
+    drifts = sorted([drift for rank, drift in compared.items() if rank not in starved][:NUM_REFERENCES])
+    if not drifts:
+        whole = (drift / starved[rank] if starved[rank] > 0 else math.inf for rank, drift in compared.items())
+        return 0.0, max(1.0, *whole)
     if len(drifts) < NUM_REFERENCES:
         return drifts[0], max(drifts[-1], 1.0)
     return median(drifts), max(median(drifts), 1 - effect)

@@ -116,7 +116,7 @@ def judge_speeds(rates: FleetRates, words: SpeedWords, shares: Mapping[int, floa
         shares: By rank, the CPU time that it got in its repeat, as a share of what it could use.
     """
     user_limit = next((limit for limit in rates.limits if limit.origin.startswith("user")), None)
-    starved = {rank for rank, share in shares.items() if not CPU_SHARE.passes(share)}
+    starved = {rank: share for rank, share in shares.items() if not CPU_SHARE.passes(share)}
     for measurement in rates.impossible:
         assert measurement.rank is not None and rates.ceiling is not None
         yield Ruling(absent=(_impossible(measurement, rates.ceiling, words),))
@@ -140,12 +140,12 @@ def _judge_speed(rank: int, outcome: RateOutcome, words: SpeedWords, share: floa
     subject = words.subject(rank)
     if outcome.state == "unrepeated":
         return Ruling(absent=(f"{words.measurement} of {subject} measured again, alone; {outcome.evidence[0]}",))
-    if outcome.state == "incomparable":
+    if outcome.state == "incomparable" and CPU_SHARE.passes(share):
         return Ruling(absent=(incomparable(words.measurement, subject, outcome.evidence[1:]),))
-    entry = Judged(measurement=measurement, limit=limit, passed=outcome.state != "slow")
+    entry = Judged(measurement=measurement, limit=limit, passed=outcome.state in ("passed", "recovered"))
     if outcome.state == "passed":
         return Ruling(judged=(entry,))
-    is_starved = outcome.state == "slow" and not CPU_SHARE.passes(share)
+    is_starved = outcome.state in ("slow", "incomparable") and not CPU_SHARE.passes(share)
     lines = outcome.evidence + words.activity(rank)
     absent: tuple[str, ...] = ()
     if is_starved and user_limit is not None and measurement.value < user_limit.value:

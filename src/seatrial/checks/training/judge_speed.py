@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -46,19 +47,20 @@ class ComputeFleet:
         """The most typical rank."""
         return self.references[0]
 
-    def limits_alone(self, starved: set[int]) -> tuple[Limit, Limit] | None:
+    def limits_alone(self, starved: Mapping[int, float]) -> tuple[Limit, Limit] | None:
         """Return the times above which a rank is slow alone, and below which it is fast alone.
 
         Alone on a quiet machine every rank is faster: the limit moves as the references did. None where none of them
-        measured again, with the CPU time that it could use: ``starved`` ones did not.
+        measured again. ``starved``: by rank, the share of CPU time of those that lacked it.
         """
-        first = {rank: 1 / self.first[rank].value for rank in self.references if rank not in starved}
+        first = {rank: 1 / self.first[rank].value for rank in self.references}
         again = {rank: 1 / measurement.value for rank, measurement in self.again.items() if measurement.value > 0}
-        drifts = believable_drifts(first, again, typical=1 / self.typical, effect=self.effect)
+        drifts = believable_drifts(first, again, starved=starved, typical=1 / self.typical, effect=self.effect)
         if drifts is None:
             return None
         low, high = drifts
-        return replace(self.limit, value=self.limit.value / low), replace(self.limit, value=self.limit.value / high)
+        loose_s = self.limit.value / low if low > 0 else math.inf
+        return replace(self.limit, value=loose_s), replace(self.limit, value=self.limit.value / high)
 
     def comparison(self, named: Callable[[int], str]) -> Iterator[str]:
         """Yield a line for each rank to compare with that measured again; ``named`` names it."""
@@ -110,7 +112,7 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
     """
     findings, absent, unjudged = [], [], []
     shares, is_gpu = by_rank(evidence, "cpu_share", stage="repeat"), evidence.device_type == "cuda"
-    starved = {rank for rank, measurement in shares.items() if not CPU_SHARE.passes(measurement.value)}
+    starved = {rank: reading.value for rank, reading in shares.items() if not CPU_SHARE.passes(reading.value)}
     limits_alone = fleet.limits_alone(starved)
     comparison = tuple(fleet.comparison(short_names(evidence.ranks)))
     judged = [
@@ -131,7 +133,7 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
         alone_s = fleet.again[rank].value
         loose, strict = limits_alone or (None, None)
         is_slow, is_fast = loose is not None and alone_s > loose.value, strict is not None and alone_s <= strict.value
-        if not is_slow and not is_fast:
+        if not is_slow and not is_fast and rank not in starved:
             lines = [*comparison, f"again, alone: {alone_s * 1e3:.3g} ms"]
             if is_gpu:
                 findings.append(_not_compared(evidence, fleet, rank, "those it is compared with were disturbed alone"))
@@ -139,14 +141,14 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
                 absent.append(incomparable("compute_s", f"rank {rank}", lines))
             continue
         limit = (loose if is_slow else strict) or fleet.limit
-        is_starved = is_slow and rank in starved
+        is_starved = not is_fast and rank in starved
         is_blamed = is_slow and not is_starved and not is_gpu
         lines = [
             f"in the group: {fleet.first[rank].value * 1e3:.3g} ms, limit {fleet.limit.value * 1e3:.3g} ms",
             *comparison,
         ]
         lines += activity_lines(evidence, rank, fleet.reference)
-        if is_blamed or not is_slow:
+        if is_blamed or is_fast:
             judged.append(Judged(measurement=fleet.again[rank], limit=limit, passed=not is_slow))
         if is_starved:
             what = f"how fast rank {rank} computes could not be judged: other processes held the CPU"
