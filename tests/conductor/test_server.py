@@ -286,6 +286,18 @@ def test_a_node_at_the_address_of_another_one_is_a_finding(known: dict[int, set[
         assert notes[0]["text"].startswith("node 0 joined from 127.0.0.1, which is the address of node 1, and node 0")
 
 
+def test_where_agents_join_from_is_in_the_events() -> None:
+    """Two agents on one machine have one place, whatever the addresses of the machine."""
+    with _served(nodes=2) as served:
+        second = threading.Thread(target=StubAgent(served.server.port, 1, source="127.0.0.2").serve)
+        second.start()
+        StubAgent(served.server.port, 0).serve()
+        second.join()
+        served.over()
+    (begun,) = (event for event in served.events if event["kind"] == "generation")
+    assert begun["joined_from"] == {"0": THIS_MACHINE, "1": THIS_MACHINE}
+
+
 @pytest.mark.parametrize(
     ("known", "made_at", "severities"),
     [

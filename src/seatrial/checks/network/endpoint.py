@@ -139,7 +139,10 @@ async def _connect(address: str, port: int, timeout_s: float) -> socket.socket |
     host, _, scope = address.partition("%")
     place: Any = (host, port)
     if family == socket.AF_INET6:
-        place = (host, port, 0, socket.if_nametoindex(scope) if scope else 0)
+        try:
+            place = (host, port, 0, socket.if_nametoindex(scope) if scope else 0)
+        except OSError:  # this host has no such interface
+            return "no route"
 
     async def attempt(after_s: float) -> socket.socket:
         await asyncio.sleep(after_s)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ipaddress
 import os
 import resource
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from seatrial.checks.network.addresses import own_addresses
 from seatrial.checks.network.endpoint import Endpoint, Failure, reach
+from seatrial.checks.network.observations import machine_at
 from seatrial.checks.network.params import MAX_NODES, NIC, PAYLOAD_BYTES, Params
 from seatrial.checks.network.schedule import targets, to_ranges
 from seatrial.environment.interface_choice import is_free
@@ -47,7 +49,12 @@ def measure(context: NodeContext, params: Params) -> None:
     if context.stage == "listen":
         _listen(context)
         return
-    peers = [_peer(int(node), shared) for node, shared in context.given.items() if node.isdecimal() and shared]
+    places = context.given.get("joined_from", {})
+    peers = [
+        replace(peer, machine=machine_at(peer.machine, places.get(node, "")))
+        for node, shared in context.given.items()
+        if node.isdecimal() and (peer := _peer(int(node), shared)) is not None
+    ]
     own = next((peer for peer in peers if peer.node == context.node_rank), None)
     first_here = {peer.machine: peer.node for peer in sorted(peers, key=lambda peer: -peer.node)}
     if own is None or first_here[own.machine] != own.node or len(first_here) == 1:
@@ -113,14 +120,19 @@ def _master_port() -> int:
     return int(text) if text.isdecimal() and 0 < int(text) < 65_536 else _DEFAULT_MASTER_PORT
 
 
-def _peer(node: int, shared: list[Any]) -> Peer:
-    machine, identity, places = shared
-    return Peer(
-        node=node,
-        machine=machine,
-        identity=bytes.fromhex(identity),
-        places=tuple((role, address, port) for role, address, port in places),
-    )
+def _peer(node: int, shared: Any) -> Peer | None:
+    """Return what another node shares; None where it listens nowhere, or says nothing usable: then the judge says so
+    of that node, and all others go on."""
+    try:
+        machine, identity, shared_places = shared
+        places = tuple((str(role), str(address), int(port)) for role, address, port in shared_places)
+        for _, address, port in places:
+            ipaddress.ip_address(address.partition("%")[0])
+            if not 0 < port < 65_536:
+                return None
+        return Peer(node=node, machine=str(machine), identity=bytes.fromhex(identity), places=places)
+    except (TypeError, ValueError):
+        return None
 
 
 class _Calls:
