@@ -52,7 +52,7 @@ def test_a_host_that_claims_to_be_another_machine_hides_nothing_of_it() -> None:
     of = evidence(("b", 0), ("b", 1), ("b", 2))
     places = {0: on("y"), 1: on("y"), 2: on("y")}
     assert found(of, places) == [("b", (0, 1, 2))]
-    told = replace(of, joined_from={0: "10.0.0.1", 1: "10.0.0.2", 2: "10.0.0.2"})
+    told = replace(of, places_of_nodes={0: "10.0.0.1", 1: "10.0.0.2", 2: "10.0.0.2"})
     for claims in (places, {1: on("y")}, {**places, 0: {}}):
         assert found(told, claims) == [("b (node 0)", (0,)), ("b (node 1)", (1, 2))]
 

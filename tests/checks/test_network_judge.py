@@ -427,9 +427,9 @@ def test_the_next_interface_is_one_that_all_nodes_have_by_an_own_address() -> No
 
 
 @pytest.mark.parametrize("stage", ["first", "second"])
-def test_a_node_that_claims_to_be_the_machine_of_another_one_hides_nothing(stage: str) -> None:
+def test_a_node_that_claims_to_be_another_machine_hides_nothing(stage: str) -> None:
     """Node 3 can connect to nobody. Node 1 says that it is on the machine of node 3, at once or in a second fact."""
-    honest = replace(network_evidence(4, out_of(3)), joined_from={node: f"10.0.0.{node}" for node in range(4)})
+    honest = replace(network_evidence(4, out_of(3)), places_of_nodes={node: f"10.0.0.{node}" for node in range(4)})
     assert named(honest) == [("node", "node node3")]
     own = next(fact for fact in honest.facts if (fact.name, fact.node_rank) == ("node", 1))
     lie = replace(own, value={**own.value, "machine": "m3"})

@@ -295,7 +295,7 @@ def test_where_agents_join_from_is_in_the_events() -> None:
         second.join()
         served.over()
     (begun,) = (event for event in served.events if event["kind"] == "generation")
-    assert begun["joined_from"] == {"0": THIS_MACHINE, "1": THIS_MACHINE}
+    assert begun["places_of_nodes"] == {"0": THIS_MACHINE, "1": THIS_MACHINE}
 
 
 @pytest.mark.parametrize(

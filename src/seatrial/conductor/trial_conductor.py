@@ -93,7 +93,7 @@ class TrialConductor(BaseConductor):
         self._shared, self._at = {}, -1
         rows = [[rank, self._nodes[rank], self._local_rank(rank)] for rank in self._ranks]
         places = {str(node): place for node, place in sorted(self._places.items())}
-        self._begun = GenerationEvent(kind="generation", gen=self._generation, ranks=rows, joined_from=places)
+        self._begun = GenerationEvent(kind="generation", gen=self._generation, ranks=rows, places_of_nodes=places)
         self._record(self._begun)
         if self._plan and self._plan[0].scope == "agents":
             self._next_step(now)
@@ -183,7 +183,7 @@ class TrialConductor(BaseConductor):
             stage=step.stage,
             timeout_s=timeout_s,
             params=step.params,
-            given={**self._given(step), "joined_from": self._begun["joined_from"]},
+            given={**self._given(step), "places_of_nodes": self._begun["places_of_nodes"]},
             env=dict(self._config.env),
             backend=self._config.backend,
             device=self._config.device,

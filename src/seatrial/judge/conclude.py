@@ -153,7 +153,7 @@ def evidence_of(trial: Trial, check: str) -> Evidence:
         backend=trial.backend,
         device_type=trial.device_type,
         rounds=trial.rounds.get(check, {}),
-        joined_from=trial.joined_from,
+        places_of_nodes=trial.places_of_nodes,
         nodes={
             node: trial.host_name(node) for node in sorted({node for step in steps for node in step.nodes} - nodes_late)
         },
@@ -166,7 +166,7 @@ def _other_names(trial: Trial) -> dict[str, int]:
     claims: dict[str, dict[str, int]] = {}
     for entry in trial.nodes:
         for name in filter(None, (entry.address, entry.hostname, entry.calls_itself, entry.name)):
-            claims.setdefault(name, {}).setdefault(trial.joined_from.get(entry.node, ""), entry.node)
+            claims.setdefault(name, {}).setdefault(trial.places_of_nodes.get(entry.node, ""), entry.node)
     return {name: node for name, places in claims.items() if len(places) == 1 for node in places.values()}
 
 

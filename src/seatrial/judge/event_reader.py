@@ -61,7 +61,7 @@ class Reader:
         """Generations that ranks sent events from."""
         self.generations: dict[int, dict[int, tuple[int, int]]] = {}
         """Generation -> rank -> (node rank, local rank)."""
-        self.joined_from: dict[int, str] = {}
+        self.places_of_nodes: dict[int, str] = {}
         """Number of a node -> its place, as the conductor knows it."""
         self.started: dict[tuple[int, int], Event] = {}
         """(generation, rank) -> its ``rank`` event."""
@@ -286,17 +286,17 @@ class Reader:
 
     def add_generation(self, event: Event) -> None:
         """Add the beginning of a generation. Raises DamageError."""
-        rows, places = event.get("ranks"), fields.mapping({"joined_from": {}, **event}, "joined_from")
+        rows, places = event.get("ranks"), fields.mapping({"places_of_nodes": {}, **event}, "places_of_nodes")
         if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == 3 for row in rows):
             raise DamageError("ranks")
         if not all(node.isdecimal() and isinstance(place, str) for node, place in places.items()):
-            raise DamageError("joined_from")
+            raise DamageError("places_of_nodes")
         placed = [tuple(fields.whole({"ranks": entry}, "ranks") for entry in row) for row in rows]
         generation = fields.generation(event)
         if len({row[0] for row in placed}) < len(placed) or generation in self.generations:
             raise DamageError("sent twice")
         self.generations[generation] = {row[0]: (row[1], row[2]) for row in placed}
-        self.joined_from = {int(node): place for node, place in places.items()}
+        self.places_of_nodes = {int(node): place for node, place in places.items()}
 
     def _trouble(self, order: int, event: Event) -> None:
         entries = event.get("seen")

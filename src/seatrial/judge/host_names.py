@@ -28,7 +28,7 @@ class HostName:
 
 
 def host_names(
-    job: Mapping[str, Any], nodes: Mapping[int, NodeRecord], joined_from: Mapping[int, str]
+    job: Mapping[str, Any], nodes: Mapping[int, NodeRecord], places_of_nodes: Mapping[int, str]
 ) -> dict[int, HostName]:
     """Return the name of each node: of the request where that names nodes, else of Slurm, else of the host.
 
@@ -38,7 +38,7 @@ def host_names(
     Args:
         job: The job of the ``run`` event; ``hosts`` are the names by node rank that the controller knows.
         nodes: What each agent says about its node, by node rank.
-        joined_from: The place of each node, as of ``Evidence``.
+        places_of_nodes: The place of each node, as of ``Evidence``.
     """
     known = job.get("hosts")
     own = {node: _cleaned(entry.hostname) for node, entry in nodes.items()}
@@ -48,7 +48,7 @@ def host_names(
             for node, name in enumerate(map(str, known))
         }
     of_slurm = {node: _cleaned(entry.slurm_name) for node, entry in nodes.items()}
-    machine = {node: (own[node], entry.address, joined_from.get(node, "")) for node, entry in nodes.items()}
+    machine = {node: (own[node], entry.address, places_of_nodes.get(node, "")) for node, entry in nodes.items()}
     machine_of = {name: machine[node] for node, name in of_slurm.items()}
     if all(name and machine_of[name] == machine[node] for node, name in of_slurm.items()):
         return {

@@ -72,7 +72,7 @@ class NodeEvent(_NodeEventOptional):
 
 
 class _GenerationEventOptional(Header, total=False):
-    joined_from: dict[str, str]
+    places_of_nodes: dict[str, str]
     """By number of the node: the host of the request, else the address that its agent joined from. In a trial."""
 
 

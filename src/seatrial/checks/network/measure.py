@@ -49,7 +49,7 @@ def measure(context: NodeContext, params: Params) -> None:
     if context.stage == "listen":
         _listen(context)
         return
-    places = context.given.get("joined_from", {})
+    places = context.given.get("places_of_nodes", {})
     peers = [
         replace(peer, machine=machine_at(peer.machine, places.get(node, "")))
         for node, shared in context.given.items()

@@ -128,7 +128,7 @@ def _nodes(evidence: Evidence) -> Iterator[Node]:
             name=f"{name} (node {number})" if names.count(name) > 1 else name,
             host=name,
             hostname=value["hostname"],
-            machine=machine_at(value["machine"], evidence.joined_from.get(number, "")),
+            machine=machine_at(value["machine"], evidence.places_of_nodes.get(number, "")),
             places=places,
             because=value["because"],
             own=value["name"],
@@ -141,7 +141,7 @@ def _nodes(evidence: Evidence) -> Iterator[Node]:
 def machine_at(machine: str, place: str) -> str:
     """Return what nodes on one machine have in common: what they say, and where the controller knows them.
 
-    A host that says that it is the machine of another one is a machine of its own, and hides nobody.
+    A host that says that it is the machine of another one is another machine, and hides nobody.
     """
     return f"{machine} at {place}"
 

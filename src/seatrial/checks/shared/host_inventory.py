@@ -56,7 +56,7 @@ def machines(evidence: Evidence, places: Mapping[int, Mapping[str, Any]]) -> tup
     """
     hosts: defaultdict[tuple[str, str], dict[int, list[int]]] = defaultdict(dict)
     for entry in evidence.ranks.values():
-        place = evidence.joined_from.get(entry.node_rank, "")
+        place = evidence.places_of_nodes.get(entry.node_rank, "")
         hosts[entry.hostname or entry.node, place].setdefault(entry.node_rank, []).append(entry.rank)
     inventories = []
     for agents in hosts.values():
