@@ -47,7 +47,10 @@ def _call(arguments: list[str]) -> Any:
         message = io.StringIO()
         error.show(message)
         usage = message.getvalue().partition("Error: ")[0]
-        streams.print_status_lines(f"{usage}Error: {printable(error.format_message())}")
+        if usage:
+            streams.print_status_lines(usage)
+            streams.print_status("")
+        streams.print_status(f"Error: {printable(error.format_message())}")
         return RequestError.exit_code
 
 
@@ -165,6 +168,17 @@ class _Choice(click.Choice):  # type: ignore[type-arg]
         return read_value(self._option, value)
 
 
+class _Path(click.Path):
+    """The path of a file or folder; completion lists them."""
+
+    def __init__(self, option: Option) -> None:
+        super().__init__()
+        self._option = option
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return read_value(self._option, value) if isinstance(value, str) else value
+
+
 def _join(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str | None:
     return ",".join(values) if values else None
 
@@ -176,7 +190,7 @@ def _parameter(option: Option) -> click.Parameter:
     if isinstance(option.type, tuple):
         kind = _Choice(option, option.type)
     elif option.type is Path:
-        kind = click.Path(path_type=Path)
+        kind = _Path(option)
     elif option.type is not str:
         kind = _Value(option)
     if option.rest:

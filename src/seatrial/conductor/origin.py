@@ -33,8 +33,8 @@ def validate_origin(node: int, message: Mapping[str, Any], nodes: Mapping[int, i
             raise OriginError(f"rank {source_rank} sent an event about rank {brief(message['rank'])}")
         if message.get("kind") in CONTROLLERS_KINDS:
             raise OriginError(f"node {node} sent an event of the controller, {brief(message['kind'])}")
-    ranks = message.get("ranks")
-    about = [*ranks] if message.get("kind") == "status" and isinstance(ranks, dict) else []
+    rows = [message.get("ranks"), message.get("still")] if message.get("kind") == "status" else []
+    about = [rank for row in rows if isinstance(row, dict) for rank in row]
     for rank in [message["rank"], *about] if "rank" in message else about:
         if isinstance(rank, bool) or nodes.get(int(rank)) != node:
             raise OriginError(f"node {node} sent a message about rank {brief(rank)}")

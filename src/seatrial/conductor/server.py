@@ -27,6 +27,8 @@ _HELLO_TIMEOUT_S = 10.0
 _MAX_STRANGERS = 256
 """Connections that have not proved that they know the token."""
 _MAX_UNREAD_BYTES = 8 << 20
+_MAX_TIME_QUESTIONS = 64
+"""Questions of one agent that are answered; it asks 8 (``agent/clock_offset.py``)."""
 """Bytes for an agent that reads nothing; beyond it they are dropped."""
 _READ_BYTES = 1 << 18
 _MAX_ERROR_CHARS = 200
@@ -40,7 +42,7 @@ class _Peer:
 
     __slots__ = (
         "address", "allowance", "attached", "buffer", "claim", "credential", "decoder", "node", "out", "since",
-        "socket", "tags_received", "tags_sent",
+        "socket", "tags_received", "tags_sent", "time_questions",
     )  # fmt: skip
 
     def __init__(self, connection: socket.socket, address: str = "", *, attached: int | None = None) -> None:
@@ -63,6 +65,7 @@ class _Peer:
         self.out = b""
         self.decoder = Decoder()
         self.allowance = EventAllowance(self.since)
+        self.time_questions = 0
 
     def put(self, message: Mapping[str, Any]) -> None:
         """Add a message to the bytes that are sent next."""
@@ -260,16 +263,17 @@ class Server:
                 if message is None or not take_next(peer, message):
                     self._drop(peer)
                     return
-            elif message is not None and message.get("kind") == "time":
-                self._answer_time(peer, message)
             elif message is not None:
-                self._take_in(peer, peer.node, message)
+                if message.get("kind") == "time":
+                    self._answer_time(peer, message)
+                else:
+                    self._take_in(peer, peer.node, message)
                 if peer.socket.fileno() < 0:
                     return  # what it sent has ended it
 
     def _take_in(self, peer: _Peer, node: int, message: dict[str, Any]) -> None:
         actions, sound = Actions(), True
-        if "seq" in message and not peer.allowance.take(peer.decoder.size_bytes, time.monotonic()):
+        if "seq" in message and not peer.allowance.take(peer.decoder.kept_bytes, time.monotonic()):
             self._lose(
                 peer,
                 f"it sent more events than any check needs ({BURST_BYTES >> 20} MiB, then {BYTES_PER_S >> 10} KiB a"
@@ -299,6 +303,10 @@ class Server:
     def _answer_time(self, peer: _Peer, message: dict[str, Any]) -> None:
         """Answer at once and not through the conductor: a shorter round trip makes the offset more accurate."""
         number = message.get("number")
+        peer.time_questions += 1
+        if peer.time_questions > _MAX_TIME_QUESTIONS:
+            self._lose(peer, f"it asked for the time more than {_MAX_TIME_QUESTIONS} times, and no agent does")
+            return
         if not isinstance(number, int):
             self.damaged += 1
             return

@@ -40,10 +40,8 @@ _MAX_REPEATS = 9
 _MAX_STACK_CHARS = 1 << 16
 _MAX_NODE_BYTES = 1_000
 """Values that one node may share with the stages that follow: all nodes receive them, also 4,096 from each other."""
-_MAX_RANK_BYTES = 1_000
-"""Values that one rank may share with later steps: the address of a store, a key."""
-_MAX_SHARED_BYTES = 1 << 18
-"""Values that all ranks together may share with later steps."""
+_MAX_SHARED_BYTES = 1000
+"""Values that the first rank may share with later steps in one: the address of a store, a key."""
 
 _ABSENT_ACTION = (
     "look at the output of its agent, and at what may keep it from the node that conducts: a firewall, or in Kubernetes"
@@ -305,30 +303,16 @@ class TrialConductor(BaseConductor):
             self._agents_finished("done", now)
 
     def _receive_done(self, event: DoneEvent, now: float) -> None:
-        rank = self._rank_of(event["rank"])
-        if rank not in self._hang_detector.waiting():
-            return  # it finished already, or was not asked
-        if event["share"]:
-            self._take_share(rank, event["share"])
+        rank, share = self._rank_of(event["rank"]), event["share"]
+        if share and self._hang_detector.is_awaited(rank):
+            # Only where the first rank works alone: in all other steps a rank could write what another one should.
+            is_asked = self._plan[self._at].first_only and isinstance(share, dict)
+            if is_asked and len(json.dumps(share)) <= _MAX_SHARED_BYTES:
+                self._shared |= share
+            else:
+                text = f"rank {rank} shares values with later steps that no check of ours shares; they are not used"
+                self._record(NoteEvent(kind="note", severity="error", text=text))
         self._rank_finished(rank, now)
-
-    def _take_share(self, rank: int, share: Any) -> None:
-        """Keep what a rank shares with later steps. A wrong share is left out and noted: the rank finished all the
-        same, and no other rank must suffer."""
-        fault = ""
-        if not isinstance(share, dict):
-            fault = "something else than values by name"
-        elif len(json.dumps(share)) > _MAX_RANK_BYTES:
-            fault = f"more than {_MAX_RANK_BYTES:,} bytes"
-        elif not all(_may_share(rank, rank == self._ranks[0], key) for key in share):
-            fault = "values of other ranks"
-        elif len(json.dumps(shared := {**self._shared, **share})) > _MAX_SHARED_BYTES:
-            fault = f"with the others more than {_MAX_SHARED_BYTES:,} bytes"
-        else:
-            self._shared = shared
-        if fault:
-            text = f"rank {rank} shares {fault} with later steps, which was left out; what runs there is not seatrial"
-            self._record(NoteEvent(kind="note", severity="error", text=text))
 
     def _receive_error(self, event: ErrorEvent, now: float) -> None:
         phase, cause = brief(event["phase"]), brief(event["cause"])
@@ -352,7 +336,7 @@ class TrialConductor(BaseConductor):
             raise KeyError(f"rank {rank!r} is not in generation {self._generation}")
         return rank
 
-    def _take_still(self, node: int, still_s: float, now: float) -> None:
+    def _take_still(self, still: Mapping[str, list[float]], now: float) -> None:
         """Nothing: the phases of a trial's ranks say more."""
 
     def _agent_ended(self, node: int, end: EndEvent, now: float) -> None:
@@ -501,9 +485,3 @@ class TrialConductor(BaseConductor):
         for rank in ranks:
             by_node.setdefault(self._nodes[rank], []).append(rank)
         return by_node
-
-
-def _may_share(rank: int, is_first: bool, key: str) -> bool:
-    """Return whether a rank may share a value by this key: ``NAME/RANK`` is of that rank, others are of the first."""
-    number = key.rpartition("/")[2]
-    return number == str(rank) if number.isdecimal() else is_first

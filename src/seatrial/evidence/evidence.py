@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,13 @@ class RankRecord:
         """
         device = f"{self.device}, {self.device_id}" if self.device_id else self.device
         return f"rank {self.rank} ({device}, local rank {self.local_rank} on {self.place})"
+
+
+def short_names(ranks: Mapping[int, RankRecord]) -> Callable[[int], str]:
+    """Return what names a rank beside the one that a finding is about: with its node where there are several."""
+    first = next((record.node for record in ranks.values()), "")
+    several = any(record.node != first for record in ranks.values())
+    return lambda rank: f"rank {rank} on {ranks[rank].place}" if several and rank in ranks else f"rank {rank}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -279,8 +279,8 @@ class Status(TypedDict):
     kind: Literal["status"]
     ranks: dict[str, list[Any]]
     """rank: [state letter of /proc, CPU time in seconds, number of phases entered, label of the phase]."""
-    still_s: float
-    """Seconds for which no rank of this node has printed anything or used CPU time."""
+    still: dict[str, list[float]]
+    """rank of a script: [seconds without output and CPU time, seconds without output]."""
 
 
 class SignalReceived(TypedDict):

@@ -25,7 +25,8 @@ _CURRENT, _OLDEST_FIRST = "Current thread", "most recent call last"
 def finding_lines(findings: tuple[Finding, ...], view: View, room: int) -> list[str]:
     """Return the findings in their order, ten at most and then their number.
 
-    ``room``: rows that are left on a screen; where the only fault and the remarks beside it fit into it, they do.
+    ``room``: rows that are left on a screen; of 80 columns or more the only fault and the
+    remarks beside it fit into it.
     """
     if view.is_verbose:
         return [
@@ -34,7 +35,8 @@ def finding_lines(findings: tuple[Finding, ...], view: View, room: int) -> list[
             for line in (_heading(finding, is_first=False), *(line for entry in _evidence(finding) for line in entry))
         ]
     shown = findings[:_MOST_FINDINGS]
-    is_single = sum(map(is_fault, findings)) <= 1
+    # A narrower terminal has no room for all of it: it scrolls, and what happened counts more.
+    is_single = sum(map(is_fault, findings)) <= 1 and (view.columns or USUAL_COLUMNS) >= USUAL_COLUMNS
     entries: list[str] = []
     for number, finding in enumerate(shown):
         later = len(shown) - number - 1

@@ -107,6 +107,7 @@ def conduct_program(
         max_restarts=job.max_restarts,
         stop_grace_s=job.stop_grace_s,
         cwd=job.cwd,
+        lacks_script_here=job.lacks_script_here,
         join_timeout_s=join_timeout_s(),
     )
     return _conduct(

@@ -20,6 +20,7 @@ from seatrial.checks.training.rules import LOSS_WINDOW, accuracy_rule
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Limit, Ruling
 from seatrial.evidence.statistics import minority
+from seatrial.util.text import named_ranks
 
 _NEEDED = ("compute_s", "accuracy", "evaluated", "runs", "digest", "one_batch")
 _SHOWN = 16
@@ -234,7 +235,7 @@ def _judge_replicas(evidence: Evidence, digests: Mapping[int, str]) -> Ruling:
             what="the replicas are no longer equal: DDP left parameters that differ between ranks",
             culprit=rank_culprit(evidence, named)
             if vote.odd
-            else Culprit(kind="none", name=f"one of ranks {named}, not separable", ranks=named),
+            else Culprit(kind="none", name=f"one of {named_ranks(named)}, not separable", ranks=named),
             measured=f"{len(set(values.values()))} digests on {len(values)} ranks of one kind",
             evidence=tuple(f"rank {rank}: {values[rank][:16]}" for rank in sorted(values)[:_SHOWN]),
             action="run compute and memory on the named ranks for longer, then links between them.",
