@@ -8,12 +8,10 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
 from checks import network_caller
-from checks.network_caller import NUM_NODES, PARAMS
+from checks.network_caller import NUM_NODES, PARAMS, UNREADABLE
 
 from seatrial.checks.network.endpoint import reach
-from seatrial.checks.network.measure import _peer
 from seatrial.checks.network.pairs import numbers_of
 from seatrial.checks.network.schedule import within
 
@@ -46,30 +44,12 @@ def test_own_names_that_lead_nowhere_leave_time_for_addresses() -> None:
     assert PARAMS.max_failures <= num_failed < PARAMS.max_failures + PARAMS.at_once
 
 
-@pytest.mark.parametrize(
-    "shared",
-    [
-        [],
-        ["m1"],
-        ["m1", "zz", []],
-        ["m1", 5, []],
-        ["m1", "00", [["data", 7, 5]]],
-        ["m1", "00", [["data", "a host", 5]]],
-        ["m1", "00", [["data", "10.0.0.1", 0]]],
-        ["m1", "00", [["data", "10.0.0.1", 65_536]]],
-        ["m1", "00", [["data", "10.0.0.1"]]],
-        ["m1", "00", 7],
-        {"a": 1, "b": 2, "c": 3},
-        "abc",
-        5,
-    ],
-)
-def test_a_share_that_nobody_can_read_is_left_out(shared: object) -> None:
-    """Otherwise each honest node would fail over what another one says."""
-    assert _peer(1, shared) is None
+def test_a_node_that_shares_nonsense_is_not_tried_and_hurts_no_other() -> None:
+    report = reported("none")
+    assert report["failed"] == []
+    assert report["untried"] == [[1, len(UNREADABLE)]]
 
 
-def test_an_address_with_an_interface_that_is_elsewhere_has_no_route() -> None:
-    peer = _peer(1, ["m1", "00", [["data", "fe80::1%nosuch", 5]]])
-    assert peer is not None
-    assert asyncio.run(reach("fe80::1%nosuch", 5, peer.identity, 1.0)).failure == "no route"
+def test_an_interface_of_another_node_is_no_route() -> None:
+    reached = asyncio.run(reach("fe80::1%nosuch", 5, bytes(16), 2.0))
+    assert reached.failure == "no route"

@@ -21,6 +21,7 @@ from seatrial.protocol.events import NoteEvent, Source
 from seatrial.protocol.handshake import proof, proves
 from seatrial.protocol.line_tags import TAG_CHARS, LineTags
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
+from seatrial.util.file_limit import raise_file_limit
 
 _TICK_S = 0.25
 _HELLO_TIMEOUT_S = 10.0
@@ -96,6 +97,7 @@ class Server:
         munge with this token, for agents that have none; they answer with another one. ``addresses``: those from which
         each node may connect, where they are known (``node_addresses.py``).
         """
+        raise_file_limit()  # an agent takes a descriptor, and with ssh three more
         self._listener = _listen(host, ports)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]

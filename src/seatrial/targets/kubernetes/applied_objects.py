@@ -12,7 +12,7 @@ from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.manifest.workload import Object
 from seatrial.targets.kubernetes.permissions import list_document, resource_name
-from seatrial.targets.kubernetes.pods import PodStatus, pods_of
+from seatrial.targets.kubernetes.pods import PodStatus, pods_of, suspended
 from seatrial.targets.kubernetes.refusals import is_not_yet_known, refusal
 
 _ATTEMPT = "seatrial/attempt"
@@ -185,6 +185,11 @@ class AppliedObjects:
         """Return the pods of the run; None when the API server does not answer."""
         result = self._kubectl.call("get", "pods", "-l", run_selector(self.run), "-o", "json")
         return pods_of(result.json, KINDS[self._target]) if result.code == 0 else None
+
+    def is_suspended(self) -> bool:
+        """Return whether the workload is suspended; False when the API server does not answer."""
+        result = self._kubectl.call("get", self.workload, "--ignore-not-found", "-o", "json")
+        return result.code == 0 and suspended(result.json)
 
     def get_command(self) -> str:
         """Return the command with which a person lists the workload and its pods."""
