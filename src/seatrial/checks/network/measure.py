@@ -126,7 +126,7 @@ def _master_port() -> int:
 
 
 def _peer(node: int, shared: list[Any], place: str) -> Peer | None:
-    """Return what another node at a place shared; None for what is no such thing: it may have another version, or lie."""
+    """Return what another node there shared; None for no such thing: it may be of another version, or lie."""
     try:
         machine, identity, places = shared
         places = tuple((role, address, port) for role, address, port in places)
