@@ -110,7 +110,7 @@ def _help(program: str) -> str:
         [
             f"usage: {program} [--version] [--help] [--debug] COMMAND ...",
             "",
-            "seatrial proves that a cluster can train.",
+            f"seatrial proves that a cluster can train. To start, type: {program} run",
             "",
             "Commands:",
             *rows,
