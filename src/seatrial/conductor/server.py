@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from seatrial.conductor.actions import Actions, Conductor
 from seatrial.conductor.event_allowance import BURST_BYTES, BYTES_PER_S, EventAllowance
-from seatrial.conductor.node_addresses import is_unknown, may_be, surely_another
+from seatrial.conductor.node_addresses import is_unknown, may_be, place_of, surely_another
 from seatrial.conductor.origin import OriginError
 from seatrial.errors import SeatrialError
 from seatrial.protocol.commands import AgentProof, ConductorProof, Hello, TimeAnswer
@@ -21,6 +21,7 @@ from seatrial.protocol.events import NoteEvent, Source
 from seatrial.protocol.handshake import proof, proves
 from seatrial.protocol.line_tags import TAG_CHARS, LineTags
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
+from seatrial.util.file_limit import raise_file_limit
 
 _TICK_S = 0.25
 _HELLO_TIMEOUT_S = 10.0
@@ -96,6 +97,7 @@ class Server:
         munge with this token, for agents that have none; they answer with another one. ``addresses``: those from which
         each node may connect, where they are known (``node_addresses.py``).
         """
+        raise_file_limit()  # an agent takes a descriptor, and with ssh three more
         self._listener = _listen(host, ports)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
@@ -371,10 +373,12 @@ class Server:
             peer.tags_sent = LineTags(token, "conductor", nonce, challenge, node)
         if self._credential:
             peer.credential = (str(answer["proof"]), str(made))
+        # A connection that we made leads to the host of the request.
+        place = place_of(peer.socket) if peer.attached is None else ""
         peer.node = node
         self._strangers.discard(peer)
         self._peers[node] = peer
-        self._perform(self._conductor.join(node, time.monotonic()))
+        self._perform(self._conductor.join(node, time.monotonic(), place))
         return True
 
     def _note_claim(self, node: int, text: str) -> None:
