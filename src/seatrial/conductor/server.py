@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from seatrial.conductor.actions import Actions, Conductor
 from seatrial.conductor.event_allowance import BURST_BYTES, BYTES_PER_S, EventAllowance
-from seatrial.conductor.node_addresses import is_unknown, may_be, surely_another
+from seatrial.conductor.node_addresses import is_unknown, may_be, place_of, surely_another
 from seatrial.conductor.origin import OriginError
 from seatrial.errors import SeatrialError
 from seatrial.protocol.commands import AgentProof, ConductorProof, Hello, TimeAnswer
@@ -373,10 +373,12 @@ class Server:
             peer.tags_sent = LineTags(token, "conductor", nonce, challenge, node)
         if self._credential:
             peer.credential = (str(answer["proof"]), str(made))
+        # A connection that we made leads to the host of the request.
+        place = place_of(peer.socket) if peer.attached is None else ""
         peer.node = node
         self._strangers.discard(peer)
         self._peers[node] = peer
-        self._perform(self._conductor.join(node, time.monotonic()))
+        self._perform(self._conductor.join(node, time.monotonic(), place))
         return True
 
     def _note_claim(self, node: int, text: str) -> None:

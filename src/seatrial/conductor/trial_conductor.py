@@ -72,7 +72,7 @@ class TrialConductor(BaseConductor):
         """Values that ranks of this generation shared with later steps."""
         self._rank_events: list[dict[str, Any]] = []
         self._check_events: list[dict[str, Any]] = []
-        """Steps of the current check, their measurements and facts."""
+        """The generation, steps of the current check, their measurements and facts."""
         self._interface = ""
         """Network interface that a check of agents chose for the ranks."""
         self._quitting: set[int] = set()
@@ -90,7 +90,9 @@ class TrialConductor(BaseConductor):
         self._generation += 1
         self._shared, self._at = {}, -1
         rows = [[rank, self._nodes[rank], self._local_rank(rank)] for rank in self._ranks]
-        self._record(GenerationEvent(kind="generation", gen=self._generation, ranks=rows))
+        places = {str(node): place for node, place in sorted(self._places.items())}
+        self._begun = GenerationEvent(kind="generation", gen=self._generation, ranks=rows, places_of_nodes=places)
+        self._record(self._begun)
         if self._plan and self._plan[0].scope == "agents":
             self._next_step(now)
         else:
@@ -134,7 +136,8 @@ class TrialConductor(BaseConductor):
             return
         step = self._plan[self._at]
         if self._at == 0 or self._plan[self._at - 1].check != step.check:
-            self._check_events, self._shared = [], self._shared if step.scope != "agents" else {}
+            self._check_events = [cast("dict[str, Any]", self._begun)]
+            self._shared = self._shared if step.scope != "agents" else {}
         self._number += 1
         self._started_at = now
         if step.scope == "agents":
@@ -178,7 +181,7 @@ class TrialConductor(BaseConductor):
             stage=step.stage,
             timeout_s=timeout_s,
             params=step.params,
-            given=self._given(step),
+            given={**self._given(step), "places_of_nodes": self._begun["places_of_nodes"]},
             env=dict(self._config.env),
             backend=self._config.backend,
             device=self._config.device,

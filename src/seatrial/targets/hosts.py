@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import RequestError
+from seatrial.files import read_input
 from seatrial.targets.option import Option, duration_s
 
 HOSTS = Option(
@@ -91,8 +92,7 @@ def hosts_of(hosts: str | None, hostfile: Path | None) -> tuple[Host, ...]:
     if hostfile is None:
         raise RequestError("the hosts are missing; add --hosts a,b or --hostfile FILE.")
     try:
-        with open(hostfile, "rb") as file:
-            content = file.read(_MAX_BYTES + 1)
+        content = read_input(hostfile, _MAX_BYTES)
     except OSError as error:
         raise RequestError(
             f"--hostfile {hostfile} cannot be read ({error.strerror or error}); name another file."

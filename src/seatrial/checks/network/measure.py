@@ -14,6 +14,7 @@ from typing import Any
 
 from seatrial.checks.network.addresses import own_addresses
 from seatrial.checks.network.endpoint import Endpoint, Failure, reach
+from seatrial.checks.network.observations import machine_at
 from seatrial.checks.network.params import MAX_NODES, NIC, PAYLOAD_BYTES, Params
 from seatrial.checks.network.schedule import targets, to_ranges
 from seatrial.environment.interface_choice import is_free
@@ -51,7 +52,8 @@ def measure(context: NodeContext, params: Params) -> None:
         _listen(context)
         return
     shared = {int(node): values for node, values in context.given.items() if node.isdecimal() and values}
-    peers = {node: _peer(node, values) for node, values in shared.items()}
+    places = context.given.get("places_of_nodes", {})
+    peers = {node: _peer(node, values, places.get(str(node), "")) for node, values in shared.items()}
     own = peers.get(context.node_rank)
     first_here: dict[str, int] = {}
     for peer in peers.values():
@@ -123,12 +125,12 @@ def _master_port() -> int:
     return int(text) if text.isdecimal() and 0 < int(text) < 65_536 else _DEFAULT_MASTER_PORT
 
 
-def _peer(node: int, shared: list[Any]) -> Peer | None:
-    """Return what another node shared; None for what is no such thing: the node may have another version, or lie."""
+def _peer(node: int, shared: list[Any], place: str) -> Peer | None:
+    """Return what another node there shared; None for no such thing: it may be of another version, or lie."""
     try:
         machine, identity, places = shared
         places = tuple((role, address, port) for role, address, port in places)
-        peer = Peer(node=node, machine=machine, identity=bytes.fromhex(identity), places=places)
+        peer = Peer(node=node, machine=machine_at(machine, place), identity=bytes.fromhex(identity), places=places)
         is_sound = isinstance(machine, str) and len(places) <= _MAX_PLACES and all(map(_is_place, places))
     except (TypeError, ValueError):
         return None

@@ -93,7 +93,7 @@ def slowest_first(groups: Iterable[FleetRates]) -> tuple[int, ...]:
         for rank in rates.suspects():
             outcome = rates.outcome(rank)
             if outcome.state != "passed" and outcome.limit is not None:
-                share = outcome.measurement.value / outcome.limit.value
+                share = outcome.measurement.value / outcome.limit.value if outcome.limit.value else 1.0
                 reached[rank] = min(share, reached.get(rank, share))
         if rates.reference in rates.suspects():
             compared.append(rates)
