@@ -45,7 +45,7 @@ class Stream:
         self.generation = 0
         self._sources: dict[str, Source] = {}
         self._now = BEGUN
-        self._step, self._check, self._timeout_s = -1, "", 60.0
+        self._step, self._check, self._stage, self._timeout_s = -1, "", "measure", 60.0
         self.send(
             "conductor",
             "run",
@@ -101,7 +101,7 @@ class Stream:
 
     def begin(self, check: str, stage: str = "measure", timeout_s: float = 60.0) -> int:
         """Start a step, and return its number."""
-        self._step, self._check, self._timeout_s = self._step + 1, check, timeout_s
+        self._step, self._check, self._stage, self._timeout_s = self._step + 1, check, stage, timeout_s
         fields = {"gen": self.generation, "step": self._step, "check": check, "stage": stage}
         self.send("conductor", "step", **fields, ranks=list(self.alive), timeout_s=timeout_s)
         return self._step
@@ -109,10 +109,9 @@ class Stream:
     def measure(self, check: str, rank: int, value: float = 2.0, /, **changed: Any) -> None:
         """Send a measurement and a fact of a rank; ``changed``: other fields of the measurement."""
         step = {"gen": self.generation, "step": self._step}
-        measurement = Measurement(
-            check=check, name="value", value=value, unit="GB/s", better="high", rank=rank, generation=self.generation
-        )
-        fact = Fact(check=check, name="digest", value="00ff", rank=rank, generation=self.generation)
+        where: dict[str, Any] = {"check": check, "rank": rank, "generation": self.generation, "stage": self._stage}
+        measurement = Measurement(name="value", value=value, unit="GB/s", better="high", **where)
+        fact = Fact(name="digest", value="00ff", **where)
         self.send(self.of(rank), "measurements", **step, measurements=[{**measurement.to_json(), **changed}])
         self.send(self.of(rank), "facts", **step, facts=[fact.to_json()])
 

@@ -20,6 +20,6 @@ python=3.10
 names click junitparser PyYAML rich 'tomli; python_version < "3.11"' | compile requirements/run.txt -
 names pip hatchling editables | compile requirements/build.txt -
 names mpi4py | compile requirements/mpi.txt -
-python=3.11
 names filelock fsspec Jinja2 MarkupSafe mpmath networkx setuptools sympy typing_extensions | compile requirements/torch.txt -
+python=3.11
 compile requirements/dev.txt --group dev

@@ -74,9 +74,8 @@ class SimulatedCluster:
         stage = f"round {len(self.rounds)}"
         measurements, facts = list[Measurement](), list[Fact]()
         for part in request["parts"]:
-            asked = {key: part[key] for key in ("fabric", "at_once", "repeats", "groups", "list_below_gbps")}
             first = min(rank for group in (part["groups"] or part["pairs"]) for rank in group)
-            facts.append(Fact(check="links", name="asked", value=asked, rank=first, stage=stage))
+            facts.append(Fact(check="links", name="asked", value={"fabric": part["fabric"]}, rank=first, stage=stage))
             pairs = part["pairs"] or [pair for group in part["groups"] for some in round_robin(group) for pair in some]
             resent = dict[int, dict[int, float]]()
             dead = [pair for pair in pairs if not (self.rate(*pair) and self.rate(*pair[::-1]))]
@@ -114,7 +113,10 @@ class SimulatedCluster:
                     elif not dead:
                         measurements.append(_measurement("group_gbps", GBPS, "GB/s", rank, None, stage))
         return replace(
-            evidence, measurements=evidence.measurements + tuple(measurements), facts=evidence.facts + tuple(facts)
+            evidence,
+            measurements=evidence.measurements + tuple(measurements),
+            facts=evidence.facts + tuple(facts),
+            rounds={**evidence.rounds, stage: request},
         )
 
     def trial(self, params: Params | None = None, *, most_rounds: int = 60) -> Ruling:

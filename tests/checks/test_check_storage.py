@@ -352,3 +352,27 @@ def test_a_read_only_file_system_fails_its_node(small_disk: Path) -> None:
 def test_invalid_values_are_refused(params: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Params(**params)
+
+
+@pytest.mark.parametrize(
+    "key", ["x/api", "../../etc/x", "", "0123456789abcdeF", "0123456789abcdef\n", ["0" * 16], None]
+)
+def test_a_key_that_is_no_key_reaches_no_file(tmp_path: Path, key: object) -> None:
+    """It comes from another rank, and is a part of the names of files that are written and removed."""
+    (tmp_path / "seatrial-storage-x").mkdir()
+    theirs = tmp_path / "seatrial-storage-x" / "api-0.token"
+    theirs.write_text("not ours")
+    context = FakeContext(check="storage", rank=0, ranks=(0,), node="n0", node_rank=0)
+    context.given = {"storage/key": key}
+    for stage in ("token", "view", "measure", "repeat"):
+        context.stage = stage
+        with pytest.raises(ValueError, match="not 16 hexadecimal digits"):
+            CHECK.measure(context, Params(folder=str(tmp_path)))
+    assert [path.name for path in tmp_path.rglob("*")] == ["seatrial-storage-x", "api-0.token"]
+
+
+def test_a_link_in_place_of_a_token_stays(tmp_path: Path) -> None:
+    theirs = Path(tokens.file_path(str(tmp_path), "0" * 16, 0, "token"))
+    theirs.symlink_to("elsewhere")
+    assert tokens.find_token([str(tmp_path)], "0" * 16, 0, remove=True) == str(tmp_path)
+    assert theirs.is_symlink()

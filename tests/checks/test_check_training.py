@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from checks.fake_context import FakeContext
-from checks.simulated_training import KEY, SMOKE, a_measurement, trained
+from checks.simulated_training import KEY, LOSSES, SMOKE, a_measurement, trained
 
 from seatrial.checks.training import CHECK
 from seatrial.checks.training.judge import judge, suspects
@@ -86,11 +87,49 @@ def test_a_few_losses_show_nothing(count: int) -> None:
 def test_a_nonfinite_loss_names_the_rank_where_it_arose(ranks: list[int], named: tuple[int, ...]) -> None:
     # All ranks stopped, so there is nothing else.
     whole = trained()
-    fact = Fact(check="training", name="nonfinite", value={"step": 7, "seed": 1, "ranks": ranks}, rank=0)
-    finding = _only(judge(replace(whole, measurements=(), facts=(fact,)), SMOKE))
+    facts = tuple(_nonfinite(rank, ranks) for rank in range(4))
+    finding = _only(judge(replace(whole, measurements=(), facts=facts), SMOKE))
     assert finding.severity == "fail"
     assert finding.culprit.ranks == named
     assert "step 7" in finding.what
+
+
+def _nonfinite(rank: int, ranks: Sequence[int], step: int = 7) -> Fact:
+    return Fact(check="training", name="nonfinite", value={"step": step, "seed": 1, "ranks": list(ranks)}, rank=rank)
+
+
+def test_a_stop_that_few_ranks_report_accuses_nobody() -> None:
+    """All stop together, so a rank that alone says so has made it up; the rest is judged as ever."""
+    healthy = trained()
+    ruling = judge(replace(healthy, facts=(*healthy.facts, _nonfinite(1, [0]))), SMOKE)
+    assert ruling.findings == judge(healthy, SMOKE).findings
+    assert ruling.absent == tuple(f"the step at which training stopped, of rank {rank}" for rank in (0, 2, 3))
+
+
+@pytest.mark.parametrize("accused", [[0], [0, 2, 3], []])
+def test_a_rank_is_named_by_its_own_report_only(accused: list[int]) -> None:
+    """Rank 1 lies about where the loss is not finite."""
+    facts = (_nonfinite(1, accused), *(_nonfinite(rank, [2]) for rank in (0, 2, 3)))
+    finding = _only(judge(replace(trained(), measurements=(), facts=facts), SMOKE))
+    assert finding.culprit.ranks == (2,)
+    facts = (_nonfinite(1, accused, step=3), *(_nonfinite(rank, [2]) for rank in (0, 2, 3)))
+    finding = _only(judge(replace(trained(), measurements=(), facts=facts), SMOKE))
+    assert (finding.culprit.ranks, finding.what) == ((2,), "the loss is not finite at step 7 (seed 1)")
+
+
+@pytest.mark.parametrize(("step", "value"), [(-1, 1e9), (1_000_000, 1e9), (1_000_000, 0.0)])
+def test_the_loss_is_that_of_the_first_rank(step: int, value: float) -> None:
+    for losses in (LOSSES, LOSSES[::-1]):
+        whole = trained(losses=losses)
+        made_up = replace(next(one for one in whole.measurements if one.name == "loss"), rank=1, step=step, value=value)
+        assert judge(replace(whole, measurements=(*whole.measurements, made_up)), SMOKE) == judge(whole, SMOKE)
+
+
+def test_the_recipe_is_that_of_the_first_rank() -> None:
+    whole = trained(accuracy=0.2)
+    recipe = next(fact for fact in whole.facts if fact.name == "recipe")
+    made_up = replace(recipe, rank=1, value={**recipe.value, "key": "unknown"})
+    assert judge(replace(whole, facts=(made_up, *whole.facts)), SMOKE) == judge(whole, SMOKE)
 
 
 @pytest.mark.parametrize("odd", [0, 3])

@@ -137,6 +137,7 @@ def test_where_most_are_nondeterministic_no_rank_is_blamed() -> None:
 
 def test_a_wrong_rank_is_named_after_a_training_that_stopped() -> None:
     whole = trained(4, batches={2: WRONG})
-    nonfinite = Fact(check="training", name="nonfinite", value={"step": 7, "seed": 1, "ranks": [0, 1, 2, 3]}, rank=0)
-    findings = judge(replace(whole, measurements=(), facts=(*whole.facts, nonfinite)), SMOKE).findings
+    value = {"step": 7, "seed": 1, "ranks": [0, 1, 2, 3]}
+    nonfinite = tuple(Fact(check="training", name="nonfinite", value=value, rank=rank) for rank in range(4))
+    findings = judge(replace(whole, measurements=(), facts=(*whole.facts, *nonfinite)), SMOKE).findings
     assert [finding.culprit.ranks for finding in findings] == [(), (2,)]

@@ -9,6 +9,7 @@ from checks.simulated_links import DEAD, SimulatedCluster, Slow, slow_node
 
 from seatrial.checks.links import CHECK
 from seatrial.checks.links.params import Params
+from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Ruling
 from seatrial.evidence.measurement import Fact
 
@@ -213,10 +214,54 @@ def test_one_rank_has_no_link() -> None:
 def test_mpi_measures_no_links_and_says_so() -> None:
     why = "MPI has no group before the world"
     evidence = SimulatedCluster(nodes=2).evidence()
-    evidence = replace(evidence, facts=(Fact(check="links", name="not_checked", value=why, rank=0, stage="store"),))
+    facts = (Fact(check="links", name="not_checked", value=why, rank=0, stage="store"),)
+    evidence = replace(evidence, facts=facts, backend="mpi")
     assert CHECK.next_round is not None
     assert CHECK.next_round(evidence, Params()) is None
     assert CHECK.judge(evidence, Params()) == Ruling(unjudged=(f"links not measured: {why}",))
+
+
+def _measured(cluster: SimulatedCluster) -> Evidence:
+    """All rounds of a cluster."""
+    evidence = cluster.evidence()
+    assert CHECK.next_round is not None
+    while (asked := CHECK.next_round(evidence, Params())) is not None:
+        evidence = cluster.answer(evidence, asked[1])
+    return evidence
+
+
+def _lie(evidence: Evidence, name: str, value: object, stage: str = "round 1") -> Evidence:
+    """Rank 3 says something else, too."""
+    return replace(evidence, facts=(Fact(check="links", name=name, value=value, rank=3, stage=stage), *evidence.facts))
+
+
+def test_one_rank_cannot_say_that_nobody_measured() -> None:
+    evidence = _measured(SimulatedCluster(nodes=4, slow={(1, None): 0.1}))
+    ruling = CHECK.judge(evidence, Params())
+    assert [finding.culprit.nodes for finding in ruling.findings] == [("n1",)]
+    assert CHECK.judge(_lie(evidence, "not_checked", "1 rank"), Params()) == ruling
+
+
+@pytest.mark.parametrize("stage", ["round 1", "round 2", "round 77"])
+def test_one_rank_cannot_make_up_a_round(stage: str) -> None:
+    """Of a round that nobody was asked for, nobody has results."""
+    evidence = _measured(SimulatedCluster(nodes=4))
+    ruling = CHECK.judge(evidence, Params())
+    assert ruling.findings == ()
+    made_up = {"fabric": "nodes", "at_once": 1, "repeats": 1, "groups": [[0, 1]], "list_below_gbps": None}
+    assert CHECK.judge(_lie(evidence, "asked", made_up, stage), Params()) == ruling
+
+
+def test_a_store_that_one_rank_cannot_reach_hides_no_slow_link() -> None:
+    evidence = _measured(SimulatedCluster(nodes=4, slow={(1, None): 0.1}))
+    unreachable = {"host": "x" * 300, "port": 1, "how": "refused"}
+    # A rank that finished was there.
+    assert CHECK.judge(_lie(evidence, "store_unreachable", unreachable), Params()) == CHECK.judge(evidence, Params())
+    unfinished = replace(_lie(evidence, "store_unreachable", unreachable), asked=(0, 1, 2))
+    unfinished = _lie(unfinished, "store_unreachable", {**unreachable, "port": 2})
+    store, slow = CHECK.judge(unfinished, Params()).findings
+    assert (len(store.what) < 400, store.culprit.nodes) == (True, ("n0", "n3"))
+    assert slow.culprit.nodes == ("n1",)
 
 
 def test_pairs_of_one_node_may_differ_by_design_and_only_warn() -> None:

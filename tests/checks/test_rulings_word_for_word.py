@@ -290,9 +290,9 @@ def training() -> Rulings:
 
     from seatrial.checks.training import CHECK
 
-    def nonfinite(*ranks: int, **more: Any) -> Fact:
+    def nonfinite(*ranks: int, **more: Any) -> list[Fact]:
         value = {"step": 7, "seed": 1, "ranks": list(ranks), **more}
-        return Fact(check="training", name="nonfinite", value=value, rank=0)
+        return [Fact(check="training", name="nonfinite", value=value, rank=rank) for rank in range(4)]
 
     bits, odd = ("bits", "bits"), ("odd", "odd")
     healthy = trained()
@@ -314,10 +314,10 @@ def training() -> Rulings:
         "a rank that computes otherwise each time": trained(batches={1: ("bits", "odd")}),
         "a slow rank": trained(6, compute_s={3: 0.05}, alone_s={0: 0.01, 3: 0.05}),
         "slow together only": trained(6, compute_s={3: 0.05}, alone_s={0: 0.01, 3: 0.01}),
-        "not finite on one": _facts(healthy, nonfinite(2)),
-        "not finite on all": _facts(healthy, nonfinite(0, 1, 2, 3)),
-        "not finite on none": _facts(healthy, nonfinite()),
-        "parameters not finite": _facts(healthy, nonfinite(1, 2, what="parameters")),
+        "not finite on one": _facts(healthy, *nonfinite(2)),
+        "not finite on all": _facts(healthy, *nonfinite(0, 1, 2, 3)),
+        "not finite on none": _facts(healthy, *nonfinite()),
+        "parameters not finite": _facts(healthy, *nonfinite(1, 2, what="parameters")),
         "no accuracy of one rank": _without(healthy, "accuracy", "evaluated", rank=3),
         "no recipe": replace(healthy, facts=tuple(fact for fact in healthy.facts if fact.name != "recipe")),
         "nobody finished": replace(healthy, asked=()),

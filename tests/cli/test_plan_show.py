@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from click.testing import CliRunner
 from seatrial.cli.click_app import cli
 from seatrial.errors import RequestError
 from seatrial.plan.model import Plan
+from seatrial.util.text import plan_value
 
 
 def show(*arguments: str) -> str:
@@ -22,22 +26,9 @@ def show(*arguments: str) -> str:
     return result.output
 
 
-def settings_of(lines: list[str]) -> list[str]:
-    return [line for line in lines if line.startswith("  ") and not line.startswith(("    ", "  limits:"))]
-
-
-def cells_of(table: list[str]) -> list[list[str]]:
-    """The rows of a table with three columns, each cell with the lines that continue it."""
-    first = next(match for line in table if (match := re.match(r"( +)\S.*?(  +)\S.*?(  +)\S", line)))
-    starts = (first.end(1), first.end(2), first.end(3))
-    rows: list[list[str]] = []
-    for line in table:
-        cells = [line[starts[0] : starts[1]].strip(), line[starts[1] : starts[2]].strip(), line[starts[2] :].strip()]
-        if cells[0]:
-            rows.append(cells)
-        else:
-            rows[-1] = [f"{old} {new}".strip() for old, new in zip(rows[-1], cells, strict=True)]
-    return rows
+def words_of(text: str) -> str:
+    """The text with single spaces, and without the brackets of origins that stand below their rows."""
+    return " ".join(text.replace("(", " ").replace(")", " ").split())
 
 
 def test_every_value_is_shown_with_its_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,13 +38,15 @@ def test_every_value_is_shown_with_its_origin(tmp_path: Path, monkeypatch: pytes
     )
     document = json.loads(show("mine.toml", "--json"))
     resolved = Plan.from_json(document)
-    lines = show("mine.toml").splitlines()
+    lines = show("mine.toml", "-v").splitlines()
     assert lines[0] == "plan mine.toml: at most 120 s (level quick)"
     assert "not requested: training (plan mine.toml)" in lines
-    rows = settings_of(lines)
     settings = [(name, setting) for table in resolved.settings.values() for name, setting in table.items()]
+    names = dict.fromkeys(name for name, _ in settings)
+    rows = [line for line in lines if re.match(r"  \w", line) and line.split()[0] in names]
     assert [row.split()[0] for row in rows] == [name for name, _ in settings]
-    assert all(row.endswith(f"  {setting.origin}") for row, (_, setting) in zip(rows, settings, strict=True))
+    for name, setting in settings:
+        assert words_of(f"{name} {plan_value(setting.value)} {setting.origin}") in words_of("\n".join(lines))
     mine = next(row for row in rows if "max_form_s" in row)
     assert mine.split(maxsplit=2) == ["max_form_s", "12.5", "plan mine.toml:bootstrap.max_form_s"]
 
@@ -64,28 +57,68 @@ def test_limits_are_below_the_values_of_their_check(tmp_path: Path, monkeypatch:
     path.write_text('level = "quick"\nchecks = ["bootstrap", "training"]\n[bootstrap]\nmax_form_s = 12.5\n')
     document = json.loads(show(str(path), "--json"))
     assert list(document["held"]) == ["bootstrap", "training"]
-    formed = {"what": "form_s", "limit": "at most 12.5 s", "origin": "user bootstrap.max_form_s"}
+    formed = {"what": "form_s", "limit": "at most 12.5 s", "origin": f"plan {path}:bootstrap.max_form_s"}
     assert formed in document["held"]["bootstrap"]
-    blocks = show(str(path)).split("\n\n")[1:]
+    blocks = show(str(path), "-v").split("\n\n")[1:]
     for block, rows in zip(blocks, document["held"].values(), strict=True):
-        head, _, below = block.partition("\n  limits:\n")
-        assert settings_of(head.splitlines()) == head.splitlines()[1:]
-        assert cells_of(below.splitlines()) == [[row["what"], row["limit"], row["origin"]] for row in rows]
+        _, _, below = block.partition("\n  limits:\n")
+        # A name that is wider than its column goes on below itself, between the other cells.
+        last = 0
+        for row in (row for row in rows if len(row["what"]) <= 26):
+            place = words_of(below).find(words_of(f"{row['what']} {row['limit']} {row['origin']}"), last)
+            assert place >= last, row
+            last = place
 
 
-@pytest.mark.parametrize("level", ["smoke", "quick", "standard", "burn-in"])
-def test_lines_have_at_most_120_columns(level: str) -> None:
-    assert max(map(len, show(level).splitlines())) <= 120
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("arguments", [[], ["-v"]], ids=["short", "all"])
+@pytest.mark.parametrize("level", ["smoke", "quick", "standard", "acceptance", "burn-in"])
+def test_a_plan_fits_its_terminal(level: str, arguments: list[str], columns: int) -> None:
+    lines = on_a_terminal(columns, level, *arguments)
+    assert [line for line in lines if len(line) > columns] == []
+    assert len(lines) < 50 or arguments
 
 
-def test_each_table_is_as_wide_as_its_own_cells() -> None:
-    starts = set()
-    for block in show("quick").split("\n\n")[1:]:
-        values, _, limits = block.partition("\n  limits:\n")
-        for table in (values.splitlines()[1:], limits.splitlines()):
-            rows = cells_of(table)
-            starts.add(table[0].index(rows[0][1], len(rows[0][0]) + 2))
-    assert len(starts) > 3, "one width for all tables"
+def on_a_terminal(columns: int, *arguments: str) -> list[str]:
+    """The lines of ``plan show`` on a terminal of this width."""
+    controller, terminal = os.openpty()
+    with ThreadPoolExecutor(1) as pool:
+        # A terminal keeps 4096 bytes for a reader that is late.
+        text = pool.submit(read_all, controller)
+        with open(terminal, "w") as stream, contextlib.redirect_stdout(stream), pytest.MonkeyPatch.context() as patch:
+            patch.setenv("COLUMNS", str(columns))
+            patch.delenv("OMPI_COMM_WORLD_RANK", raising=False)
+            cli(["plan", "show", *arguments], standalone_mode=False)
+    return text.result().splitlines()
+
+
+def read_all(controller: int) -> str:
+    text = b""
+    with contextlib.suppress(OSError):  # EIO: the other side is closed, and all is read
+        while piece := os.read(controller, 1 << 16):
+            text += piece
+    os.close(controller)
+    return text.decode()
+
+
+def test_in_short_it_says_what_is_limited_and_what_was_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(
+        'level = "acceptance"\n[collectives]\nmin_busbw_gbps = 350\n[training]\nmax_steps = 5\n'
+        '[origins]\ncollectives.min_busbw_gbps = "from 3 runs: median 400, lowest 390 less 10 % of the median"\n'
+    )
+    shown = show("mine.toml", "--deadline", "20m")
+    lines = shown.splitlines()
+    assert lines[0] == "plan mine.toml: at most 1200 s (--deadline)"
+    assert lines[1] == "a PASS is partial while a speed is held against no limit"
+    assert "less than the level, so that a PASS is partial: training.max_steps 5 (level\n  acceptance: 600)" in shown
+    assert "  collectives  wrong_elements; busbw" in lines
+    assert "set by a file or an option:\n  collectives.min_busbw_gbps  350\n" in shown
+    assert "from 3 runs: median 400, lowest 390 less 10 % of the median" in words_of(shown)
+    missing = words_of(shown.partition("limits that nobody set; a plan file can:")[2])
+    assert missing.startswith("compute.min_tflops, memory.min_copy_gbps, ")
+    assert "min_busbw_gbps" not in missing
+    assert lines[-1].startswith("-v ")
 
 
 def test_a_wrong_plan_is_a_request_error() -> None:
@@ -106,8 +139,8 @@ def test_help_loads_no_check() -> None:
 def test_a_typed_timeout_beyond_the_deadline_is_noted(tmp_path: Path) -> None:
     plan = tmp_path / "mine.toml"
     plan.write_text('level = "smoke"\ndeadline_s = 50\n[training]\ntimeout_s = 80\n')
-    lines = show(str(plan)).splitlines()
-    assert [line for line in lines if "note:" in line] == [
-        "  note: the trial's deadline of 50 s ends each step before timeout_s"
-    ]
+    note = "  note: the trial's deadline of 50 s ends each step before training.timeout_s"
+    assert [line for line in show(str(plan)).splitlines() if "note:" in line] == [note]
+    lines = show(str(plan), "-v").splitlines()
+    assert [line for line in lines if "note:" in line] == [note]
     assert any("37.5" in line and "0.75 x the trial's deadline (level smoke: 40)" in line for line in lines)

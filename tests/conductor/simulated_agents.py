@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, cast
 
 from conductor.simulated_clock import SimulatedClock
@@ -39,6 +40,9 @@ __all__ = ["SimulatedFleet"]
 _AGENT_PATIENCE_S = 30.0
 
 
+_STORE = {"host": "n0", "port": 1}
+
+
 class SimulatedFleet(SimulatedClock):
     """A trial with ``nodes`` x ``nproc_per_node`` simulated ranks. ``run`` gives what came of it."""
 
@@ -62,13 +66,16 @@ class SimulatedFleet(SimulatedClock):
         next_round: Callable[..., Any] = lambda check, events: None,
         fails: Callable[..., bool] = lambda check, events: False,
         late_nodes: frozenset[int] = frozenset(),
+        shares: Mapping[int, Any] = MappingProxyType({}),
     ) -> None:
         """``complain``: ranks that meet in a step tell of a peer's death before its agent does. ``spins``: ranks that
         wait use CPU time. ``suspended``: the controller is stopped (from, for) so many seconds. ``echo``: the part of
         all messages that come twice.
+        ``shares``: what ranks share besides, or instead of, what they should, with each step.
         ``on_state``: called once, when that state is first seen. ``at_s``: called so many seconds from the start."""
         super().__init__(EPOCH_S)
         self.record = RunRecord()
+        self._shares = shares
         self.config = TrialConfig(
             run="simulated",
             nodes=nodes,
@@ -364,7 +371,8 @@ class SimulatedFleet(SimulatedClock):
     def _enter(self, agent: SimulatedAgent, rank: SimulatedRank, message: dict[str, Any]) -> None:
         number, check = message["step"], message["check"]
         if number in self._meetings:
-            assert "store" in message["given"], f"rank {rank.rank} did not receive the store in {check}"
+            assert message["given"].keys() <= {"store", *(f"x/{other}" for other in range(99))}
+            assert message["given"]["store"] == _STORE, f"rank {rank.rank} did not receive the store in {check}"
         rank.number, rank.phase = number * 10**9 + 1, f"{check}/begin {message['stage']}"
         struck = self._strike(agent, rank, number)
         if struck and rank.fault is not None and rank.fault.kind not in ("hang", "slow"):
@@ -406,7 +414,10 @@ class SimulatedFleet(SimulatedClock):
         }
         measurement |= {"generation": agent.generation}
         self._send(agent, event_of(rank.source, "measurements", **where, measurements=[measurement]))
-        share = {"store": {"host": "n0", "port": 1}} if stage == "store" else {}
+        share = {"store": _STORE} if stage == "store" else {}
+        if rank.rank in self._shares:
+            also = self._shares[rank.rank]
+            share = {**share, **also} if isinstance(also, dict) else also
         self._send(agent, event_of(rank.source, "done", **where, rank=rank.rank, seconds=0.1, share=share))
 
     def _quit(self, agent: SimulatedAgent, rank: SimulatedRank) -> None:

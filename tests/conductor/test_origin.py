@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from seatrial.conductor.origin import OriginError, validate_origin
+from seatrial.conductor.origin import CONTROLLERS_KINDS, OriginError, validate_origin
+from seatrial.protocol.events import Event
 
 _NODES = {0: 0, 1: 0, 2: 1, 3: 1}
 _EVENT = {"run": "r", "seq": 0, "kind": "done"}
@@ -46,6 +47,8 @@ def test_a_node_may_send_about_itself_and_its_ranks(message: dict[str, Any]) -> 
         {**_EVENT, "src": "node1", "rank": 0},
         {**_EVENT, "src": "node1", "rank": True},
         {**_EVENT, "src": "rank2.0", "rank": 3},
+        *({**_EVENT, "src": "node1", "kind": kind} for kind in sorted(CONTROLLERS_KINDS)),
+        {**_EVENT, "src": "rank2.0", "kind": "outcome"},
         {"kind": "done", "rank": 1},
         {"kind": "status", "ranks": {"2": [], "1": []}},
         {"kind": "status", "ranks": {"9": []}},
@@ -54,3 +57,12 @@ def test_a_node_may_send_about_itself_and_its_ranks(message: dict[str, Any]) -> 
 def test_a_message_about_others_is_refused(message: dict[str, Any]) -> None:
     with pytest.raises(OriginError, match=r"node 1 sent|rank 2 sent"):
         validate_origin(1, message, _NODES, "r")
+
+
+def test_the_kinds_of_the_controller_are_those_of_its_types() -> None:
+    says = {
+        get_args(get_type_hints(event)["kind"])[0]: (event.__doc__ or "").rpartition("(")[2]
+        for event in get_args(Event)
+    }
+    theirs = {kind for kind, sender in says.items() if sender.startswith("con") or kind == "trouble"}
+    assert theirs == CONTROLLERS_KINDS

@@ -102,6 +102,15 @@ def test_a_script_that_is_not_on_its_host_is_told_so() -> None:
     )
 
 
+def test_a_script_that_is_nowhere_is_told_so() -> None:
+    last = "python3: can't open file '/root/trian.py': [Errno 2] No such file or directory"
+    settings = config(watched=False, hosts=("n0", "n1"), lacks_script_here=True)
+    over = SimulatedProgram(
+        settings, {(0, 0): ends(3.0, 2, last=last)} | {(0, rank): WAITS for rank in (1, 2, 3)}
+    ).run()
+    assert over["notes"][-1] == "the script is not on n0, and not on this machine either: check its path"
+
+
 def test_a_torch_without_libuv_is_told_what_helps() -> None:
     last = "RuntimeError: use_libuv was requested but PyTorch was build without libuv support"
     over = outcome(ends(3.0, last=last), WAITS)

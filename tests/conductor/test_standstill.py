@@ -8,17 +8,26 @@ import pytest
 from conductor.simulated_program import Act, SimulatedProgram, config
 
 STAYS = [Act(at_s=300.0, what="exit")]
+PRINTS = (0.0, 0.0)
+WORKS = (0.0, 90.0)
+PAUSES = (20.0, 90.0)
+"""It may stand still, or work again in a moment."""
 
 
-def still(fleet: SimulatedProgram, *seconds: float) -> None:
-    """The agents tell for how long their ranks have stood still."""
-    for node, still_s in enumerate(seconds):
-        fleet.say(node, {"kind": "status", "ranks": {}, "still_s": still_s})
+def still(fleet: SimulatedProgram, *told: tuple[float, float] | float) -> None:
+    """The agents tell for how long each of the ranks 0 to 3 has stood still, and printed nothing."""
+    pairs = [[*of_rank] if isinstance(of_rank, tuple) else [of_rank, of_rank] for of_rank in told]
+    for node in (0, 1):
+        of_ranks = {str(rank): pairs[rank] for rank in (2 * node, 2 * node + 1)}
+        fleet.say(node, {"kind": "status", "ranks": {}, "still": of_ranks})
 
 
 def questions(
-    *told: tuple[float, ...], watched: bool = False, script: dict[tuple[int, int], list[Act]] | None = None
+    *told: tuple[tuple[float, float] | float, ...],
+    watched: bool = False,
+    script: dict[tuple[int, int], list[Act]] | None = None,
 ) -> list[str]:
+    """Return the notes, each of which has asked both agents. ``told``: for each second what the agents tell."""
     at_s = [
         (10.0 + number, lambda fleet, seconds=seconds: still(fleet, *seconds)) for number, seconds in enumerate(told)
     ]
@@ -31,23 +40,45 @@ def questions(
     return texts
 
 
-def test_all_nodes_still_for_a_minute_are_reported_once() -> None:
-    (text,) = questions((61.0, 60.0), (62.0, 61.0), (600.0, 600.0))
+def test_all_ranks_still_for_a_minute_are_reported_once() -> None:
+    (text,) = questions((61.0, 60.0, 60.0, 65.0), (62.0, 61.0, 61.0, 66.0), (600.0,) * 4)
     assert text.startswith("no rank has printed anything or used CPU time for 60 s; what each running rank does")
 
 
-@pytest.mark.parametrize("told", [(59.0, 500.0), (500.0, 0.0), (0.0, 0.0)])
-def test_one_node_that_works_is_enough(told: tuple[float, float]) -> None:
+@pytest.mark.parametrize(
+    "told",
+    [
+        (60.0, 60.0, 60.0, 59.0),
+        (500.0, 500.0, 500.0, PRINTS),
+        (500.0, 500.0, PAUSES, WORKS),
+        (59.0, WORKS, WORKS, WORKS),
+        (WORKS, WORKS, WORKS, WORKS),
+        (0.0, 0.0, 0.0, 0.0),
+    ],
+)
+def test_a_rank_that_prints_pauses_or_works_with_all_others_is_enough(told: tuple[tuple[float, float] | float]) -> None:
     assert questions(told) == []
 
 
+def test_ranks_that_loop_while_the_others_wait_are_reported() -> None:
+    """Once for the same ranks: that one computes for minutes may be how the script is."""
+    one = (61.0, WORKS, 60.0, 60.0)
+    texts = questions(one, one, (62.0, WORKS, 61.0, WORKS), one, (90.0,) * 4)
+    asks = "what each running rank does (last output, state, stack)"
+    assert texts == [
+        f"no rank has printed anything for 60 s; rank 1 uses CPU time, ranks 0, 2, 3 none; {asks}",
+        f"no rank has printed anything for 60 s; ranks 1, 3 use CPU time, ranks 0, 2 none; {asks}",
+        f"no rank has printed anything or used CPU time for 60 s; {asks}",
+    ]
+
+
 def test_a_training_is_judged_by_its_phases() -> None:
-    assert questions((90.0, 90.0), watched=True) == []
+    assert questions((90.0,) * 4, (90.0, WORKS, 90.0, 90.0), watched=True) == []
 
 
 def test_the_ranks_that_have_ended_are_listed_and_not_asked() -> None:
     ended = {(0, 1): [Act(at_s=5.0, what="exit")], (0, 2): [Act(at_s=6.0, what="exit")]}
-    (text,) = questions((60.0, 60.0), script=ended)
+    (text,) = questions((60.0, 0.0, 0.0, 60.0), script=ended)
     assert text.endswith("; ranks 1, 2 had ended with 0")
 
 

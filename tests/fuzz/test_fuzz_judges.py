@@ -57,6 +57,8 @@ def _known_answer() -> Scene:
     )
 
 
+_WHERE = {"what": "loss", "step": 7, "seed": 1}
+
 _SCENES: Mapping[str, Callable[[], Scene]] = {
     "links, slow": lambda: _links(SimulatedCluster(nodes=4, slow={(2, None): 0.1}, late_us={1: 9e3})),
     "links, groups": lambda: _links(SimulatedCluster(nodes=18, slow={(3, 1): 0.2}, resent={(5, 7): 0.05})),
@@ -69,7 +71,7 @@ _SCENES: Mapping[str, Callable[[], Scene]] = {
     "training, wrong": _known_answer,
     "training, given up": lambda: _training(
         trained(4),
-        Fact(check="training", name="nonfinite", value={"what": "loss", "step": 7, "seed": 1, "ranks": [2]}, rank=0),
+        *(Fact(check="training", name="nonfinite", value={**_WHERE, "ranks": [2]}, rank=rank) for rank in range(4)),
     ),
     "collectives": lambda: Scene(
         check="collectives",

@@ -168,11 +168,76 @@ def test_a_rank_measures_only_for_itself() -> None:
     assert any("another source" in what for what in trial.missing)
 
 
-def test_a_measurement_of_no_rank_keeps_the_node_that_it_names() -> None:
+def test_a_measurement_of_no_rank_is_damage() -> None:
     stream = Stream().until("compute")
     stream.measure("compute", 0, rank=None, node="store-1")
     stream.measure("compute", 0, node="store-1")
-    assert [measurement.node for measurement in fold(stream.events).measurements] == ["store-1", "gpu-0"]
+    trial = fold(stream.events)
+    assert [measurement.node for measurement in trial.measurements] == ["gpu-0"]
+    assert any("another source" in what for what in trial.missing)
+
+
+@pytest.mark.parametrize(
+    "change", [{"check": "training"}, {"stage": "repeat"}, {"name": "handed", "check": "diagnostics"}]
+)
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_rank_speaks_only_of_the_step_that_it_was_asked_for(change: dict[str, str], is_whole: bool) -> None:
+    """A rank that lies could speak of a check in which nobody expects it, and accuse others there."""
+    stream = Stream().until("compute")
+    fact = {"check": "compute", "name": "made up", "value": 1, "rank": 1, **change}
+    stream.send("rank1.0", "facts", gen=0, step=stream._step, facts=[fact])
+    trial = fold(stream.close().events if is_whole else stream.events)
+    assert not [entry for entry in trial.facts if entry.name in ("made up", "handed")]
+    assert any("damaged events: facts" in what for what in trial.missing)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_step_that_nobody_began_is_damage(is_whole: bool) -> None:
+    """Where events of the conductor are lost, so may be the one with which the step began."""
+    stream = Stream().until("compute")
+    fact = {"check": "training", "name": "made up", "value": 1, "rank": 1}
+    stream.send("rank1.0", "facts", gen=0, step=77, facts=[fact])
+    trial = fold(stream.close().events if is_whole else stream.events)
+    assert [entry.name for entry in trial.facts] == ([] if is_whole else ["made up"])
+    assert any("a step that was not begun" in what for what in trial.missing) == is_whole
+
+
+def test_a_rank_that_was_not_asked_is_not_heard() -> None:
+    stream = Stream(3)
+    stream.alive = (0, 1)
+    stream.begin("compute")
+    stream.measure("compute", 0)
+    stream.measure("compute", 2)
+    trial = fold(stream.events)
+    assert {entry.rank for entry in trial.facts} == {entry.rank for entry in trial.measurements} == {0}
+    assert any("not asked for" in what for what in trial.missing)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_generation_that_never_was_is_damage(is_whole: bool) -> None:
+    """Each one costs time: a thousand of them, with many stacks, cost a quarter of an hour."""
+    stream = Stream().until("compute")
+    for generation in (7, 999):
+        stream.generation = generation
+        stream.error(1, "device", "ECC", "compute/step 1")
+        stream.exit(1, 1, ours=False)
+        stream.send("node0", "stack", gen=generation, rank=1, state="S", wchan="", text="made up")
+    stream.generation = 0
+    trial = fold(stream.close().events if is_whole else stream.events)
+    assert (trial.errors, trial.stacks) == ((), ())
+    assert {ending.generation for ending in trial.exits} <= {0}
+    assert any("a generation that was not begun" in what for what in trial.missing)
+
+
+@pytest.mark.parametrize("word", ["x", "rocm", "CPU"])
+def test_a_device_of_no_type_is_damage(word: str) -> None:
+    events = healthy().events
+    for event in events:
+        if event["src"] == "rank1.0" and event["kind"] == "rank":
+            event["device_type"] = word
+    trial = fold(events)
+    assert trial.device_type == "cpu"
+    assert any("device_type" in what for what in trial.missing)
 
 
 def test_numbers_that_are_not_finite() -> None:

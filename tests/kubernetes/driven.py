@@ -72,6 +72,7 @@ def driven(
     nproc_per_node: int = 1,
     meanwhile: Callable[[subprocess.Popen[bytes]], None] | None = None,
     env: Mapping[str, str] = MappingProxyType({}),
+    end_s: float = _END_S,
 ) -> Ended:
     """Run ``words`` (the command first) in two pods of a target, call ``meanwhile``, and wait for the end.
 
@@ -87,7 +88,7 @@ def driven(
             stdout=file,
             stderr=file,
         )
-    until = time.monotonic() + _END_S
+    until = time.monotonic() + end_s
     try:
         if meanwhile is not None:
             meanwhile(process)

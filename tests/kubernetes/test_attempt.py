@@ -410,6 +410,37 @@ def test_trainers_webhook_is_asked_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert calls.count("create") == 4
 
 
+@pytest.mark.parametrize("comes", [True, False])
+def test_pods_wait_for_the_pull_secret_of_a_new_account(
+    comes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that was created before never gets it (openshift/origin #20225). Without a registry there is none."""
+    monkeypatch.setattr(applied_objects, "_POLL_S", 0.01)
+    monkeypatch.setattr(applied_objects, "_PULL_SECRET_S", 60.0 if comes else 0.05)
+    objects = manifest("job", workload(openshift="custom-scc", namespace="ml"))
+    bare = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "trial-1"}}
+    (tmp_path / "bare").write_text(json.dumps(bare))
+    (tmp_path / "whole").write_text(json.dumps({**bare, "imagePullSecrets": [{"name": "trial-1-dockercfg-x"}]}))
+    at = tmp_path
+    # The first answers have none.
+    answer = f"echo >> {at}/asked; [ $(wc -l < {at}/asked) -lt 3 ] && cat {at}/bare || cat {at}/whole"
+    program = scripted(
+        tmp_path,
+        ("*'create -f -'*", "cat"),
+        ("*'get serviceaccount/trial-1 '*", answer if comes else f"cat {at}/bare"),
+        ("*", "exit 0"),
+    )
+    AppliedObjects(Kubectl(program=program, namespace="ml"), "job", objects).apply()
+    calls = [line.split()[2:4] for line in (tmp_path / "calls").read_text().splitlines()]
+    created = [number for number, call in enumerate(calls) if call[0] == "create"]
+    asked = [number for number, call in enumerate(calls) if call == ["get", "serviceaccount/trial-1"]]
+    assert len(asked) == 3 if comes else asked
+    # The account, then the workload, then the rest.
+    assert len(created) == 3
+    assert created[0] < asked[0]
+    assert asked[-1] < created[1]
+
+
 def test_objects_that_stay_are_named_with_the_command(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, [], ("delete*", "echo 'Unable to connect to the server' >&2; exit 1"))
     objects = AppliedObjects(cluster.kubectl, "job", list(_OBJECTS))

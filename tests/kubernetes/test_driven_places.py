@@ -49,11 +49,13 @@ def test_a_trial_under_mpi_passes_with_custom_scc(tmp_path: Path) -> None:
     if shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
     constraints: list[str] = []
+    secrets: list[str] = []
 
     def read_constraints(process: subprocess.Popen[bytes]) -> None:
         await_in_logs(cluster, HALF_WAY)
         pods = cluster.get("pods", "-n", "ml")["items"]
         constraints.extend(pod["metadata"]["annotations"]["openshift.io/scc"] for pod in pods)
+        secrets.extend(secret["name"] for pod in pods for secret in pod["spec"].get("imagePullSecrets", ()))
 
     words = ("run", "--openshift=custom-scc", "--namespace=ml", "--", "smoke")
     with made_cluster(openshift=True) as cluster:
@@ -61,6 +63,8 @@ def test_a_trial_under_mpi_passes_with_custom_scc(tmp_path: Path) -> None:
     assert ended.code == 0, ended.said
     assert passes(ended.said), ended.said
     assert constraints == ["ml-trial-1"] * 3
+    # The account got it 1.5 s after its creation, and the pods were created after that.
+    assert secrets == ["trial-1-dockercfg-x7k2p"] * 3
 
 
 def test_user_10001_is_refused_without_either_option(openshift: Cluster, tmp_path: Path) -> None:
@@ -90,6 +94,29 @@ def test_pods_in_the_network_of_one_node_share_it(target: str, tmp_path: Path) -
         ended = driven(cluster, tmp_path / "out", _short("--host-network"), target)
     assert ended.code == 0, ended.said
     assert _PASS in ended.said, ended.said
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("nodes", "nproc_per_node"), [(4, 2), (8, 1)])
+@pytest.mark.parametrize("target", ["job", "jobset"])
+def test_a_trial_passes_with_several_pods_in_the_network_of_a_node(
+    target: str, nodes: int, nproc_per_node: int, tmp_path: Path
+) -> None:
+    """4 x 2 and 8 x 1 on two machines: the pods of a node share its address, and each needs a port of its own."""
+    hosts: list[str] = []
+
+    def read_places(process: subprocess.Popen[bytes]) -> None:
+        await_in_logs(cluster, HALF_WAY, timeout_s=100)
+        hosts.extend(sorted(pod["spec"]["nodeName"] for pod in cluster.get("pods")["items"]))
+
+    with made_cluster() as cluster:
+        words = _short("--host-network", f"--nodes={nodes}")
+        ended = driven(cluster, tmp_path / "out", words, target, nproc_per_node, read_places, end_s=200)
+    assert ended.code == 0, ended.said
+    assert _PASS in ended.said, ended.said
+    assert hosts == ["node-0"] * (nodes // 2) + ["node-1"] * (nodes // 2)
+    assert ended.report["world_size"] == 8
 
 
 @pytest.mark.parametrize("target", ["pytorchjob", pytest.param("mpijob", marks=pytest.mark.slow)])

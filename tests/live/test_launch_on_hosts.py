@@ -55,6 +55,14 @@ def test_places_and_the_host_that_fails(hosts: Callable[[int], Hosts]) -> None:
     assert "Error: rank 3 on node1 failed with exit code 5: node1 3 1.1/2" in errors
 
 
+def test_a_misspelled_script_is_missing_here_and_there(hosts: Callable[[int], Hosts]) -> None:
+    words = ("--hosts", "node0", "--nproc-per-node", "1", "scripts/env_dpp.py")
+    code, _, errors, _ = launched(hosts(1), *words)
+    assert code == 1
+    assert "scripts/env_dpp.py is not on this machine; the nodes start what they have there." in errors
+    assert "the script is not on node0, and not on this machine either: check its path" in errors
+
+
 def test_all_output_of_a_host_without_the_folder_comes_home(hosts: Callable[[int], Hosts]) -> None:
     """The second host sees an empty disk in the place of the folder of the run."""
     made = hosts(2)

@@ -96,6 +96,37 @@ def test_each_value_keeps_its_origin(tmp_path: Path) -> None:
     assert plan.params("compute", Probe) == Probe(size=64, dtype="bf16", seconds_s=3.0)
 
 
+def test_a_file_says_where_it_has_a_value_from(tmp_path: Path) -> None:
+    words = "from 3 runs: median 812, lowest 800 less 10 % of the median"
+    path = write(
+        tmp_path, f'level = "quick"\n[compute]\nsize = 4\nseconds_s = 3\n[origins]\ncompute.size = "{words}"\n'
+    )
+    settings = read(path).settings["compute"]
+    assert settings["size"].origin == f"plan {path}: {words}"
+    assert settings["seconds_s"].origin == f"plan {path}:compute.seconds_s"
+
+
+@pytest.mark.parametrize(
+    ("origins", "words"),
+    [
+        ("origins = 3", "origins is 3 (a whole number), expected a table [origins]"),
+        ("[origins]\ncompute = 3", "origins.compute is 3 (a whole number), expected CHECK.PARAMETER = WORDS"),
+        ("[origins.compute]\nsize = 3", "origins.compute.size is 3 (a whole number), expected a text"),
+        ('[origins]\ncompute.size = ""', "origins.compute.size is "),
+        (
+            '[origins]\ncompute.dtype = "a run"',
+            "origins.compute.dtype is the origin of a value that the plan does not set",
+        ),
+        ('[origins]\ntraining.epochs = "a run"', "set epochs in [training], or take the origin out"),
+    ],
+)
+def test_an_origin_of_nothing_is_refused(origins: str, words: str, tmp_path: Path) -> None:
+    table = "[compute]\nsize = 3\n"
+    text = f"{origins}\n{table}" if origins == "origins = 3" else f"{table}{origins}\n"
+    head = 'level = "quick"\n'
+    assert words in refused(write(tmp_path, head + text))
+
+
 def test_checks_are_in_the_order_of_a_trial() -> None:
     assert read("quick").checks == ("compute", "bootstrap", "training", "collectives")
 

@@ -479,7 +479,7 @@ def test_charts_are_drawn_by_kind() -> None:
 
 
 def test_pairs_are_a_small_table_on_the_console() -> None:
-    stream = Stream(3, plan=a_plan(("compute",)))
+    stream = Stream(3, plan=a_plan(("compute",))).until("compute")
     for rank in range(3):
         stream.measure("compute", rank, 7.5 if rank else 0.75, name="bandwidth", peer=(rank + 1) % 3)
     shown = lines(concluded(stream.close()), view=View(is_verbose=True))
@@ -491,7 +491,7 @@ def test_pairs_are_a_small_table_on_the_console() -> None:
         "  rank 1             7.5",
         "  rank 2  7.5",
     ]
-    many = Stream(9, plan=a_plan(("compute",)))
+    many = Stream(9, plan=a_plan(("compute",))).until("compute")
     for rank in range(9):
         many.measure("compute", rank, 7.5, name="bandwidth", peer=(rank + 1) % 9)
     assert any("9 ranks, see the report" in line for line in lines(concluded(many.close()), view=View(is_verbose=True)))

@@ -77,7 +77,7 @@ def test_the_limits_are_below_every_value_of_the_runs(tmp_path: Path) -> None:
         (check, name): setting.value
         for check, table in read.settings.items()
         for name, setting in table.items()
-        if setting.origin == f"plan {file}:{check}.{name}"
+        if setting.origin.startswith(f"plan {file}: from 2 runs: median ")
     }
     assert set(limits) == {
         ("compute", "min_tflops"), ("memory", "min_copy_gbps"), ("collectives", "min_busbw_gbps"),
@@ -162,15 +162,47 @@ def test_values_of_the_plan_file_of_the_runs_are_kept(tmp_path: Path) -> None:
             event["plan"]["deadline_s"] = [700, "plan mine.toml:deadline_s"]
 
     text = plan_text([recorded(change=own)])
-    assert 'data = "/shared/data"  # kept: plan mine.toml:training.data' in text
+    assert 'training.data = "kept from plan mine.toml"' in text
     file = tmp_path / "limits.toml"
     file.write_text(text)
     read = read_plan(str(file), schemas=registry.schemas(), scopes=registry.scopes())
     assert read.settings["training"]["data"].value == "/shared/data"
+    assert read.settings["training"]["data"].origin == f"plan {file}: kept from plan mine.toml"
     assert "deadline_s = 700  # kept: plan mine.toml:deadline_s" in text
     # The limit of a contract is no value of runs.
-    assert "min_busbw_gbps = 0.001  # kept: plan mine.toml:collectives.min_busbw_gbps" in text
-    assert text.count("min_busbw_gbps =") == 1
+    assert "\nmin_busbw_gbps = 0.001\n" in text
+    assert text.count("min_busbw_gbps =") == 2, "the value and its origin"
+
+
+def test_a_limit_says_in_the_report_from_which_file_and_runs_it_is() -> None:
+    words = "plan fleet.toml: from 3 runs: median 812, lowest 800 less 10 % of the median"
+
+    def limited(event: dict[str, Any]) -> None:
+        if event["kind"] == "run":
+            event["plan"]["name"] = "fleet.toml"
+            event["plan"]["settings"]["collectives"]["min_busbw_gbps"] = [712, words]
+
+    conclusion = recorded(change=limited)
+    failed = next(finding for finding in conclusion.findings if finding.severity == "fail")
+    assert failed.limit is not None
+    assert failed.limit.origin == words
+    assert any(f"limit 712 GB/s ({words})" in line for line in card(conclusion, None, View()))
+    judged = [entry.limit.origin for entry in conclusion.rulings["collectives"].judged]
+    assert words in judged
+    # The next plan keeps the limit, and still says where it is from.
+    origins = [line for line in plan_text([recorded(change=pass_below(limited))]).splitlines() if "3 runs" in line]
+    assert origins == [f'collectives.min_busbw_gbps = "{words.partition(": ")[2]}"']
+
+
+def pass_below(change: Change) -> Change:
+    """Return the change, with a limit that every run reaches."""
+
+    def changed(event: dict[str, Any]) -> None:
+        change(event)
+        if event["kind"] == "run":
+            event["plan"]["settings"]["collectives"]["min_busbw_gbps"][0] = 1e-9
+
+    return changed
 
 
 @pytest.mark.parametrize(

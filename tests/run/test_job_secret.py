@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -18,7 +19,9 @@ from seatrial.agent import agent_main
 from seatrial.conductor.server import Server
 from seatrial.errors import RequestError
 from seatrial.protocol import munge
+from seatrial.protocol.wire import encode
 from seatrial.run.job_secret import JobSecret, find_job_secret
+from seatrial.run.munge_hosts import hosts_of_credentials
 
 _SECRET = "0123456789abcdefghij"
 
@@ -145,6 +148,9 @@ def test_slurm_without_munge_is_refused_with_its_complaint(tmp_path: Path, monke
 # With a real munged
 
 
+_MUNGE_HOST = "192.0.2.7"
+
+
 @pytest.fixture
 def munged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
     """A munged, and munge and unmunge that use its socket."""
@@ -161,7 +167,7 @@ def munged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproce
     key.write_bytes(os.urandom(64))
     key.chmod(0o400)
     files = {"key-file": key, "socket": folder / "socket", "pid-file": folder / "pid"}
-    files |= {"log-file": folder / "log", "seed-file": folder / "seed"}
+    files |= {"log-file": folder / "log", "seed-file": folder / "seed", "origin": Path(_MUNGE_HOST)}
     argv = [program, "--force", "--foreground", *(f"--{name}={path}" for name, path in files.items())]
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     for name in ("munge", "unmunge"):
@@ -184,7 +190,8 @@ def test_munge_passes_a_secret_to_all_ranks_of_a_host(munged: subprocess.Popen[b
     assert _found("slurm") == JobSecret(munge=True)
     credential = munge.make_credential("the token")
     # The second one is a replay to munged.
-    assert [munge.read_credential(credential) for _ in range(2)] == ["the token"] * 2
+    read = [munge.read_credential(credential) for _ in range(2)]
+    assert [found and found.text for found in read] == ["the token"] * 2
     for wrong in ("", "MUNGE:AAAA:", credential[:-10] + "AAAAAAAAA:", "\0"):
         assert munge.read_credential(wrong) is None
 
@@ -198,7 +205,7 @@ def test_a_credential_of_another_user_is_not_believed(munged: subprocess.Popen[b
     assert munge.read_credential(made.stdout) is None
 
 
-def test_an_agent_gets_its_token_by_munge(munged: subprocess.Popen[bytes]) -> None:
+def test_an_agent_gets_its_token_by_munge_and_shows_its_host(munged: subprocess.Popen[bytes]) -> None:
     server = Server(
         "127.0.0.1", lambda node: "the token", lambda event: None, credential=munge.make_credential("the token")
     )
@@ -211,6 +218,47 @@ def test_an_agent_gets_its_token_by_munge(munged: subprocess.Popen[bytes]) -> No
     finally:
         thread.join(20.0)
         server.close()
+    assert hosts_of_credentials(server.credentials) == {0: _MUNGE_HOST}
+
+
+def test_a_credential_with_another_proof_is_nobodys(munged: subprocess.Popen[bytes]) -> None:
+    """Each connection has its own proof, so that nobody uses the credential of another node, which anybody can read."""
+    sound = munge.make_credential("proof")
+    sent = {0: ("proof", sound), 1: ("another proof", sound), 2: ("proof", "MUNGE:AAAA:")}
+    assert hosts_of_credentials(sent) == {0: _MUNGE_HOST, 1: None, 2: None}
+    munged.terminate()
+    munged.wait(10.0)
+    assert hosts_of_credentials(sent) == dict.fromkeys(sent, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "host"),
+    [
+        ("node7 (10.0.0.7)", "10.0.0.7"),
+        ("10.0.0.7", "10.0.0.7"),
+        ("gpu-7.example (10.0.0.7)", "10.0.0.7"),
+        # Debian gives the name of a host without a fixed address to 127.0.1.1, on every host.
+        ("node7 (127.0.1.1)", ""),
+        ("0.0.0.0", ""),
+        ("???", ""),
+        ("10.0.0", ""),
+    ],
+)
+def test_the_host_of_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, host: str) -> None:
+    """As munge 0.5.13 to 0.5.16 print it, by a double of unmunge."""
+    double = tmp_path / "unmunge"
+    double.write_text(f"#!/bin/sh\nprintf 'ENCODE_HOST:      {line}\nUID:              me ({os.geteuid()})\n\nproof'\n")
+    double.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert munge.read_credential("x") == munge.Credential(text="proof", host=host)
+
+
+@pytest.mark.parametrize("credential", [5, ["x"], {}, None, ""])
+def test_a_stranger_that_sends_no_text_is_not_believed(credential: object) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"".join(encode({"kind": "proof", "challenge": "", "proof": "", "credential": credential})))
+        assert agent_main._shake_hands(ours, "munge", 0) is None
 
 
 def _greet_once(server: Server) -> None:

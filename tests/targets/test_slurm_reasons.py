@@ -53,6 +53,7 @@ def test_other_lines_hold_no_state(line: str) -> None:
             "the user has reached the limit of the quality of service (QOSMaxJobsPerUserLimit)",
         ),
         ("SomethingNew", "SomethingNew"),
+        ("None", "Slurm has not scheduled it yet"),
     ],
 )
 def test_reasons_are_in_words_and_as_slurm_writes_them(reason: str, words: str) -> None:

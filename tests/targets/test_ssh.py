@@ -172,6 +172,22 @@ def test_absent_hosts_are_left_out_when_enough_are_ready(doubled: Path, tmp_path
         SSH.resolve(where("a,b,c", nproc_per_node=1))
 
 
+def test_hosts_with_the_same_trouble_stand_together(doubled: Path, tmp_path: Path) -> None:
+    script = tmp_path / "bin" / "ssh"
+    refuse = (
+        'case "$2" in n9) echo "ssh: Could not resolve hostname n9: no answer" >&2; exit 255;;'
+        ' n*) echo "ssh: connect to host $2 port 22: Connection refused" >&2; exit 255;; esac'
+    )
+    script.write_text(script.read_text().replace("SSH_CONN", f"{refuse}\nSSH_CONN"))
+    with pytest.raises(SeatrialError) as refused:
+        SSH.resolve(where("n1,n2,n9,n3,n4,n5,n6,a", nproc_per_node=1))
+    assert str(refused.value) == (
+        "n1, n2, n3, n4 and 2 more: no SSH server listens on that port; start sshd, or name the port with --ssh-port"
+        " (ssh: connect to host n1 port 22: Connection refused); n9: its name cannot be resolved; check the spelling,"
+        " or name it in ~/.ssh/config (ssh: Could not resolve hostname n9: no answer)."
+    )
+
+
 def test_a_python_without_torch_is_named_with_its_host(doubled: Path, tmp_path: Path) -> None:
     request = where("a", nproc_per_node=1)
     venv.create(tmp_path / "bare", with_pip=False, symlinks=True)

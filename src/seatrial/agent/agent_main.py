@@ -44,7 +44,7 @@ from seatrial.probe.network import interface_to
 from seatrial.protocol.commands import AgentProof, ConductorProof, Hello
 from seatrial.protocol.handshake import proof, proves
 from seatrial.protocol.line_tags import LineTags
-from seatrial.protocol.munge import MungeError, read_credential
+from seatrial.protocol.munge import MungeError, make_credential, read_credential
 from seatrial.protocol.timeouts import join_timeout_s
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
 
@@ -227,27 +227,39 @@ def _shake_hands(connection: socket.socket, token: str, node_rank: int) -> Contr
     first, received = _first_line(connection)
     answer = cast("ConductorProof", Decoder().line(first) or {})
     challenge = answer.get("challenge")
-    if token == "munge":
+    by_munge = token == "munge"
+    if by_munge:
+        sent_credential = answer.get("credential")
         try:
-            token = read_credential(answer.get("credential") or "") or ""
+            sent = read_credential(sent_credential) if isinstance(sent_credential, str) else None
         except MungeError as error:
-            raise SeatrialError(
-                f"node {node_rank} ({platform.node()}) cannot read the secret of its job: munge: {error}; start munged"
-                " there, or make ~/.config/seatrial/token."
-            ) from error
-        if not token:
+            raise _without_munge(node_rank, "read", error) from error
+        if sent is None:
             return None
+        token = sent.text
     if not isinstance(challenge, str) or not proves(
         answer.get("proof"), token, "conductor", nonce, challenge, node_rank
     ):
         return None
     own_proof = AgentProof(kind="proof", proof=proof(token, "agent", nonce, challenge, node_rank))
+    if by_munge:
+        try:
+            own_proof["credential"] = make_credential(own_proof["proof"])
+        except MungeError as error:
+            raise _without_munge(node_rank, "prove", error) from error
     connection.sendall(b"".join(encode(own_proof)))
     return ControlConnection(
         connection=connection,
         received=received,
         tags_sent=LineTags(token, "agent", nonce, challenge, node_rank),
         tags_received=LineTags(token, "conductor", nonce, challenge, node_rank),
+    )
+
+
+def _without_munge(node_rank: int, verb: str, error: MungeError) -> SeatrialError:
+    return SeatrialError(
+        f"node {node_rank} ({platform.node()}) cannot {verb} the secret of its job: munge: {error}; start munged there,"
+        " or make ~/.config/seatrial/token."
     )
 
 

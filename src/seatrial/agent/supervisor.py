@@ -512,5 +512,4 @@ class Agent:
         scripts = [process for process in self._ranks.values() if not process.watched]
         if scripts:
             orphans.reap([process.pid for process in scripts])
-        still_s = self._standstill.seconds(scripts)
-        self._channel.send(Status(kind="status", ranks=ranks, still_s=round(still_s, 1)))
+        self._channel.send(Status(kind="status", ranks=ranks, still=self._standstill.seconds(scripts)))

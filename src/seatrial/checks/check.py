@@ -72,6 +72,11 @@ class Rule:
         return f"{self.measurement}, {self.condition}" if self.condition else self.measurement
 
     @property
+    def is_left_out(self) -> bool:
+        """Whether it is a limit that the user has not set."""
+        return self.value is None and not self.text
+
+    @property
     def requirement(self) -> str:
         """The limit as a person reads it: ``at least 400 GB/s``, ``none: only measured``."""
         if self.text:

@@ -47,7 +47,10 @@ def _call(arguments: list[str]) -> Any:
         message = io.StringIO()
         error.show(message)
         usage = message.getvalue().partition("Error: ")[0]
-        streams.print_status_lines(f"{usage}Error: {printable(error.format_message())}")
+        if usage:
+            streams.print_status_lines(usage)
+            streams.print_status("")
+        streams.print_status(f"Error: {printable(error.format_message())}")
         return RequestError.exit_code
 
 

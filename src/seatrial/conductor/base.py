@@ -73,7 +73,7 @@ class BaseConductor(ABC):
         match received["kind"]:
             case "status":
                 take_status(self._statuses(), received["ranks"], now)
-                self._take_still(node, float(received.get("still_s", 0.0)), now)
+                self._take_still(received.get("still", {}), now)
             case "killed" if self.state is State.KILL and received["gen"] == self._generation:
                 self._awaited.discard(node)
                 self._after_kill(now)
@@ -137,8 +137,8 @@ class BaseConductor(ABC):
         """Take in any other message. Raises as ``message`` does."""
 
     @abstractmethod
-    def _take_still(self, node: int, still_s: float, now: float) -> None:
-        """Take in for how long the ranks of a node have stood still."""
+    def _take_still(self, still: Mapping[str, list[float]], now: float) -> None:
+        """Take in for how long the ranks of a script on one node have stood still, as ``Status`` has it."""
 
     @abstractmethod
     def _agent_ended(self, node: int, end: EndEvent, now: float) -> None:

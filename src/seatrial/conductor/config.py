@@ -115,6 +115,8 @@ class ProgramConfig(Config):
     """Seconds from SIGTERM to SIGKILL when the user or the scheduler ends the run."""
     failure_grace_s: float = 5.0
     """Seconds from SIGTERM to SIGKILL after a failure."""
+    lacks_script_here: bool = False
+    """The program is a script that is not on the controller's machine."""
 
     def program(self, master_addr: str, master_port: int, group_rank: int) -> ProgramSpec:
         """Return the program for the agent of node ``group_rank``."""

@@ -8,6 +8,8 @@ from typing import Any
 
 _RANK = re.compile(r"rank(0|[1-9][0-9]{0,8})\.(?:0|[1-9][0-9]{0,8})")
 _MAX_CHARS = 300
+CONTROLLERS_KINDS = frozenset(("run", "generation", "step", "step_end", "trouble", "interrupted", "outcome", "handed"))
+"""Events that only the controller writes: by them it says how the run went."""
 
 
 class OriginError(ValueError):
@@ -29,8 +31,10 @@ def validate_origin(node: int, message: Mapping[str, Any], nodes: Mapping[int, i
             raise OriginError(f"node {node} sent an event of {brief(src)} in run {brief(message.get('run'))}")
         if source_rank is not None and message.get("rank", source_rank) != source_rank:
             raise OriginError(f"rank {source_rank} sent an event about rank {brief(message['rank'])}")
-    ranks = message.get("ranks")
-    about = [*ranks] if message.get("kind") == "status" and isinstance(ranks, dict) else []
+        if message.get("kind") in CONTROLLERS_KINDS:
+            raise OriginError(f"node {node} sent an event of the controller, {brief(message['kind'])}")
+    rows = [message.get("ranks"), message.get("still")] if message.get("kind") == "status" else []
+    about = [rank for row in rows if isinstance(row, dict) for rank in row]
     for rank in [message["rank"], *about] if "rank" in message else about:
         if isinstance(rank, bool) or nodes.get(int(rank)) != node:
             raise OriginError(f"node {node} sent a message about rank {brief(rank)}")

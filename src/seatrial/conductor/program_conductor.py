@@ -8,7 +8,7 @@ left.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from seatrial.conductor import rank_status
 from seatrial.conductor.actions import Actions
@@ -42,7 +42,7 @@ from seatrial.protocol.events import (
     TroubleEvent,
 )
 from seatrial.protocol.timeouts import NODE_SILENT_S
-from seatrial.util.text import out_of_memory_words
+from seatrial.util.text import named_ranks, out_of_memory_words
 
 _PORT_TIMEOUT_S = 10.0
 _HEAR_ALL_S = 1.0
@@ -53,6 +53,8 @@ _MAX_WAITING = 16
 _STILL_S = 60.0
 """A script that prints nothing and uses no CPU time for so long is reported: torch itself warns of nothing for the 10
 to 30 minutes of its timeouts, and people look after a minute."""
+_WORKS_S = 15.0
+"""A rank that has used CPU time within three looks of its agent (``agent/standstill.py``) still does."""
 
 
 class ProgramConductor(BaseConductor):
@@ -82,9 +84,10 @@ class ProgramConductor(BaseConductor):
         self._failed_at: float | None = None
         """Time of the first sign of a failure."""
         self._noted_stopped: set[int] = set()
-        self._still_s: dict[int, float] = {}
-        """Node -> seconds for which its ranks have stood still."""
-        self._noted_still = False
+        self._still: dict[int, tuple[float, float]] = {}
+        """Rank -> seconds without output and CPU time, and without output alone."""
+        self._noted_still: set[frozenset[int]] = set()
+        """Ranks that used CPU time while the others stood still; the empty set: all stood still."""
         self._asked: frozenset[int] = frozenset()
         """Ranks that were asked where they stand, until all have answered or ended."""
         self._stacks: dict[int, StackEvent] = {}
@@ -223,13 +226,28 @@ class ProgramConductor(BaseConductor):
 
     # Trouble
 
-    def _take_still(self, node: int, still_s: float, now: float) -> None:
-        self._still_s[node] = still_s
-        still_on_all = self._still_s.keys() >= self._heard_at.keys() - self._gone and min(self._still_s.values())
-        if self.state is State.RUN and not self._config.watched and not self._noted_still and still_on_all >= _STILL_S:
-            self._noted_still = True
-            if asked := self._ask_where():
-                self._note(f"no rank has printed anything or used CPU time for {_STILL_S:.0f} s; {asked}")
+    def _take_still(self, still: Mapping[str, list[float]], now: float) -> None:
+        self._still.update({int(rank): (float(still_s), float(quiet_s)) for rank, (still_s, quiet_s) in still.items()})
+
+    def _note_still(self, running: Collection[int]) -> None:
+        """Have it said where the ranks are, once for each set of those that work while the others stand still."""
+        seconds = {rank: self._still.get(rank, (0.0, 0.0)) for rank in running if self._nodes[rank] not in self._gone}
+        waiting = {rank for rank, (still_s, _) in seconds.items() if still_s >= _STILL_S}
+        working = frozenset(
+            rank for rank, (still_s, quiet_s) in seconds.items() if still_s < _WORKS_S and quiet_s >= _STILL_S
+        )
+        # A rank that is in neither set may stand still as well in a moment, or has printed something.
+        if not waiting or len(waiting) + len(working) < len(seconds) or working in self._noted_still:
+            return
+        self._noted_still.add(working)
+        found = f"no rank has printed anything or used CPU time for {_STILL_S:.0f} s"
+        if working:
+            uses = "uses" if len(working) == 1 else "use"
+            found = (
+                f"no rank has printed anything for {_STILL_S:.0f} s; {named_ranks(sorted(working))} {uses} CPU time,"
+                f" {named_ranks(sorted(waiting))} none"
+            )
+        self._note(f"{found}; {self._ask_where()}")
 
     def _ask_where(self) -> str:
         """Have the agents report where the ranks of a script are; return the heading of what they report."""
@@ -271,7 +289,9 @@ class ProgramConductor(BaseConductor):
             self._fail(Failure(suspicions=tuple(frozen), text=""), now)
             return
         self._note_stopped(frozen)
-        if self._config.watched and now >= self._until:
+        if not self._config.watched:
+            self._note_still(running)
+        elif now >= self._until:
             self._fail_late(running, now)
 
     def _fail_first(self, now: float) -> None:
@@ -282,7 +302,8 @@ class ProgramConductor(BaseConductor):
         rank = failure.suspicions[0].rank
         if rank is not None and rank in self._exits and not self._config.watched:
             ended = self._exits[rank]
-            found = ("" if failure.peers else peers(ended, self._exits, running), advice(ended, self._on_host(rank)))
+            others = "" if failure.peers else peers(ended, self._exits, running)
+            found = (others, advice(ended, self._on_host(rank), lacks_script_here=self._config.lacks_script_here))
             self._notes = [note for note in found if note]
         self._fail(failure, now)
 

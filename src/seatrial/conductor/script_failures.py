@@ -70,14 +70,22 @@ def ended_ranks(exits: Mapping[int, Exit]) -> str:
     )
 
 
-def advice(ended: Exit, host: str) -> str:
-    """Return where to look after such an end, or an empty text. ``host``: " on HOST"."""
+def advice(ended: Exit, host: str, *, lacks_script_here: bool) -> str:
+    """Return where to look after such an end, or an empty text.
+
+    Args:
+        ended: the end of a rank.
+        host: " on HOST".
+        lacks_script_here: the script is not on the controller's machine.
+    """
     if ended.code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not ended.oom:
         return (
             "SIGKILL comes from the kernel when memory runs out, from a scheduler or from a person: see dmesg"
             f"{host}, and the memory limit of its job, container or cgroup"
         )
     if ended.code == 2 and any(_NO_SCRIPT.search(line) for line in ended.last_lines):
+        if lacks_script_here:
+            return f"the script is not{host}, and not on this machine either: check its path"
         return (
             f"the script is not{host}, or not at that path: copy it there, or start it in a folder that all hosts share"
         )

@@ -39,8 +39,8 @@ class _Peer:
     """One connection."""
 
     __slots__ = (
-        "address", "allowance", "attached", "buffer", "claim", "decoder", "node", "out", "since", "socket",
-        "tags_received", "tags_sent",
+        "address", "allowance", "attached", "buffer", "claim", "credential", "decoder", "node", "out", "since",
+        "socket", "tags_received", "tags_sent",
     )  # fmt: skip
 
     def __init__(self, connection: socket.socket, address: str = "", *, attached: int | None = None) -> None:
@@ -56,6 +56,8 @@ class _Peer:
         """None until the agent has proved that it knows the token."""
         self.claim: tuple[int, str, str] | None = None
         """Node, nonce and challenge after ``hello``, until the proof."""
+        self.credential: tuple[str, str] | None = None
+        """The proof, and the credential of munge that came with it, where one is asked for."""
         self.since = time.monotonic()
         self.buffer = b""
         self.out = b""
@@ -88,8 +90,8 @@ class Server:
         """Listen on the first free of ``ports``; 0: the system chooses. Raises SeatrialError when none is free.
 
         ``token_of``: returns the token that a node must know; one for all, or one for each. ``credential``: that of
-        munge with this token, for agents that have none. ``addresses``: those from which each node may connect, where
-        they are known (``node_addresses.py``).
+        munge with this token, for agents that have none; they answer with another one. ``addresses``: those from which
+        each node may connect, where they are known (``node_addresses.py``).
         """
         self._listener = _listen(host, ports)
         self._listener.setblocking(False)
@@ -142,24 +144,32 @@ class Server:
                 self._perform(conductor.tick(now))
         self.close()
 
-    def address_notes(self, known: Mapping[int, Collection[str]]) -> list[NoteEvent]:
+    @property
+    def credentials(self) -> Mapping[int, tuple[str, str]]:
+        """Return the proof of each node that joined with a credential of munge, and that credential."""
+        return {node: peer.credential for node, peer in self._peers.items() if peer.credential}
+
+    def address_notes(
+        self, known: Mapping[int, Collection[str]], made_at: Mapping[int, str | None] = MappingProxyType({})
+    ) -> list[NoteEvent]:
         """Return notes about the nodes that are surely not what they say, and about those whose address nobody knows.
 
-        ``known``: the addresses of each node as the launcher or the cluster gives them, which may be known only at the
-        end. A node may use others too (several interfaces, a translation of addresses), so that only the address of
-        another node is a contradiction.
+        A node may use addresses that nobody gives (several interfaces, a translation of addresses), so that only the
+        address of another node is a contradiction.
+
+        Args:
+            known: the addresses of each node as the launcher or the cluster gives them, perhaps only at the end.
+            made_at: the address of the host on which the credential of a node was made; empty: nothing says that;
+                None: it is not a credential of that node.
         """
         agents = [(node, peer.address) for node, peer in sorted(self._peers.items()) if peer.address]
         notes = []
         for node, address in agents:
-            if others := surely_another(address, node, known):
-                text = (
-                    f"node {node} joined from {address}, which is the address of node {others[0]}, and node {node} is"
-                    f" at {' or '.join(sorted(known[node]))}; what reports as node {node} is not what it says, so"
-                    " nothing of it can be trusted"
-                )
-                notes.append(NoteEvent(kind="note", severity="error", text=text))
-        if unknown := [node for node, address in agents if is_unknown(address, node, known)]:
+            if did := _contradiction(node, address, made_at.get(node, ""), known):
+                text = f"node {node} {did}; what reports as node {node} is not what it says, so nothing of it can be"
+                notes.append(NoteEvent(kind="note", severity="error", text=f"{text} trusted"))
+        unknown = [node for node, address in agents if is_unknown(address, node, known)]
+        if unknown := [node for node in unknown if made_at.get(node, "") not in known.get(node, ())]:
             notes.append(NoteEvent(kind="note", severity="info", text=_unknown(unknown)))
         return notes
 
@@ -332,6 +342,14 @@ class Server:
                 " its host connects from this address, give this address in --hosts or --hostfile",
             )
             return False
+        made = answer.get("credential")
+        if self._credential and not (isinstance(made, str) and made):
+            self._note_claim(
+                node,
+                f"a process from {peer.address} that knows the secret of the run claims to be node {node} without a"
+                " credential of munge, and was sent away; is the same version of seatrial on all nodes?",
+            )
+            return False
         if node in self._peers:
             first, second = (f" from {one.address}" if one.address else "" for one in (self._peers[node], peer))
             self._note_claim(
@@ -343,6 +361,8 @@ class Server:
         if peer.attached is None:
             peer.tags_received = LineTags(token, "agent", nonce, challenge, node)
             peer.tags_sent = LineTags(token, "conductor", nonce, challenge, node)
+        if self._credential:
+            peer.credential = (str(answer["proof"]), str(made))
         peer.node = node
         self._strangers.discard(peer)
         self._peers[node] = peer
@@ -385,6 +405,18 @@ class Server:
             peer.out = b""  # it reads nothing any more; the conductor will find it silent
         mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
         self._selector.modify(peer.socket, mask, peer)
+
+
+def _contradiction(node: int, address: str, made: str | None, known: Mapping[int, Collection[str]]) -> str:
+    """Return what a node did that only another one would do; empty in doubt. Arguments as for ``address_notes``."""
+    own = f"and node {node} is at {' or '.join(sorted(known.get(node, ())))}"
+    if others := surely_another(address, node, known):
+        return f"joined from {address}, which is the address of node {others[0]}, {own}"
+    if made is None:
+        return "joined with a credential of munge that it did not make itself"
+    if others := surely_another(made, node, known):
+        return f"joined with a credential that munge made at {made}, which is the address of node {others[0]}, {own}"
+    return ""
 
 
 def _unknown(nodes: Sequence[int]) -> str:

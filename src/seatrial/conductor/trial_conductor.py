@@ -40,6 +40,8 @@ _MAX_REPEATS = 9
 _MAX_STACK_CHARS = 1 << 16
 _MAX_NODE_BYTES = 1_000
 """Values that one node may share with the stages that follow: all nodes receive them, also 4,096 from each other."""
+_MAX_RANK_BYTES = 1_000
+"""Values that one rank may share with later steps: the address of a store, a key."""
 _MAX_SHARED_BYTES = 1 << 18
 """Values that all ranks together may share with later steps."""
 
@@ -72,7 +74,7 @@ class TrialConductor(BaseConductor):
         """Values that ranks of this generation shared with later steps."""
         self._rank_events: list[dict[str, Any]] = []
         self._check_events: list[dict[str, Any]] = []
-        """Measurements and facts of the current check."""
+        """Steps of the current check, their measurements and facts."""
         self._interface = ""
         """Network interface that a check of agents chose for the ranks."""
         self._quitting: set[int] = set()
@@ -146,7 +148,9 @@ class TrialConductor(BaseConductor):
         timeout_s = round(max(until - now, 0.0), 3)
         together, cut_short = step.scope != "alone", until < now + step.timeout_s
         self._hang_detector.begin(asked, until, now, together=together, cut_short=cut_short)
-        self._record(self._step_event(step, timeout_s, list(asked)))
+        event = self._step_event(step, timeout_s, list(asked))
+        self._record(event)
+        self._check_events.append(cast("dict[str, Any]", event))
         given = self._given(step)
         for node, ranks in self._by_node(asked).items():
             command = StepCommand(
@@ -185,7 +189,7 @@ class TrialConductor(BaseConductor):
         self._send_all(command)
 
     def _step_event(self, step: StepPlan, timeout_s: float, ranks: list[int]) -> StepEvent:
-        return StepEvent(
+        event = StepEvent(
             kind="step",
             gen=self._generation,
             step=self._number,
@@ -194,6 +198,9 @@ class TrialConductor(BaseConductor):
             timeout_s=timeout_s,
             ranks=ranks,
         )
+        if step.round is not None:
+            event["round"] = step.round
+        return event
 
     def _given(self, step: StepPlan) -> dict[str, Any]:
         """Return what a step receives: the values shared so far, and the round."""
@@ -295,11 +302,30 @@ class TrialConductor(BaseConductor):
             self._agents_finished("done", now)
 
     def _receive_done(self, event: DoneEvent, now: float) -> None:
-        rank, shared = self._rank_of(event["rank"]), {**self._shared, **event["share"]}
-        if len(json.dumps(shared)) > _MAX_SHARED_BYTES:
-            raise ValueError(f"with rank {rank}, the ranks share more than {_MAX_SHARED_BYTES} bytes with later steps")
-        self._shared = shared
+        rank = self._rank_of(event["rank"])
+        if rank not in self._hang_detector.waiting():
+            return  # it finished already, or was not asked
+        if event["share"]:
+            self._take_share(rank, event["share"])
         self._rank_finished(rank, now)
+
+    def _take_share(self, rank: int, share: Any) -> None:
+        """Keep what a rank shares with later steps. A wrong share is left out and noted: the rank finished all the
+        same, and no other rank must suffer."""
+        fault = ""
+        if not isinstance(share, dict):
+            fault = "something else than values by name"
+        elif len(json.dumps(share)) > _MAX_RANK_BYTES:
+            fault = f"more than {_MAX_RANK_BYTES:,} bytes"
+        elif not all(_may_share(rank, rank == self._ranks[0], key) for key in share):
+            fault = "values of other ranks"
+        elif len(json.dumps(shared := {**self._shared, **share})) > _MAX_SHARED_BYTES:
+            fault = f"with the others more than {_MAX_SHARED_BYTES:,} bytes"
+        else:
+            self._shared = shared
+        if fault:
+            text = f"rank {rank} shares {fault} with later steps, which was left out; what runs there is not seatrial"
+            self._record(NoteEvent(kind="note", severity="error", text=text))
 
     def _receive_error(self, event: ErrorEvent, now: float) -> None:
         phase, cause = brief(event["phase"]), brief(event["cause"])
@@ -323,7 +349,7 @@ class TrialConductor(BaseConductor):
             raise KeyError(f"rank {rank!r} is not in generation {self._generation}")
         return rank
 
-    def _take_still(self, node: int, still_s: float, now: float) -> None:
+    def _take_still(self, still: Mapping[str, list[float]], now: float) -> None:
         """Nothing: the phases of a trial's ranks say more."""
 
     def _agent_ended(self, node: int, end: EndEvent, now: float) -> None:
@@ -472,3 +498,9 @@ class TrialConductor(BaseConductor):
         for rank in ranks:
             by_node.setdefault(self._nodes[rank], []).append(rank)
         return by_node
+
+
+def _may_share(rank: int, is_first: bool, key: str) -> bool:
+    """Return whether a rank may share a value by this key: ``NAME/RANK`` is of that rank, others are of the first."""
+    number = key.rpartition("/")[2]
+    return number == str(rank) if number.isdecimal() else is_first

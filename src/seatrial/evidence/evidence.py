@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.schema_types import Whole
@@ -44,6 +45,13 @@ class RankRecord:
         return f"rank {self.rank} ({device}, local rank {self.local_rank} on {self.place})"
 
 
+def short_names(ranks: Mapping[int, RankRecord]) -> Callable[[int], str]:
+    """Return what names a rank beside the one that a finding is about: with its node where there are several."""
+    first = next((record.node for record in ranks.values()), "")
+    several = any(record.node != first for record in ranks.values())
+    return lambda rank: f"rank {rank} on {ranks[rank].place}" if several and rank in ranks else f"rank {rank}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Everything that one check is judged by."""
@@ -58,6 +66,8 @@ class Evidence:
     """The backend that the ranks used: ``gloo``, ``nccl`` or ``mpi``; empty before a group was formed."""
     device_type: str = ""
     """``cpu`` or ``cuda`` (CUDA and ROCm alike)."""
+    rounds: Mapping[str, Any] = field(default_factory=dict)
+    """What the conductor asked for in each further round, by its stage: a rank that lies cannot make one up."""
     nodes: Mapping[int, str] = field(default_factory=dict)
     """Host name of each node whose agent was asked to carry out the check and did, by number."""
     other_names: Mapping[str, int] = field(default_factory=dict)

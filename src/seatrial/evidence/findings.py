@@ -37,7 +37,9 @@ class Limit:
     value: float
     unit: str
     origin: Annotated[Text, Keywords(description="Where the limit came from.")]
-    """``fleet ...``, ``attainable ...``, ``user``, ``level quick``, ``baseline FILE``, ``exact``, ``reference ...``."""
+    """``fleet ...``, ``attainable ...``, ``exact``, ``reference ...``; from a check ``user compute.min_tflops``, of
+    which a conclusion makes ``plan FILE: from 3 runs: ...`` or ``plan FILE:compute.min_tflops``.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

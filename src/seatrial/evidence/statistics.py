@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -80,11 +80,13 @@ class FleetRates:
             slow.add(self.reference)
         return tuple(sorted(slow))
 
-    def outcome(self, rank: int) -> RateOutcome:
+    def outcome(self, rank: int, named: Callable[[int], str] = "rank {}".format) -> RateOutcome:
         """Compare a rank with the tightest limit, and if it misses that, compare its repeat.
 
         In the repeat the limit of the fleet scales as the reference rank did: alone on a quiet machine every rank is
         faster, and later the whole machine may be hotter.
+
+        ``named``: names the reference rank.
         """
         first = self.first[rank]
         limit = self._tightest(1.0)
@@ -103,7 +105,7 @@ class FleetRates:
         if reference is not None:
             before, after = self.first[reference], self.again[reference]
             scale = after.value / before.value
-            lines.append(f"for comparison, rank {reference}: {_rate(before)} in the group, {_rate(after)} alone")
+            lines.append(f"for comparison, {named(reference)}: {before.value:.3g} in the group, {_rate(after)} alone")
         # A rank that is no outlier of the fleet missed one of the other limits, so there is one.
         limit = self._tightest(scale) or limit
         another = "" if limit.origin == origin else f" ({limit.origin})"

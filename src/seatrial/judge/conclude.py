@@ -15,6 +15,7 @@ from seatrial.judge.blame import observe
 from seatrial.judge.decide import Verdict, decide
 from seatrial.judge.device_activity import with_device_activity
 from seatrial.judge.fold import evidence_so_far, fold
+from seatrial.judge.limit_origins import with_origins
 from seatrial.judge.root_causes import Observed, order_by_cause
 from seatrial.judge.trial import StepRecord, Trial
 from seatrial.plan.model import Plan
@@ -126,7 +127,7 @@ def _rulings(trial: Trial, load: Load) -> tuple[dict[str, Ruling], list[Finding]
     for name in dict.fromkeys(plan.checks):
         try:
             check = load(name)
-            rulings[name] = _ruling(trial, check, plan.params(name, check.params))
+            rulings[name] = with_origins(plan, _ruling(trial, check, plan.params(name, check.params)))
         except KeyError as error:
             failures.append(_failure(name, f"this seatrial cannot judge {name}: it does not know {error}"))
         except Exception as error:  # a bug in one judge must not prevent the report
@@ -151,6 +152,7 @@ def evidence_of(trial: Trial, check: str) -> Evidence:
         facts=tuple(fact for fact in trial.facts if (fact.check, fact.generation) == (check, 0)),
         backend=trial.backend,
         device_type=trial.device_type,
+        rounds=trial.rounds.get(check, {}),
         nodes={
             node: trial.host_name(node) for node in sorted({node for step in steps for node in step.nodes} - nodes_late)
         },

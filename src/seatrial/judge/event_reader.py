@@ -36,6 +36,9 @@ _HOWS: tuple[How, ...] = get_args(How)
 _NOTE_SEVERITIES: tuple[Severity, ...] = ("error", "warn", "info")
 _BETTER: tuple[Better, ...] = get_args(Better)
 
+_DEVICE_TYPES = ("", "cpu", "cuda")
+"""The words of torch: a GPU is ``cuda``, with ROCm too."""
+
 Event = Mapping[str, Any]
 Word = TypeVar("Word", bound=str)
 
@@ -114,7 +117,7 @@ class Reader:
                 # The cluster knows how a pod ended, and has stopped the conductor before that missed it.
                 self._trouble(fields.whole(event, "order"), event)
             elif kind in ("step", "step_end") and src == "conductor":
-                self._step(kind, event)
+                self.add_step(kind, event)
             elif kind in ("run", "generation", "trouble", "interrupted") and src == "conductor":
                 self._from_conductor(kind, seq, event)
             else:
@@ -126,6 +129,7 @@ class Reader:
         if fields.generation(event) != generation or fields.integer(event, "rank") not in (rank, None):
             raise DamageError("rank or gen of another source")
         # In the order of sources the conductor's events come first.
+        self._require_begun(generation)
         if rank not in self.generations.get(generation, {rank: None}):
             raise DamageError("from a rank that is not in its generation")
         if kind == "rank":
@@ -133,6 +137,8 @@ class Reader:
                 raise DamageError("sent twice")
             for key in ("hostname", "device", "device_id", "device_type", "libraries", "torch", "python", "backend"):
                 fields.text(event, key)
+            if event.get("device_type", "") not in _DEVICE_TYPES:
+                raise DamageError("device_type")
             for key in ("pid", "threads"):
                 fields.integer(event, key)
             fields.whole(event, "node_rank"), fields.whole(event, "local_rank")
@@ -155,11 +161,41 @@ class Reader:
             )
         else:
             entries = _entries(event, kind)
+            for entry in entries:
+                self._require_asked(event, entry, "ranks", rank)
             # The whole event or nothing: half of a list would look like a whole one.
             if kind == "measurements":
                 self.measurements += [_measurement(entry, rank, generation) for entry in entries]
             else:
                 self.facts += [_fact(entry, rank, generation) for entry in entries]
+
+    def _require_asked(self, event: Event, entry: Any, field: str, number: int) -> None:
+        """Raise DamageError for an entry that belongs to no step of which the conductor asked its source.
+
+        ``field``: ``ranks`` or ``nodes``, with the number of the source. Without the conductor's events nobody knows.
+        """
+        if not isinstance(entry, dict):
+            raise DamageError("not a record")
+        key = (fields.generation(event), fields.whole(event, "step"))
+        step = self.steps.get(key)
+        if step is None and self._has_all_of_conductor():
+            raise DamageError("of a step that was not begun")
+        if step is not None and (
+            number not in step.get(field, ())
+            or entry.get("check") != step["check"]
+            or entry.get("stage", "measure") != step.get("stage", "measure")
+        ):
+            raise DamageError("of a step that its source was not asked for")
+
+    def _require_begun(self, generation: int) -> None:
+        """Raise DamageError for a generation that the conductor has surely not begun. Its last events may be lost."""
+        last = max(self.generations, default=-1) + (not self._has_all_of_conductor())
+        if self.generations and generation > last:
+            raise DamageError("of a generation that was not begun")
+
+    def _has_all_of_conductor(self) -> bool:
+        numbers = self.seqs.get("conductor", [])
+        return "conductor" in self.ends and max(numbers) + 1 == len(numbers)
 
     def _from_node(self, kind: str, node: int, event: Event) -> None:
         if kind == "node":
@@ -175,6 +211,7 @@ class Reader:
             )
             return
         generation, rank = fields.generation(event), fields.whole(event, "rank")
+        self._require_begun(generation)
         if self.generations.get(generation, {}).get(rank, (node, 0))[0] != node:
             raise DamageError("of a rank of another node")
         if kind == "exit":
@@ -208,7 +245,10 @@ class Reader:
     def _from_step_of_agents(self, kind: str, node: int, event: Event) -> None:
         key = (fields.whole(event, "gen"), fields.whole(event, "step"))
         if kind == "facts":
-            self.facts += [_fact_of_node(entry, node, key[0]) for entry in _entries(event, "facts")]
+            entries = _entries(event, "facts")
+            for entry in entries:
+                self._require_asked(event, entry, "nodes", node)
+            self.facts += [_fact_of_node(entry, node, key[0]) for entry in entries]
             return
         fields.number(event, "seconds")
         if error := fields.text(event, "error"):
@@ -216,7 +256,8 @@ class Reader:
         else:
             self.nodes_done[key].add(node)
 
-    def _step(self, kind: str, event: Event) -> None:
+    def add_step(self, kind: str, event: Event) -> None:
+        """Add the beginning or the end of a step. Raises DamageError."""
         key = (fields.generation(event), fields.whole(event, "step"))
         if key in (self.steps if kind == "step" else self.step_ends):
             raise DamageError("sent twice")
@@ -227,6 +268,8 @@ class Reader:
         fields.integers({"nodes": event.get("nodes", [])}, "nodes")
         if not fields.text(event, "check"):
             raise DamageError("check")
+        if not fields.plain(event.get("round")):
+            raise DamageError("round")
         self.steps[key] = event
 
     def _from_conductor(self, kind: str, seq: int, event: Event) -> None:
@@ -346,11 +389,11 @@ def _fact_of_node(entry: Any, node: int, generation: int) -> Fact:
 
 def _check_name_stage(entry: Any, rank: int | None, generation: int) -> tuple[str, str, str]:
     """Return check, name and stage of an entry. Raises DamageError where it is not about the rank that sent it."""
-    if not isinstance(entry, dict):
-        raise DamageError("not a record")
-    if fields.integer(entry, "rank") not in (rank, None) or entry.get("generation", 0) != generation:
+    if fields.integer(entry, "rank") != rank or entry.get("generation", 0) != generation:
         raise DamageError("rank or generation of another source")
     check, name = fields.text(entry, "check"), fields.text(entry, "name")
     if not check or not name:
         raise DamageError("check or name")
+    if (check, name) == HANDED:
+        raise DamageError("only a person hands over a file")
     return check, name, fields.text(entry, "stage") or "measure"

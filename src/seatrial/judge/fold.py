@@ -62,6 +62,8 @@ def fold(messages: Iterable[Mapping[str, Any]], *, damaged_lines: int = 0) -> Tr
     if damage:
         reasons = ", ".join(f"{what} ({count})" for what, count in sorted(damage.items())[:6])
         missing.append(f"{damage.total()} damaged events: {reasons}")
+    if mixed := _device_types(reader):
+        missing.append(mixed)
     if damaged_lines:
         missing.append(f"{damaged_lines} lines were cut or changed in transit")
     return _trial(run, reader, tuple(missing))
@@ -70,11 +72,14 @@ def fold(messages: Iterable[Mapping[str, Any]], *, damaged_lines: int = 0) -> Tr
 def evidence_so_far(check: str, events: Iterable[Mapping[str, Any]]) -> Evidence:
     """Return what a check has measured while the trial still runs.
 
-    ``events``: those of the kinds ``rank``, ``measurements`` and ``facts``.
+    ``events``: those of the kinds ``rank``, ``measurements`` and ``facts``, and steps of the conductor without header.
     """
     reader = Reader(Counter())
     for event in events:
-        reader.add(event["src"], event["seq"], event)
+        if event["kind"] == "step":
+            reader.add_step("step", event)
+        else:
+            reader.add(event["src"], event["seq"], event)
     ranks = {
         rank: _rank(event, rank, event["node_rank"], event["local_rank"], None, None)
         for (generation, rank), event in sorted(reader.started.items())
@@ -93,6 +98,7 @@ def evidence_so_far(check: str, events: Iterable[Mapping[str, Any]]) -> Evidence
         backend=backend,
         device_type=device_type,
         nodes={fact.node_rank: f"node {fact.node_rank}" for fact in reader.facts if fact.node_rank is not None},
+        rounds=_rounds(reader).get(check, {}),
     )
 
 
@@ -231,6 +237,7 @@ def _trial(run: str, reader: Reader, missing: tuple[str, ...]) -> Trial:
             for number, rows in sorted(reader.generations.items())
         ),
         steps=tuple(_step(reader, key) for key in sorted(reader.steps)),
+        rounds=_rounds(reader),
         measurements=_measurements(reader, ranks),
         facts=tuple(reader.facts),
         errors=tuple(reader.errors),
@@ -273,12 +280,37 @@ def _measurements(reader: Reader, ranks: Mapping[int, RankRecord]) -> tuple[Meas
     )
 
 
+def _device_types(reader: Reader) -> str:
+    """Return what is wrong if ranks of one trial say that their devices are of several types; empty if they do not.
+
+    The limits of GPUs are not those of CPUs. A rank that says something else would loosen those of all the others.
+    """
+    types: dict[str, list[int]] = {}
+    for (generation, rank), event in sorted(reader.started.items()):
+        if generation == 0:
+            types.setdefault(event.get("device_type") or "none", []).append(rank)
+    if len(types) < 2:
+        return ""
+    few = sorted(types, key=lambda name: (len(types[name]), name))
+    said = ", ".join(f"{name} on {len(types[name])} ranks (rank {types[name][0]} first)" for name in few)
+    return f"one type of devices on all ranks, without which no limit fits all of them: {said}"
+
+
 def _device_type_and_backend(reader: Reader) -> tuple[str, str]:
     """Return device type and backend of generation 0."""
     events = [event for (generation, _), event in reader.started.items() if generation == 0]
     types = {event.get("device_type") or "" for event in events}
     backends = {event.get("backend") or "" for event in events}
     return "cpu" if len(types) > 1 else "".join(types), " and ".join(sorted(backends - {""}))
+
+
+def _rounds(reader: Reader) -> dict[str, dict[str, Any]]:
+    """Return by check and stage what the conductor asked for in the further rounds of generation 0."""
+    rounds: dict[str, dict[str, Any]] = {}
+    for (generation, _), event in sorted(reader.steps.items()):
+        if generation == 0 and event.get("round") is not None:
+            rounds.setdefault(event["check"], {})[event.get("stage") or "measure"] = event["round"]
+    return rounds
 
 
 def _step(reader: Reader, key: tuple[int, int]) -> StepRecord:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from seatrial.checks import registry
+from seatrial.evidence.evidence import short_names
 from seatrial.evidence.findings import Culprit
 from seatrial.judge.trial import ErrorRecord, ExitRecord, StepRecord, Trial, TroubleRecord
 
@@ -80,7 +81,7 @@ class StepView:
                 )
             text = next((entry.text for entry in reversed(stacks) if entry.text.strip()), "")
             if text:
-                lines.append(f"stack of {self.trial.short_label(rank)}:\n" + _tail(text.splitlines()))
+                lines.append(f"stack of {short_names(self.trial.ranks)(rank)}:\n" + _tail(text.splitlines()))
         for ending in self.trial.exits:
             if (ending.generation, ending.rank) == (self.generation, rank) and ending.last_lines:
                 lines.append("its last output:\n" + _tail(ending.last_lines))
@@ -163,21 +164,21 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
 
 
 def _bystanders(trial: Trial, troubles: tuple[TroubleRecord, ...], raised: dict[int, ErrorRecord]) -> dict[int, str]:
-    lines = {}
+    lines, named = {}, short_names(trial.ranks)
     for entry in troubles:
         if entry.rank is not None and entry.how in ("stuck", "absent", "late", "frozen"):
             phase = entry.phase or "an unknown phase"
-            lines[entry.rank] = f"{trial.short_label(entry.rank)} was waiting in {phase}{waited(entry)}"
+            lines[entry.rank] = f"{named(entry.rank)} was waiting in {phase}{waited(entry)}"
         elif entry.rank is not None and entry.how == "working":
-            lines[entry.rank] = f"{trial.short_label(entry.rank)} was at work in {entry.phase or 'an unknown phase'}"
+            lines[entry.rank] = f"{named(entry.rank)} was at work in {entry.phase or 'an unknown phase'}"
     # All entries of one trouble share one list of waiting ranks.
     for waiting in {entry.order: entry.waiting for entry in troubles}.values():
         for rank, phase in waiting:
-            lines[rank] = f"{trial.short_label(rank)} was waiting in {phase or 'an unknown phase'}"
+            lines[rank] = f"{named(rank)} was waiting in {phase or 'an unknown phase'}"
     for rank, error in raised.items():
         what = "a communication error" if error.cause == "fabric" else error.type
         phase = error.phase or "an unknown phase"
-        lines[rank] = f"{trial.short_label(rank)} saw {what} in {phase}: {_first_line(error.message)}"
+        lines[rank] = f"{named(rank)} saw {what} in {phase}: {_first_line(error.message)}"
     return lines
 
 

@@ -203,6 +203,8 @@ class Trial:
     """Node rank -> name of each node whose name is known, whether its agent joined or not."""
     generations: tuple[GenerationRecord, ...]
     steps: tuple[StepRecord, ...]
+    rounds: Mapping[str, Mapping[str, Any]]
+    """By check and stage: what the conductor asked for in the further rounds of generation 0."""
     measurements: tuple[Measurement, ...]
     facts: tuple[Fact, ...]
     errors: tuple[ErrorRecord, ...]
@@ -238,12 +240,6 @@ class Trial:
     def label(self, rank: int) -> str:
         """Return a rank as a finding names it."""
         return self.ranks[rank].label() if rank in self.ranks else f"rank {rank}"
-
-    def short_label(self, rank: int) -> str:
-        """Return a rank beside the one that a finding is about; with its node where there are several."""
-        known = self.ranks.get(rank)
-        several = len({record.node for record in self.ranks.values()}) > 1
-        return f"rank {rank} on {known.place}" if known is not None and several else f"rank {rank}"
 
     def setting(self, check: str, parameter: str) -> float | None:
         """Return a parameter of the plan; None where the plan has no such number."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 Params = TypeVar("Params")
 
+_OF_USER = re.compile(r"\buser (\w+)\.(\w+)")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One value and its origin: ``level quick``, ``plan FILE:compute.size``, ``--epochs``, ``default``."""
+    """One value and its origin: ``level quick``, ``plan FILE:compute.size``, ``--epochs``, ``default``.
+
+    The file may say where it has the value from: ``plan FILE: from 3 runs, median 812 less 10 %``.
+    """
 
     value: Any
     origin: str
@@ -42,6 +48,14 @@ class Plan:
         known = {each.name for each in fields(cls)}  # type: ignore[arg-type]
         values = {name: setting.value for name, setting in self.settings[check].items() if name in known}
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+    def named(self, origin: str) -> str:
+        """Return the origin of a limit that a check calls ``user CHECK.PARAMETER``, as its setting has it."""
+        return _OF_USER.sub(self._of_setting, origin)
+
+    def _of_setting(self, match: re.Match[str]) -> str:
+        setting = self.settings.get(match[1], {}).get(match[2])
+        return match[0] if setting is None or setting.origin == "default" else setting.origin
 
     def without(self, checks: Collection[str]) -> Plan:
         """Return the plan as if nobody had asked for some checks."""

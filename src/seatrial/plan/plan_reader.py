@@ -4,7 +4,7 @@ A later source wins over an earlier one, and every value keeps its origin:
 
     the default of the dataclass ``default``
     the level                    ``level quick``
-    the plan file                ``plan FILE:compute.size``
+    the plan file                ``plan FILE:compute.size``, or ``plan FILE: WORDS`` by its table ``[origins]``
     an option                    ``--epochs``
 
 A mistake in a request is a RequestError. Nothing is ignored: an unknown key could be a limit that its writer relies on
@@ -28,7 +28,9 @@ from seatrial.util.text import plan_value, printable
 Override: TypeAlias = tuple[str, str, Any, str]
 """(check, parameter, value, option): ``("training", "epochs", 5, "--epochs")``."""
 
-_PLAN_KEYS = ("level", "deadline_s", "checks", "demands_limits")
+_PLAN_KEYS = ("level", "deadline_s", "checks", "demands_limits", "origins")
+LONGEST_ORIGIN = 200
+"""Most characters of an origin that a plan file gives."""
 _MOST_ORIGINS = 3
 _STEP_SHARE = 0.75
 """The part of a trial's deadline that a step may take, so that ranks have time to start, and to end after a hang."""
@@ -153,12 +155,13 @@ class _PlanBuilder:
             self.demands_limits = value
         if "checks" in document:
             self._set_checks(document["checks"], source_name)
+        origins = _origins(document, source_name)
         for check in (key for key in document if key in self.schemas):
             table = document[check]
             if not isinstance(table, dict):
                 raise RequestError(f"{source_name}: {check} is {shown(table)}, expected a table [{check}].")
             if check in self.checks:
-                self._set_table(check, table, source_name, of_file=of_file)
+                self._set_table(check, table, source_name, of_file=of_file, words=origins.get(check, {}))
             elif of_file:
                 raise RequestError(
                     f"{source_name}: has a table [{check}], but the plan does not ask for {check};"
@@ -167,9 +170,19 @@ class _PlanBuilder:
             else:
                 self._tables_of_level[check] = table, source_name
 
-    def _set_table(self, check: str, table: Mapping[str, Any], source_name: str, *, of_file: bool) -> None:
+    def _set_table(
+        self,
+        check: str,
+        table: Mapping[str, Any],
+        source_name: str,
+        *,
+        of_file: bool,
+        words: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Set the parameters of a table; ``words``: where the file says to have the value of a parameter from."""
         for parameter, value in table.items():
-            origin = f"{source_name}:{check}.{parameter}" if of_file else source_name
+            place = f": {words[parameter]}" if parameter in words else f":{check}.{parameter}"
+            origin = f"{source_name}{place}" if of_file else source_name
             self.set(check, parameter, value, source_name, origin)
 
     def set(self, check: str, parameter: str, value: Any, source_name: str, origin: str) -> None:
@@ -259,6 +272,29 @@ class _PlanBuilder:
                 }
                 if check in self._tables_of_level:
                     self._set_table(check, *self._tables_of_level[check], of_file=False)
+
+
+def _origins(document: Mapping[str, Any], source_name: str) -> Mapping[str, Mapping[str, str]]:
+    """Return the table ``[origins]`` of a plan: check -> parameter -> where its value is from. Raises RequestError."""
+    origins = document.get("origins", {})
+    if not isinstance(origins, dict):
+        raise RequestError(f"{source_name}: origins is {shown(origins)}, expected a table [origins].")
+    for check, words in origins.items():
+        if not isinstance(words, dict):
+            raise RequestError(f"{source_name}: origins.{check} is {shown(words)}, expected CHECK.PARAMETER = WORDS.")
+        for parameter, text in words.items():
+            if not isinstance(text, str) or not text or len(text) > LONGEST_ORIGIN:
+                raise RequestError(
+                    f"{source_name}: origins.{check}.{parameter} is {shown(text)}, expected a text of 1 to"
+                    f" {LONGEST_ORIGIN} characters."
+                )
+            table = document.get(check)
+            if not isinstance(table, dict) or parameter not in table:
+                raise RequestError(
+                    f"{source_name}: origins.{check}.{parameter} is the origin of a value that the plan does not set;"
+                    f" set {parameter} in [{check}], or take the origin out."
+                )
+    return {check: {key: printable(text) for key, text in words.items()} for check, words in origins.items()}
 
 
 def _is_less(value: Any, usual: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -26,8 +26,12 @@ def read_process(pid: int) -> ProcessStatus | None:
     return None if fields is None else ProcessStatus(state=fields[0], cpu_s=_cpu_s(fields))
 
 
-def families(pids: Collection[int]) -> dict[int, float]:
-    """Return the CPU seconds of these processes and of all their descendants, by process id; empty without /proc."""
+def families(pids: Collection[int]) -> dict[int, dict[int, float]]:
+    """Return the CPU seconds of each of these processes and of all its descendants.
+
+    Both keys are process ids: of the process that was asked for, and of a member of its family. A family whose process
+    is gone is empty, and so are all without /proc.
+    """
     cpu_s: dict[int, float] = {}
     children: dict[int, list[int]] = {}
     with contextlib.suppress(OSError):
@@ -35,8 +39,12 @@ def families(pids: Collection[int]) -> dict[int, float]:
             if (fields := _stat(pid)) is not None:
                 cpu_s[pid] = _cpu_s(fields)
                 children.setdefault(int(fields[1]), []).append(pid)
+    return {pid: _family(pid, cpu_s, children) for pid in pids}
+
+
+def _family(root: int, cpu_s: Mapping[int, float], children: Mapping[int, list[int]]) -> dict[int, float]:
     found: dict[int, float] = {}
-    left = list(pids)
+    left = [root]
     while left:
         pid = left.pop()
         if pid in cpu_s and pid not in found:

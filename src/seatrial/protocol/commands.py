@@ -37,7 +37,12 @@ class ConductorProof(_ConductorProofOptional):
     """Proof that the conductor knows the token."""
 
 
-class AgentProof(TypedDict):
+class _AgentProofOptional(TypedDict, total=False):
+    credential: str
+    """Credential of munge that holds this proof and names the agent's host, if SEATRIAL_TOKEN is ``munge``."""
+
+
+class AgentProof(_AgentProofOptional):
     """The agent's answer to a valid proof. It joins the run with it."""
 
     kind: Literal["proof"]
@@ -274,8 +279,8 @@ class Status(TypedDict):
     kind: Literal["status"]
     ranks: dict[str, list[Any]]
     """rank: [state letter of /proc, CPU time in seconds, number of phases entered, label of the phase]."""
-    still_s: float
-    """Seconds for which no rank of this node has printed anything or used CPU time."""
+    still: dict[str, list[float]]
+    """rank of a script: [seconds without output and CPU time, seconds without output]."""
 
 
 class SignalReceived(TypedDict):

@@ -105,7 +105,7 @@ class RankEvent(_RankEventOptional):
     device: str
     """Name of the device."""
     device_type: str
-    """cpu, cuda or rocm."""
+    """cpu, or cuda for every GPU, as torch says it."""
     device_id: str
     """PCI address, else UUID."""
     libraries: str
@@ -123,6 +123,8 @@ class RankEvent(_RankEventOptional):
 class _StepEventOptional(Header, total=False):
     nodes: list[int]
     """Nodes whose agents carry it out. Absent for a step of ranks."""
+    round: Any
+    """What a further round asks the ranks for, as the check's judge reads it. Absent for a stage of the plan."""
 
 
 class StepEvent(_StepEventOptional):

@@ -5,9 +5,11 @@ A credential holds a text that munged decrypts for one user only, and it names t
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import subprocess
+from dataclasses import dataclass
 
 _TIMEOUT_S = 10.0
 """Time for munged, which answers in milliseconds and waits for nobody else."""
@@ -22,6 +24,16 @@ class MungeError(Exception):
     """Munge does not work here. The text is its complaint."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credential:
+    """What a credential of this user holds."""
+
+    text: str
+    host: str
+    """The IPv4 address that munged on the host of its maker takes for its own. Empty where that says nothing: munged
+    may know no address, or only one for the host itself, such as Debian's 127.0.1.1."""
+
+
 def make_credential(text: str) -> str:
     """Return a credential with a text that only this user can read. Raises MungeError."""
     code, output, complaint = _run("munge", f"--restrict-uid={os.geteuid()}", data=text)
@@ -30,16 +42,27 @@ def make_credential(text: str) -> str:
     return output.strip()
 
 
-def read_credential(credential: str) -> str | None:
-    """Return the text of a credential, or None where another user made it or it is damaged. Raises MungeError."""
-    code, output, complaint = _run("unmunge", "--keys=UID", data=credential)
+def read_credential(credential: str) -> Credential | None:
+    """Return what a credential holds, or None where another user made it or it is damaged. Raises MungeError."""
+    code, output, complaint = _run("unmunge", "--keys=UID,ENCODE_HOST", data=credential)
     if code in _DAEMON_CODES:
         raise MungeError(complaint)
     if code not in _READABLE_CODES:
         return None
     head, _, text = output.partition("\n\n")
     owner = re.search(r"^UID:.*?\(?([0-9]+)\)?\s*$", head, re.MULTILINE)
-    return text if owner is not None and int(owner[1]) == os.geteuid() else None
+    if owner is None or int(owner[1]) != os.geteuid():
+        return None
+    host = re.search(r"^ENCODE_HOST:.*?\(?([0-9.]+)\)?\s*$", head, re.MULTILINE)
+    return Credential(text=text, host=_address(host[1]) if host else "")
+
+
+def _address(text: str) -> str:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return ""
+    return "" if address.is_loopback or address.is_unspecified else str(address)
 
 
 def _run(command: str, option: str, *, data: str) -> tuple[int, str, str]:

@@ -95,7 +95,9 @@ def figures(conclusion: Conclusion) -> str:
 def culprits(conclusion: Conclusion) -> str:
     """Return who is at fault, the first three by name."""
     named = [finding.culprit for finding in conclusion.findings if finding.severity == "fail"]
-    names = list(dict.fromkeys(printable(culprit.name) for culprit in named if culprit.kind != "none"))
+    # One of several that are not separable is of the kind none, too.
+    known = [culprit for culprit in named if culprit.kind != "none" or culprit.ranks or culprit.nodes]
+    names = list(dict.fromkeys(printable(culprit.name) for culprit in known))
     if not names:
         return "nobody could be named"
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""

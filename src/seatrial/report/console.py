@@ -11,7 +11,8 @@ from seatrial.report.card import card, comm_lines, culprits, figures, measured_l
 from seatrial.report.finding_lines import finding_lines, is_fault
 from seatrial.report.measurement_lines import measurement_lines
 from seatrial.report.summary import fault_injection, headline
-from seatrial.report.view import View, columns_of, height, wrapped
+from seatrial.report.view import View, height, wrapped
+from seatrial.util.terminal import columns_of
 from seatrial.util.text import printable
 
 _SCREEN_ROWS = 23
@@ -62,14 +63,13 @@ def _one_line(conclusion: Conclusion, report: Path | None) -> str:
 def print_lines(report_lines: list[str], stream: IO[str]) -> None:
     """Write the lines: broken between words on a terminal, in color unless NO_COLOR is set."""
     columns = columns_of(stream)
-    # Open MPI gives its ranks a terminal even where it writes their output to a file or the log of a pod.
     is_terminal = stream.isatty() and "OMPI_COMM_WORLD_RANK" not in os.environ
     in_color = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     encoding = getattr(stream, "encoding", None) or "utf-8"
     text = ""
     for line in report_lines:
         style = _style(line) if in_color else ""
-        for part in wrapped(_encodable(line, encoding), columns if is_terminal else None):
+        for part in wrapped(_encodable(line, encoding), columns):
             text += f"\x1b[{style}m{part}\x1b[0m\n" if style else f"{part}\n"
     stream.write(text)
 

@@ -6,6 +6,7 @@ import os
 from typing import IO
 
 from seatrial.report.packages import is_importable
+from seatrial.util.streams import begin_live_line, end_live_line
 
 
 def live(stream: IO[str] | None, *, bar: bool) -> Live | None:
@@ -18,7 +19,7 @@ def live(stream: IO[str] | None, *, bar: bool) -> Live | None:
 
 
 class Live:
-    """A line with a spinner or a bar, and text above it. ``close`` clears it."""
+    """A line with a spinner or a bar on standard error, and text above it. ``close`` clears it."""
 
     def __init__(self, stream: IO[str], *, bar: bool) -> None:
         from rich.console import Console
@@ -37,6 +38,7 @@ class Live:
         )
         self._task = self._line.add_task("starting", total=1.0 if bar else None)
         self._line.start()
+        begin_live_line(self.print)
 
     def show(self, text: str, share: float = 0.0) -> None:
         """Replace the text of the line; ``share`` of the bar, from 0 to 1, is filled."""
@@ -48,4 +50,5 @@ class Live:
 
     def close(self) -> None:
         """Clear the line."""
+        end_live_line(self.print)
         self._line.stop()

@@ -15,8 +15,8 @@ from seatrial.judge.conclude import Conclusion
 from seatrial.judge.trial import Trial
 from seatrial.plan.model import Plan
 from seatrial.plan.plan_file import LEVELS
-from seatrial.plan.plan_reader import read_plan
-from seatrial.util.text import plan_value, printable
+from seatrial.plan.plan_reader import LONGEST_ORIGIN, read_plan
+from seatrial.util.text import fitted, plan_value, printable
 
 _CHECKS = ("compute", "memory", "links", "collectives")
 """The checks of speeds that a user can set a limit for."""
@@ -56,12 +56,14 @@ def plan_text(conclusions: Sequence[Conclusion]) -> str:
         "demands_limits = true",
         *_own_plan(trial, level),
     ]
-    tables = _own_values(trial)
+    tables, origins = _own_values(trial)
     for speed in _speeds(conclusions):
         table = tables.setdefault(speed.check, {})
         # A limit that the plan of the runs has is a contract, or was taken from other runs.
         if speed.parameter not in table:
-            table[speed.parameter] = tuple(_limit_lines(speed, len(conclusions)))
+            limit, words = _limit(speed, len(conclusions))
+            table[speed.parameter] = (*_comment(speed, len(conclusions), limit), f"{speed.parameter} = {limit:.4g}")
+            origins[f"{speed.check}.{speed.parameter}"] = words
     for key in sorted(set(first.verdict.unlimited)):
         check, _, parameter = key.partition(".")
         tables.setdefault(check, {}).setdefault(
@@ -69,6 +71,9 @@ def plan_text(conclusions: Sequence[Conclusion]) -> str:
         )
     for check, table in tables.items():
         lines += ["", f"[{check}]", *(line for entry in table.values() for line in entry)]
+    if origins:
+        lines += ["", "# Shown beside each limit.", "[origins]"]
+        lines += [f"{key} = {plan_value(words)}" for key, words in origins.items()]
     lines += [
         "",
         "# No limit is made for storage ([storage] min_write_gbps, min_read_gbps), for dtypes after the first, and for",
@@ -104,17 +109,25 @@ def _own_plan(trial: Trial, level: str) -> Iterator[str]:
         yield f"checks = {plan_value([*known.checks, *added])}"
 
 
-def _own_values(trial: Trial) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return by check and parameter the lines of the values that the plan file of a run sets, such as a folder."""
+def _own_values(trial: Trial) -> tuple[dict[str, dict[str, tuple[str, ...]]], dict[str, str]]:
+    """Return the values that the plan file of a run sets, such as a folder: their lines, and where they are from.
+
+    The lines by check and parameter, the origins by ``CHECK.PARAMETER``.
+    """
     tables: dict[str, dict[str, tuple[str, ...]]] = {}
+    origins: dict[str, str] = {}
     plan = Plan.from_json(trial.plan)
     for check, schema in registry.schemas().items():
         for field in fields(schema) if check in plan.settings else ():
             setting = plan.settings[check].get(field.name)
-            if setting is not None and setting.value is not None and setting.origin.startswith("plan "):
-                kept = f"{field.name} = {plan_value(setting.value)}  # kept: {printable(setting.origin)}"
-                tables.setdefault(check, {})[field.name] = (kept,)
-    return tables
+            if setting is None or setting.value is None or not setting.origin.startswith("plan "):
+                continue
+            path = f"{check}.{field.name}"
+            file = setting.origin.removesuffix(f":{path}")
+            kept = setting.origin.removeprefix(f"plan {plan.name}: ") if file == setting.origin else f"kept from {file}"
+            origins[path] = fitted(printable(kept), LONGEST_ORIGIN)
+            tables.setdefault(check, {})[field.name] = (f"{field.name} = {plan_value(setting.value)}",)
+    return tables, origins
 
 
 def written_limits(conclusion: Conclusion) -> tuple[str, ...]:
@@ -126,18 +139,30 @@ def written_limits(conclusion: Conclusion) -> tuple[str, ...]:
     return tuple(f"{speed.check}.{speed.parameter}" for speed in _speeds([conclusion]))
 
 
-def _limit_lines(speed: _Speed, num_runs: int) -> Iterator[str]:
+def _limit(speed: _Speed, num_runs: int) -> tuple[float, str]:
+    """Return the limit of a speed, and where it is from."""
     middle, low, high = median(speed.values), min(speed.values), max(speed.values)
     # As far below the lowest value as all values lie apart: ENOUGH_RUNS says how often a healthy run is lower.
-    limit = low - max(_LEAST_MARGIN * middle, high - low)
-    limit = limit if limit > 0 else low / 2
+    margin, spread = _LEAST_MARGIN * middle, high - low
+    less = f"{_LEAST_MARGIN * 100:.0f} % of the median" if spread <= margin else f"the spread {spread:.4g}"
+    limit = low - max(margin, spread)
+    if limit <= 0:
+        limit, less = low / 2, "half of it"
+    return limit, f"from {_runs(num_runs)}: median {middle:.4g}, lowest {low:.4g} less {less}"
+
+
+def _comment(speed: _Speed, num_runs: int, limit: float) -> Iterator[str]:
+    middle, low, high = median(speed.values), min(speed.values), max(speed.values)
     count = "1 value" if len(speed.values) == 1 else f"{len(speed.values)} values"
-    runs = "1 run, no spread between runs" if num_runs == 1 else f"{num_runs} runs"
+    runs = "1 run, no spread between runs" if num_runs == 1 else _runs(num_runs)
     yield (
         f"# {speed.words}: median {middle:.4g}, {low:.4g} to {high:.4g} over {count}, {runs};"
         f" limit = {limit / middle:.2f} x median"
     )
-    yield f"{speed.parameter} = {limit:.4g}"
+
+
+def _runs(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"
 
 
 def _refuse(conclusion: Conclusion) -> None:

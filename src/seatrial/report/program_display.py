@@ -16,6 +16,7 @@ from seatrial.conductor.script_stacks import main_thread_frames
 from seatrial.protocol.commands import Output, TrainingProgress
 from seatrial.report.live import live
 from seatrial.training.progress_lines import progress_words
+from seatrial.util.terminal import columns_of, wrapped
 from seatrial.util.text import printable, printable_in_color
 
 _PLAIN_S = 5.0
@@ -167,7 +168,9 @@ class ProgramDisplay:
 
     def _say(self, text: str) -> None:
         elapsed_s = time.monotonic() - self._started_at
-        self._put(lambda: self._write(self._errors, f"[{elapsed_s:6.1f} s] {printable(text)}\n"))
+        line = f"[{elapsed_s:6.1f} s] {printable(text)}"
+        shown = "".join(f"{part}\n" for part in wrapped(line, columns_of(self._errors)))
+        self._put(lambda: self._write(self._errors, shown))
 
     def _put(self, write: Callable[[], None]) -> None:
         try:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any, cast
 
 from seatrial.report.live import live
+from seatrial.util.terminal import columns_of, wrapped
 from seatrial.util.text import format_seconds, printable
 
 
@@ -52,6 +53,7 @@ class Progress:
     def __init__(self, stream: IO[str] | None) -> None:
         """``stream`` is None where standard error was closed before the start, or nobody wants to read it."""
         self._stream = None if stream is None else _Forgiving(stream)
+        self._columns = columns_of(stream)
         self._checks: list[str] = []
         self._check = ""
         """The check whose steps run."""
@@ -83,7 +85,7 @@ class Progress:
             self._live.close()
 
     def _print(self, text: str) -> None:
-        line = f"{printable(text)}\n"
+        line = "".join(f"{part}\n" for part in wrapped(printable(text), self._columns))
         if self._live is not None:
             self._live.print(line)
         elif self._stream is not None:

@@ -7,9 +7,10 @@ import sys
 from seatrial.judge.conclude import Conclusion
 from seatrial.report.console import lines, print_lines
 from seatrial.report.document import document, to_text
-from seatrial.report.view import View, columns_of
+from seatrial.report.view import View
 from seatrial.report.write import Written
 from seatrial.util.streams import print_status
+from seatrial.util.terminal import columns_of
 from seatrial.util.text import printable
 
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO
+
+from seatrial.util import terminal
 
 USUAL_COLUMNS = 80
 """Columns of the smallest usual terminal (VT100)."""
-_FEWEST_COLUMNS = 20
-"""Below this a line holds no two words; the terminal may break it as it likes."""
 _FIRST_INDENT, _NEXT_INDENT, _GOES_ON = "  ", "    ", " \\"
 """Around the lines of a command."""
 _WHOLE = re.compile(r"report: | {2,4}\S")
 """Lines that a reader copies, paths and commands: a line break of ours would become a part of them."""
-_BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:%|(?:s|ms|us|W|MHz|(?:K|M|G|T)?i?B(?:/s)?|TFLOP/s)\b))")
-_NO_BREAK = "\u00a0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,33 +28,9 @@ class View:
     """Show one line."""
 
 
-def columns_of(stream: IO[str] | None) -> int | None:
-    """Return the columns of the terminal behind a stream; None where it is no terminal, or does not know them."""
-    try:
-        if stream is None or not stream.isatty():
-            return None
-        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns)
-    except (OSError, ValueError):
-        return None
-    return columns if columns >= _FEWEST_COLUMNS else None
-
-
 def wrapped(line: str, columns: int | None) -> list[str]:
-    """Return the line in parts that fit, broken between words; what follows the first part is indented.
-
-    A number stays with its unit.
-    """
-    if columns is None or len(line) <= columns or _WHOLE.match(line):
-        return [line]
-    indent = len(line) - len(line.lstrip()) + 2
-    parts = textwrap.wrap(
-        _BEFORE_A_UNIT.sub(_NO_BREAK, line),
-        columns,
-        subsequent_indent=" " * min(indent, columns // 2),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return [part.replace(_NO_BREAK, " ") for part in parts]
+    """Return the line in parts that fit, broken between words; what follows the first part is indented."""
+    return [line] if _WHOLE.match(line) else terminal.wrapped(line, columns)
 
 
 def command_lines(words: Sequence[str], columns: int) -> list[str]:

@@ -69,6 +69,7 @@ def job_of(
         max_restarts=options["max_restarts"],
         stop_grace_s=options["grace"],
         cwd=os.getcwd(),
+        lacks_script_here=lacks_script_here(options),
         **fields,
     )
     return job, placement.words
@@ -151,6 +152,12 @@ def script_target_request(options: Mapping[str, Any]) -> TargetRequest:
     elif not options["module"]:
         _refuse_script(script, target_request)
     return target_request
+
+
+def lacks_script_here(options: Mapping[str, Any]) -> bool:
+    """Return whether the options name a script of Python that is not on this machine; the nodes may have it."""
+    is_script = not options["module"] and not options["no_python"]
+    return is_script and not Path(options["script"][0]).exists()
 
 
 def _refuse_program(program: str, target_request: TargetRequest) -> None:

@@ -30,6 +30,7 @@ from seatrial.protocol.munge import make_credential
 from seatrial.protocol.timeouts import join_timeout_s
 from seatrial.run.external_launcher import Rendezvous, own_agent_command
 from seatrial.run.host_addresses import addresses_of
+from seatrial.run.munge_hosts import hosts_of_credentials
 from seatrial.run.node_hosts import HostSearch, hosts_of_others
 from seatrial.run.rank_logs import RankLogs
 from seatrial.targets.job import Job, Processes, ProgramJob
@@ -106,6 +107,7 @@ def conduct_program(
         max_restarts=job.max_restarts,
         stop_grace_s=job.stop_grace_s,
         cwd=job.cwd,
+        lacks_script_here=job.lacks_script_here,
         join_timeout_s=join_timeout_s(),
     )
     return _conduct(
@@ -188,7 +190,7 @@ def _conduct(
         if rendezvous is None:
             commands = target.render(job, control=f"{host}:{server.port}", token=token, keep=keep)
         else:
-            commands = (own_agent_command(job, rendezvous, server.port, token=token, keep=keep),)
+            commands = (own_agent_command(job, rendezvous, server.port, keep=keep),)
         driver.submit(commands, folder, signals, server.attach)
         hosts = driver.hosts if rendezvous is None else partial(hosts_of_others, rendezvous, os.environ)
         search = HostSearch(hosts, job.nodes)
@@ -205,7 +207,8 @@ def _conduct(
         _note_missing_output(logs, job, on_event)
         _note_leftovers(driver.cleanup(), Source(job.run, "launch"), on_event)
     if not signals and (addresses_known := search.end()) is not None:
-        _add_notes(server.address_notes(addresses_known), Source(job.run, "hosts"), on_event)
+        named = hosts_of_credentials(server.credentials)
+        _add_notes(server.address_notes(addresses_known, named), Source(job.run, "hosts"), on_event)
     return server.damaged
 
 

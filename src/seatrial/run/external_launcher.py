@@ -70,6 +70,11 @@ class Rendezvous:
     """Whether each node has one agent."""
 
     @property
+    def agent_token(self) -> str:
+        """Return the value of SEATRIAL_TOKEN of each agent, the one of this process included."""
+        return self.token or "munge"
+
+    @property
     def control(self) -> str:
         """Return the value of SEATRIAL_CONTROL: host:port, or host:port,port,..."""
         return f"{self.host}:{','.join(str(port) for port in self.ports)}"
@@ -187,9 +192,10 @@ def agent_command(job: Processes, number: int, *, control: str, token: str, keep
     return replace(command, env={**command.env, "SEATRIAL_NODE_RANK": str(number)}, nodes=(number,))
 
 
-def own_agent_command(job: Processes, rendezvous: Rendezvous, port: int, *, token: str, keep: str) -> Command:
+def own_agent_command(job: Processes, rendezvous: Rendezvous, port: int, *, keep: str) -> Command:
     """Return the command of the agent of the process that conducts: it needs no name for its own machine."""
-    command = agent_command(job, rendezvous.number, control=f"127.0.0.1:{port}", token=token, keep=keep)
+    control, token = f"127.0.0.1:{port}", rendezvous.agent_token
+    command = agent_command(job, rendezvous.number, control=control, token=token, keep=keep)
     address = address_of_this_node(rendezvous.host, os.environ)
     return replace(command, env={**command.env, "SEATRIAL_ADDRESS": address})
 
@@ -197,7 +203,7 @@ def own_agent_command(job: Processes, rendezvous: Rendezvous, port: int, *, toke
 def become_agent(job: Processes, rendezvous: Rendezvous) -> NoReturn:
     """Replace this process by its agent. Does not return."""
     warn_unprotected(rendezvous)
-    command = agent_command(job, rendezvous.number, control=rendezvous.control, token=rendezvous.token or "munge")
+    command = agent_command(job, rendezvous.number, control=rendezvous.control, token=rendezvous.agent_token)
     # Process 1 of a pod would ignore a signal that arrives before the agent has its handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, JOIN_SIGNALS)
     os.execve(command.argv[0], command.argv, {**os.environ, **command.env})

@@ -59,7 +59,8 @@ def run_trial(
     run_id, folder = new_folder(out)
     job = replace(job, run=run_id)
     if not quiet:
-        print_status(_summary(job, location))
+        for line in _summary(job, location):
+            print_status(line)
     if rendezvous is not None:
         warn_unprotected(rendezvous)
     recorder = Recorder(run_id, folder)
@@ -124,10 +125,12 @@ def _reason(error: Exception) -> str:
     )
 
 
-def _summary(job: Job, location: str) -> str:
+def _summary(job: Job, location: str) -> tuple[str, str]:
+    """Return what was taken of the request, and the checks."""
     backend = job.backend if job.backend != "auto" else "gloo" if job.device == "cpu" else "nccl"
     return (
         f"seatrial {job.plan.name}: {process_count(job.world_size)} {location} ({job.device}, {backend}),"
-        f" {', '.join(job.plan.checks)}; at most {job.plan.deadline_s.value:.0f} s"
-        + (f"; options: {shlex.join(job.options)}" if job.options else "")
+        f" at most {job.plan.deadline_s.value:.0f} s"
+        + (f"; options: {shlex.join(job.options)}" if job.options else ""),
+        f"checks: {', '.join(job.plan.checks)}",
     )

@@ -113,6 +113,8 @@ class ProgramJob(Processes):
     """Seconds between SIGTERM and SIGKILL when the program is stopped."""
     cwd: str
     """The working folder on each node that has it."""
+    lacks_script_here: bool = False
+    """The program is a script that is not on this machine; the nodes may have it."""
 
     @property
     def agent_env(self) -> Mapping[str, str]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 
+from seatrial.util.terminal import columns_of, wrapped
 from seatrial.util.text import printable
 
 _LONGEST = 4_000
 """Characters of a line: our words around a quotation, which has at most 2,000."""
+_printers: list[Callable[[str], None]] = []
+"""The printer that writes above the live line of standard error; empty without such a line."""
 
 
 def reopen_missing() -> None:
@@ -26,12 +30,24 @@ def reopen_missing() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
+def begin_live_line(print_above: Callable[[str], None]) -> None:
+    """Let all further lines on standard error go through ``print_above``, which prints text above a live line."""
+    _printers.append(print_above)
+
+
+def end_live_line(print_above: Callable[[str], None]) -> None:
+    """Print directly again."""
+    if print_above in _printers:
+        _printers.remove(print_above)
+
+
 def print_status(text: str) -> None:
     """Print one line on standard error, escaped; do nothing where standard error cannot be written.
 
-    It may quote what a host, a rank or a cluster said, of which no terminal may obey anything.
+    It may quote what a host, a rank or a cluster said, of which no terminal may obey anything. A terminal gets it
+    broken between words.
     """
-    _print(printable(text, _LONGEST))
+    _print("\n".join(wrapped(printable(text, _LONGEST), columns_of(sys.stderr))))
 
 
 def print_status_lines(text: str) -> None:
@@ -42,7 +58,10 @@ def print_status_lines(text: str) -> None:
 def _print(text: str) -> None:
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
-            print(text, file=sys.stderr, flush=True)
+            if _printers:
+                _printers[-1](f"{text}\n")
+            else:
+                print(text, file=sys.stderr, flush=True)
 
 
 def flush_or_drop() -> None:

@@ -13,6 +13,8 @@ from kubernetes.double.openshift import admit
 from kubernetes.double.quotas import quota_refusal
 from kubernetes.double.store import Object, Store
 
+_PULL_SECRET_S = 1.5
+
 
 @dataclass
 class World:
@@ -65,6 +67,15 @@ def upserted(environment: Iterable[Object], added: Iterable[Object]) -> list[Obj
         else:
             made.append(entry)
     return made
+
+
+def provision_accounts(world: World) -> None:
+    """Gives each account the pull secret of the internal registry a while after its creation, and never to a pod that
+    was created before (openshift/origin #20225; pkg/serviceaccounts of openshift-controller-manager)."""
+    for account in world.store.each("ServiceAccount"):
+        if world.first_seen(account, "pull secret") > _PULL_SECRET_S and "imagePullSecrets" not in account:
+            account["imagePullSecrets"] = [{"name": f"{account['metadata']['name']}-dockercfg-x7k2p"}]
+            world.store.touch(account)
 
 
 def make_pod(
@@ -128,6 +139,10 @@ def make_pod(
     if refusal:
         _tell_refusal(world, owner, f'pods "{name}" is forbidden: {refusal}')
         return None
+    # plugin/pkg/admission/serviceaccount of Kubernetes: what the account has at this moment, unless the pod names some.
+    account = store.get("ServiceAccount", metadata["namespace"], pod["spec"].get("serviceAccountName", "default"))
+    if account is not None and account.get("imagePullSecrets"):
+        pod["spec"].setdefault("imagePullSecrets", account["imagePullSecrets"])
     store.event(owner, "Normal", "SuccessfulCreate", f"Created pod: {name}")
     return store.add(pod, metadata["namespace"], owner)
 

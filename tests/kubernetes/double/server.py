@@ -29,7 +29,7 @@ from kubernetes.double.kubelet import Kubelet
 from kubernetes.double.networks import Networks
 from kubernetes.double.openshift import ranges
 from kubernetes.double.podman_sandbox import PodmanSandbox
-from kubernetes.double.pods import World
+from kubernetes.double.pods import World, provision_accounts
 from kubernetes.double.sandbox import Sandbox
 from kubernetes.double.scheduler import schedule
 from kubernetes.double.store import Object, Store
@@ -84,6 +84,8 @@ def _look(world: World) -> None:
         if not (world.faults.any("crd-absent", kind=kind) or world.faults.any("no-operator", kind=kind)):
             for thing in world.store.each(kind):
                 reconcile(world, thing)
+    if world.openshift:
+        provision_accounts(world)
     schedule(world)
 
 

@@ -13,9 +13,10 @@ from seatrial.checks.collectives.rules import WRONG_ELEMENTS, busbw_rule, latenc
 from seatrial.checks.shared.culprits import rank_culprit
 from seatrial.checks.shared.facts import describe, drop_malformed, has_fields, latest, unreadable
 from seatrial.checks.shared.host_activity import is_contention, load_of_others
-from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Culprit, Finding, Judged, Ruling
 from seatrial.evidence.measurement import Fact
+from seatrial.util.text import format_size
 
 _LINES = 8
 _NOBODY = Culprit(kind="none", name="nobody")
@@ -126,11 +127,8 @@ def _slow(evidence: Evidence, entry: Judged) -> Finding:
     return Finding(
         severity="fail",
         check="collectives",
-        what=(
-            f"all_reduce of {measurement.size_bytes} B over {len(evidence.ranks)} ranks misses its {measurement.name} "
-            "limit"
-        ),
-        culprit=Culprit(kind="fabric", name="the group: all wait for the slowest rank or link"),
+        what=(f"all_reduce of {format_size(measurement.size_bytes or 0)} over {len(evidence.ranks)} ranks is too slow"),
+        culprit=Culprit(kind="fabric", name="the whole group, which waits for its slowest rank or link"),
         measured=f"{measurement.value:.3g} {measurement.unit}",
         limit=entry.limit,
         action="look at the links, at the transport that was used, and at ranks that are slow alone.",
@@ -183,18 +181,20 @@ def _trace(evidence: Evidence, wrong: Mapping[tuple[int, str], float], facts: li
     culprits = [rank_culprit(evidence, (rank,)) for rank in sorted(certain)]
     rest = {(sender, receiver) for sender, receiver in pairs if sender not in certain}
     if rest or not certain:
-        culprits.append(_not_separable(rest))
-    lines = [f"rank {rank}: {count:.0f} wrong elements in {name}" for (rank, name), count in wrong.items()][:_LINES]
-    lines += [f"rank {fact.rank}: {describe(fact.value)}" for fact in facts[:_LINES]]
+        culprits.append(_not_separable(evidence, rest))
+    named = short_names(evidence.ranks)
+    lines = [f"{named(rank)}: {count:.0f} wrong elements in {name}" for (rank, name), count in wrong.items()][:_LINES]
+    lines += [f"{named(fact.rank)}: {describe(fact.value)}" for fact in facts[:_LINES] if fact.rank is not None]
     affected = {rank for rank, _ in wrong}
     least = "" if affected <= set(evidence.asked) else "at least "
+    on = f"{len(affected)} rank{'' if len(affected) == 1 else 's'}"
     return [
         Finding(
             severity="fail",
             check="collectives",
             what=f"wrong values in {', '.join(sorted({name for _, name in wrong}))}",
             culprit=culprit,
-            measured=f"{least}{sum(wrong.values()):.0f} wrong elements on {len(affected)} ranks",
+            measured=f"{least}{sum(wrong.values()):.0f} wrong elements on {on}",
             limit=WRONG_ELEMENTS.limit(),
             evidence=tuple(lines),
             action="take the device or link out of service; do not trust a training that used it.",
@@ -203,14 +203,15 @@ def _trace(evidence: Evidence, wrong: Mapping[tuple[int, str], float], facts: li
     ]
 
 
-def _not_separable(pairs: set[tuple[int, int]]) -> Culprit:
+def _not_separable(evidence: Evidence, pairs: set[tuple[int, int]]) -> Culprit:
     """Return the culprit for the ``(sender, receiver)`` pairs of wrong elements; no pairs: only sums were wrong."""
     senders, receivers = {sender for sender, _ in pairs}, {receiver for _, receiver in pairs}
-    both = tuple(sorted(senders | receivers))
+    both, named = tuple(sorted(senders | receivers)), short_names(evidence.ranks)
     if len(both) == 2:
-        return Culprit(kind="link", name=f"link rank {both[0]}–rank {both[1]}, endpoints not separable", ranks=both)
+        name = f"link {named(both[0])}–{named(both[1])}, endpoints not separable"
+        return Culprit(kind="link", name=name, ranks=both)
     for common, way in ((senders, "leave it"), (receivers, "lead to it")):
         if len(common) == 1:
-            name = f"not separable: rank {min(common)} or the links that {way}"
+            name = f"{named(min(common))} or the links that {way}, not separable"
             return Culprit(kind="fabric", name=name, ranks=tuple(common))
-    return Culprit(kind="fabric", name="not separable")
+    return Culprit(kind="fabric", name="one of the ranks or the links between them, not separable")

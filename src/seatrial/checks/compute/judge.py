@@ -15,7 +15,7 @@ from seatrial.checks.shared.facts import describe, drop_malformed, has_fields, l
 from seatrial.checks.shared.host_activity import activity_lines
 from seatrial.checks.shared.speed import SpeedWords, cpu_shares, judge_speeds, slowest_first
 from seatrial.devices.specs import find
-from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Limit, Ruling
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.statistics import FleetRates, compare_rates
@@ -98,6 +98,7 @@ def _speed_words(evidence: Evidence, dtype: str, reference: int | None) -> Speed
         action_alone="look at its clocks, power limit, temperature and throttle reasons; then have the device tested.",
         action_together="look at what the ranks of a node share: power, cooling, memory bandwidth, CPU time.",
         subject=lambda rank: f"rank {rank}",
+        other=short_names(evidence.ranks),
         culprit=lambda rank: device_culprit(evidence, rank),
         activity=lambda rank: activity_lines(evidence, rank, reference),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from seatrial.checks.links.fabrics import BETWEEN_NODES, HEALTHY_PAIRS, Cost, Fabric
 from seatrial.checks.links.solver import Diagnosis, DirectedLink, Suspect
-from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Culprit, Finding, Limit
 from seatrial.evidence.statistics import median
 from seatrial.protocol.fabric_errors import MTU_ACTION, read_connect_error
@@ -49,7 +49,9 @@ class FabricText:
 
     def link_name(self, a: int, b: int) -> str:
         """Return the name of the link between two members."""
-        return f"link {self._end_name(a)}–{self._end_name(b)}"
+        # Inside of a node both ends are on it.
+        end = self._end_name(b) if self.fabric.name.startswith(BETWEEN_NODES) else short_names(self.evidence.ranks)(b)
+        return f"link {self._end_name(a)}–{end}"
 
     def _end_name(self, rank: int) -> str:
         return self._place(rank) if self.fabric.name.startswith(BETWEEN_NODES) else f"rank {rank}"
@@ -87,12 +89,12 @@ class FabricText:
                 limit = Limit(value=diagnosis.limit, unit="GB/s", origin=self.fabric.limit_origin)
             elif cost is not None and reference:
                 limit = Limit(value=round(cost.max_value(reference), 4), unit=cost.unit, origin=HEALTHY_PAIRS)
-        what = f"{culprit.name}{self._direction(suspect)} " + (
-            suspect.why
+        what = f"{culprit.name}{self._direction(suspect)}" + (
+            f": {suspect.why}"
             if worst is None
-            else f"carries nothing ({worst.failed})"
+            else f" carries nothing ({worst.failed})"
             if worst.failed
-            else f"{'reaches' if cost is None else cost.verb} {measured}{peers}"
+            else f" {'reaches' if cost is None else cost.verb} {measured}{peers}"
         )
         if worst is not None and worst.failed:
             # The reason of a link that failed: closed ports, wrong names and MTU are no matter of cables.

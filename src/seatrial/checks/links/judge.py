@@ -33,7 +33,8 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     """Name the culprits of each fabric; open questions are absent."""
     if len(evidence.ranks) == 1:
         return Ruling()
-    if unreachable := store_findings(evidence, "links"):
+    unreachable = store_findings(evidence, "links")
+    if unreachable and not evidence.measurements:
         return Ruling(findings=unreachable)
     if evidence.device_type == "cpu" and len({seen.node_rank for seen in evidence.ranks.values()}) == 1:
         return Ruling(findings=(_NO_LINK,))
@@ -42,7 +43,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         return Ruling(unjudged=(f"links not measured: {reason}",))
     answers = read_answers(evidence)
     evidence = answers.evidence
-    findings: list[Finding] = []
+    findings: list[Finding] = [*unreachable]
     judged: list[Judged] = []
     absent = [*answers.damaged]
     paired = set[int]()

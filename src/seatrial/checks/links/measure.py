@@ -29,8 +29,6 @@ _BUDGET = 0.5
 """The share of a round's time after which no turn begins; the rest is for a last turn in which all pairs fail."""
 _MOST_REPORTED = 4
 """The largest number of peers for which a rank reports ``resent_share`` of exchanges that were not slow."""
-_ROUND_FIELDS = ("fabric", "at_once", "repeats", "groups", "list_below_gbps")
-"""The fields of a request that the judge needs."""
 
 
 def measure(context: Context, params: Params) -> None:
@@ -51,7 +49,7 @@ def measure(context: Context, params: Params) -> None:
         members = sorted({member for group in (part["groups"] or part["pairs"]) for member in group})
         if context.rank in members:
             if context.rank == members[0]:
-                context.fact("asked", {key: part[key] for key in _ROUND_FIELDS})
+                context.fact("asked", {"fabric": part["fabric"]})
             _RoundOnFabric(context, params, part).run()
 
 

@@ -30,7 +30,7 @@ class Answers:
     damaged: tuple[str, ...]
     """The facts that could not be read."""
     rounds: Mapping[str, Sequence[Fact]]
-    """The rounds of each fabric, as its first rank reported them."""
+    """The rounds of each fabric that its first rank has begun: ``value`` is the part of the conductor's request."""
     measurements: ByStageAndRank[Measurement]
     failed: ByStageAndRank[Fact]
     """Transfers and groups that failed."""
@@ -62,9 +62,13 @@ def read_answers(evidence: Evidence) -> Answers:
     damaged = unreadable(evidence, _FORMS)
     evidence = drop_malformed(evidence, _FORMS)
     rounds: dict[str, list[Fact]] = {}
-    for fact in evidence.facts:
-        if fact.name == "asked":
-            rounds.setdefault(fact.value["fabric"], []).append(fact)
+    begun = {(fact.stage, fact.value["fabric"], fact.rank) for fact in evidence.facts if fact.name == "asked"}
+    for stage, request in evidence.rounds.items():
+        for part in filter(_is_part, request["parts"] if has_fields(request, parts=list) else ()):
+            first = min(rank for group in (part["groups"] or part["pairs"]) for rank in group)
+            if (stage, part["fabric"], first) in begun:
+                fact = Fact(check="links", name="asked", value=part, rank=first, stage=stage)
+                rounds.setdefault(part["fabric"], []).append(fact)
     failed, late = (
         _by_stage_and_rank(fact for fact in evidence.facts if fact.name == name) for name in ("failed", "late")
     )
@@ -78,20 +82,22 @@ def read_answers(evidence: Evidence) -> Answers:
     )
 
 
-def _is_round(value: Any) -> bool:
-    if not has_fields(value, fabric=str, at_once=int, repeats=int, groups=list):
+def _is_part(value: Any) -> bool:
+    """Return whether this is a part of a request as ``round_request.py`` makes it: the events may be damaged."""
+    if not has_fields(value, fabric=str, at_once=int, repeats=int, groups=list, pairs=list):
         return False
-    below = value.get("list_below_gbps")
+    below, groups = value.get("list_below_gbps"), value["groups"] or value["pairs"]
     return (
         1 <= value["at_once"] <= _MOST_REPEATS
         and 1 <= value["repeats"] <= _MOST_REPEATS
-        and all(isinstance(group, list) and all(isinstance(rank, int) for rank in group) for group in value["groups"])
+        and bool(groups)
+        and all(isinstance(group, list) and group and all(isinstance(rank, int) for rank in group) for group in groups)
         and (below is None or (isinstance(below, (int, float)) and 0 < below < math.inf))
     )
 
 
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
-    "asked": _is_round,
+    "asked": lambda value: has_fields(value, fabric=str),
     "failed": lambda value: has_fields(value, reason=str) and isinstance(value.get("peer"), (int, type(None))),
     "late": lambda value: has_fields(value, fabric=str),
 }

@@ -15,7 +15,7 @@ from seatrial.checks.shared.exact import ExactWords, judge_exact
 from seatrial.checks.shared.facts import drop_malformed, has_fields, latest, unreadable
 from seatrial.checks.shared.speed import SpeedWords, cpu_shares, judge_speeds, slowest_first
 from seatrial.devices.specs import find
-from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Ruling
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.statistics import FleetRates, compare_rates
@@ -199,6 +199,7 @@ def _speed_words(evidence: Evidence, kind: str) -> SpeedWords:
         action_alone=action_alone,
         action_together="look at what the ranks of a node share: memory bandwidth, PCIe switches, power, cooling.",
         subject=lambda rank: f"rank {rank}",
+        other=short_names(evidence.ranks),
         culprit=lambda rank: device_culprit(evidence, rank),
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from seatrial.checks.shared.facts import has_fields
 from seatrial.devices.state import THROTTLE
-from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.evidence import Evidence, short_names
 
 _LEAST_SHARE = 0.05
 """A smaller share explains nothing."""
@@ -103,6 +103,7 @@ def activity_lines(evidence: Evidence, rank: int, other: int | None) -> tuple[st
 
 
 def _activity_lines(evidence: Evidence, rank: int, other: int | None) -> Iterator[str]:
+    named = short_names(evidence.ranks)
     for stage, when in (("measure", "during the group run"), ("repeat", "alone")):
         counters = {
             fact.rank: fact.value
@@ -112,10 +113,10 @@ def _activity_lines(evidence: Evidence, rank: int, other: int | None) -> Iterato
         others = counters.keys() - {rank}
         against = other if other in others else min(others, default=None)
         if rank in counters and against in counters:
-            yield from _lines(counters[rank], counters[against], against, when)
+            yield from _lines(counters[rank], counters[against], named(against), when)
 
 
-def _lines(slow: _Counters, other: _Counters, other_rank: int, when: str) -> Iterator[str]:
+def _lines(slow: _Counters, other: _Counters, other_name: str, when: str) -> Iterator[str]:
     lines = list[str]()
     for name, words in (_SHARES_OF_DEMAND | _SHARES_OF_TIME).items():
         share, other_share = _share(slow, name), _share(other, name)
@@ -123,18 +124,18 @@ def _lines(slow: _Counters, other: _Counters, other_rank: int, when: str) -> Ite
             continue
         if share >= max(_LEAST_SHARE, _TIMES * other_share):
             base = "of the CPU time that it could have used" if name in _SHARES_OF_DEMAND else "of the time"
-            lines.append(f"{words} {share * 100:.0f} % {base} (rank {other_rank}: {other_share * 100:.0f} %)")
+            lines.append(f"{words} {share * 100:.0f} % {base} ({other_name}: {other_share * 100:.0f} %)")
     cores, other_cores = _cores_of_others(slow), _cores_of_others(other)
     if cores >= other_cores + _CORES:
-        lines.append(f"other processes used {cores:.1f} of its cores (rank {other_rank}: {other_cores:.1f})")
+        lines.append(f"other processes used {cores:.1f} of its cores ({other_name}: {other_cores:.1f})")
     faults, other_faults = slow.get("major_faults", 0.0), other.get("major_faults", 0.0)
     if faults >= max(_LEAST_FAULTS, _TIMES * other_faults):
-        lines.append(f"{faults:.0f} of its pages had to be read from a disk (rank {other_rank}: {other_faults:.0f})")
+        lines.append(f"{faults:.0f} of its pages had to be read from a disk ({other_name}: {other_faults:.0f})")
     if slow.get("mhz", math.inf) < _SLOWER * other.get("mhz", 0.0):
-        lines.append(f"its cores ran at {slow['mhz']:.0f} MHz (rank {other_rank}: {other['mhz']:.0f})")
-    lines += _gpu_lines(slow, other, other_rank)
+        lines.append(f"its cores ran at {slow['mhz']:.0f} MHz ({other_name}: {other['mhz']:.0f})")
+    lines += _gpu_lines(slow, other, other_name)
     yield from (f"{when} {line}" for line in lines)
-    alike = [] if lines else list(_alike(slow, other, other_rank))
+    alike = [] if lines else list(_alike(slow, other, other_name))
     yield from (f"{when} {line}" for line in alike)
     if not lines and not alike:
         compared = [words for name, words in _COMPARED_ON_GPU.items() if name in slow.keys() & other.keys()]
@@ -142,32 +143,32 @@ def _lines(slow: _Counters, other: _Counters, other_rank: int, when: str) -> Ite
         yield f"{when} no other activity on the host explains it (compared: {names})"
 
 
-def _alike(slow: _Counters, other: _Counters, other_rank: int) -> Iterator[str]:
+def _alike(slow: _Counters, other: _Counters, other_name: str) -> Iterator[str]:
     """Yield what kept either rank from its cores without setting them apart: it explains their speed all the same."""
     for name, words in _SHARES_OF_DEMAND.items():
         share, other_share = _share(slow, name), _share(other, name)
         if max(share, other_share) >= _BOTH:
             yield (
                 f"{words} {share * 100:.0f} % of the CPU time that it could have used,"
-                f" and {other_share * 100:.0f} % from rank {other_rank}"
+                f" and {other_share * 100:.0f} % from {other_name}"
             )
 
 
-def _gpu_lines(slow: _Counters, other: _Counters, other_rank: int) -> Iterator[str]:
+def _gpu_lines(slow: _Counters, other: _Counters, other_name: str) -> Iterator[str]:
     if "gpu_mhz" not in slow.keys() & other.keys():
         return
     if slow["gpu_mhz"] < _GPU_SLOWER * other["gpu_mhz"]:
-        yield f"its GPU ran at {slow['gpu_mhz']:.0f} MHz (rank {other_rank}: {other['gpu_mhz']:.0f})"
+        yield f"its GPU ran at {slow['gpu_mhz']:.0f} MHz ({other_name}: {other['gpu_mhz']:.0f})"
     for name, words in _GPU_REASONS.items():
         share, other_share = slow.get(name, 0.0), other.get(name, math.inf)
         if share >= max(_LEAST_SHARE, _TIMES * other_share):
-            yield f"its GPU was {words} {share * 100:.0f} % of the time (rank {other_rank}: {other_share * 100:.0f} %)"
+            yield f"its GPU was {words} {share * 100:.0f} % of the time ({other_name}: {other_share * 100:.0f} %)"
     if (celsius := slow.get("gpu_celsius", 0.0)) >= (cooler := other.get("gpu_celsius", celsius)) + _HOTTER_C:
-        yield f"its GPU reached {celsius:.0f} degrees Celsius (rank {other_rank}: {cooler:.0f})"
+        yield f"its GPU reached {celsius:.0f} degrees Celsius ({other_name}: {cooler:.0f})"
     if (limit := slow.get("gpu_limit_w", math.inf)) < (higher := other.get("gpu_limit_w", 0.0)):
-        yield f"the power of its GPU is limited to {limit:.0f} W (rank {other_rank}: {higher:.0f} W)"
+        yield f"the power of its GPU is limited to {limit:.0f} W ({other_name}: {higher:.0f} W)"
     if (processes := slow.get("gpu_processes", 0.0)) > (fewer := other.get("gpu_processes", processes)):
-        yield f"{processes:.0f} processes computed on its GPU (rank {other_rank}: {fewer:.0f})"
+        yield f"{processes:.0f} processes computed on its GPU ({other_name}: {fewer:.0f})"
 
 
 def _share(counters: _Counters, name: str) -> float:

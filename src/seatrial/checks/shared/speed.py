@@ -40,6 +40,8 @@ class SpeedWords:
     """The next step for a rank that was slow only while all ranks worked."""
     subject: Callable[[int], str]
     """The rank as the subject of a sentence: ``rank 3``."""
+    other: Callable[[int], str]
+    """A rank that it is compared with: ``rank 1``, ``rank 1 on gpu-0``."""
     culprit: Callable[[int], Culprit]
     """The culprit of a finding about the rank."""
     activity: Callable[[int], tuple[str, ...]] = lambda rank: ()
@@ -92,7 +94,7 @@ def judge_speeds(rates: FleetRates, words: SpeedWords, shares: Mapping[int, floa
     """
     user_limit = next((limit for limit in rates.limits if limit.origin.startswith("user")), None)
     for rank in sorted(rates.first):
-        yield _judge_speed(rank, rates.outcome(rank), words, shares, user_limit)
+        yield _judge_speed(rank, rates.outcome(rank, words.other), words, shares, user_limit)
 
 
 def _judge_speed(

@@ -10,6 +10,8 @@ from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding
 
 _MOST_NAMES = 8
+_MOST_CHARS = 253
+"""The longest name of a host."""
 _ACTIONS = {
     "no answer": "a firewall or security group drops it: open all TCP ports between the hosts",
     "refused": "a firewall rejects it, or another machine has this address: open all TCP ports between the hosts",
@@ -19,12 +21,22 @@ _OTHERWISE = "look at the network between these hosts, and open all TCP ports be
 
 
 def store_findings(evidence: Evidence, check: str) -> tuple[Finding, ...]:
-    """Return a finding for each address of a store that some ranks cannot connect to."""
+    """Return a finding for each address of a store that some ranks cannot connect to.
+
+    A rank that finished has connected, whatever it says besides; and there is one store for each rank.
+    """
+    of_rank = {
+        fact.rank: fact.value
+        for fact in reversed(evidence.facts)
+        if fact.name == "store_unreachable"
+        and fact.rank is not None
+        and fact.rank in evidence.ranks
+        and fact.rank not in evidence.asked
+        and has_fields(fact.value, host=str, port=int)
+    }
     ways: dict[tuple[str, int], dict[int, str]] = {}
-    for fact in evidence.facts:
-        value = fact.value
-        if fact.name == "store_unreachable" and fact.rank in evidence.ranks and has_fields(value, host=str, port=int):
-            ways.setdefault((value["host"], value["port"]), {})[fact.rank or 0] = str(value.get("how"))[:60]
+    for rank, value in sorted(of_rank.items()):
+        ways.setdefault((value["host"][:_MOST_CHARS], value["port"]), {})[rank] = str(value.get("how"))[:60]
     return tuple(_finding(evidence, check, address, ways[address]) for address in sorted(ways))
 
 

@@ -111,7 +111,8 @@ def _judge_bytes(evidence: Evidence) -> Ruling:
             check="storage",
             what=f"a file of rank {rank} in {folders.get(rank, 'its folder')} differs from what the rank wrote",
             culprit=node_culprit(evidence, (evidence.ranks[rank].node,)),
-            measured=f"{value['count']} wrong bytes, the first at offset {value['first_offset']}",
+            measured=f"{value['count']} wrong bytes"
+            + ("" if value["first_offset"] is None else f", the first at offset {value['first_offset']}"),
             limit=WRONG_BYTES.limit(),
             action="trust no data that is stored there; check the node's kernel log and the health of its storage.",
         )

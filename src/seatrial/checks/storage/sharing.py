@@ -61,7 +61,9 @@ def _not_one_folder(evidence: Evidence, groups: Mapping[View, list[int]], nodes:
     else:
         what = f"the ranks do not see one folder at {path}, and no group of them is more than half of the nodes"
         culprit = Culprit(
-            kind="none", name="which of them is right is not separable", nodes=tuple(sorted(set(nodes.values())))
+            kind="none",
+            name=f"some of {node_names(set(nodes.values()))}, not separable",
+            nodes=tuple(sorted(set(nodes.values()))),
         )
     lines = []
     for seen, members in sorted(groups.items(), key=lambda item: -len(item[1]))[:4]:

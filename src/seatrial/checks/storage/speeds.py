@@ -13,7 +13,7 @@ from seatrial.checks.shared.speed import SpeedWords, judge_speeds
 from seatrial.checks.storage.node_names import node_culprit
 from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.rules import QUICK_FSYNC_MS, user_rules
-from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Judged, Limit, Ruling
 from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.statistics import FleetRates, compare_rates, median
@@ -171,5 +171,6 @@ def _words(evidence: Evidence, name: str, variant: str) -> SpeedWords:
         action_alone="check its disks or its path to the file server, and the options of its mount.",
         action_together="check what else used its storage, and what the nodes share on their path to it.",
         subject=lambda rank: f"node {evidence.ranks[rank].node}",
+        other=short_names(evidence.ranks),
         culprit=lambda rank: node_culprit(evidence, (evidence.ranks[rank].node,)),
     )

@@ -16,8 +16,19 @@ from collections.abc import Collection, Iterable
 from seatrial.files import create
 
 _NAME = "seatrial-storage-{key}-{rank}.{kind}"
+_KEY = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _OUR_FILES = re.compile(r"seatrial-storage-[0-9a-f]{16}-\d+\.(token|data)")
 _OLD_S = 24 * 3600.0
+
+
+def checked_key(key: object) -> str:
+    """Return the key of a trial, which comes from another rank. Raises ValueError for one that is no key: as a part of
+    a path it would lead to files of others."""
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        raise ValueError(
+            f"the first rank shares {str(key)[:40]!a} as the key of the files, and not 16 hexadecimal digits"
+        )
+    return key
 
 
 def file_path(folder: str, key: str, rank: int, kind: str) -> str:
@@ -47,8 +58,8 @@ def find_token(folders: Iterable[str], key: str, rank: int, *, remove: bool = Fa
     for folder in folders:
         path = file_path(folder, key, rank, "token")
         with contextlib.suppress(OSError):
-            os.lstat(path)
-            if remove:
+            status = os.lstat(path)
+            if remove and stat.S_ISREG(status.st_mode):
                 os.unlink(path)
             return folder
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from seatrial.checks.training.rules import LOSS_WINDOW, accuracy_rule
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Limit, Ruling
 from seatrial.evidence.statistics import minority
+from seatrial.util.text import named_ranks
 
 _NEEDED = ("compute_s", "accuracy", "evaluated", "runs", "digest", "one_batch")
 _SHOWN = 16
@@ -50,7 +52,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         return data  # nobody has trained
     parts = [_judge_nonfinite(evidence)]
     if not parts[0].findings:
-        parts = [
+        parts += [
             Ruling(absent=damaged),
             _judge_presence(evidence),
             _judge_loss(evidence),
@@ -66,10 +68,22 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
 
 def _judge_nonfinite(evidence: Evidence) -> Ruling:
     """Fail a training that all ranks stopped together because a value was not finite."""
-    nonfinite = next((fact.value for fact in evidence.facts if fact.name == "nonfinite"), None)
-    if nonfinite is None:
+    reports = {fact.rank: fact.value for fact in evidence.facts if fact.name == "nonfinite" and fact.rank is not None}
+    if not reports:
         return Ruling()
-    ranks, num_ranks = tuple(rank for rank in evidence.ranks if rank in nonfinite["ranks"]), len(evidence.ranks)
+    # All ranks stop at one step and report that. A report of few ranks is made up.
+    places = Counter((value["step"], value["seed"]) for value in reports.values())
+    place, num_reports = places.most_common(1)[0]
+    reporters = set(evidence.asked or evidence.ranks)
+    if 2 * num_reports <= len(reporters):
+        missing = sorted(
+            reporters - {rank for rank, value in reports.items() if (value["step"], value["seed"]) == place}
+        )
+        return Ruling(absent=tuple(f"the step at which training stopped, of rank {rank}" for rank in missing))
+    nonfinite = next(value for value in reports.values() if (value["step"], value["seed"]) == place)
+    # A rank is named by its own report only.
+    ranks = tuple(rank for rank in evidence.ranks if rank in reports and rank in reports[rank]["ranks"])
+    num_ranks = len(evidence.ranks)
     # Some ranks: the value arose there. All: their input was wrong already. None: only the sum over ranks was wrong.
     is_local = 0 < len(ranks) < num_ranks
     action = (
@@ -95,13 +109,24 @@ def _judge_presence(evidence: Evidence) -> Ruling:
     reported |= {(fact.rank, fact.name) for fact in evidence.facts if fact.rank is not None}
     absent = [] if evidence.asked else ["any rank that finished"]
     absent += [f"{name} of rank {rank}" for rank in evidence.asked for name in _NEEDED if (rank, name) not in reported]
-    absent += [] if any(fact.name == "recipe" for fact in evidence.facts) else ["the recipe that was trained"]
+    absent += [] if _recipe(evidence) else ["the recipe that was trained"]
     return Ruling(absent=tuple(absent))
+
+
+def _recipe(evidence: Evidence) -> dict[str, Any]:
+    """Return what was trained, as the first rank reports it; empty without its report."""
+    facts = (fact for fact in evidence.facts if fact.name == "recipe" and fact.rank == _first(evidence))
+    return next((fact.value for fact in facts), {})
+
+
+def _first(evidence: Evidence) -> int:
+    """Return the rank that reports what all ranks have in common."""
+    return min(evidence.ranks, default=0)
 
 
 def _judge_loss(evidence: Evidence) -> Ruling:
     points = sorted(
-        (measurement for measurement in evidence.measurements if measurement.name == "loss"),
+        (point for point in evidence.measurements if point.name == "loss" and point.rank == _first(evidence)),
         key=lambda point: point.step or 0,
     )
     if len(points) < 2 * LOSS_WINDOW:
@@ -126,7 +151,7 @@ def _judge_loss(evidence: Evidence) -> Ruling:
 
 def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
     """Judge the counts of test samples, and the accuracy. No rank can be named: both are sums over all ranks."""
-    recipe: dict[str, Any] = next((fact.value for fact in evidence.facts if fact.name == "recipe"), {})
+    recipe = _recipe(evidence)
     accuracy, evaluated, runs = (by_rank(evidence, name) for name in ("accuracy", "evaluated", "runs"))
     findings, judged = [], []
     # A rank that did not finish may have reported other runs than the others.
@@ -210,7 +235,7 @@ def _judge_replicas(evidence: Evidence, digests: Mapping[int, str]) -> Ruling:
             what="the replicas are no longer equal: DDP left parameters that differ between ranks",
             culprit=rank_culprit(evidence, named)
             if vote.odd
-            else Culprit(kind="none", name=f"one of ranks {named}, not separable", ranks=named),
+            else Culprit(kind="none", name=f"one of {named_ranks(named)}, not separable", ranks=named),
             measured=f"{len(set(values.values()))} digests on {len(values)} ranks of one kind",
             evidence=tuple(f"rank {rank}: {values[rank][:16]}" for rank in sorted(values)[:_SHOWN]),
             action="run compute and memory on the named ranks for longer, then links between them.",

@@ -10,7 +10,7 @@ from seatrial.checks.shared.host_activity import activity_lines
 from seatrial.checks.shared.speed import CPU_SHARE
 from seatrial.checks.training.judge_held_up import held_up
 from seatrial.checks.training.readings import by_rank
-from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Judged, Limit, Ruling
 from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.statistics import judge_fleet
@@ -88,10 +88,10 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
         share = min((shares[other].value for other in (rank, fleet.reference) if other in shares), default=1.0)
         is_starved = is_slow and not CPU_SHARE.passes(share)
         is_blamed = is_slow and not is_starved and not is_gpu
+        reference = short_names(evidence.ranks)(fleet.reference)
         lines = [
             f"in the group: {fleet.first[rank].value * 1e3:.3g} ms, limit {fleet.limit.value * 1e3:.3g} ms",
-            f"for comparison, rank {fleet.reference}: {before.value * 1e3:.3g} ms in the group, "
-            f"{after.value * 1e3:.3g} ms alone",
+            f"for comparison, {reference}: {before.value * 1e3:.3g} ms in the group, {after.value * 1e3:.3g} ms alone",
         ]
         lines += activity_lines(evidence, rank, fleet.reference)
         if is_blamed or not is_slow:

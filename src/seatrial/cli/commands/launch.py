@@ -54,6 +54,8 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
         os.environ.update(external_launcher.agent_environ(identity) | external_launcher.group_environ(identity))
     if rendezvous is not None and rendezvous.number > 0:
         external_launcher.become_agent(job, rendezvous)
+    if job.lacks_script_here:
+        print_status(f"seatrial: {options['script'][0]} is not on this machine; the nodes start what they have there.")
     started = f"1 process on each of {job.nodes} nodes" if job.per_node else process_count(job.world_size)
     print_status(f"seatrial launch {options['script'][0]}: {started} {location} ({job.device}), until all have exited")
     return run_program(job, options["out"], debug=debug, rendezvous=rendezvous)

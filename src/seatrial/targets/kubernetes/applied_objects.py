@@ -31,6 +31,8 @@ _POLL_S = 1.0
 _KNOWN_S = 30.0
 """The webhook of Trainer reads a cache that learned of a new TrainingRuntime after 300 ms on GKE (NVIDIA/aicr #1669);
 this is a hundred times as long."""
+_PULL_SECRET_S = 10.0
+"""OpenShift gives a new account the pull secret of its registry within seconds, and none where it has no registry."""
 _MOUNTED = "ConfigMap"
 """The kind of object that is created last: no container starts before all of these are mounted."""
 _ACCOUNT_KINDS = ("SecurityContextConstraints", "ServiceAccount", "Role", "RoleBinding")
@@ -73,6 +75,9 @@ class AppliedObjects:
         first = [thing for thing in others if thing["kind"] in (*needed, *_ACCOUNT_KINDS)]
         if first:
             self._create(first)
+        for thing in first:
+            if thing["kind"] == "ServiceAccount":
+                self._await_pull_secret(resource_name(thing))
         self._create_workload(workload)
         later = sorted((thing for thing in others if thing not in first), key=lambda thing: thing["kind"] == _MOUNTED)
         uid = self._uids.get(self.workload)
@@ -83,6 +88,16 @@ class AppliedObjects:
                 # Without the right to patch, `delete` still names the object.
                 patch = {"metadata": {"ownerReferences": [_owner(workload, uid or "")]}}
                 self._kubectl.call("patch", resource_name(thing), "--type=merge", "-p", json.dumps(patch), "-o", "name")
+
+    def _await_pull_secret(self, account: str) -> None:
+        """Wait until a new account can pull from the registry of OpenShift: a pod that is created before never can
+        (openshift/origin #20225)."""
+        deadline = time.monotonic() + _PULL_SECRET_S
+        while time.monotonic() < deadline:
+            result = self._kubectl.call("get", account, "-o", "json")
+            if result.code != 0 or any(thing.get("imagePullSecrets") for thing in result.documents):
+                return
+            time.sleep(_POLL_S)
 
     def _create_workload(self, workload: Object) -> None:
         deadline = time.monotonic() + _KNOWN_S

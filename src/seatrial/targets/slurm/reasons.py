@@ -119,9 +119,10 @@ def parse_state(line: str) -> JobState | None:
 
 
 def pending_reason(job: JobState) -> str:
-    """Return why the job has not started, in words, followed by Slurm's reason."""
+    """Return why the job has not started, in words, followed by Slurm's reason if it gives one."""
     words = next((words for reason, words in _REASONS.items() if re.fullmatch(reason, job.reason)), "")
-    return f"{words} ({job.reason})" if words else job.reason
+    has_reason = job.reason != "None"
+    return f"{words} ({job.reason})" if words and has_reason else words or job.reason
 
 
 def describe_end(job: JobState) -> str:

@@ -149,10 +149,29 @@ def survey_hosts(
     # The sentences are in the order in which the user named the hosts.
     absent = tuple(dict.fromkeys(reason for node in nodes if isinstance(reason := results[node.host.at], str)))
     if absent and (min_hosts is None or len(answers) < min_hosts):
-        more = f"; and {len(absent) - _MAX_NAMED} more hosts" if len(absent) > _MAX_NAMED else ""
         few = "" if min_hosts is None else f"only {len(answers)} of at least {min_hosts} hosts are ready: "
-        raise TargetUnreachableError(f"{few}{'; '.join(absent[:_MAX_NAMED])}{more}.")
+        raise TargetUnreachableError(f"{few}{_by_reason(absent)}.")
     return answers, absent
+
+
+def _by_reason(sentences: Sequence[str]) -> str:
+    """Return sentences ("HOST: words") as one, in which the hosts of which the same is said stand together."""
+    hosts: dict[str, list[str]] = {}
+    words: dict[str, str] = {}
+    for sentence in sentences:
+        host, _, said = sentence.partition(": ")
+        # What ssh itself says contains the name of the host.
+        reason = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "HOST", said)
+        hosts.setdefault(reason, []).append(host)
+        words.setdefault(reason, said)
+    shown = [f"{_named(names)}: {words[reason]}" for reason, names in [*hosts.items()][:_MAX_NAMED]]
+    left = sum(map(len, [*hosts.values()][_MAX_NAMED:]))
+    return "; ".join([*shown, f"and {left} more hosts"] if left else shown)
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"{', '.join(names[:_MAX_NAMED])}{more}"
 
 
 def _arguments(
