@@ -329,8 +329,8 @@ class RunLog:
     def _nodes_at_fault(self, *, under_mpi: bool) -> list[str]:
         """Return the nodes of the cluster that the verdict blames, by the names that the cluster gives them.
 
-        A person copies the command with such a name. What a host calls itself counts only under MPI, where each rank
-        has an agent, and only if it is the node of a pod of the run.
+        A person copies the command with such a name. The name that a host gives itself counts only under MPI, where
+        each rank has an agent, and only if it is that of a pod's node.
         """
         conclusion = conclude(self._events)
         placed = {max(pod.number, 0): pod.node for pod in self._pods if pod.node and not pod.is_launcher}
