@@ -19,6 +19,9 @@ from seatrial.request.training_request import resolve
 from seatrial.targets import resources
 
 DOCS = Path(__file__).parents[1] / "docs"
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
+_BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_MARK = re.compile(r"# (?:runs|needs)\b")
 _find_torch = functools.cache(find_torch)
 _ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
@@ -33,7 +36,7 @@ def runnable(page: str) -> list[str]:
 
 def parse(line: str) -> tuple[dict[str, str], click.Context]:
     """What stands before ``seatrial``, and the subcommand with its options as click reads them."""
-    words = shlex.split(line)
+    words = shlex.split(line, comments=True)
     environ = {}
     while _ASSIGNMENT.match(words[0]):
         name, _, environ[name] = words.pop(0).partition("=")
@@ -73,6 +76,43 @@ def test_every_command_of_a_page_can_be_typed(page: str) -> None:
     lines = runnable(page)
     assert len(lines) >= {"coming-from.md": 20, "tutorial.md": 5}.get(page, 2)
     assert [message for message in map(refusal, lines) if message] == []
+
+
+def blocks_without_mark(text: str) -> list[str]:
+    """The first lines of blocks that say neither that they run nor what they need. A console also has the answer."""
+    return [first for kind, first, _ in _heads(text) if kind == "sh" and not _MARK.match(first)]
+
+
+def _heads(text: str) -> list[tuple[str, str, str]]:
+    return [(block[1], block[2].partition("\n")[0], block[2]) for block in _BLOCK.finditer(text)]
+
+
+def typed(text: str) -> list[str]:
+    """The lines of all blocks that call seatrial itself, whatever they need, without a pipe behind them."""
+    lines = []
+    for kind, _, block in _heads(text):
+        of_block = re.sub(r" *\\\n *", " ", block).splitlines()
+        lines += of_block if kind == "sh" else [line[2:] for line in of_block if line.startswith("$ ")]
+    calls = [re.split(r" [|>]| 2>|;", line)[0] for line in lines]
+    return [line for line in calls if re.match(r"(?:[A-Z_]+=\S+ )*seatrial ", line)]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_block_says_what_it_needs_and_has_commands_that_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert blocks_without_mark(text) == []
+    wrong = []
+    for line in typed(text):
+        try:
+            parse(line)
+        except (AssertionError, SeatrialError, click.ClickException) as error:
+            wrong.append(f"{line}: {error}")
+    assert wrong == []
+
+
+def test_a_block_without_a_mark_or_with_an_unknown_option_would_be_seen() -> None:
+    assert blocks_without_mark("```sh\nls\n```\n```sh\n# needs root\nls\n```\n") == ["ls"]
+    assert typed("```console\n$ seatrial run \\\n  --nope | tee x\nPASS\n```\n") == ["seatrial run --nope"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -252,3 +253,34 @@ def test_what_we_trust_is_ours(path: Path) -> None:
     for private in (False, True):
         with pytest.raises(OSError, match=f"a file of user {NOBODY}, not of user 0"):
             files.read_trusted(path, 1, private=private)
+
+
+def test_a_fifo_of_another_user_is_not_waited_for(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, for a FIFO of another user")
+    path = tmp_path / "hosts"
+    os.mkfifo(path)
+    os.chown(path, 65_534, 65_534)
+    with pytest.raises(OSError, match="hosts is a FIFO of user 65534"):
+        files.read_input(path, 10)
+
+
+def test_a_pipe_of_a_shell_is_waited_for(tmp_path: Path) -> None:
+    """As in ``--hostfile <(list nodes)``."""
+    reader, writer = os.pipe()
+
+    def write() -> None:
+        os.write(writer, b"12345")
+        os.close(writer)
+
+    thread = threading.Timer(0.2, write)
+    thread.start()
+    try:
+        assert files.read_input(f"/dev/fd/{reader}", 4) == b"12345"
+    finally:
+        thread.join()
+        os.close(reader)
+    (tmp_path / "file").write_bytes(b"123")
+    assert files.read_input(tmp_path / "file", 10) == b"123"
+    with pytest.raises(IsADirectoryError):
+        files.read_input(tmp_path, 10)

@@ -103,6 +103,26 @@ def open_to_read(path: str | os.PathLike[str]) -> BinaryIO:
     return os.fdopen(fd, "rb")
 
 
+def read_input(path: str | os.PathLike[str], most_bytes: int) -> bytes:
+    """Return the content of a file that a person named, at most one byte more than ``most_bytes``; links are followed.
+
+    It may be a pipe of the same user, as ``<(...)`` of a shell makes it, which may take its time. For a FIFO of another
+    user, who could keep us waiting, nobody waits.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        is_given = os.fspath(path).startswith("/dev/")  # a descriptor that this process was started with
+        if not stat.S_ISREG(status.st_mode) and not is_given and status.st_uid != os.geteuid():
+            raise _refusal(os.path.basename(path), f"{_kind(status)} of user {status.st_uid}")
+        os.set_blocking(fd, True)
+    except BaseException:
+        os.close(fd)
+        raise
+    with os.fdopen(fd, "rb") as file:
+        return file.read(most_bytes + 1)
+
+
 def read_trusted(path: str | os.PathLike[str], most_bytes: int, *, private: bool = False) -> bytes:
     """Return the content of a file by which another user could decide what we do: options, or a secret.
 

@@ -14,6 +14,19 @@ from seatrial.protocol.commands import NodeStep
 from seatrial.rank.node_context import NodeContext
 
 NUM_NODES = 91
+IDENTITY = "00" * 16
+UNREADABLE: list[Any] = [
+    ["m1"],
+    ["m1", "zz", []],
+    [5, IDENTITY, []],
+    ["m1", IDENTITY, [["data", 7, 5]]],
+    ["m1", IDENTITY, [["data", "fe80::1", "5"]]],
+    ["m1", IDENTITY, [["data", "10.0.0.1", 65_536]]],
+    ["m1", IDENTITY, [["data", "a name", 5]]],
+    ["m1", IDENTITY, [["data", "10.0.0.1", 5]] * 40],
+    {"m1": 1},
+]
+"""What a node that lies may share."""
 PARAMS = Params(at_once=4, max_failures=8)
 
 
@@ -25,7 +38,9 @@ def main(closed_role: str) -> None:
         unheard.bind(("127.0.0.1", 0))
         ports = {role: unheard.getsockname()[1] if role == closed_role else port for role in ("data", "name")}
         places = [[role, "127.0.0.1", ports[role]] for role in ports]
-        given = {str(node): [f"m{node}", endpoint.identity.hex(), places] for node in range(NUM_NODES)}
+        given: dict[str, Any] = {str(n): [f"m{n}", endpoint.identity.hex(), places] for n in range(NUM_NODES)}
+        if closed_role == "none":
+            given |= {str(node): shared for node, shared in enumerate(UNREADABLE, start=1)}
         step = {"node": 0, "check": "network", "stage": "connect", "gen": 0, "step": 1, "given": given}
         context = NodeContext(step=cast(NodeStep, {**step, "timeout_s": 45.0}), emit=events.append)
         context.kept["endpoint"] = endpoint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,6 +45,16 @@ def test_hosts_of_one_name_are_told_apart_by_number() -> None:
     of = evidence(("a", 0), ("a", 1), ("a", 1))
     assert found(of, {0: on("x"), 1: on("y")}) == [("a (node 0)", (0,)), ("a (node 1)", (1, 2))]
     assert found(of, {0: on(None)}) == [("a (node 0)", (0,)), ("a (node 1)", (1, 2))]
+
+
+def test_a_host_that_claims_to_be_another_machine_hides_nothing_of_it() -> None:
+    """It copies name and machine of node 1. Where it connects from, it cannot copy."""
+    of = evidence(("b", 0), ("b", 1), ("b", 2))
+    places = {0: on("y"), 1: on("y"), 2: on("y")}
+    assert found(of, places) == [("b", (0, 1, 2))]
+    told = replace(of, places_of_nodes={0: "10.0.0.1", 1: "10.0.0.2", 2: "10.0.0.2"})
+    for claims in (places, {1: on("y")}, {**places, 0: {}}):
+        assert found(told, claims) == [("b (node 0)", (0,)), ("b (node 1)", (1, 2))]
 
 
 def test_a_thousand_agents_without_a_report() -> None:

@@ -424,3 +424,18 @@ def test_the_next_interface_is_one_that_all_nodes_have_by_an_own_address() -> No
     assert next_round(network_evidence(3, into(2)), Params()) is None
     large = network_evidence(3, lambda a, b: ("large to", 1400) if b == 2 else None)
     assert next_round(_with_places(large, *both), Params()) is None
+
+
+@pytest.mark.parametrize("stage", ["first", "second"])
+def test_a_node_that_claims_to_be_another_machine_hides_nothing(stage: str) -> None:
+    """Node 3 can connect to nobody. Node 1 says that it is on the machine of node 3, at once or in a second fact."""
+    honest = replace(network_evidence(4, out_of(3)), places_of_nodes={node: f"10.0.0.{node}" for node in range(4)})
+    assert named(honest) == [("node", "node node3")]
+    own = next(fact for fact in honest.facts if (fact.name, fact.node_rank) == ("node", 1))
+    lie = replace(own, value={**own.value, "machine": "m3"})
+    facts = [lie if fact is own and stage == "first" else fact for fact in honest.facts]
+    lied = replace(honest, facts=(*facts, lie))
+    assert named(lied) == named(honest)
+    assert [finding.what for finding in ruling_of(lied).findings] == [
+        finding.what for finding in ruling_of(honest).findings
+    ]

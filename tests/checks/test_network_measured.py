@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from typing import Any
 
 from checks import network_caller
-from checks.network_caller import NUM_NODES, PARAMS
+from checks.network_caller import NUM_NODES, PARAMS, UNREADABLE
 
+from seatrial.checks.network.endpoint import reach
 from seatrial.checks.network.pairs import numbers_of
 from seatrial.checks.network.schedule import within
 
@@ -40,3 +42,14 @@ def test_own_names_that_lead_nowhere_leave_time_for_addresses() -> None:
     assert failure["role"] == "name"
     num_failed = within(EVERYBODY, failure["nodes"]).bit_count()
     assert PARAMS.max_failures <= num_failed < PARAMS.max_failures + PARAMS.at_once
+
+
+def test_a_node_that_shares_nonsense_is_not_tried_and_hurts_no_other() -> None:
+    report = reported("none")
+    assert report["failed"] == []
+    assert report["untried"] == [[1, len(UNREADABLE)]]
+
+
+def test_an_interface_of_another_node_is_no_route() -> None:
+    reached = asyncio.run(reach("fe80::1%nosuch", 5, bytes(16), 2.0))
+    assert reached.failure == "no route"

@@ -176,7 +176,15 @@ def test_the_limit_of_a_repeat_scales_with_the_reference() -> None:
     assert faster.state == "slow"
     assert faster.limit is not None
     assert faster.limit.value == pytest.approx(190)
-    assert rates(first, {0: 50, 4: 48}).outcome(4).state == "recovered"
+    assert rates(first, {0: 90, 4: 86}).outcome(4).state == "recovered"
+
+
+@pytest.mark.parametrize("alone", [1, 10, 49])
+def test_a_reference_that_is_far_slower_alone_acquits_nobody(alone: float) -> None:
+    """Alone nobody is that much slower: it was disturbed, or what it says is not true."""
+    outcome = rates([100.0, 100, 100, 100, 60], {0: alone, 4: 60}).outcome(4)
+    assert outcome.state == "unrepeated"
+    assert outcome.evidence[0].startswith("rank 0, alone: ")
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))

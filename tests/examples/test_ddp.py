@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,10 +49,10 @@ def test_it_resumes_to_the_same_bits_after_sigterm_and_a_kill(tmp_path: Path) ->
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-def test_it_resumes_after_a_kill_at_many_steps(tmp_path: Path) -> None:
+def test_it_resumes_after_a_kill_at_any_step(tmp_path: Path) -> None:
     two = {"epochs": 2, "world_size": 2}
     assert lives(tmp_path, life(tmp_path / "whole", **two)) == [[0, 0]]
-    steps = range(1, 2 * STEPS_PER_EPOCH + 1, 5)
+    steps = range(1, 2 * STEPS_PER_EPOCH + 1)
     each = []
     for step in steps:
         folder = tmp_path / f"killed-{step}"
@@ -92,13 +91,13 @@ def test_mpirun_trains_the_same(tmp_path: Path, mpirun: str) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-def test_its_accuracy_is_within_the_spread_of_five_seeds(tmp_path: Path) -> None:
-    accuracies: list[float] = []
-    of_seatrial: list[float] = []
+def test_it_reaches_the_accuracy_of_seatrial_train_with_five_seeds(tmp_path: Path) -> None:
+    """Seed by seed, to the last digit that is printed: neither worse nor better than the spread of those seeds."""
     for seed in map(str, range(1, 6)):
-        run(tmp_path, *TORCHRUN, "2", SCRIPT, "--seed", seed, "--checkpoint-dir", seed)
-        accuracies.append(content(tmp_path / seed / "best.pt")["accuracy"])
-        output = run(tmp_path, *SEATRIAL, "train", "digits", "--seed", seed, "--device", "cpu", "--nproc-per-node", "2")
-        of_seatrial.extend(float(text) for text in re.findall(r"^trained .* accuracy ([0-9.]+) ", output, re.MULTILINE))
-    assert len(of_seatrial) == 5
-    assert min(of_seatrial) <= statistics.mean(accuracies)
+        printed = run(tmp_path, *TORCHRUN, "2", SCRIPT, "--seed", seed, "--checkpoint-dir", seed)
+        *_, (loss, accuracy) = re.findall(r"^epoch \d+: loss ([0-9.]+), accuracy ([0-9.]+)$", printed, re.MULTILINE)
+        train = ("train", "digits", "--seed", seed, "--device", "cpu", "--nproc-per-node", "2")
+        (trained,) = re.findall(r"^trained .*$", run(tmp_path, *SEATRIAL, *train), re.MULTILINE)
+        assert f": accuracy {accuracy} (" in trained
+        assert f", loss {loss}, " in trained
+        assert content(tmp_path / seed / "best.pt")["accuracy"] >= float(accuracy) - 1e-4 > 0.9

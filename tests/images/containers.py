@@ -53,7 +53,8 @@ def podman(*words: str, timeout_s: float = 30.0) -> Ended:
 
 
 @contextmanager
-def _gone_afterwards() -> Iterator[str]:
+def gone_afterwards() -> Iterator[str]:
+    """A name for a container, which is removed whatever happens."""
     name = f"trial-{uuid.uuid4().hex[:10]}"
     try:
         yield name
@@ -63,14 +64,14 @@ def _gone_afterwards() -> Iterator[str]:
 
 def run(target: str, *words: str, options: Sequence[str] = (), timeout_s: float = 50.0) -> Ended:
     """Run a container to its end."""
-    with _gone_afterwards() as name:
+    with gone_afterwards() as name:
         return podman("run", "--name", name, *options, image(target), *words, timeout_s=timeout_s)
 
 
 @contextmanager
 def started(target: str, *words: str, options: Sequence[str] = ()) -> Iterator[str]:
     """A container that runs; its name."""
-    with _gone_afterwards() as name:
+    with gone_afterwards() as name:
         begun = podman("run", "-d", "--name", name, *options, image(target), *words)
         assert begun.code == 0, begun.output
         yield name

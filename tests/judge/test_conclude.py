@@ -13,7 +13,8 @@ from seatrial.checks import registry
 from seatrial.checks.check import Check, Stage
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Ruling
-from seatrial.judge.conclude import conclude, fails
+from seatrial.judge.conclude import conclude, evidence_of, fails
+from seatrial.judge.fold import fold
 
 
 def test_a_healthy_trial_passes() -> None:
@@ -211,3 +212,16 @@ def test_a_node_that_did_not_finish_is_not_in_the_evidence() -> None:
 
     conclude(_asked_of_agents((0, 1), (1,)).events, load=load)
     assert given[0].nodes == {1: "gpu-1"}
+
+
+def test_a_name_that_hosts_of_two_places_claim_leads_to_none() -> None:
+    """Node 2 calls itself gpu-1, and names the address of node 1."""
+    events = Stream(3, nodes=3, hostnames=["gpu-0", "gpu-1", "gpu-1"], hosts=["a", "b", "c"]).close().events
+    for event in events:
+        if event["kind"] == "node" and event["node"] == 2:
+            event["address"] = "10.0.0.1"
+    assert evidence_of(fold(events), "compute").other_names["gpu-1"] == 1
+    begun = next(event for event in events if event["kind"] == "generation")
+    begun["places_of_nodes"] = {str(node): f"10.0.0.{node}" for node in range(3)}
+    names = evidence_of(fold(events), "compute").other_names
+    assert names == {"gpu-0": 0, "10.0.0.0": 0, "a": 0, "b": 1, "c": 2}

@@ -8,7 +8,8 @@ from event_streams import Stream
 from seatrial.evidence.findings import Finding
 from seatrial.judge.blame import blame
 from seatrial.judge.fold import fold
-from seatrial.judge.trial import Trial
+from seatrial.judge.host_names import host_names
+from seatrial.judge.trial import NodeRecord, Trial
 
 
 def _killed(stream: Stream, rank: int = 2) -> tuple[Trial, Finding]:
@@ -121,3 +122,24 @@ def test_a_node_has_the_name_by_which_slurm_drains_it() -> None:
 def test_a_node_that_takes_the_name_of_another_one_in_slurm_gets_none(names: list[str]) -> None:
     _, finding = _killed(_named_by_slurm(names, ["ip-7", "ip-8", "ip-9", "ip-10"]))
     assert finding.culprit.nodes == ("ip-9",)
+
+
+@pytest.mark.parametrize("of_slurm", [True, False])
+def test_a_host_that_copies_all_names_of_another_is_not_that(of_slurm: bool) -> None:
+    """Node 2 sends the name and the address of node 1, and its name in Slurm. Where it joined from is the controller's
+    own observation."""
+    nodes = {
+        node: NodeRecord(
+            node=node, hostname=f"gpu-{at}", address=f"10.0.0.{at}", pid=1, cores=1,
+            slurm_name=f"gpu-{at}" if of_slurm else "",
+        )
+        for node, at in enumerate((0, 1, 1))
+    }  # fmt: skip
+    apart = {node: f"10.0.0.{node}" for node in range(3)}
+    assert {node: entry.name for node, entry in host_names({}, nodes, apart).items()} == {
+        0: "gpu-0",
+        1: "gpu-1 (node 1)",
+        2: "gpu-1 (node 2)",
+    }
+    together = {**apart, 2: "10.0.0.1"}
+    assert [entry.name for entry in host_names({}, nodes, together).values()] == ["gpu-0", "gpu-1", "gpu-1"]

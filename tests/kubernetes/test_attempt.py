@@ -335,6 +335,21 @@ def test_a_pod_evicted_before_the_first_pod_runs(tmp_path: Path, soon_gone: None
     assert by == "the cluster: pod trial-1-1-x on node gpu-1 was evicted"
 
 
+@pytest.mark.parametrize("is_suspended", [True, False])
+def test_pods_that_a_queue_has_taken_back(is_suspended: bool, tmp_path: Path, soon_gone: None) -> None:
+    """Kueue suspends the workload for one of a higher priority, and its controller deletes the pods."""
+    (tmp_path / "job").write_text(json.dumps({"spec": {"suspend": is_suspended}, "status": {"active": 0}}))
+    deleted = waiting(1, spec__nodeName="gpu-1", metadata__deletionTimestamp="2026-01-01T00:00:10Z")
+    asked = ("'get job.batch/trial-1 --ignore-not-found'*", f"cat {tmp_path}/job")
+    cluster = Cluster(tmp_path, [waiting(0), deleted], _ITS_LOG_ENDS, asked)
+    attempt = cluster.attempt()
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    (by,) = [event["by"] for event in cluster.events if event["kind"] == "interrupted"]
+    why = "; the workload is suspended: a queue (such as Kueue) has taken its place back, or somebody has suspended it"
+    assert by == "the cluster: pod trial-1-1-x on node gpu-1 was deleted" + (why if is_suspended else "")
+
+
 def test_a_pod_that_fails_before_the_first_one_runs(tmp_path: Path, soon_gone: None) -> None:
     state = {"terminated": {"exitCode": 3, "reason": "Error"}}
     failed = waiting(1, status__phase="Failed", status__containerStatuses=[{"name": "seatrial", "state": state}])

@@ -45,6 +45,7 @@ def test_a_trial_passes_as_an_arbitrary_user(openshift: Cluster, tmp_path: Path)
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(180)
 def test_a_trial_under_mpi_passes_with_custom_scc(tmp_path: Path) -> None:
     if shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
@@ -52,14 +53,14 @@ def test_a_trial_under_mpi_passes_with_custom_scc(tmp_path: Path) -> None:
     secrets: list[str] = []
 
     def read_constraints(process: subprocess.Popen[bytes]) -> None:
-        await_in_logs(cluster, HALF_WAY)
+        await_in_logs(cluster, HALF_WAY, timeout_s=70)
         pods = cluster.get("pods", "-n", "ml")["items"]
         constraints.extend(pod["metadata"]["annotations"]["openshift.io/scc"] for pod in pods)
         secrets.extend(secret["name"] for pod in pods for secret in pod["spec"].get("imagePullSecrets", ()))
 
     words = ("run", "--openshift=custom-scc", "--namespace=ml", "--", "smoke")
     with made_cluster(openshift=True) as cluster:
-        ended = driven(cluster, tmp_path / "out", words, "mpijob", meanwhile=read_constraints)
+        ended = driven(cluster, tmp_path / "out", words, "mpijob", meanwhile=read_constraints, end_s=130)
     assert ended.code == 0, ended.said
     assert passes(ended.said), ended.said
     assert constraints == ["ml-trial-1"] * 3

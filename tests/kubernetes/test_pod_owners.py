@@ -138,7 +138,7 @@ def test_many_strangers_delay_no_pod_of_ours() -> None:
         pod(
             f"r-{number}",
             metadata__ownerReferences=[owner("Job", f"r-{number}", f"s-{number}")],
-            **{"metadata__creationTimestamp": "2026-01-01T00:00:01Z"},
+            metadata__creationTimestamp="2026-01-01T00:00:01Z",
         )
         for number in range(100)
     ]

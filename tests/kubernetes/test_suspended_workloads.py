@@ -17,7 +17,7 @@ from kubernetes.double.controllers import CONTROLLERS
 from kubernetes.double.faults import Faults
 from kubernetes.double.pods import World
 from kubernetes.double.store import Object, Store
-from kubernetes.driven import await_in_file, driven
+from kubernetes.driven import HALF_WAY, HELD, SHORT_TRIAL, await_in_file, await_in_logs, driven
 from kubernetes.recordings_of_clusters import objects, pods_at, recording, warnings_at, workload_at
 from kubernetes.runs import TARGETS
 from kubernetes.workloads import workload
@@ -207,6 +207,25 @@ def test_a_trial_that_is_resumed_passes(target: str, cluster: Cluster, tmp_path:
         assert done.returncode == 0, done.stderr
 
     words = ("run", f"--patch={patch}", "--only=inventory,collectives", "--", "smoke")
-    ended = driven(cluster, tmp_path / "out", words, target, meanwhile=resume)
+    ended = driven(cluster, tmp_path / "out", words, target, meanwhile=resume, end_s=100)
     assert ended.code == 0, ended.said
     assert "FINAL ACCEPTANCE: PASS (partial" in ended.said
+
+
+@pytest.mark.cluster
+@pytest.mark.nightly
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("target", ["job", "pytorchjob", "mpijob"])
+def test_a_trial_whose_place_is_taken_back_is_interrupted(target: str, cluster: Cluster, tmp_path: Path) -> None:
+    if "mpi" in target and shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+
+    def take_back(process: subprocess.Popen[bytes]) -> None:
+        await_in_logs(cluster, HALF_WAY, timeout_s=60)
+        patch = json.dumps({"spec": _suspend(target, True)})
+        assert cluster.call("patch", f"{target}/trial-1", "--type=merge", "-p", patch).returncode == 0
+
+    ended = driven(cluster, tmp_path / "out", SHORT_TRIAL, target, meanwhile=take_back, env=HELD, end_s=100)
+    assert ended.code == 130, ended.said
+    assert "the workload is suspended: a queue (such as Kueue) has taken its place back" in ended.said
+    assert not ended.blames

@@ -26,7 +26,7 @@ class GatherDouble:
         self.here: set[int] = set()
         self.said: list[dict[str, Any]] = []
 
-    def join(self, node: int, now: float) -> Actions:
+    def join(self, node: int, now: float, place: str = "") -> Actions:
         self.here.add(node)
         send: list[tuple[int, AgentCommand]] = [(node, Welcome(kind="welcome", run="x"))]
         if len(self.here) == self.nodes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -66,3 +67,17 @@ def test_any_bytes_are_accepted(text: bytes) -> None:
 def test_nan_and_infinity_are_refused(number: float) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         encode({"value": number})
+
+
+@pytest.mark.parametrize("value", [[], {}, [0], 1000, "a", {"a": 1}], ids=repr)
+def test_small_values_count_as_what_it_costs_to_keep_them(value: Any) -> None:
+    """Else a node could fill the memory of the controller within its allowance."""
+    text, decoder = b"".join(encode({"x": [value] * 200_000})), Decoder()
+    tracemalloc.start()
+    try:
+        kept = list(decoder.lines(text))
+        memory_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(kept) == 1
+    assert memory_bytes / 5 < decoder.kept_bytes < 10 * memory_bytes

@@ -65,6 +65,18 @@ def test_of_a_stack_the_innermost_call_is_shown() -> None:
         assert shown[-1].endswith(" more lines in the report")
 
 
+def test_of_a_long_path_in_a_stack_the_end_is_shown() -> None:
+    path = "/a/very/long/path" * 6 + "/inner.py"
+    stack = f'stack of rank 1:\nThread 0x01 (most recent call first):\n  File "{path}", line 7 in f\n' + "  more\n" * 9
+    finding = Finding(severity="fail", check="x", what="it " * 60 + "failed", culprit=NOBODY, evidence=(stack,))
+    heading, announced, call, more = finding_lines((finding,), View(columns=80), 6)
+    assert (heading.startswith("fail  x: it"), announced) == (True, "        stack of rank 1:")
+    assert call.startswith('            File "...')
+    assert call.endswith('/inner.py", line 7 in f')
+    assert len(call) == 80
+    assert more == "        10 more lines in the report"
+
+
 def test_a_long_error_keeps_its_advice() -> None:
     limit = Limit(value=675.3, unit="TFLOP/s", origin="a long origin " * 40)
     what = f"rank 1 is slow {'in everything ' * 40}"

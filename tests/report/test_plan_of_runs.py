@@ -242,6 +242,19 @@ def test_a_plan_that_demands_limits_is_a_partial_pass_without_them() -> None:
     assert "min_tflops" in plan_text([demanding])
 
 
+@pytest.mark.parametrize("limited", [True, False], ids=["limits are missing", "a check was left out"])
+def test_the_next_run_refuses_a_partial_pass_as_this_one_did(limited: bool) -> None:
+    def both(event: dict[str, Any]) -> None:
+        job(require_full=True, options=["--require-full", "--device", "cpu"])(event)
+        plan(**({"demands_limits": True} if limited else {"not_asked": {"links": "--skip"}}))(event)
+
+    conclusion = recorded(change=both)
+    assert conclusion.verdict.exit_code == 3
+    shown = card(conclusion, Path("reports/x/report.html"), View())[-1]
+    assert shown.startswith("next: ")
+    assert shown.count("--require-full") == 1
+
+
 def test_no_command_is_proposed_that_would_be_refused() -> None:
     def both(event: dict[str, Any]) -> None:
         other_work(event)

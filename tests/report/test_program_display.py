@@ -6,6 +6,7 @@ import io
 import os
 import threading
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -60,6 +61,37 @@ def test_a_slow_reader_delays_nothing() -> None:
         display.close()
         full.close()
         thread.join()
+
+
+def test_an_agent_that_sends_megabytes_fills_no_memory() -> None:
+    """Each message alone would fit, and what a stopped reader leaves is counted."""
+    reading, writing = os.pipe()
+    with open(writing, "w") as full, open(reading) as reader:
+        display = ProgramDisplay(full, None, prefix=False)
+        message = {"kind": "output", "rank": 0, "lines": ["x" * 1_999] * 2_000, "left_out": 0}
+        tracemalloc.start()
+        try:
+            for _ in range(200):
+                display.on_message(message)
+            kept_bytes = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        thread = threading.Thread(target=lambda: reader.read())
+        thread.start()
+        display.close()
+        full.close()
+        thread.join()
+    assert kept_bytes < 32 << 20
+
+
+def test_what_is_too_much_in_one_message_is_counted() -> None:
+    output = io.StringIO()
+    display = ProgramDisplay(output, None, prefix=False)
+    display.on_message({"kind": "output", "rank": 0, "lines": ["x" * 1_999] * 2_000, "left_out": 1})
+    display.close()
+    lines = output.getvalue().splitlines()
+    assert 32 <= len(lines) - 1 <= 200
+    assert lines[-1].startswith(f"({2_001 - len(lines) + 1} lines are not shown")
 
 
 class _GoneReader(io.StringIO):

@@ -106,6 +106,17 @@ def test_a_check_is_a_line_when_it_has_finished() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("outcome", "words"), [("interrupted", "interrupted"), ("deadline", "ended by its deadline"), ("x", "ended by x")]
+)
+def test_a_check_that_did_not_finish_says_why(outcome: str, words: str) -> None:
+    stream = io.StringIO()
+    progress = Progress(stream)
+    progress(STEP)
+    progress({"kind": "step_end", "gen": 0, "step": 0, "outcome": outcome, "seconds": 5.7})
+    assert stream.getvalue() == f"compute 5.7 s, {words}\n"
+
+
 def test_ranks_are_not_said_to_start_before_the_agents_are_done() -> None:
     """Agents carry out their steps between the event of the generation and the start of its ranks."""
     stream = io.StringIO()

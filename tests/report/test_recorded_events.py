@@ -8,6 +8,7 @@ import pytest
 from event_streams import healthy, lines_of
 
 from seatrial.errors import RequestError
+from seatrial.protocol.wire import Decoder
 from seatrial.report import recorded_events
 from seatrial.report.recorded_events import read_events
 
@@ -20,13 +21,21 @@ def test_a_file_that_claims_to_be_empty_is_bounded(monkeypatch: pytest.MonkeyPat
         read_events([endless])
 
 
+def cost_of(line: bytes) -> int:
+    decoder = Decoder()
+    decoder.line(line)
+    return max(len(line), decoder.kept_bytes)
+
+
 def test_the_bound_is_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"".join(lines_of(healthy().events))
     for name in ("a.events", "b.events"):
         (tmp_path / name).write_bytes(text)
-    monkeypatch.setattr(recorded_events, "_MAX_BYTES", 2 * len(text))
+    cost = sum(cost_of(line) for line in lines_of(healthy().events))
+    assert len(text) < cost < 4 * len(text)
+    monkeypatch.setattr(recorded_events, "_MAX_BYTES", 2 * cost)
     messages, damaged = read_events([tmp_path])
     assert (len(messages), damaged) == (2 * len(healthy().events), 0)
-    monkeypatch.setattr(recorded_events, "_MAX_BYTES", 2 * len(text) - 1)
+    monkeypatch.setattr(recorded_events, "_MAX_BYTES", 2 * cost - 1)
     with pytest.raises(RequestError, match="in total"):
         read_events([tmp_path])

@@ -133,6 +133,17 @@ def test_a_run_cannot_choose_its_folder(tmp_path: Path, run: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["report.html", "junit.xml"])
+def test_events_of_others_do_not_choose_what_is_replaced(tmp_path: Path, name: str) -> None:
+    """The run id is text of the events: it may be the name of any folder of the user."""
+    users = tmp_path / RUN / name
+    users.parent.mkdir()
+    users.write_text("of the user")
+    with pytest.raises(RequestError, match=f"{name} lies there without a report.json of this trial"):
+        write_reports(conclude(healthy().events, load=fake_load), tmp_path)
+    assert users.read_text() == "of the user"
+
+
 def test_a_wrong_request_is_reported_as_one() -> None:
     refusal = wrong_request(conclude(SCENES["refused"]().events, load=fake_load))
     assert refusal == "--device cuda: torch finds no usable device"

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from seatrial.agent.mpi_rank import environ_of
+from seatrial.agent.mpi_rank import environ_of, refuse_full_host
 from seatrial.bundle import bundle
 from seatrial.errors import RequestError
+from seatrial.probe import capacity
 from seatrial.targets.command import Command
 from seatrial.targets.job import Processes
-from seatrial.targets.launcher_messages import reason_of_agent
+from seatrial.targets.launcher_messages import reason_of_agent, refused
 from seatrial.targets.launcher_process import FileCommand, Launcher, shown_with_files
 from seatrial.targets.mpirun.mpirun_target import TARGETS
 from seatrial.targets.target import TargetRequest
@@ -35,10 +36,10 @@ def stub(tmp_path: Path) -> Path:
 
 
 def request(mpirun: Path | str, **values: Any) -> TargetRequest:
-    own = {"hosts": None, "hostfile": None, "mpirun": str(mpirun), "mpi_arg": ()}
+    own = {"hosts": None, "hostfile": None, "mpirun": str(mpirun), "mpi_arg": (), "oversubscribe": False}
     fields: dict[str, Any] = {"nproc_per_node": None, "device": "cpu", "backend": "auto", "python": None}
     own |= {name: values.pop(name) for name in list(values) if name in own}
-    return TargetRequest(target="mpirun", env={}, dry_run=True, own=own, typed=("run",), **{**fields, **values})
+    return TargetRequest(target="mpirun", env={}, dry_run=True, own=own, **{**fields, "typed": ("run",), **values})
 
 
 def job(target_request: TargetRequest) -> Processes:
@@ -98,7 +99,7 @@ def test_only_other_hosts_get_the_bundle(stub: Path) -> None:
     command = rendered(request(stub, hosts="a:2"))
     assert command.bundle_path == os.path.abspath("reports/RUN/seatrial.pyz")
     digest = hashlib.sha256(bundle()).hexdigest()
-    assert command.argv[-9:-3] == (digest, "-", command.bundle_path, "--", "-m", "seatrial.agent.mpi_rank")
+    assert command.argv[-10:-4] == (digest, "-", command.bundle_path, "--", "-m", "seatrial.agent.mpi_rank")
     assert command.bundle_path not in command.env.get("PYTHONPATH", "")
     assert rendered(request(stub, nproc_per_node=2)).bundle_path is None
     # The backend of MPI is not in the bundle: the hosts have an installation.
@@ -184,6 +185,44 @@ def test_a_misplaced_rank_reports_it(stub: Path, environ: dict[str, str], messag
     done = subprocess.run(agent, env=environ, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr, done.stdout) == (3, f"seatrial agent: {message}\n", "")
     assert reason_of_agent(done.stderr) == message
+
+
+@pytest.mark.parametrize(
+    ("values", "counted"),
+    [
+        ({"hosts": "a:3"}, "torch"),
+        ({"hosts": "a:3", "typed": ("launch",)}, "script"),
+        ({"hosts": "a:3", "device": "cuda"}, "any"),
+        ({"hosts": "a:3", "oversubscribe": True}, "any"),
+        ({"nproc_per_node": 2}, "any"),
+    ],
+)
+def test_hosts_count_the_cpu_ranks_of_theirs(stub: Path, values: dict[str, Any], counted: str) -> None:
+    """This machine was counted before, a rank with a GPU needs no core of its own, and the user may overrule it."""
+    assert rendered(request(stub, **values)).argv[-4] == counted
+
+
+def test_a_host_refuses_more_ranks_than_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "usable_cores", lambda: 2)
+    monkeypatch.setattr(capacity, "memory_available", lambda: 64_000_000_000)
+    place = {"SEATRIAL_GROUP_RANK": "1", "SEATRIAL_LOCAL_WORLD_SIZE": "33"}
+    for counted in ("torch", "script"):
+        with pytest.raises(RequestError, match="b:33: 33 processes on 2 cores; give at most 32, or --oversubscribe"):
+            refuse_full_host(counted, place, "a:1,b:33")
+    refuse_full_host("any", place, "a:1,b:33")
+    refuse_full_host("torch", {**place, "SEATRIAL_GROUP_RANK": "0", "SEATRIAL_LOCAL_WORLD_SIZE": "1"}, "a:1,b:33")
+
+
+def test_a_refusal_of_a_host_is_one_of_the_request(stub: Path) -> None:
+    """The agent itself says so, in the words that the controller looks for."""
+    hosts = "a:1,b:99999"
+    argv = rendered(request(stub, hosts="a:1,b:2", backend="mpi", python=sys.executable)).argv[:-1]
+    agent = (*argv[argv.index(sys.executable) :], hosts)
+    environ = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    done = subprocess.run(agent, env=environ, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert refused(done.stderr).startswith("b:99999: 99999 processes on ")
+    assert reason_of_agent(done.stderr) == ""
 
 
 def test_a_rank_from_the_bundle_leaves_nothing_behind(stub: Path, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import RequestError
-from seatrial.targets import resources
 from seatrial.targets.resources import LocalResources, local_resources
 
 pytestmark = pytest.mark.skipif(Path("/proc/driver/nvidia/gpus").exists(), reason="this machine has accelerators")
@@ -165,15 +164,3 @@ def test_a_torch_built_for_another_vendor_is_refused(host: _StandInHost) -> None
         host.local_resources()
     host.has(ROCM, gpus=8)
     assert (host.local_resources().device, host.local_resources().nproc_per_node) == ("rocm", 1)
-
-
-def test_more_processes_than_a_machine_serves_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "usable_cores", lambda: 2)
-    monkeypatch.setattr(resources, "memory_available", lambda: 64_000_000_000)
-    resources.refuse_too_many(32, "--nproc-per-node 32", of_torch=True)
-    with pytest.raises(RequestError, match="33 processes on 2 cores; give at most 32, or --oversubscribe"):
-        resources.refuse_too_many(33, "--nproc-per-node 33", of_torch=False)
-    monkeypatch.setattr(resources, "memory_available", lambda: 2_000_000_000)
-    with pytest.raises(RequestError, match=r"6 processes on 2\.0 GB of free memory; give at most 5"):
-        resources.refuse_too_many(6, "--nproc-per-node 6", of_torch=True)
-    resources.refuse_too_many(6, "--nproc-per-node 6", of_torch=False)

@@ -11,11 +11,13 @@ import sys
 import termios
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from seatrial.report.program_display import ProgramDisplay
 from seatrial.report.progress import Progress
+from seatrial.run import run_program
 from seatrial.util import streams
 from seatrial.util.streams import print_status
 from seatrial.util.terminal import columns_of, wrapped
@@ -82,6 +84,18 @@ def test_the_controller_prints_through_it() -> None:
     others = {file.name for file in files if re.search(r"sys\.stderr\.write|file=sys\.stderr", file.read_text())}
     # The first two run on hosts and in pods; a fetch has a display of its own, and no trial.
     assert others == {"connection.py", "wait_for_hosts.py", "data_fetch.py"}
+
+
+def test_what_a_rank_printed_is_not_broken(shown: Callable[[Callable[[], None]], str], tmp_path: Path) -> None:
+    """The marks of a traceback stay under the code that they mark."""
+    printed = ["    raise RuntimeError('no data')" + "!" * 50, f"    {'^' * 79}"]
+    outcome = {"kind": "outcome", "gen": 0, "how": "failed", "text": "rank 1 failed", "last_lines": printed}
+    lines = shown(lambda: ended_with(outcome, tmp_path)).splitlines()
+    assert [line for line in lines if line.removeprefix("  ") in printed] == [f"  {line}" for line in printed]
+
+
+def ended_with(outcome: dict[str, Any], folder: Path) -> None:
+    assert run_program._exit_code([outcome], folder, {}) == 1
 
 
 def test_no_terminal_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,9 @@ All settings come from its environment:
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import platform
-import resource
 import secrets
 import signal
 import socket
@@ -47,6 +45,7 @@ from seatrial.protocol.line_tags import LineTags
 from seatrial.protocol.munge import MungeError, make_credential, read_credential
 from seatrial.protocol.timeouts import join_timeout_s
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
+from seatrial.util.file_limit import raise_file_limit
 
 _REPORT_S = 10.0
 """After this time, and each time that it has doubled, an agent in a pod writes into the log what it waits for."""
@@ -59,7 +58,7 @@ def main() -> None:
     # The token must not be inherited by the ranks, which run whatever torch loads; the guardian needs none.
     token = take_secret("SEATRIAL_TOKEN")
     guard()
-    _raise_file_limit()
+    raise_file_limit()  # each rank takes seven descriptors
     signals: list[int] = []
     agent: Agent | None = None
 
@@ -80,14 +79,6 @@ def main() -> None:
         print(f"seatrial agent: {error}", file=sys.stderr)
         code = error.exit_code
     sys.exit(code)
-
-
-def _raise_file_limit() -> None:
-    """Raise the soft limit of open files, often 1,024, to the hard limit: each rank takes seven descriptors."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _join(token: str | None) -> Agent:

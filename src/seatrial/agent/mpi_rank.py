@@ -1,8 +1,10 @@
-"""The agent of one rank that mpirun started: ``python -m seatrial.agent.mpi_rank RANK LOCAL_RANK HOST:SLOTS,...``.
+"""The agent of one rank that mpirun started: ``python -m seatrial.agent.mpi_rank COUNTED RANK LOCAL_RANK HOST:M,...``.
 
-All ranks are started with the same words: the names of the variables in which this launcher says a rank and a local
-rank, and the hosts with the number of ranks on each, in the order of ranks. They show at once whether a rank runs where
-it should: an mpirun that ignores its hosts starts all ranks on one machine.
+All ranks are started with the same words: whether the ranks of a host are counted, the names of the variables in which
+this launcher says a rank and a local rank, and the hosts with the number of ranks on each, in the order of ranks. They
+show at once whether a rank runs where it should: an mpirun that ignores its hosts starts all ranks on one machine.
+
+No one else can count the cores of a host before it has joined: mpirun itself may be the only way there.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import sys
 from collections.abc import Mapping
 
 from seatrial.agent.agent_main import main as serve
-from seatrial.errors import SeatrialError
+from seatrial.errors import RequestError, SeatrialError
+from seatrial.probe.capacity import refuse_too_many
 
-__all__ = ["environ_of", "main"]
+__all__ = ["environ_of", "main", "refuse_full_host"]
 
 
 def environ_of(environ: Mapping[str, str], rank_name: str, local_rank_name: str, hosts: str) -> dict[str, str]:
@@ -48,10 +51,27 @@ def environ_of(environ: Mapping[str, str], rank_name: str, local_rank_name: str,
     return {f"SEATRIAL_{name}": str(value) for name, value in place.items()}
 
 
+def refuse_full_host(counted: str, place: Mapping[str, str], hosts: str) -> None:
+    """Raise RequestError where this host has more ranks than it can serve.
+
+    ``counted``: ``torch`` or ``script``, for what the ranks run; ``any``: any number may be started.
+    """
+    if counted != "any":
+        host = hosts.split(",")[int(place["SEATRIAL_GROUP_RANK"])]
+        refuse_too_many(int(place["SEATRIAL_LOCAL_WORLD_SIZE"]), host, of_torch=counted == "torch")
+
+
 def main() -> None:
     """Become the agent of this rank."""
+    counted, rank_name, local_rank_name, hosts = sys.argv[1:]
     try:
-        os.environ.update(environ_of(os.environ, *sys.argv[1:]))
+        place = environ_of(os.environ, rank_name, local_rank_name, hosts)
+        refuse_full_host(counted, place, hosts)
+        os.environ.update(place)
+    except RequestError as error:
+        # All ranks of the host say it, so that none of them joins.
+        print(f"seatrial agent refuses: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
     except SeatrialError as error:
         print(f"seatrial agent: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -168,6 +168,17 @@ class _Choice(click.Choice):  # type: ignore[type-arg]
         return read_value(self._option, value)
 
 
+class _Path(click.Path):
+    """The path of a file or folder; completion lists them."""
+
+    def __init__(self, option: Option) -> None:
+        super().__init__()
+        self._option = option
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return read_value(self._option, value) if isinstance(value, str) else value
+
+
 def _join(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str | None:
     return ",".join(values) if values else None
 
@@ -179,7 +190,7 @@ def _parameter(option: Option) -> click.Parameter:
     if isinstance(option.type, tuple):
         kind = _Choice(option, option.type)
     elif option.type is Path:
-        kind = click.Path(path_type=Path)
+        kind = _Path(option)
     elif option.type is not str:
         kind = _Value(option)
     if option.rest:

@@ -71,11 +71,15 @@ def _traceback() -> str:
     return traceback.format_exc()
 
 
+_OF_RENDEZVOUS = ("--rdzv", "--standalone", "--master-", "--node-rank", "--local-addr")
+"""Options of torchrun about where its processes meet."""
+
+
 def no_such_command(word: str, names: Collection[str]) -> str:
     """Return the message about an unknown command, with the nearest known one."""
     import difflib
 
-    near = difflib.get_close_matches(word, names, n=1)
+    near = [f"--{word}"] if word in ("help", "version") else difflib.get_close_matches(word, names, n=1)
     return f"no such command {word!r}." + (f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(names)}.")
 
 
@@ -84,6 +88,8 @@ def no_such_option(word: str, command: Command) -> str:
     import difflib
 
     word = word.partition("=")[0]
+    if word.startswith(_OF_RENDEZVOUS):
+        return f"no such option {word}: seatrial finds the addresses of its processes itself; leave it out"
     flags = [flag for option in options_of(command) for flag in option.flags if flag.startswith("--")]
     longer = [flag for flag in flags if len(word) > len("--x") and flag.startswith(word)]
     near = longer or difflib.get_close_matches(word, flags, n=1, cutoff=0.75)

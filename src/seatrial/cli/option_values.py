@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from seatrial.errors import RequestError
@@ -24,6 +25,9 @@ def read_value(option: Option, text: str) -> Any:
             words = ", ".join(_MEANINGS.get(word, word) for word in option.type)
             raise RequestError(f"{typed}: expected one of {words}.")
         return text
+    if option.type is Path and not text:
+        # The folder or file "" would be the current folder: a variable of a shell that is not set.
+        raise RequestError(f"{typed}: expected a path.")
     try:
         return option.type(text)
     except ValueError:
@@ -39,4 +43,4 @@ def key_of(option: Option) -> str:
 def shown_name(option: Option) -> str:
     """Return the option as it is typed: ``--epochs``, or ``PLAN`` for an argument."""
     long = [flag for flag in option.flags if flag.startswith("--")]
-    return (long or option.flags or ((option.metavar or option.name).upper(),))[0]
+    return (long or option.flags or ((option.metavar or option.name).upper().strip("[]"),))[0]

@@ -24,8 +24,8 @@ class Actions:
 class Conductor(Protocol):
     """A state machine without socket, clock or file: every call passes the time (monotonic seconds)."""
 
-    def join(self, node: int, now: float) -> Actions:
-        """Take in an agent that proved that it knows the token."""
+    def join(self, node: int, now: float, place: str = "") -> Actions:
+        """Take in an agent that proved that it knows the token. ``place``: as of ``node_addresses.place_of``."""
 
     def message(self, node: int, message: dict[str, Any], now: float) -> Actions:
         """Take in a message or an event of a node that joined.

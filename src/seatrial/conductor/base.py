@@ -38,6 +38,8 @@ class BaseConductor(ABC):
         """Rank -> its node."""
         self._heard_at: dict[int, float] = {}
         """Node that joined -> time of its last message."""
+        self._places: dict[int, str] = {}
+        """Node that joined -> the host of the request, else the address that it joined from."""
         self._gone: set[int] = set()
         """Nodes that are lost."""
         self._generation = -1
@@ -51,8 +53,9 @@ class BaseConductor(ABC):
 
     # The server's calls (actions.Conductor)
 
-    def join(self, node: int, now: float) -> Actions:
+    def join(self, node: int, now: float, place: str = "") -> Actions:
         """Welcome an agent that proved that it knows the token; begin once all are there."""
+        self._places.setdefault(node, place or self._config.host_name(node))
         self._mark_heard(node, now)
         self._send(node, Welcome(kind="welcome", run=self._config.run))
         if self.state in (State.STOP, State.OVER):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 BURST_BYTES = 64 << 20
-"""The stacks of 128 ranks (at most 48 KiB each), ten times; the events of a whole trial have about 25 kB a rank."""
-BYTES_PER_S = 32 << 10
-"""A node of 40 ranks that goes through a whole trial, 25 kB of events a rank, every 30 s, for hours."""
+"""The stacks of 128 ranks (at most 48 KiB each), ten times; the events of a whole trial count as 50 kB a rank."""
+BYTES_PER_S = 64 << 10
+"""A node of 40 ranks that goes through a whole trial, 50 kB of events a rank, every 30 s, for hours."""
 
 
 class EventAllowance:
@@ -16,8 +16,11 @@ class EventAllowance:
         self._left_bytes = float(BURST_BYTES)
         self._at = now
 
-    def take(self, size_bytes: int, now: float) -> bool:
-        """Count an event of this size. Returns whether the agent is still within its allowance."""
-        self._left_bytes = min(float(BURST_BYTES), self._left_bytes + (now - self._at) * BYTES_PER_S) - size_bytes
+    def take(self, kept_bytes: int, now: float) -> bool:
+        """Count an event that costs this much to keep (``Decoder.kept_bytes``).
+
+        Returns whether the agent is still within its allowance.
+        """
+        self._left_bytes = min(float(BURST_BYTES), self._left_bytes + (now - self._at) * BYTES_PER_S) - kept_bytes
         self._at = now
         return self._left_bytes >= 0

@@ -73,6 +73,10 @@ class HangDetector:
         """Return the ranks of the step that have not finished."""
         return list(self._waiting)
 
+    def is_awaited(self, rank: int) -> bool:
+        """Return whether the step asks this rank, and it has not finished."""
+        return rank in self._waiting
+
     def finished(self, rank: int) -> None:
         """Take note that a rank has finished. A rank outside the step, or a repeated report, changes nothing."""
         if rank in self._waiting:

@@ -18,10 +18,19 @@ def may_be(connection: socket.socket, node: int, addresses: Mapping[int, Collect
     allowed = addresses.get(node)
     if allowed is None:
         return True
-    peer = normalized(str(connection.getpeername()[0]))
     # A host reaches itself from the address that it connects to, whatever its name leads to.
+    is_here = THIS_MACHINE in allowed and place_of(connection) == THIS_MACHINE
+    return is_here or normalized(str(connection.getpeername()[0])) in allowed
+
+
+def place_of(connection: socket.socket) -> str:
+    """Return where an agent connects from: two agents that share a machine have the same place.
+
+    One on the machine of the controller may use any address of it.
+    """
+    peer = normalized(str(connection.getpeername()[0]))
     here = ipaddress.ip_address(peer).is_loopback or peer == normalized(str(connection.getsockname()[0]))
-    return peer in allowed or (here and THIS_MACHINE in allowed)
+    return THIS_MACHINE if here else peer
 
 
 def surely_another(address: str, node: int, known: Mapping[int, Collection[str]]) -> list[int]:

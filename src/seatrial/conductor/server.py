@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from seatrial.conductor.actions import Actions, Conductor
 from seatrial.conductor.event_allowance import BURST_BYTES, BYTES_PER_S, EventAllowance
-from seatrial.conductor.node_addresses import is_unknown, may_be, surely_another
+from seatrial.conductor.node_addresses import is_unknown, may_be, place_of, surely_another
 from seatrial.conductor.origin import OriginError
 from seatrial.errors import SeatrialError
 from seatrial.protocol.commands import AgentProof, ConductorProof, Hello, TimeAnswer
@@ -21,12 +21,15 @@ from seatrial.protocol.events import NoteEvent, Source
 from seatrial.protocol.handshake import proof, proves
 from seatrial.protocol.line_tags import TAG_CHARS, LineTags
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
+from seatrial.util.file_limit import raise_file_limit
 
 _TICK_S = 0.25
 _HELLO_TIMEOUT_S = 10.0
 _MAX_STRANGERS = 256
 """Connections that have not proved that they know the token."""
 _MAX_UNREAD_BYTES = 8 << 20
+_MAX_TIME_QUESTIONS = 64
+"""Questions of one agent that are answered; it asks 8 (``agent/clock_offset.py``)."""
 """Bytes for an agent that reads nothing; beyond it they are dropped."""
 _READ_BYTES = 1 << 18
 _MAX_ERROR_CHARS = 200
@@ -40,7 +43,7 @@ class _Peer:
 
     __slots__ = (
         "address", "allowance", "attached", "buffer", "claim", "credential", "decoder", "node", "out", "since",
-        "socket", "tags_received", "tags_sent",
+        "socket", "tags_received", "tags_sent", "time_questions",
     )  # fmt: skip
 
     def __init__(self, connection: socket.socket, address: str = "", *, attached: int | None = None) -> None:
@@ -63,6 +66,7 @@ class _Peer:
         self.out = b""
         self.decoder = Decoder()
         self.allowance = EventAllowance(self.since)
+        self.time_questions = 0
 
     def put(self, message: Mapping[str, Any]) -> None:
         """Add a message to the bytes that are sent next."""
@@ -93,6 +97,7 @@ class Server:
         munge with this token, for agents that have none; they answer with another one. ``addresses``: those from which
         each node may connect, where they are known (``node_addresses.py``).
         """
+        raise_file_limit()  # an agent takes a descriptor, and with ssh three more
         self._listener = _listen(host, ports)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
@@ -260,16 +265,17 @@ class Server:
                 if message is None or not take_next(peer, message):
                     self._drop(peer)
                     return
-            elif message is not None and message.get("kind") == "time":
-                self._answer_time(peer, message)
             elif message is not None:
-                self._take_in(peer, peer.node, message)
+                if message.get("kind") == "time":
+                    self._answer_time(peer, message)
+                else:
+                    self._take_in(peer, peer.node, message)
                 if peer.socket.fileno() < 0:
                     return  # what it sent has ended it
 
     def _take_in(self, peer: _Peer, node: int, message: dict[str, Any]) -> None:
         actions, sound = Actions(), True
-        if "seq" in message and not peer.allowance.take(peer.decoder.size_bytes, time.monotonic()):
+        if "seq" in message and not peer.allowance.take(peer.decoder.kept_bytes, time.monotonic()):
             self._lose(
                 peer,
                 f"it sent more events than any check needs ({BURST_BYTES >> 20} MiB, then {BYTES_PER_S >> 10} KiB a"
@@ -299,6 +305,10 @@ class Server:
     def _answer_time(self, peer: _Peer, message: dict[str, Any]) -> None:
         """Answer at once and not through the conductor: a shorter round trip makes the offset more accurate."""
         number = message.get("number")
+        peer.time_questions += 1
+        if peer.time_questions > _MAX_TIME_QUESTIONS:
+            self._lose(peer, f"it asked for the time more than {_MAX_TIME_QUESTIONS} times, and no agent does")
+            return
         if not isinstance(number, int):
             self.damaged += 1
             return
@@ -363,10 +373,12 @@ class Server:
             peer.tags_sent = LineTags(token, "conductor", nonce, challenge, node)
         if self._credential:
             peer.credential = (str(answer["proof"]), str(made))
+        # A connection that we made leads to the host of the request.
+        place = place_of(peer.socket) if peer.attached is None else ""
         peer.node = node
         self._strangers.discard(peer)
         self._peers[node] = peer
-        self._perform(self._conductor.join(node, time.monotonic()))
+        self._perform(self._conductor.join(node, time.monotonic(), place))
         return True
 
     def _note_claim(self, node: int, text: str) -> None:

@@ -40,10 +40,8 @@ _MAX_REPEATS = 9
 _MAX_STACK_CHARS = 1 << 16
 _MAX_NODE_BYTES = 1_000
 """Values that one node may share with the stages that follow: all nodes receive them, also 4,096 from each other."""
-_MAX_RANK_BYTES = 1_000
-"""Values that one rank may share with later steps: the address of a store, a key."""
-_MAX_SHARED_BYTES = 1 << 18
-"""Values that all ranks together may share with later steps."""
+_MAX_SHARED_BYTES = 1000
+"""Values that the first rank may share with later steps in one: the address of a store, a key."""
 
 _ABSENT_ACTION = (
     "look at the output of its agent, and at what may keep it from the node that conducts: a firewall, or in Kubernetes"
@@ -74,7 +72,7 @@ class TrialConductor(BaseConductor):
         """Values that ranks of this generation shared with later steps."""
         self._rank_events: list[dict[str, Any]] = []
         self._check_events: list[dict[str, Any]] = []
-        """Steps of the current check, their measurements and facts."""
+        """The generation, steps of the current check, their measurements and facts."""
         self._interface = ""
         """Network interface that a check of agents chose for the ranks."""
         self._quitting: set[int] = set()
@@ -92,7 +90,9 @@ class TrialConductor(BaseConductor):
         self._generation += 1
         self._shared, self._at = {}, -1
         rows = [[rank, self._nodes[rank], self._local_rank(rank)] for rank in self._ranks]
-        self._record(GenerationEvent(kind="generation", gen=self._generation, ranks=rows))
+        places = {str(node): place for node, place in sorted(self._places.items())}
+        self._begun = GenerationEvent(kind="generation", gen=self._generation, ranks=rows, places_of_nodes=places)
+        self._record(self._begun)
         if self._plan and self._plan[0].scope == "agents":
             self._next_step(now)
         else:
@@ -136,7 +136,8 @@ class TrialConductor(BaseConductor):
             return
         step = self._plan[self._at]
         if self._at == 0 or self._plan[self._at - 1].check != step.check:
-            self._check_events, self._shared = [], self._shared if step.scope != "agents" else {}
+            self._check_events = [cast("dict[str, Any]", self._begun)]
+            self._shared = self._shared if step.scope != "agents" else {}
         self._number += 1
         self._started_at = now
         if step.scope == "agents":
@@ -180,7 +181,7 @@ class TrialConductor(BaseConductor):
             stage=step.stage,
             timeout_s=timeout_s,
             params=step.params,
-            given=self._given(step),
+            given={**self._given(step), "places_of_nodes": self._begun["places_of_nodes"]},
             env=dict(self._config.env),
             backend=self._config.backend,
             device=self._config.device,
@@ -302,30 +303,16 @@ class TrialConductor(BaseConductor):
             self._agents_finished("done", now)
 
     def _receive_done(self, event: DoneEvent, now: float) -> None:
-        rank = self._rank_of(event["rank"])
-        if rank not in self._hang_detector.waiting():
-            return  # it finished already, or was not asked
-        if event["share"]:
-            self._take_share(rank, event["share"])
+        rank, share = self._rank_of(event["rank"]), event["share"]
+        if share and self._hang_detector.is_awaited(rank):
+            # Only where the first rank works alone: in all other steps a rank could write what another one should.
+            is_asked = self._plan[self._at].first_only and isinstance(share, dict)
+            if is_asked and len(json.dumps(share)) <= _MAX_SHARED_BYTES:
+                self._shared |= share
+            else:
+                text = f"rank {rank} shares values with later steps that no check of ours shares; they are not used"
+                self._record(NoteEvent(kind="note", severity="error", text=text))
         self._rank_finished(rank, now)
-
-    def _take_share(self, rank: int, share: Any) -> None:
-        """Keep what a rank shares with later steps. A wrong share is left out and noted: the rank finished all the
-        same, and no other rank must suffer."""
-        fault = ""
-        if not isinstance(share, dict):
-            fault = "something else than values by name"
-        elif len(json.dumps(share)) > _MAX_RANK_BYTES:
-            fault = f"more than {_MAX_RANK_BYTES:,} bytes"
-        elif not all(_may_share(rank, rank == self._ranks[0], key) for key in share):
-            fault = "values of other ranks"
-        elif len(json.dumps(shared := {**self._shared, **share})) > _MAX_SHARED_BYTES:
-            fault = f"with the others more than {_MAX_SHARED_BYTES:,} bytes"
-        else:
-            self._shared = shared
-        if fault:
-            text = f"rank {rank} shares {fault} with later steps, which was left out; what runs there is not seatrial"
-            self._record(NoteEvent(kind="note", severity="error", text=text))
 
     def _receive_error(self, event: ErrorEvent, now: float) -> None:
         phase, cause = brief(event["phase"]), brief(event["cause"])
@@ -498,9 +485,3 @@ class TrialConductor(BaseConductor):
         for rank in ranks:
             by_node.setdefault(self._nodes[rank], []).append(rank)
         return by_node
-
-
-def _may_share(rank: int, is_first: bool, key: str) -> bool:
-    """Return whether a rank may share a value by this key: ``NAME/RANK`` is of that rank, others are of the first."""
-    number = key.rpartition("/")[2]
-    return number == str(rank) if number.isdecimal() else is_first

@@ -68,6 +68,9 @@ class Evidence:
     """``cpu`` or ``cuda`` (CUDA and ROCm alike)."""
     rounds: Mapping[str, Any] = field(default_factory=dict)
     """What the conductor asked for in each further round, by its stage: a rank that lies cannot make one up."""
+    places_of_nodes: Mapping[int, str] = field(default_factory=dict)
+    """Number of a node -> its place as the controller knows it: nodes of one machine have the same one, and a host that
+    lies cannot choose that of another."""
     nodes: Mapping[int, str] = field(default_factory=dict)
     """Host name of each node whose agent was asked to carry out the check and did, by number."""
     other_names: Mapping[str, int] = field(default_factory=dict)

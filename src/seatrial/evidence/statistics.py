@@ -72,6 +72,9 @@ class FleetRates:
     fleet: FleetRuling
     reference: int | None
     """The rank that is measured again together with each outlier; None without a measured rank."""
+    least_scale: float
+    """The least share of its rate in the group that the reference rank reaches alone, where nobody disturbs it. With
+    less it would acquit others: it was disturbed, or it lies."""
 
     def suspects(self) -> tuple[int, ...]:
         """Return the ranks that missed a limit, and the reference where the fleet set the limit."""
@@ -105,6 +108,9 @@ class FleetRates:
         if reference is not None:
             before, after = self.first[reference], self.again[reference]
             scale = after.value / before.value
+            if scale < self.least_scale:
+                slower = f"{named(reference)}, alone: {_rate(after)}, less than in the group, so it is no comparison"
+                return RateOutcome(state="unrepeated", measurement=first, limit=limit, evidence=(slower, *lines))
             lines.append(f"for comparison, {named(reference)}: {before.value:.3g} in the group, {_rate(after)} alone")
         # A rank that is no outlier of the fleet missed one of the other limits, so there is one.
         limit = self._tightest(scale) or limit
@@ -203,7 +209,14 @@ def compare_rates(
     fleet = judge_fleet(values, better="high", device_type=device_type, copies=copies)
     # The typical rank, not the best: the best of many was lucky, and would look slower when repeated.
     reference = min(values, key=lambda rank: (abs(values[rank] - fleet.reference), rank), default=None)
-    return FleetRates(first=stages["measure"], again=stages["repeat"], limits=limits, fleet=fleet, reference=reference)
+    return FleetRates(
+        first=stages["measure"],
+        again=stages["repeat"],
+        limits=limits,
+        fleet=fleet,
+        reference=reference,
+        least_scale=1 / _RATIO["cpu" if device_type == "cpu" else "cuda"],
+    )
 
 
 def median(values: Sequence[float]) -> float:

@@ -153,16 +153,21 @@ def evidence_of(trial: Trial, check: str) -> Evidence:
         backend=trial.backend,
         device_type=trial.device_type,
         rounds=trial.rounds.get(check, {}),
+        places_of_nodes=trial.places_of_nodes,
         nodes={
             node: trial.host_name(node) for node in sorted({node for step in steps for node in step.nodes} - nodes_late)
         },
-        other_names={
-            name: entry.node
-            for entry in trial.nodes
-            for name in (entry.address, entry.hostname, entry.calls_itself, entry.name)
-            if name
-        },
+        other_names=_other_names(trial),
     )
+
+
+def _other_names(trial: Trial) -> dict[str, int]:
+    """Return what each host calls itself -> its node. A name that hosts of several places claim leads to none."""
+    claims: dict[str, dict[str, int]] = {}
+    for entry in trial.nodes:
+        for name in filter(None, (entry.address, entry.hostname, entry.calls_itself, entry.name)):
+            claims.setdefault(name, {}).setdefault(trial.places_of_nodes.get(entry.node, ""), entry.node)
+    return {name: node for name, places in claims.items() if len(places) == 1 for node in places.values()}
 
 
 def _asked(steps: Iterable[StepRecord]) -> tuple[set[int], set[int]]:

@@ -61,6 +61,8 @@ class Reader:
         """Generations that ranks sent events from."""
         self.generations: dict[int, dict[int, tuple[int, int]]] = {}
         """Generation -> rank -> (node rank, local rank)."""
+        self.places_of_nodes: dict[int, str] = {}
+        """Number of a node -> its place, as the conductor knows it."""
         self.started: dict[tuple[int, int], Event] = {}
         """(generation, rank) -> its ``rank`` event."""
         self.steps: dict[tuple[int, int], Event] = {}
@@ -278,16 +280,23 @@ class Reader:
         elif kind == "interrupted":
             self.interrupted = self.interrupted or (fields.text(event, "by") or "unknown", seq)
         elif kind == "generation":
-            rows = event.get("ranks")
-            if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == 3 for row in rows):
-                raise DamageError("ranks")
-            placed = [tuple(fields.whole({"ranks": entry}, "ranks") for entry in row) for row in rows]
-            generation = fields.generation(event)
-            if len({row[0] for row in placed}) < len(placed) or generation in self.generations:
-                raise DamageError("sent twice")
-            self.generations[generation] = {row[0]: (row[1], row[2]) for row in placed}
+            self.add_generation(event)
         else:
             self._trouble(seq, event)
+
+    def add_generation(self, event: Event) -> None:
+        """Add the beginning of a generation. Raises DamageError."""
+        rows, places = event.get("ranks"), fields.mapping({"places_of_nodes": {}, **event}, "places_of_nodes")
+        if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == 3 for row in rows):
+            raise DamageError("ranks")
+        if not all(node.isdecimal() and isinstance(place, str) for node, place in places.items()):
+            raise DamageError("places_of_nodes")
+        placed = [tuple(fields.whole({"ranks": entry}, "ranks") for entry in row) for row in rows]
+        generation = fields.generation(event)
+        if len({row[0] for row in placed}) < len(placed) or generation in self.generations:
+            raise DamageError("sent twice")
+        self.generations[generation] = {row[0]: (row[1], row[2]) for row in placed}
+        self.places_of_nodes = {int(node): place for node, place in places.items()}
 
     def _trouble(self, order: int, event: Event) -> None:
         entries = event.get("seen")

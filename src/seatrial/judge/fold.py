@@ -72,12 +72,15 @@ def fold(messages: Iterable[Mapping[str, Any]], *, damaged_lines: int = 0) -> Tr
 def evidence_so_far(check: str, events: Iterable[Mapping[str, Any]]) -> Evidence:
     """Return what a check has measured while the trial still runs.
 
-    ``events``: those of the kinds ``rank``, ``measurements`` and ``facts``, and steps of the conductor without header.
+    ``events``: those of the kinds ``rank``, ``measurements`` and ``facts``; of the conductor those of the kinds
+    ``generation`` and ``step``, without header.
     """
     reader = Reader(Counter())
     for event in events:
         if event["kind"] == "step":
             reader.add_step("step", event)
+        elif event["kind"] == "generation":
+            reader.add_generation(event)
         else:
             reader.add(event["src"], event["seq"], event)
     ranks = {
@@ -99,6 +102,7 @@ def evidence_so_far(check: str, events: Iterable[Mapping[str, Any]]) -> Evidence
         device_type=device_type,
         nodes={fact.node_rank: f"node {fact.node_rank}" for fact in reader.facts if fact.node_rank is not None},
         rounds=_rounds(reader).get(check, {}),
+        places_of_nodes=reader.places_of_nodes,
     )
 
 
@@ -191,7 +195,7 @@ def _died(reader: Reader, generation: int, rank: int) -> bool:
 
 
 def _trial(run: str, reader: Reader, missing: tuple[str, ...]) -> Trial:
-    names = host_names(reader.run.get("job", {}), reader.nodes)
+    names = host_names(reader.run.get("job", {}), reader.nodes, reader.places_of_nodes)
     started = {rank: event for (generation, rank), event in sorted(reader.started.items()) if generation == 0}
     locations = {rank: (event["node_rank"], event["local_rank"]) for rank, event in started.items()}
     # With an agent for each rank the conductor knows no local ranks, but each rank knows its own.
@@ -238,6 +242,7 @@ def _trial(run: str, reader: Reader, missing: tuple[str, ...]) -> Trial:
         ),
         steps=tuple(_step(reader, key) for key in sorted(reader.steps)),
         rounds=_rounds(reader),
+        places_of_nodes=reader.places_of_nodes,
         measurements=_measurements(reader, ranks),
         facts=tuple(reader.facts),
         errors=tuple(reader.errors),

@@ -27,7 +27,9 @@ class HostName:
     """The name that the host gives itself; empty where that is the same."""
 
 
-def host_names(job: Mapping[str, Any], nodes: Mapping[int, NodeRecord]) -> dict[int, HostName]:
+def host_names(
+    job: Mapping[str, Any], nodes: Mapping[int, NodeRecord], places_of_nodes: Mapping[int, str]
+) -> dict[int, HostName]:
     """Return the name of each node: of the request where that names nodes, else of Slurm, else of the host.
 
     The names of Slurm count where each node has one, and none has that of another machine. Equal names of hosts get the
@@ -36,6 +38,7 @@ def host_names(job: Mapping[str, Any], nodes: Mapping[int, NodeRecord]) -> dict[
     Args:
         job: The job of the ``run`` event; ``hosts`` are the names by node rank that the controller knows.
         nodes: What each agent says about its node, by node rank.
+        places_of_nodes: The place of each node, as of ``Evidence``.
     """
     known = job.get("hosts")
     own = {node: _cleaned(entry.hostname) for node, entry in nodes.items()}
@@ -45,24 +48,23 @@ def host_names(job: Mapping[str, Any], nodes: Mapping[int, NodeRecord]) -> dict[
             for node, name in enumerate(map(str, known))
         }
     of_slurm = {node: _cleaned(entry.slurm_name) for node, entry in nodes.items()}
-    machine_of = {name: (own[node], nodes[node].address) for node, name in of_slurm.items()}
-    if all(name and machine_of[name] == (own[node], nodes[node].address) for node, name in of_slurm.items()):
+    machine = {node: (own[node], entry.address, places_of_nodes.get(node, "")) for node, entry in nodes.items()}
+    machine_of = {name: machine[node] for node, name in of_slurm.items()}
+    if all(name and machine_of[name] == machine[node] for node, name in of_slurm.items()):
         return {
             node: HostName(name=name, calls_itself="" if _same(name, own[node]) else own[node])
             for node, name in of_slurm.items()
         }
     # Agents of one name and one address share a machine: a launcher may start one agent for each rank.
-    machines: dict[tuple[str, str], int] = {}
-    for node, entry in sorted(nodes.items()):
-        machines.setdefault((own[node], entry.address), node)
+    machines: dict[tuple[str, str, str], int] = {}
+    for node in sorted(nodes):
+        machines.setdefault(machine[node], node)
     shared = len(machines) < len(nodes)
     number = {key: index if shared else node for index, (key, node) in enumerate(machines.items())}
-    names = Counter(name for name, _ in machines)
+    names = Counter(name for name, _, _ in machines)
     return {
-        node: HostName(
-            name=f"{own[node]} (node {number[own[node], entry.address]})" if names[own[node]] > 1 else own[node]
-        )
-        for node, entry in nodes.items()
+        node: HostName(name=f"{own[node]} (node {number[machine[node]]})" if names[own[node]] > 1 else own[node])
+        for node in nodes
         if own[node]
     }
 

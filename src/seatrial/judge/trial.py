@@ -203,6 +203,8 @@ class Trial:
     """Node rank -> name of each node whose name is known, whether its agent joined or not."""
     generations: tuple[GenerationRecord, ...]
     steps: tuple[StepRecord, ...]
+    places_of_nodes: Mapping[int, str]
+    """Number of a node -> its place, as of ``Evidence``."""
     rounds: Mapping[str, Mapping[str, Any]]
     """By check and stage: what the conductor asked for in the further rounds of generation 0."""
     measurements: tuple[Measurement, ...]

@@ -71,7 +71,12 @@ class NodeEvent(_NodeEventOptional):
     """Cores for the ranks on this node."""
 
 
-class GenerationEvent(Header):
+class _GenerationEventOptional(Header, total=False):
+    places_of_nodes: dict[str, str]
+    """By number of the node: the host of the request, else the address that its agent joined from. In a trial."""
+
+
+class GenerationEvent(_GenerationEventOptional):
     """The ranks are started: once, and again with each restart attempt (conductor)."""
 
     kind: Literal["generation"]

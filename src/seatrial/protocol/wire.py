@@ -24,6 +24,9 @@ _OPEN_CHARS = 16 << 20
 memory under hostile input."""
 _MOST_DIGITS = 300
 """Characters of an integer; each one up to that length can be converted to a float."""
+_VALUE_BYTES = 16
+"""Bytes that each value of a message counts in addition. ``[],`` takes 64 bytes as an object and so counts as 35; the
+events of a trial count as twice their text."""
 _DEEPEST = 64
 """Nesting of a message; ours have six. A message must not reach the recursion limit when it is encoded again."""
 
@@ -59,8 +62,9 @@ class Decoder:
     def __init__(self) -> None:
         self.damaged = 0
         """Lines with our prefix that were cut or changed."""
-        self.size_bytes = 0
-        """Bytes of the JSON of the last message."""
+        self.kept_bytes = 0
+        """What it costs to keep the last message: the bytes of its JSON, and some for each value, since small values
+        take far more as objects than as text."""
         self._partial: OrderedDict[str, dict[int, str]] = OrderedDict()
         self._partial_chars = 0
         """Characters in ``_partial``."""
@@ -74,7 +78,7 @@ class Decoder:
         if message is None:
             self.damaged += 1
             return None
-        self.size_bytes = len(line) - start - len(PREFIX)
+        self.kept_bytes = _kept_bytes(line[start + len(PREFIX) :])
         return self._merge(message) if "part" in message else message
 
     def lines(self, text: bytes) -> Iterator[dict[str, Any]]:
@@ -107,11 +111,15 @@ class Decoder:
         if not key.startswith(f"{zlib.crc32(body.encode()):08x}"):
             self.damaged += 1
             return None
-        self.size_bytes = len(body)
+        self.kept_bytes = _kept_bytes(body.encode())
         return _loads(body)
 
     def _forget(self, key: str) -> None:
         self._partial_chars -= sum(map(len, self._partial.pop(key).values()))
+
+
+def _kept_bytes(body: bytes) -> int:
+    return len(body) + _VALUE_BYTES * (body.count(b",") + body.count(b"[") + body.count(b"{"))
 
 
 def _parse(rest: bytes) -> dict[str, Any] | None:

@@ -79,6 +79,8 @@ class Context:
     """Values that earlier steps shared with all ranks."""
     shared: dict[str, Any] = field(default_factory=dict)
     """Values that this step shares."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What a stage keeps for the stages after it, in this process."""
     count: tuple[int, int] | None = None
     """Which of how many operations comes next, from 1, where the check knows: a report of a slow rank says how far it
     came."""
@@ -173,7 +175,10 @@ class Context:
             self.flush()
 
     def share(self, name: str, value: Any) -> None:
-        """Give a JSON value to all ranks in the following steps; they read it from ``given``."""
+        """Give a JSON value to all ranks in the following steps; they read it from ``given``.
+
+        For stages with ``first_only``, 1,000 bytes in each; what a rank shares in another stage is refused.
+        """
         self.shared[name] = value
 
     def flush(self) -> None:

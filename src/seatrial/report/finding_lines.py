@@ -18,6 +18,7 @@ _MOST_HEADING_ROWS = 4
 _MOST_LINE_ROWS = 2
 _MOST_TEXT_LINES = 2
 """Most lines of a stack or of output, where not all evidence has room."""
+_CALL = 'File "'
 _CURRENT, _OLDEST_FIRST = "Current thread", "most recent call last"
 """Words of faulthandler, before the thread that was asked, and of a traceback, before its outermost call."""
 
@@ -25,7 +26,8 @@ _CURRENT, _OLDEST_FIRST = "Current thread", "most recent call last"
 def finding_lines(findings: tuple[Finding, ...], view: View, room: int) -> list[str]:
     """Return the findings in their order, ten at most and then their number.
 
-    ``room``: rows that are left on a screen; where the only fault and the remarks beside it fit into it, they do.
+    ``room``: rows that are left on a screen; of 80 columns or more the only fault and the
+    remarks beside it fit into it.
     """
     if view.is_verbose:
         return [
@@ -34,7 +36,8 @@ def finding_lines(findings: tuple[Finding, ...], view: View, room: int) -> list[
             for line in (_heading(finding, is_first=False), *(line for entry in _evidence(finding) for line in entry))
         ]
     shown = findings[:_MOST_FINDINGS]
-    is_single = sum(map(is_fault, findings)) <= 1
+    # A narrower terminal has no room for all of it: it scrolls, and what happened counts more.
+    is_single = sum(map(is_fault, findings)) <= 1 and (view.columns or USUAL_COLUMNS) >= USUAL_COLUMNS
     entries: list[str] = []
     for number, finding in enumerate(shown):
         later = len(shown) - number - 1
@@ -63,13 +66,14 @@ def _entry(finding: Finding, view: View, most_rows: int, *, is_first: bool) -> l
 
 def _evidence_that_fits(finding: Finding, rows: int, view: View) -> list[str]:
     """Return the evidence in this number of rows: of each entry its best lines, and how many more there are."""
-    entries = [[_fitted(line, _MOST_LINE_ROWS, view) for line in entry] for entry in _evidence(finding)]
-    if sum(_rows(entry, view) for entry in entries) <= rows:
-        return [line for entry in entries for line in entry]
+    entries = list(_evidence(finding))
+    whole = [_fitted(line, _MOST_LINE_ROWS, view) for entry in entries for line in entry]
+    if _rows(whole, view) <= rows:
+        return whole
     shown: list[str] = []
     for entry in entries:
         shown += _best_lines(entry, rows - 1 - _rows(shown, view), view)
-    more = sum(map(len, entries)) - len(shown)
+    more = len(whole) - len(shown)
     return [*shown, f"        {more} more line{'' if more == 1 else 's'} in the report"] if rows > 0 else []
 
 
@@ -77,8 +81,8 @@ def _best_lines(entry: list[str], rows: int, view: View) -> list[str]:
     """Return what of one entry fits into these rows: a line, or a heading and the lines that say most."""
     heading, *text = entry
     if not text:
-        return [_fitted(heading, rows, view)] if rows > 0 else []
-    calls = [number for number, line in enumerate(text) if line.lstrip().startswith('File "')]
+        return [_fitted(heading, min(rows, _MOST_LINE_ROWS), view)] if rows > 0 else []
+    calls = [number for number, line in enumerate(text) if line.lstrip().startswith(_CALL)]
     current = next((number for number, line in enumerate(text) if line.lstrip().startswith(_CURRENT)), 0)
     if calls and _OLDEST_FIRST in text[0]:
         chosen = text[calls[-1] :]
@@ -86,10 +90,19 @@ def _best_lines(entry: list[str], rows: int, view: View) -> list[str]:
         chosen = text[next((number for number in calls if number > current), calls[0]) :]
     else:
         chosen = text[-_MOST_TEXT_LINES:]
-    chosen = chosen[:_MOST_TEXT_LINES]
+    chosen = [_in_one_row(line, view) for line in chosen[:_MOST_TEXT_LINES]]
     while chosen and _rows([heading, *chosen], view) > rows:
         chosen.pop(-1 if calls else 0)
     return [heading, *chosen] if chosen else []
+
+
+def _in_one_row(line: str, view: View) -> str:
+    """Return a line of a stack or of output on one row: of a long path the end says more."""
+    width = view.columns or USUAL_COLUMNS
+    before, call, rest = line.partition(_CALL)
+    if len(line) <= width or not call:
+        return fitted(line, width)
+    return f"{before}{call}...{rest[-max(1, width - len(before + call) - 3) :]}"
 
 
 def _rows(lines: list[str], view: View) -> int:

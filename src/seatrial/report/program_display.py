@@ -23,6 +23,10 @@ _PLAIN_S = 5.0
 _KEPT = "the file of the rank has them"
 _GOES_WITH_POD = "they are lost with this pod, so let the ranks print less, or write into a file on a --pvc"
 _QUEUE_SIZE = 2_000
+_MAX_QUEUED_CHARS = 16 << 20
+"""Characters that wait for a slow reader; what comes beyond them is counted."""
+_MAX_MESSAGE_CHARS = 256 << 10
+"""Characters of one message that are shown: an agent sends 64 KiB of a rank at once, and 16 KiB a second."""
 _CLOSE_S = 2.0
 _MAX_WHERE = 33
 """Ranks of one question that are shown, and a line for the others."""
@@ -63,6 +67,8 @@ class ProgramDisplay:
         self._started = False
         self._where_left = _MAX_WHERE
         self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(_QUEUE_SIZE)
+        self._queued_chars = 0
+        self._queued_lock = threading.Lock()
         self._bar = live(errors, bar=True)
         self._thread = threading.Thread(target=self._write_all, name="display", daemon=True)
         self._thread.start()
@@ -94,8 +100,9 @@ class ProgramDisplay:
         received = cast("Output | TrainingProgress", message)
         match received["kind"]:
             case "output":
-                lines = [str(line) for line in received["lines"]]
-                self._show(int(received["rank"]), lines, int(received["left_out"]))
+                lines = _within([str(line) for line in received["lines"]], _MAX_MESSAGE_CHARS)
+                left_out = int(received["left_out"]) + len(received["lines"]) - len(lines)
+                self._show(int(received["rank"]), lines, left_out)
             case "progress":
                 self._show_progress(received)
             case _:
@@ -147,7 +154,7 @@ class ProgramDisplay:
                 self._held.setdefault(rank, []).extend(held)
             is_full = len(self._held.get(rank, ())) > _MAX_HELD
         if shown := texts[:first]:
-            self._put(lambda: self._write(self._output, "\n".join(shown) + "\n"))
+            self._put_text("\n".join(shown) + "\n")
         if is_full:
             self._release()
         elif held and not is_held:
@@ -164,7 +171,7 @@ class ProgramDisplay:
         with self._held_lock:
             held, self._held = self._held, {}
             for texts in held.values():
-                self._put(partial(self._write, self._output, "\n".join(texts) + "\n"))
+                self._put_text("\n".join(texts) + "\n")
 
     def _say(self, text: str) -> None:
         elapsed_s = time.monotonic() - self._started_at
@@ -172,11 +179,27 @@ class ProgramDisplay:
         shown = "".join(f"{part}\n" for part in wrapped(line, columns_of(self._errors)))
         self._put(lambda: self._write(self._errors, shown))
 
-    def _put(self, write: Callable[[], None]) -> None:
+    def _put(self, write: Callable[[], None]) -> bool:
+        """Have something written; return whether there is room for it in the queue."""
         try:
             self._queue.put_nowait(write)
         except queue.Full:
             self._left_out += 1
+            return False
+        return True
+
+    def _put_text(self, text: str) -> None:
+        """Have lines of ranks written."""
+        with self._queued_lock:
+            if self._queued_chars + len(text) > _MAX_QUEUED_CHARS:
+                self._left_out += text.count("\n")
+            elif self._put(partial(self._write_text, text)):
+                self._queued_chars += len(text)
+
+    def _write_text(self, text: str) -> None:
+        with self._queued_lock:
+            self._queued_chars -= len(text)
+        self._write(self._output, text)
 
     def _put_anyway(self, write: Callable[[], None] | None) -> None:
         with contextlib.suppress(queue.Full):
@@ -204,6 +227,16 @@ class ProgramDisplay:
                 self._output = None
             else:
                 self._errors = None
+
+
+def _within(lines: list[str], most_chars: int) -> list[str]:
+    """Return the first lines that have at most ``most_chars`` characters together."""
+    total = 0
+    for number, line in enumerate(lines):
+        total += len(line) + 1
+        if total > most_chars:
+            return lines[:number]
+    return lines
 
 
 def _takes_colors(stream: IO[str] | None) -> bool:

@@ -9,6 +9,9 @@ from seatrial.report.live import live
 from seatrial.util.terminal import columns_of, wrapped
 from seatrial.util.text import format_seconds, printable
 
+_ENDS = {"done": "", "interrupted": ", interrupted", "deadline": ", ended by its deadline"}
+"""Outcome of a step -> the end of the line of its check; any other one is named."""
+
 
 class _Forgiving:
     """A stream that ignores everything after its first failed write: its terminal or its reader is gone."""
@@ -113,7 +116,7 @@ class Progress:
                 self._check = str(event["check"])
         elif kind == "step_end":
             self._seconds += float(event["seconds"])
-            self._outcome = "" if event["outcome"] == "done" else f", ended by {event['outcome']}"
+            self._outcome = _ENDS.get(event["outcome"], f", ended by {event['outcome']}")
             if event["outcome"] != "done":
                 yield from self._finished()
         elif kind == "trouble":

@@ -28,12 +28,13 @@ def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
                 with open_to_read(file) as text:
                     # A file may grow meanwhile, and some claim a size that their text does not have.
                     while line := text.readline(bytes_left + 1):
-                        bytes_left -= len(line)
+                        message = decoder.line(line)
+                        bytes_left -= len(line) if message is None else max(len(line), decoder.kept_bytes)
                         if bytes_left < 0:
                             raise RequestError(
                                 f"{file}: more than {_MAX_BYTES >> 30} GiB in total; give the event files only."
                             )
-                        if (message := decoder.line(line)) is not None:
+                        if message is not None:
                             messages.append(message)
             except OSError as error:
                 raise RequestError(f"{file}: cannot be read ({error.strerror or error}).") from error

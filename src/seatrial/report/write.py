@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -58,12 +59,13 @@ def write_reports(conclusion: Conclusion, out: Path) -> Written:
         files={name: folder / report_format.file for name, report_format in _FORMATS.items()},
         latest=out / _LATEST,
     )
-    _refuse_another(written.document, format_time(conclusion.trial.created))
+    _refuse_another(written, format_time(conclusion.trial.created))
     texts = {name: report_format.text(conclusion) for name, report_format in _FORMATS.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            write_atomically(written.files[name], _encoded(text), run_folder=True)
+        # The document first: without one, the other files are not ours.
+        for name in sorted(texts, key=lambda name: name != _DOCUMENT):
+            write_atomically(written.files[name], _encoded(texts[name]), run_folder=True)
         write_atomically(written.latest, _encoded(texts[_DOCUMENT]))
     except OSError as error:
         raise RequestError(
@@ -99,13 +101,21 @@ def find_written(paths: Sequence[Path]) -> Written | None:
     return Written(folder=folder, files=found, latest=folder.parent / _LATEST)
 
 
-def _refuse_another(path: Path, timestamp: str) -> None:
-    """Raise RequestError if the file is the report of another trial. The same trial may be reported again."""
+def _refuse_another(written: Written, timestamp: str) -> None:
+    """Raise RequestError if the folder has the report of another trial, or files of these names that are no reports.
+
+    The same trial may be reported again. Its events name the folder, and the events may be those of somebody else.
+    """
+    path = written.document
     try:
         with open_to_read(path) as file:
             before = json.loads(file.read(_MOST_BYTES))
         same = before["test_timestamp"] == timestamp
     except (FileNotFoundError, NotADirectoryError):
+        if other := next((file for file in written.files.values() if os.path.lexists(file)), None):
+            raise RequestError(
+                f"{other} lies there without a {path.name} of this trial; name another folder with --out."
+            ) from None
         return
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         same = False

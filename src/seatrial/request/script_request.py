@@ -13,6 +13,7 @@ from seatrial.environment.identity import Identity
 from seatrial.environment.placeholders import fill_placeholders
 from seatrial.environment.script_variables import CARRIED
 from seatrial.errors import RequestError
+from seatrial.files import open_to_read
 from seatrial.probe.cpu import usable_cores
 from seatrial.request.common_options import TARGET_OPTIONS
 from seatrial.request.program_options import PROGRAM
@@ -171,7 +172,7 @@ def _refuse_program(program: str, target_request: TargetRequest) -> None:
 
 def _refuse_script(script: str, target_request: TargetRequest) -> None:
     try:
-        with open(script, "rb") as file:
+        with open_to_read(script) as file:
             start = file.read(_HEAD_BYTES)
     except OSError as error:
         if target_request.target == "local" and not Path(script).exists():

@@ -15,11 +15,14 @@ from seatrial.training.data.dataset_files import DATA_VARIABLE
 
 _RESERVED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 """Variables that seatrial sets for each rank."""
+_WORDS_FOR_KUBERNETES = ("k8s", "kube", "kubernetes", "kubectl", "openshift", "pod", "pods")
+"""Words that people type for a target in a cluster, of which there are several."""
 
 
 def _target_of(name: str) -> Target:
     if name not in TARGETS:
-        raise RequestError(f"--on {name}: no such target; there is {', '.join(TARGETS)}.")
+        pods = "; on Kubernetes, job needs nothing installed" if name in _WORDS_FOR_KUBERNETES else ""
+        raise RequestError(f"--on {name}: no such target; there is {', '.join(TARGETS)}{pods}.")
     return TARGETS[name]
 
 

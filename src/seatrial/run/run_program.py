@@ -189,7 +189,8 @@ def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, st
         if outcome["last_lines"]:
             print_status(f"seatrial: the last output of rank {failed}:")
         for line in outcome["last_lines"]:
-            print_status(f"  {printable(line)}")
+            # Not broken between words: the marks under a line of code would no longer stand where they belong.
+            print_status_lines(f"  {printable(line)}")
         for rank, text in followed.items():
             print_status(f"seatrial: the last output of rank {rank}, which did not fail first:")
             _print_output([text])

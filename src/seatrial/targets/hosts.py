@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import RequestError
+from seatrial.files import read_input
 from seatrial.targets.option import Option, duration_s
 
 HOSTS = Option(
@@ -84,13 +85,14 @@ def hosts_of(hosts: str | None, hostfile: Path | None) -> tuple[Host, ...]:
     """Return the entries in their order. Raises RequestError for an entry that cannot be parsed, with its line."""
     if hosts is not None and hostfile is not None:
         raise RequestError("--hosts and --hostfile both name the hosts; give one of them.")
+    if hosts is not None and not hosts.strip():
+        raise RequestError("--hosts '' names no host; write --hosts a,b.")
     if hosts is not None:
         return tuple(_parse_host(word.strip(), f"--hosts {hosts}") for word in hosts.split(","))
     if hostfile is None:
         raise RequestError("the hosts are missing; add --hosts a,b or --hostfile FILE.")
     try:
-        with open(hostfile, "rb") as file:
-            content = file.read(_MAX_BYTES + 1)
+        content = read_input(hostfile, _MAX_BYTES)
     except OSError as error:
         raise RequestError(
             f"--hostfile {hostfile} cannot be read ({error.strerror or error}); name another file."
@@ -195,5 +197,5 @@ def queue_timeout_s(own: Mapping[str, Any]) -> float:
     """Return the value of ``--queue-timeout``. Raises RequestError unless it is positive and finite."""
     timeout_s: float = own["queue_timeout"]
     if not (math.isfinite(timeout_s) and timeout_s > 0):
-        raise RequestError(f"--queue-timeout {timeout_s}: give a positive number of seconds.")
+        raise RequestError(f"--queue-timeout {timeout_s:g}: expected a time above 0, such as 90s, 5m or 2h.")
     return timeout_s

@@ -37,6 +37,7 @@ _LAUNCHER_ERRORS: Sequence[tuple[str, str]] = (
 )
 """(pattern at the start of a line, sentence with the text of its group); the first that matches any line counts."""
 _REFUSALS: Sequence[tuple[str, str]] = (
+    (r"seatrial agent refuses: (.+?)\.?$", "{what}"),
     (r"There are (not enough slots) available", "there are {what} for the ranks; request fewer"),
     # Arguments added by the user: Open MPI 4, Open MPI 5, hydra, srun.
     (r".*mpirun: Error: (unknown option .+)", "mpirun: {what}; see --mpi-arg"),
@@ -50,7 +51,7 @@ _REFUSALS: Sequence[tuple[str, str]] = (
         "srun: {what}; request no more than the job has",
     ),
 )
-"""The same for options that a launcher refuses."""
+"""The same for options that a launcher, or an agent on its host, refuses."""
 
 
 def reason(output: str) -> str:

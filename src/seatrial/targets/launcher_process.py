@@ -137,6 +137,8 @@ class Launcher(Agents):
             self._next_poll_at = time.monotonic() + _LOG_POLL_S
             for log in dict.fromkeys(self._logs.values()):
                 absent = [node for node, path in self._logs.items() if path == log and node not in connected]
+                if absent:
+                    raise_if_refused(log)
                 error = reason_of_agent(read_tail(log, _READ_BYTES)) if absent else ""
                 if error:
                     named = re.match(r"node (\d{1,9}) ", error)

@@ -51,6 +51,7 @@ def _devices(job: Processes, node: int) -> Mapping[str, str]:
 
 
 def _resolve(target_request: TargetRequest) -> Placement:
+    from seatrial.probe.capacity import refuse_too_many
     from seatrial.targets import resources
 
     nodes = 1 if target_request.own["nodes"] is None else target_request.own["nodes"]
@@ -71,7 +72,7 @@ def _resolve(target_request: TargetRequest) -> Placement:
         per_node = requested or local.nproc_per_node // nodes
     if local.device == "cpu" and not target_request.own.get("oversubscribe"):
         words = f"--nproc-per-node {per_node}" + (f" --nodes {nodes}" if nodes > 1 else "")
-        resources.refuse_too_many(per_node * nodes, words, of_torch=target_request.typed[:1] != ("launch",))
+        refuse_too_many(per_node * nodes, words, of_torch=target_request.typed[:1] != ("launch",))
     if per_node < 1:
         raise RequestError(
             f"--nodes {nodes}: this machine shows {local.nproc_per_node} accelerators ({local.because})."

@@ -11,15 +11,10 @@ from seatrial.environment.identity import Identity
 from seatrial.errors import RequestError
 from seatrial.probe.accelerators import count_accelerators
 from seatrial.probe.cpu import usable_cores
-from seatrial.probe.host import memory_available
 from seatrial.probe.torch_install import TorchInstall, find_torch
 
 _CPU_PROCESSES = 2
 _MAX_CPU_PROCESSES = 512
-_MOST_PER_CORE = 16
-"""More ranks of one core answer so late that they seem dead."""
-_BYTES_PER_PROCESS = 400_000_000
-"""Memory of one rank with torch on the CPU, without the data of its checks."""
 _MPI_LAUNCHERS = ("openmpi", "hydra", "slurm")
 
 
@@ -94,27 +89,6 @@ def local_resources(
         # The host name may resolve to any address; with one machine loopback always works.
         env["GLOO_SOCKET_IFNAME"] = sorted(loopback)[0]
     return LocalResources(device=decided, backend=backend, nproc_per_node=processes, because=because, env=env)
-
-
-def refuse_too_many(processes: int, words: str, *, of_torch: bool) -> None:
-    """Raise RequestError for more CPU processes than this machine can serve: they would look dead, and be blamed.
-
-    Args:
-        processes: number of ranks.
-        words: the options as typed, which asked for them.
-        of_torch: whether each of them imports torch; nobody knows how much memory a user's script needs.
-    """
-    cores, free_bytes = usable_cores(), memory_available() if of_torch else None
-    most = cores * _MOST_PER_CORE
-    because = f"{cores} cores"
-    if free_bytes is not None and free_bytes // _BYTES_PER_PROCESS < most:
-        most = max(1, free_bytes // _BYTES_PER_PROCESS)
-        because = f"{free_bytes / 1e9:.1f} GB of free memory"
-    if processes > most:
-        raise RequestError(
-            f"{words}: {processes} processes on {because}; give at most {most}, or --oversubscribe to start them all"
-            " the same."
-        )
 
 
 def require_mpi_launcher(backend: str, identity: Identity, command: str, *, min_ranks: int) -> None:

@@ -135,6 +135,8 @@ class CheckpointFolder:
         """
         path = Path(path)
         match = _NAME.fullmatch(path.name)
+        if match is None and not os.path.lexists(path):
+            raise RequestError(f"there is no checkpoint {path}; {_nearest(path.parent)}.")
         if match is None:
             raise RequestError(
                 f"{path} does not have the name of a checkpoint (step-<step>.<SHA-256>.pt), by which its content is "
@@ -155,7 +157,7 @@ class CheckpointFolder:
                 raise _DamagedError(
                     f"{path} is a symbolic link to {os.readlink(path)}, which does not exist."
                 ) from error
-            raise RequestError(f"there is no checkpoint {path}; give the path of an existing one.") from error
+            raise RequestError(f"there is no checkpoint {path}; {_nearest(path.parent)}.") from error
         except PermissionError as error:
             raise SeatrialError(f"this user may not read {path}; change its permissions.") from error
         except OSError as error:
@@ -343,3 +345,12 @@ def _plain(value: Any, key_path: str) -> Any:
         f"{key_path} is of type {type(value).__module__}.{type(value).__qualname__}; a checkpoint can hold only "
         "tensors, bool, int, float, str and None in dicts, lists and tuples."
     )
+
+
+def _nearest(folder: Path) -> str:
+    """Return what can be given in place of a checkpoint that is not in this folder."""
+    try:
+        names = sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))
+    except OSError:
+        return f"there is no folder {folder} either; give the path of an existing one"
+    return f"the newest in {folder} is {names[-1]}" if names else f"{folder} has none; give the path of an existing one"

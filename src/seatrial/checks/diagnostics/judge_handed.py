@@ -110,7 +110,8 @@ def _placed(file: HandedFile, evidence: Evidence, histories: tuple[NodeHistory, 
 
 def _known_names(evidence: Evidence) -> dict[str, int]:
     """Return everything that a node is called -> its number; without its domain too, where only one node is so."""
-    known = {**{name: node for node, name in evidence.nodes.items()}, **evidence.other_names}
+    # What a host calls itself counts after the names of the controller.
+    known = {**evidence.other_names, **{name: node for node, name in evidence.nodes.items()}}
     short = defaultdict[str, set[int]](set)
     for name, node in known.items():
         if not name.replace(".", "").isdigit():

@@ -47,6 +47,7 @@ _HEADERS = {socket.AF_INET: 52, socket.AF_INET6: 72}
 _NO_ROUTE = (
     *(errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.EACCES, errno.EPERM),
     errno.EINVAL,  # a blackhole route
+    errno.ENODEV,  # the interface in the address of another node is not here
 )
 _NOT_TRIED = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM, errno.EAFNOSUPPORT)
 
@@ -137,12 +138,12 @@ async def _connect(address: str, port: int, timeout_s: float) -> socket.socket |
     loop = asyncio.get_running_loop()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     host, _, scope = address.partition("%")
-    place: Any = (host, port)
-    if family == socket.AF_INET6:
-        place = (host, port, 0, socket.if_nametoindex(scope) if scope else 0)
 
     async def attempt(after_s: float) -> socket.socket:
         await asyncio.sleep(after_s)
+        place: Any = (host, port)
+        if family == socket.AF_INET6:
+            place = (host, port, 0, _index_of(scope) if scope else 0)
         connection = socket.socket(family, socket.SOCK_STREAM)
         try:
             connection.setblocking(False)
@@ -163,6 +164,13 @@ async def _connect(address: str, port: int, timeout_s: float) -> socket.socket |
     if connected:
         return connected[0]
     return next((_failure_of(error) for task in done if (error := task.exception()) is not None), "no answer")
+
+
+def _index_of(interface: str) -> int:
+    try:
+        return socket.if_nametoindex(interface)
+    except OSError as error:  # without a number
+        raise OSError(errno.ENODEV, str(error)) from error
 
 
 def _failure_of(error: BaseException) -> Failure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ipaddress
 import os
 import resource
 from collections import Counter, defaultdict
@@ -13,6 +14,7 @@ from typing import Any
 
 from seatrial.checks.network.addresses import own_addresses
 from seatrial.checks.network.endpoint import Endpoint, Failure, reach
+from seatrial.checks.network.observations import machine_at
 from seatrial.checks.network.params import MAX_NODES, NIC, PAYLOAD_BYTES, Params
 from seatrial.checks.network.schedule import targets, to_ranges
 from seatrial.environment.interface_choice import is_free
@@ -25,6 +27,8 @@ rendezvous on the first node; ``nic:NAME``: that of another interface, tried whe
 _MAX_INTERFACES = 4
 """Other interfaces of a node that are tried."""
 
+_MAX_PLACES = _MAX_INTERFACES + 4
+"""Places of a node: those of its other interfaces, and one of each other role."""
 _DEFAULT_MASTER_PORT = 29_500
 """The port of torchrun and of torch's examples."""
 _MARGIN_S = 2.0
@@ -47,12 +51,20 @@ def measure(context: NodeContext, params: Params) -> None:
     if context.stage == "listen":
         _listen(context)
         return
-    peers = [_peer(int(node), shared) for node, shared in context.given.items() if node.isdecimal() and shared]
-    own = next((peer for peer in peers if peer.node == context.node_rank), None)
-    first_here = {peer.machine: peer.node for peer in sorted(peers, key=lambda peer: -peer.node)}
-    if own is None or first_here[own.machine] != own.node or len(first_here) == 1:
+    shared = {int(node): values for node, values in context.given.items() if node.isdecimal() and values}
+    places = context.given.get("places_of_nodes", {})
+    peers = {node: _peer(node, values, places.get(str(node), "")) for node, values in shared.items()}
+    own = peers.get(context.node_rank)
+    first_here: dict[str, int] = {}
+    for peer in peers.values():
+        if peer is not None:
+            first_here[peer.machine] = min(peer.node, first_here.get(peer.machine, peer.node))
+    if own is None or first_here[own.machine] != own.node:
         return
-    others = {peer.node: peer for peer in peers if peer.node == first_here[peer.machine]}
+    # A node whose values nobody can read stays among them, and is reported as one that was not tried.
+    others = {node: peer for node, peer in peers.items() if peer is None or node == first_here[peer.machine]}
+    if len(others) == 1:
+        return
     endpoint: Endpoint = context.kept["endpoint"]
     interface = context.given["round"]["interface"] if "round" in context.given else ""
     calls = _Calls(others, own.node, params, f"{NIC}{interface}" if interface else "")
@@ -113,21 +125,31 @@ def _master_port() -> int:
     return int(text) if text.isdecimal() and 0 < int(text) < 65_536 else _DEFAULT_MASTER_PORT
 
 
-def _peer(node: int, shared: list[Any]) -> Peer:
-    machine, identity, places = shared
-    return Peer(
-        node=node,
-        machine=machine,
-        identity=bytes.fromhex(identity),
-        places=tuple((role, address, port) for role, address, port in places),
-    )
+def _peer(node: int, shared: list[Any], place: str) -> Peer | None:
+    """Return what another node there shared; None for no such thing: it may be of another version, or lie."""
+    try:
+        machine, identity, places = shared
+        places = tuple((role, address, port) for role, address, port in places)
+        peer = Peer(node=node, machine=machine_at(machine, place), identity=bytes.fromhex(identity), places=places)
+        is_sound = isinstance(machine, str) and len(places) <= _MAX_PLACES and all(map(_is_place, places))
+    except (TypeError, ValueError):
+        return None
+    return peer if is_sound else None
+
+
+def _is_place(place: tuple[Any, Any, Any]) -> bool:
+    """Return whether this is a role, an address and a port. Raises ValueError for text that is no address."""
+    role, address, port = place
+    texts = isinstance(role, str) and isinstance(address, str) and bool(ipaddress.ip_address(address))
+    return texts and type(port) is int and 0 < port < 65_536
 
 
 class _Calls:
     """The connections of one node to the others."""
 
-    def __init__(self, peers: dict[int, Peer], own: int, params: Params, only: Role) -> None:
-        """``only``: the role that is tried; empty: all but other interfaces."""
+    def __init__(self, peers: dict[int, Peer | None], own: int, params: Params, only: Role) -> None:
+        """``peers``: None for a node that is not tried. ``only``: the role that is tried; empty: all but other
+        interfaces."""
         self._peers, self._params, self._only = peers, params, only
         self._everybody = len(peers) <= MAX_NODES
         self._first, self._rest = targets(sorted(peers), own, everybody=self._everybody)
@@ -153,13 +175,15 @@ class _Calls:
 
     async def _work(self, queue: Iterator[int], begun: set[int]) -> None:
         for node in queue:
+            if (peer := self._peers[node]) is None:
+                continue
             if self._has_enough("data") or self._has_enough(self._only):
                 return
             # A connection that is accepted and then silent takes longest.
             if asyncio.get_running_loop().time() + 2 * self._params.connect_timeout_s > self._until:
                 return
             begun.add(node)
-            await self._call(self._peers[node])
+            await self._call(peer)
 
     async def _call(self, peer: Peer) -> None:
         places = [

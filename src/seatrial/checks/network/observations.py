@@ -71,7 +71,9 @@ class Observations:
 
 def observe(evidence: Evidence) -> Observations:
     """Read the facts."""
-    listening = {node.node: node for node in _nodes(evidence)}
+    listening: dict[int, Node] = {}
+    for node in _nodes(evidence):
+        listening.setdefault(node.node, node)
     nodes = _one_of_each_machine(listening.values())
     order = tuple(sorted(nodes))
     position, everybody = {node: at for at, node in enumerate(order)}, bits_of(order)
@@ -126,7 +128,7 @@ def _nodes(evidence: Evidence) -> Iterator[Node]:
             name=f"{name} (node {number})" if names.count(name) > 1 else name,
             host=name,
             hostname=value["hostname"],
-            machine=value["machine"],
+            machine=machine_at(value["machine"], evidence.places_of_nodes.get(number, "")),
             places=places,
             because=value["because"],
             own=value["name"],
@@ -134,6 +136,14 @@ def _nodes(evidence: Evidence) -> Iterator[Node]:
             by_ssh=value["by_ssh"],
             master_port_set=value["master_port_set"],
         )
+
+
+def machine_at(machine: str, place: str) -> str:
+    """Return what nodes on one machine have in common: what they say, and where the controller knows them.
+
+    A host that says that it is the machine of another one is another machine, and hides nobody.
+    """
+    return f"{machine} at {place}"
 
 
 def _one_of_each_machine(nodes: Iterable[Node]) -> Mapping[int, Node]:

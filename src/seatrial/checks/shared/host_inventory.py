@@ -47,15 +47,17 @@ def machines(evidence: Evidence, places: Mapping[int, Mapping[str, Any]]) -> tup
     """Return the machines with their ranks, in the order of their lowest rank.
 
     An agent runs on one machine, or, under an external launcher, for one rank: agents whose ranks report the same
-    ``machine`` are on one machine. A rank without a report is on the machine of its host name, if there is only one.
+    ``machine`` are on one machine, if the controller knows them at one place. A rank without a report is on the machine
+    of its host name, if there is only one.
 
     Args:
         evidence: The ranks.
         places: By rank, the fact that has its ``machine``.
     """
-    hosts: defaultdict[str, dict[int, list[int]]] = defaultdict(dict)
+    hosts: defaultdict[tuple[str, str], dict[int, list[int]]] = defaultdict(dict)
     for entry in evidence.ranks.values():
-        hosts[entry.hostname or entry.node].setdefault(entry.node_rank, []).append(entry.rank)
+        place = evidence.places_of_nodes.get(entry.node_rank, "")
+        hosts[entry.hostname or entry.node, place].setdefault(entry.node_rank, []).append(entry.rank)
     inventories = []
     for agents in hosts.values():
         groups: defaultdict[object, list[int]] = defaultdict(list)

@@ -22,6 +22,7 @@ from seatrial.probe.file_system import file_system
 from seatrial.rank.context import Context
 
 _KEY = "storage/key"
+_LACKS_ROOM = "storage/lacks room"
 _WARM = 0.05
 """The share of a file in the page cache from which on reading it says little about the disk."""
 _PARTS = {"append": 0.1, "write": 0.5, "read": 0.7, "compare": 0.9}
@@ -45,7 +46,7 @@ def measure(context: Context, params: Params) -> None:
         else:
             context.phase("remove the token")
             folder = tokens.find_token(folders, key, context.rank, remove=True)
-            if folder is not None and not context.given.get(f"storage/lacks/{context.rank}"):
+            if folder is not None and not context.kept.get(_LACKS_ROOM):
                 _measure_first_usable(context, params, (folder,), key)
     except BaseException:
         tokens.find_token(folders, key, context.rank, remove=True)
@@ -106,7 +107,7 @@ def _view_folder(context: Context, params: Params, folders: tuple[str, ...], key
             rule = room_rule(params, name, sharers)
             context.measurement(name, free, rule.unit, "high")
             if not rule.passes(free):
-                context.share(f"storage/lacks/{context.rank}", True)
+                context.kept[_LACKS_ROOM] = True
 
 
 def _measure_first_usable(context: Context, params: Params, folders: tuple[str, ...], key: str) -> None:

@@ -28,7 +28,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
 
 COMMAND = Command(
     name="bundle",
-    order=6,
+    order=7,
     summary="write seatrial.pyz, a single file that runs seatrial without installing anything",
     text="""Write FILE, an executable that holds seatrial without an installation: python3 FILE run.
 

@@ -35,7 +35,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
 
 COMMAND = Command(
     name="completion",
-    order=7,
+    order=8,
     summary="complete commands and options in bash, zsh or fish",
     text="""Print the script by which SHELL completes commands, options and their values.
 

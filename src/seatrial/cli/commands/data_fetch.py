@@ -133,7 +133,7 @@ class _ProgressDisplay:
 
 COMMAND = Command(
     name="data fetch",
-    order=5,
+    order=6,
     summary="download a data set",
     text="""Download the data set NAME: mnist, fashion-mnist or cifar10.
 

@@ -87,7 +87,7 @@ def _lines_of_options(others: list[tuple[str, tuple[str, str]]], columns: int) -
 COMMAND = Command(
     name="plan show",
     order=4,
-    summary="show what a level or a plan file requests, and where each limit comes from",
+    summary="show the checks and limits of a level or a plan file",
     text="""Print the resolved PLAN: its checks, what they limit, and the values that a file or an option sets; with -v
 each value and limit with its origin. The end lists the options of seatrial run that variables SEATRIAL_OPTION_* and
 files seatrial.toml set.

@@ -14,7 +14,7 @@ from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.manifest.workload import Object
 from seatrial.targets.kubernetes.permissions import list_document, resource_name
 from seatrial.targets.kubernetes.pod_owners import PodOwners
-from seatrial.targets.kubernetes.pods import PodStatus, pods_of
+from seatrial.targets.kubernetes.pods import PodStatus, pods_of, suspended
 from seatrial.targets.kubernetes.refusals import is_not_yet_known, refusal
 
 _ATTEMPT = "seatrial/attempt"
@@ -202,6 +202,11 @@ class AppliedObjects:
                 self.owners.take_answer(self._kubectl.call("get", *names, "--ignore-not-found", "-o", "json"))
         owned = {text(item, "metadata", "uid") for item in self.owners.owned(items)}
         return pods_of({"items": self.owners.possible(items)}, kind), owned
+
+    def is_suspended(self) -> bool:
+        """Return whether the workload is suspended; False when the API server does not answer."""
+        result = self._kubectl.call("get", self.workload, "--ignore-not-found", "-o", "json")
+        return result.code == 0 and suspended(result.json)
 
     def get_command(self) -> str:
         """Return the command with which a person lists the workload and its pods."""

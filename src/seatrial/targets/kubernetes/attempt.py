@@ -38,6 +38,9 @@ _REPORTED_S = 5.0
 """The kubelet tells the end of a container 0 to 2 s late, and the pods are asked for every two seconds."""
 _SPARE_S = 120.0
 """Added to the deadline that the pods keep themselves."""
+_TAKEN_BACK = (
+    "; the workload is suspended: a queue (such as Kueue) has taken its place back, or somebody has suspended it"
+)
 _CONDUCTOR_EXIT_CODES = (0, 1, 2, 3, 130)
 """Exit codes of the command in the first pod."""
 
@@ -231,7 +234,7 @@ class Attempt:
                 f"{cause.label} {cause.end} before the first pod ran{self._run_log.reason_of(cause)}; its log is in"
                 f" {self._folder}"
             )
-        self._run_log.interrupt(f"the cluster: {cause.label} {cause.stop}")
+        self._run_log.interrupt(f"the cluster: {cause.label} {cause.stop}{self._why_deleted([cause])}")
         return True
 
     def _conclude(self, first: PodStatus) -> None:
@@ -252,13 +255,14 @@ class Attempt:
             run_log.clear_interruption(f"{causes[0].label} {causes[0].stop or causes[0].end}")
             # The last lines of the conductor have gone with its pod, because of another one.
             self._cut_off = self._cut_off and causes[0] == first
-        for pod in pods:
-            if pod.stop and not (pod.deleted and (causes or succeeded or self._restarts)):
-                any_node = self._under_mpi or self._job.nodes == 1
-                lost_at = run_log.lost_at(pod.number, any_node=any_node)
-                # A run that came to its end without missing this pod no longer needed it.
-                if not run_log.over or was_interrupted or lost_at is not None:
-                    run_log.interrupt(f"the cluster: {pod.label} {pod.stop}", lost_at)
+        stopped = [pod for pod in pods if pod.stop and not (pod.deleted and (causes or succeeded or self._restarts))]
+        why = self._why_deleted(stopped)
+        for pod in stopped:
+            any_node = self._under_mpi or self._job.nodes == 1
+            lost_at = run_log.lost_at(pod.number, any_node=any_node)
+            # A run that came to its end without missing this pod no longer needed it.
+            if not run_log.over or was_interrupted or lost_at is not None:
+                run_log.interrupt(f"the cluster: {pod.label} {pod.stop}{why if pod.deleted else ''}", lost_at)
         for pod in failed:
             if run_log.started and not (pod == first and run_log.over):
                 run_log.note("info", f"{pod.label} {pod.end}")
@@ -281,6 +285,12 @@ class Attempt:
             under_mpi=self._under_mpi,
             prints_result=not isinstance(self._job, ProgramJob) or self._job.watched,
         )
+
+    def _why_deleted(self, stopped: Sequence[PodStatus]) -> str:
+        """Return why pods were deleted, as the end of a sentence; empty if the workload does not say it."""
+        if not (any(pod.deleted for pod in stopped) and self._objects.is_suspended()):
+            return ""
+        return _TAKEN_BACK
 
     def _blame_killed(self, failed: Sequence[PodStatus]) -> bool:
         """Record that the node of the first pod that was killed is lost; of a program, that it failed.

@@ -180,8 +180,8 @@ class PodFollower:
             if pod.uid not in self._foreign_reported and len(self._foreign_reported) < _MAX_FOREIGN_LINES:
                 self._foreign_reported.add(pod.uid)
                 self._print_line(
-                    f"seatrial: pod {pod.name} has the labels of this run, but {self._objects.workload} does not own it;"
-                    " it is left alone"
+                    f"seatrial: pod {pod.name} has the labels of this run, but {self._objects.workload} does not own"
+                    " it; it is left alone"
                 )
 
     def _take_pods(self, pods: tuple[PodStatus, ...]) -> None:

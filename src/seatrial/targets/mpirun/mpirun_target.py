@@ -54,17 +54,21 @@ class _Mpirun:
     """From ``--mpi-arg``."""
     only_this_machine: bool
     """Whether all ranks run on this machine."""
+    counted: str
+    """The kind of ranks that each host counts, as ``agent/mpi_rank.py`` has it: ``torch``, ``script``, or ``any``."""
     installed: bool
     """Whether seatrial is installed on the hosts; otherwise they run private copies of the bundle."""
 
 
 def _resolve(target_request: TargetRequest) -> Placement:
+    from seatrial.probe.capacity import refuse_too_many
     from seatrial.targets import resources
     from seatrial.targets.remote_defaults import device_of
 
     python = target_request.python or sys.executable
     launcher = _find_mpirun(target_request.own["mpirun"])
     requested_hosts = _hosts(target_request)
+    of_torch = target_request.typed[:1] != ("launch",)
     if requested_hosts:
         device = device_of(target_request, python)
         hosts = tuple((host.name, _slots(host, target_request)) for host in requested_hosts)
@@ -80,12 +84,13 @@ def _resolve(target_request: TargetRequest) -> Placement:
         device, env = local.device, local.env
         if device == "cpu" and not target_request.own.get("oversubscribe"):
             words = f"--nproc-per-node {local.nproc_per_node}"
-            of_torch = target_request.typed[:1] != ("launch",)
-            resources.refuse_too_many(local.nproc_per_node, words, of_torch=of_torch)
+            refuse_too_many(local.nproc_per_node, words, of_torch=of_torch)
         hosts = ((_THIS_MACHINE, local.nproc_per_node),)
     rank_count = sum(slots for _, slots in hosts)
     if target_request.backend == "mpi" and rank_count < _LEAST_MPI_RANKS and target_request.typed[:1] == ("run",):
         raise RequestError(f"--backend mpi: one rank alone cannot communicate; request {_LEAST_MPI_RANKS} or more.")
+    # Those of this machine are counted above.
+    is_counted = requested_hosts and device == "cpu" and not target_request.own.get("oversubscribe")
     location = "this machine" if not requested_hosts else f"{len(hosts)} host{'' if len(hosts) == 1 else 's'}"
     return Placement(
         nodes=rank_count,
@@ -102,6 +107,7 @@ def _resolve(target_request: TargetRequest) -> Placement:
             hosts=hosts,
             extra_args=target_request.own["mpi_arg"],
             only_this_machine=not requested_hosts,
+            counted=("torch" if of_torch else "script") if is_counted else "any",
             installed=not requested_hosts or target_request.backend == "mpi",
         ),
     )
@@ -197,7 +203,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     hosts = ",".join(f"{name}:{slots}" for name, slots in mpi.hosts)
     return (
         FileCommand(
-            argv=(*argv, *_SHELL, *agent, rank, local_rank, hosts),
+            argv=(*argv, *_SHELL, *agent, mpi.counted, rank, local_rank, hosts),
             env={**environ, **environ_of(mpi.launcher, os.environ)},
             nodes=tuple(range(job.nodes)),
             files={hostfile: hostfile_of(mpi.launcher, mpi.hosts)},

@@ -94,6 +94,8 @@ def _resolve(target_request: TargetRequest) -> Placement:
         for host in hosts_of(target_request.own["hosts"], target_request.own["hostfile"])
     ]
     nodes = nodes_on(hosts, target_request.own["nodes"])
+    if min_hosts is not None and min_hosts > (machines := len({node.host.at for node in nodes})):
+        raise RequestError(f"--min-hosts {min_hosts}: only {machines} are named; name more, or ask for fewer.")
     nproc_per_node = processes_of_each(nodes, target_request.nproc_per_node)
     on_one_host = len({node.host.at for node in nodes}) == 1
     absent: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from seatrial.errors import SeatrialError
+from seatrial.probe.capacity import refuse_too_many
 from seatrial.probe.torch_install import find_torch
 from seatrial.targets import resources
 
@@ -20,7 +21,7 @@ def report_resources(request: dict[str, Any]) -> None:
     """Print one line, the mark and JSON: the resources of this host, or the reason why it cannot take part.
 
     ``request``: arguments of ``resources.local_resources``; ``oversubscribe``; and ``of_torch`` as
-    ``resources.refuse_too_many`` has it.
+    ``refuse_too_many`` has it.
     """
     result: dict[str, Any]
     oversubscribe, of_torch = request.pop("oversubscribe"), request.pop("of_torch")
@@ -28,7 +29,7 @@ def report_resources(request: dict[str, Any]) -> None:
         local = resources.local_resources(python=sys.executable, **request)
         if local.device == "cpu" and not oversubscribe:
             words = f"--nproc-per-node {local.nproc_per_node}"
-            resources.refuse_too_many(local.nproc_per_node, words, of_torch=of_torch)
+            refuse_too_many(local.nproc_per_node, words, of_torch=of_torch)
         found = dataclasses.asdict(local)
         # The controller makes the environment of the ranks.
         loopback = found.pop("env").get("GLOO_SOCKET_IFNAME", "")

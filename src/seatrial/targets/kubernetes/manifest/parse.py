@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import RequestError
+from seatrial.files import read_input
 from seatrial.targets.hidden_values import is_secret
 from seatrial.targets.kubernetes.manifest.workload import CODE, HOME, SCRATCH, Claim, Patch, Toleration
 
@@ -166,8 +167,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 def read_patch(path: Path) -> Patch:
     """Read a YAML file with any of the parts of a patch, each a mapping. Raises RequestError."""
     try:
-        with path.open("rb") as file:
-            content = file.read(_PATCH_BYTES + 1)
+        content = read_input(path, _PATCH_BYTES)
     except (OSError, ValueError) as error:
         raise RequestError(
             f"--patch {path}: it cannot be read ({getattr(error, 'strerror', None) or error})."

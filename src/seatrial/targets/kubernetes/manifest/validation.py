@@ -28,7 +28,9 @@ def validate_workload(target: str, workload: Workload) -> None:
 def _names(kind: Kind, workload: Workload) -> None:
     dns_label(workload.run, "--name")
     if workload.namespace is not None and not re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", workload.namespace):
-        raise RequestError(f"invalid namespace {workload.namespace[:80]!a} (--namespace).")
+        raise RequestError(
+            f"--namespace {workload.namespace[:80]!a}: expected lowercase letters, digits and dashes, at most 63."
+        )
     longest = kind.longest_name(workload)
     if len(longest) > _MAX_NAME:
         raise RequestError(
@@ -36,7 +38,9 @@ def _names(kind: Kind, workload: Workload) -> None:
             f" {_MAX_NAME}: use a name that is at least {len(longest) - _MAX_NAME} characters shorter."
         )
     if not re.fullmatch(_IMAGE, workload.image):
-        raise RequestError(f"invalid image name {workload.image[:80]!a} (--image).")
+        raise RequestError(
+            f"--image {workload.image[:80]!a}: expected the name of an image, such as registry.example.com/torch:2.13."
+        )
 
 
 def _amounts(workload: Workload) -> None:
@@ -61,6 +65,8 @@ def _devices(workload: Workload) -> None:
             )
         return
     if workload.gpus_per_node < 1:
+        if workload.gpus_per_node < 0:
+            raise RequestError(f"--gpus-per-node {workload.gpus_per_node}: expected a number from 1.")
         # A trial of the CPUs would report PASS for GPUs that it never used.
         raise RequestError(
             "--gpus-per-node N is required, the number of GPUs of each node; for a trial of the CPUs alone add"
