@@ -92,6 +92,15 @@ def test_output_without_end_is_bounded(start_stand_in: StartStandIn) -> None:
     assert [len(line) for line in _ended(process)["last_lines"]] == [500, 3]
 
 
+def test_an_event_that_is_printed_is_text(start_stand_in: StartStandIn) -> None:
+    """Events come by a descriptor that a script does not have."""
+    (line,) = encode({"kind": "done", "rank": 3, "gen": 1})
+    process = start_stand_in(f"sys.stdout.buffer.write({line!r}); sys.stdout.flush()")
+    assert process.wait(20)
+    assert process.read(process.event_fd, everything=True)[0] == []
+    assert _ended(process)["last_lines"] == [line.decode().rstrip()]
+
+
 def test_output_that_is_no_text(start_stand_in: StartStandIn) -> None:
     process = start_stand_in("sys.stdout.buffer.write(bytes(range(256)) + b'\\r\\n'); sys.stdout.flush()")
     assert _ended(process)["last_lines"][-1].endswith("\ufffd")

@@ -260,6 +260,17 @@ def test_facts_of_a_liar_are_missing_facts() -> None:
     assert ruling.absent
 
 
+@pytest.mark.parametrize("name", ["before", "window", "after"])
+def test_facts_of_a_liar_hide_no_fault_of_another_node(name: str) -> None:
+    broken = NodeState(devices=(replace(HEALTHY, broken=("row_remap_failure",)),))
+    facts = [Fact(check="diagnostics", name=which, value=to_json(broken), node_rank=0) for which in ("before", "after")]
+    facts.append(Fact(check="diagnostics", name=name, value={"devices": 5}, node_rank=1))
+    nodes = {0: "gpu-00", 1: "gpu-01"}
+    ruling = judge(Evidence(ranks={}, asked=(), measurements=(), facts=tuple(facts), nodes=nodes), Params())
+    assert [finding.culprit.nodes for finding in ruling.findings if finding.severity == "fail"] == [("gpu-00",)]
+    assert any(what.startswith("a readable state of the devices of gpu-01") for what in ruling.absent)
+
+
 def test_a_node_without_a_last_state_is_no_full_pass() -> None:
     before = to_json(NodeState(devices=(HEALTHY,), not_checked={}))
     facts = (Fact(check="diagnostics", name="before", value=before, node_rank=0),)

@@ -247,3 +247,14 @@ def test_wrong_bytes_of_an_unfinished_rank_fail_all_the_same() -> None:
     )
     assert (finding.severity, finding.culprit.nodes) == ("fail", ("n1",))
     assert finding.measured == "3 wrong bytes, the first at offset 17"
+
+
+@pytest.mark.parametrize("count", ["nan", "inf", 3.0])
+def test_a_count_that_is_no_number_ends_no_judge(count: Any) -> None:
+    full = fleet([[1.0], [1.0]])
+    measurements = tuple(
+        replace(entry, value=float(count)) if (entry.name, entry.rank) == ("wrong_bytes", 1) else entry
+        for entry in full.measurements
+    )
+    ruling = CHECK.judge(replace(full, measurements=measurements), NAMED)
+    assert [finding.measured for finding in grave(ruling)] == [f"{float(count):.0f} wrong bytes"]

@@ -16,11 +16,11 @@ _TWO_SCREENS = 2 * 24
 _PARSERS = ("click", "argparse")
 
 
-def _help(parser: str, *arguments: str) -> str:
-    """Return the help that a terminal of 80 columns shows."""
+def _help(parser: str, *arguments: str, columns: int = 80) -> str:
+    """Return the help that a terminal shows."""
     if parser == "click":
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            cli.main([*arguments, "--help"], prog_name="seatrial", standalone_mode=False, terminal_width=80)
+            cli.main([*arguments, "--help"], prog_name="seatrial", standalone_mode=False, terminal_width=columns)
         return printed.getvalue()
     with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit) as ended:
         argparse_app.parse("seatrial.pyz", arguments[0], [*arguments[1:], "--help"])
@@ -42,6 +42,13 @@ def test_help_fits_on_two_screens_of_80_columns(parser: str, command: str) -> No
 
 
 @pytest.mark.parametrize("parser", _PARSERS)
+@pytest.mark.parametrize("command", ["run", "launch"])
+def test_help_is_as_narrow_as_the_terminal(parser: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, _help(parser, command, columns=60).splitlines())) <= 60
+
+
+@pytest.mark.parametrize("parser", _PARSERS)
 @pytest.mark.parametrize("command", ["run", "train", "launch"])
 def test_help_lists_every_target_and_how_to_see_its_options(parser: str, command: str) -> None:
     rows = _help(parser, command).rstrip("\n").splitlines()
@@ -49,7 +56,7 @@ def test_help_lists_every_target_and_how_to_see_its_options(parser: str, command
     assert {name: targets.get(name, "").strip() for name in TARGETS} == {
         name: target.help for name, target in TARGETS.items()
     }
-    assert rows[-1].endswith(f" {command} --on TARGET --help: all options for one target.")
+    assert rows[-1] == f"All options for one: seatrial{'.pyz' * (parser == 'argparse')} {command} --on TARGET --help"
 
 
 @pytest.mark.parametrize("parser", _PARSERS)

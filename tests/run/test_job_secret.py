@@ -225,10 +225,11 @@ def test_a_credential_with_another_proof_is_nobodys(munged: subprocess.Popen[byt
     """Each connection has its own proof, so that nobody uses the credential of another node, which anybody can read."""
     sound = munge.make_credential("proof")
     sent = {0: ("proof", sound), 1: ("another proof", sound), 2: ("proof", "MUNGE:AAAA:")}
-    assert hosts_of_credentials(sent) == {0: _MUNGE_HOST, 1: None, 2: None}
+    sent |= {3: ("proof", "\ud800"), 4: ("proof", f"{sound}\n")}
+    assert hosts_of_credentials(sent) == {0: _MUNGE_HOST, 1: None, 2: None, 3: None, 4: None}
     munged.terminate()
     munged.wait(10.0)
-    assert hosts_of_credentials(sent) == dict.fromkeys(sent, "")
+    assert hosts_of_credentials(sent) == {0: "", 1: "", 2: "", 3: None, 4: None}
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,7 @@ def test_the_host_of_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     double.write_text(f"#!/bin/sh\nprintf 'ENCODE_HOST:      {line}\nUID:              me ({os.geteuid()})\n\nproof'\n")
     double.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert munge.read_credential("x") == munge.Credential(text="proof", host=host)
+    assert munge.read_credential("MUNGE:x:") == munge.Credential(text="proof", host=host)
 
 
 @pytest.mark.parametrize("credential", [5, ["x"], {}, None, ""])

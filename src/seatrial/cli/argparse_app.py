@@ -19,6 +19,7 @@ from seatrial.cli.run_command import defaults, run_command
 from seatrial.environment import self_location
 from seatrial.errors import RequestError
 from seatrial.targets.option import Option
+from seatrial.util.terminal import wrapped
 
 _HELP = ("-h", "--help")
 
@@ -110,7 +111,7 @@ def _help(program: str) -> str:
         [
             f"usage: {program} [--version] [--help] [--debug] COMMAND ...",
             "",
-            "seatrial proves that a cluster can train.",
+            f"seatrial proves that a cluster can train. To start, type: {program} run",
             "",
             "Commands:",
             *rows,
@@ -142,8 +143,10 @@ def _parser(program: str, command: Command, arguments: list[str]) -> argparse.Ar
         if option not in listed:
             _add(parser, option, argparse.SUPPRESS)
     if shown.targets:
-        rows = [f"  {name:{max(map(len, shown.targets))}}  {words}" for name, words in shown.targets.items()]
-        parser.closing = "\n".join(["", "Targets:", *rows, "", closing(program), ""])
+        width, columns = max(map(len, shown.targets)), shutil.get_terminal_size().columns
+        rows = [f"  {name:{width}}  {words}" for name, words in shown.targets.items()]
+        parts = [part for row in rows for part in wrapped(row, columns)]
+        parser.closing = "\n".join(["", "Targets:", *parts, "", closing(program), ""])
     return parser
 
 

@@ -93,7 +93,7 @@ class _Group(click.Group):
 @click.version_option(__version__)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def cli(debug: bool) -> None:
-    """seatrial proves that a cluster can train."""
+    """seatrial proves that a cluster can train. To start, type: seatrial run"""
 
 
 def click_command(command: Command) -> click.Command:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from seatrial.checks.diagnostics.history import NAME, NodeHistory, histories
+from seatrial.checks.diagnostics.history import NAME, NodeHistory, histories, readable
 from seatrial.checks.diagnostics.judge_device import held_s
 from seatrial.devices.state import COUNTERS, THROTTLE
 from seatrial.evidence.findings import Finding, Ruling
@@ -19,7 +19,7 @@ def with_device_activity(trial: Trial, rulings: Mapping[str, Ruling]) -> dict[st
     """Return the rulings; a finding about ranks has a line for what their devices counted in its check."""
     facts = tuple(fact for fact in trial.facts if (fact.check, fact.generation) == (NAME, 0))
     try:
-        nodes = histories(facts, trial.ranks, trial.host_names) if facts else ()
+        nodes = histories(readable(facts)[0], trial.ranks, trial.host_names) if facts else ()
     except ValueError:  # the ruling of the diagnostics says so
         nodes = ()
     if not any(history.ranks for history in nodes):

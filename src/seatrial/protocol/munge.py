@@ -20,6 +20,9 @@ _READABLE_CODES = (0, 15, 16, 17)
 that differ), or read before (two ranks on one host get the same one). Only this user can read any of them."""
 
 
+_CREDENTIAL = re.compile(r"MUNGE:[A-Za-z0-9+/=]+:")
+
+
 class MungeError(Exception):
     """Munge does not work here. The text is its complaint."""
 
@@ -44,6 +47,8 @@ def make_credential(text: str) -> str:
 
 def read_credential(credential: str) -> Credential | None:
     """Return what a credential holds, or None where another user made it or it is damaged. Raises MungeError."""
+    if not _CREDENTIAL.fullmatch(credential):
+        return None
     code, output, complaint = _run("unmunge", "--keys=UID,ENCODE_HOST", data=credential)
     if code in _DAEMON_CODES:
         raise MungeError(complaint)

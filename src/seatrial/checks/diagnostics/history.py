@@ -47,6 +47,19 @@ class NodeHistory:
         return Culprit(kind="device", name=name, ranks=() if rank is None else (rank,), nodes=(self.node,))
 
 
+def readable(facts: tuple[Fact, ...]) -> tuple[tuple[Fact, ...], dict[int, str]]:
+    """Return the facts of the nodes of which all can be read, and what is wrong with those of each other node."""
+    unread: dict[int, str] = {}
+    for fact in facts:
+        if fact.node_rank is None or fact.check != NAME or fact.name not in (BEFORE, AFTER, WINDOW):
+            continue
+        try:
+            from_json(NodeWindow if fact.name == WINDOW else NodeState, fact.value)
+        except ValueError as error:
+            unread.setdefault(fact.node_rank, str(error))
+    return tuple(fact for fact in facts if fact.node_rank not in unread), unread
+
+
 def histories(
     facts: tuple[Fact, ...], ranks: Mapping[int, RankRecord], nodes: Mapping[int, str]
 ) -> tuple[NodeHistory, ...]:

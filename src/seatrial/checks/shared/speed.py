@@ -78,7 +78,7 @@ def slowest_first(groups: Iterable[FleetRates]) -> tuple[int, ...]:
             if rank == rates.reference:
                 typical[rank] = None
             elif outcome.limit is not None:
-                share = outcome.measurement.value / outcome.limit.value
+                share = outcome.measurement.value / outcome.limit.value if outcome.limit.value else 1.0
                 reached[rank] = min(share, reached.get(rank, share))
     slow = (rank for rank in sorted(reached, key=lambda rank: (reached[rank], rank)) if rank not in typical)
     return (*typical, *slow)

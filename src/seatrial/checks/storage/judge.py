@@ -101,7 +101,7 @@ def _judge_bytes(evidence: Evidence) -> Ruling:
     wrong: dict[int, Any] = {}
     for entry in judged:
         if not entry.passed and entry.measurement.rank is not None:
-            wrong[entry.measurement.rank] = {"count": int(entry.measurement.value), "first_offset": None}
+            wrong[entry.measurement.rank] = {"count": f"{entry.measurement.value:.0f}", "first_offset": None}
     for fact in evidence.facts:
         if fact.name == "wrong_bytes" and fact.rank is not None:
             wrong[fact.rank] = fact.value
