@@ -22,6 +22,7 @@ from seatrial.targets.job import Job
 from seatrial.targets.kubernetes import applied_objects, attempt
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
 from seatrial.targets.kubernetes.attempt import Attempt, TooFewNodesError, WaitLimits
+from seatrial.targets.kubernetes.follower import PodFollower
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kinds.trainjob import PATCHES
 from seatrial.targets.kubernetes.kubectl import Kubectl
@@ -39,17 +40,19 @@ _UNSCHEDULABLE = [
 ]
 
 
+_OWNED = [{"apiVersion": "batch/v1", "kind": "Job", "name": "trial-1", "uid": "u-Job", "controller": True}]
 _ITS_LOG_ENDS = ("'logs trial-1-1-x'*", "echo 2026-01-01T00:00:00.5Z its last line")
 
 
 def waiting(number: int, **changes: Any) -> dict[str, Any]:
-    text = {"spec__nodeName": "", "status__conditions": _UNSCHEDULABLE, **changes}
+    text = {"spec__nodeName": "", "status__conditions": _UNSCHEDULABLE, "metadata__ownerReferences": _OWNED, **changes}
     return pod(f"trial-1-{number}-x", metadata__labels={_INDEX: str(number)}, **text)
 
 
-def running(number: int) -> dict[str, Any]:
+def running(number: int, suffix: str = "x", owners: Any = _OWNED) -> dict[str, Any]:
     status = {"phase": "Running", "containerStatuses": [{"name": "seatrial", "ready": True, "state": {"running": {}}}]}
-    return pod(f"trial-1-{number}-x", metadata__labels={_INDEX: str(number)}, status=status)
+    name, labels = f"trial-1-{number}-{suffix}", {_INDEX: str(number)}
+    return pod(name, metadata__labels=labels, metadata__ownerReferences=owners, status=status)
 
 
 class Cluster:
@@ -76,11 +79,11 @@ class Cluster:
                 f"cat > {at}/sent; if [ -e {at}/sent-first ]; then mv {at}/sent {at}/sent-second; cat {at}/others;"
                 f" else mv {at}/sent {at}/sent-first; cat {at}/workload; fi",
             ),
+            ("'get job.batch/trial-1 --ignore-not-found'*", f"cat {at}/workload"),
             ("'get job.batch/trial-1 '*'-o json'*", f"cat {at}/all"),
             ("delete*", f"touch {at}/deleted"),
             ("'get pods'*", f"if [ -e {at}/deleted ]; then cat {at}/none; else cat {at}/pods; fi"),
             ("'get events'*", f"cat {at}/none"),
-            ("'get job.batch/trial-1 --ignore-not-found'*", "echo '{}'"),
             ("logs*", "sleep 20"),
         )
         self.kubectl = Kubectl(program=program, namespace=None)
@@ -262,6 +265,59 @@ def test_a_workload_deleted_before_it_runs(tmp_path: Path) -> None:
     assert cluster.run_log.interrupted
 
 
+def test_another_workload_of_the_same_name_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "job").write_text(json.dumps({"metadata": {"uid": "u-theirs"}, "status": {"active": 2}}))
+    cluster = Cluster(tmp_path, [], ("'get job.batch/trial-1 --ignore-not-found'*", f"cat {tmp_path}/job"))
+    assert "job.batch/trial-1 was deleted by somebody before its pods ran" in str(cluster.error())
+
+
+@pytest.mark.parametrize("owners", [[], [{**_OWNED[0], "uid": "u-theirs"}], [{**_OWNED[0], "controller": False}]])
+def test_pods_of_others_with_our_labels_are_left_alone(owners: list[Any], tmp_path: Path) -> None:
+    """They do not start the run, and no waiting one of them is deleted."""
+    theirs = [running(0, "theirs", owners), waiting(1, metadata__name="theirs-1", metadata__ownerReferences=owners)]
+    code = f"if [ -e {tmp_path}/deleted ]; then cat {tmp_path}/left; else cat {tmp_path}/pods; fi"
+    (tmp_path / "left").write_text(json.dumps({"items": theirs}))
+    cluster = Cluster(tmp_path, [waiting(0), *theirs], ("'get pods'*", code), queue_s=2.5)
+    text = str(cluster.error())
+    assert "2 of 2 pods wait: no node accepts it" in text
+    assert "theirs" not in " ".join(cluster.deletes())
+    assert [line for line in cluster.printed if "of this run, but" in line] == [
+        f"seatrial: pod {name} has the labels of this run, but job.batch/trial-1 does not own it; it is left alone"
+        for name in ("theirs-1", "trial-1-0-theirs")
+    ]
+
+
+def test_no_newer_pod_replaces_the_first_one_while_it_runs(tmp_path: Path) -> None:
+    """A neighbor that may read a pod can copy all that is in it, its owner too."""
+    cluster = Cluster(tmp_path, [running(0), running(1)])
+    cluster.attempt()
+    objects = AppliedObjects(cluster.kubectl, "job", _OBJECTS)
+    objects.apply()
+    follower = PodFollower(
+        objects=objects,
+        job=cluster.job,
+        run_log=cluster.run_log,
+        folder=tmp_path,
+        print_line=cluster.printed.append,
+    )
+    newer = running(0, "y")
+    newer["metadata"]["creationTimestamp"] = "2099-01-01T00:00:00Z"
+    try:
+        for pods in ([running(0), running(1)], [running(0), running(1), newer]):
+            listed = tmp_path / "listed"
+            listed.write_text(json.dumps({"items": pods}))
+            listed.rename(tmp_path / "pods")
+            until = time.monotonic() + 30
+            while len(follower.pods) < len(pods):
+                assert time.monotonic() < until
+                follower.poll()
+                time.sleep(0.02)
+            assert follower.first_log is not None
+            assert follower.first_log.pod.name == "trial-1-0-x"
+    finally:
+        follower.close()
+
+
 @pytest.fixture
 def soon_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the wait for data that is on its way."""
@@ -304,7 +360,8 @@ def test_a_pod_that_fails_before_the_first_one_runs(tmp_path: Path, soon_gone: N
 
 def test_a_workload_that_fails_before_its_pods(tmp_path: Path, soon_gone: None) -> None:
     why = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "the limit is reached"}
-    (tmp_path / "job").write_text(json.dumps({"status": {"conditions": [why]}}))
+    failed = {"metadata": {"uid": "u-Job"}, "status": {"conditions": [why]}}
+    (tmp_path / "job").write_text(json.dumps(failed))
     text = str(Cluster(tmp_path, [], ("'get job.batch/trial-1 --ignore-not-found'*", f"cat {tmp_path}/job")).error())
     assert "failed before its first pod ran (BackoffLimitExceeded: the limit is reached)" in text
 

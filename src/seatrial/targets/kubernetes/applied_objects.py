@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from seatrial.targets.kubernetes.api_json import items_of, text
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.manifest.workload import Object
 from seatrial.targets.kubernetes.permissions import list_document, resource_name
+from seatrial.targets.kubernetes.pod_owners import PodOwners
 from seatrial.targets.kubernetes.pods import PodStatus, pods_of, suspended
 from seatrial.targets.kubernetes.refusals import is_not_yet_known, refusal
 
@@ -50,6 +52,8 @@ class AppliedObjects:
         self.run: str = objects[-1]["metadata"]["name"]
         self.created_at = ""
         """``creationTimestamp`` of the workload, by the clock of the cluster; empty before it is created."""
+        self.owners = PodOwners(self.run, KINDS[target].owners)
+        """What tells pods of the run from others with its labels."""
         self._kubectl, self._target = kubectl, target
         self._attempt = secrets.token_hex(16)
         self._objects = [_annotated(thing, self._attempt) for thing in objects]
@@ -113,6 +117,7 @@ class AppliedObjects:
             name = resource_name(thing)
             self._uids[name] = str(thing["metadata"].get("uid", ""))
             if name == self.workload:
+                self.owners.take_workload(self._uids[name])
                 self.created_at = thing["metadata"].get("creationTimestamp", "")
         wanted = {resource_name(thing) for thing in objects}
         self._answer_lost = self._answer_lost or not wanted <= self._uids.keys()
@@ -150,7 +155,7 @@ class AppliedObjects:
             return [f"the objects of this run could not be deleted ({complaint}); run {self.delete_command()}"]
         started_at, hurried = time.monotonic(), False
         while True:
-            pods = self.pods()
+            pods, owned = self._remaining_pods()
             elapsed_s = time.monotonic() - started_at
             if pods is not None and (not pods or (elapsed_s > _ENDED_DELETED_S and not _alive(pods))):
                 return []
@@ -158,8 +163,9 @@ class AppliedObjects:
             if waiting and not hurried:
                 hurried = True
                 # Without the right to delete pods the wait ends all the same, and the cluster removes them in its time.
-                names = [f"pod/{pod.name}" for pod in waiting]
-                self._kubectl.call("delete", "--ignore-not-found", "--wait=false", "--grace-period=1", *names)
+                names = [f"pod/{pod.name}" for pod in waiting if pod.uid in owned]
+                if names:
+                    self._kubectl.call("delete", "--ignore-not-found", "--wait=false", "--grace-period=1", *names)
             only_waiting = bool(waiting) and len(waiting) == len(_alive(pods or ()))
             is_late = elapsed_s > (_WAITING_DELETED_S if only_waiting else _DELETED_S)
             if is_late or not keep_waiting():
@@ -174,17 +180,28 @@ class AppliedObjects:
             return ""
         result = self._kubectl.call("get", *names, "--ignore-not-found", "-o", "json")
         if result.code == 0:
-            ours = {resource_name(thing) for thing in result.documents if self.is_ours(thing)}
+            ours = {resource_name(thing): thing for thing in result.documents if self.is_ours(thing)}
+            if self.workload in ours:
+                self.owners.take_workload(text(ours[self.workload], "metadata", "uid"))
             if not ours:
                 return ""
             found = [name for name in names if name in ours]
             result = self._kubectl.call("delete", "--ignore-not-found", "--wait=false", *found)
         return "" if result.code == 0 else result.complaint
 
-    def pods(self) -> tuple[PodStatus, ...] | None:
-        """Return the pods of the run; None when the API server does not answer."""
+    def _remaining_pods(self) -> tuple[tuple[PodStatus, ...] | None, set[str]]:
+        """Return the pods that may be of the run (None when the API server does not answer), and the uids of those that
+        certainly are: when a workload is deleted, its Jobs may be gone before their pods."""
+        kind = KINDS[self._target]
         result = self._kubectl.call("get", "pods", "-l", run_selector(self.run), "-o", "json")
-        return pods_of(result.json, KINDS[self._target]) if result.code == 0 else None
+        if result.code != 0:
+            return None, set()
+        items = list(items_of(result.json, "items"))
+        for _ in kind.owners:
+            if names := self.owners.question(items):
+                self.owners.take_answer(self._kubectl.call("get", *names, "--ignore-not-found", "-o", "json"))
+        owned = {text(item, "metadata", "uid") for item in self.owners.owned(items)}
+        return pods_of({"items": self.owners.possible(items)}, kind), owned
 
     def is_suspended(self) -> bool:
         """Return whether the workload is suspended; False when the API server does not answer."""

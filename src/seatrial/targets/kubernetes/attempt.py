@@ -175,6 +175,7 @@ class Attempt:
 
     def cleanup(self, *, keep: bool) -> list[str]:
         """Fetch the logs, then delete all objects unless ``keep``. Returns what is left, with what to do."""
+        self._run_log.take_pods(self._follower.known.values())
         try:
             self._follower.close()
         finally:

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from seatrial.targets.job import Processes
+from seatrial.targets.kubernetes.api_json import items_of
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects, run_selector
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import Kubectl, PendingCall
@@ -27,6 +29,7 @@ from seatrial.targets.kubernetes.warnings_of_run import creation_warnings, pod_w
 
 _POLL_S = 2.0
 _STARTING_POLL_S = 1.0
+_MAX_FOREIGN_LINES = 4
 
 
 class PodFollower:
@@ -73,6 +76,9 @@ class PodFollower:
         self._pod_warnings: Mapping[str, str] = {}
         self._suspended = False
         self._pod_logs = PodLogs(self._kubectl, folder)
+        self._listed: list[Any] = []
+        """The last list of pods, of others with the labels of the run too."""
+        self._foreign_reported: set[str] = set()
 
     @property
     def pending(self) -> PendingPods:
@@ -87,7 +93,13 @@ class PodFollower:
         )
 
     def first(self) -> PodStatus | None:
-        """Return the pod whose log has the events of the run; None if there is none."""
+        """Return the pod whose log has the events of the run; None if there is none. While it runs no other replaces
+        it, except where all pods restart together."""
+        log = self.first_log
+        if log is not None and not self._restarts and self.is_listed(log.pod):
+            first = self.latest(log.pod)
+            if first.uid == log.pod.uid and first.state == "running":
+                return first
         return first_pod(self.pods, nodes=self._job.nodes, under_mpi=self._under_mpi)
 
     def latest(self, pod: PodStatus) -> PodStatus:
@@ -138,21 +150,39 @@ class PodFollower:
             if result is None:
                 continue
             del self._calls[what]
-            if result.code != 0:
+            if what == "owners":
+                self._objects.owners.take_answer(result)
+                self._take_owned()
+            elif result.code != 0:
                 self.complaint = result.complaint
             elif what == "workload":
-                # For a workload that does not exist kubectl prints nothing.
-                self.workload_gone = not result.out.strip()
+                # For a workload that does not exist kubectl prints nothing; another one may have its name.
+                self.workload_gone = not self._objects.is_ours(result.json)
                 self.workload_failure = workload_failure(result.json)
                 self._suspended = suspended(result.json)
                 self.is_unattended = not (self.workload_gone or self._suspended or is_taken_up(result.json))
             elif result.json is not None:
                 self.answered_at = time.monotonic()
                 if what == "pods":
-                    self._take_pods(pods_of(result.json, self._kind))
+                    self._listed = list(items_of(result.json, "items"))
+                    self._take_owned()
                 else:
                     of_run = (result.json, self._objects.run, self._objects.created_at)
                     self._warnings, self._pod_warnings = creation_warnings(*of_run), pod_warnings(*of_run)
+
+    def _take_owned(self) -> None:
+        """Take the listed pods of the run, and ask for owners that are not known."""
+        owners = self._objects.owners
+        if "owners" not in self._calls and (names := owners.question(self._listed)):
+            self._start("owners", "get", *names, "--ignore-not-found", "-o", "json")
+        self._take_pods(pods_of({"items": owners.owned(self._listed)}, self._kind))
+        for pod in pods_of({"items": owners.foreign(self._listed)}, self._kind):
+            if pod.uid not in self._foreign_reported and len(self._foreign_reported) < _MAX_FOREIGN_LINES:
+                self._foreign_reported.add(pod.uid)
+                self._print_line(
+                    f"seatrial: pod {pod.name} has the labels of this run, but {self._objects.workload} does not own"
+                    " it; it is left alone"
+                )
 
     def _take_pods(self, pods: tuple[PodStatus, ...]) -> None:
         self.pods = pods

@@ -76,6 +76,9 @@ class Kind:
     """Returns the objects of this kind; the workload is the last one."""
     longest_name: Callable[[Workload], str]
     """Returns the longest name of a pod that the cluster derives from the name of the run."""
+    owners: tuple[str, ...] = ()
+    """The kinds between the workload and its pods, as kubectl names them: the workload owns a ``job.batch``, and that
+    the pods. Default: the workload owns its pods itself."""
     container: str = "seatrial"
     """Name of the container that runs seatrial. Others, such as proxies, may stand beside it, and even before it."""
     role_label: str | None = None

@@ -183,16 +183,21 @@ def _report_comment(job: Processes) -> str:
     """Return the command that gets the report of a trial from the logs, as a comment; empty for other programs."""
     from seatrial.report.report_line import PREFIX
     from seatrial.targets.job import Job
+    from seatrial.targets.kubernetes.pods import first_pod_labels
 
     if not isinstance(job, Job):
         return ""
     workload: Workload = job.detail.workload
     namespace = "" if workload.namespace is None else f" -n {workload.namespace}"
-    # Proxies may stand before our container, and a pod that never started must not hide the others' logs.
-    logs = f"logs -l app.kubernetes.io/instance={workload.run} --all-containers --ignore-errors --tail=-1"
+    # Other hosts, and ranks before the end, may print such a line too.
+    first = first_pod_labels(KINDS[job.target], nodes=job.nodes, under_mpi=job.detail.under_mpi)
+    labels = {"app.kubernetes.io/instance": workload.run, **first}
+    selector = ",".join(f"{name}={value}" for name, value in labels.items())
+    # Proxies may stand before our container.
+    logs = f"logs -l {selector} --all-containers --ignore-errors --tail=-1"
     return (
         f"# The report as JSON, when the trial has ended: kubectl{namespace} {logs}"
-        f" | sed -n 's/^{PREFIX}//p' > {workload.run}.json\n"
+        f" | sed -n 's/^{PREFIX}//p' | tail -n 1 > {workload.run}.json\n"
     )
 
 

@@ -109,6 +109,15 @@ def first_pod(pods: Sequence[PodStatus], *, nodes: int, under_mpi: bool) -> PodS
     return candidates[-1] if candidates else None
 
 
+def first_pod_labels(kind: Kind, *, nodes: int, under_mpi: bool) -> dict[str, str]:
+    """Return the labels that no other pod of a run has than the first one (``first_pod``)."""
+    if under_mpi:
+        return {_COMPONENT: "launcher"}
+    roles = [role for role, before in kind.nodes_before.items() if before == 0]
+    role = {kind.role_label: roles[0]} if kind.role_label and roles else {}
+    return {**role, kind.index_label: "0"} if nodes > 1 else {}
+
+
 def suspended(workload: Any) -> bool:
     """Return whether nobody may create the pods of a workload yet; a queue such as Kueue suspends it until it is its
     turn."""

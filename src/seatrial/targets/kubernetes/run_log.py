@@ -101,6 +101,7 @@ class RunLog:
         """Node rank -> host name, of the agents that joined."""
         self._deferred: list[dict[str, Any]] | None = None
         self._result: list[str] = []
+        self._pods: tuple[PodStatus, ...] = ()
 
     def defer(self) -> None:
         """Keep all messages back until ``release``, since the run may still start again with fewer nodes."""
@@ -171,6 +172,10 @@ class RunLog:
                 self._result.append(line)
             else:
                 self._on_message({"kind": "output", "gen": 0, "rank": 0, "lines": [line], "left_out": 0})
+
+    def take_pods(self, pods: Iterable[PodStatus]) -> None:
+        """Take note of the pods of the run, as the cluster knows them."""
+        self._pods = tuple(pods)
 
     def note(self, severity: Literal["error", "warn", "info"], text: str) -> None:
         """Add a note of the controller to the report."""
@@ -297,7 +302,7 @@ class RunLog:
         if not self.started:
             self._on_event(self._run)
         elif isinstance(job, Job):
-            for node in self._nodes_at_fault():
+            for node in self._nodes_at_fault(under_mpi=job.detail.under_mpi):
                 cordon = job.detail.kubectl.command_line("cordon", node)
                 self.note("info", f"to keep other work off {node}: {cordon}")
         for pod_and_reason in job.absent:
@@ -321,11 +326,19 @@ class RunLog:
         lines = [line for line in self._last_lines(pod) if line.strip()]
         return lines[-1].strip() if pod.exit_code in (126, 127) and lines else ""
 
-    def _nodes_at_fault(self) -> list[str]:
-        """Return the nodes of the cluster that the verdict blames."""
+    def _nodes_at_fault(self, *, under_mpi: bool) -> list[str]:
+        """Return the nodes of the cluster that the verdict blames, by the names that the cluster gives them.
+
+        A person copies the command with such a name. The name that a host gives itself counts only under MPI, where
+        each rank has an agent, and only if it is that of a pod's node.
+        """
         conclusion = conclude(self._events)
-        known = {entry.name: entry.hostname for entry in conclusion.trial.nodes}
-        return list(dict.fromkeys(known[node] for node in nodes_to_cordon(conclusion.findings) if node in known))
+        placed = {max(pod.number, 0): pod.node for pod in self._pods if pod.node and not pod.is_launcher}
+        known = {
+            entry.name: entry.hostname if under_mpi else placed.get(entry.node, "") for entry in conclusion.trial.nodes
+        }
+        named = [known.get(node, "") for node in nodes_to_cordon(conclusion.findings)]
+        return [node for node in dict.fromkeys(named) if node in placed.values()]
 
     def _take(self, message: dict[str, Any]) -> None:
         self._events.append(message)

@@ -61,5 +61,6 @@ KIND = Kind(
     index_label="batch.kubernetes.io/job-completion-index",
     render=_render,
     longest_name=_longest_name,
+    owners=("job.batch",),
     restarts_all=True,
 )

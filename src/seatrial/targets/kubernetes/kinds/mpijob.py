@@ -89,6 +89,8 @@ KIND = Kind(
     container=_CONTAINER,
     render=_render,
     longest_name=_longest_name,
+    # Of the launcher.
+    owners=("job.batch",),
     files=_files,
     takes_host_ports=True,
     options=(_MPI, MPIRUN),

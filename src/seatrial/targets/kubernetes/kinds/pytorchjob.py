@@ -66,7 +66,7 @@ KIND = Kind(
     ),
     index_label="training.kubeflow.org/replica-index",
     role_label="training.kubeflow.org/replica-type",
-    nodes_before={"worker": 1},
+    nodes_before={"master": 0, "worker": 1},
     container="pytorch",
     render=_render,
     longest_name=_longest_name,

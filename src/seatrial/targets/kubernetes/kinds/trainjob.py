@@ -191,6 +191,7 @@ KIND = Kind(
     container=_NODE,
     render=_render,
     longest_name=_longest_name,
+    owners=("job.batch", "jobset.jobset.x-k8s.io"),
     files=_files,
     takes_host_ports=True,
     # The TrainJob refers to the runtime of the run.
