@@ -25,7 +25,7 @@ _RATIO = {"cuda": 1.2, "cpu": 2.0}
 _EFFECT = {"cuda": 0.05, "cpu": 0.30}
 _COPIES_EFFECT = 0.10
 NUM_REFERENCES = 3
-"""The number of ranks that are measured again for comparison: of three, one that is disturbed or lies changes nothing."""
+"""The number of ranks that are measured again for comparison: one of three that is disturbed changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
