@@ -140,7 +140,7 @@ def test_a_disturbed_reference_is_no_pass(alone: float, share: float) -> None:
     ruling = CHECK.judge(evidence([1.0, 0.4], {0: alone, 1: 0.4}, device_type="cpu", shares={0: share, 1: 1.0}), ONE)
     assert (ruling.findings, ruling.unjudged) == ((), ())
     (absent,) = ruling.absent
-    assert absent.startswith("tflops fp32 of rank 1 compared with ranks that were not disturbed themselves; for compar")
+    assert absent.startswith("tflops fp32 of rank 1 compared with ranks that were not disturbed themselves; again")
     assert ("without the CPU time" in absent) == (share < 1)
 
 

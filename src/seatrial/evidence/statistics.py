@@ -145,7 +145,7 @@ class FleetRates:
         elif again.value >= strict.value:
             state = "recovered"
         another = "" if limit.origin == origin else f" ({limit.origin})"
-        lines.append(f"again, alone: {_rate(again)}, limit there {limit.value:.3g}{another}")
+        lines.insert(1, f"again, alone: {_rate(again)}, limit there {limit.value:.3g}{another}")
         return RateOutcome(state=state, measurement=again, first=first, limit=limit, evidence=tuple(lines))
 
     def _tightest(self, drift: float | None) -> Limit | None:
