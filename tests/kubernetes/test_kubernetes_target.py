@@ -160,7 +160,7 @@ def test_amd_is_rocm() -> None:
         (f"run --on job --gpus-per-node 1 --all-nodes a=b {_IMAGE}", "give it with --nodes"),
         (f"run --on job --gpus-per-node 1 --device rocm {_IMAGE}", "means cuda"),
         (f"run --on job --gpu-resource none --backend nccl {_IMAGE}", "between GPUs only"),
-        (f"run --on job --gpus-per-node -1 {_IMAGE}", "--gpus-per-node N"),
+        (f"run --on job --gpus-per-node -1 {_IMAGE}", "--gpus-per-node -1: expected a number from 1"),
         (f"run --on job --gpus-per-node 1 --gpu-resource none {_IMAGE}", "leave one of them out"),
         (f"run --on mpijob --gpus-per-node 1 --backend mpi {_IMAGE}", "--image-has-seatrial"),
         (f"run --on job --gpus-per-node 1 --backend mpi --image-has-seatrial {_IMAGE}", "--on mpijob"),
