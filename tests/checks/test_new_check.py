@@ -58,12 +58,12 @@ TRIAL = ("--only", "toy", "--device", "cpu", "--nproc-per-node", "2", "--out", "
 
 
 def test_a_new_check_is_in_plan_show(folder: Path) -> None:
-    shown = from_the_copy(folder, "plan", "show", "strict.json")
+    shown = from_the_copy(folder, "plan", "show", "-v", "strict.json")
     assert shown.returncode == 0, shown.stderr
     block = shown.stdout.partition("\ntoy (scope: alone)\n")[2]
     assert "toy_cores" in block
     assert f"at least {TOO_MANY_CORES} cores" in block
-    assert "user toy.min_cores" in block
+    assert "plan strict.json:toy.min_cores" in block
 
 
 def test_a_new_check_names_its_culprits_in_every_report(folder: Path) -> None:

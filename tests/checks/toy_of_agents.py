@@ -27,7 +27,7 @@ def measure(context: NodeContext, params: Params) -> None:
         context.kept["pid"] = os.getpid()
         context.share(context.node_rank, "x")
         return
-    context.fact("shared", {"nodes": sorted(context.given), "same_process": context.kept.get("pid") == os.getpid()})
+    context.fact("shared", {"nodes": sorted(filter(str.isdecimal, context.given)), "same_process": context.kept.get("pid") == os.getpid()})
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
