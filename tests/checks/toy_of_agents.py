@@ -27,7 +27,8 @@ def measure(context: NodeContext, params: Params) -> None:
         context.kept["pid"] = os.getpid()
         context.share(context.node_rank, "x")
         return
-    context.fact("shared", {"nodes": sorted(filter(str.isdecimal, context.given)), "same_process": context.kept.get("pid") == os.getpid()})
+    nodes = sorted(filter(str.isdecimal, context.given))
+    context.fact("shared", {"nodes": nodes, "same_process": context.kept.get("pid") == os.getpid()})
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
