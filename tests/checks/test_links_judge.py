@@ -41,6 +41,15 @@ def test_a_slow_or_dead_node_is_named_with_its_peers_rate(nodes: int, left: floa
     )
 
 
+@pytest.mark.parametrize("nodes", [2, 3, 4, 6, 20])
+def test_a_rank_that_claims_an_impossible_rate_is_no_standard_for_others(nodes: int) -> None:
+    ruling = SimulatedCluster(nodes=nodes, slow={(1, None): 1e8}).trial()
+    assert ruling.findings == ()
+    assert "of rank 1 that can be" in str(ruling.absent)
+    slow = SimulatedCluster(nodes=nodes, slow={(1, None): 1e8, (0, nodes - 1): 0.1, (nodes - 1, 0): 0.1}).trial()
+    assert all("1e+0" not in finding.what for finding in slow.findings)
+
+
 def test_the_slow_direction_is_named() -> None:
     assert "node n1 (sending) reaches 2 GB/s" in _only(SimulatedCluster(nodes=5, slow={(1, None): 0.2}).trial()).what
     link = _only(SimulatedCluster(nodes=5, slow={(3, 1): 0.2}).trial())

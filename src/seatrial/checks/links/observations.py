@@ -19,6 +19,10 @@ ByStageAndRank = Mapping[tuple[str, int], Sequence[Item]]
 """Measurements or facts by stage and rank: a large fleet has too many to search all of them for each fabric."""
 
 _MOST_REPEATS = 1_000_000
+_MOST_GBPS = 9_000.0
+"""The rate that no link has, GB/s: ten times one direction of a GPU's NVLink 5 (datasheet: 1.8 TB/s in both)."""
+_LEAST_LATENCY_US = 0.01
+"""The latency that no link has, microseconds: light needs as long for 3 m."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +32,7 @@ class Answers:
     evidence: Evidence
     """Without malformed entries."""
     damaged: tuple[str, ...]
-    """The facts that could not be read."""
+    """The facts that could not be read, and the measurements that cannot be."""
     rounds: Mapping[str, Sequence[Fact]]
     """The rounds of each fabric that its first rank has begun: ``value`` is the part of the conductor's request."""
     measurements: ByStageAndRank[Measurement]
@@ -61,6 +65,12 @@ def read_answers(evidence: Evidence) -> Answers:
     """Return what the ranks reported, without malformed entries."""
     damaged = unreadable(evidence, _FORMS)
     evidence = drop_malformed(evidence, _FORMS)
+    # A rank that lies, or whose clock is broken, must not be the standard for the links of others.
+    impossible = [entry for entry in evidence.measurements if _is_impossible(entry)]
+    damaged += tuple(dict.fromkeys(f"a {entry.name} of rank {entry.rank} that can be" for entry in impossible))
+    evidence = replace(
+        evidence, measurements=tuple(entry for entry in evidence.measurements if not _is_impossible(entry))
+    )
     rounds: dict[str, list[Fact]] = {}
     begun = {(fact.stage, fact.value["fabric"], fact.rank) for fact in evidence.facts if fact.name == "asked"}
     for stage, request in evidence.rounds.items():
@@ -80,6 +90,12 @@ def read_answers(evidence: Evidence) -> Answers:
         failed=failed,
         late=late,
     )
+
+
+def _is_impossible(entry: Measurement) -> bool:
+    if entry.name in ("gbps", "group_gbps"):
+        return entry.value > _MOST_GBPS
+    return entry.name == "latency_us" and entry.value < _LEAST_LATENCY_US
 
 
 def _is_part(value: Any) -> bool:
