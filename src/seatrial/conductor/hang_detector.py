@@ -41,6 +41,9 @@ class HangDetector:
         self.done: set[int] = set()
         self._waiting = dict.fromkeys(self.asked)
         self.suspicions: list[Suspicion] = []
+        self.only_stop_signals = False
+        """A rank was ended by a signal that stops jobs, and all else that was heard are complaints of the fabric."""
+        self._has_other_cause = False
         self.stacks: dict[int, str] = {}
         self._until, self._together = until, together
         self._deadline = Deadline(allowed_s=until - now, cut_short=cut_short)
@@ -57,12 +60,6 @@ class HangDetector:
     def calm(self) -> bool:
         """No rank is suspected."""
         return self._grace_until is None
-
-    @property
-    def only_stop_signals(self) -> bool:
-        """A rank was ended by a signal that stops jobs, and all else that was heard are complaints of the fabric."""
-        ended = [suspicion for suspicion in self.suspicions if (suspicion.how, suspicion.detail) != ("error", "fabric")]
-        return bool(ended) and all(suspicion.stopped_from_outside for suspicion in ended)
 
     @property
     def complete(self) -> bool:
@@ -86,6 +83,9 @@ class HangDetector:
     def suspect(self, suspicion: Suspicion, now: float) -> None:
         """Note a suspicion. The first is seldom the cause: a peer's "connection reset" arrives before the death."""
         self.suspicions.append(suspicion)
+        if (suspicion.how, suspicion.detail) != ("error", "fabric"):
+            self._has_other_cause |= not suspicion.stopped_from_outside
+            self.only_stop_signals = not self._has_other_cause
         if self._grace_until is None:
             self._grace_until = now + _GRACE_S
         if self.only_stop_signals:
