@@ -21,16 +21,15 @@ from seatrial.protocol.events import NoteEvent, Source
 from seatrial.protocol.handshake import proof, proves
 from seatrial.protocol.line_tags import TAG_CHARS, LineTags
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
-from seatrial.util.file_limit import raise_file_limit
 
 _TICK_S = 0.25
 _HELLO_TIMEOUT_S = 10.0
 _MAX_STRANGERS = 256
 """Connections that have not proved that they know the token."""
 _MAX_UNREAD_BYTES = 8 << 20
+"""Bytes for an agent that reads nothing; beyond it they are dropped."""
 _MAX_TIME_QUESTIONS = 64
 """Questions of one agent that are answered; it asks 8 (``agent/clock_offset.py``)."""
-"""Bytes for an agent that reads nothing; beyond it they are dropped."""
 _READ_BYTES = 1 << 18
 _MAX_ERROR_CHARS = 200
 _MAX_SHOWN_NODES = 8
@@ -97,7 +96,6 @@ class Server:
         munge with this token, for agents that have none; they answer with another one. ``addresses``: those from which
         each node may connect, where they are known (``node_addresses.py``).
         """
-        raise_file_limit()  # an agent takes a descriptor, and with ssh three more
         self._listener = _listen(host, ports)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]

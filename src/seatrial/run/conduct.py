@@ -36,11 +36,16 @@ from seatrial.run.rank_logs import RankLogs
 from seatrial.targets.job import Job, Processes, ProgramJob
 from seatrial.targets.registry import TARGETS
 from seatrial.targets.target import Driver
+from seatrial.util.file_limit import raise_file_limit
 
 LOGS = "logs"
 """Source of the notes about output that is missing."""
 _JOIN_S = 60.0
 """The time in which agents that start together have connected."""
+_FILES_OF_NODE = 8
+"""Files of this process for each node: its connection, with ssh both ends of another one and pipes, its event file."""
+_OTHER_FILES = 512
+"""Files besides: strangers at the control port, logs, libraries."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 OnEvent = Callable[[dict[str, Any]], None]
@@ -184,6 +189,7 @@ def _conduct(
     credential = make_credential(token) if by_munge else ""
     addresses = {} if own_tokens or rendezvous else addresses_of(job.hosts)
     ports = rendezvous.ports if rendezvous else (0,)
+    raise_file_limit(_FILES_OF_NODE * job.nodes + _OTHER_FILES)
     server = Server(listen, token_of, on_event, ports, receive, credential, addresses)
     driver = target.driver(job)
     try:
