@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from seatrial.evidence.evidence import short_names
 from seatrial.evidence.findings import NOBODY, SEATRIAL, Culprit, Finding, Severity
 from seatrial.judge.advice import fabric_action, frozen_action
 from seatrial.judge.connect_errors import clearest, connect_errors, lines_of, only_large_messages
@@ -19,11 +20,11 @@ from seatrial.judge.lost_nodes import blame_lost_nodes
 from seatrial.judge.more_time import longer_deadline, longer_timeout
 from seatrial.judge.root_causes import Observed
 from seatrial.judge.step_view import StepView, build_step_view, describe_exit, rank_culprit, waited, works_alone
-from seatrial.judge.trial import ErrorRecord, NodeFailure, Trial, TroubleRecord
+from seatrial.judge.trial import ErrorRecord, NodeFailure, Note, Trial, TroubleRecord
 from seatrial.plan.plan_reader import OF_DEADLINE
 from seatrial.protocol.fabric_errors import MTU_ACTION
 from seatrial.protocol.timeouts import patience_s
-from seatrial.util.text import all_of, named_ranks, out_of_memory_words
+from seatrial.util.text import all_of, named_ranks, out_of_memory_words, quoted
 
 _SIGNAL_ACTIONS = {
     "SIGKILL": "look for the kernel's out-of-memory killer there (dmesg, the memory limit of the container or job)",
@@ -34,6 +35,8 @@ _JOIN_S, _START_S, _KILL_S = 60.0, 180.0, 15.0
 """Time limits: for the nodes to join, for a generation to start, and for ending its ranks after trouble."""
 _OUT_OF_MEMORY = "allow it more memory (the limit of the container, job or host), or find out what used it"
 _BUG = "bug in seatrial, not a fault of the cluster"
+CORRECT_REQUEST = "correct the request, if that is so"
+"""What to do where a rank says that the request is wrong."""
 _REPORT_IT = "report it with the folder of this run; no part of the cluster needs a repair"
 _CRASHED = "look at its last output and at the kernel and driver log there"
 
@@ -64,8 +67,15 @@ def observe(trial: Trial) -> tuple[Observed, ...]:
         action = f"end process {left.pid} there, or restart {node}"
         observed.append(Observed(finding=_finding("warn", "trial", what, culprit, action=action)))
     failures = [_could_not(trial, failure) for failure in trial.node_failures]
-    notes = [_finding(note.severity, "trial", note.text, NOBODY) for note in trial.notes]
+    notes = [_finding(note.severity, "trial", _noted(trial, note), NOBODY) for note in trial.notes]
     return (*observed, *(Observed(finding=finding) for finding in (*failures, *notes)))
+
+
+def _noted(trial: Trial, note: Note) -> str:
+    """Return what a note says; one of a node or a rank as its words."""
+    if note.rank is not None:
+        return f"{short_names(trial.ranks)(note.rank)} says: {quoted(note.text)}"
+    return note.text if note.node is None else f"{trial.place(note.node)} says: {quoted(note.text)}"
 
 
 def _could_not(trial: Trial, failure: NodeFailure) -> Finding:
@@ -137,7 +147,8 @@ def _raised(view: StepView) -> list[Finding]:
     waiting = view.waiting(errors)
     for rank, error in sorted(errors.items()):
         if error.cause == "request":
-            what, action, culprit = _message(error), "correct the request", NOBODY
+            what = f"{short_names(view.trial.ranks)(rank)} says that the request is wrong: {quoted(_message(error))}"
+            action, culprit = CORRECT_REQUEST, NOBODY
         else:
             seen = f"seen on {view.trial.label(rank)}" + (f", in {error.phase}" if error.phase else "")
             what, action, culprit = f"{_BUG}: {error.type}: {_message(error)}; {seen}", _REPORT_IT, SEATRIAL

@@ -165,9 +165,12 @@ class LeftProcess:
 class Note:
     """A problem of seatrial or its target that concerns no rank."""
 
-    src: str
     severity: Severity
     text: str
+    rank: int | None = None
+    """The rank whose words these are; None: of nobody but a node or the controller."""
+    node: int | None = None
+    """The node whose agent says so; None: the controller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from seatrial.judge.blame import CORRECT_REQUEST
 from seatrial.judge.conclude import Conclusion
 from seatrial.report.console import lines, print_lines
 from seatrial.report.document import document, to_text
@@ -15,14 +16,21 @@ from seatrial.util.text import printable
 
 
 def show(
-    conclusion: Conclusion, written: Written | None, *, as_json: bool, verbose: bool = False, quiet: bool = False
+    conclusion: Conclusion,
+    written: Written | None,
+    *,
+    as_json: bool,
+    verbose: bool = False,
+    quiet: bool = False,
+    is_own: bool = True,
 ) -> int:
     """Print the report on standard output, for people or as JSON, and return the exit code of the verdict.
 
     A report that cannot be printed does not change the verdict; a line on standard error then says where it is.
+    ``is_own``: as of ``View``.
     """
     text = to_text(document(conclusion)) if as_json else ""
-    view = View(columns=columns_of(sys.stdout), is_verbose=verbose, is_quiet=quiet)
+    view = View(columns=columns_of(sys.stdout), is_verbose=verbose, is_quiet=quiet, is_own=is_own)
     report_lines = [] if as_json else lines(conclusion, written.best if written else None, view)
     try:
         if sys.stdout is None:
@@ -40,9 +48,13 @@ def show(
 
 
 def wrong_request(conclusion: Conclusion, refused: str | None = None) -> str | None:
-    """Return what is wrong with the request, if that is why nothing was decided: ``refused``, else a rank's error."""
+    """Return what is wrong with the request, if that is why nothing was decided.
+
+    ``refused``: what the controller found itself; else it is what a rank says, in its words.
+    """
     if conclusion.verdict.status != "INCONCLUSIVE" or conclusion.verdict.interrupted:
         return None
-    errors = [error.message for error in conclusion.trial.errors if error.cause == "request"]
-    message = refused or next(iter(errors), None)
-    return None if message is None else printable(message)
+    if refused is not None:
+        return printable(refused)
+    says = (finding.what for finding in conclusion.findings if finding.action == CORRECT_REQUEST)
+    return next(says, None)

@@ -144,7 +144,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
                 device_type=evidence.device_type,
                 ceiling=ceiling(device),
                 best_known=math.inf if spec is None else spec.attainable_tflops.get(dtype, math.inf),
-                hosts={rank: record.node for rank, record in evidence.ranks.items()},
+                hosts=evidence.hosts(),
             ),
         )
 

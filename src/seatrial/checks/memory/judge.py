@@ -241,7 +241,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
             device_type=evidence.device_type,
             copies=True,
             ceiling=copy_ceiling(),
-            hosts={rank: record.node for rank, record in evidence.ranks.items()},
+            hosts=evidence.hosts(),
         )
         yield device, kind, rates
 
