@@ -216,7 +216,8 @@ def _submit_and_follow(
 ) -> int:
     """Create the objects, follow the pods to their end, and delete the objects.
 
-    Returns how many events of the first pod were lost. Raises SeatrialError for a run that cannot come to its end.
+    Returns how many messages of the first pod were lost or damaged. Raises SeatrialError for a run that cannot come to
+    its end.
     """
     from seatrial.targets.kubernetes.applied_objects import AppliedObjects
     from seatrial.targets.kubernetes.attempt import Attempt, TooFewNodesError, WaitLimits
@@ -244,7 +245,7 @@ def _submit_and_follow(
                 for left in attempt.cleanup(keep=detail.keep and too_few is None):
                     run_log.note("warn", left)
             if too_few is None:
-                return attempt.lost
+                return attempt.lost + run_log.damaged
             job = _with_fewer_nodes(job, too_few.running, too_few.absent)
             run_log.restart(job)
     finally:
