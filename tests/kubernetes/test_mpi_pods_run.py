@@ -20,8 +20,8 @@ from kubernetes.operators import started
 from kubernetes.workloads import container_of, templates, workload, workload_object
 
 from seatrial.targets.kubernetes.manifest.mpi_launcher import SSH
-from seatrial.targets.kubernetes.manifest.render import manifest
 from seatrial.targets.kubernetes.manifest.objects import code_digest
+from seatrial.targets.kubernetes.manifest.render import manifest
 from seatrial.targets.kubernetes.manifest.workload import CODE, COPY, Workload
 
 pytestmark = [pytest.mark.hosts, pytest.mark.mpi]

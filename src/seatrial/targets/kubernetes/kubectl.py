@@ -28,8 +28,8 @@ _TIMED_OUT = 124
 _MAX_ANSWER_BYTES = 256 << 20
 """A list of 10,000 pods has half of that. Anybody in the namespace may make objects that are listed with ours."""
 _WORDS_CHARS = 120
-_LOOK_S = 0.2
-"""How often a call that is waited for is looked at."""
+_POLL_S = 0.2
+"""How often the size of an answer is read while a call is waited for."""
 _REASON = re.compile(r'(?:from server )?for: "[^"]*": (.+)')
 """The last line of an error with several lines: ``from server for: "STDIN": jobs.batch "a" is forbidden: ...``."""
 
@@ -126,7 +126,7 @@ class PendingCall:
             if (result := self.poll()) is not None:
                 return result
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(max(0.0, min(_LOOK_S, self._deadline - time.monotonic())))
+                self._process.wait(max(0.0, min(_POLL_S, self._deadline - time.monotonic())))
 
     def cancel(self) -> None:
         """Kill the call and the plug-ins that it started."""
