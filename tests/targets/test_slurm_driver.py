@@ -217,7 +217,7 @@ def test_no_host_refuses_options_once_agents_have_joined(slurm: StubSlurm, tmp_p
     batch.submit([COMMAND], tmp_path, [], no_feed)
     assert batch.poll((0,)) is None
     (tmp_path / "slurm.log").write_text("srun: unrecognized option '--container-image=x'\n")
-    assert [node for node, _ in news(batch, 2)] == [0, 1]
+    assert [told[0] for told in news(batch, 2)] == [0, 1]
     assert batch.cleanup() == []
 
 

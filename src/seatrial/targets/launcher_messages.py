@@ -9,7 +9,7 @@ from seatrial.targets.slurm.reasons import last_error
 
 _SHARED = "put --out on a file system that all hosts share at the same path"
 _MOST_CHARS = 300
-"""Of what a line says: hosts write it."""
+"""Characters of a line that are repeated; hosts write it."""
 _PYTHON = "a host has no {what}; name a Python that all hosts have with --python"
 _PATH = "name an mpirun with --mpirun that all hosts have at the same path"
 _AGENT_ERRORS: Sequence[tuple[str, str]] = (

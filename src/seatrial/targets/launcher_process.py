@@ -102,7 +102,7 @@ class Launcher(Agents):
         self._failure_reported = False
         self._end_reported = False
         self._next_poll_at = 0.0
-        self._have_joined = False
+        self._has_agents = False
         """Whether an agent has ever been connected: then no launcher has refused its options."""
         self._said_at: dict[Path, float] = {}
         """Output of a launcher -> when an error of an agent was first seen in it."""
@@ -134,13 +134,13 @@ class Launcher(Agents):
         return super().poll(connected)
 
     def _poll_launcher(self, connected: Collection[int]) -> tuple[int, str] | str | None:
-        self._have_joined = self._have_joined or bool(connected)
+        self._has_agents = self._have_joined or bool(connected)
         for node, process in self.processes.items():
             code = process.poll()
             if code is not None and code < 0:
                 # A signal to the launcher comes from outside, so no node is at fault.
                 return f"{signal.Signals(-code).name}, sent to its launcher"
-            if code and not self._have_joined:
+            if code and not self._has_agents:
                 raise_if_refused(self._logs[node])
         if time.monotonic() >= self._next_poll_at:
             self._next_poll_at = time.monotonic() + _LOG_POLL_S
