@@ -134,7 +134,7 @@ class Launcher(Agents):
         return super().poll(connected)
 
     def _poll_launcher(self, connected: Collection[int]) -> tuple[int, str] | str | None:
-        self._has_agents = self._have_joined or bool(connected)
+        self._has_agents = self._has_agents or bool(connected)
         for node, process in self.processes.items():
             code = process.poll()
             if code is not None and code < 0:

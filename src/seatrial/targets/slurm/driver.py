@@ -130,7 +130,7 @@ class BatchJobDriver:
 
         Raises RequestError when the job's srun refuses its options.
         """
-        self._has_agents = self._have_joined or bool(connected)
+        self._has_agents = self._has_agents or bool(connected)
         for lost in self._lost:
             if lost[0] not in connected:
                 self._lost.remove(lost)
