@@ -103,7 +103,7 @@ LEARNING = (
         rare=True,
     ),
 )
-"""How the model learns."""
+"""The learning of the model."""
 FILES = (
     Option(
         flags=("--save-every",),
@@ -128,7 +128,7 @@ FILES = (
         rare=True,
     ),
 )
-"""What is written."""
+"""Files that the training writes."""
 RENDEZVOUS = (
     Option(
         flags=("--spawn",),
@@ -161,6 +161,6 @@ RENDEZVOUS = (
         rare=True,
     ),
 )
-"""How the processes of the training find one another where no agent starts them."""
+"""The start and the rendezvous of processes that no agent starts."""
 TRAIN = (*USUAL, *LEARNING, *FILES, *RENDEZVOUS)
 """Options of ``seatrial train`` alone, in addition to PROGRAM and TARGET_OPTIONS."""
