@@ -35,8 +35,6 @@ _JOIN_S, _START_S, _KILL_S = 60.0, 180.0, 15.0
 """Time limits: for the nodes to join, for a generation to start, and for ending its ranks after trouble."""
 _OUT_OF_MEMORY = "allow it more memory (the limit of the container, job or host), or find out what used it"
 _BUG = "bug in seatrial, not a fault of the cluster"
-CORRECT_REQUEST = "correct the request, if that is so"
-"""What to do where a rank says that the request is wrong."""
 _REPORT_IT = "report it with the folder of this run; no part of the cluster needs a repair"
 _CRASHED = "look at its last output and at the kernel and driver log there"
 
@@ -124,7 +122,7 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
 
 def _broken(view: StepView, rank: int, error: ErrorRecord, waiting: tuple[str, ...]) -> Finding:
     label, in_phase = view.trial.label(rank), f" in {error.phase}" if error.phase else ""
-    message = _message(error)
+    message = error.first_line()
     memory = error.cause == "memory"
     return _finding(
         "fail",
@@ -147,11 +145,11 @@ def _raised(view: StepView) -> list[Finding]:
     waiting = view.waiting(errors)
     for rank, error in sorted(errors.items()):
         if error.cause == "request":
-            what = f"{short_names(view.trial.ranks)(rank)} says that the request is wrong: {quoted(_message(error))}"
-            action, culprit = CORRECT_REQUEST, NOBODY
+            what = view.trial.refusal(error)
+            action, culprit = "correct the request, if that is so", NOBODY
         else:
             seen = f"seen on {view.trial.label(rank)}" + (f", in {error.phase}" if error.phase else "")
-            what, action, culprit = f"{_BUG}: {error.type}: {_message(error)}; {seen}", _REPORT_IT, SEATRIAL
+            what, action, culprit = f"{_BUG}: {error.type}: {error.first_line()}; {seen}", _REPORT_IT, SEATRIAL
         evidence = (*_stack(error), *view.evidence(rank), *waiting)
         findings.append(_finding("error", view.check, what, culprit, evidence=evidence, action=action))
     for entry in view.of("error"):
@@ -415,10 +413,6 @@ def _with_generation(view: StepView, finding: Finding) -> Finding:
 
 def _in(entry: TroubleRecord) -> str:
     return f" in {entry.phase}" if entry.phase else ""
-
-
-def _message(error: ErrorRecord) -> str:
-    return next((line.strip() for line in error.message.splitlines() if line.strip()), error.type or "no message")
 
 
 def _stack(error: ErrorRecord) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from seatrial.judge.blame import CORRECT_REQUEST
 from seatrial.judge.conclude import Conclusion
 from seatrial.report.console import lines, print_lines
 from seatrial.report.document import document, to_text
@@ -47,14 +46,8 @@ def show(
     return conclusion.verdict.exit_code
 
 
-def wrong_request(conclusion: Conclusion, refused: str | None = None) -> str | None:
-    """Return what is wrong with the request, if that is why nothing was decided.
-
-    ``refused``: what the controller found itself; else it is what a rank says, in its words.
-    """
+def wrong_request(conclusion: Conclusion) -> str | None:
+    """Return what is wrong with the request, if that is why nothing was decided: in a note, else in a rank's error."""
     if conclusion.verdict.status != "INCONCLUSIVE" or conclusion.verdict.interrupted:
         return None
-    if refused is not None:
-        return printable(refused)
-    says = (finding.what for finding in conclusion.findings if finding.action == CORRECT_REQUEST)
-    return next(says, None)
+    return next(map(printable, conclusion.trial.wrong_requests()), None)
