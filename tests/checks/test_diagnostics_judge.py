@@ -179,7 +179,7 @@ def test_an_xid_that_follows_on_another_device_is_evidence_for_the_first() -> No
     assert finding.evidence == tuple(event.text for event in events)
 
 
-def test_the_log_of_a_device_that_this_container_does_not_see_is_no_failure() -> None:
+def test_the_log_of_a_device_outside_this_container() -> None:
     line = "NVRM: Xid (PCI:0000:99:00): 79, pid=1, GPU has fallen off the bus"
     ((severity, what),) = one(events=logged(line))
     assert severity == "warn"
