@@ -27,7 +27,7 @@ _THROTTLE: Mapping[str, str] = {
 """Beginning of ``..._violation_status`` and ``..._accumulated`` -> name of ``THROTTLE``."""
 _NO_UNIT = "amd-smi counts it in ticks without a unit"
 _XGMI_ERRORS: Mapping[str, int] = {"NO_ERRORS": 0, "ERROR": 1, "MULTIPLE_ERRORS": 2}
-"""End of amdsmi_xgmi_status_t -> at least so many; a number is that of the enumeration, which is the same."""
+"""End of amdsmi_xgmi_status_t -> the least number of errors; a number is that of the enumeration, which is the same."""
 
 
 def open_reader(sysfs: Path = Path("/sys")) -> Reader:

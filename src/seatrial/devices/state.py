@@ -64,7 +64,7 @@ class DeviceState:
     """Name of ``THROTTLE`` -> nanoseconds for which it has held since the driver was loaded, counted by the device."""
 
     throttled_ticks: Mapping[str, int] = field(default_factory=dict)
-    """Name of ``THROTTLE`` -> for how many of ``ticks`` it has held, of a device that counts in a unit of its own."""
+    """Name of ``THROTTLE`` -> for how many of ``ticks`` it has held, of a device that counts in ticks."""
     ticks: int | None = None
 
     counters: Mapping[str, int] = field(default_factory=dict)
