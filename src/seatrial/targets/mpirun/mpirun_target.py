@@ -223,7 +223,8 @@ def _address(job: Processes) -> str:
     address = own_address(names)
     if address is None:
         raise TargetUnreachableError(
-            f"no route to any of the hosts {', '.join(names[:4])}; check their names and the network."
+            f"none of the hosts {', '.join(names[:4])} has an address with a route from here; check their names"
+            f" (getent hosts {names[0]}) and the network."
         )
     return address
 
