@@ -31,7 +31,7 @@ def findings(stream: Stream) -> tuple[Finding, ...]:
         ("frozen", "fail", "rank", (1,), "was frozen in collectives/begin for 16 s"),
         ("absent", "fail", "rank", (1,), "never entered the collective: it was still in collectives/begin after 16 s"),
         ("late", "fail", "rank", (1,), "did not finish in time"),
-        ("out of memory", "fail", "rank", (1,), "out of memory on rank 1 (Test CPU, local rank 1 on gpu-0)"),
+        ("out of memory", "fail", "rank", (1,), "out of memory on rank 1 (Test CPU, local rank 1 on node gpu-0)"),
         ("device", "fail", "device", (1,), "device error on rank 1"),
         (
             "own",
@@ -45,7 +45,7 @@ def findings(stream: Stream) -> tuple[Finding, ...]:
         ("stuck", "fail", "fabric", (), "both ranks hung in collectives/all_reduce 8 B for 16 s"),
         ("node silent", "fail", "node", (1,), "node gpu-1 fell silent"),
         ("node lost", "fail", "node", (1,), "node gpu-1 was lost"),
-        ("second generation", "fail", "rank", (3,), "rank 3 (Test CPU, local rank 1 on gpu-1) was killed"),
+        ("second generation", "fail", "rank", (3,), "rank 3 (Test CPU, local rank 1 on node gpu-1) was killed"),
         ("watchdog", "fail", "rank", (1,), "was killed by signal 9"),
         ("refused", "error", "none", (), "--device cuda: torch finds no usable device"),
         ("noted", "error", "none", (), "the disk is full"),
@@ -69,7 +69,7 @@ def test_a_device_is_named_by_its_address() -> None:
         if event["kind"] == "rank":
             event["device_id"] = f"0000:{event['rank'] + 26:02x}:00"
     (finding,) = findings(stream)
-    assert finding.culprit.name == "rank 1 (Test CPU, 0000:1b:00, local rank 1 on gpu-0)"
+    assert finding.culprit.name == "rank 1 (Test CPU, 0000:1b:00, local rank 1 on node gpu-0)"
 
 
 def test_a_consequence_is_evidence() -> None:
@@ -214,8 +214,10 @@ def test_a_short_trial_blames_no_slow_start(seen: dict[str, Any]) -> None:
         (finding,) = starting(deadline_s, {"rank": 1, **seen})
         assert (finding.severity, finding.culprit.kind) == ("error", "none")
         assert f"the trial's deadline of {deadline_s:g} s passed while ranks were starting" in finding.what
-        assert finding.what.endswith("1 of 2 were not ready; rank 1 on gpu-0 was in start-up/import torch for 20 s")
-        assert finding.options == ("--deadline", str(max(120, round(2 * deadline_s))))
+        assert finding.what.endswith(
+            "1 of 2 were not ready; rank 1 on node gpu-0 was in start-up/import torch for 20 s"
+        )
+        assert finding.options == ("--deadline", f"{max(120, round(2 * deadline_s))}s")
         assert f"more time (--deadline {finding.options[1]})" in finding.action
     (finding,) = starting(1200.0, {"rank": 1, **seen})
     assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
@@ -283,7 +285,7 @@ def test_a_second_attempt_adds_its_own_faults() -> None:
     assert second.what.startswith("after a restart without rank 3: rank 1 ")
 
 
-@pytest.mark.parametrize(("how", "kind"), [("late", "rank"), ("absent", "rank"), ("stuck", "fabric")])
+@pytest.mark.parametrize(("how", "kind"), [("late", "process"), ("absent", "process"), ("stuck", "fabric")])
 def test_a_standstill_is_named_whichever_deadline_ends_it(how: str, kind: str) -> None:
     """The trial left the step 54 s of its 60 s, or 9 s, and nothing went on."""
     for left_s in (54.0, 9.0):
@@ -386,7 +388,7 @@ def test_leftovers_and_late_crashes_are_warnings() -> None:
     after, left = findings(stream)
     assert (after.severity, left.severity) == ("warn", "warn")
     assert "after its work was done" in after.what
-    assert "process 4711 of rank 0 on gpu-0 could not be ended (state D)" in left.what
+    assert "process 4711 of rank 0 on node gpu-0 could not be ended (state D)" in left.what
 
 
 def test_a_rank_that_we_killed_is_no_finding() -> None:
@@ -454,7 +456,7 @@ def test_an_unended_process_is_named_with_its_node() -> None:
     stream = Stream(2, nodes=2).until("training")
     stream.send("node1", "left", gen=0, rank=1, pid=4711, state="D")
     (finding,) = findings(stream.close(ranks=False))
-    assert finding.what == "process 4711 of rank 1 on gpu-1 could not be ended (state D)"
+    assert finding.what == "process 4711 of rank 1 on node gpu-1 could not be ended (state D)"
     assert (finding.severity, finding.culprit.ranks, finding.culprit.nodes) == ("warn", (1,), ("gpu-1",))
 
 

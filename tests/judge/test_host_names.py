@@ -37,7 +37,7 @@ TYPED = ["node0", "node1", "node2", "node3"]
 )
 def test_a_host_has_the_name_that_was_typed(own: list[str], place: str) -> None:
     trial, finding = _killed(Stream(4, nodes=4, hostnames=own, hosts=TYPED))
-    assert finding.culprit.name == f"rank 2 (Test CPU, local rank 0 on {place})"
+    assert finding.culprit.name == f"rank 2 (Test CPU, local rank 0 on node {place})"
     assert finding.culprit.nodes == ("node2",)
     assert trial.host_name(3) == "node3"
 
@@ -112,7 +112,7 @@ def _named_by_slurm(names: list[str], own: list[str]) -> Stream:
 
 def test_a_node_has_the_name_by_which_slurm_drains_it() -> None:
     _, finding = _killed(_named_by_slurm(["n0", "n1", "n2", "n3"], ["ip-7", "ip-8", "ip-9", "ip-10"]))
-    assert finding.culprit.name == "rank 2 (Test CPU, local rank 0 on n2 (calls itself ip-9))"
+    assert finding.culprit.name == "rank 2 (Test CPU, local rank 0 on node n2 (calls itself ip-9))"
     assert finding.culprit.nodes == ("n2",)
     _, finding = _killed(_named_by_slurm(["n0", "n1", "n2", "n3"], ["n0.site", "n1.site", "n2.site", "n3.site"]))
     assert finding.culprit.name.endswith(" on n2)")

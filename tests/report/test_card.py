@@ -106,11 +106,11 @@ def test_a_drill_asks_for_no_repair() -> None:
     stream = SCENES["killed"]()
     stream.events[0]["job"]["planted"] = ["kill@collectives:1"]
     shown = lines(concluded(stream))
-    assert shown[0].startswith("DRILL: ")
+    assert shown[0].startswith("DRILL (kill@collectives:1): ")
     assert any(line.startswith("FAIL (drill): 1 of 4 checks failed") for line in shown)
     assert any(line.startswith("at fault in this drill: rank 1 ") for line in shown)
     assert shown[-1].startswith(
-        "next: nothing to repair, the fault was planted; without SEATRIAL_PLANT, run: seatrial "
+        "next: nothing to repair, the fault was planted; for a real trial, run: env -u SEATRIAL_PLANT seatrial "
     )
 
 
@@ -124,7 +124,7 @@ def test_a_bug_of_ours_is_to_be_reported() -> None:
         ("healthy", "PASS"),
         ("stuck", "FAIL"),
         ("frozen", "FAIL (because of rank 1)"),
-        ("second fault", "FAIL (because of ranks 2, 3 on gpu-1)"),
+        ("second fault", "FAIL (because of ranks 2, 3 on node gpu-1)"),
         ("node lost", "FAIL (because of node gpu-1)"),
         ("fabric", "PASS in its own check, but it failed in training"),
     ],

@@ -23,7 +23,7 @@ from seatrial.report.console import lines
 from seatrial.report.document import document
 from seatrial.report.formats.junit import text as junit
 from seatrial.report.plan_of_runs import plan_text, warnings
-from seatrial.report.summary import fault_injection
+from seatrial.report.summary import drill
 from seatrial.report.view import View
 
 Change = Callable[[dict[str, Any]], None]
@@ -309,7 +309,7 @@ def test_banner_last_lines_and_files_agree(
     (figures,) = (line for line in card(conclusion, None, View()) if " passed, " in line)
     assert figures.replace(" (drill)", "").startswith(f"{shown}: ")
     (line,) = lines(conclusion, None, View(is_quiet=True))
-    assert line.removeprefix(f"{fault_injection(conclusion)}; ").startswith(f"{in_full}: ")
+    assert line.removeprefix(f"{drill(conclusion)}; ").startswith(f"{in_full}: ")
     report = document(conclusion)
     assert report["exit_code"] == conclusion.verdict.exit_code == exit_code
     assert report["acceptance"]["status"] == shown.partition(" ")[0]

@@ -16,11 +16,12 @@ from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.schema_types import Whole
 from seatrial.judge.conclude import Conclusion
 from seatrial.judge.decide import COMMUNICATION, TRAINING
-from seatrial.util.text import fitted, format_number, named_ranks, printable
+from seatrial.util.text import all_named, fitted, format_number, joined, named_ranks, printable
 
 DIAGNOSTICS = "diagnostics"
 _MOST_ERRORS = 10
 _SHORTEST_PART = 40
+_MOST_FAULT_CHARS = 60
 _MOST_NODES = 3
 _WORDS = {
     "pass": "PASS",
@@ -37,6 +38,8 @@ _MISSING = "not checked: "
 """Begins a finding of the diagnostics about what could not be read."""
 _SILENT = (" did not answer ", " no longer says ")
 """Words of its warnings about drivers and devices that fell silent."""
+_NAMED_IN_WORDS = ("none", "process")
+"""Kinds of culprits that are not put into the sentence: the judge names the rank of a process there."""
 _COMM = re.compile(r"(NCCL|RCCL|TORCH|UCX|UCC|FI|OMPI_MCA)_[A-Za-z0-9_]+")
 
 
@@ -60,12 +63,12 @@ class MainMeasurement:
 def headline(conclusion: Conclusion) -> str:
     """Return the first line: ``FINAL ACCEPTANCE: PASS (partial: training not asked for)``."""
     verdict = conclusion.verdict
-    more = ""
+    more = [f"drill: {fitted(faults, _MOST_FAULT_CHARS)}"] if (faults := planted(conclusion)) else []
     if verdict.interrupted:
-        more = f" (interrupted by {printable(conclusion.trial.interrupted or '')})"
+        more.append(f"interrupted by {printable(conclusion.trial.interrupted or '')}")
     elif verdict.status == "PASS" and verdict.partial:
-        more = f" (partial: {printable(', '.join(verdict.partial))}{not_full(conclusion)})"
-    return f"FINAL ACCEPTANCE: {verdict.status}{more}"
+        more.append(f"partial: {printable(', '.join(verdict.partial))}{not_full(conclusion)}")
+    return f"FINAL ACCEPTANCE: {verdict.status}" + (f" ({'; '.join(more)})" if more else "")
 
 
 def not_full(conclusion: Conclusion) -> str:
@@ -98,13 +101,16 @@ def summary(conclusion: Conclusion) -> list[str]:
     ]
 
 
-def fault_injection(conclusion: Conclusion) -> str:
-    """Return the line of a trial with planted faults, which every report begins or ends with; empty for any other."""
-    planted = conclusion.trial.job.get("planted")
-    if not planted:
-        return ""
-    faults = ", ".join(map(str, planted)) if isinstance(planted, list) else str(planted)
-    return printable(f"FAULT INJECTION ({faults}): this result says nothing about the cluster")
+def planted(conclusion: Conclusion) -> str:
+    """Return the planted faults of a drill; empty for any other trial."""
+    faults = conclusion.trial.job.get("planted") or ()
+    return printable(", ".join(map(str, faults)) if isinstance(faults, (list, tuple)) else str(faults))
+
+
+def drill(conclusion: Conclusion) -> str:
+    """Return the line of a trial with planted faults, which every report begins with; empty for any other."""
+    faults = planted(conclusion)
+    return f"DRILL ({faults}): this result says nothing about the cluster" if faults else ""
 
 
 def is_about_devices(conclusion: Conclusion) -> bool:
@@ -163,14 +169,14 @@ def _where_communication_failed(conclusion: Conclusion) -> str:
             failures[finding.check].append(finding.culprit)
     if status == "fail" and failures[COMMUNICATION]:
         named = failures[COMMUNICATION]
-        if all(culprit.kind in ("rank", "device") for culprit in named):
+        if all(culprit.kind in ("rank", "process", "device") for culprit in named):
             ranks = sorted({rank for culprit in named for rank in culprit.ranks})
             nodes = sorted({node for culprit in named for node in culprit.nodes})
             several = len(conclusion.trial.nodes) > 1 and 0 < len(nodes) <= _MOST_NODES
-            where = f" on {printable(', '.join(nodes))}" if several else ""
+            where = f" on {printable(all_named('node', nodes))}" if several else ""
             return f" (because of {named_ranks(ranks)}{where})"
         if all(culprit.kind == "node" for culprit in named):
-            return f" (because of {printable(', '.join(culprit.name for culprit in named[:_MOST_NODES]))})"
+            return f" (because of {printable(joined([culprit.name for culprit in named[:_MOST_NODES]]))})"
     if status == "pass" and any(culprit.kind in ("fabric", "link") for culprit in failures[TRAINING]):
         return " in its own check, but it failed in training"
     return ""
@@ -210,7 +216,7 @@ def sentence(finding: Finding, longest: int | None = None) -> str:
 def named_in_full(finding: Finding) -> str:
     """Return ``what`` of the finding; a culprit that it names short has its full name, with device and node."""
     what, name = finding.what, finding.culprit.name
-    if finding.culprit.kind == "none" or _mention(name, what):
+    if finding.culprit.kind in _NAMED_IN_WORDS or _mention(name, what):
         return what
     mention = _mention(name.partition(" (")[0], what)
     return what[: mention.start()] + name + what[mention.end() :] if mention else what
@@ -219,7 +225,7 @@ def named_in_full(finding: Finding) -> str:
 def _with_culprit(finding: Finding) -> str:
     """Return ``what`` of the finding with the full name of the culprit, but never with the culprit twice."""
     what, name = named_in_full(finding), finding.culprit.name
-    if finding.culprit.kind == "none" or _mention(name, what):
+    if finding.culprit.kind in _NAMED_IN_WORDS or _mention(name, what):
         return what
     return f"{what}; at fault: {name}" if finding.severity == "fail" else f"{what}; {name}"
 
