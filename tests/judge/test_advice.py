@@ -88,7 +88,7 @@ def slow(phase: str, **settings: float) -> Finding:
 def test_a_slow_check_says_what_it_needs() -> None:
     """60 s for 21 of 100 steps: 286 s for all, and 429 s to try next, in a trial of 120 + 369 s."""
     finding = slow("training/step 21 forward", max_steps=100)
-    assert "21 of 100 steps in 60 s" in finding.what
+    assert "21 of 100 steps within its 60 s" in finding.what
     assert finding.what.endswith("; at this pace it needs about 286 s")
     assert finding.options == ("training.timeout_s", "429", "--deadline", "489s")
     assert "(training.timeout_s = 429 in a plan file, --deadline 489s)" in finding.action

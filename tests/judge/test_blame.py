@@ -23,15 +23,21 @@ def findings(stream: Stream) -> tuple[Finding, ...]:
 @pytest.mark.parametrize(
     ("scene", "severity", "kind", "ranks", "words"),
     [
-        ("killed", "fail", "rank", (1,), "was killed by signal 9 (SIGKILL) in collectives/all_reduce 8 B"),
-        ("crashed", "fail", "rank", (1,), "was killed by signal 11 (SIGSEGV)"),
-        ("exited", "fail", "rank", (1,), "exited with code 3"),
-        ("exited early", "fail", "rank", (1,), "exited early with code 0"),
-        ("rank 0 killed", "fail", "rank", (0,), "was killed by signal 9"),
-        ("frozen", "fail", "rank", (1,), "was frozen in collectives/begin for 16 s"),
-        ("absent", "fail", "rank", (1,), "never entered the collective: it was still in collectives/begin after 16 s"),
-        ("late", "fail", "rank", (1,), "did not finish in time"),
-        ("out of memory", "fail", "rank", (1,), "out of memory on rank 1 (Test CPU, local rank 1 on node gpu-0)"),
+        ("killed", "fail", "process", (1,), "was killed by signal 9 (SIGKILL) in collectives/all_reduce 8 B"),
+        ("crashed", "fail", "process", (1,), "was killed by signal 11 (SIGSEGV)"),
+        ("exited", "fail", "process", (1,), "exited with code 3"),
+        ("exited early", "fail", "process", (1,), "exited early with code 0"),
+        ("rank 0 killed", "fail", "process", (0,), "was killed by signal 9"),
+        ("frozen", "fail", "process", (1,), "was frozen in collectives/begin for 16 s"),
+        (
+            "absent",
+            "fail",
+            "process",
+            (1,),
+            "never entered the collective: it was still in collectives/begin after 16 s",
+        ),
+        ("late", "fail", "process", (1,), "did not finish in time"),
+        ("out of memory", "fail", "process", (1,), "out of memory on rank 1 (Test CPU, local rank 1 on node gpu-0)"),
         ("device", "fail", "device", (1,), "device error on rank 1"),
         (
             "own",
@@ -41,12 +47,12 @@ def findings(stream: Stream) -> tuple[Finding, ...]:
             "bug in seatrial, not a fault of the cluster: RuntimeError: list index out of range",
         ),
         ("request", "error", "none", (), "--device cuda: no device"),
-        ("fabric", "fail", "fabric", (), "1 of 2 ranks had a communication error"),
+        ("fabric", "fail", "fabric", (), "rank 1 saw a communication error"),
         ("stuck", "fail", "fabric", (), "both ranks hung in collectives/all_reduce 8 B for 16 s"),
         ("node silent", "fail", "node", (1,), "node gpu-1 fell silent"),
         ("node lost", "fail", "node", (1,), "node gpu-1 was lost"),
-        ("second generation", "fail", "rank", (3,), "rank 3 (Test CPU, local rank 1 on node gpu-1) was killed"),
-        ("watchdog", "fail", "rank", (1,), "was killed by signal 9"),
+        ("second generation", "fail", "process", (3,), "rank 3 (Test CPU, local rank 1 on node gpu-1) was killed"),
+        ("watchdog", "fail", "process", (1,), "was killed by signal 9"),
         ("refused", "error", "none", (), "--device cuda: torch finds no usable device"),
         ("noted", "error", "none", (), "the disk is full"),
     ],
@@ -145,7 +151,7 @@ def _aborted(**messages: str) -> Finding:
 def test_ranks_aborted_by_the_watchdog_are_witnesses() -> None:
     finding = _aborted(r0=MISSED, r1=MISSED)
     assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "fabric", ())
-    assert finding.what == "2 of 3 ranks had a communication error in collectives/all_reduce 8 B"
+    assert finding.what == "ranks 0, 1 saw a communication error in collectives/all_reduce 8 B"
     assert any(MISSED in line for line in finding.evidence)
     assert _aborted(r1=MISSED).culprit.kind == "fabric"
 
@@ -302,9 +308,15 @@ def test_a_standstill_is_named_whichever_deadline_ends_it(how: str, kind: str) -
 @pytest.mark.parametrize(
     ("phase", "words"),
     [
-        ("collectives/reduce_scatter 1048576 B (4 of 9)", "ran out of time: 3 of 9 operations in 60 s, and"),
-        ("training/step 12 forward", "ran out of time: 12 steps in 60 s, and"),
-        ("collectives/barrier", "ran out of time: it came to collectives/barrier in 60 s, and"),
+        (
+            "collectives/reduce_scatter 1048576 B (4 of 9)",
+            "ran out of time: 3 of 9 operations within its 60 s (collectives.timeout_s), and",
+        ),
+        ("training/step 12 forward", "ran out of time: 12 steps within its 60 s (collectives.timeout_s), and"),
+        (
+            "collectives/barrier",
+            "ran out of time: it came to collectives/barrier within its 60 s (collectives.timeout_s), and",
+        ),
     ],
 )
 def test_too_slow_says_how_far_it_came(phase: str, words: str) -> None:
@@ -329,8 +341,8 @@ def test_ranks_that_wait_at_a_store_are_no_culprits() -> None:
     ("phases", "kind", "ranks"),
     [
         ({0: "broadcast 8 B", 1: "broadcast 8 B", 2: "broadcast 8 B"}, "fabric", [()]),
-        ({1: "broadcast 8 B", 2: "broadcast 8 B"}, "rank", [(1,), (2,)]),
-        ({0: "broadcast 8 B", 1: "barrier", 2: "broadcast 8 B"}, "rank", [(0,), (1,), (2,)]),
+        ({1: "broadcast 8 B", 2: "broadcast 8 B"}, "process", [(1,), (2,)]),
+        ({0: "broadcast 8 B", 1: "barrier", 2: "broadcast 8 B"}, "process", [(0,), (1,), (2,)]),
     ],
 )
 def test_most_late_in_one_operation_is_the_fabric(phases: dict[int, str], kind: str, ranks: list[Any]) -> None:
@@ -401,7 +413,11 @@ def test_a_rank_that_we_killed_is_no_finding() -> None:
 def test_no_rank_is_blamed_where_all_were_at_work() -> None:
     (finding,) = findings(SCENES["too short"]())
     assert (finding.severity, finding.culprit.kind) == ("error", "none")
-    assert finding.what == "training/measure ran out of time: 21 steps in 60 s, and both ranks were still at work"
+    assert (
+        finding.what
+        == "training/measure ran out of time: 21 steps within its 60 s (training.timeout_s), and both ranks were still"
+        " at work"
+    )
     assert finding.evidence == tuple(f"rank {rank} was at work in training/step 21 forward" for rank in (0, 1))
 
 

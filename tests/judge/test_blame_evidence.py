@@ -74,7 +74,7 @@ def test_late_ranks_elsewhere_do_not_count_among_those_of_one_operation() -> Non
     stream.kill(*phases)
     findings = blame(fold(stream.close(ranks=False).events))
     told = [(finding.culprit.kind, finding.culprit.ranks) for finding in findings]
-    assert told == [("rank", (3,))]
+    assert told == [("process", (3,))]
 
 
 def test_ranks_that_measure_again_are_named_by_themselves() -> None:

@@ -46,15 +46,15 @@ def test_the_card_is_on_the_last_screen(name: str, monkeypatch: pytest.MonkeyPat
     card = card[card.index("=" * 50) :]
     assert rows(card, 80) <= 23
     assert card.splitlines()[1].startswith("FINAL ACCEPTANCE: ")
-    assert any(line.startswith("next: ") for line in card.splitlines()[-2:])
+    last = card[card.index("\nnext: ") :]
+    assert all(line.startswith(("next: ", "  ")) for line in last.splitlines()[1:]), "nothing follows it"
 
 
 def commands_of(card: str) -> Iterator[str]:
     """Yield the commands after ``next:``: behind a colon, or on lines of their own."""
     last = card[card.index("\nnext: ") + 1 :].replace("\\\n", "")
-    for line in last.splitlines():
-        if line.startswith("  ") or not line.endswith(":"):
-            yield line.rpartition(": ")[2].strip()
+    for line in re.findall(r"(?m)(?:: |^  )((?:env -u|printf|seatrial) .*)$", last):
+        yield from line.split(" && ")
 
 
 @pytest.mark.parametrize("name", sorted(TRIALS))
@@ -63,13 +63,14 @@ def test_what_is_to_be_typed_next_is_accepted(
 ) -> None:
     """Each command is read by the real parser of options and plans, in their order, as a dry run."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{write_ssh_double(tmp_path)}{os.pathsep}{os.environ['PATH']}")
+    path = [str(write_ssh_double(tmp_path)), str(Path(sys.executable).parent), os.environ["PATH"]]
+    monkeypatch.setenv("PATH", os.pathsep.join(path))
     printed = list(commands_of(screen(name, columns)))
     assert printed[-1].removeprefix("env -u SEATRIAL_PLANT ").startswith("seatrial run ")
     for command in printed:
         words = shlex.split(command.removeprefix("env -u SEATRIAL_PLANT "))
         if words[0] != "seatrial":
-            assert re.match(r"printf '[^']*' > longer\.toml$", command), command
+            assert re.match(r"printf '[^']*' +> longer\.toml$", command), command
             subprocess.run(["sh", "-c", command], check=True, timeout=60)
             continue
         monkeypatch.setattr(sys, "argv", [*words, "--dry-run"])

@@ -38,7 +38,8 @@ class Limit:
     value: float
     unit: str
     origin: Annotated[Text, Keywords(description="Where the limit came from.")]
-    """``fleet ...``, ``attainable ...``, ``exact``, ``reference ...``; from a check ``user compute.min_tflops``, of
+    """``fleet ...``, ``0.85 x 794.5 TFLOP/s, attainable by H200 SXM (SOURCE)``, ``exact``, ``reference ...``; from a
+    check ``user compute.min_tflops``, of
     which a conclusion makes ``plan FILE: from 3 runs: ...`` or ``plan FILE:compute.min_tflops``.
     """
 

@@ -36,13 +36,15 @@ from seatrial.protocol.timeouts import patience_s
 from seatrial.util.text import all_named, all_of, named_ranks, out_of_memory_words
 
 _SIGNAL_ACTIONS = {
-    "SIGKILL": "look for the kernel's out-of-memory killer there (dmesg, the memory limit of the container or job)",
+    "SIGKILL": "look for the kernel's out-of-memory killer there (dmesg -T | grep -i 'killed process'), and at the"
+    " memory limit of the container or job",
     "SIGTERM": "find out what ended it: the scheduler, a time limit, an administrator",
     "SIGBUS": "look at the size of /dev/shm and for memory errors there",
 }
 _JOIN_S, _START_S, _KILL_S = 60.0, 180.0, 15.0
 """Time limits: for the nodes to join, for a generation to start, and for ending its ranks after trouble."""
 _OUT_OF_MEMORY = "allow it more memory (the limit of the container, job or host), or find out what used it"
+_TORCH_SAYS = "CUDA out of memory. "
 _BUG = "bug in seatrial, not a fault of the cluster"
 _REPORT_IT = "report it with the folder of this run; no part of the cluster needs a repair"
 _CRASHED = "look at its last output and at the kernel and driver log there"
@@ -135,9 +137,10 @@ def _broken(view: StepView, rank: int, error: ErrorRecord, waiting: tuple[str, .
         process_culprit(view.trial, view.generation, rank) if memory else rank_culprit(view.trial, rank, "device"),
         evidence=(*_stack(error), *view.evidence(rank), *waiting),
         action=(
-            "look at what else uses that memory; if nothing does, make the batch or message size smaller"
+            "see what else uses that memory (nvidia-smi, amd-smi); if nothing does, make the batch or message size"
+            " smaller"
             if memory
-            else "look at the driver log there (XID, ECC), reset or replace the device"
+            else "look for XID and ECC there (dmesg -T | grep -iE 'xid|ecc'), reset or replace the device"
         ),
     )
 
@@ -248,7 +251,8 @@ def _fabric(view: StepView) -> list[Finding]:
         what = f"{len(late)} of {_num_asked(view, late[0])} ranks hung{_in(late[0])} until the deadline"
     else:
         phase = errors[0].phase
-        what = f"{len(errors)} of {len(view.ranks)} ranks had a communication error" + (f" in {phase}" if phase else "")
+        ranks = [rank for rank, error in view.raised.items() if error.cause == "fabric"]
+        what = f"{named_ranks(sorted(ranks))} saw a communication error" + (f" in {phase}" if phase else "")
     nodes = sorted({view.trial.ranks[rank].node for rank in view.ranks if rank in view.trial.ranks})
     # One stack shows where all of them wait.
     shown = next((view.evidence(entry.rank) for entry in stuck or late if entry.rank is not None), ())
@@ -286,8 +290,9 @@ def _deadline(view: StepView) -> list[Finding]:
     words = f"{option[0]} = {option[1]} in a plan file, {' '.join(option[2:])}"
     action = f"give it more time ({words}), or see what slows all of them down"
     if working:
+        limit = seconds if cut_short else f"its {seconds} ({step.check}.timeout_s)"
         ranks = f"{all_of(len(working), 'rank')} were" if len(working) > 1 else f"rank {working[0].rank} was"
-        what = f"{name} ran out of time: {how_far(view, working)} in {seconds}, and {ranks} still at work"
+        what = f"{name} ran out of time: {how_far(view, working)} within {limit}, and {ranks} still at work"
         if needed := needed_s(view, working):
             what += f"; at this pace it needs about {needed:.0f} s"
     elif cut_short:
@@ -422,7 +427,8 @@ def _in(entry: TroubleRecord) -> str:
 
 
 def _message(error: ErrorRecord) -> str:
-    return next((line.strip() for line in error.message.splitlines() if line.strip()), error.type or "no message")
+    line = next((line.strip() for line in error.message.splitlines() if line.strip()), error.type or "no message")
+    return line.removeprefix(_TORCH_SAYS) if error.cause == "memory" else line
 
 
 def _stack(error: ErrorRecord) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ def _at_fault(conclusion: Conclusion) -> str:
 def figures(conclusion: Conclusion) -> str:
     """Return how many checks, ranks and seconds a trial had.
 
-    ``1 of 7 checks failed, 5 passed, 1 not run, 2 CPU ranks, 20 s``: the numbers of checks add up.
+    ``level quick, 1 of 7 checks failed, 5 passed, 1 not run, 2 CPU ranks, 20 s``: the numbers of checks add up.
     """
     trial, verdict = conclusion.trial, conclusion.verdict
     counts = Counter(_COUNTED[status] for status in verdict.checks.values() if status != "not_asked")
@@ -95,7 +95,9 @@ def figures(conclusion: Conclusion) -> str:
     nodes = len(trial.nodes)
     where = f" on {nodes} nodes" if nodes > 1 else ""
     seconds = "" if trial.seconds is None else f", {format_seconds(trial.seconds)}"
-    return f"{checks}, {_number(trial.world_size(), f'{processor}rank')}{where}{seconds}"
+    plan = str(trial.plan.get("name") or "")
+    which = printable(f"{'level' if plan in LEVELS else 'plan'} {plan}, ") if plan else ""
+    return f"{which}{checks}, {_number(trial.world_size(), f'{processor}rank')}{where}{seconds}"
 
 
 def culprits(conclusion: Conclusion) -> str:
@@ -178,11 +180,13 @@ def _not_applicable(conclusion: Conclusion) -> list[str]:
 
 
 def _unlimited(conclusion: Conclusion) -> list[str]:
-    """Return which speeds of a PASS were held against no limit."""
+    """Return which speeds of a PASS were held against no limit, and how they get one."""
     verdict = conclusion.verdict
     if verdict.status != "PASS" or not verdict.unlimited:
         return []
-    return [printable(f"held against no limit, only measured: {', '.join(verdict.unlimited)} (docs/checks.md)")]
+    speeds = joined(list(dict.fromkeys(key.partition(".")[0] for key in verdict.unlimited)))
+    keys = ", ".join(verdict.unlimited)
+    return [printable(f"held against no limit: the speeds of {speeds}; a plan file sets them: {keys}")]
 
 
 def why_lines(conclusion: Conclusion) -> list[str]:
@@ -239,7 +243,8 @@ def _next(conclusion: Conclusion, report: Path | None) -> list[_Step]:
     elif verdict.status == "FAIL":
         words = f"fix the problem above, then {run}"
     elif any(finding.culprit == SEATRIAL for finding in conclusion.findings if is_fault(finding)):
-        words = f"report the bug; to try once more, {run}"
+        folder = f", with the folder {shlex.quote(printable(str(report.parent)))}" if report is not None else ""
+        words = f"report the bug{folder}; to try once more, {run}"
     else:
         words = f"resolve the problem above, then {run}"
     return [_Step(words=words, command=again)]
@@ -251,11 +256,10 @@ def _longer(plan: str, keys: Mapping[str, str], run: str, conclusion: Conclusion
     if plan not in LEVELS:
         words = f"set {', '.join(settings)} in {plan}, then {run}"
         return [_Step(words=words, command=_command(conclusion, plan))]
-    text = "".join(f"{line}\\n" for line in (f"level = {plan_value(plan)}", *settings))
-    return [
-        _Step(words="to give it more time:", command=("printf", shlex.quote(text), f"> {_LONGER}")),
-        _Step(words=f"then {run}", command=_command(conclusion, _LONGER)),
-    ]
+    # Without blanks it is one word, which stays whole on a line.
+    text = "".join(f"{line.replace(' ', '')}\\n" for line in (f"level={plan_value(plan)}", *settings))
+    write = ("printf", shlex.quote(text), f"> {_LONGER} &&")
+    return [_Step(words=f"with more time, {run}", command=(*write, *_command(conclusion, _LONGER)))]
 
 
 def _limits_first(conclusion: Conclusion, report: Path | None, run: str) -> list[_Step]:

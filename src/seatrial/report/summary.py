@@ -40,6 +40,8 @@ _SILENT = (" did not answer ", " no longer says ")
 """Words of its warnings about drivers and devices that fell silent."""
 _NAMED_IN_WORDS = ("none", "process")
 """Kinds of culprits that are not put into the sentence: the judge names the rank of a process there."""
+_SOURCE = re.compile(r" \([^()]*\)$")
+"""Where the number in the origin of a limit was published; the report has it."""
 _COMM = re.compile(r"(NCCL|RCCL|TORCH|UCX|UCC|FI|OMPI_MCA)_[A-Za-z0-9_]+")
 
 
@@ -86,7 +88,8 @@ def summary(conclusion: Conclusion) -> list[str]:
     if not types:
         gpu = "NOT CHECKED (no rank started)"
     elif cuda == len(types):
-        gpu = "YES"
+        started = f"{cuda} of {trial.world_size()} {'rank' if trial.world_size() == 1 else 'ranks'} at the start"
+        gpu = "YES" if conclusion.verdict.status == "PASS" else f"YES ({started})"
     else:
         gpu = f"NO ({len(types) - cuda} of {len(types)} ranks have none)" if cuda else "NO (CPU trial)"
     backend = printable(trial.backend)
@@ -95,7 +98,7 @@ def summary(conclusion: Conclusion) -> list[str]:
     )
     return [
         f"GPU Available: {gpu}",
-        f"{communication}: {status_word(conclusion, COMMUNICATION)}{_where_communication_failed(conclusion)}",
+        f"{communication}: {_communication(conclusion)}",
         f"Training Status: {status_word(conclusion, TRAINING)}",
         *([f"GPU diagnostics: {_diagnostics(conclusion)}"] if is_about_devices(conclusion) else []),
     ]
@@ -161,25 +164,25 @@ def status_word(conclusion: Conclusion, check: str) -> str:
     return _WORDS[status] if status else "NOT CHECKED (not in the plan)"
 
 
-def _where_communication_failed(conclusion: Conclusion) -> str:
-    """Return who made communication fail, where that was a rank or a node, or that it failed after its check."""
+def _communication(conclusion: Conclusion) -> str:
+    """Return the status of communication: who made it fail, if that was a rank or a node, and a failure in training."""
     status, failures = conclusion.verdict.checks.get(COMMUNICATION), defaultdict[str, list[Culprit]](list)
     for finding in conclusion.findings:
         if finding.severity == "fail":
             failures[finding.check].append(finding.culprit)
-    if status == "fail" and failures[COMMUNICATION]:
-        named = failures[COMMUNICATION]
+    if status == "pass" and any(culprit.kind in ("fabric", "link") for culprit in failures[TRAINING]):
+        return "FAIL (in training; its own check passed)"
+    word, named = status_word(conclusion, COMMUNICATION), failures[COMMUNICATION]
+    if status == "fail" and named:
         if all(culprit.kind in ("rank", "process", "device") for culprit in named):
             ranks = sorted({rank for culprit in named for rank in culprit.ranks})
             nodes = sorted({node for culprit in named for node in culprit.nodes})
             several = len(conclusion.trial.nodes) > 1 and 0 < len(nodes) <= _MOST_NODES
             where = f" on {printable(all_named('node', nodes))}" if several else ""
-            return f" (because of {named_ranks(ranks)}{where})"
+            return f"{word} (because of {named_ranks(ranks)}{where})"
         if all(culprit.kind == "node" for culprit in named):
-            return f" (because of {printable(joined([culprit.name for culprit in named[:_MOST_NODES]]))})"
-    if status == "pass" and any(culprit.kind in ("fabric", "link") for culprit in failures[TRAINING]):
-        return " in its own check, but it failed in training"
-    return ""
+            return f"{word} (because of {printable(joined([culprit.name for culprit in named[:_MOST_NODES]]))})"
+    return word
 
 
 def error_lines(conclusion: Conclusion) -> list[str]:
@@ -200,7 +203,7 @@ def sentence(finding: Finding, longest: int | None = None) -> str:
     measured = f"measured {finding.measured}" if finding.measured and finding.measured not in finding.what else ""
     if finding.limit is not None:
         unit = "" if finding.limit.unit == "1" else f" {finding.limit.unit}"
-        limit = f"limit {format_number(finding.limit.value)}{unit} ({finding.limit.origin})"
+        limit = f"limit {format_number(finding.limit.value)}{unit} ({_SOURCE.sub('', finding.limit.origin)})"
     what, measured, limit, action = (printable(part.rstrip(".")) for part in (what, measured, limit, action))
 
     def in_one() -> str:
