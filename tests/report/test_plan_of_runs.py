@@ -310,7 +310,7 @@ def test_banner_last_lines_and_files_agree(
     banner, *_ = (line for line in card(conclusion, None, View()) if line.startswith("FINAL ACCEPTANCE"))
     assert banner == f"FINAL ACCEPTANCE: {in_full}"
     (figures,) = (line for line in card(conclusion, None, View()) if " passed, " in line)
-    assert figures.replace(" (drill)", "").startswith(f"{shown}: ")
+    assert figures.replace("FAIL (drill)", KILLED).startswith(f"{shown}: ")
     (line,) = lines(conclusion, None, View(is_quiet=True))
     assert line.removeprefix(f"{drill(conclusion)}; ").startswith(f"{in_full}: ")
     report = document(conclusion)

@@ -54,7 +54,7 @@ def commands_of(card: str) -> Iterator[str]:
     """Yield the commands after ``next:``: behind a colon, or on lines of their own."""
     last = card[card.index("\nnext: ") + 1 :].replace("\\\n", "")
     for line in re.findall(r"(?m)(?:: |^  )((?:env -u|printf|seatrial) .*)$", last):
-        yield from line.split(" && ")
+        yield from map(str.strip, line.split(" && "))
 
 
 @pytest.mark.parametrize("name", sorted(TRIALS))

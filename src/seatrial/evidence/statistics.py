@@ -58,7 +58,7 @@ class RateOutcome:
     limit: Limit | None = None
     """The tightest limit that applied to ``measurement``."""
     first_limit: Limit | None = None
-    """That of ``first``."""
+    """The tightest limit that applied to ``first``."""
     evidence: tuple[str, ...] = ()
     """Lines for the finding."""
 

@@ -24,7 +24,7 @@ from seatrial.report.summary import (
     summary,
 )
 from seatrial.report.view import USUAL_COLUMNS, View, command_lines, height
-from seatrial.util.text import all_of, format_number, format_seconds, joined, plan_value, printable
+from seatrial.util.text import all_of, and_list, format_number, format_seconds, plan_value, printable
 
 _RULE = "=" * 50
 _MOST_ERROR_ROWS = 5
@@ -41,7 +41,7 @@ _COUNTED = {
 """The status of a requested check -> the word under which it is counted, in the order of the words."""
 _PROCESSORS = {"cpu": "CPU ", "cuda": "GPU "}
 _LONGER = "longer.toml"
-"""The plan file that a reader is told to write."""
+"""The plan file that a longer run needs."""
 CHOICE = ("--only", "--skip", "--workload", "--data", "--model", "--epochs", "--batch-size")
 CHOICE_FLAGS = ("--validation-only",)
 """Options that choose the checks of a trial, or are refused where they leave the training out."""
@@ -113,7 +113,7 @@ def culprits(conclusion: Conclusion) -> str:
     together = f"; {all_of(len(names), 'fault')} on {printable(a_node(nodes.pop()))}" if one_node else ""
     are_processes = conclusion.trial.device_type == "cuda" and all(culprit.kind == "process" for culprit in known)
     healthy = "; no device is blamed" if are_processes else ""
-    return (joined(names) if not more else ", ".join(names[:_MOST_NAMES]) + more) + together + healthy
+    return (and_list(names) if not more else ", ".join(names[:_MOST_NAMES]) + more) + together + healthy
 
 
 def _number(count: int, word: str) -> str:
@@ -184,7 +184,7 @@ def _unlimited(conclusion: Conclusion) -> list[str]:
     verdict = conclusion.verdict
     if verdict.status != "PASS" or not verdict.unlimited:
         return []
-    speeds = joined(list(dict.fromkeys(key.partition(".")[0] for key in verdict.unlimited)))
+    speeds = and_list(list(dict.fromkeys(key.partition(".")[0] for key in verdict.unlimited)))
     keys = ", ".join(verdict.unlimited)
     return [printable(f"held against no limit: the speeds of {speeds}; a plan file sets them: {keys}")]
 

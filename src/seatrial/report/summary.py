@@ -16,7 +16,7 @@ from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.schema_types import Whole
 from seatrial.judge.conclude import Conclusion
 from seatrial.judge.decide import COMMUNICATION, TRAINING
-from seatrial.util.text import all_named, fitted, format_number, joined, named_ranks, printable
+from seatrial.util.text import all_named, and_list, fitted, format_number, named_ranks, printable
 
 DIAGNOSTICS = "diagnostics"
 _MOST_ERRORS = 10
@@ -181,7 +181,7 @@ def _communication(conclusion: Conclusion) -> str:
             where = f" on {printable(all_named('node', nodes))}" if several else ""
             return f"{word} (because of {named_ranks(ranks)}{where})"
         if all(culprit.kind == "node" for culprit in named):
-            return f"{word} (because of {printable(joined([culprit.name for culprit in named[:_MOST_NODES]]))})"
+            return f"{word} (because of {printable(and_list([culprit.name for culprit in named[:_MOST_NODES]]))})"
     return word
 
 

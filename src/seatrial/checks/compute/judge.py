@@ -19,7 +19,7 @@ from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Limit, Ruling
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.statistics import FleetRates, compare_rates
-from seatrial.util.text import joined
+from seatrial.util.text import and_list
 
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "wrong_values": lambda value: has_fields(value, dtype=str, count=int),
@@ -67,8 +67,8 @@ def _absent(evidence: Evidence, params: Params) -> Iterator[str]:
 
 def _wrong_results(rank: int, variants: Sequence[str]) -> str:
     dtypes = [variant for variant in variants if variant != CONVOLUTION]
-    operations = [*([f"{joined(dtypes)} matrix products"] if dtypes else []), *({CONVOLUTION} & {*variants})]
-    return f"rank {rank} returns wrong results of {joined(operations)} even when it runs alone"
+    operations = [*([f"{and_list(dtypes)} matrix products"] if dtypes else []), *({CONVOLUTION} & {*variants})]
+    return f"rank {rank} returns wrong results of {and_list(operations)} even when it runs alone"
 
 
 def _wrong_line(fact: Fact) -> str:
