@@ -55,10 +55,10 @@ class RateOutcome:
     """The measurement that decided: the repeat where there is one."""
     first: Measurement | None = None
     """The measurement while all ranks worked, where the repeat decided."""
-    limit: Limit | None = None
-    """The tightest limit that applied to ``measurement``."""
     first_limit: Limit | None = None
-    """The tightest limit that applied to ``first``."""
+    """The tightest limit of ``first``."""
+    limit: Limit | None = None
+    """The tightest limit of ``measurement``."""
     evidence: tuple[str, ...] = ()
     """Lines for the finding."""
 
@@ -110,12 +110,12 @@ class FleetRates:
         """
         starved = starved or {}
         first = self.first[rank]
-        tight = limit = self._tightest(1.0)
+        limit = self._tightest(1.0)
         if limit is None:
             return RateOutcome(state="unjudged", measurement=first)
         if first.value >= limit.value:
             return RateOutcome(state="passed", measurement=first, limit=limit)
-        origin = limit.origin
+        first_limit = limit
         lines = [f"with all ranks: {_rate(first)}, limit {_limit(limit)}"]
         missed = RateOutcome(state="unrepeated", measurement=first, limit=limit, evidence=tuple(lines))
         if rank not in self.again:
@@ -147,11 +147,16 @@ class FleetRates:
             state, limit = "slow", loose
         elif again.value >= strict.value:
             state = "recovered"
-        if limit.origin != origin:
-            lines[0] += f" ({origin})"
+        if limit.origin != first_limit.origin:
+            lines[0] += f" ({first_limit.origin})"
         lines.insert(1, f"alone: {_rate(again)}, limit {_limit(limit)}")
         return RateOutcome(
-            state=state, measurement=again, first=first, limit=limit, first_limit=tight, evidence=tuple(lines)
+            state=state,
+            measurement=again,
+            first=first,
+            first_limit=first_limit,
+            limit=limit,
+            evidence=tuple(lines),
         )
 
     def _tightest(self, drift: float | None) -> Limit | None:

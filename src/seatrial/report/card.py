@@ -27,6 +27,8 @@ from seatrial.report.view import USUAL_COLUMNS, View, command_lines, height
 from seatrial.util.text import all_of, and_list, format_number, format_seconds, plan_value, printable
 
 _RULE = "=" * 50
+_HIDDEN = "(hidden)"
+"""Stands in an event for a value that nobody but the user may read (``targets/hidden_values.py``)."""
 _MOST_ERROR_ROWS = 5
 _MOST_NAMES = 3
 _COUNTED = {
@@ -220,8 +222,10 @@ def _next(conclusion: Conclusion, report: Path | None) -> list[_Step]:
     trial, verdict = conclusion.trial, conclusion.verdict
     plan = str(trial.plan.get("name") or "quick")
     launcher = trial.job.get("launcher")
-    run = f"run under {launcher} as before:" if launcher else "run:"
     again = _command(conclusion, plan)
+    run = f"run under {launcher} as before:" if launcher else "run:"
+    if any(_HIDDEN in word for word in again):
+        run = f"write the values in place of {_HIDDEN} and {run}"
     if verdict.interrupted:
         return [_Step(words=f"for a verdict, let it end; {run}", command=again)]
     if verdict.status != "PASS" and drill(conclusion):
@@ -269,7 +273,8 @@ def _limits_first(conclusion: Conclusion, report: Path | None, run: str) -> list
     by_hand = [key for key in conclusion.verdict.unlimited if key not in written_limits(conclusion)]
     if by_hand:
         plan = str(conclusion.trial.plan.get("name") or "quick")
-        words = f"write limits into the plan: {', '.join(by_hand)}; then {run}"
+        file, plan = (f'a plan file with level = "{plan}"', "PLAN.toml") if plan in LEVELS else ("the plan", plan)
+        words = f"write limits into {file}: {', '.join(by_hand)}; then {run}"
         return [_Step(words=words, command=_command(conclusion, plan))]
     runs = ["RUN" if report is None else shlex.quote(str(report.parent)), "RUN2", "RUN3"]
     write = (command_line(), "plan", "from", *runs, ">", "limits.toml")
