@@ -120,7 +120,7 @@ def test_a_command_with_hidden_values_says_what_to_fill_in(scene: str) -> None:
     stream = healthy() if scene == "healthy" else SCENES[scene]()
     stream.events[0]["job"]["options"] = ["--env", f"A={HIDDEN}"]
     shown = lines(concluded(stream))[-1]
-    assert "write the values in place of (hidden) and run: seatrial run " in shown
+    assert "write the values in place of (hidden) and run: " in shown
     assert "--env 'A=(hidden)'" in shown
 
 
