@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from seatrial.evidence.evidence import a_node
+from seatrial.evidence.evidence import a_node, short_names
 from seatrial.evidence.findings import NOBODY, SEATRIAL, Culprit, Finding, Severity
 from seatrial.judge.advice import fabric_action, frozen_action, telling_apart, waits_for_device
 from seatrial.judge.connect_errors import clearest, connect_errors, lines_of, only_large_messages
@@ -29,11 +29,11 @@ from seatrial.judge.step_view import (
     waited,
     works_alone,
 )
-from seatrial.judge.trial import ErrorRecord, NodeFailure, Trial, TroubleRecord
+from seatrial.judge.trial import ErrorRecord, NodeFailure, Note, Trial, TroubleRecord
 from seatrial.plan.plan_reader import OF_DEADLINE
 from seatrial.protocol.fabric_errors import MTU_ACTION
 from seatrial.protocol.timeouts import patience_s
-from seatrial.util.text import all_named, all_of, named_ranks, out_of_memory_words
+from seatrial.util.text import all_named, all_of, named_ranks, out_of_memory_words, quoted
 
 _SIGNAL_ACTIONS = {
     "SIGKILL": "look for the kernel's out-of-memory killer there (dmesg -T | grep -i 'killed process'), and at the"
@@ -76,8 +76,15 @@ def observe(trial: Trial) -> tuple[Observed, ...]:
         action = f"end process {left.pid} there, or restart {node}"
         observed.append(Observed(finding=_finding("warn", "trial", what, culprit, action=action)))
     failures = [_could_not(trial, failure) for failure in trial.node_failures]
-    notes = [_finding(note.severity, "trial", note.text, NOBODY) for note in trial.notes]
+    notes = [_finding(note.severity, "trial", _noted(trial, note), NOBODY) for note in trial.notes]
     return (*observed, *(Observed(finding=finding) for finding in (*failures, *notes)))
+
+
+def _noted(trial: Trial, note: Note) -> str:
+    """Return what a note says; one of a node or a rank as its words."""
+    if note.rank is not None:
+        return f"{short_names(trial.ranks)(note.rank)} says: {quoted(note.text)}"
+    return note.text if note.node is None else f"{trial.place(note.node)} says: {quoted(note.text)}"
 
 
 def _could_not(trial: Trial, failure: NodeFailure) -> Finding:
@@ -128,7 +135,7 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
 
 def _broken(view: StepView, rank: int, error: ErrorRecord, waiting: tuple[str, ...]) -> Finding:
     label, in_phase = view.trial.label(rank), f" in {error.phase}" if error.phase else ""
-    message = _message(error)
+    message = error.first_line().removeprefix(_TORCH_SAYS)
     memory = error.cause == "memory"
     return _finding(
         "fail",
@@ -152,10 +159,11 @@ def _raised(view: StepView) -> list[Finding]:
     waiting = view.waiting(errors)
     for rank, error in sorted(errors.items()):
         if error.cause == "request":
-            what, action, culprit = _message(error), "correct the request", NOBODY
+            what = view.trial.refusal(error)
+            action, culprit = "correct the request, if that is so", NOBODY
         else:
             seen = f"seen on {view.trial.label(rank)}" + (f", in {error.phase}" if error.phase else "")
-            what, action, culprit = f"{_BUG}: {error.type}: {_message(error)}; {seen}", _REPORT_IT, SEATRIAL
+            what, action, culprit = f"{_BUG}: {error.type}: {error.first_line()}; {seen}", _REPORT_IT, SEATRIAL
         evidence = (*_stack(error), *view.evidence(rank), *waiting)
         findings.append(_finding("error", view.check, what, culprit, evidence=evidence, action=action))
     for entry in view.of("error"):
@@ -424,11 +432,6 @@ def _with_generation(view: StepView, finding: Finding) -> Finding:
 
 def _in(entry: TroubleRecord) -> str:
     return f" in {entry.phase}" if entry.phase else ""
-
-
-def _message(error: ErrorRecord) -> str:
-    line = next((line.strip() for line in error.message.splitlines() if line.strip()), error.type or "no message")
-    return line.removeprefix(_TORCH_SAYS) if error.cause == "memory" else line
 
 
 def _stack(error: ErrorRecord) -> tuple[str, ...]:
