@@ -128,7 +128,7 @@ def test_the_ranks_of_one_host_accuse_no_rank_of_another_one() -> None:
     evidence = _on_two_hosts(corrupted(8, {("all_to_all", rank): [7] for rank in range(7)}))
     (finding,) = CHECK.judge(evidence, SMALL).findings
     assert (finding.culprit.kind, finding.culprit.ranks) == ("link", tuple(range(8)))
-    assert finding.culprit.name == "link rank 7 on n7–n0, endpoints not separable"
+    assert finding.culprit.name == "link rank 7 on node n7–n0, endpoints not separable"
 
 
 def test_contributors_that_are_no_ranks_count_for_nothing() -> None:
