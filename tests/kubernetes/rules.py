@@ -134,8 +134,18 @@ def jobset_of(objects: Objects) -> Object:
     return runtime_of(objects)["template"]["spec"] if of_kind(objects, "TrainingRuntime") else spec_of(objects)
 
 
+def begin_of(container: Object) -> int:
+    """Where the command of a container begins, after the program that compares its files; 0 where there is none."""
+    command = container["command"]
+    return 7 if command[:2] == ["python3", "-c"] and "hashlib.sha256" in command[2] else 0
+
+
+def program_of(container: Object) -> list[str]:
+    return list(container["command"][begin_of(container) :])
+
+
 def shells_of(objects: Objects) -> list[str]:
-    commands = [container["command"] for container in containers_of(objects)]
+    commands = [program_of(container) for container in containers_of(objects)]
     return [command[2] for command in commands if command[:2] == ["/bin/sh", "-c"]]
 
 

@@ -32,7 +32,9 @@ class Containers:
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.bundle = bundle_double()
-        self.objects = manifest(kind, workload(bundle=self.bundle, python=sys.executable, arguments=("run", "$x")))
+        files = {"plan.json": b'{"checks": []}'}
+        made = workload(bundle=self.bundle, files=files, python=sys.executable, arguments=("run", "$x"))
+        self.objects = manifest(kind, made)
         self.code, self.copy = folder / "code", folder / "copy"
         self.code.mkdir()
         for thing in self.objects:
@@ -87,6 +89,18 @@ def opened(containers: Containers) -> None:
     containers.copy.chmod(0o777)
 
 
+def exchanged(containers: Containers) -> None:
+    """A neighbor has deleted our ConfigMap and made his own of the same name."""
+    script = containers.code / "start.py"
+    script.write_text(f"print('stolen')\n{script.read_text()}")
+
+
+def exchanged_on_the_way_to_sshd(containers: Containers) -> None:
+    for name in ("plan.json", "sshd_config"):
+        if (containers.code / name).exists():
+            (containers.code / name).write_text("{}")
+
+
 def missing(containers: Containers) -> None:
     (containers.code / "seatrial.pyz.3").unlink()
 
@@ -97,6 +111,9 @@ def test_a_pod_joins_the_parts_and_starts_them(tmp_path: Path) -> None:
     done = pods.run("node")
     assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{pods.copy}/seatrial.pyz run $x\n")
     assert (pods.copy / "seatrial.pyz").read_bytes() == pods.bundle
+    # What is read later is the copy that was compared, whatever becomes of the ConfigMap.
+    assert (pods.copy / "plan.json").read_bytes() == b'{"checks": []}'
+    assert pods.copy.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_worker_of_mpi_joins_the_parts_before_sshd_runs(tmp_path: Path) -> None:
@@ -112,9 +129,11 @@ def test_a_worker_of_mpi_joins_the_parts_before_sshd_runs(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (changed, "has the SHA-256"),
-        (swapped, "has the SHA-256"),
-        (missing, "cannot be read here (No such file or directory)"),
+        (changed, "they are not those of this manifest: somebody has changed a ConfigMap"),
+        (swapped, "they are not those of this manifest"),
+        (exchanged, "they are not those of this manifest"),
+        (exchanged_on_the_way_to_sshd, "they are not those of this manifest"),
+        (missing, "No such file or directory"),
         (opened, "only user"),
     ],
 )
@@ -124,5 +143,5 @@ def test_what_is_not_the_bundle_starts_nothing(kind: str, spoil: object, words: 
     spoil(pods)
     done = pods.run("node")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
-    assert done.stderr.startswith("Error: the bundle ")
+    assert done.stderr.startswith(("Error: the bundle ", "Error: this pod cannot start from the files in "))
     assert words in done.stderr

@@ -80,13 +80,13 @@ def test_it_is_in_a_config_map_of_the_run(kind: str, tmp_path: Path) -> None:
     held = [contents_of(thing) for thing in objects if thing["kind"] == "ConfigMap"]
     assert [each["train.py"] for each in held if "train.py" in each] == [b"print('here')\n"]
     assert "SEATRIAL_SCRIPT" in str(objects[-1])
-    assert "/opt/seatrial/train.py" in str(objects[-1])
+    assert "/tmp/seatrial/train.py" in str(objects[-1])
 
 
 def test_the_image_has_priority(tmp_path: Path) -> None:
     typed = {"script": ["train.py", "--epochs", "3"]}
-    environ = {"SEATRIAL_SCRIPT": "/opt/seatrial/train.py"}
-    assert with_carried_script(typed, environ)["script"] == ["/opt/seatrial/train.py", "--epochs", "3"]
+    environ = {"SEATRIAL_SCRIPT": "/tmp/seatrial/train.py"}
+    assert with_carried_script(typed, environ)["script"] == ["/tmp/seatrial/train.py", "--epochs", "3"]
     assert with_carried_script(typed, {}) == typed
     (tmp_path / "train.py").touch()
     assert with_carried_script(typed, environ) == typed

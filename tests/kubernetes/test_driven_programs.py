@@ -127,4 +127,4 @@ def test_a_script_of_this_machine_goes_along(cluster: Cluster, tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     ended = driven(cluster, tmp_path / "out", ("launch", "--", "mine.py"))
     assert ended.code == 0, ended.said
-    assert "it is /opt/seatrial/mine.py 0" in ended.said
+    assert "it is /tmp/seatrial/mine.py 0" in ended.said

@@ -10,6 +10,7 @@ import pytest
 from kubernetes.kubectl_script_double import scripted
 
 from seatrial.errors import RequestError, SeatrialError
+from seatrial.targets.kubernetes import kubectl as kubectl_module
 from seatrial.targets.kubernetes.kubectl import Kubectl, find_kubectl
 
 
@@ -53,6 +54,17 @@ def test_a_call_that_times_out_is_killed_with_its_children(tmp_path: Path) -> No
     assert answer.err == "no answer within 0.3 s"
     assert "no answer within 0.3 s" in answer.complaint
     assert time.monotonic() - began < 25
+
+
+@pytest.mark.parametrize("stream", ["1", "2"])
+@pytest.mark.parametrize("then", ["exit 0", "sleep 600"])
+def test_an_answer_is_bounded(stream: str, then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubectl_module, "_MAX_ANSWER_BYTES", 3 << 20)
+    program = scripted(tmp_path, ("*", f"head -c 4194304 /dev/zero >&{stream}; {then}"))
+    result = Kubectl(program=program, namespace="ml").call("get", "pods")
+    assert (result.code, result.out) == (1, "")
+    assert "an answer of more than 3 MiB to " in result.complaint
+    assert "--namespace ml get pods" in result.complaint
 
 
 def test_the_complaint_is_the_last_error_line(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def container(objects: list[dict[str, Any]]) -> dict[str, Any]:
 def arguments_of(objects: list[dict[str, Any]]) -> list[str]:
     """Return the arguments of ``seatrial``, which follow those of the start script."""
     command: list[str] = container(objects)["command"]
-    assert "/opt/seatrial/start.py" in command
+    assert "/tmp/seatrial/start.py" in command
     return command[command.index("--") + 1 :]
 
 
@@ -87,7 +87,7 @@ def test_a_plan_file_is_sent_along(tmp_path: Path) -> None:
     plan = tmp_path / "mine.toml"
     plan.write_text('level = "smoke"\n[collectives]\nmax_latency_us = 9000.0\n')
     objects = printed(f"run {plan} --on job --gpu-resource none {_IMAGE}")
-    assert arguments_of(objects)[-2:] == ["--", "/opt/seatrial/plan.json"]
+    assert arguments_of(objects)[-2:] == ["--", "/tmp/seatrial/plan.json"]
     assert json.loads(objects[1]["data"]["plan.json"]) == {"level": "smoke", "collectives": {"max_latency_us": 9000.0}}
     assert objects[1]["metadata"]["name"] in json.dumps(objects[-1])
 

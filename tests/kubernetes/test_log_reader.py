@@ -11,6 +11,8 @@ import pytest
 from kubernetes.kubectl_script_double import scripted
 from kubernetes.test_pods import pod
 
+from seatrial.conductor import event_allowance
+from seatrial.errors import SeatrialError
 from seatrial.protocol.events import NoteEvent, Source
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import encode
@@ -189,6 +191,22 @@ def test_a_flood_is_read_piece_by_piece(then: str, tmp_path: Path, monkeypatch: 
             assert listener.texts == [f"{number:099}" for number in range(400)]
     finally:
         listener.log.close()
+
+
+def test_a_first_pod_sends_no_more_events_than_all_agents_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_allowance, "BURST_BYTES", 10_000)
+    events: list[dict[str, Any]] = [{"kind": "note", "seq": number, "text": "x" * 1_000} for number in range(50)]
+    outputs: list[dict[str, Any]] = [{"kind": "output", "lines": ["x" * 1_000]} for _ in range(50)]
+    for messages, is_kept in ((outputs, False), (events, True)):
+        lines = [line for number, message in enumerate(messages) for line in lines_of(number, message)]
+        log = file_of(tmp_path, "log", stamped(lines))
+        listener = Listener(tmp_path, ("logs*", f"cat {log}"))
+        if is_kept:
+            with pytest.raises(SeatrialError, match=f"{listener.pod.label} has sent more events than all nodes"):
+                listener.all()
+            assert len(listener.messages) < 10
+        else:
+            assert listener.all() == messages
 
 
 def test_the_log_of_a_pod_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:

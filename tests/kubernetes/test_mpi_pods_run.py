@@ -20,6 +20,7 @@ from kubernetes.operators import started
 from kubernetes.workloads import container_of, templates, workload, workload_object
 
 from seatrial.targets.kubernetes.manifest.mpi_launcher import SSH
+from seatrial.targets.kubernetes.manifest.objects import code_digest
 from seatrial.targets.kubernetes.manifest.render import manifest
 from seatrial.targets.kubernetes.manifest.workload import CODE, COPY, Workload
 
@@ -68,10 +69,13 @@ class Pod:
         code = hosts.folder / f"code{host.number}"
         code.mkdir()
         held = [contents_of(thing) for thing in objects if thing["kind"] == "ConfigMap"]
-        for name, content in (item for each in held for item in each.items()):
+        meant = {name: content for each in held for name, content in each.items()}
+        here = dict(meant)
+        for name, content in meant.items():
             if name.endswith("_config"):
-                content = _put(content.decode(), places).replace("Port 2222", f"Port {_PORT}").encode()
-            (code / name).write_bytes(content)
+                here[name] = _put(content.decode(), places).replace("Port 2222", f"Port {_PORT}").encode()
+            (code / name).write_bytes(here[name])
+        command[command.index(code_digest(meant))] = code_digest(here)
         environ = {**environ, **host.environ, "SEATRIAL_JOIN_TIMEOUT_S": "30"}
         words = [_put(word, places) for word in command]
         self.process = subprocess.Popen(

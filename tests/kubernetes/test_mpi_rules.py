@@ -7,11 +7,13 @@ from kubernetes.rules import (
     MPI,
     OF,
     Rule,
+    begin_of,
     drop,
     each,
     env_of,
     launcher_of,
     node_pods,
+    program_of,
     see,
     set_to,
     shells_of,
@@ -51,7 +53,7 @@ _RULES = [
         name="mpi: host file and ssh's options stand on the command line, for Open MPI 5",
         cases=["mpijob", "trainjob-mpi"],
         kept=lambda objects: (
-            launcher_of(objects)["command"][4:9] == ["mpirun", "--hostfile", "/etc/mpi/hostfile", "-np", "16"]
+            program_of(launcher_of(objects))[4:9] == ["mpirun", "--hostfile", "/etc/mpi/hostfile", "-np", "16"]
             and "plm_rsh_args" in launcher_of(objects)["command"]
         ),
         spoil=lambda objects: launcher_of(objects)["command"].remove("--hostfile"),
@@ -62,21 +64,21 @@ _RULES = [
         cases=MPI,
         kept=lambda objects: (
             any(
-                'exec "$$0" /opt/seatrial/wait_for_hosts.py /etc/mpi/hostfile 2222 900 "$$@"' in shell
+                'exec "$$0" /tmp/seatrial/wait_for_hosts.py /etc/mpi/hostfile 2222 900 "$$@"' in shell
                 for shell in shells_of(objects)
             )
-            and launcher_of(objects)["command"][3] == "python3"
+            and program_of(launcher_of(objects))[3] == "python3"
         ),
-        spoil=lambda objects: launcher_of(objects)["command"].__setitem__(3, "launcher"),
+        spoil=lambda objects: launcher_of(objects)["command"].__setitem__(begin_of(launcher_of(objects)) + 3, "x"),
     ),
     Rule(
         name="mpi: no long option with one dash, which Open MPI 5 takes for a program",
         cases=["mpijob", "trainjob-mpi"],
         kept=lambda objects: (
-            {word for word in launcher_of(objects)["command"][4:] if word[:1] == "-" != word[1:2]}
-            <= {"-np", "-x", "-F /opt/seatrial/ssh_config"}
+            {word for word in program_of(launcher_of(objects))[4:] if word[:1] == "-" != word[1:2]}
+            <= {"-np", "-x", "-F /tmp/seatrial/ssh_config"}
         ),
-        spoil=lambda objects: launcher_of(objects)["command"].insert(7, "-bind-to"),
+        spoil=lambda objects: launcher_of(objects)["command"].append("-bind-to"),
     ),
     Rule(
         name="mpi: Open MPI 4 keeps the names whole",
@@ -127,7 +129,9 @@ _RULES = [
                 word in shell for shell in shells_of(objects) for word in ("trial-1", "quick", "registry.example.com")
             )
         ),
-        spoil=lambda objects: launcher_of(objects)["command"].__setitem__(2, "mpirun python3 seatrial.pyz run quick"),
+        spoil=lambda objects: launcher_of(objects)["command"].__setitem__(
+            begin_of(launcher_of(objects)) + 2, "mpirun python3 seatrial.pyz run quick"
+        ),
     ),
 ]
 

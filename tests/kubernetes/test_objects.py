@@ -50,8 +50,8 @@ def test_a_pod_sees_all_parts_in_one_folder_and_compares_the_digest() -> None:
     assert code_volume(made) == {"projected": {"sources": sources}}
     assert made.bundle is not None
     assert seatrial_argv(made) == [
-        *("python3", "/opt/seatrial/start.py", hashlib.sha256(made.bundle).hexdigest(), "/tmp/seatrial"),
-        *(f"/opt/seatrial/seatrial.pyz.{number}" for number in (1, 2, 3)),
+        *("python3", "/tmp/seatrial/start.py", hashlib.sha256(made.bundle).hexdigest(), "/tmp/seatrial"),
+        *(f"/tmp/seatrial/seatrial.pyz.{number}" for number in (1, 2, 3)),
         *("--", *made.arguments),
     ]
 

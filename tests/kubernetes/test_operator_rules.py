@@ -10,6 +10,7 @@ from kubernetes.rules import (
     OF,
     Objects,
     Rule,
+    begin_of,
     containers_of,
     each,
     env_of,
@@ -17,6 +18,7 @@ from kubernetes.rules import (
     jobset_of,
     of_kind,
     pod_specs,
+    program_of,
     replicas_of,
     runtime_of,
     see,
@@ -32,7 +34,7 @@ from seatrial.targets.kubernetes.manifest.workload import Object
 def _is_numbered(variable: str) -> Callable[[Objects], bool]:
     def kept(objects: Objects) -> bool:
         return all(
-            container["command"][:2] == ["env", f"SEATRIAL_NODE_RANK=$({variable})"]
+            program_of(container)[:2] == ["env", f"SEATRIAL_NODE_RANK=$({variable})"]
             and env_of(container)["SEATRIAL_NNODES"] == "2"
             for container in containers_of(objects)
         )
@@ -41,7 +43,7 @@ def _is_numbered(variable: str) -> Callable[[Objects], bool]:
 
 
 def _fix_number(container: Object) -> None:
-    container["command"][1] = "SEATRIAL_NODE_RANK=0"
+    container["command"][begin_of(container) + 1] = "SEATRIAL_NODE_RANK=0"
 
 
 _RULES = [
@@ -240,7 +242,7 @@ _RULES = [
         name="trainjob: number and master are what torchrun would be told",
         cases=["trainjob", "trainjob-everything"],
         kept=lambda objects: all(
-            container["command"][1:4]
+            program_of(container)[1:4]
             == [
                 "SEATRIAL_NODE_RANK=$(PET_NODE_RANK)",
                 "MASTER_ADDR=$(PET_MASTER_ADDR)",

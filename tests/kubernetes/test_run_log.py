@@ -58,6 +58,51 @@ class Heard:
         return found
 
 
+_HEAD: dict[str, Any] = {"run": RUN, "src": "conductor", "seq": 90, "t": 1.0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "node", "src": "node1", "node": 1},  # what one node sends, the first pod hands on
+        {"kind": "node", "src": "node1", "node": "x", "hostname": "b"},
+        {"kind": "trouble", "gen": 0, "seen": [3], "waiting": []},
+        {"kind": "trouble", "gen": 0, "waiting": []},
+        {"kind": "step", "gen": float("inf"), "step": 0},
+        {"kind": "generation"},
+        {"kind": "generation", "gen": 0, "ranks": 5},
+        {"kind": "outcome", "gen": 0},
+        {"kind": "outcome", "gen": 0, "restarts": 0, "how": [], "text": "", "last_lines": [], "code": 0},
+        {"kind": "outcome", "gen": 0, "restarts": 0, "how": "failed", "text": 3, "last_lines": [], "code": 0},
+        {"kind": "result", "gen": 0, "rank": 0, "lines": [5]},
+        {"kind": "note", "seq": "x"},
+        {"kind": "end", "t": None},
+        {"kind": ["run"]},
+        {},
+    ],
+    ids=str,
+)
+def test_a_malformed_event_of_the_first_pod_is_damage(changes: dict[str, Any], tmp_path: Path) -> None:
+    heard = Heard(tmp_path, healthy())
+    heard.run_log.take({**_HEAD, **changes})
+    heard.run_log.take({"kind": "output", "rank": 0})
+    assert heard.run_log.damaged == 1
+    conclusion = heard.concluded(trial())
+    assert conclusion.verdict.status == "INCONCLUSIVE"
+    (note,) = [note.text for note in conclusion.trial.notes if note.src == "controller"]
+    assert note.startswith("the first pod has sent 1 messages that cannot be read (the first one: ")
+    assert not heard.run_log.has_outcome
+
+
+def test_an_outcome_without_any_rank_is_sound(tmp_path: Path) -> None:
+    heard = Heard(tmp_path, None)
+    heard.run_log.take({**_HEAD, "kind": "trouble", "gen": -1, "step": -1, "seen": [{"node": 1, "how": "lost"}]})
+    heard.run_log.take(
+        {**_HEAD, "kind": "outcome", "gen": -1, "restarts": 0, "how": "absent", "text": "x", "last_lines": []}
+    )
+    assert (heard.run_log.damaged, heard.run_log.has_outcome) == (0, True)
+
+
 def trial(**place: Any) -> Job:
     detail = PodsDetail(
         workload=None,  # type: ignore[arg-type]  # not asked here

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from seatrial.cli.argparse_app import parse
+from seatrial.cli.option_sources import with_origins
 from seatrial.errors import RequestError
 from seatrial.request import target_options as module
 from seatrial.request.target_options import target_request_of
@@ -66,6 +67,24 @@ def test_messages_repeat_no_secret() -> None:
         with pytest.raises(RequestError, match=f"--env {told.partition('=')[0]}") as raised:
             target_request_of({**VALUES, "env": (told,)})
         assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("command", ["run", "train", "launch"])
+@pytest.mark.parametrize("told", ["HF_TOKEN=hunter2", "HTTPS_PROXY=http://me:hunter2@proxy"])
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_a_secret_crosses_no_network_unencrypted(command: str, told: str, is_typed: bool) -> None:
+    def request(target: str) -> TargetRequest:
+        typed = {"target": target, **({"env": (told,)} if is_typed else {})}
+        values = with_origins(command, typed, {} if is_typed else {"SEATRIAL_OPTION_ENV": told})
+        return target_request_of({"backend": "auto", **values})
+
+    name, _, value = told.partition("=")
+    for target in ("mpirun", "slurm"):
+        with pytest.raises(RequestError, match=f"--env {name}=...: with --on {target}, its value would") as raised:
+            request(target)
+        assert "hunter2" not in str(raised.value)
+    for target in ("local", "ssh"):
+        assert request(target).env == {name: value}
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,12 @@ import pytest
 from environment.recorded_environments import MPICH, OPENMPI_5, SRUN_1
 from environment.recorded_environments import TORCHRUN as TORCHRUN_2_2
 
+from seatrial.cli.argparse_app import parse
 from seatrial.environment.identity import Identity, identify
 from seatrial.errors import RequestError
-from seatrial.run.external_launcher import agent_environ, find_rendezvous, is_one_of_many, rank_environ
+from seatrial.request.target_options import target_request_of
+from seatrial.run.external_launcher import agent_environ, find_rendezvous, is_one_of_many, placement, rank_environ
+from seatrial.targets.target import TargetRequest
 
 SECRET = "0123456789abcdefghij"
 TORCHRUN = {
@@ -43,6 +46,22 @@ def test_all_ranks_of_torchrun_meet_at_one_place_and_only_one_is_first() -> None
     }
     assert [rendezvous.number for rendezvous in rendezvous_of_ranks] == [0, 1, 2, 3]
     assert {rendezvous.agents for rendezvous in rendezvous_of_ranks} == {4}
+
+
+def test_ranks_of_several_machines_get_no_secret_over_the_network() -> None:
+    def requested(variable: str) -> TargetRequest:
+        return target_request_of({**parse("x.pyz", "run", []), "device": "cpu", "env": (variable,)})
+
+    for local_world_size in ("2", "4"):
+        first = {**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "LOCAL_WORLD_SIZE": local_world_size}
+        identity = identify(first)
+        rendezvous = find_rendezvous(identity, first)
+        assert placement(requested("OMP_NUM_THREADS=1"), identity, rendezvous).nodes == 4
+        if local_world_size == "4":
+            assert placement(requested("HF_TOKEN=x"), identity, rendezvous).nodes == 4
+        else:
+            with pytest.raises(RequestError, match=r"--env HF_TOKEN=\.\.\.: under torchrun, its value would cross"):
+                placement(requested("HF_TOKEN=x"), identity, rendezvous)
 
 
 @pytest.mark.parametrize("changed", [{"MASTER_PORT": "29501"}, {"TORCHELASTIC_RUN_ID": "other"}])

@@ -7,7 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from seatrial.agent.guardian import END_AT_ONCE
+from seatrial.errors import RequestError
 from seatrial.targets.command import Command
 from seatrial.targets.launcher_process import Launcher
 from seatrial.targets.processes import Agents
@@ -50,16 +53,80 @@ def test_a_connected_agent_is_not_lost_with_the_process_that_started_it(tmp_path
     assert launcher.poll((2,)) == (0, ended)
 
 
+class Said:
+    """A launcher that goes on, and has printed a line of which nobody knows which host wrote it."""
+
+    def __init__(self, line: str, folder: Path) -> None:
+        self.now = 100.0
+        self.status: list[str] = []
+        self.launcher = Launcher(on_status=self.status.append, clock=lambda: self.now)
+        text = f"print({line!r}, flush=True); import time; time.sleep(50)"
+        self.launcher.submit([python(text, 0, 1, 2)], folder, [], never)
+
+    def news(self, *connected: int, after_s: float) -> tuple[int, str] | str | None:
+        until = time.monotonic() + 20
+        while not self.status and time.monotonic() < until:
+            assert self.launcher.poll(connected) is None
+            time.sleep(0.05)
+        self.now += after_s
+        time.sleep(1.1)  # it reads the output once a second
+        return self.launcher.poll(connected)
+
+    def end(self) -> None:
+        self.launcher.kill()
+        assert self.launcher.cleanup() == []
+
+
 def test_an_agent_that_says_why_is_the_one_that_is_lost(tmp_path: Path) -> None:
-    launcher = Launcher()
-    said = "print('seatrial agent: node 2 (hostc) found no controller', flush=True); import time; time.sleep(50)"
-    launcher.submit([python(said, 0, 1, 2)], tmp_path, [], never)
-    until = time.monotonic() + 20
-    while (news := launcher.poll((0,))) is None and time.monotonic() < until:
-        time.sleep(0.05)
-    launcher.kill()
-    assert news == (2, "node 2 (hostc) found no controller")
-    assert launcher.cleanup() == []
+    said = Said("seatrial agent: node 2 (hostc) found no controller", tmp_path)
+    try:
+        assert said.news(0, after_s=11.0) == (
+            2,
+            "nodes 1, 2 have not joined; the output of the launcher says: node 2 (hostc) found no controller",
+        )
+        assert said.status == ["seatrial: in the output of the launcher: node 2 (hostc) found no controller"]
+    finally:
+        said.end()
+
+
+@pytest.mark.parametrize("line", ["seatrial agent: node 0 is broken", "seatrial agent refuses: node 0 is too small"])
+def test_no_host_ends_a_run_by_words_about_another_one(line: str, tmp_path: Path) -> None:
+    """Every host of a job writes to the output of the launcher, and agents join within some seconds."""
+    said = Said(line, tmp_path)
+    try:
+        assert said.news(1, 2, after_s=9.0) is None
+        assert said.launcher.poll((0, 1, 2)) is None
+        said.now += 100.0
+        time.sleep(1.1)
+        assert said.launcher.poll((0, 1, 2)) is None
+        if "refuses" in line:
+            with pytest.raises(
+                RequestError, match=r"too small \(from the output of the launcher; node 1 has not joined"
+            ):
+                said.news(0, 2, after_s=0.0)
+        else:
+            assert said.news(0, 2, after_s=0.0) == (
+                1,
+                "node 1 has not joined; the output of the launcher says: node 0 is broken",
+            )
+    finally:
+        said.end()
+
+
+def test_options_are_refused_before_any_agent_joins(tmp_path: Path) -> None:
+    refused = "import sys; print('srun: unrecognized option x', flush=True); sys.exit(1)"
+    for connected in ((), (0,)):
+        launcher = Launcher()
+        launcher.submit([python(refused, 0, 1)], tmp_path, [], never)
+        if connected:
+            launcher.poll(connected)
+        launcher.processes[0].wait()
+        if connected:
+            assert launcher.poll(()) is None
+        else:
+            with pytest.raises(RequestError, match="unrecognized option x"):
+                launcher.poll(())
+        assert launcher.cleanup() == []
 
 
 def test_a_shared_process_is_reported_for_each_of_its_nodes(tmp_path: Path) -> None:

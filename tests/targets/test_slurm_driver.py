@@ -212,6 +212,15 @@ def test_options_that_srun_refuses_are_a_wrong_request(slurm: StubSlurm, tmp_pat
     assert batch.cleanup() == []
 
 
+def test_no_host_refuses_options_once_agents_have_joined(slurm: StubSlurm, tmp_path: Path) -> None:
+    batch = slurm.batch("RUNNING|None|n[0-1]", "FAILED|NonZeroExitCode|n[0-1]")
+    batch.submit([COMMAND], tmp_path, [], no_feed)
+    assert batch.poll((0,)) is None
+    (tmp_path / "slurm.log").write_text("srun: unrecognized option '--container-image=x'\n")
+    assert [told[0] for told in news(batch, 2)] == [0, 1]
+    assert batch.cleanup() == []
+
+
 def test_a_job_that_continues_is_cancelled_at_the_end(slurm: StubSlurm, tmp_path: Path) -> None:
     batch = slurm.batch("RUNNING|None|n[0-1]")
     batch.submit([COMMAND], tmp_path, [], no_feed)

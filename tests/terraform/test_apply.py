@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -125,6 +126,23 @@ def test_connect_sh_passes_shellcheck(clusters: dict[str, Applied], tmp_path: Pa
     connect.write_text(clusters[name].outputs["connect"])
     done = subprocess.run(["shellcheck", "-s", "sh", str(connect)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("kind", ["link", "of another user"])
+def test_connect_sh_uses_no_folder_of_others(clusters: dict[str, Applied], tmp_path: Path, kind: str) -> None:
+    (tmp_path / "connect.sh").write_text(clusters["single"].outputs["connect"])
+    planted = tmp_path / ("elsewhere" if kind == "link" else "seatrial-ssh")
+    planted.mkdir()
+    if kind == "link":
+        (tmp_path / "seatrial-ssh").symlink_to("elsewhere")
+    elif os.geteuid() == 0:
+        os.chown(planted, 65534, 65534)
+    else:
+        pytest.skip("only root can give a folder to another user")
+    done = subprocess.run(["sh", "connect.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert "seatrial-ssh is a link or belongs to another user; remove it" in done.stderr
+    assert list(planted.iterdir()) == []
 
 
 def test_one_machine_and_no_launcher(clusters: dict[str, Applied]) -> None:

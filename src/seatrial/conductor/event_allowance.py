@@ -11,9 +11,10 @@ BYTES_PER_S = 64 << 10
 class EventAllowance:
     """The allowance of one agent: a burst, which fills up again at a rate."""
 
-    def __init__(self, now: float) -> None:
-        """``now``: seconds on any clock that only goes forward, as for ``take``."""
-        self._left_bytes = float(BURST_BYTES)
+    def __init__(self, now: float, agents: int = 1) -> None:
+        """``now``: seconds on any clock that only goes forward, as for ``take``. ``agents``: how many share it."""
+        self._burst_bytes, self._bytes_per_s = float(BURST_BYTES * agents), BYTES_PER_S * agents
+        self._left_bytes = self._burst_bytes
         self._at = now
 
     def take(self, kept_bytes: int, now: float) -> bool:
@@ -21,6 +22,6 @@ class EventAllowance:
 
         Returns whether the agent is still within its allowance.
         """
-        self._left_bytes = min(float(BURST_BYTES), self._left_bytes + (now - self._at) * BYTES_PER_S) - kept_bytes
+        self._left_bytes = min(self._burst_bytes, self._left_bytes + (now - self._at) * self._bytes_per_s) - kept_bytes
         self._at = now
         return self._left_bytes >= 0

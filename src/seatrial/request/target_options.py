@@ -8,6 +8,7 @@ from typing import Any
 
 from seatrial.errors import RequestError
 from seatrial.request.comm_profiles import comm_settings
+from seatrial.targets.hidden_values import refuse_secrets_in_clear
 from seatrial.targets.option import is_given
 from seatrial.targets.registry import TARGETS
 from seatrial.targets.target import Placement, Target, TargetRequest
@@ -43,6 +44,10 @@ def target_request_of(values: Mapping[str, Any], typed: tuple[str, ...] = ()) ->
                 raise RequestError(
                     f"{option.flags[0]} is for --on {takers}, not for --on {target.name}; leave one of the two out."
                 )
+    env = dict(map(_variable, values["env"]))
+    # A target that conducts in the cluster sends nothing, and refuses secrets in what it renders.
+    if not (target.hides_env or target.conducts_remotely):
+        refuse_secrets_in_clear(env, f"with --on {target.name}")
     requested = values["nproc_per_node"]
     if requested == "gpu" and values["device"] == "cpu":
         raise RequestError("--nproc-per-node gpu counts accelerators, and --device cpu uses none; give a number.")
@@ -54,10 +59,7 @@ def target_request_of(values: Mapping[str, Any], typed: tuple[str, ...] = ()) ->
         backend=values["backend"],
         python=values["python"],
         # --env wins over the profiles.
-        env={
-            **comm_settings(values["comm_profile"], debug=values["comm_debug"]),
-            **dict(map(_variable, values["env"])),
-        },
+        env={**comm_settings(values["comm_profile"], debug=values["comm_debug"]), **env},
         dry_run=values["dry_run"],
         own={option.name: values[option.name] for option in target.options},
         typed=typed,

@@ -22,6 +22,7 @@ from seatrial.errors import RequestError
 from seatrial.probe.names import resolve
 from seatrial.run.job_secret import find_job_secret
 from seatrial.targets import local_target, resources
+from seatrial.targets.hidden_values import refuse_secrets_in_clear
 from seatrial.targets.option import is_given
 from seatrial.targets.registry import TARGETS
 from seatrial.targets.target import Placement, TargetRequest
@@ -132,6 +133,8 @@ def refuse_target_options(target_request: TargetRequest, origin: str, *, but: Co
 def placement(target_request: TargetRequest, identity: Identity, rendezvous: Rendezvous) -> Placement:
     """Return the placement that the launcher has decided. Raises RequestError for options that contradict it."""
     refuse_target_options(target_request, f"under {identity.launcher}")
+    if rendezvous.agents > 1 and not is_on_one_machine(identity):
+        refuse_secrets_in_clear(target_request.env, f"under {identity.launcher}")
     # Ranks that a launcher started have one agent each; otherwise each node has one, which starts its ranks.
     is_rank = identity.level == "rank"
     python = target_request.python or sys.executable

@@ -1,13 +1,16 @@
 """Values that nobody but the user may read: events, reports and manifests are stored and shown to others.
 
 There is one list of names. A report shows the value of a variable only if the name is known to be harmless, since no
-list of secret names is complete. A manifest needs the values, so there a name that is on the list is refused.
+list of secret names is complete. Manifests and unencrypted connections need the values, so there a name that is on the
+list is refused.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+
+from seatrial.errors import RequestError
 
 HIDDEN = "(hidden)"
 
@@ -43,6 +46,20 @@ def is_secret(name: str, value: str = "") -> bool:
         return True
     words = _CAMEL.sub("_", name.lstrip("-"))
     return name not in _WORKING_FOLDERS and bool(_SECRET.search(words) or _SECRET.search(name))
+
+
+def refuse_secrets_in_clear(environ: Mapping[str, str], where: str) -> None:
+    """Raise RequestError for a variable with a secret that the controller would send over an unencrypted connection.
+
+    ``where``: what decides that, such as ``--on slurm``.
+    """
+    for name, value in environ.items():
+        if is_secret(name, value):
+            raise RequestError(
+                f"--env {name}=...: {where}, its value would cross the network unencrypted; put it into a file that"
+                " only you can read, or into the launcher's own environment (sbatch --export, mpirun -x), or use"
+                " --on ssh."
+            )
 
 
 def shown_environment(environ: Mapping[str, str]) -> dict[str, str]:

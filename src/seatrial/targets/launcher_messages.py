@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from seatrial.targets.slurm.reasons import last_error
 
 _SHARED = "put --out on a file system that all hosts share at the same path"
+_MOST_CHARS = 300
+"""Characters of a line that are repeated; hosts write it."""
 _PYTHON = "a host has no {what}; name a Python that all hosts have with --python"
 _PATH = "name an mpirun with --mpirun that all hosts have at the same path"
 _AGENT_ERRORS: Sequence[tuple[str, str]] = (
@@ -72,4 +74,4 @@ def refused(output: str) -> str:
 def _first(patterns: Sequence[tuple[str, str]], output: str) -> str:
     lines = [line.strip() for line in output.splitlines()]
     matches = ((re.match(pattern, line), words) for pattern, words in patterns for line in lines)
-    return next((words.format(what=match[1]) for match, words in matches if match), "")
+    return next((words.format(what=match[1][:_MOST_CHARS]) for match, words in matches if match), "")

@@ -23,6 +23,10 @@ from seatrial.util.streams import print_status
 _TERMINATED_S = 3.0
 _LOG_POLL_S = 1.0
 _READ_BYTES = 64 << 10
+_JOIN_S = 10.0
+"""From an error of an agent in the output of a launcher until it counts. Every host of the job can write there, also
+about others: those that are about to join get this time, and only nodes that have not joined by then are named."""
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +102,10 @@ class Launcher(Agents):
         self._failure_reported = False
         self._end_reported = False
         self._next_poll_at = 0.0
+        self._has_agents = False
+        """Whether an agent has ever been connected: then no launcher has refused its options."""
+        self._said_at: dict[Path, float] = {}
+        """Output of a launcher -> when an error of an agent was first seen in it."""
 
     def submit(self, commands: Sequence[Command], folder: Path, signals: Sequence[int], attach: Attach) -> None:
         """Write the bundle, then start the commands. Raises RequestError where it cannot be written."""
@@ -126,24 +134,41 @@ class Launcher(Agents):
         return super().poll(connected)
 
     def _poll_launcher(self, connected: Collection[int]) -> tuple[int, str] | str | None:
+        self._has_agents = self._has_agents or bool(connected)
         for node, process in self.processes.items():
             code = process.poll()
             if code is not None and code < 0:
                 # A signal to the launcher comes from outside, so no node is at fault.
                 return f"{signal.Signals(-code).name}, sent to its launcher"
-            if code:
+            if code and not self._has_agents:
                 raise_if_refused(self._logs[node])
         if time.monotonic() >= self._next_poll_at:
             self._next_poll_at = time.monotonic() + _LOG_POLL_S
             for log in dict.fromkeys(self._logs.values()):
                 absent = [node for node, path in self._logs.items() if path == log and node not in connected]
-                if absent:
-                    raise_if_refused(log)
-                error = reason_of_agent(read_tail(log, _READ_BYTES)) if absent else ""
-                if error:
-                    named = re.match(r"node (\d{1,9}) ", error)
-                    return int(named[1]) if named and int(named[1]) in absent else absent[0], error
+                if absent and (failure := self._said_by_agents(log, absent)):
+                    return failure
         return None
+
+    def _said_by_agents(self, log: Path, absent: Sequence[int]) -> tuple[int, str] | None:
+        """Return the failure of which the output of a launcher tells, and that nodes still lack some time later."""
+        output = read_tail(log, _READ_BYTES)
+        error, refusal = reason_of_agent(output), refused(output)
+        if not (error or refusal):
+            return None
+        if log not in self._said_at:
+            self._on_status(f"seatrial: in the output of the launcher: {error or refusal}")
+        if self._clock() - self._said_at.setdefault(log, self._clock()) < _JOIN_S:
+            return None
+        numbers = ", ".join(map(str, absent[:_MOST_NAMED])) + (", ..." if len(absent) > _MOST_NAMED else "")
+        lacking = (
+            f"{'node' if len(absent) == 1 else 'nodes'} {numbers} {'has' if len(absent) == 1 else 'have'} not joined"
+        )
+        if not error:
+            raise RequestError(f"{refusal} (from the output of the launcher; {lacking}).")
+        named = re.match(r"node (\d{1,9}) ", error)
+        node = int(named[1]) if named and int(named[1]) in absent else absent[0]
+        return node, f"{lacking}; the output of the launcher says: {error}"
 
     def kill(self) -> None:
         """Send SIGTERM, then SIGKILL: a launcher killed at once could not end its helpers on other hosts."""

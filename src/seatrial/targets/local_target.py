@@ -96,5 +96,6 @@ TARGETS = (
         options=(NODES, OVERSUBSCRIBE),
         resolve=_resolve,
         render=render,
+        hides_env=True,
     ),
 )

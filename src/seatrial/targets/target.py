@@ -211,6 +211,8 @@ class Target:
     """
     driver: Callable[[Processes], Driver] = _agents
     """The function returns a new driver for the commands."""
+    hides_env: bool = False
+    """True where nobody on the network can read what the conductor sends to the agents: ``--env`` may hold secrets."""
     node_tokens: bool = False
     """True where no node sees the command of another: ``render`` gives node k ``node_token(token, k)``."""
     conducts_remotely: bool = False

@@ -17,7 +17,7 @@ _MAX_BYTES = 100_000
 _OTHER_WAY = "put it into the image, or on a claim (--pvc NAME:/code), and give its path there"
 _NAME = "script.py"
 """In place of a name that a ConfigMap does not take, or that a file of ours has."""
-_OURS = ("start.py", "wait_for_hosts.py", "plan.json", "ssh_config", "sshd_config")
+_OURS = ("seatrial.pyz", "start.py", "wait_for_hosts.py", "plan.json", "ssh_config", "sshd_config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -208,7 +208,8 @@ class PodFollower:
         if first is not None and is_new and self.is_listed(first) and first.state != "waiting":
             if self.first_log is not None:
                 self.first_log.close()
-            self.first_log = PodLog(self._kubectl, first, self._token, self._folder, self._take_text)
+            agents = self._job.world_size if self._under_mpi else self._job.nodes
+            self.first_log = PodLog(self._kubectl, first, self._token, self._folder, self._take_text, agents)
         self._pod_logs.take_pods([pod for pod in pods if not self._is_first(pod)])
 
     def _take_text(self, lines: list[str]) -> None:

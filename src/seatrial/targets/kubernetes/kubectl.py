@@ -25,6 +25,11 @@ _PROGRAMS = ("kubectl", "oc")
 _CLUSTER_WIDE = frozenset(("cordon", "nodes"))
 """Words that are followed by, or mean, what belongs to no namespace."""
 _TIMED_OUT = 124
+_MAX_ANSWER_BYTES = 256 << 20
+"""A list of 10,000 pods has half of that. Anybody in the namespace may make objects that are listed with ours."""
+_WORDS_CHARS = 120
+_POLL_S = 0.2
+"""How often the size of an answer is read while a call is waited for."""
 _REASON = re.compile(r'(?:from server )?for: "[^"]*": (.+)')
 """The last line of an error with several lines: ``from server for: "STDIN": jobs.batch "a" is forbidden: ...``."""
 
@@ -87,7 +92,7 @@ class PendingCall:
     def __init__(self, argv: Sequence[str], stdin_bytes: bytes | None, timeout_s: float) -> None:
         self._out, self._err = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115 - closed by _close
         self._deadline = time.monotonic() + timeout_s
-        self._timeout_s = timeout_s
+        self._argv, self._timeout_s = argv, timeout_s
         with contextlib.ExitStack() as stack:
             stdin: int | IO[bytes] = subprocess.DEVNULL
             if stdin_bytes is not None:
@@ -100,8 +105,12 @@ class PendingCall:
             )
 
     def poll(self) -> CallResult | None:
-        """Return the result, or None while the call runs. A call that exceeds its timeout is killed."""
+        """Return the result, or None while the call runs. A call that exceeds its timeout or its size is killed."""
         code = self._process.poll()
+        if max(os.fstat(file.fileno()).st_size for file in (self._out, self._err)) > _MAX_ANSWER_BYTES:
+            self.cancel()
+            words = " ".join([os.path.basename(self._argv[0]), *self._argv[1:]])[:_WORDS_CHARS]
+            return CallResult(code=1, out="", err=f"an answer of more than {_MAX_ANSWER_BYTES >> 20} MiB to {words}")
         if code is not None:
             result = CallResult(code=code, out=_read(self._out), err=_read(self._err))
             self._close()
@@ -117,7 +126,7 @@ class PendingCall:
             if (result := self.poll()) is not None:
                 return result
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(max(0.0, self._deadline - time.monotonic()))
+                self._process.wait(max(0.0, min(_POLL_S, self._deadline - time.monotonic())))
 
     def cancel(self) -> None:
         """Kill the call and the plug-ins that it started."""

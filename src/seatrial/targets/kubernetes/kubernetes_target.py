@@ -124,11 +124,11 @@ def _is_conducted_script(target_request: TargetRequest, kind: Kind) -> bool:
 
 def _script_variables(target_request: TargetRequest, kind: Kind) -> dict[str, str]:
     """Return the variables by which the pods start a script otherwise than on a machine of the user."""
-    from seatrial.targets.kubernetes.manifest.workload import CODE
+    from seatrial.targets.kubernetes.manifest.workload import COPY
 
     script = _carried(target_request)
     conducted = {CONDUCT: "1"} if _is_conducted_script(target_request, kind) else {}
-    return conducted | ({} if script is None else {CARRIED: f"{CODE}/{script.name}"})
+    return conducted | ({} if script is None else {CARRIED: f"{COPY}/{script.name}"})
 
 
 def _carried(target_request: TargetRequest) -> CarriedScript | None:
@@ -216,7 +216,8 @@ def _submit_and_follow(
 ) -> int:
     """Create the objects, follow the pods to their end, and delete the objects.
 
-    Returns how many events of the first pod were lost. Raises SeatrialError for a run that cannot come to its end.
+    Returns how many messages of the first pod were lost or damaged. Raises SeatrialError for a run that cannot come to
+    its end.
     """
     from seatrial.targets.kubernetes.applied_objects import AppliedObjects
     from seatrial.targets.kubernetes.attempt import Attempt, TooFewNodesError, WaitLimits
@@ -244,7 +245,7 @@ def _submit_and_follow(
                 for left in attempt.cleanup(keep=detail.keep and too_few is None):
                     run_log.note("warn", left)
             if too_few is None:
-                return attempt.lost
+                return attempt.lost + run_log.damaged
             job = _with_fewer_nodes(job, too_few.running, too_few.absent)
             run_log.restart(job)
     finally:
@@ -362,7 +363,7 @@ def _arguments(
 ) -> tuple[tuple[str, ...], dict[str, bytes], int]:
     """Return the arguments of seatrial in the pods, the files that they need, and how often all pods may restart."""
     from seatrial.plan.plan_file import is_level, read_file
-    from seatrial.targets.kubernetes.manifest.workload import CODE, JOIN_TIMEOUT_S
+    from seatrial.targets.kubernetes.manifest.workload import COPY, JOIN_TIMEOUT_S
 
     command, *words = target_request.typed
     end = words.index("--") if "--" in words else len(words)
@@ -373,7 +374,7 @@ def _arguments(
     files: dict[str, bytes] = {}
     if command == "run" and positional and not is_level(positional[1]):
         files["plan.json"] = json.dumps(read_file(positional[1]), separators=(",", ":")).encode()
-        positional[1] = f"{CODE}/plan.json"
+        positional[1] = f"{COPY}/plan.json"
     if (script := _carried(target_request)) is not None:
         files[script.name] = script.content
     if command == "launch" and (secret := find_secret_argument(positional)):

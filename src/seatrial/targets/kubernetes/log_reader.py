@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from seatrial.conductor.event_allowance import EventAllowance
+from seatrial.errors import SeatrialError
 from seatrial.files import open_to_append
 from seatrial.protocol.handshake import proves
 from seatrial.protocol.wire import PREFIX, Decoder
@@ -48,9 +50,15 @@ class PodLog:
     """
 
     def __init__(
-        self, kubectl: Kubectl, pod: PodStatus, token: str, folder: Path, on_text: Callable[[list[str]], None]
+        self,
+        kubectl: Kubectl,
+        pod: PodStatus,
+        token: str,
+        folder: Path,
+        on_text: Callable[[list[str]], None],
+        agents: int = 0,
     ) -> None:
-        """``on_text``: receives the lines that are not events of the run."""
+        """``on_text``: receives the lines that are not events of the run. ``agents``: how many send events to it."""
         self.pod = pod
         self.lost = 0
         """Number of events that were written but can no longer be read."""
@@ -75,6 +83,8 @@ class PodLog:
         self._next_start_at = 0.0
         self._ended_before = False
         self._copied_bytes = 0
+        # The events of all agents, and those of the conductor.
+        self._allowance = EventAllowance(time.monotonic(), agents + 1)
         self._log = open_to_append(folder / f"{pod.name}.log", run_folder=True)
 
     @property
@@ -84,6 +94,8 @@ class PodLog:
 
     def read(self, *, container_ended: bool, share: int = 1) -> Iterator[dict[str, Any]]:
         """Yield events since the last call, without waiting; not all of them when there are very many.
+
+        Raises SeatrialError where the pod has sent more events than all agents of a run together may.
 
         Args:
             container_ended: Whether the container has ended, so that the log no longer grows.
@@ -200,6 +212,13 @@ class PodLog:
             self.lost += number - self._next_number
             self._next_number = number + 1
             self._from_start, self._has_news = False, True
+            # They stay in memory and on the disk of this machine.
+            is_kept = "seq" in entry["message"]
+            if is_kept and not self._allowance.take(self._decoder.kept_bytes, time.monotonic()):
+                raise SeatrialError(
+                    f"{self.pod.label} has sent more events than all nodes of this run together may (event {number:,});"
+                    f" see what runs on {self.pod.node or 'its host'}"
+                )
             yield entry["message"]
 
 

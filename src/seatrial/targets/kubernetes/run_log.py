@@ -12,6 +12,7 @@ from seatrial.conductor.program_failures import Exit, fabric_error
 from seatrial.errors import RequestError
 from seatrial.evidence.findings import Finding
 from seatrial.judge.conclude import conclude
+from seatrial.protocol import fields
 from seatrial.protocol.events import (
     EndEvent,
     Event,
@@ -42,6 +43,7 @@ _SIGNALED = 128
 _ERROR = "Error: "
 _LAST_LINES = 20
 _LAST_BYTES = 16_000
+_DAMAGE_CHARS = 200
 _BETWEEN_PODS = "network"
 """The check whose findings a NetworkPolicy explains as well as a node; their advice names both."""
 
@@ -59,6 +61,40 @@ def nodes_to_cordon(findings: Iterable[Finding]) -> list[str]:
         and (finding.culprit.kind not in ("link", "fabric") or len(finding.culprit.nodes) == 1)
     ]
     return list(dict.fromkeys(node for nodes in named for node in nodes))
+
+
+_MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+"""What readers of a message raise where a field of it cannot be."""
+_HOWS = ("ended", "failed", "refused", "absent", "interrupted")
+
+
+def _require_sound(event: Mapping[str, Any]) -> None:
+    """Raise DamageError for an event that lacks what is read of it here, or after a program. The judge reads more."""
+    fields.whole(event, "seq"), fields.number(event, "t", time=True)
+    kind = event["kind"]
+    if not (isinstance(kind, str) and isinstance(event["src"], str)):
+        raise fields.DamageError("kind or src")
+    # -1: before the first generation.
+    if kind in ("generation", "outcome", "result", "step", "trouble") and fields.integer(event, "gen") is None:
+        raise fields.DamageError("gen")
+    if kind == "generation" and not isinstance(event["ranks"], list):
+        raise fields.DamageError("ranks")
+    if kind == "node":
+        fields.whole(event, "node")
+        if not fields.text(event, "hostname"):
+            raise fields.DamageError("hostname")
+    elif kind == "outcome":
+        fields.whole(event, "restarts"), fields.integer(event, "code"), fields.text(event, "text")
+        fields.texts(event, "last_lines"), fields.texts(event, "notes")
+        if event["how"] not in _HOWS or not isinstance(event["text"], str) or not isinstance(event["last_lines"], list):
+            raise fields.DamageError("how, text or last_lines")
+    elif kind == "result":
+        fields.whole(event, "rank"), fields.texts(event, "lines")
+    elif kind == "step":
+        fields.whole(event, "step")
+    elif kind == "trouble":
+        for suspect in event["seen"]:
+            fields.integer(suspect, "node"), fields.integer(suspect, "rank")
 
 
 class RunLog:
@@ -82,6 +118,9 @@ class RunLog:
         """Whether the run was ended from outside."""
         self.has_outcome = False
         """Whether an ``outcome`` event exists."""
+        self.damaged = 0
+        """Number of messages of the first pod that cannot be; they are left out."""
+        self._first_damaged = ""
         self._run = dict(run)
         self._folder = folder
         self._on_event, self._on_message = on_event, on_message
@@ -119,10 +158,20 @@ class RunLog:
         self._deferred = None
 
     def take(self, message: dict[str, Any]) -> None:
-        """Take one authenticated message of the first pod."""
+        """Take one authenticated message of the first pod. One that cannot be is damage: it ends nothing."""
         if self._deferred is not None:
             self._deferred.append(message)
             return
+        try:
+            if "seq" in message:
+                _require_sound(message)
+            self._take_sound(message)
+        except _MALFORMED as error:
+            self.damaged += 1
+            what = f"{message.get('kind')} of {message.get('src', 'a rank')}: {type(error).__name__} {error}"
+            self._first_damaged = self._first_damaged or what[:_DAMAGE_CHARS]
+
+    def _take_sound(self, message: dict[str, Any]) -> None:
         kind = message.get("kind")
         if "seq" not in message:
             self._on_message(message)
@@ -299,6 +348,12 @@ class RunLog:
             if self._held_outcome is not None:
                 self.has_outcome = True
                 self._take(self._held_outcome)
+        if self.damaged:
+            self.note(
+                "error",
+                f"the first pod has sent {self.damaged} messages that cannot be read (the first one: "
+                f"{self._first_damaged}); see whether the image has the same seatrial, and who can write to its host",
+            )
         if not self.started:
             self._on_event(self._run)
         elif isinstance(job, Job):

@@ -68,6 +68,8 @@ class BatchJobDriver:
         self._squeue: subprocess.Popen[str] | None = None
         """The query in progress."""
         self._next_query_at = 0.0
+        self._has_agents = False
+        """Whether an agent has ever been connected: then srun has not refused its options."""
         self._lost: list[tuple[int, str]] = []
         """Nodes lost with the job that ``news`` has yet to return, and how they were lost."""
         self._over = False
@@ -128,6 +130,7 @@ class BatchJobDriver:
 
         Raises RequestError when the job's srun refuses its options.
         """
+        self._has_agents = self._has_agents or bool(connected)
         for lost in self._lost:
             if lost[0] not in connected:
                 self._lost.remove(lost)
@@ -139,7 +142,8 @@ class BatchJobDriver:
         words = f"Slurm job {self.number}: {describe_end(job)}"
         if job.state in _STOPPED:
             return words
-        raise_if_refused(self._log)
+        if not self._has_agents:
+            raise_if_refused(self._log)
         self._lost = [(node, words + self._last_error()) for node in self._nodes]
         return None
 

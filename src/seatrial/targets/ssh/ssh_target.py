@@ -161,6 +161,7 @@ TARGETS = (
         render=_render,
         dry_run_lines=_dry_run_lines,
         driver=_driver,
+        hides_env=True,
         node_tokens=True,
     ),
 )

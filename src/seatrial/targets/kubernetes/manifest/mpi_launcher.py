@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from seatrial.targets.kubernetes.manifest import wait_for_hosts
 from seatrial.targets.kubernetes.manifest.pod import NODE_NAME, copied_argv, copy_argv, env_names, escaped, pod_template
-from seatrial.targets.kubernetes.manifest.workload import CODE, JOIN_TIMEOUT_S, SCRATCH, Object, Workload
+from seatrial.targets.kubernetes.manifest.workload import COPY, JOIN_TIMEOUT_S, SCRATCH, Object, Workload
 
 SSH = "/opt/seatrial-ssh"
 """Folder into which the operators mount the key."""
@@ -56,14 +56,14 @@ _LAUNCH = f"""{_KNOW_HOSTS}
 need {_HOSTFILE} "the list of the nodes"
 MASTER_ADDR=$(sed -n "1s/[ :].*//p" {_HOSTFILE})
 export MASTER_ADDR
-exec "$0" {CODE}/{_WAIT} {_HOSTFILE} {_PORT} {JOIN_TIMEOUT_S} "$@"
+exec "$0" {COPY}/{_WAIT} {_HOSTFILE} {_PORT} {JOIN_TIMEOUT_S} "$@"
 """
 # The interpreter is $0 of the script, and the command of mpirun its arguments.
 # The start script joins the bundle before sshd runs, so that every rank finds it at the same path.
 _SERVE = f"""{_KNOW_HOSTS}
 "$@" || exit
 own="{NODE_NAME}=${NODE_NAME} PATH=$PATH LD_LIBRARY_PATH=$LD_LIBRARY_PATH"
-exec /usr/sbin/sshd -D -e -f {CODE}/sshd_config -o "SetEnv=$own"
+exec /usr/sbin/sshd -D -e -f {COPY}/sshd_config -o "SetEnv=$own"
 """
 
 
@@ -117,7 +117,7 @@ def _mpirun(workload: Workload, mpi: str, mpirun: str) -> list[str]:
         passed = [word for name in names for word in ("-x", name)]
         return [
             *(mpirun, "--hostfile", _HOSTFILE, "-np", size, "--bind-to", "none", "--map-by", "slot"),
-            *("--mca", "plm_rsh_args", f"-F {CODE}/ssh_config"),
+            *("--mca", "plm_rsh_args", f"-F {COPY}/ssh_config"),
             # Open MPI 4 cuts host names at the first dot, and the short names do not resolve.
             *("--mca", "orte_keep_fqdn_hostnames", "1"),
             *passed,
@@ -127,6 +127,6 @@ def _mpirun(workload: Workload, mpi: str, mpirun: str) -> list[str]:
     intel = ["I_MPI_HYDRA_BOOTSTRAP=ssh", "I_MPI_PIN=0"] if mpi == "intel" else []
     binding = ["-bind-to", "none"] if mpi == "mpich" else []
     return [
-        *("env", f"{extra}=-F {CODE}/ssh_config", *intel),
+        *("env", f"{extra}=-F {COPY}/ssh_config", *intel),
         *(mpirun, "-f", _HOSTFILE, "-np", size, *binding, "-genvlist", ",".join(names)),
     ]

@@ -62,12 +62,22 @@ def _start_script() -> str:
     return inspect.getsource(start)
 
 
-def _code_name(workload: Workload, contents: Mapping[str, str | bytes]) -> str:
+def code_digest(contents: Mapping[str, str | bytes]) -> str:
+    """Return the SHA-256 of names and contents, as a pod computes it before it uses the files (``pod.py``)."""
     digest = hashlib.sha256()
     for name, content in sorted(contents.items()):
         plain = content if isinstance(content, bytes) else content.encode()
         digest.update(f"{name} {len(plain)}\n".encode() + plain)
-    return f"{workload.run}-{digest.hexdigest()[:8]}"
+    return digest.hexdigest()
+
+
+def code_contents(workload: Workload) -> dict[str, str | bytes]:
+    """Return what the pods see in the folder of all ConfigMaps: name -> content."""
+    return {name: content for contents in _contents(workload) for name, content in contents.items()}
+
+
+def _code_name(workload: Workload, contents: Mapping[str, str | bytes]) -> str:
+    return f"{workload.run}-{code_digest(contents)[:8]}"
 
 
 def code_volume(workload: Workload) -> Object | None:

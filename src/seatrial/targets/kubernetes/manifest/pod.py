@@ -6,7 +6,15 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 
-from seatrial.targets.kubernetes.manifest.objects import BUNDLE, START, code_volume, labels, part_names
+from seatrial.targets.kubernetes.manifest.objects import (
+    BUNDLE,
+    START,
+    code_contents,
+    code_digest,
+    code_volume,
+    labels,
+    part_names,
+)
 from seatrial.targets.kubernetes.manifest.openshift import service_account_name
 from seatrial.targets.kubernetes.manifest.workload import (
     CODE,
@@ -38,6 +46,31 @@ _GRACE_S = 60
 """Seconds from SIGTERM to SIGKILL: twice the time that a rank of a training has to save a checkpoint."""
 
 
+_COPY_FILES = """import sys
+del sys.path[: sys.path[:1] == [""]]
+import hashlib, os
+sha256, source, folder, names, *command = sys.argv[1:]
+try:
+    files = {name: open(f"{source}/{name}", "rb").read() for name in names.split()}
+    digest = hashlib.sha256()
+    for name, content in files.items():
+        digest.update(f"{name} {len(content)}\\n".encode() + content)
+    if digest.hexdigest() != sha256:
+        raise OSError("they are not those of this manifest: somebody has changed a ConfigMap")
+    os.makedirs(folder, 0o700, exist_ok=True)
+    for name, content in files.items():
+        with open(f"{folder}/{name}.new", "wb") as file:
+            file.write(content)
+        os.rename(f"{folder}/{name}.new", f"{folder}/{name}")
+    os.execvp(command[0], command)
+except OSError as error:
+    print(f"Error: this pod cannot start from the files in {source} ({error}).", file=sys.stderr)
+    sys.exit(3)
+"""
+"""The first program of a pod. It stands in the workload, and compares what it finds in the ConfigMaps, which others in
+the namespace may be allowed to replace, before anything of that is executed or read."""
+
+
 def escaped(text: str) -> str:
     """Return the text for a field in which Kubernetes expands variables, so that ``$(HOME)`` stays as it is."""
     return text.replace("$", "$$")
@@ -47,12 +80,21 @@ EXPANDED = "$({})"
 """A variable of the container. Kubernetes expands it when the pod starts, even if an operator added it later."""
 
 
+def _compared(workload: Workload, command: Sequence[str]) -> list[str]:
+    """Return the command after the one that compares and copies all files; as it is where there are none."""
+    contents = code_contents(workload)
+    if not contents:
+        return list(command)
+    names = " ".join(sorted(contents))
+    return [escaped(workload.python), "-c", _COPY_FILES, code_digest(contents), CODE, COPY, names, *command]
+
+
 def copy_argv(workload: Workload) -> list[str]:
     """Return the command that joins the bundle in the pod and compares its SHA-256; empty if the image has seatrial."""
     if workload.bundle is None:
         return []
-    parts = [f"{CODE}/{name}" for name in part_names(workload)]
-    return [escaped(workload.python), f"{CODE}/{START}", hashlib.sha256(workload.bundle).hexdigest(), COPY, *parts]
+    parts = [f"{COPY}/{name}" for name in part_names(workload)]
+    return [escaped(workload.python), f"{COPY}/{START}", hashlib.sha256(workload.bundle).hexdigest(), COPY, *parts]
 
 
 def copied_argv(workload: Workload) -> list[str]:
@@ -114,7 +156,7 @@ def pod_template(
     main: Object = {
         "name": container,
         "image": workload.image,
-        "command": list(command),
+        "command": _compared(workload, command),
         "env": [*_variables(workload), *({"name": name, "value": value} for name, value in env.items()), node, token],
         "workingDir": HOME,
         "resources": _resources(workload) if component == "node" else _LAUNCHER_RESOURCES,

@@ -12,11 +12,12 @@ Object = dict[str, Any]
 UID = 10_001
 """User, group and fsGroup of all our containers; our images have a line for it in /etc/passwd."""
 CODE = "/opt/seatrial"
-"""Read-only folder with the parts of the bundle, the start script and a plan file."""
+"""Read-only folder with the contents of the ConfigMaps: the parts of the bundle, the start script, a plan file."""
 HOME = "/home/seatrial"
 SCRATCH = "/tmp"
 COPY = f"{SCRATCH}/seatrial"
-"""Folder in which the start script joins the bundle; it is in an emptyDir and disappears with the pod."""
+"""Folder with copies of them that were compared with the manifest, and the joined bundle. It is in an emptyDir, and
+disappears with the pod."""
 JOIN_TIMEOUT_S = 900
 """Seconds that the pods wait for one another: five times what one of them needs to pull an image of 20 GB at 1 Gbit/s
 (180 s), while another already has it."""
