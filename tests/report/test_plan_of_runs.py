@@ -16,6 +16,7 @@ from seatrial.errors import RequestError
 from seatrial.evidence.findings import Judged, Limit, Ruling
 from seatrial.evidence.measurement import Measurement
 from seatrial.judge.conclude import Conclusion, conclude
+from seatrial.judge.decide import decide
 from seatrial.plan.plan_reader import read_plan
 from seatrial.protocol.wire import Decoder
 from seatrial.report.card import card
@@ -142,7 +143,7 @@ def test_few_runs_and_loaded_runs_are_said() -> None:
     share = Measurement(check="compute", name="cpu_share", value=0.4, unit="1", rank=0)
     loaded = replace(idle, trial=replace(idle.trial, measurements=(*idle.trial.measurements, share)))
     (words,) = warnings([idle, idle, loaded])
-    assert "other processes held the CPU (a rank got 40 % of the CPU time" in words
+    assert "other processes held the CPU (in compute rank 0 got 40 % of the CPU time" in words
 
 
 def test_a_limit_lies_below_the_lowest_run_by_the_spread() -> None:
@@ -190,7 +191,7 @@ def test_a_limit_says_in_the_report_from_which_file_and_runs_it_is() -> None:
     judged = [entry.limit.origin for entry in conclusion.rulings["collectives"].judged]
     assert words in judged
     # The next plan keeps the limit, and still says where it is from.
-    origins = [line for line in plan_text([recorded(change=pass_below(limited))]).splitlines() if "3 runs" in line]
+    origins = [line for line in plan_text([recorded(change=pass_below(limited))]).splitlines() if "from 3 runs" in line]
     assert origins == [f'collectives.min_busbw_gbps = "{words.partition(": ")[2]}"']
 
 
@@ -226,6 +227,33 @@ def test_a_pass_names_the_speeds_without_a_limit() -> None:
     assert conclusion.verdict.unlimited == keys
     assert conclusion.verdict.partial == ()
     assert f"held against no limit, only measured: {', '.join(keys)} (docs/checks.md)" in card(conclusion, None, View())
+
+
+def test_the_plan_keeps_the_warnings_of_its_runs() -> None:
+    text = plan_text([recorded()])
+    assert "# Warning: 1 run shows no spread" in text
+    assert all(line.startswith("# ") for line in text.splitlines()[:5])
+
+
+def test_a_run_that_is_unfit_for_limits_says_so_at_once() -> None:
+    demanding = recorded(change=plan(demands_limits=True))
+    share = Measurement(check="memory", name="cpu_share", value=0.49, unit="1", rank=1)
+    loaded = replace(demanding, trial=replace(demanding.trial, measurements=(*demanding.trial.measurements, share)))
+    shown = card(loaded, Path("reports/x/report.html"), View())[-1]
+    assert shown.startswith("next: other processes held the CPU (in memory rank 1 got 49 % of the CPU time")
+    assert "plan from RUN1 RUN2 RUN3 > limits.toml" in shown
+
+
+def test_several_nodes_of_one_machine_are_no_full_acceptance_and_no_limits() -> None:
+    demanding = recorded(change=plan(demands_limits=True))
+    one_machine = Ruling(not_applicable="all nodes are one machine")
+    nodes = (*demanding.trial.nodes, *demanding.trial.nodes)[:2]
+    trial, rulings = replace(demanding.trial, nodes=nodes), {**demanding.rulings, "network": one_machine}
+    verdict = decide(trial, rulings, demanding.findings)
+    assert "all nodes are one machine, nothing between machines was checked" in verdict.partial
+    conclusion = replace(demanding, trial=trial, rulings=rulings, verdict=verdict)
+    with pytest.raises(RequestError, match="nothing between machines was checked"):
+        plan_text([conclusion])
 
 
 def test_a_plan_that_demands_limits_is_a_partial_pass_without_them() -> None:

@@ -8,7 +8,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO, cast
@@ -312,7 +312,7 @@ class Agent:
 
     def _start_workers(self, start: StartWorkers) -> None:
         local_world_size = self._local_world_size or max(1, len(start["places"]))
-        threads = max(1, self._cores // local_world_size)
+        threads = _threads(start["env"], max(1, self._cores // local_world_size))
         if not isinstance(start["interface"], str):
             raise TypeError(f"{start['interface']!r} is no name of a network interface")
         if start["interface"]:
@@ -513,3 +513,9 @@ class Agent:
         if scripts:
             orphans.reap([process.pid for process in scripts])
         self._channel.send(Status(kind="status", ranks=ranks, still=self._standstill.seconds(scripts)))
+
+
+def _threads(env: Mapping[str, str], share: int) -> int:
+    """Return the CPU threads of each rank: as many as ``--env OMP_NUM_THREADS=N`` says, else its share of the cores."""
+    text = env.get("OMP_NUM_THREADS", "")
+    return int(text) if text.isdecimal() and len(text) < 5 and int(text) > 0 else share
