@@ -27,11 +27,12 @@ _ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
 
 def runnable(page: str) -> list[str]:
-    """Blocks that begin with ``# runs`` (``\\`` continues a line), and indented lines that begin with the command."""
+    """The commands of all blocks for this machine (``\\`` continues a line), and indented lines that begin with one."""
     text = (DOCS / page).read_text(encoding="utf-8")
-    blocks = re.findall(r"^```sh\n# runs\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    commands = re.sub(r" *\\\n *", " ", "".join(blocks))
-    return [*commands.splitlines(), *re.findall(r"^    (seatrial .*)$", text, re.MULTILINE)]
+    blocks = re.sub(r" *\\\n *", " ", "".join(block for kind, _, block in _heads(text) if kind == "sh"))
+    commands = re.findall(r"^(?:[A-Z_]+=(?:'[^']*'|\S+) )*seatrial .*$", blocks, re.MULTILINE)
+    lines = [*commands, *re.findall(r"^    (seatrial .*)$", text, re.MULTILINE)]
+    return [line for line in lines if " --on " not in line]
 
 
 def parse(line: str) -> tuple[dict[str, str], click.Context]:

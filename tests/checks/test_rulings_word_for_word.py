@@ -122,6 +122,7 @@ def compute() -> Rulings:
         "healthy CPUs": (evidence([0.7, 0.71, 0.69], device_type="cpu"), ONE),
         "slow, and again alone": (evidence(slow, {0: 700, 3: 505}), ONE),
         "slow, but not alone": (evidence(slow, {0: 700, 3: 698}), ONE),
+        "slow, but not alone, where all are faster": (evidence(slow, {0: 900, 3: 898}), ONE),
         "slow CPU with half a core": (
             evidence(slow, {0: 700, 3: 505}, device_type="cpu", shares={0: 1.0, 3: 0.5}),
             ONE,

@@ -37,7 +37,7 @@ def typed(
     ("arguments", "words"),
     [
         (["rum"], "no such command 'rum'. Did you mean 'run'?"),
-        (["--nonsense"], "no such command '--nonsense'"),
+        (["--nonsense"], "no such option --nonsense here"),
         (["report"], "the following arguments are required: PATH...; see seatrial.pyz report --help."),
         (["plan"], "no such command 'plan'. Did you mean 'plan show'?"),
         (["plan", "shaw"], "no such command 'plan shaw'. Did you mean 'plan show'?"),

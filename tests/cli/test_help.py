@@ -34,7 +34,7 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("parser", _PARSERS)
-@pytest.mark.parametrize("command", ["run", "launch"])
+@pytest.mark.parametrize("command", ["run", "train", "launch"])
 def test_help_fits_on_two_screens_of_80_columns(parser: str, command: str) -> None:
     rows = _help(parser, command).splitlines()
     assert len(rows) <= _TWO_SCREENS
@@ -42,7 +42,7 @@ def test_help_fits_on_two_screens_of_80_columns(parser: str, command: str) -> No
 
 
 @pytest.mark.parametrize("parser", _PARSERS)
-@pytest.mark.parametrize("command", ["run", "launch"])
+@pytest.mark.parametrize("command", ["run", "train", "launch"])
 def test_help_is_as_narrow_as_the_terminal(parser: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     assert max(map(len, _help(parser, command, columns=60).splitlines())) <= 60
@@ -56,7 +56,8 @@ def test_help_lists_every_target_and_how_to_see_its_options(parser: str, command
     assert {name: targets.get(name, "").strip() for name in TARGETS} == {
         name: target.help for name, target in TARGETS.items()
     }
-    assert rows[-1] == f"All options for one: seatrial{'.pyz' * (parser == 'argparse')} {command} --on TARGET --help"
+    program = f"seatrial{'.pyz' * (parser == 'argparse')} {command}"
+    assert rows[-1] == f"All options: {program} --on TARGET --help"
 
 
 @pytest.mark.parametrize("parser", _PARSERS)

@@ -228,6 +228,13 @@ def test_a_run_that_never_began_has_one_reason(explained: bool) -> None:
     assert (decided.reasons == ("pod t-0 does not start",)) is explained
 
 
+@pytest.mark.parametrize(("source", "code"), [("recorder1", 2), ("conductor", 3), ("node0", 3)])
+def test_only_the_controller_may_call_the_request_wrong_without_a_rank(source: str, code: int) -> None:
+    stream = healthy()
+    stream.send(source, "note", severity="error", text="no such image", cause="request")
+    assert verdict(stream).exit_code == code
+
+
 def test_not_finished_comes_before_what_is_lacking() -> None:
     stream = Stream()
     _not_done_by_all(stream)

@@ -8,7 +8,7 @@ import subprocess
 from itertools import pairwise
 
 import pytest
-from event_streams import SCENES, Stream
+from event_streams import SCENES, Stream, healthy
 from fake_checks import fake_load
 
 from seatrial.evidence.findings import NOBODY, Finding, Limit
@@ -18,6 +18,7 @@ from seatrial.report.console import lines
 from seatrial.report.finding_lines import finding_lines
 from seatrial.report.summary import sentence
 from seatrial.report.view import View, command_lines, wrapped
+from seatrial.targets.hidden_values import HIDDEN
 
 
 def concluded(stream: Stream) -> Conclusion:
@@ -112,6 +113,15 @@ def test_a_drill_asks_for_no_repair() -> None:
     assert shown[-1].startswith(
         "next: nothing to repair, the fault was planted; without SEATRIAL_PLANT, run: seatrial "
     )
+
+
+@pytest.mark.parametrize("scene", ["healthy", "killed", "own", "interrupted", "too short"])
+def test_a_command_with_hidden_values_says_what_to_fill_in(scene: str) -> None:
+    stream = healthy() if scene == "healthy" else SCENES[scene]()
+    stream.events[0]["job"]["options"] = ["--env", f"A={HIDDEN}"]
+    shown = lines(concluded(stream))[-1]
+    assert "write the values in place of (hidden) and run: seatrial run " in shown
+    assert "--env 'A=(hidden)'" in shown
 
 
 def test_a_bug_of_ours_is_to_be_reported() -> None:

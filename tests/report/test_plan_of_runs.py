@@ -125,7 +125,7 @@ def test_a_limit_that_no_run_can_give_is_said_and_asked_for() -> None:
         [without]
     )
     shown = card(without, Path("reports/x/report.html"), View())
-    assert shown[-1].startswith("next: write limits into the plan: links.min_gbps; then run: ")
+    assert shown[-1].startswith('next: write limits into a plan file with level = "smoke": links.min_gbps; then run: ')
     assert "# No limit is made for storage" in plan_text([recorded()])
 
 
@@ -289,7 +289,9 @@ def test_no_command_is_proposed_that_would_be_refused() -> None:
         plan(demands_limits=True)(event)
 
     shown = card(recorded(change=both), Path("reports/x/report.html"), View())
-    assert shown[-1].startswith("next: write limits into the plan: compute.min_tflops, memory.min_copy_gbps, ")
+    file = 'a plan file with level = "smoke"'
+    assert shown[-1].startswith(f"next: write limits into {file}: compute.min_tflops, memory.min_copy_gbps, ")
+    assert "; then run: seatrial run PLAN.toml" in shown[-1]
 
 
 def test_a_full_pass_can_be_required() -> None:

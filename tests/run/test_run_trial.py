@@ -120,6 +120,16 @@ def test_a_refusal_of_the_launcher_is_a_wrong_request(tmp_path: Path, monkeypatc
     assert run_scene(tmp_path / "failed", tells("killed", error=refusal), monkeypatch) == 1
 
 
+def test_a_refusal_after_nodes_joined_has_one_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = RequestError("the pods cannot start: no such image")
+    with pytest.raises(RequestError, match="the pods cannot start: no such image"):
+        run_scene(tmp_path, tells("healthy", error=refusal, until=9), monkeypatch)
+    (written,) = tmp_path.glob("*/report.json")
+    report = json.loads(written.read_text())
+    assert (report["acceptance"]["status"], report["exit_code"]) == ("INCONCLUSIVE", RequestError.exit_code)
+    assert judged_again(tmp_path) == RequestError.exit_code
+
+
 def test_a_report_elsewhere_says_why_it_is_no_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import sys
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Any, NoReturn
 
 from seatrial import __version__
 from seatrial.cli.command import HELP_COLUMNS, OPTIONS, Command, commands, find_command, options_of
-from seatrial.cli.exit import no_such_command, no_such_option, run_and_exit, split_debug
+from seatrial.cli.exit import no_such_command, no_such_option, run_and_exit, split_debug, without_value
 from seatrial.cli.help_sections import closing, help_sections
 from seatrial.cli.option_values import read_value
 from seatrial.cli.run_command import defaults, run_command
@@ -22,6 +23,7 @@ from seatrial.targets.option import Option
 from seatrial.util.terminal import wrapped
 
 _HELP = ("-h", "--help")
+_LACKS_VALUE = re.compile(r"argument (?:-\w/)?(--[\w-]+)(?:/--[\w-]+)*: expected one argument")
 
 
 class _HelpFormatter(argparse.HelpFormatter):
@@ -40,9 +42,12 @@ class _Parser(argparse.ArgumentParser):
     """A parser that raises RequestError where argparse would print and exit, and whose help ends in ``closing``."""
 
     closing = ""
+    command: Command
 
     def error(self, message: str) -> NoReturn:
-        raise RequestError(f"{message}; see {self.prog} --help.")
+        lacks = _LACKS_VALUE.fullmatch(message)
+        words = without_value(lacks[1], self.command) if lacks else message
+        raise RequestError(f"{words}; see {self.prog} --help.")
 
     def format_help(self) -> str:
         return super().format_help() + self.closing
@@ -122,14 +127,17 @@ def _help(program: str) -> str:
 
 
 def _parser(program: str, command: Command, arguments: list[str]) -> argparse.ArgumentParser:
+    columns = shutil.get_terminal_size().columns
+    usage = " ".join([program, "[OPTIONS]", *filter(None, map(_usage_word, options_of(command)))])
     parser = _Parser(
         prog=program,
-        usage=" ".join(["%(prog)s [OPTIONS]", *filter(None, map(_usage_word, options_of(command)))]),
+        usage="\n".join(wrapped(usage, columns - len("usage: "))).replace("%", "%%"),
         description=command.text,
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
         add_help=False,
     )
+    parser.command = command
     shown = help_sections(command, arguments)
     for heading, options in shown.options.items():
         group = parser.add_argument_group(heading)
@@ -143,7 +151,7 @@ def _parser(program: str, command: Command, arguments: list[str]) -> argparse.Ar
         if option not in listed:
             _add(parser, option, argparse.SUPPRESS)
     if shown.targets:
-        width, columns = max(map(len, shown.targets)), shutil.get_terminal_size().columns
+        width = max(map(len, shown.targets))
         rows = [f"  {name:{width}}  {words}" for name, words in shown.targets.items()]
         parts = [part for row in rows for part in wrapped(row, columns)]
         parser.closing = "\n".join(["", "Targets:", *parts, "", closing(program), ""])

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from seatrial import __version__
 from seatrial.cli.command import HELP_COLUMNS, OPTIONS, Command, commands, options_of
-from seatrial.cli.exit import no_such_command, no_such_option, run_and_exit, split_debug
+from seatrial.cli.exit import no_such_command, no_such_option, run_and_exit, split_debug, without_value
 from seatrial.cli.help_sections import HelpSections, closing, help_sections
 from seatrial.cli.option_values import read_value
 from seatrial.cli.run_command import run_command
@@ -65,6 +65,12 @@ class _Group(click.Group):
         """Return the commands by their names without the prefix."""
         names = {name: command for name, command in commands().items() if name.startswith(self._prefix)}
         return {name[len(self._prefix) :]: command for name, command in names.items()}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise click.UsageError(no_such_command(error.option_name, self.list_commands(ctx)), ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(dict.fromkeys(name.partition(" ")[0] for name in self._rest()))
@@ -128,6 +134,10 @@ class _SectionedCommand(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise click.UsageError(f"{no_such_option(error.option_name, self._command)}.", ctx) from None
+        except click.BadOptionUsage as error:
+            if "requires" not in error.message:
+                raise
+            raise click.UsageError(f"{without_value(error.option_name, self._command)}.", ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         shown: HelpSections = ctx.meta[_HELP]

@@ -71,6 +71,7 @@ def _traceback() -> str:
     return traceback.format_exc()
 
 
+_BEFORE_COMMANDS = ("--debug", "--help", "--version")
 _OF_RENDEZVOUS = ("--rdzv", "--standalone", "--master-", "--node-rank", "--local-addr")
 """Options of torchrun about where its processes meet."""
 
@@ -79,8 +80,30 @@ def no_such_command(word: str, names: Collection[str]) -> str:
     """Return the message about an unknown command, with the nearest known one."""
     import difflib
 
+    if word.startswith("-"):
+        if near := difflib.get_close_matches(word, _BEFORE_COMMANDS, n=1, cutoff=0.75):
+            return f"no such option {word} (did you mean {near[0]}?)."
+        return f"no such option {word} here: the options of a command stand after it. Commands: {', '.join(names)}."
     near = [f"--{word}"] if word in ("help", "version") else difflib.get_close_matches(word, names, n=1)
     return f"no such command {word!r}." + (f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(names)}.")
+
+
+def without_value(flag: str, command: Command) -> str:
+    """Return the message about an option at the end of a line, with the values that it takes."""
+    option = next(option for option in options_of(command) if flag in option.flags)
+    if isinstance(option.type, tuple):
+        values = f"one of {', '.join(option.type)}"
+    elif option.name in ("only", "skip"):
+        from seatrial.checks import registry
+
+        values = f"checks with commas between: {', '.join(registry.names())}"
+    elif option.name == "target":
+        from seatrial.targets.registry import TARGETS
+
+        values = f"one of {', '.join(TARGETS)}"
+    else:
+        values = option.metavar or option.name.upper()
+    return f"{flag}: the value is missing ({values})"
 
 
 def no_such_option(word: str, command: Command) -> str:

@@ -53,7 +53,7 @@ def help_sections(command: Command, arguments: Sequence[str]) -> HelpSections:
 
 def closing(program: str) -> str:
     """Return the last sentence of a help that lists the targets. ``program``: the words up to the command."""
-    return f"All options for one: {program} --on TARGET --help"
+    return f"All options: {program} --on TARGET --help"
 
 
 def _typed_target(words: Sequence[str]) -> str:

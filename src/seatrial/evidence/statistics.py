@@ -54,8 +54,10 @@ class RateOutcome:
     """The measurement that decided: the repeat where there is one."""
     first: Measurement | None = None
     """The measurement while all ranks worked, where the repeat decided."""
+    first_limit: Limit | None = None
+    """The tightest limit of ``first``."""
     limit: Limit | None = None
-    """The tightest limit that applied."""
+    """The tightest limit of ``measurement``."""
     evidence: tuple[str, ...] = ()
     """Lines for the finding."""
 
@@ -112,8 +114,8 @@ class FleetRates:
             return RateOutcome(state="unjudged", measurement=first)
         if first.value >= limit.value:
             return RateOutcome(state="passed", measurement=first, limit=limit)
-        origin = limit.origin
-        lines = [f"while all ranks worked: {_rate(first)}, limit there {limit.value:.3g} ({origin})"]
+        first_limit = limit
+        lines = [f"while all ranks worked: {_rate(first)}, limit there {limit.value:.3g} ({limit.origin})"]
         missed = RateOutcome(state="unrepeated", measurement=first, limit=limit, evidence=tuple(lines))
         if rank not in self.again:
             return missed
@@ -144,9 +146,16 @@ class FleetRates:
             state, limit = "slow", loose
         elif again.value >= strict.value:
             state = "recovered"
-        another = "" if limit.origin == origin else f" ({limit.origin})"
+        another = "" if limit.origin == first_limit.origin else f" ({limit.origin})"
         lines.insert(1, f"again, alone: {_rate(again)}, limit there {limit.value:.3g}{another}")
-        return RateOutcome(state=state, measurement=again, first=first, limit=limit, evidence=tuple(lines))
+        return RateOutcome(
+            state=state,
+            measurement=again,
+            first=first,
+            first_limit=first_limit,
+            limit=limit,
+            evidence=tuple(lines),
+        )
 
     def _tightest(self, drift: float | None) -> Limit | None:
         limits = list(self.limits)

@@ -68,7 +68,7 @@ def decide(trial: Trial, rulings: Mapping[str, Ruling], findings: Iterable[Findi
         status, exit_code, reasons = "FAIL", 1, ()
     elif reasons:
         # 2 as for every other wrong request: it is to be mended, not repeated.
-        status, exit_code = "INCONCLUSIVE", 2 if any(error.cause == "request" for error in trial.errors) else 3
+        status, exit_code = "INCONCLUSIVE", 2 if trial.wrong_requests() else 3
     else:
         status, exit_code = "PASS", 3 if partial and trial.job.get("require_full") is True else 0
     of_interest = {

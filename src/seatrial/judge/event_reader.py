@@ -28,6 +28,7 @@ from seatrial.protocol.fields import DamageError
 
 _RANK = re.compile(r"rank(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})")
 _NODE = re.compile(r"node(0|[1-9]\d{0,8})")
+_RECORDER = re.compile(r"recorder[1-9]\d{0,8}")
 _HANDED = re.compile(r"handed\.[0-9a-f]{12}")
 """The source of a file that a person handed over."""
 _OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -99,7 +100,9 @@ class Reader:
                 text = fields.text(event, "text")
                 if not text.strip():
                     raise DamageError("text")
-                self.notes.append(Note(src=src, severity=severity, text=text))
+                # Nobody else may call a request wrong in the name of the controller.
+                is_request = _RECORDER.fullmatch(src) is not None and event.get("cause") == "request"
+                self.notes.append(Note(src=src, severity=severity, text=text, is_request=is_request))
             elif kind in ("rank", "measurements", "facts", "done", "error") and rank:
                 self._from_rank(kind, int(rank[1]), int(rank[2]), event)
             elif kind in ("exit", "stack", "left", "node") and node:

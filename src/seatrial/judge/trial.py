@@ -168,6 +168,8 @@ class Note:
     src: str
     severity: Severity
     text: str
+    is_request: bool = False
+    """Whether the request was wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +227,11 @@ class Trial:
         """Return the number of ranks that were asked for, or of known ranks where that is not known."""
         size = self.job.get("world_size")
         return size if isinstance(size, int) and not isinstance(size, bool) else len(self.ranks)
+
+    def wrong_requests(self) -> list[str]:
+        """Return what was wrong with the request: in the words of the controller, then of ranks."""
+        notes = [note.text for note in self.notes if note.is_request]
+        return notes + [error.message for error in self.errors if error.cause == "request"]
 
     def deadline_s(self) -> float | None:
         """Return the deadline of the whole trial in seconds; None where the plan has none."""

@@ -323,7 +323,12 @@ class LeftEvent(Header):
     """State letter of /proc."""
 
 
-class NoteEvent(Header):
+class _NoteEventOptional(Header, total=False):
+    cause: Literal["request"]
+    """The request was wrong, and no repetition will help. From a recorder only."""
+
+
+class NoteEvent(_NoteEventOptional):
     """Trouble of seatrial that concerns no rank (any source)."""
 
     kind: Literal["note"]

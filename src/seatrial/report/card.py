@@ -11,6 +11,7 @@ from pathlib import Path
 from seatrial.environment.self_location import command_line
 from seatrial.evidence.findings import SEATRIAL
 from seatrial.judge.conclude import Conclusion
+from seatrial.plan.plan_file import LEVELS
 from seatrial.report.finding_lines import is_fault
 from seatrial.report.summary import (
     comm_variables,
@@ -25,6 +26,8 @@ from seatrial.report.view import USUAL_COLUMNS, View, command_lines, height
 from seatrial.util.text import format_number, format_seconds, printable
 
 _RULE = "=" * 50
+_HIDDEN = "(hidden)"
+"""Stands in an event for a value that nobody but the user may read (``targets/hidden_values.py``)."""
 _MOST_ERROR_ROWS = 5
 _MOST_NAMES = 3
 _COUNTED = {
@@ -206,8 +209,10 @@ def _next(conclusion: Conclusion, report: Path | None) -> list[_Step]:
     trial, verdict = conclusion.trial, conclusion.verdict
     plan = str(trial.plan.get("name") or "quick")
     launcher = trial.job.get("launcher")
-    run = f"run under {launcher} as before:" if launcher else "run:"
     again = _command(conclusion, plan)
+    run = f"run under {launcher} as before:" if launcher else "run:"
+    if any(_HIDDEN in word for word in again):
+        run = f"write the values in place of {_HIDDEN} and {run}"
     if verdict.interrupted:
         return [_Step(words=f"for a verdict, let it end; {run}", command=again)]
     if verdict.status != "PASS" and fault_injection(conclusion):
@@ -241,7 +246,8 @@ def _limits_first(conclusion: Conclusion, report: Path | None, run: str) -> list
     by_hand = [key for key in conclusion.verdict.unlimited if key not in written_limits(conclusion)]
     if by_hand:
         plan = str(conclusion.trial.plan.get("name") or "quick")
-        words = f"write limits into the plan: {', '.join(by_hand)}; then {run}"
+        file, plan = (f'a plan file with level = "{plan}"', "PLAN.toml") if plan in LEVELS else ("the plan", plan)
+        words = f"write limits into {file}: {', '.join(by_hand)}; then {run}"
         return [_Step(words=words, command=_command(conclusion, plan))]
     why = unfit(conclusion)
     own = "RUN1" if why or report is None else shlex.quote(str(report.parent))

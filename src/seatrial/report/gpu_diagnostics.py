@@ -82,6 +82,8 @@ _MEASURED = frozenset(
         "memory_used_bytes",
         "throttle_reasons",
         "throttled_ns",
+        "throttled_ticks",
+        "ticks",
         "counters",
         "pcie_generation",
         "processes",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from seatrial.plan.model import Plan
@@ -36,9 +36,7 @@ def short_lines(plan: Plan, rules: Rules, columns: int) -> Iterator[str]:
     for check in plan.checks:
         # Conditions, such as the number of ranks, make several rules of one limit.
         subjects = dict.fromkeys(rule.measurement for rule in rules.get(check, ()) if not rule.is_left_out)
-        first, *rest = _cells("; ".join(subjects), columns - width - 4)
-        yield f"  {check:{width}}  {first}".rstrip()
-        yield from (f"  {'':{width}}  {part}" for part in rest)
+        yield f"  {check:{width}}  {_in_one_row(tuple(subjects), columns - width - 4)}".rstrip()
     names = [(f"{check}.{name}", setting) for check, table in plan.settings.items() for name, setting in table.items()]
     given = [
         (name, plan_value(setting.value), setting.origin)
@@ -121,6 +119,13 @@ def _notes(plan: Plan, check: str, columns: int) -> Iterator[str]:
         yield from wrapped(
             f"  note: the trial's deadline of {limit} s ends each step before {check}.timeout_s", columns
         )
+
+
+def _in_one_row(names: Sequence[str], width: int) -> str:
+    """Return as many names as fit, and how many more there are."""
+    shorter = ("; ".join([*names[:count], f"{len(names) - count} more"]) for count in reversed(range(len(names))))
+    rows = ["; ".join(names), *shorter]
+    return next((row for row in rows if len(row) <= width), rows[-1])
 
 
 def _cells(text: str, width: int) -> list[str]:

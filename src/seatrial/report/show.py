@@ -39,10 +39,8 @@ def show(
     return conclusion.verdict.exit_code
 
 
-def wrong_request(conclusion: Conclusion, refused: str | None = None) -> str | None:
-    """Return what is wrong with the request, if that is why nothing was decided: ``refused``, else a rank's error."""
+def wrong_request(conclusion: Conclusion) -> str | None:
+    """Return what is wrong with the request, if that is why nothing was decided: in a note, else in a rank's error."""
     if conclusion.verdict.status != "INCONCLUSIVE" or conclusion.verdict.interrupted:
         return None
-    errors = [error.message for error in conclusion.trial.errors if error.cause == "request"]
-    message = refused or next(iter(errors), None)
-    return None if message is None else printable(message)
+    return next(map(printable, conclusion.trial.wrong_requests()), None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from seatrial.errors import RequestError
 from seatrial.request.comm_profiles import comm_settings
-from seatrial.targets.hidden_values import refuse_secrets_in_clear
+from seatrial.targets.hidden_values import HIDDEN, refuse_secrets_in_clear
 from seatrial.targets.option import is_given
 from seatrial.targets.registry import TARGETS
 from seatrial.targets.target import Placement, Target, TargetRequest
@@ -71,6 +71,8 @@ def _variable(text: str) -> tuple[str, str]:
     if not (equals and re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)) or "\0" in value:
         # The value may be a secret: it is not repeated.
         raise RequestError(f"--env {name}{equals}{equals and '...'}: expected NAME=VALUE.")
+    if value == HIDDEN:
+        raise RequestError(f"--env {name}={HIDDEN}: a report leaves the value out; write it in place of {HIDDEN}.")
     if name in _RESERVED or (name.startswith("SEATRIAL_") and name != DATA_VARIABLE):
         raise RequestError(f"--env {name}: seatrial sets this variable itself; leave it out.")
     return name, value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from seatrial.targets.option import Option, duration_s
 from seatrial.training.recipe import CHOICES
 
-TRAIN = (
+USUAL = (
     Option(
         flags=(), name="workload", help="Data set to train on: digits, mnist, fashion-mnist, cifar10, synthetic-1x8x8."
     ),
@@ -13,41 +13,20 @@ TRAIN = (
     Option(
         flags=(), name="save_after", help="Epochs from one checkpoint to the next.", type=int, metavar="[SAVE_EVERY]"
     ),
-    Option(
-        flags=("--model",), name="model", help="Model: toy, mlp, convnet or resnet18. Default: depends on the workload."
-    ),
     Option(flags=("--epochs",), name="epochs", help="Passes over the training set.", type=int, metavar="N"),
-    Option(
-        flags=("--max-steps",), name="max_steps", help="Optimizer steps, instead of --epochs.", type=int, metavar="N"
-    ),
+    Option(flags=("--model",), name="model", help="toy, mlp, convnet or resnet18; else by WORKLOAD."),
     Option(
         flags=("--batch-size",), name="batch_size", help="Samples of each process in a step.", type=int, metavar="N"
     ),
-    Option(
-        flags=("--global-batch-size",),
-        name="global_batch_size",
-        help="Samples of all processes together in a step.",
-        type=int,
-        metavar="N",
-    ),
     Option(flags=("--lr",), name="lr", help="Peak learning rate.", type=float, metavar="RATE"),
-    Option(flags=("--optimizer",), name="optimizer", help="Optimizer.", type=CHOICES["optimizer"]),
-    Option(flags=("--schedule",), name="schedule", help="Learning rate schedule.", type=CHOICES["schedule"]),
-    Option(flags=("--augment",), name="augment", help="Image augmentation.", type=CHOICES["augment"]),
     Option(
-        flags=("--seed",),
-        name="seed",
-        help="Seed of parameters, sample order and augmentation. Default: 1.",
-        type=int,
-        default=1,
+        flags=("--strategy",),
+        name="strategy",
+        help="ddp (the default), dp, fsdp, pipeline or tensor.",
+        type=CHOICES["strategy"],
+        metavar="KIND",
     ),
-    Option(
-        flags=("--save-every",),
-        name="save_every",
-        help="Epochs between checkpoints; the last one is written at the end.",
-        type=int,
-        metavar="N",
-    ),
+    Option(flags=("--data",), name="data", help="Folder with the files of the data set.", metavar="DIR"),
     Option(
         flags=("--checkpoint-dir",),
         name="checkpoint_dir",
@@ -57,22 +36,47 @@ TRAIN = (
     Option(
         flags=("--resume",),
         name="resume",
-        help="Checkpoint to resume from: auto (the newest, if there is one), never, or a path.",
+        help="auto (the newest, the default), never, or a path.",
         default="auto",
-        metavar="auto|never|PATH",
+        metavar="PATH",
     ),
     Option(
         flags=("--target-accuracy",),
         name="target_accuracy",
-        help="Exit with code 1 when the final accuracy is below this share.",
+        help="Exit with code 1 below this final accuracy.",
         type=float,
         metavar="SHARE",
     ),
+)
+"""The options that help always shows."""
+LEARNING = (
     Option(
-        flags=("--strategy",),
-        name="strategy",
-        help="How the processes share the work. Default: ddp.",
-        type=CHOICES["strategy"],
+        flags=("--max-steps",),
+        name="max_steps",
+        help="Optimizer steps, instead of --epochs.",
+        type=int,
+        metavar="N",
+        rare=True,
+    ),
+    Option(
+        flags=("--global-batch-size",),
+        name="global_batch_size",
+        help="Samples of all processes together in a step.",
+        type=int,
+        metavar="N",
+        rare=True,
+    ),
+    Option(flags=("--optimizer",), name="optimizer", help="Optimizer.", type=CHOICES["optimizer"], rare=True),
+    Option(flags=("--schedule",), name="schedule", help="Learning rate schedule.", type=CHOICES["schedule"], rare=True),
+    Option(flags=("--augment",), name="augment", help="Image augmentation.", type=CHOICES["augment"], rare=True),
+    Option(flags=("--amp",), name="amp", help="Number format of the passes.", type=CHOICES["amp"], rare=True),
+    Option(
+        flags=("--seed",),
+        name="seed",
+        help="Seed of parameters, sample order and augmentation. Default: 1.",
+        type=int,
+        default=1,
+        rare=True,
     ),
     Option(
         flags=("--model-parallel-size",),
@@ -80,6 +84,7 @@ TRAIN = (
         help="Ranks that hold one copy of the model: pipeline stages or tensor shards. Default: 2.",
         type=int,
         metavar="N",
+        rare=True,
     ),
     Option(
         flags=("--num-microbatches",),
@@ -89,7 +94,6 @@ TRAIN = (
         metavar="N",
         rare=True,
     ),
-    Option(flags=("--amp",), name="amp", help="Number format of forward and backward pass.", type=CHOICES["amp"]),
     Option(flags=("--compile",), name="compile", help="Compile the model with torch.compile.", flag=True, rare=True),
     Option(
         flags=("--channels-last",),
@@ -98,12 +102,23 @@ TRAIN = (
         flag=True,
         rare=True,
     ),
-    Option(flags=("--data",), name="data", help="Folder with the files of the data set.", metavar="DIR"),
+)
+"""The learning of the model."""
+FILES = (
+    Option(
+        flags=("--save-every",),
+        name="save_every",
+        help="Epochs between checkpoints; the last one is written at the end.",
+        type=int,
+        metavar="N",
+        rare=True,
+    ),
     Option(
         flags=("--log", "--log-file"),
         name="log",
         help="Append one JSON line for each epoch to FILE. Under torchrun use --log-file, since torchrun takes --log.",
         metavar="FILE",
+        rare=True,
     ),
     Option(
         flags=("--profile",),
@@ -112,6 +127,9 @@ TRAIN = (
         metavar="PATH",
         rare=True,
     ),
+)
+"""Files that the training writes."""
+RENDEZVOUS = (
     Option(
         flags=("--spawn",),
         name="spawn",
@@ -143,4 +161,6 @@ TRAIN = (
         rare=True,
     ),
 )
+"""The start and the rendezvous of processes that no agent starts."""
+TRAIN = (*USUAL, *LEARNING, *FILES, *RENDEZVOUS)
 """Options of ``seatrial train`` alone, in addition to PROGRAM and TARGET_OPTIONS."""

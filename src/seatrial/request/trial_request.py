@@ -108,6 +108,9 @@ def job_of(request: TrialRequest, identity: Identity, rendezvous: Rendezvous | N
             f"--evidence {request.evidence[0]}: the check {diagnostics.CHECK.name} judges it, and this trial leaves it"
             f" out; add --only {diagnostics.CHECK.name}."
         )
+    if request.require_full and plan.not_asked:
+        name, why = next(iter(plan.not_asked.items()))
+        raise RequestError(f"--require-full: without {name} ({why}) no PASS is full; leave one of the two out.")
     job = Job(
         run="",
         plan=plan,

@@ -83,14 +83,17 @@ class Recorder:
                 sys.stdout.buffer.flush()
             self._num_sent += 1
 
-    def note(self, text: str) -> None:
-        """Add an error of seatrial to the events, after ``close`` too: without its evidence a trial cannot PASS."""
+    def note(self, text: str, *, is_request: bool = False) -> None:
+        """Add an error of seatrial to the events, after ``close`` too: without its evidence a trial cannot PASS.
+
+        ``is_request``: the request was wrong.
+        """
         self._num_notes += 1
         source = Source(self._run, f"recorder{self._num_notes}")
-        added = [
-            source.event(NoteEvent(kind="note", severity="error", text=text)),
-            source.event(EndEvent(kind="end")),
-        ]
+        note = NoteEvent(kind="note", severity="error", text=text)
+        if is_request:
+            note["cause"] = "request"
+        added = [source.event(note), source.event(EndEvent(kind="end"))]
         self.events += added
         for event in added:
             self.send(event)

@@ -64,7 +64,6 @@ def run_trial(
     if rendezvous is not None:
         warn_unprotected(rendezvous)
     recorder = Recorder(run_id, folder)
-    refused: str | None = None
     progress = Progress(None if quiet else sys.stderr)
     interim = Interim(out)
 
@@ -81,15 +80,14 @@ def run_trial(
             if damaged:
                 recorder.note(f"lines cut or changed on their way to the conductor: {damaged}")
         except Exception as error:
-            recorder.note(_reason(error))
-            refused = str(error) if isinstance(error, RequestError) else None
+            recorder.note(_reason(error), is_request=isinstance(error, RequestError))
             if debug:
                 print_status_lines(traceback.format_exc())
         finally:
             recorder.close()
             progress.close()
         conclusion = conclude(recorder.events)
-        refused = wrong_request(conclusion, refused)
+        refused = wrong_request(conclusion)
         if refused and not conclusion.trial.nodes and not conclusion.trial.errors:
             # Nothing of the cluster was seen: no report, which would lie beside those that are handed over.
             _remove(folder, recorder.path)

@@ -13,6 +13,7 @@ from seatrial.checks.diagnostics.judge_handed import findings_of, handed_files
 from seatrial.checks.diagnostics.judge_kernel_log import kernel_findings
 from seatrial.checks.diagnostics.params import Params
 from seatrial.devices.network_ports import ERROR_COUNTERS
+from seatrial.devices.readers import TWIN
 from seatrial.devices.state import DeviceState
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import NOBODY, Culprit, Finding, Limit, Ruling
@@ -25,11 +26,12 @@ _LEAST_SAMPLES = 3
 _FEW_DEVICES = 3
 """The least number of devices whose usual number of links is known: of two, neither number is."""
 _FAILS_PORT = ("link_downed",)
-_REFUSED = (
-    *("not permitted", "implausible", "unknown error", "the driver did not answer", "the operating system refused"),
-    *("out of memory", "not enough resources", "the driver is in an invalid state", "left out"),
+_LACKING = (
+    *("not supported", "not known to this driver", "this driver is too old", "this driver has another version"),
+    *("no longer supported", "not found", "no data", "a virtual GPU without ECC", "nvidia-smi has none"),
+    *("amd-smi counts it in ticks", TWIN),
 )
-"""Beginnings of the reasons for a value that a device ought to have; the others are of a device that lacks it."""
+"""Beginnings of the reasons for a value that a device or driver lacks; any other is of one that it ought to have."""
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
@@ -230,7 +232,7 @@ def _not_checked(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
         for device in history.before.devices:
             refused = defaultdict[str, list[str]](list)
             for name, why in device.unavailable.items():
-                if why.startswith(_REFUSED) and name != "device":
+                if not why.startswith(_LACKING) and name != "device":
                     refused[why].append(name)
             for why, names in refused.items():
                 places[", ".join(names), why].append(f"GPU {device.index} of {history.node}")

@@ -109,7 +109,12 @@ def _no_longer_said(history: NodeHistory, device: DeviceState) -> dict[str, str]
     if last is None:
         return {}
     why = last.unavailable.get("counters", "no reason given")
-    return {name: last.unavailable.get(name, why) for name in device.counters if name not in last.counters}
+    why_links = last.unavailable.get("nvlinks", why)
+    return {
+        name: last.unavailable.get(name, why_links if name.startswith("nvlink_") else why)
+        for name in device.counters
+        if name not in last.counters
+    }
 
 
 def _silent(case: _Case) -> Iterator[Finding]:

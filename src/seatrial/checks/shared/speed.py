@@ -179,11 +179,17 @@ def incomparable(measurement: str, subject: str, lines: Iterable[str]) -> str:
 
 
 def _both(outcome: RateOutcome) -> str:
-    """Return the speed in the group and alone, since the finding compares the two."""
+    """Return the speed in the group and alone, since the finding compares the two; its own limit is that of ``alone``.
+
+    Alone every rank is faster, so that the limit in the group may be another one.
+    """
     unit, decided = outcome.measurement.unit, f"{outcome.measurement.value:.3g}"
-    if outcome.first is None:
+    first, limit = outcome.first, outcome.first_limit
+    if first is None or limit is None or outcome.limit is None:
         return f"{decided} {unit}"
-    return f"{outcome.first.value:.3g} {unit} in the group, {decided} alone"
+    if f"{limit.value:.3g}" == f"{outcome.limit.value:.3g}":
+        return f"{first.value:.3g} {unit} in the group, {decided} alone"
+    return f"{first.value:.3g} {unit} in the group, limit there {limit.value:.3g}; {decided} alone"
 
 
 def cpu_shares(evidence: Evidence, variant: str) -> dict[int, float]:

@@ -143,11 +143,7 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
         limit = (loose if is_slow else strict) or fleet.limit
         is_starved = not is_fast and rank in starved
         is_blamed = is_slow and not is_starved and not is_gpu
-        lines = [
-            f"in the group: {fleet.first[rank].value * 1e3:.3g} ms, limit {fleet.limit.value * 1e3:.3g} ms",
-            *comparison,
-        ]
-        lines += activity_lines(evidence, rank, fleet.reference)
+        lines = [*comparison, *activity_lines(evidence, rank, fleet.reference)]
         if is_blamed or is_fast:
             judged.append(Judged(measurement=fleet.again[rank], limit=limit, passed=not is_slow))
         if is_starved:
@@ -171,9 +167,9 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
             culprit=rank_culprit(evidence, (rank,)),
             measured=(
                 f"forward and backward {fleet.first[rank].value * 1e3:.3g} ms in the group,"
-                f" {fleet.again[rank].value * 1e3:.3g} ms alone"
+                f" limit there {fleet.limit.value * 1e3:.3g}; {fleet.again[rank].value * 1e3:.3g} ms alone"
             ),
-            limit=limit,
+            limit=_in_ms(limit),
             evidence=tuple(lines),
             action=action,
         )
@@ -188,6 +184,11 @@ def _not_compared(evidence: Evidence, fleet: ComputeFleet, rank: int, why: str) 
         what=f"rank {rank} was slow in the group, and {why}",
         culprit=rank_culprit(evidence, (rank,)),
         measured=f"{fleet.first[rank].value * 1e3:.3g} ms for forward and backward",
-        limit=fleet.limit,
+        limit=_in_ms(fleet.limit),
         action="see what compute says of its device.",
     )
+
+
+def _in_ms(limit: Limit) -> Limit:
+    """Return a limit in seconds in the unit of the sentence."""
+    return replace(limit, value=limit.value * 1e3, unit="ms")

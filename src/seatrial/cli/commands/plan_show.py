@@ -55,7 +55,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
             lines = [*all_lines(resolved, registry.scopes(), held, columns), *_lines_of_options(others, columns)]
         else:
             more = "-v shows all values and limits, and where each is from"
-            lines = [*short_lines(resolved, held, columns), *_lines_of_options(others, columns), "", more]
+            lines = [*short_lines(resolved, held, columns), *_lines_of_options(others, columns), more]
         print("\n".join(lines), flush=True)
     return 0
 

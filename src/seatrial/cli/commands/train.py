@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from seatrial.cli.command import Command
@@ -14,9 +15,16 @@ def options() -> Mapping[str, tuple[Option, ...]]:
     """Return the options by the heading under which help shows them."""
     from seatrial.request.common_options import TARGET_OPTIONS, options_of_targets
     from seatrial.request.program_options import PROGRAM
-    from seatrial.request.training_options import TRAIN
+    from seatrial.request.training_options import FILES, LEARNING, RENDEZVOUS, USUAL
 
-    return {"Options": (*TRAIN, *PROGRAM), "Where it runs": TARGET_OPTIONS, **options_of_targets()}
+    return {
+        "Options": USUAL,
+        "Learning": LEARNING,
+        "Processes and files": (*(replace(option, rare=True) for option in PROGRAM), *FILES),
+        "Without agents": RENDEZVOUS,
+        "Where it runs": TARGET_OPTIONS,
+        **options_of_targets(),
+    }
 
 
 def run(options: Mapping[str, Any], *, debug: bool) -> int:
@@ -47,9 +55,8 @@ COMMAND = Command(
     summary="reference distributed training",
     text="""Train WORKLOAD for TOTAL_EPOCHS, with a checkpoint every SAVE_EVERY epochs.
 
-From a shell it starts one process for each accelerator of this machine, or two without accelerators. Under torchrun,
-mpirun or srun this process is the rank. With --spawn it starts the processes of one node; run it on each node. Exit
-code: 0 trained, 1 below --target-accuracy or a process died, 2 invalid options, 3 not started, 130 interrupted.
+Under torchrun, mpirun or srun this process is the rank. Exit code: 0 trained, 1 below --target-accuracy or a process
+died, 2 invalid options, 3 not started, 130 interrupted.
 """,
     options=options,
     run=run,
