@@ -244,7 +244,7 @@ def test_a_run_that_is_unfit_for_limits_says_so_at_once() -> None:
     assert "plan from RUN1 RUN2 RUN3 > limits.toml" in shown
 
 
-def test_several_nodes_of_one_machine_are_no_full_acceptance_and_no_limits() -> None:
+def test_nodes_of_one_machine_are_no_full_acceptance() -> None:
     demanding = recorded(change=plan(demands_limits=True))
     one_machine = Ruling(not_applicable="all nodes are one machine")
     nodes = (*demanding.trial.nodes, *demanding.trial.nodes)[:2]
