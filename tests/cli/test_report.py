@@ -108,6 +108,9 @@ def test_a_training_or_a_script_has_no_report_and_is_not_failed(tmp_path: Path) 
     file = tmp_path / "controller.events"
     file.write_bytes(b"".join(encode({**run, "job": {"argv": ["python", "train.py"]}})))
     assert "events of seatrial train or launch" in refused(tmp_path)
+    outcome = {"kind": "outcome", "run": RUN, "src": "conductor", "seq": 1, "text": "rank 3 on node1 was killed"}
+    (tmp_path / "b.events").write_bytes(b"".join(encode(outcome)))
+    assert refused(tmp_path).rstrip().endswith("Its end: rank 3 on node1 was killed.")
 
 
 def test_events_of_another_schema_name_the_version_that_reads_them(tmp_path: Path) -> None:

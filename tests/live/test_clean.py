@@ -13,8 +13,6 @@ import pytest
 from live.trials import SCHEMA, trial
 from passes import left_open
 
-from seatrial.probe.cpu import usable_cores
-
 
 def test_two_processes_pass(tmp_path: Path) -> None:
     ended = trial(tmp_path)
@@ -34,13 +32,6 @@ def test_one_rank_is_a_partial_pass_that_says_so(tmp_path: Path) -> None:
     assert ended.exit_code == 0, ended.report["findings"]
     assert any("1 rank" in reason for reason in ended.report["acceptance"]["partial"])
     assert any("NOT CHECKED (1 rank)" in line for line in ended.report["acceptance"]["summary"])
-
-
-def test_a_person_sets_the_threads_of_a_rank(tmp_path: Path) -> None:
-    only = ("smoke", "--only", "inventory", "--nproc-per-node", "1", "--env")
-    ended = [trial(tmp_path / words, *only, words) for words in ("OMP_NUM_THREADS=3", "OMP_NUM_THREADS=x")]
-    counts = [{event["threads"] for event in run.events() if event["kind"] == "rank"} for run in ended]
-    assert counts == [{3}, {usable_cores()}]
 
 
 @pytest.mark.slow

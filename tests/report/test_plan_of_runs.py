@@ -12,6 +12,7 @@ import pytest
 from report.screens import HERE
 
 from seatrial.checks import registry
+from seatrial.checks.network.judge import ONE_MACHINE
 from seatrial.errors import RequestError
 from seatrial.evidence.findings import Judged, Limit, Ruling
 from seatrial.evidence.measurement import Measurement
@@ -23,7 +24,7 @@ from seatrial.report.card import card
 from seatrial.report.console import lines
 from seatrial.report.document import document
 from seatrial.report.formats.junit import text as junit
-from seatrial.report.plan_of_runs import plan_text, warnings
+from seatrial.report.plan_of_runs import plan_text, unfit_for_limits, warnings
 from seatrial.report.summary import fault_injection
 from seatrial.report.view import View
 
@@ -143,7 +144,22 @@ def test_few_runs_and_loaded_runs_are_said() -> None:
     share = Measurement(check="compute", name="cpu_share", value=0.4, unit="1", rank=0)
     loaded = replace(idle, trial=replace(idle.trial, measurements=(*idle.trial.measurements, share)))
     (words,) = warnings([idle, idle, loaded])
-    assert "other processes held the CPU (in compute rank 0 got 40 % of the CPU time" in words
+    assert "other processes held the CPU (rank 0 " in words
+    assert "got 40 % of the CPU time that it could use in compute)" in words
+    assert f"# Warning: {words}" in plan_text([loaded])
+    two_nodes = replace(loaded.trial, nodes=loaded.trial.nodes * 2)
+    of_one_machine = replace(loaded, trial=two_nodes, rulings={"network": Ruling(not_applicable=ONE_MACHINE)})
+    assert "the nodes are one machine, whose ranks share its cores (rank 0 " in unfit_for_limits(of_one_machine)
+
+
+def test_a_loaded_run_is_not_proposed_for_limits() -> None:
+    demanding = recorded(change=plan(demands_limits=True))
+    share = Measurement(check="compute", name="cpu_share", value=0.4, unit="1", rank=0)
+    trial = demanding.trial
+    loaded = replace(demanding, trial=replace(trial, measurements=(*trial.measurements, share)))
+    shown = card(loaded, Path("reports/x/report.html"), View())[-1]
+    assert shown.startswith("next: this run gives no limits: other processes held the CPU (rank 0 ")
+    assert "after 3 runs on idle nodes: seatrial plan from RUN RUN2 RUN3 > limits.toml, then run: " in shown
 
 
 def test_a_limit_lies_below_the_lowest_run_by_the_spread() -> None:
@@ -227,21 +243,6 @@ def test_a_pass_names_the_speeds_without_a_limit() -> None:
     assert conclusion.verdict.unlimited == keys
     assert conclusion.verdict.partial == ()
     assert f"held against no limit, only measured: {', '.join(keys)} (docs/checks.md)" in card(conclusion, None, View())
-
-
-def test_the_plan_keeps_the_warnings_of_its_runs() -> None:
-    text = plan_text([recorded()])
-    assert "# Warning: 1 run shows no spread" in text
-    assert all(line.startswith("# ") for line in text.splitlines()[:5])
-
-
-def test_a_run_that_is_unfit_for_limits_says_so_at_once() -> None:
-    demanding = recorded(change=plan(demands_limits=True))
-    share = Measurement(check="memory", name="cpu_share", value=0.49, unit="1", rank=1)
-    loaded = replace(demanding, trial=replace(demanding.trial, measurements=(*demanding.trial.measurements, share)))
-    shown = card(loaded, Path("reports/x/report.html"), View())[-1]
-    assert shown.startswith("next: other processes held the CPU (in memory rank 1 got 49 % of the CPU time")
-    assert "plan from RUN1 RUN2 RUN3 > limits.toml" in shown
 
 
 def test_nodes_of_one_machine_are_no_full_acceptance() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import signal
 import socket
@@ -312,7 +313,7 @@ class Agent:
 
     def _start_workers(self, start: StartWorkers) -> None:
         local_world_size = self._local_world_size or max(1, len(start["places"]))
-        threads = _threads(start["env"], max(1, self._cores // local_world_size))
+        threads = _typed_threads(start["env"]) or max(1, self._cores // local_world_size)
         if not isinstance(start["interface"], str):
             raise TypeError(f"{start['interface']!r} is no name of a network interface")
         if start["interface"]:
@@ -515,7 +516,7 @@ class Agent:
         self._channel.send(Status(kind="status", ranks=ranks, still=self._standstill.seconds(scripts)))
 
 
-def _threads(env: Mapping[str, str], share: int) -> int:
-    """Return the CPU threads of each rank: as many as ``--env OMP_NUM_THREADS=N`` says, else its share of the cores."""
+def _typed_threads(env: Mapping[str, str]) -> int:
+    """Return the OMP_NUM_THREADS that the user gave the ranks; 0 without a whole number."""
     text = env.get("OMP_NUM_THREADS", "")
-    return int(text) if text.isdecimal() and len(text) < 5 and int(text) > 0 else share
+    return int(text) if re.fullmatch("[1-9][0-9]{0,3}", text) else 0

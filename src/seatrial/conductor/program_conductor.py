@@ -298,7 +298,10 @@ class ProgramConductor(BaseConductor):
         failure = first_failure(self._exits, self._errors, self._losses)
         running = self._rank_statuses.keys() - self._exits.keys()
         if not self._config.watched:
-            failure = with_peers(failure, self._exits, running)
+            failure = with_peers(failure, self._exits, running, self._on_host)
+            if failure.is_wait:
+                # The question goes out before the ranks get SIGTERM.
+                self._note(f"ranks gave up waiting; {self._ask_where()}")
         rank = failure.suspicions[0].rank
         if rank is not None and rank in self._exits and not self._config.watched:
             ended = self._exits[rank]

@@ -78,6 +78,8 @@ class Failure:
     """Which ranks had ended with 0 before, for a rank that lost the connection to them."""
     peers: str = ""
     """What the other ranks did meanwhile, for a rank that complains of them."""
+    is_wait: bool = False
+    """All that failed only waited, and ``before`` says which ranks these are."""
 
     def sentence(self, hosts: Mapping[int, str], names: Mapping[int, str]) -> str:
         """Return a sentence without its full stop.
@@ -98,6 +100,8 @@ class Failure:
         if first.how == "frozen":
             return f"{ranks} made no progress for {first.waited_s:.0f} s{phase} ({first.detail}) while others waited"
         if first.how == "error":
+            if self.is_wait:
+                return f"{self.before}{error}"
             if self.before:
                 return f"{self.before}; then {ranks} {first.detail}reported a lost connection{phase}{error}"
             return f"connection between ranks lost; {ranks} {first.detail}reported it first{phase}{error}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from statistics import median
-from textwrap import wrap
 
 from seatrial.checks import collectives, compute, registry
+from seatrial.checks.network.judge import ONE_MACHINE
 from seatrial.checks.shared.facts import latest
 from seatrial.checks.shared.speed import CPU_SHARE
 from seatrial.errors import RequestError
@@ -52,8 +52,8 @@ def plan_text(conclusions: Sequence[Conclusion]) -> str:
     lines = [
         "# Limits from runs that passed, written by seatrial plan from.",
         f"# Runs: {runs}",
+        *(f"# Warning: {warning}" for warning in _loads(conclusions)),
         f"# Devices: {', '.join(_devices(first))}; ranks: {trial.world_size()}, nodes: {len(trial.nodes)}",
-        *(line for words in warnings(conclusions) for line in wrap(f"# Warning: {words}", 110, subsequent_indent="# ")),
         f'level = "{level}"',
         "demands_limits = true",
         *_own_plan(trial, level),
@@ -85,31 +85,34 @@ def plan_text(conclusions: Sequence[Conclusion]) -> str:
 
 
 def warnings(conclusions: Sequence[Conclusion]) -> Iterator[str]:
-    """Yield why the limits from these runs may fail a healthy cluster: few runs, or ranks that waited for the CPU."""
+    """Yield why the limits from these runs may fail a healthy cluster: few runs, or others held the CPU."""
     if len(conclusions) < ENOUGH_RUNS:
         runs = (
             "1 run shows no spread" if len(conclusions) == 1 else f"{len(conclusions)} runs show little of the spread"
         )
         yield f"{runs}: the next healthy run may miss these limits; give {ENOUGH_RUNS} runs or more, on idle nodes."
+    yield from _loads(conclusions)
+
+
+def _loads(conclusions: Sequence[Conclusion]) -> Iterator[str]:
     for conclusion in conclusions:
-        if words := unfit(conclusion):
-            yield f"{printable(conclusion.trial.run)}: {words}; give runs in which each rank has its cores for itself."
+        if why := unfit_for_limits(conclusion):
+            yield f"{printable(conclusion.trial.run)}: {why}."
 
 
-def unfit(conclusion: Conclusion) -> str:
-    """Return why the speeds of a run are no limits: its nodes shared their cores, or a rank waited for the CPU; empty
-    where they are."""
-    network = conclusion.rulings.get("network")
-    if network is not None and network.not_applicable and len(conclusion.trial.nodes) > 1:
-        return f"{network.not_applicable}, and each uses all its cores, so its speeds are too low for limits"
-    shares = [entry for entry in conclusion.trial.measurements if entry.name == CPU_SHARE.measurement]
+def unfit_for_limits(conclusion: Conclusion) -> str:
+    """Return why the speeds of a run are too low for limits, and what to do; empty where they are not."""
+    trial = conclusion.trial
+    shares = [entry for entry in trial.measurements if entry.name == CPU_SHARE.measurement]
     least = min(shares, key=lambda entry: entry.value, default=None)
     if least is None or CPU_SHARE.passes(least.value):
         return ""
-    return (
-        f"other processes held the CPU (in {least.check} rank {least.rank} got {least.value * 100:.0f} % of the CPU"
-        " time that it could use), so its speeds are too low for limits"
-    )
+    percent, label = f"{least.value * 100:.0f} %", trial.label(least.rank or 0)
+    got = f"{label} got {percent} of the CPU time that it could use in {least.check}"
+    reasons = [ruling.not_applicable for ruling in conclusion.rulings.values()]
+    if len(trial.nodes) > 1 and ONE_MACHINE in reasons:
+        return f"the nodes are one machine, whose ranks share its cores ({got}); add --env OMP_NUM_THREADS=N"
+    return f"other processes held the CPU ({got}), so its speeds are too low for limits; give runs on idle nodes"
 
 
 def _own_plan(trial: Trial, level: str) -> Iterator[str]:

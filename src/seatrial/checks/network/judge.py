@@ -24,6 +24,8 @@ from seatrial.checks.network.sentences import (
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Ruling
 
+ONE_MACHINE = "all nodes are one machine"
+"""Why the check is about nothing there."""
 _LARGE = ("large to", "large from")
 _NOT_TRIED = "not tried"
 
@@ -33,7 +35,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     seen = observe(evidence)
     absent = [f"a port of {evidence.nodes[node]} to connect to" for node in seen.deaf]
     if len(seen.nodes) < 2:
-        what = "the job has one node" if len(evidence.nodes) < 2 else "all nodes are one machine"
+        what = "the job has one node" if len(evidence.nodes) < 2 else ONE_MACHINE
         if absent or len(evidence.nodes) < 2:
             return Ruling(not_applicable="" if absent else what, absent=tuple(absent))
         return Ruling(findings=(one_machine_finding(evidence),), not_applicable=what)
