@@ -59,7 +59,7 @@ def card(conclusion: Conclusion, report: Path | None, view: View) -> list[str]:
         *_not_applicable(conclusion),
         *_unlimited(conclusion),
         *([f"report: {printable(str(report))}"] if report is not None else []),
-        *_next_lines(_next(conclusion, report), view),
+        *(_next_lines(_next(conclusion, report), view) if view.is_own else []),
     ]
 
 

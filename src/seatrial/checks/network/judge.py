@@ -46,13 +46,14 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     all_closed = _union(closed)
     addresses = {node: entry.places["data"][0] for node, entry in seen.nodes.items()}
     findings = [duplicate_finding(seen, address, nodes) for address, nodes in doubled.items()]
-    causes = find_causes(all_closed, seen.tried, addresses)
+    hosts = {node: entry.place_of_node for node, entry in seen.nodes.items()}
+    causes = find_causes(all_closed, seen.tried, addresses, hosts)
     other = chosen_interface(evidence, params)
     findings += [closed_finding(seen, cause, closed, other) for cause in causes]
     if not any(cause.shape == "all" for cause in causes):
         findings += [
             large_finding(seen, cause, large)
-            for cause in find_causes(_union(large) - all_closed, seen.tried, addresses)
+            for cause in find_causes(_union(large) - all_closed, seen.tried, addresses, hosts)
         ]
     findings += _rendezvous(seen, all_closed, unclear)
     findings += _names(seen)
