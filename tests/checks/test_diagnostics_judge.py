@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from seatrial.checks.diagnostics.history import histories
 from seatrial.checks.diagnostics.judge import judge
 from seatrial.checks.diagnostics.params import Params
 from seatrial.devices.kernel_log import parse
@@ -283,6 +284,22 @@ def test_facts_of_a_liar_are_missing_facts() -> None:
     fact = Fact(check="diagnostics", name="before", value={"devices": 5}, node_rank=0)
     ruling = judge(Evidence(ranks={}, asked=(), measurements=(), facts=(fact,), nodes={0: "a"}), Params())
     assert ruling.absent
+
+
+@pytest.mark.parametrize("name", ["before", "window"])
+def test_one_device_twice_is_no_readable_state(name: str) -> None:
+    """Each of thousands of devices would be compared with thousands of windows of the same UUID."""
+    twice = {"before": NodeState(devices=(HEALTHY,) * 2), "window": NodeWindow(check="x", devices=(QUIET,) * 2)}
+    fact = Fact(check="diagnostics", name=name, value=to_json(twice[name]), node_rank=0)
+    ruling = judge(Evidence(ranks={}, asked=(), measurements=(), facts=(fact,), nodes={0: "a"}), Params())
+    assert ruling.absent == ("a readable state of the devices of a (devices: two have one UUID)",)
+
+
+def test_the_report_keeps_the_nodes_that_can_be_read() -> None:
+    facts = [Fact(check="diagnostics", name="before", value=to_json(NodeState(devices=(HEALTHY,))), node_rank=0)]
+    facts.append(Fact(check="diagnostics", name="before", value={"devices": 5}, node_rank=1))
+    nodes, unread = histories(tuple(facts), {}, {0: "gpu-00", 1: "gpu-01"})
+    assert ([history.node for history in nodes], unread) == (["gpu-00"], {1: "devices: not as it must be"})
 
 
 @pytest.mark.parametrize("name", ["before", "window", "after"])

@@ -25,16 +25,39 @@ def outcome(*acts: list[Act], nproc_per_node: int = 1) -> dict[str, Any]:
 def test_a_peer_that_had_ended_well_is_said() -> None:
     """Batches are not even: rank 1 is through, and rank 0 waits for it in all_reduce."""
     assert outcome(ends(4.8, last=CLOSED), ends(3.0, 0))["text"] == (
-        "rank 1 had ended with exit code 0, 1.8 s earlier; then rank 0 on n0 failed with exit code 1 and reported a"
-        " lost connection: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234"
+        "rank 1 on n1 had ended with exit code 0, 1.8 s earlier; then rank 0 on n0 failed with exit code 1 and reported"
+        " a lost connection: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer"
+        " [127.0.0.1]:1234"
     )
 
 
+def test_ranks_that_gave_up_waiting_lead_to_the_one_that_did_not_come() -> None:
+    """It is asked where it is before it is ended."""
+    script = {(0, 0): ends(8.0, last=TIMED_OUT), (0, 1): ends(8.1, last=TIMED_OUT), (0, 2): WAITS, (0, 3): WAITS}
+    for left in ([3], [2, 3]):
+        fleet = SimulatedProgram(
+            config(watched=False), script | ({} if 2 in left else {(0, 2): ends(8.6, last=TIMED_OUT)})
+        )
+        text = fleet.run()["text"]
+        gave_up = "ranks 0, 1" if 2 in left else "ranks 0, 1, 2"
+        assert text.startswith(f"{gave_up} gave up waiting for a peer: {TIMED_OUT}; ")
+        ending = (
+            "ranks 2, 3 were still running and had not come: look there first; seatrial ended them"
+            if 2 in left
+            else "rank 3 on n1 was still running and had not come: look there first; seatrial ended it"
+        )
+        assert text.endswith(f"; {ending}")
+        assert [message["ranks"] for _, _, message in fleet.asked("dump_stack")] == [left] * 2
+        assert fleet.asked("dump_stack")[0][0] <= fleet.asked("terminate")[0][0]
+        (note,) = [note["text"] for note in fleet.recorded("note")]
+        assert note.startswith("ranks gave up waiting; what each running rank does")
+
+
 def test_a_peer_that_still_ran_was_not_lost() -> None:
-    over = outcome(ends(8.0, last=TIMED_OUT), WAITS)
-    assert (
-        over["text"]
-        == f"rank 0 on n0 failed with exit code 1: {TIMED_OUT}; rank 1 had not exited, and seatrial ended it"
+    over = outcome(ends(8.0, last=CLOSED), WAITS)
+    assert over["text"] == (
+        "rank 0 on n0 failed with exit code 1: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by"
+        " peer [127.0.0.1]:1234; rank 1 had not exited, and seatrial ended it"
     )
 
 
@@ -69,7 +92,7 @@ def test_the_ranks_beside_the_one_that_failed() -> None:
     over = outcome(ends(1.0, 0), ends(2.0, 0), ends(3.0, 7), WAITS, nproc_per_node=2)
     assert over["text"] == "rank 2 on n1 failed with exit code 7: its last"
     assert over["notes"] == ["ranks 0, 1 had ended with exit code 0; rank 3 had not exited, and seatrial ended it"]
-    assert "notes" not in outcome(ends(3.0, 7), ends(3.1, 7))
+    assert outcome(ends(3.0, 7), ends(3.1, 7))["notes"] == ["rank 1 failed at the same time"]
     many = outcome(ends(1.0), *[WAITS] * 19, nproc_per_node=10)
     assert many["notes"] == ["ranks 1, 2, 3, 4, 5, 6, 7, 8 and 11 more had not exited, and seatrial ended them"]
 
@@ -89,8 +112,9 @@ def test_of_several_nodes_on_one_machine_the_number_is_said() -> None:
 def test_a_sigkill_says_where_to_look(code: int) -> None:
     over = outcome(ends(3.0, code), ends(3.1))
     assert over["notes"] == [
+        "rank 1 failed at the same time",
         "SIGKILL comes from the kernel when memory runs out, from a scheduler or from a person: see dmesg on n0, and"
-        " the memory limit of its job, container or cgroup"
+        " the memory limit of its job, container or cgroup",
     ]
 
 

@@ -174,6 +174,9 @@ class ProgramConductor(BaseConductor):
                 self._receive_exit(rank, received, now)
                 self._compare_stacks()
             case "stack" if rank in self._asked:
+                # Compared with those of others as soon as all have answered: that must not fail in their name.
+                if not isinstance(received["text"], str):
+                    raise TypeError(f"the stack of rank {rank} is no text")
                 self._stacks[rank] = received
                 self._compare_stacks()
             case _:
@@ -298,7 +301,10 @@ class ProgramConductor(BaseConductor):
         failure = first_failure(self._exits, self._errors, self._losses)
         running = self._rank_statuses.keys() - self._exits.keys()
         if not self._config.watched:
-            failure = with_peers(failure, self._exits, running)
+            failure = with_peers(failure, self._exits, running, self._on_host)
+            if failure.is_wait:
+                # The question goes out before the ranks get SIGTERM.
+                self._note(f"ranks gave up waiting; {self._ask_where()}")
         rank = failure.suspicions[0].rank
         if rank is not None and rank in self._exits and not self._config.watched:
             ended = self._exits[rank]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.rank_status import Suspicion
 from seatrial.protocol.fabric_errors import FABRIC_MARKS
+from seatrial.util.text import quoted
 
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
@@ -78,15 +79,18 @@ class Failure:
     """Which ranks had ended with 0 before, for a rank that lost the connection to them."""
     peers: str = ""
     """What the other ranks did meanwhile, for a rank that complains of them."""
+    is_wait: bool = False
+    """All that failed only waited, and ``before`` says which ranks these are."""
 
     def sentence(self, hosts: Mapping[int, str], names: Mapping[int, str]) -> str:
         """Return a sentence without its full stop.
 
         ``hosts``: rank -> " on HOST"; ``names``: node -> its hostname, or an empty text.
         """
-        if self.refused:
-            return self.text
         first = self.suspicions[0]
+        if self.refused:
+            where = hosts.get(first.rank or 0, "")
+            return f"rank {first.rank}{where} says that the request is wrong: {quoted(self.text)}"
         if first.node is not None:
             lost = [suspicion.node for suspicion in self.suspicions if suspicion.node is not None]
             nodes = ", ".join(f"node {node}{f' ({names[node]})' if names.get(node) else ''}" for node in lost)
@@ -98,6 +102,8 @@ class Failure:
         if first.how == "frozen":
             return f"{ranks} made no progress for {first.waited_s:.0f} s{phase} ({first.detail}) while others waited"
         if first.how == "error":
+            if self.is_wait:
+                return f"{self.before}{error}"
             if self.before:
                 return f"{self.before}; then {ranks} {first.detail}reported a lost connection{phase}{error}"
             return f"connection between ranks lost; {ranks} {first.detail}reported it first{phase}{error}"

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from seatrial.checks.diagnostics.history import NAME, NodeHistory, histories, readable, step_words
+from seatrial.checks.diagnostics.history import NAME, NodeHistory, histories, step_words
 from seatrial.checks.diagnostics.judge_device import device_findings, is_unread
 from seatrial.checks.diagnostics.judge_fleet import unlike_most
 from seatrial.checks.diagnostics.judge_handed import findings_of, handed_files
@@ -36,16 +36,15 @@ _LACKING = (
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
     """Rule about the devices of all nodes. Not applicable where no node has any."""
-    facts, unread = readable(evidence.facts)
-    ruling = _judge_readable(replace(evidence, facts=facts), params)
+    nodes, unread = histories(evidence.facts, evidence.ranks, evidence.nodes)
+    ruling = _judge_readable(evidence, nodes, params)
     names = {node: evidence.nodes.get(node, f"node {node}") for node in unread}
     absent = tuple(f"a readable state of the devices of {names[node]} ({error})" for node, error in unread.items())
     return Ruling.merge((ruling, Ruling(absent=absent))) if absent else ruling
 
 
-def _judge_readable(evidence: Evidence, params: Params) -> Ruling:
+def _judge_readable(evidence: Evidence, nodes: tuple[NodeHistory, ...], params: Params) -> Ruling:
     try:
-        nodes = histories(evidence.facts, evidence.ranks, evidence.nodes)
         handed = handed_files(evidence, nodes)
     except ValueError as error:
         return Ruling(absent=(f"a readable state of the devices ({error})",))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -57,8 +57,8 @@ class _Case:
             limit=limit,
         )
 
-    def windows(self) -> Iterator[tuple[NodeWindow, DeviceWindow]]:
-        """Yield each step with what the device did in it."""
+    def windows(self) -> Sequence[tuple[NodeWindow, DeviceWindow]]:
+        """Return each step with what the device did in it."""
         return self.history.windows_of(self.device.uuid)
 
 
