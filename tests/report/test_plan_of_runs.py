@@ -17,6 +17,7 @@ from seatrial.errors import RequestError
 from seatrial.evidence.findings import Judged, Limit, Ruling
 from seatrial.evidence.measurement import Measurement
 from seatrial.judge.conclude import Conclusion, conclude
+from seatrial.judge.decide import decide
 from seatrial.plan.plan_reader import read_plan
 from seatrial.protocol.wire import Decoder
 from seatrial.report.card import card
@@ -206,7 +207,7 @@ def test_a_limit_says_in_the_report_from_which_file_and_runs_it_is() -> None:
     judged = [entry.limit.origin for entry in conclusion.rulings["collectives"].judged]
     assert words in judged
     # The next plan keeps the limit, and still says where it is from.
-    origins = [line for line in plan_text([recorded(change=pass_below(limited))]).splitlines() if "3 runs" in line]
+    origins = [line for line in plan_text([recorded(change=pass_below(limited))]).splitlines() if "from 3 runs" in line]
     assert origins == [f'collectives.min_busbw_gbps = "{words.partition(": ")[2]}"']
 
 
@@ -242,6 +243,18 @@ def test_a_pass_names_the_speeds_without_a_limit() -> None:
     assert conclusion.verdict.unlimited == keys
     assert conclusion.verdict.partial == ()
     assert any(line.endswith(f"sets them: {', '.join(keys)}") for line in card(conclusion, None, View()))
+
+
+def test_nodes_of_one_machine_are_no_full_acceptance() -> None:
+    demanding = recorded(change=plan(demands_limits=True))
+    one_machine = Ruling(not_applicable="all nodes are one machine")
+    nodes = (*demanding.trial.nodes, *demanding.trial.nodes)[:2]
+    trial, rulings = replace(demanding.trial, nodes=nodes), {**demanding.rulings, "network": one_machine}
+    verdict = decide(trial, rulings, demanding.findings)
+    assert "all nodes are one machine, nothing between machines was checked" in verdict.partial
+    conclusion = replace(demanding, trial=trial, rulings=rulings, verdict=verdict)
+    with pytest.raises(RequestError, match="nothing between machines was checked"):
+        plan_text([conclusion])
 
 
 def test_a_plan_that_demands_limits_is_a_partial_pass_without_them() -> None:
