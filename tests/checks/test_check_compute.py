@@ -156,7 +156,7 @@ def test_a_disturbed_reference_is_no_pass(alone: float, share: float) -> None:
     ruling = CHECK.judge(evidence([1.0, 0.4], {0: alone, 1: 0.4}, device_type="cpu", shares={0: share, 1: 1.0}), ONE)
     assert (ruling.findings, ruling.unjudged) == ((), ())
     (absent,) = ruling.absent
-    assert absent.startswith("tflops fp32 of rank 1 compared with ranks that were not disturbed themselves; again")
+    assert absent.startswith("tflops fp32 of rank 1 compared with ranks that were not disturbed themselves; alone: ")
     assert ("without the CPU time" in absent) == (share < 1)
 
 
@@ -205,7 +205,7 @@ def test_a_known_device_has_the_limit_of_its_model() -> None:
     assert finding.severity == "fail"
     assert finding.limit is not None
     assert finding.limit.value == pytest.approx(limit)
-    assert "attainable 794.5 TFLOP/s of H100 SXM x 0.85, measured" in finding.limit.origin
+    assert "0.85 x 794.5 TFLOP/s, attainable by H100 SXM (measured, " in finding.limit.origin
 
 
 def test_small_matrices_have_no_attainable_limit() -> None:

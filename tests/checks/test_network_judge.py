@@ -243,7 +243,9 @@ def test_equal_hostnames_warn() -> None:
 def test_the_network_of_one_machine_is_not_applicable() -> None:
     ruling = ruling_of(network_evidence(4, machines=["a"] * 4, silent=range(4)))
     assert ruling.not_applicable == "all nodes are one machine"
-    assert not ruling.findings
+    (finding,) = ruling.findings
+    assert (finding.severity, finding.culprit.kind) == ("info", "none")
+    assert finding.what.startswith("nodes node0, node1, node2 and node3 are one machine: nothing between machines")
     assert not ruling.absent
 
 

@@ -18,6 +18,7 @@ from seatrial.checks.network.sentences import (
     hostname_finding,
     large_finding,
     name_finding,
+    one_machine_finding,
     port_finding,
 )
 from seatrial.evidence.evidence import Evidence
@@ -35,7 +36,9 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     absent = [f"a port of {evidence.nodes[node]} to connect to" for node in seen.deaf]
     if len(seen.nodes) < 2:
         what = "the job has one node" if len(evidence.nodes) < 2 else ONE_MACHINE
-        return Ruling(not_applicable="" if absent else what, absent=tuple(absent))
+        if absent or len(evidence.nodes) < 2:
+            return Ruling(not_applicable="" if absent else what, absent=tuple(absent))
+        return Ruling(findings=(one_machine_finding(evidence),), not_applicable=what)
     doubled = _doubled(seen)
     # A connection to an address that several nodes have may end anywhere.
     unclear = bits_of(node for nodes in doubled.values() for node in nodes)

@@ -10,6 +10,7 @@ from seatrial.checks.network.causes import Cause
 from seatrial.checks.network.observations import Observations
 from seatrial.checks.network.pairs import Pair, Pairs
 from seatrial.checks.shared.host_inventory import listed
+from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Severity
 
 _CHECK = "network"
@@ -37,6 +38,19 @@ _MAP_NAME = (
     "map the name to the address that the other nodes reach, in DNS or /etc/hosts of the node, or set"
     " GLOO_SOCKET_IFNAME to the interface with that address"
 )
+
+
+def one_machine_finding(evidence: Evidence) -> Finding:
+    """Return the finding for a job of several nodes, all of which are one machine."""
+    names = tuple(dict.fromkeys(evidence.nodes[node] for node in sorted(evidence.nodes)))
+    nodes = listed("node", names) if len(names) > 1 else f"the {len(evidence.nodes)} nodes of {names[0]}"
+    return Finding(
+        severity="info",
+        check=_CHECK,
+        what=f"{nodes} are one machine: nothing between machines is checked, and each uses all its cores",
+        culprit=Culprit(kind="none", name="nobody can be named"),
+        action="If they should be several machines, look where the launcher started them.",
+    )
 
 
 def closed_finding(seen: Observations, cause: Cause, closed: Mapping[str, Pairs], other: str | None) -> Finding:
