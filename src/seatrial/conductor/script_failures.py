@@ -48,11 +48,13 @@ def with_peers(
         left = sorted(running)
         named = f"{named_ranks(left)}{on_host(left[0])} was" if len(left) == 1 else f"{named_ranks(left)} were"
         ended_by_us = f"seatrial ended {'it' if len(left) == 1 else 'them'}"
+        # Their own words: a rank that lies says so of peers that came.
+        say = "says that it" if len(waited) == 1 else "say that they"
         return replace(
             failure,
-            before=f"{named_ranks(waited)} gave up waiting for a peer",
+            before=f"{named_ranks(waited)} {say} gave up waiting for a peer",
             is_wait=True,
-            peers=f"{named} still running and had not come: look there first; {ended_by_us}",
+            peers=f"{named} still running: look there first; {ended_by_us}",
         )
     others = [other for other in exits.values() if other is not ended and not other.ours]
     if not any(other.at <= ended.at + _TOGETHER_S or other.code != 0 for other in others):
