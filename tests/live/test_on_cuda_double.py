@@ -72,7 +72,7 @@ def test_a_full_device_is_named(tmp_path: Path) -> None:
 def test_a_wrong_product_is_named(tmp_path: Path) -> None:
     ended = on_doubles(tmp_path, "compute", plant="flip-product@compute:1")
     assert ended.exit_code == 1
-    assert any("wrong bf16 matmul" in finding["what"] for finding in ended.grave())
+    assert any("wrong results of bf16 matrix products" in finding["what"] for finding in ended.grave())
     assert {rank for _, ranks in named(ended) for rank in ranks} == {1}
 
 
