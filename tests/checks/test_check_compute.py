@@ -126,6 +126,14 @@ def test_one_host_of_many_names_is_one_of_those_to_compare_with() -> None:
     assert suspects(replace(whole, places_of_nodes=places), ONE) == (0, 5, 3, 4)
 
 
+def test_a_dtype_that_nobody_asked_for_is_not_judged() -> None:
+    whole = evidence([100.0, 100.0, 50.0])
+    made_up = tuple(reading("tflops", 1.0 + rank, rank, f"made up {rank}") for rank in range(3))
+    more = replace(whole, measurements=(*whole.measurements, *made_up))
+    assert CHECK.judge(more, ONE) == CHECK.judge(whole, ONE)
+    assert suspects(more, ONE) == suspects(whole, ONE)
+
+
 def test_a_fault_that_does_not_repeat_is_a_warning() -> None:
     ruling = CHECK.judge(evidence([700, 701, 500, 702, 699], {0: 700, 2: 698}), ONE)
     (finding,) = ruling.findings

@@ -131,8 +131,11 @@ def _judge_datasheet(evidence: Evidence, params: Params, device: str, dtype: str
 def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, FleetRates]]:
     """Yield the speeds that can be compared, those of one device model in one dtype: ``(device, dtype, rates)``."""
     groups: dict[tuple[str, str], list[Measurement]] = {}
+    # A rank may report any number of others.
+    dtypes = params.dtypes(evidence.device_type)
     for measurement in evidence.measurements:
-        if measurement.name == "tflops" and measurement.rank is not None and measurement.rank in evidence.ranks:
+        is_speed = measurement.name == "tflops" and measurement.variant in dtypes
+        if is_speed and measurement.rank is not None and measurement.rank in evidence.ranks:
             groups.setdefault((evidence.ranks[measurement.rank].device, measurement.variant), []).append(measurement)
     hosts = evidence.hosts()
     for (device, dtype), measurements in sorted(groups.items()):
