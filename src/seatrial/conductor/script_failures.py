@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from seatrial.conductor.program_failures import Exit, Failure
-from seatrial.util.text import named_ranks
+from seatrial.conductor.program_failures import Exit, Failure, how_ended, short_error
+from seatrial.conductor.rank_status import Suspicion
+from seatrial.util.text import all_of, named_ranks
 
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
@@ -20,45 +21,71 @@ _NO_MPI = "package doesn't have MPI built in"
 """Message of a torch whose build has no MPI backend, as all of PyPI, at ``backend="mpi"``."""
 
 
-def with_peers(failure: Failure, exits: Mapping[int, Exit], running: Collection[int]) -> Failure:
+def with_peers(
+    failure: Failure, exits: Mapping[int, Exit], running: Collection[int], on_host: Callable[[int], str]
+) -> Failure:
     """Return the failure with the state of the other ranks, for a rank that complains of the fabric.
 
-    Where no other rank had ended or complained, nobody was lost: then the rank has failed, whatever its words.
+    Where no other rank had ended or complained, nobody was lost: then the rank has failed, whatever its words. The one
+    rank that had ended with 0 before is the first: its last output is shown. ``on_host``: rank -> " on HOST".
     """
     first = failure.suspicions[0]
     ended = None if first.rank is None else exits.get(first.rank)
     if first.how != "error" or ended is None:
         return failure
     others = [other for other in exits.values() if other is not ended and not other.ours]
-    if not any(other.at <= ended.at + _TOGETHER_S or other.code != 0 for other in others):
-        detail = first.detail.removesuffix(" and ")
-        first = replace(first, how="dead", detail=detail)
-    # The ranks that had left stand before the one that lost them.
-    before = ended_well(ended, exits) if first.how == "error" else ""
-    return replace(failure, suspicions=(first,), before=before, peers=peers(ended, exits, running, well=not before))
+    is_alone = not any(other.at <= ended.at + _TOGETHER_S or other.code != 0 for other in others)
+    left = [] if is_alone else ended_before(ended, exits)
+    who = f"rank {ended.rank}{on_host(ended.rank)}"
+    said = (
+        f"{short_error(failure.text)}{''.join(f'; {found}' for found in peers(ended, exits, running, well=is_alone))}"
+    )
+    if is_alone:
+        text = f"{who} {first.detail.removesuffix(' and ')}: {said}"
+    elif left:
+        text = f"{ended_well(ended, exits, on_host)}; then {who} {first.detail}reported a lost connection: {said}"
+    else:
+        text = f"connection between ranks lost; {who} {first.detail}reported it first: {said}"
+    if len(left) == 1:
+        first = Suspicion(how="dead", rank=left[0].rank, detail="had ended with exit code 0")
+    return replace(failure, suspicions=(first,), text=text, whole=True)
 
 
-def ended_well(ended: Exit, exits: Mapping[int, Exit]) -> str:
+def ended_before(ended: Exit, exits: Mapping[int, Exit]) -> list[Exit]:
+    """Return the ranks that had ended with 0 before this one, by rank."""
+    return sorted((other for other in exits.values() if other.code == 0 and other.at <= ended.at), key=lambda x: x.rank)
+
+
+def ended_well(ended: Exit, exits: Mapping[int, Exit], on_host: Callable[[int], str]) -> str:
     """Return a phrase about the ranks that had ended with 0 before this one; may be empty."""
-    well = sorted((other for other in exits.values() if other.code == 0 and other.at <= ended.at), key=lambda x: x.rank)
+    well = ended_before(ended, exits)
     before = f", {ended.at - well[0].at:.1f} s earlier" if len(well) == 1 else ""
-    return f"{named_ranks([other.rank for other in well])} had ended with exit code 0{before}" if well else ""
+    hosts = {on_host(other.rank) for other in well}
+    host = hosts.pop() if len(hosts) == 1 else ""
+    return f"{named_ranks([other.rank for other in well])}{host} had ended with exit code 0{before}" if well else ""
 
 
-def peers(ended: Exit, exits: Mapping[int, Exit], running: Collection[int], *, well: bool = True) -> str:
-    """Return a phrase about the other ranks; may be empty.
+def peers(ended: Exit, exits: Mapping[int, Exit], running: Collection[int], *, well: bool = True) -> list[str]:
+    """Return phrases about the other ranks.
 
-    It names those that had ended well before this one, unless ``well`` is False, those that failed after it, and those
+    They name those that had ended well before this one, unless ``well`` is False, those that failed as well, and those
     that the conductor is about to end: a report is read when all of them are gone.
     """
-    after = sorted(rank for rank, other in exits.items() if other.failed and other.at > ended.at + _TOGETHER_S)
-    phrases = [before] if well and (before := ended_well(ended, exits)) else []
-    if after:
-        phrases.append(f"{named_ranks(after)} failed afterwards")
-    if running:
-        it = "it" if len(running) == 1 else "them"
-        phrases.append(f"{named_ranks(sorted(running))} had not exited, and seatrial ended {it}")
-    return "; ".join(phrases)
+    phrases = [before] if well and (before := ended_well(ended, exits, lambda rank: "")) else []
+    failed = [other for other in exits.values() if other.failed and other is not ended]
+    if failed and len(failed) + 1 == len(exits) + len(running) and {other.code for other in failed} == {ended.code}:
+        phrases.append(f"{all_of(len(exits), 'rank')} {how_ended(ended.code)}")
+        return phrases
+    for is_later, when in ((False, "at the same time"), (True, "afterwards")):
+        ranks = sorted(other.rank for other in failed if (other.at > ended.at + _TOGETHER_S) is is_later)
+        phrases += [f"{named_ranks(ranks)} failed {when}"] if ranks else []
+    return [*phrases, not_exited(running)] if running else phrases
+
+
+def not_exited(running: Collection[int]) -> str:
+    """Return a phrase about the ranks that the conductor is about to end."""
+    it = "it" if len(running) == 1 else "them"
+    return f"{named_ranks(sorted(running))} had not exited, and seatrial ended {it}"
 
 
 def ended_ranks(exits: Mapping[int, Exit]) -> str:
