@@ -49,6 +49,14 @@ def test_hello_is_all_that_it_sends_before_the_welcome(conductor: StubConductor)
     assert conductor.of("end")[0]["by_signal"] is False
 
 
+def test_a_typed_number_of_threads_counts(conductor: StubConductor) -> None:
+    conductor.send({"kind": "welcome", "run": "x"})
+    typed = conductor.until_kind("node")["cores"] + 1
+    conductor.send({**_START, "ranks": [[0, 0]], "places": [[0, 0]], "env": {"OMP_NUM_THREADS": str(typed)}})
+    assert conductor.until_kind("rank")["threads"] == typed
+    conductor.send({"kind": "stop"})
+
+
 def test_it_asks_for_the_time_eight_times(conductor: StubConductor) -> None:
     conductor.send({"kind": "welcome", "run": "x"})
     asked = []

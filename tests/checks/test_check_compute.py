@@ -118,6 +118,14 @@ def test_the_typical_rank_comes_first_and_then_the_slowest() -> None:
     assert [speeds[rank] for rank in asked[-2:]] == [700.0] * 2
 
 
+def test_one_host_of_many_names_is_one_of_those_to_compare_with() -> None:
+    """Ranks 0 to 2 claim a host each, and their agents joined from one place: they would outvote all others."""
+    whole = evidence([100.0, 100.0, 100.0, 99.0, 99.0, 50.0])
+    places = {0: "10.0.0.1", 1: "10.0.0.1", 2: "10.0.0.1", 3: "10.0.0.3", 4: "10.0.0.4", 5: "10.0.0.5"}
+    assert suspects(whole, ONE) == (0, 5, 1, 2)
+    assert suspects(replace(whole, places_of_nodes=places), ONE) == (0, 5, 3, 4)
+
+
 def test_a_fault_that_does_not_repeat_is_a_warning() -> None:
     ruling = CHECK.judge(evidence([700, 701, 500, 702, 699], {0: 700, 2: 698}), ONE)
     (finding,) = ruling.findings

@@ -40,6 +40,7 @@ def test_two_ranks_on_one_device_are_both_named(identity: str) -> None:
 
     (finding,) = judge(3, 8, bend)
     assert (finding.severity, finding.culprit.ranks, finding.culprit.nodes) == ("fail", (10, 13), ("n1",))
+    assert finding.culprit.kind == "device"
     assert finding.what == "ranks 10 and 13 on node n1 use the same device"
     assert identity in finding.measured
 
@@ -64,6 +65,9 @@ def test_a_device_that_two_containers_of_one_machine_share() -> None:
 
     (finding,) = judge(2, 1, bend)
     assert finding.what == "ranks 0 and 1 on nodes n0 and n1 use the same device"
+    # They joined from different places: one may claim the device of the other one.
+    assert (finding.severity, finding.culprit.kind) == ("fail", "none")
+    assert finding.culprit.name == "one of ranks 0 and 1 on nodes n0 and n1, not separable"
 
 
 def test_missing_device_ids_are_unjudged() -> None:

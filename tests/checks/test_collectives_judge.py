@@ -112,6 +112,48 @@ def test_wrong_values_that_are_not_separable_blame_no_rank(
     assert "not separable" in finding.culprit.name
 
 
+def _on_two_hosts(evidence: Evidence) -> Evidence:
+    """The last rank is alone on its host, and all others share one."""
+    last = max(evidence.ranks)
+    ranks = {rank: replace(seen, node_rank=int(rank == last)) for rank, seen in evidence.ranks.items()}
+    return replace(evidence, ranks=ranks, places_of_nodes={0: "10.0.0.1", 1: "10.0.0.2"})
+
+
+def test_the_ranks_of_one_host_accuse_no_rank_of_another_one() -> None:
+    evidence = _on_two_hosts(corrupted(8, {("all_to_all", rank): [7] for rank in range(7)}))
+    (finding,) = CHECK.judge(evidence, SMALL).findings
+    assert (finding.culprit.kind, finding.culprit.ranks) == ("link", tuple(range(8)))
+    assert finding.culprit.name == "link rank 7 on n7–n0, endpoints not separable"
+
+
+def test_contributors_that_are_no_ranks_count_for_nothing() -> None:
+    wrong = [[], {}, True, 0.0, "0", 10**200, -1, 99, *range(100_000, 300_000)]
+    (finding,) = CHECK.judge(corrupted(3, {("all_to_all", 1): wrong}), SMALL).findings
+    assert (finding.culprit.kind, finding.culprit.ranks) == ("fabric", ())
+
+
+@pytest.mark.parametrize(("time_us", "is_believed"), [(5.0, True), (4.9, False), (0.001, False)])
+def test_the_first_rank_alone_passes_no_limit(time_us: float, is_believed: bool) -> None:
+    """All others wait for as long; only the first rank reports the bandwidth."""
+    limited = replace(SMALL, min_busbw_gbps=5.0)
+    evidence = healthy(3)
+    measurements = tuple(
+        replace(entry, value=time_us) if (entry.name, entry.rank, entry.size_bytes) == ("time_us", 0, 4096) else entry
+        for entry in evidence.measurements
+    )
+    absent = CHECK.judge(replace(evidence, measurements=measurements), limited).absent
+    assert (absent == ()) == is_believed
+    assert is_believed or f"rank 0 reports {time_us:g} us, and most other ranks 10 us" in absent[0]
+
+
+@pytest.mark.parametrize("count", [0, -1, 2**1000])
+def test_a_count_that_cannot_be_is_no_pass(count: int) -> None:
+    value = {"operation": "all_reduce", "count": count, "contributors": []}
+    facts = (Fact(check="collectives", name="wrong_values", value=value, rank=1),)
+    ruling = CHECK.judge(replace(healthy(2), facts=facts), SMALL)
+    assert (ruling.findings, ruling.absent) == ((), ("a readable wrong_values of rank 1",))
+
+
 def test_two_faults_are_two_findings() -> None:
     wrong = {("all_gather", rank): [0] for rank in range(4)} | {("all_to_all", 3): [2]}
     culprits = [finding.culprit.ranks for finding in CHECK.judge(corrupted(4, wrong), SMALL).findings]

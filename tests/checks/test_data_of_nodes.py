@@ -50,6 +50,16 @@ def test_two_nodes_that_differ_are_both_named() -> None:
     assert "no content has a majority" in finding.what
 
 
+def test_a_host_with_many_agents_has_one_vote() -> None:
+    """Nodes 0 to 2 are agents of one host, which says that the data of all others are wrong."""
+    lies = {f"node{node}": ("", "bb" * 32) for node in range(3)}
+    evidence = with_data(5, **lies)
+    places = {0: "10.0.0.9", 1: "10.0.0.9", 2: "10.0.0.9", 3: "10.0.0.3", 4: "10.0.0.4"}
+    (finding,) = judge(replace(evidence, places_of_nodes=places), SMOKE).findings
+    assert finding.culprit.nodes == ("node-0", "node-1", "node-2")
+    assert "other training data than 2 other nodes" in finding.what
+
+
 def test_files_that_one_node_cannot_read_name_it() -> None:
     fault = "train-images-idx3-ubyte.gz ends after 1000 bytes."
     (finding,) = judge(with_data(3, node2=(fault, "")), SMOKE).findings

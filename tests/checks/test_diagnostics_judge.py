@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from seatrial.checks.diagnostics.history import histories
 from seatrial.checks.diagnostics.judge import judge
 from seatrial.checks.diagnostics.params import Params
 from seatrial.devices.kernel_log import parse
@@ -135,6 +136,9 @@ def test_a_temperature_without_a_threshold_of_the_device() -> None:
     [
         ("NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus", "fail"),
         ("NVRM: Xid (PCI:0000:17:00): 48, pid=1, DBE", "fail"),
+        ("NVRM: Xid (PCI:0000:17:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No", "fail"),
+        ("NVRM: Xid (PCI:0000:17:00): 172, pid=1, SRAM", "fail"),
+        ("NVRM: Xid (PCI:0000:17:00): 65, pid=1, unused", "warn"),
         ("NVRM: Xid (PCI:0000:17:00): 119, pid=1, Timeout", "fail"),
         ("NVRM: Xid (PCI:0000:17:00): 145, RLW_RXPIPE Fatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)", "fail"),
         ("NVRM: Xid (PCI:0000:17:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)", "warn"),
@@ -162,6 +166,28 @@ def test_the_log_says_why_a_device_was_lost() -> None:
     )
     ((severity, what),) = one(events=events, problem="lost")
     assert (severity, "was lost in compute" in what) == ("fail", True)
+
+
+def test_an_xid_that_follows_on_another_device_is_evidence_for_the_first() -> None:
+    other = replace(HEALTHY, index=1, uuid="GPU-1", bus="0000:18:00")
+    events = logged(
+        "NVRM: Xid (PCI:0000:17:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 07 (0x026001c6 0x00000000)",
+        "NVRM: Xid (PCI:0000:18:00): 45, pid=1, Ch 1 caused by previous Xid 149",
+    )
+    window = NodeWindow(check="compute", seconds=60, devices=(QUIET,), kernel_events=events)
+    (finding,) = rule((NodeState(devices=(HEALTHY, other)), (window,))).findings
+    assert finding.culprit.name.startswith("GPU 0 ")
+    assert finding.evidence == tuple(event.text for event in events)
+
+
+def test_the_log_of_a_device_outside_this_container() -> None:
+    line = "NVRM: Xid (PCI:0000:99:00): 79, pid=1, GPU has fallen off the bus"
+    ((severity, what),) = one(events=logged(line))
+    assert severity == "warn"
+    assert what.startswith("the kernel logged XID 79 of GPU 0000:99:00 of gpu-00 in compute")
+    assert what.endswith("; no rank used it")
+    # Where the driver names no address of any device, nobody knows whose it is.
+    assert [severity for severity, _ in one(replace(HEALTHY, bus=""), events=logged(line))] == ["fail"]
 
 
 def test_a_subcode_that_accuses_the_link_partner() -> None:
@@ -258,6 +284,22 @@ def test_facts_of_a_liar_are_missing_facts() -> None:
     fact = Fact(check="diagnostics", name="before", value={"devices": 5}, node_rank=0)
     ruling = judge(Evidence(ranks={}, asked=(), measurements=(), facts=(fact,), nodes={0: "a"}), Params())
     assert ruling.absent
+
+
+@pytest.mark.parametrize("name", ["before", "window"])
+def test_one_device_twice_is_no_readable_state(name: str) -> None:
+    """Each of thousands of devices would be compared with thousands of windows of the same UUID."""
+    twice = {"before": NodeState(devices=(HEALTHY,) * 2), "window": NodeWindow(check="x", devices=(QUIET,) * 2)}
+    fact = Fact(check="diagnostics", name=name, value=to_json(twice[name]), node_rank=0)
+    ruling = judge(Evidence(ranks={}, asked=(), measurements=(), facts=(fact,), nodes={0: "a"}), Params())
+    assert ruling.absent == ("a readable state of the devices of a (devices: two have one UUID)",)
+
+
+def test_the_report_keeps_the_nodes_that_can_be_read() -> None:
+    facts = [Fact(check="diagnostics", name="before", value=to_json(NodeState(devices=(HEALTHY,))), node_rank=0)]
+    facts.append(Fact(check="diagnostics", name="before", value={"devices": 5}, node_rank=1))
+    nodes, unread = histories(tuple(facts), {}, {0: "gpu-00", 1: "gpu-01"})
+    assert ([history.node for history in nodes], unread) == (["gpu-00"], {1: "devices: not as it must be"})
 
 
 @pytest.mark.parametrize("name", ["before", "window", "after"])

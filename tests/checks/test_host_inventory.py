@@ -57,6 +57,19 @@ def test_a_host_that_claims_to_be_another_machine_hides_nothing_of_it() -> None:
         assert found(told, claims) == [("b (node 0)", (0,)), ("b (node 1)", (1, 2))]
 
 
+def test_a_host_that_claims_to_be_many_machines_has_one_vote() -> None:
+    """Under torchrun each rank has an agent: three of them claim a machine each, and would outvote the two others."""
+    of = evidence(("liar", 0), ("liar", 1), ("liar", 2), ("b", 3), ("c", 4))
+    joined = replace(of, places_of_nodes={0: "10.0.0.9", 1: "10.0.0.9", 2: "10.0.0.9", 3: "10.0.0.3", 4: "10.0.0.4"})
+    values = dict(enumerate(("odd", "odd", "odd", "usual", "usual")))
+    for known, majority in ((of, "odd"), (joined, "usual")):
+        fleet = machines(known, {rank: on(f"m{rank}") for rank in range(5)})
+        assert len(fleet) == 5
+        difference = split(values, fleet)
+        assert difference is not None
+        assert difference.majority == majority
+
+
 def test_a_thousand_agents_without_a_report() -> None:
     of = evidence(*((f"n{node}", node) for node in range(1000)))
     assert len(machines(of, {})) == 1000

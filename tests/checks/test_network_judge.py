@@ -187,7 +187,9 @@ def test_a_doubled_address_is_the_only_finding() -> None:
         network_evidence(4, lambda a, b: "another answers" if b in (1, 2) else None, addresses=addresses)
     )
     assert finding.what == "2 nodes claim the address 10.0.0.2"
-    assert finding.culprit.name == "nodes node1 and node2"
+    # One of them may only say so.
+    assert (finding.culprit.kind, finding.culprit.nodes) == ("none", ("node1", "node2"))
+    assert finding.culprit.name == "one of nodes node1 and node2, not separable"
 
 
 def test_names_that_lead_to_one_address_of_every_node() -> None:
@@ -241,7 +243,9 @@ def test_equal_hostnames_warn() -> None:
 def test_the_network_of_one_machine_is_not_applicable() -> None:
     ruling = ruling_of(network_evidence(4, machines=["a"] * 4, silent=range(4)))
     assert ruling.not_applicable == "all nodes are one machine"
-    assert not ruling.findings
+    (finding,) = ruling.findings
+    assert (finding.severity, finding.culprit.kind) == ("info", "none")
+    assert finding.what.startswith("nodes node0, node1, node2 and node3 are one machine: nothing between machines")
     assert not ruling.absent
 
 
@@ -394,6 +398,9 @@ def test_a_store_at_another_address_that_is_closed() -> None:
     finding = only_finding(_with_failed(evidence, 2, "store", 0))
     assert finding.what == "node2 cannot connect to node node0 at 10.9.0.1:29511 (the rendezvous): refused"
     assert finding.severity == "fail"
+    # The word of one node against another one.
+    assert (finding.culprit.kind, finding.culprit.nodes) == ("link", ("node0", "node2"))
+    assert finding.culprit.name == "link node0–node2, endpoints not separable"
 
 
 def test_a_rendezvous_of_a_closed_node_is_no_second_finding() -> None:
@@ -424,6 +431,43 @@ def test_the_next_interface_is_one_that_all_nodes_have_by_an_own_address() -> No
     assert next_round(network_evidence(3, into(2)), Params()) is None
     large = network_evidence(3, lambda a, b: ("large to", 1400) if b == 2 else None)
     assert next_round(_with_places(large, *both), Params()) is None
+
+
+def test_one_machine_that_joined_from_two_addresses_is_no_fault() -> None:
+    """Its agents took two ways to the controller, or one of them lies: nobody is named, and it is no PASS."""
+    addresses, machines = ["10.0.0.1", "10.0.0.2", "10.0.0.2"], ["a", "b", "b"]
+    evidence = network_evidence(3, addresses=addresses, machines=machines)
+    assert ruling_of(evidence).findings == ()
+    finding = only_finding(replace(evidence, places_of_nodes={0: "10.0.0.1", 1: "10.0.0.2", 2: "fd00::2"}))
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+    assert finding.what == (
+        "nodes node1 and node2 say that they are one machine with the address 10.0.0.2, and joined from 10.0.0.2,"
+        " fd00::2"
+    )
+    assert "MASTER_ADDR" in finding.action
+
+
+def test_the_agents_of_one_host_name_no_node() -> None:
+    """Nodes 0 to 2 joined from one place, and say that they cannot connect to node 3, which can connect to them."""
+    evidence = network_evidence(4, between({0, 1, 2}, {3}))
+    assert named(evidence) == [("node", "node node3")]
+    places = {0: "10.0.0.9", 1: "10.0.0.9", 2: "10.0.0.9", 3: "10.0.0.3"}
+    assert named(replace(evidence, places_of_nodes=places)) == [
+        ("fabric", "the network between node0, node1, node2, node3")
+    ]
+
+
+@pytest.mark.parametrize("field", ["failed", "untried"])
+def test_more_failures_than_there_can_be_are_no_report(field: str) -> None:
+    evidence = network_evidence(4)
+    entry = {"role": "store", "how": "refused", "passes_bytes": None, "nodes": [[0, 0]]}
+    more = [entry] * 1_001 if field == "failed" else [[0, 0]] * ((1 << 17) + 1)
+    facts = tuple(
+        replace(fact, value={**fact.value, field: more}) if (fact.name, fact.node_rank) == ("connections", 1) else fact
+        for fact in evidence.facts
+    )
+    ruling = ruling_of(replace(evidence, facts=facts))
+    assert (ruling.findings, ruling.absent) == ((), ("the connections of node1",))
 
 
 @pytest.mark.parametrize("stage", ["first", "second"])

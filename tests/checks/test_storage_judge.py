@@ -198,6 +198,23 @@ def test_a_rank_that_sees_too_little_or_is_not_seen_is_named() -> None:
         assert finding.culprit.nodes == ("n3",)
 
 
+def test_views_of_any_length_and_order_count_for_the_ranks_that_there_are() -> None:
+    odd = [[3, 10**18], [-(10**18), 1], [2, 2], [5, 1], [0, 1], *([number, number] for number in range(100, 10_000))]
+    views: dict[int, Any] = {rank: [[0, 3]] for rank in range(3)} | {3: odd}
+    assert grave(CHECK.judge(fleet([[1.0]] * 4, views=views), replace(NAMED, shared="yes"))) == []
+    views[3] = odd[2:]
+    (finding,) = grave(CHECK.judge(fleet([[1.0]] * 4, views=views), replace(NAMED, shared="yes")))
+    assert finding.culprit.nodes == ("n3",)
+
+
+def test_a_host_with_many_names_has_one_vote() -> None:
+    views = {rank: [[0, 2]] for rank in range(3)} | {3: [[3, 4]], 4: [[3, 4]]}
+    apart = fleet([[1.0]] * 5, views=views)
+    places = {0: "10.0.0.9", 1: "10.0.0.9", 2: "10.0.0.9", 3: "10.0.0.3", 4: "10.0.0.4"}
+    (finding,) = grave(CHECK.judge(replace(apart, places_of_nodes=places), replace(NAMED, shared="yes")))
+    assert finding.culprit.nodes == ("n0", "n1", "n2")
+
+
 def test_two_nodes_that_see_themselves_only_are_not_separable() -> None:
     views = {0: [[0, 1]], 1: [[0, 1]], 2: [[2, 3]], 3: [[2, 3]]}
     (finding,) = grave(CHECK.judge(fleet([[1.0, 1.0]] * 2, views=views), replace(NAMED, shared="yes")))

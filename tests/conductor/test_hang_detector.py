@@ -127,6 +127,28 @@ def test_a_rank_behind_that_waits_inside_is_not_named() -> None:
     assert hang_detector.guilty() == {2}
 
 
+def test_a_rank_that_claims_to_be_far_ahead_has_nobody_named() -> None:
+    """All others wait for it, more of them than are asked for their stacks."""
+    ranks = 2 * MAX_STACKS + 2
+    hang_detector = _hang_detector(ranks)
+    hang_detector.statuses[0].number = 1_000_000
+    asked = _request_stacks(hang_detector, PATIENCE_S)
+    hang_detector.stacks = dict.fromkeys(asked, INSIDE)
+    assert hang_detector.poll(PATIENCE_S + 1.0) is None
+    assert hang_detector.guilty() == set()
+    hang_detector.stacks[asked[-1]] = BEHIND
+    assert hang_detector.poll(PATIENCE_S + 1.0) == "trouble"
+    assert hang_detector.guilty() == {asked[-1]}
+
+
+def test_many_ranks_behind_are_all_named_while_none_waits() -> None:
+    hang_detector = _hang_detector(2 * MAX_STACKS)
+    hang_detector.statuses[0].number = 9
+    hang_detector.stacks = dict.fromkeys(_request_stacks(hang_detector, PATIENCE_S), BEHIND)
+    assert hang_detector.poll(PATIENCE_S + 1.0) == "trouble"
+    assert hang_detector.guilty() == set(range(1, 2 * MAX_STACKS))
+
+
 def test_a_rank_behind_without_a_stack_is_named() -> None:
     hang_detector = _hang_detector(2)
     hang_detector.statuses[0].number = 9

@@ -406,6 +406,31 @@ def test_malformed_messages_of_an_agent_are_counted() -> None:
         served.over()
     assert served.outcomes() == ["done", "done"]
     assert served.server.damaged == len(_STEPS) * (len(wrong) + len(damaged))
+    # Told once, with the node: it must not end everybody's trial unnamed.
+    (note,) = [event for event in served.events if event["kind"] == "note"]
+    assert (note["src"], note["severity"]) == ("conductor", "error")
+    assert note["text"].startswith("node 0 sent a message in the name of another node or rank")
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({"kind": "error", "gen": 0, "rank": 2, "phase": "x", "cause": "own"}, "in the name of another node or rank"),
+        ({"kind": "run", "src": "node0", "seq": 99, "run": RUN, "t": 0.0}, "or of the controller"),
+    ],
+)
+def test_a_node_that_speaks_for_others_is_named(message: dict[str, Any], words: str) -> None:
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        for heard in agent.heard():
+            if heard["kind"] == "step":
+                agent.send(message)
+            agent.send(*agent.answers(heard))
+        agent.socket.close()
+        served.over()
+    (note,) = [event for event in served.events if event["kind"] == "note"]
+    assert note["text"].startswith("node 0 sent ")
+    assert words in note["text"]
 
 
 _PROGRESS = {

@@ -141,7 +141,6 @@ NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned)
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned)
-NUMBER(nvmlDeviceGetNumaNodeId, int)
 NUMBER(nvmlDeviceGetComputeMode, unsigned)
 NUMBER(nvmlDeviceGetPersistenceMode, unsigned)
 NUMBER(nvmlDeviceGetRetiredPagesPendingStatus, unsigned)
@@ -253,12 +252,23 @@ int nvmlDeviceGetGpuFabricInfoV(handle device, struct fabric *into) {
     }
     return code;
 }
+struct old_fabric { unsigned char cluster[16]; int status; unsigned clique; unsigned char state; };
+int nvmlDeviceGetGpuFabricInfo(handle device, struct old_fabric *into) {
+    double state, status = 0;
+    int code = number_of(device, "fabric.state", &state);
+    if (code == SUCCESS) {
+        number_of(device, "fabric.status", &status);
+        into->state = state; into->status = status; into->clique = 0;
+    }
+    return code;
+}
 int nvmlDeviceValidateInforom(handle device) {
     double value;
     return number_of(device, "nvmlDeviceValidateInforom", &value);
 }
 struct process { unsigned pid; wide used; unsigned instance, compute_instance; };
-int nvmlDeviceGetComputeRunningProcesses_v3(handle device, unsigned *count, struct process *into) {
+struct old_process { unsigned pid; wide used; };
+static int processes_of(handle device, unsigned *count, void *into, size_t size) {
     char text[256], *next = text;
     unsigned room = *count, number = 0, pids[64];
     int code = look_up(section_of(device), "processes", text, sizeof text);
@@ -272,8 +282,17 @@ int nvmlDeviceGetComputeRunningProcesses_v3(handle device, unsigned *count, stru
     }
     *count = number;
     if (number > room || (number && !into)) return TOO_SMALL;
-    while (number--) { memset(&into[number], 0, sizeof *into); into[number].pid = pids[number]; }
+    while (number--) { memset((char *)into + number * size, 0, size); memcpy((char *)into + number * size, &pids[number], 4); }
     return SUCCESS;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(handle device, unsigned *count, struct process *into) {
+    return processes_of(device, count, into, sizeof *into);
+}
+int nvmlDeviceGetComputeRunningProcesses_v2(handle device, unsigned *count, struct process *into) {
+    return processes_of(device, count, into, sizeof *into);
+}
+int nvmlDeviceGetComputeRunningProcesses(handle device, unsigned *count, struct old_process *into) {
+    return processes_of(device, count, into, sizeof *into);
 }
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; };
 int nvmlDeviceGetPciInfo_v3(handle device, struct pci *into) {
@@ -281,10 +300,12 @@ int nvmlDeviceGetPciInfo_v3(handle device, struct pci *into) {
     return text_of(section_of(device), "bus", into->address, sizeof into->address);
 }
 int nvmlDeviceGetNvLinkState(handle device, unsigned link, unsigned *active) {
-    double links, inactive = 0;
+    double links, inactive = 0, absent = 0;
     int code = number_of(device, "links", &links);
     if (code != SUCCESS) return code;
     if (link >= links) return INVALID;
+    number_of(device, "links.absent", &absent);
+    if (link < absent) return NOT_SUPPORTED;
     number_of(device, "links.inactive", &inactive);
     *active = link >= inactive;
     return SUCCESS;

@@ -54,7 +54,6 @@ def h100(index: int, **changes: object) -> Answers:
         "nvmlDeviceGetMaxPcieLinkGeneration": 5,
         "nvmlDeviceGetCurrPcieLinkWidth": 16,
         "nvmlDeviceGetMaxPcieLinkWidth": 16,
-        "nvmlDeviceGetNumaNodeId": index // 4,
         "nvmlDeviceGetComputeMode": 0,
         "nvmlDeviceGetPersistenceMode": 1,
         "nvmlDeviceGetMigMode": 0,
@@ -76,7 +75,7 @@ def h100(index: int, **changes: object) -> Answers:
         "field.90": 26562,
         "field.94": 106 + index,
         "field.74": 7_015_662_857_000,
-        **{f"field.{field}": 0 for field in (76, 77, 78, 79, 80, 269, 270, 271)},
+        **{f"field.{field}": 0 for field in (75, 76, 77, 78, 79, 80, 269, 270, 271)},
     }
     return {**answers, **{key.replace("__", "."): value for key, value in changes.items()}}
 

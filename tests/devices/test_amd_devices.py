@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,32 @@ def test_amd_smi_in_both_forms(wrapped: bool) -> None:
     assert device.mig is True
 
 
+def test_amd_smi_counts_reasons_in_ticks() -> None:
+    # The form of ROCm/amdsmi's CHANGELOG for MI300; each count of a reason is a part of the first one.
+    counted = {
+        "accumulation_counter": 8213780,
+        "prochot_accumulated": 0,
+        "ppt_accumulated": 2,
+        "socket_thermal_accumulated": {"value": 7, "unit": ""},
+        "vr_thermal_accumulated": 9,
+        "hbm_thermal_accumulated": "N/A",
+        "low_utilization_accumulated": {"xcp_0": [8213744, "N/A"]},
+        "ppt_violation_status": "NOT ACTIVE",
+    }
+    (device,) = amd_smi.parse(json.dumps([metric(throttle=counted)]))
+    assert (device.ticks, device.throttled_ticks) == (8213780, {"power_cap": 2, "hw_thermal": 9})
+    (device,) = amd_smi.parse(json.dumps([metric(throttle=dict.fromkeys(counted, "N/A"))]))
+    assert (device.ticks, device.throttled_ticks, device.unavailable["throttled_ns"]) == (None, {}, "not supported")
+
+
+@pytest.mark.parametrize(
+    ("said", "count"), [("N/A", None), (0, 0), ("NO_ERRORS", 0), ("AMDSMI_XGMI_STATUS_MULTIPLE_ERRORS", 2), (1, 1)]
+)
+def test_amd_smi_says_errors_of_xgmi_links(said: object, count: int | None) -> None:
+    (device,) = amd_smi.parse(json.dumps([metric(xgmi_err=said)]))
+    assert device.counters.get("xgmi_errors") == count
+
+
 def test_amd_smi_where_all_is_missing() -> None:
     row = {"gpu": 1, **dict.fromkeys(("usage", "power", "clock", "temperature", "pcie", "ecc", "throttle"), "N/A")}
     (device,) = amd_smi.parse(json.dumps([row]))
@@ -82,8 +109,16 @@ def test_amd_smi_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     tool.write_text(f'#!/bin/sh\n[ "$2" = --json ] && cat "{tmp_path}/$1"\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    reader = amd_smi.open_reader()
+    assert amd_smi.open_reader(tmp_path).samples is None
+    folder = sysfs_tree(tmp_path)
+    reader = amd_smi.open_reader(tmp_path)
     assert reader.source == "amd-smi, driver 6.10.5"
+    assert reader.samples is not None
+    (sample,) = reader.samples()
+    assert (sample.uuid, sample.temperature_c, sample.utilization_percent) == ("aa-bb", 61, 98)
+    assert (sample.power_w, sample.sm_mhz, sample.pcie_generation, sample.pcie_width) == (641, 1990, 5, 16)
+    shutil.rmtree(folder)  # the device is gone
+    assert reader.samples()[0].temperature_c is None
     assert [state.uuid for state in reader.states()] == ["aa-bb"]
     (tmp_path / "metric").write_text("the device is gone")
     with pytest.raises(UnreadableError, match="printed no JSON"):

@@ -28,10 +28,20 @@ def test_an_xid_with_the_header_of_kmsg() -> None:
             119,
             "0000:9b:00",
         ),
+        # NVIDIA/open-gpu-kernel-modules kernel_rc.c: a slice, and a compute instance of it (MIG).
+        ("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel", "xid", 94, "0000:01:00"),
+        ("NVRM: Xid (PCI:0000:01:00 GPU-I:05 GPU-CI:00): 43, pid=7194, name=x", "xid", 43, "0000:01:00"),
         ("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress", "sxid", 12028, "0000:05:00"),
         ("NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.", "off the bus", 0, "0000:9b:00"),
         (
             "amdgpu 0000:c1:00.0: amdgpu: 1 uncorrectable hardware errors detected in umc block",
+            "amdgpu",
+            0,
+            "0000:c1:00",
+        ),
+        (
+            "amdgpu 0000:c1:00.0: amdgpu: {123456}socket: 14, die: 11, hbm: 7, 1 new uncorrectable hardware errors "
+            "detected in umc block",
             "amdgpu",
             0,
             "0000:c1:00",
@@ -96,15 +106,20 @@ def test_a_log_that_cannot_be_read_says_why(tmp_path: Path) -> None:
 
 
 def test_each_action_of_the_table_has_words() -> None:
-    assert [xid.action(code) for code in (79, 48, 63, 64, 13, 9999)] == [
+    assert [xid.action(code) for code in (79, 48, 63, 64, 13, 72, 14, 65, 161, 171, 9999)] == [
         "restart machine",
         "workflow",
         "ignore",
         "reset",
         "restart program",
+        "restart program",
+        "ignore",
+        "support",
+        "ignore",
+        "unnamed",
         "unknown",
     ]
-    assert all(xid.advice(code) for code in range(1, 200))
+    assert {code for code in range(1, 200) if "newer than" in xid.advice(code)} == set(range(173, 200))
 
 
 def test_recorded_lines() -> None:

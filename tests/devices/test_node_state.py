@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from seatrial.devices.network_ports import read_ports
-from seatrial.devices.node_state import _visible, slowdown_of, window_between
+from seatrial.devices.node_state import NodeReader, _visible, slowdown_of, window_between
 from seatrial.devices.plain_json import from_json, to_json
+from seatrial.devices.readers import Reader
 from seatrial.devices.state import DeviceSample, DeviceState, KernelEvent, NetworkPort, NodeState, NodeWindow
 
 IDLE = DeviceState(
@@ -59,7 +60,13 @@ def test_a_lost_device_loses_no_links_and_shows_when_it_was_lost() -> None:
 
 def test_samples_of_a_busy_device() -> None:
     idle = DeviceSample(
-        uuid="GPU-1", utilization_percent=0, temperature_c=31, pcie_generation=1, pcie_width=16, sm_mhz=345
+        uuid="GPU-1",
+        utilization_percent=0,
+        temperature_c=31,
+        pcie_generation=1,
+        pcie_width=16,
+        sm_mhz=345,
+        throttle_reasons=("hw_slowdown",),
     )
     busy = DeviceSample(
         uuid="GPU-1",
@@ -75,7 +82,31 @@ def test_samples_of_a_busy_device() -> None:
     assert (device.samples, device.utilization_percent, device.temperature_max_c) == (2, 45, 86)
     assert (device.pcie_generation, device.sm_mhz, device.power_max_w, device.margin_min_k) == (5, 1980, 650, 4)
     # Where the device counts the time itself, sampling says nothing.
-    assert device.throttled_share == {"hw_slowdown": 1}
+    assert device.throttled_share == {"hw_slowdown": 0.5}
+
+
+def test_the_numa_node_is_that_of_the_kernel(tmp_path: Path) -> None:
+    folder = tmp_path / "bus" / "pci" / "devices" / "0000:17:00.0"
+    folder.mkdir(parents=True)
+
+    def numa_node(known: int | None, written: str) -> int | None:
+        (folder / "numa_node").write_text(written)
+        device = replace(IDLE, bus="0000:17:00", numa_node=known)
+        reader = Reader(source="a test", states=lambda: (device,), samples=None, topology=dict)
+        return NodeReader({}, sysfs=tmp_path, kernel_log="none", readers=(reader,)).snapshot().devices[0].numa_node
+
+    assert [numa_node(None, "1\n"), numa_node(7, "1\n"), numa_node(3, "-1\n"), numa_node(None, "?")] == [1, 1, 3, None]
+
+
+def test_a_reason_is_counted_as_a_share_of_what_the_device_counts() -> None:
+    before = replace(IDLE, throttled_ticks={"hw_thermal": 5, "power_cap": 0}, ticks=1000)
+    after = replace(before, throttled_ticks={"hw_thermal": 255, "power_cap": 0}, ticks=2000)
+    last = NodeState(devices=(after,))
+    (device,) = window_between("compute", "measure", 10, NodeState(devices=(before,)), last, {}).devices
+    assert device.throttled_share == {"hw_thermal": 0.25}
+    # A device that counts nothing meanwhile was reset, or stands still.
+    (device,) = window_between("compute", "measure", 10, last, last, {}).devices
+    assert device.throttled_share == {}
 
 
 def test_the_slowdown_temperature_from_the_margin_or_the_driver() -> None:
@@ -98,6 +129,21 @@ def test_visible_devices(value: str, uuids: tuple[str, ...]) -> None:
     devices = (replace(IDLE, uuid="GPU-aaa"), replace(IDLE, uuid="GPU-bbb", index=1, mig=True))
     assert _visible(devices, {"CUDA_VISIBLE_DEVICES": value}) == uuids
     assert _visible(devices, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "uuids"),
+    [
+        ({"ROCR_VISIBLE_DEVICES": "2,1"}, ("c", "b")),
+        ({"ROCR_VISIBLE_DEVICES": "2,1", "HIP_VISIBLE_DEVICES": "1"}, ("b",)),  # the second one of those two
+        ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, ("a",)),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, ("b",)),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-c,GPU-a"}, ("c", "a")),
+    ],
+)
+def test_visible_devices_of_amd(variables: dict[str, str], uuids: tuple[str, ...]) -> None:
+    devices = tuple(DeviceState(vendor="amd", index=number, uuid=uuid) for number, uuid in enumerate("abc"))
+    assert _visible(devices, variables) == uuids
 
 
 def test_ports_from_sysfs(tmp_path: Path) -> None:

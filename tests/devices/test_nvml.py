@@ -60,6 +60,7 @@ def test_a_healthy_device(machine: Machine) -> None:
         ({"nvmlDeviceGetRetiredPagesPendingStatus": 1}, ("pages_pending",)),
         ({"fabric__health": 0b01}, ("fabric_degraded_bandwidth",)),
         ({"fabric__health": 5 << 8}, ("fabric_configuration",)),
+        ({"fabric__state": 4}, ("fabric_unknown",)),
     ],
 )
 def test_broken_states(machine: Machine, changes: Answers, broken: tuple[str, ...]) -> None:
@@ -100,7 +101,8 @@ def test_a_driver_that_shows_nothing(machine: Machine, system: Answers, why: str
         machine(h100(0), **system)
 
 
-def test_an_old_driver_lacks_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("oldest", [False, True], ids=["driver 525", "driver 450"])
+def test_an_old_driver_lacks_functions(oldest: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new = (
         "nvmlDeviceGetTemperatureV",
         "nvmlDeviceGetMarginTemperature",
@@ -108,22 +110,38 @@ def test_an_old_driver_lacks_functions(tmp_path: Path, monkeypatch: pytest.Monke
         "nvmlDeviceGetMemoryInfo_v2",
         "nvmlDeviceGetRepairStatus",
         "nvmlDeviceGetGpuFabricInfoV",
-        "nvmlDeviceGetNumaNodeId",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        *(["nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetGpuFabricInfo"] if oldest else []),
     )
     library = nvml_double.build(tmp_path, without=new)
     monkeypatch.setenv(nvml_double.VARIABLE, str(tmp_path / "answers"))
-    answers = h100(0, nvmlDeviceGetCurrentClocksThrottleReasons=0x88, nvmlDeviceGetTemperatureThreshold__1=87)
-    nvml_double.write(tmp_path / "answers", [answers])
+    changes = {"nvmlDeviceGetCurrentClocksThrottleReasons": 0x88, "nvmlDeviceGetTemperatureThreshold__1": 87}
+    answers = h100(0, processes="11 12", fabric__status=23, field__75=5, **changes)
+    newer = ("field.269", "field.270")
+    nvml_double.write(tmp_path / "answers", [{name: value for name, value in answers.items() if name not in newer}])
     (state,) = open_reader(str(library)).states()
     assert (state.temperature_c, state.slowdown_c, state.margin_k) == (29, 87, None)
     assert state.throttle_reasons == ("hw_slowdown", "power_brake")
     assert state.memory_used_bytes == 503316480
-    assert state.unavailable["fabric_state"] == "this driver is too old for it"
+    assert (state.processes, state.throttled_ns["thermal"]) == ((11, 12), 5)
+    known = state.unavailable["fabric_state"] if oldest else state.fabric_state
+    assert known == ("this driver is too old for it" if oldest else "failed: not enough resources")
+
+
+def test_a_driver_that_counts_each_slowdown_by_heat(machine: Machine) -> None:
+    (state,) = machine(h100(0, field__75=5)).states()
+    assert state.throttled_ns.keys() & {"thermal", "sw_thermal", "hw_thermal"} == {"sw_thermal", "hw_thermal"}
 
 
 def test_without_the_library(tmp_path: Path) -> None:
     with pytest.raises(UnreadableError, match="cannot be loaded"):
         open_reader(str(tmp_path / "libnvidia-ml.so.1"))
+
+
+def test_a_model_that_lacks_the_first_links_of_its_kind(machine: Machine) -> None:
+    (state,) = machine(h100(0, links__absent=6)).states()
+    assert (state.nvlinks, state.nvlinks_active) == (12, 12)
+    assert len(state.link_counters["nvlink_crc_errors"]) == 18
 
 
 def test_topology(machine: Machine) -> None:

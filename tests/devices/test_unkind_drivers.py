@@ -54,6 +54,10 @@ def _grave(ruling: Ruling) -> list[tuple[str, str]]:
     return [(finding.severity, finding.what) for finding in ruling.findings if finding.severity != "info"]
 
 
+def _about_devices(ruling: Ruling) -> list[Finding]:
+    return [finding for finding in ruling.findings if "kernel log" not in finding.what]
+
+
 GARBAGE = 4294967295
 """All bits of an unsigned int: what a driver leaves in a value that it does not have."""
 
@@ -130,6 +134,27 @@ def test_a_device_that_stops_answering_is_no_full_pass(node: Node, code: int) ->
     ((severity, what),) = _grave(ruling)
     assert severity == "warn"
     assert what.startswith("GPU 1 (NVIDIA H100 80GB HBM3, 0000:18:00) of gpu-00 no longer says its ")
+
+
+@pytest.mark.parametrize("code", [1, 4, 9, 10, 12, 18, 19, 20, 23, 24, 27, 29, 77, 999])
+def test_a_value_that_a_device_ought_to_have_is_listed(node: Node, code: int) -> None:
+    refused = h100(0, processes=f"!{code}")
+    (finding,) = _about_devices(_ruling(node, [refused], [refused]))
+    assert finding.severity == "info"
+    assert finding.what.startswith("not checked: processes of GPU 0 of gpu-00 (")
+
+
+@pytest.mark.parametrize("code", [2, 3, 6, 13, 21, 22, 25, 26])
+def test_a_value_that_a_device_lacks_is_no_finding(node: Node, code: int) -> None:
+    lacking = h100(0, processes=f"!{code}")
+    assert _about_devices(_ruling(node, [lacking], [lacking])) == []
+
+
+def test_links_that_are_no_longer_said_have_the_reason_of_the_links(node: Node) -> None:
+    ruling = _ruling(node, [h100(0)], [h100(0, links="!999")])
+    ((severity, what),) = _grave(ruling)
+    assert severity == "warn"
+    assert what.endswith("(unknown error of the driver)")
 
 
 def test_two_devices_of_one_uuid_are_told_apart(node: Node) -> None:

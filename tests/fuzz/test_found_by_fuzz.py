@@ -18,6 +18,7 @@ from seatrial.cli.click_app import main
 from seatrial.environment.identity import identify
 from seatrial.errors import RequestError
 from seatrial.judge.conclude import conclude
+from seatrial.judge.fold import fold
 from seatrial.judge.trial import Trial
 from seatrial.plan.plan_reader import read_plan
 from seatrial.probe.torch_install import find_torch
@@ -128,7 +129,10 @@ def test_an_event_of_an_unknown_source_is_no_pass(stream: Any, words: str) -> No
 def test_an_unannounced_generation_is_no_pass() -> None:
     stream = healthy()
     stream.send("rank1.1", "done", gen=1, step=0, rank=1, seconds=0.1, share={})
-    assert "the `generation` event of attempt 1 is missing" in " ".join(_trial(stream).missing)
+    missing = " ".join(_trial(stream).missing)
+    assert "done: of a generation that was not begun, from rank 1" in missing
+    without = [event for event in stream.events if (event["src"], event["kind"]) != ("conductor", "end")]
+    assert "the `generation` event of attempt 1 is missing" in " ".join(fold(without).missing)
 
 
 def test_a_rank_that_is_not_in_its_generation_blames_nobody() -> None:

@@ -9,6 +9,7 @@ from event_streams import Stream
 from fake_checks import a_plan, fake_load
 
 from seatrial.evidence.measurement import Fact
+from seatrial.judge.blame import blame
 from seatrial.judge.conclude import conclude
 from seatrial.judge.fold import fold
 from seatrial.judge.trial import NodeFailure
@@ -59,6 +60,8 @@ def test_a_node_reports_for_itself_only(changed: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("step", "check"), [(1, "compute"), (7, "trial")])
 def test_a_node_that_fails_in_our_code_is_no_fault_of_the_cluster(step: int, check: str) -> None:
     stream = asked_twice()
+    done = ("node1", "node_done", step)
+    stream.events = [event for event in stream.events if (event["src"], event["kind"], event.get("step")) != done]
     error = "ValueError: no port\n" + "x" * 400
     stream.send("node1", "node_done", gen=0, step=step, seconds=0.5, share=[], error=error)
     stream.check("training")
@@ -81,3 +84,44 @@ def test_a_step_that_a_node_did_not_finish_is_inconclusive() -> None:
     verdict = conclude(stream.close().events, load=fake_load).verdict
     assert verdict.checks["compute"] == "inconclusive"
     assert "not all nodes finished compute" in verdict.reasons
+
+
+def test_a_note_of_an_agent_is_told_as_its_words() -> None:
+    stream = Stream(2, nodes=2)
+    stream.send("node1", "note", severity="error", text='gpu-0 is "broken"\n\x1b[2J; replace it' + 400 * "!" * 3)
+    stream.send("rank0.0", "note", severity="warn", text="me too")
+    told = [finding.what for finding in blame(fold(stream.events))]
+    assert told[0].startswith("gpu-1 says: \"gpu-0 is 'broken'\\x0a\\x1b[2J; replace it!!")
+    assert told[0].endswith('!!! ... (cut)"')
+    assert told[1] == 'rank 0 on gpu-0 says: "me too"'
+
+
+def test_a_node_adds_a_bounded_number_of_findings() -> None:
+    stream = Stream(2, nodes=2)
+    stream.send(
+        "conductor", "step", gen=0, step=0, check="network", stage="measure", timeout_s=60.0, ranks=[], nodes=[1]
+    )
+    for number in range(100):
+        stream.send("node1", "note", severity="warn", text=f"number {number}")
+        stream.send("node1", "node_done", gen=0, step=0, seconds=1.0, share=[], error=f"number {number}")
+        stream.send("node1", "left", gen=0, rank=1, pid=number, state="D")
+    trial = fold(stream.events)
+    assert (len(trial.notes), len(trial.node_failures), len(trial.left)) == (16, 1, 1)
+    damage = next(what for what in trial.missing if "damaged events" in what)
+    assert "node_done: sent twice, from node 1 (99)" in damage
+    assert "left: sent twice, from node 1 (99)" in damage
+
+
+def test_texts_of_ranks_are_cut_where_they_are_read() -> None:
+    stream = Stream()
+    long = 50_000 * "x"
+    stream.error(1, "own", long, long, kind=long)
+    stream.exit(1, 1, ours=False, phase=long, last_lines=(long,) * 99)
+    trial = fold(stream.events)
+    (error,), (ending,) = trial.errors, trial.exits
+    assert [len(text) for text in (error.message, error.type, error.phase, ending.phase)] == [2_000, 200, 300, 300]
+    for event in stream.events:
+        if event["kind"] == "rank":
+            event |= {"device": long, "device_id": long}
+    assert len(fold(stream.events).label(0)) < 400
+    assert (len(ending.last_lines), {len(line) for line in ending.last_lines}) == (40, {2_000})

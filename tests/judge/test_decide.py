@@ -178,6 +178,17 @@ def test_several_machines_without_a_look_at_their_links(
     assert decide(trial, {name: Ruling() for name in checks}, ()).partial == partial
 
 
+def test_a_node_that_claims_to_be_another_machine_hides_no_limitation() -> None:
+    stream = healthy(2, nodes=2, hostnames=["a", "a"])
+    for event in stream.events:
+        if event["kind"] == "node":
+            event["address"] = "10.0.0.1"
+        elif event["kind"] == "generation":
+            event["places_of_nodes"] = {"0": "10.0.0.1", "1": "10.0.0.2"}
+    decided = decide(fold(stream.events), {name: Ruling() for name in CHECKS}, ())
+    assert decided.partial == ("network, links not asked for",)
+
+
 def test_links_that_the_user_took_out_are_listed_once() -> None:
     plan = a_plan((*CHECKS, "network"), {"links": "--skip links"})
     trial = fold(healthy(2, nodes=2, plan=plan).events)

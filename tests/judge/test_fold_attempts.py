@@ -92,3 +92,27 @@ def test_only_a_run_that_nobody_began_lacks_nothing(begun: bool) -> None:
     stream.send("recorder1", "note", severity="error", text="pod t-0 does not start")
     stream.send("recorder1", "end")
     assert (fold(stream.events).missing == ()) is not begun
+
+
+@pytest.mark.parametrize("kind", ["end", "note", "rank"])
+def test_a_rank_of_an_attempt_that_never_was_is_named(kind: str) -> None:
+    """Else the controller's own record would seem to lack an attempt."""
+    stream = healthy()
+    stream.send("rank1.7", kind, gen=7, rank=1, severity="error", text="x")
+    missing = fold(stream.events).missing
+    assert any(f"{kind}: of a generation that was not begun, from rank 1" in what for what in missing)
+    assert not any("attempt 7" in what for what in missing)
+
+
+def test_evidence_so_far_has_the_node_that_the_conductor_knows() -> None:
+    """A rank that lies could have itself measured in place of ranks of other nodes."""
+    stream = Stream(4, nodes=2).until("compute")
+    events = [event for event in stream.events if event["kind"] in ("rank", "generation")]
+    for event in events:
+        if event["kind"] == "rank":
+            event["node_rank"] = 1 - event["node_rank"]
+        else:
+            event["places_of_nodes"] = {"0": "10.0.0.1", "1": "10.0.0.2"}
+    evidence = evidence_so_far("compute", sorted(events, key=lambda event: event["src"]))
+    assert {rank: seen.node_rank for rank, seen in evidence.ranks.items()} == {0: 0, 1: 0, 2: 1, 3: 1}
+    assert evidence.hosts() == {0: "10.0.0.1", 1: "10.0.0.1", 2: "10.0.0.2", 3: "10.0.0.2"}

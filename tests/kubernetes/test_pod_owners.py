@@ -11,7 +11,7 @@ from kubernetes.test_pods import pod
 
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import CallResult
-from seatrial.targets.kubernetes.pod_owners import PodOwners
+from seatrial.targets.kubernetes.pod_owners import PodOwners, event_object
 
 _RECORDED = [
     *(("run-job", "job"), ("job-1node", "job"), ("kubelet-stop-job", "job"), ("image-absent", "job")),
@@ -148,3 +148,34 @@ def test_many_strangers_delay_no_pod_of_ours() -> None:
     known.take_workload("u-2")
     assert known.question([*strangers, ours])[0] == "job.batch/r-node-0"
     assert len(known.question([*strangers, ours])) == 16
+
+
+def event(kind: str, name: str, uid: str) -> dict[str, Any]:
+    return {"involvedObject": {key: owner(kind, name, uid)[key] for key in ("apiVersion", "kind", "name", "uid")}}
+
+
+def test_a_neighbor_s_object_that_is_named_like_ours_is_not_of_the_run() -> None:
+    """Its refusal by the cluster would end a run that waits in a queue."""
+    owners = PodOwners("trial-1", ("job.batch",))
+    owners.take_workload("ours")
+    child = event("Job", "trial-1-node-0", "child")
+    neighbors = event("Job", "trial-1-node-9", "neighbor's")
+    made = [objects for objects in map(event_object, (child, neighbors)) if objects is not None]
+    assert not owners.is_about_run(neighbors)
+    asked = learn(
+        owners,
+        made,
+        [
+            thing("Job", "trial-1-node-0", "child", owner("JobSet", "trial-1", "ours")),
+            thing("Job", "trial-1-node-9", "neighbor's"),
+        ],
+    )
+    assert sorted(asked) == ["job.batch/trial-1-node-0", "job.batch/trial-1-node-9"]
+    assert owners.is_about_run(child)
+    assert not owners.is_about_run(neighbors)
+    assert owners.is_about_run(event("JobSet", "trial-1", "ours"))
+    assert owners.is_about_run({"involvedObject": {"uid": "ours"}})
+    assert not owners.is_about_run(event("JobSet", "trial-1", "of an earlier run"))
+    assert owners.is_about_run({"involvedObject": {"name": "trial-1"}})
+    for nonsense in ({}, {"involvedObject": 3}, {"involvedObject": {"uid": 3}}, None):
+        assert owners.is_about_run(nonsense)

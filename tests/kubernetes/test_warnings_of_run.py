@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+from kubernetes.test_attempt import Cluster
 
 from seatrial.targets.kubernetes.warnings_of_run import is_final
 
@@ -30,3 +34,12 @@ _CPU = "exceeded quota: team, requested: limits.cpu=2, used: limits.cpu={used}, 
 )
 def test_a_quota_is_final_if_the_run_alone_exceeds_it(warning: str, pods: int, final: bool) -> None:
     assert is_final(f"Error creating: {warning}", pods) is final
+
+
+def test_what_the_cluster_refuses_a_neighbor_ends_nothing(tmp_path: Path) -> None:
+    involved = {"name": "trial-1-of-a-neighbor", "kind": "Job", "apiVersion": "batch/v1", "uid": "neighbor's"}
+    message = 'Error creating: pods "trial-1-of-a-neighbor-x" is forbidden: violates PodSecurity "baseline:latest"'
+    warning = {"involvedObject": involved, "reason": "FailedCreate", "message": message}
+    (tmp_path / "events").write_text(json.dumps({"items": [warning]}))
+    found = Cluster(tmp_path, [], ("'get events'*", f"cat {tmp_path}/events"), queue_s=5.0).error()
+    assert "2 of 2 pods are not created yet" in str(found)

@@ -20,7 +20,7 @@ from seatrial.cli.click_app import cli
 
 _LOG = "NVRM: Xid (PCI:0000:1A:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
 _VALUES = {
-    *("model", "uuid", "serial", "driver", "vbios", "bus", "numa_node"),
+    *("model", "uuid", "serial", "driver", "vbios", "bus"),
     *("temperature_c", "memory_temperature_c", "margin_k", "utilization_percent"),
     *("sm_mhz", "sm_max_mhz", "memory_mhz", "throttle_reasons", "throttled_ns"),
     *("power_w", "power_limit_w", "power_default_limit_w", "memory_used_bytes", "memory_total_bytes"),

@@ -12,17 +12,19 @@ import pytest
 from report.screens import HERE
 
 from seatrial.checks import registry
+from seatrial.checks.network.judge import ONE_MACHINE
 from seatrial.errors import RequestError
 from seatrial.evidence.findings import Judged, Limit, Ruling
 from seatrial.evidence.measurement import Measurement
 from seatrial.judge.conclude import Conclusion, conclude
+from seatrial.judge.decide import decide
 from seatrial.plan.plan_reader import read_plan
 from seatrial.protocol.wire import Decoder
 from seatrial.report.card import card
 from seatrial.report.console import lines
 from seatrial.report.document import document
 from seatrial.report.formats.junit import text as junit
-from seatrial.report.plan_of_runs import plan_text, warnings
+from seatrial.report.plan_of_runs import plan_text, unfit_for_limits, warnings
 from seatrial.report.summary import fault_injection
 from seatrial.report.view import View
 
@@ -142,7 +144,22 @@ def test_few_runs_and_loaded_runs_are_said() -> None:
     share = Measurement(check="compute", name="cpu_share", value=0.4, unit="1", rank=0)
     loaded = replace(idle, trial=replace(idle.trial, measurements=(*idle.trial.measurements, share)))
     (words,) = warnings([idle, idle, loaded])
-    assert "other processes held the CPU (a rank got 40 % of the CPU time" in words
+    assert "other processes held the CPU (rank 0 " in words
+    assert "got 40 % of the CPU time that it could use in compute)" in words
+    assert f"# Warning: {words}" in plan_text([loaded])
+    two_nodes = replace(loaded.trial, nodes=loaded.trial.nodes * 2)
+    of_one_machine = replace(loaded, trial=two_nodes, rulings={"network": Ruling(not_applicable=ONE_MACHINE)})
+    assert "the nodes are one machine, whose ranks share its cores (rank 0 " in unfit_for_limits(of_one_machine)
+
+
+def test_a_loaded_run_is_not_proposed_for_limits() -> None:
+    demanding = recorded(change=plan(demands_limits=True))
+    share = Measurement(check="compute", name="cpu_share", value=0.4, unit="1", rank=0)
+    trial = demanding.trial
+    loaded = replace(demanding, trial=replace(trial, measurements=(*trial.measurements, share)))
+    shown = card(loaded, Path("reports/x/report.html"), View())[-1]
+    assert shown.startswith("next: this run gives no limits: other processes held the CPU (rank 0 ")
+    assert "after 3 runs on idle nodes: seatrial plan from RUN RUN2 RUN3 > limits.toml, then run: " in shown
 
 
 def test_a_limit_lies_below_the_lowest_run_by_the_spread() -> None:
@@ -190,7 +207,7 @@ def test_a_limit_says_in_the_report_from_which_file_and_runs_it_is() -> None:
     judged = [entry.limit.origin for entry in conclusion.rulings["collectives"].judged]
     assert words in judged
     # The next plan keeps the limit, and still says where it is from.
-    origins = [line for line in plan_text([recorded(change=pass_below(limited))]).splitlines() if "3 runs" in line]
+    origins = [line for line in plan_text([recorded(change=pass_below(limited))]).splitlines() if "from 3 runs" in line]
     assert origins == [f'collectives.min_busbw_gbps = "{words.partition(": ")[2]}"']
 
 
@@ -226,6 +243,18 @@ def test_a_pass_names_the_speeds_without_a_limit() -> None:
     assert conclusion.verdict.unlimited == keys
     assert conclusion.verdict.partial == ()
     assert f"held against no limit, only measured: {', '.join(keys)} (docs/checks.md)" in card(conclusion, None, View())
+
+
+def test_nodes_of_one_machine_are_no_full_acceptance() -> None:
+    demanding = recorded(change=plan(demands_limits=True))
+    one_machine = Ruling(not_applicable="all nodes are one machine")
+    nodes = (*demanding.trial.nodes, *demanding.trial.nodes)[:2]
+    trial, rulings = replace(demanding.trial, nodes=nodes), {**demanding.rulings, "network": one_machine}
+    verdict = decide(trial, rulings, demanding.findings)
+    assert "all nodes are one machine, nothing between machines was checked" in verdict.partial
+    conclusion = replace(demanding, trial=trial, rulings=rulings, verdict=verdict)
+    with pytest.raises(RequestError, match="nothing between machines was checked"):
+        plan_text([conclusion])
 
 
 def test_a_plan_that_demands_limits_is_a_partial_pass_without_them() -> None:

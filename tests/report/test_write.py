@@ -146,7 +146,8 @@ def test_events_of_others_do_not_choose_what_is_replaced(tmp_path: Path, name: s
 
 def test_a_wrong_request_is_reported_as_one() -> None:
     refusal = wrong_request(conclude(SCENES["refused"]().events, load=fake_load))
-    assert refusal == "--device cuda: torch finds no usable device"
+    # The words of the rank, and not a sentence of the controller.
+    assert refusal == 'rank 1 says that the request is wrong: "--device cuda: torch finds no usable device"'
     for scene in ("healthy", "killed", "own", "interrupted"):
         assert wrong_request(conclude(SCENES[scene]().events, load=fake_load)) is None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial.errors import RequestError
+from seatrial.targets import remote_defaults
 from seatrial.targets.hosts import Host, hosts_of, nodes_on, processes_of_each
 
 
@@ -128,3 +131,17 @@ def test_too_few_or_different_slots_are_refused(
 def test_any_text_gives_hosts_or_one_sentence(text: str) -> None:
     with contextlib.suppress(RequestError):
         assert all(not host.name.startswith("-") and ";" not in host.name for host in hosts_of(text, None))
+
+
+def test_a_slow_resolver_is_asked_for_the_first_hosts_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def slow_resolver_double(name: str, *_: object, **__: object) -> list[object]:
+        asked.append(name)
+        time.sleep(0.02)
+        raise OSError("no answer")
+
+    monkeypatch.setattr(remote_defaults, "_RESOLVE_S", 0.1)
+    monkeypatch.setattr(socket, "getaddrinfo", slow_resolver_double)
+    assert remote_defaults.own_address(f"h{number}" for number in range(1_000)) is None
+    assert 0 < len(asked) < 20

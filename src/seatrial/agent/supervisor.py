@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO, cast
@@ -312,7 +313,7 @@ class Agent:
 
     def _start_workers(self, start: StartWorkers) -> None:
         local_world_size = self._local_world_size or max(1, len(start["places"]))
-        threads = max(1, self._cores // local_world_size)
+        threads = _typed_threads(start["env"]) or max(1, self._cores // local_world_size)
         if not isinstance(start["interface"], str):
             raise TypeError(f"{start['interface']!r} is no name of a network interface")
         if start["interface"]:
@@ -513,3 +514,9 @@ class Agent:
         if scripts:
             orphans.reap([process.pid for process in scripts])
         self._channel.send(Status(kind="status", ranks=ranks, still=self._standstill.seconds(scripts)))
+
+
+def _typed_threads(env: Mapping[str, str]) -> int:
+    """Return the OMP_NUM_THREADS that the user gave the ranks; 0 without a whole number."""
+    text = env.get("OMP_NUM_THREADS", "")
+    return int(text) if re.fullmatch("[1-9][0-9]{0,3}", text) else 0

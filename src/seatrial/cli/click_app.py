@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
 
@@ -22,6 +23,7 @@ from seatrial.util.text import printable
 
 _HELP = "seatrial.help"
 """Key of the parts of the help in a context of click."""
+_EXTRA = re.compile(r"Got unexpected extra arguments? \(([^ )]+)")
 _MAX_FLAG_COLUMNS = 22
 """A longer flag has a separate row, so that 80 columns leave room for the words."""
 
@@ -138,6 +140,10 @@ class _SectionedCommand(click.Command):
             if "requires" not in error.message:
                 raise
             raise click.UsageError(f"{without_value(error.option_name, self._command)}.", ctx) from None
+        except click.UsageError as error:
+            if extra := _EXTRA.match(error.message):
+                raise click.UsageError(f"unexpected argument {extra[1]}.", ctx) from None
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         shown: HelpSections = ctx.meta[_HELP]

@@ -72,6 +72,17 @@ def _traceback() -> str:
 
 
 _BEFORE_COMMANDS = ("--debug", "--help", "--version")
+_OF_PLAN = ("--level", "--plan", "--config")
+_USUAL_ELSEWHERE = {
+    **dict.fromkeys(("--timeout", "--time-limit", "--max-time"), "--deadline"),
+    **dict.fromkeys(("--gpus", "--num-gpus", "--world-size", "--ntasks", "--np", "-n", "-np"), "--nproc-per-node"),
+    **dict.fromkeys(("--num-nodes", "-N"), "--nodes"),
+    **dict.fromkeys(("--checks", "--include", "--tests"), "--only"),
+    **dict.fromkeys(("--exclude", "--without"), "--skip"),
+    **dict.fromkeys(("--ddp", "--fsdp", "--parallel"), "--strategy"),
+    **dict.fromkeys(("--gpu", "--cpu", "--cuda"), "--device"),
+}
+"""Options of other tools -> ours."""
 _OF_RENDEZVOUS = ("--rdzv", "--standalone", "--master-", "--node-rank", "--local-addr")
 """Options of torchrun about where its processes meet."""
 
@@ -84,6 +95,14 @@ def no_such_command(word: str, names: Collection[str]) -> str:
         if near := difflib.get_close_matches(word, _BEFORE_COMMANDS, n=1, cutoff=0.75):
             return f"no such option {word} (did you mean {near[0]}?)."
         return f"no such option {word} here: the options of a command stand after it. Commands: {', '.join(names)}."
+    from seatrial.plan.plan_file import LEVELS
+
+    group, _, last = word.rpartition(" ")
+    if last in LEVELS or last.endswith((".toml", ".json")):
+        meant = f"plan show {last}" if group or "show" in names else f"run {last}"
+        return f"no such command {word!r}. Did you mean '{meant}'?"
+    if last.endswith((".py", ".sh")):
+        return f"no such command {word!r}. Did you mean 'launch {last}'?"
     near = [f"--{word}"] if word in ("help", "version") else difflib.get_close_matches(word, names, n=1)
     return f"no such command {word!r}." + (f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(names)}.")
 
@@ -115,5 +134,8 @@ def no_such_option(word: str, command: Command) -> str:
         return f"no such option {word}: seatrial finds the addresses of its processes itself; leave it out"
     flags = [flag for option in options_of(command) for flag in option.flags if flag.startswith("--")]
     longer = [flag for flag in flags if len(word) > len("--x") and flag.startswith(word)]
-    near = longer or difflib.get_close_matches(word, flags, n=1, cutoff=0.75)
+    if word in _OF_PLAN:
+        return f"no such option {word}: a plan or a level stands without one: seatrial run quick"
+    usual = [flag for flag in (_USUAL_ELSEWHERE.get(word),) if flag in flags]
+    near = usual or longer or difflib.get_close_matches(word, flags, n=1, cutoff=0.75)
     return f"no such option {word}" + (f" (did you mean {near[0]}?)" if near else "")

@@ -118,10 +118,8 @@ class HangDetector:
         if not self._wanted or not self._has_stacks(now):
             return None
         # A rank with fewer phases may only wait, for a message that was lost on its way: its stack shows that.
-        absent_by_stack = [
-            suspicion for suspicion in suspects if not rank_status.is_inside(self.stacks.get(suspicion.rank or 0, ""))
-        ]
-        self.suspicions = absent_by_stack or rank_status.outside(statuses, self._fresh(waiting), now)
+        self.suspicions = rank_status.absent_by_stack(suspects, self._fresh(waiting), self._requested)
+        self.suspicions = self.suspicions or rank_status.outside(statuses, self._fresh(waiting), now)
         if self.suspicions and now < self._until:
             return "trouble"
         if now >= self._until:

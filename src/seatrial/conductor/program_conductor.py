@@ -180,6 +180,9 @@ class ProgramConductor(BaseConductor):
                 self._receive_exit(rank, received, now)
                 self._compare_stacks()
             case "stack" if rank in self._asked:
+                # Compared with those of others as soon as all have answered: that must not fail in their name.
+                if not isinstance(received["text"], str):
+                    raise TypeError(f"the stack of rank {rank} is no text")
                 self._stacks[rank] = received
                 self._compare_stacks()
             case _:

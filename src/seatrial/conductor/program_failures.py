@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.rank_status import Suspicion
 from seatrial.protocol.fabric_errors import FABRIC_MARKS, gave_up, is_told_of_timeout
+from seatrial.util.text import quoted
 
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
@@ -85,9 +86,12 @@ class Failure:
 
         ``hosts``: rank -> " on HOST"; ``names``: node -> its hostname, or an empty text.
         """
-        if self.refused or self.whole:
+        if self.whole:
             return self.text
         first = self.suspicions[0]
+        if self.refused:
+            where = hosts.get(first.rank or 0, "")
+            return f"rank {first.rank}{where} says that the request is wrong: {quoted(self.text)}"
         if first.node is not None:
             lost = [suspicion.node for suspicion in self.suspicions if suspicion.node is not None]
             nodes = ", ".join(f"node {node}{f' ({names[node]})' if names.get(node) else ''}" for node in lost)

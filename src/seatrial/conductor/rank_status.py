@@ -170,6 +170,19 @@ def outside(statuses: Mapping[int, RankStatus], stacks: Mapping[int, str], now: 
     ]
 
 
+def absent_by_stack(
+    suspects: Sequence[Suspicion], stacks: Mapping[int, str], requested: Collection[int]
+) -> list[Suspicion]:
+    """Return the suspects that do not wait inside an operation, by their stacks.
+
+    Of many ranks only some are asked (``requested``). While one that was behind only waits, nothing is known of those
+    that were not asked: a single rank that claims to be far ahead puts all others behind.
+    """
+    inside = {suspicion.rank for suspicion in suspects if is_inside(stacks.get(suspicion.rank or 0, ""))}
+    known = [suspicion for suspicion in suspects if not inside or suspicion.rank in requested]
+    return [suspicion for suspicion in known if suspicion.rank not in inside]
+
+
 def is_inside(text: str, marks: Sequence[str] = _INSIDE) -> bool:
     """Return whether a stack, as faulthandler writes it, is that of a rank that waits for others."""
     frame = _innermost(text)

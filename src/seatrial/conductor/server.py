@@ -33,6 +33,7 @@ _MAX_TIME_QUESTIONS = 64
 _READ_BYTES = 1 << 18
 _MAX_ERROR_CHARS = 200
 _MAX_SHOWN_NODES = 8
+_WRONG_FIELD = "a message with a wrong field"
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
 """A message of another version, or damage, raises one of these; the agent stays."""
 
@@ -110,6 +111,8 @@ class Server:
         self._strangers: set[_Peer] = set()
         self._claims_noted: set[int] = set()
         """Nodes that a process claimed to be which they are not."""
+        self._damage_noted: set[int] = set()
+        """Nodes that sent what no agent sends."""
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
 
@@ -187,8 +190,6 @@ class Server:
     def close(self) -> None:
         """Close all sockets."""
         for peer in [*self._peers.values(), *self._strangers]:
-            if peer.node is not None and peer.socket.fileno() >= 0:
-                self.damaged += peer.decoder.damaged
             peer.socket.close()
         self._listener.close()
         self._selector.close()
@@ -254,7 +255,10 @@ class Server:
                 self.damaged += 1
                 self._lose(peer, "a line of its control connection was changed, repeated or left out on the way")
                 return
+            damaged_before = peer.decoder.damaged
             message = peer.decoder.line(line)
+            if peer.node is not None and peer.decoder.damaged > damaged_before:
+                self._count_damage(peer.node, "a line that is cut or changed")
             if peer.node is None:
                 if peer.attached is not None and message is None:
                     continue  # the output of a login script
@@ -265,7 +269,7 @@ class Server:
                     return
             elif message is not None:
                 if message.get("kind") == "time":
-                    self._answer_time(peer, message)
+                    self._answer_time(peer, peer.node, message)
                 else:
                     self._take_in(peer, peer.node, message)
                 if peer.socket.fileno() < 0:
@@ -284,7 +288,7 @@ class Server:
             try:
                 actions = self._conductor.message(node, message, time.monotonic())
             except OriginError:
-                self.damaged += 1
+                self._count_damage(node, "a message in the name of another node or rank, or of the controller")
                 return
             except _MALFORMED:
                 sound = False  # another version, or damage; recorded all the same: the fold says what is wrong with it
@@ -293,14 +297,15 @@ class Server:
             except _MALFORMED:
                 sound = False  # it cannot be encoded again, or a field of it is wrong
         except Exception as error:  # one agent must not end the job, whatever it sends
-            self.damaged += 1
+            self._count_damage(node, _WRONG_FIELD)
             what = f"{type(error).__name__}: {error}"[:_MAX_ERROR_CHARS]
             self._lose(peer, f"it sent a message that the controller cannot process ({what})")
             return
-        self.damaged += not sound
+        if not sound:
+            self._count_damage(node, _WRONG_FIELD)
         self._perform(actions)
 
-    def _answer_time(self, peer: _Peer, message: dict[str, Any]) -> None:
+    def _answer_time(self, peer: _Peer, node: int, message: dict[str, Any]) -> None:
         """Answer at once and not through the conductor: a shorter round trip makes the offset more accurate."""
         number = message.get("number")
         peer.time_questions += 1
@@ -308,7 +313,7 @@ class Server:
             self._lose(peer, f"it asked for the time more than {_MAX_TIME_QUESTIONS} times, and no agent does")
             return
         if not isinstance(number, int):
-            self.damaged += 1
+            self._count_damage(node, _WRONG_FIELD)
             return
         peer.put(TimeAnswer(kind="time", number=number, at=time.time()))
         self._flush(peer)
@@ -383,11 +388,21 @@ class Server:
         """Record that a process proved the token of a node which it is not, or which another process is, too."""
         if node not in self._claims_noted:
             self._claims_noted.add(node)
+            self._note(text)
+
+    def _count_damage(self, node: int, what: str) -> None:
+        """Count what no agent of ours sends; the first of each node is recorded, as it ends every hope of a PASS."""
+        self.damaged += 1
+        if node not in self._damage_noted:
+            self._damage_noted.add(node)
+            self._note(f"node {node} sent {what}, as no agent of this version does")
+
+    def _note(self, text: str) -> None:
+        if not self._over:  # the conductor's last event is recorded
             self._on_event(self._source.event(NoteEvent(kind="note", severity="error", text=text)))
 
     def _lose(self, peer: _Peer, detail: str = "the control connection was closed") -> None:
         self._drop(peer)
-        self.damaged += peer.decoder.damaged
         if peer.node is not None:
             # The entry stays: no other connection may take the place of a lost node.
             self._perform(self._conductor.lost(peer.node, detail, time.monotonic()))

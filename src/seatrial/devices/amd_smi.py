@@ -7,9 +7,11 @@ or an object of value and unit. The second partition of a divided device has few
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from seatrial.devices.amd_values import PCIE_GENERATIONS, at, document, missing, number, size_bytes, text, whole
+from seatrial.devices import amd_sysfs
+from seatrial.devices.amd_values import ABSENT, PCIE_GENERATIONS, at, document, missing, number, size_bytes, text, whole
 from seatrial.devices.readers import Reader, UnreadableError, short_bus
 from seatrial.devices.state import DeviceState
 from seatrial.util.tool import find_tool, run_tool
@@ -22,12 +24,14 @@ _THROTTLE: Mapping[str, str] = {
     "hbm_thermal": "hw_thermal",
     "low_utilization": "low_utilization",
 }
-"""Beginning of ``..._violation_status`` -> name of ``THROTTLE``."""
-_RESIDENCY = "amd-smi counts it without a unit"
+"""Beginning of ``..._violation_status`` and ``..._accumulated`` -> name of ``THROTTLE``."""
+_NO_UNIT = "amd-smi counts it in ticks without a unit"
+_XGMI_ERRORS: Mapping[str, int] = {"NO_ERRORS": 0, "ERROR": 1, "MULTIPLE_ERRORS": 2}
+"""End of amdsmi_xgmi_status_t -> the least number of errors; a number is that of the enumeration, which is the same."""
 
 
-def open_reader() -> Reader:
-    """Return the reader. Raises UnreadableError."""
+def open_reader(sysfs: Path = Path("/sys")) -> Reader:
+    """Return the reader, which takes its samples from the files of the driver. Raises UnreadableError."""
     tool = find_tool("amd-smi")
     if tool is None:
         raise UnreadableError("amd-smi is not installed")
@@ -41,7 +45,8 @@ def open_reader() -> Reader:
     if not devices:
         raise UnreadableError("amd-smi shows no device")
     source = f"amd-smi, driver {devices[0].driver}" if devices[0].driver else "amd-smi"
-    return Reader(source=source, states=read, samples=None, topology=dict)
+    samples = amd_sysfs.open_samples(devices, sysfs)
+    return Reader(source=source, states=read, samples=samples, topology=dict)
 
 
 def _answer(tool: str, what: str) -> str:
@@ -103,7 +108,10 @@ def _device(index: int, row: Mapping[str, Any], fixed: Mapping[str, Any], names:
         "ecc_deferred": whole(at(row, "ecc", "total_deferred_count")),
         "pcie_replays": whole(at(row, "pcie", "replay_count")),
         "pcie_recoveries": whole(at(row, "pcie", "l0_to_recovery_count")),
+        "xgmi_errors": _xgmi_errors(row.get("xgmi_err")),
     }
+    ticks = whole(at(row, "throttle", "accumulation_counter"))
+    throttled = _throttled_ticks(row.get("throttle")) if ticks is not None else {}
     mode = text(at(fixed, "partition", "compute_partition") or at(fixed, "partition", "accelerator_partition"))
     return DeviceState(
         vendor="amd",
@@ -117,13 +125,31 @@ def _device(index: int, row: Mapping[str, Any], fixed: Mapping[str, Any], names:
         numa_node=whole(at(fixed, "numa", "node")),
         counters={name: count for name, count in counters.items() if count is not None},
         mig=mode.upper() != "SPX" if mode else None,
-        unavailable={**missing({**values, **counters}), "throttled_ns": _RESIDENCY},
+        ticks=ticks,
+        throttled_ticks=throttled,
+        unavailable={**missing({**values, **counters}), "throttled_ns": _NO_UNIT if throttled else ABSENT},
         **values,
     )
 
 
 def _first(row: Mapping[str, Any], *paths: tuple[str, ...]) -> float | None:
     return next((found for path in paths if (found := number(at(row, *path))) is not None), None)
+
+
+def _throttled_ticks(value: Any) -> dict[str, int]:
+    """Return ``DeviceState.throttled_ticks``: of several reasons of one name the one that held longest."""
+    found = dict[str, int]()
+    for name, ours in _THROTTLE.items():
+        count = whole(at(value, f"{name}_accumulated"))
+        if count is not None:
+            found[ours] = max(found.get(ours, 0), count)
+    return found
+
+
+def _xgmi_errors(value: Any) -> int | None:
+    """Return the least number of errors of XGMI links that the state says."""
+    said = text(value).upper()
+    return whole(value) if said.isdecimal() else _XGMI_ERRORS.get(said.rpartition("STATUS_")[2])
 
 
 def _throttled(value: Any) -> tuple[str, ...] | None:

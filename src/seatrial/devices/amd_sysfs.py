@@ -1,13 +1,14 @@
 """AMD's devices through the files of the driver amdgpu in sysfs, for a node without AMD's tools.
 
-Files and units: Documentation/gpu/amdgpu of the Linux kernel (driver-misc, thermal, ras). It is cheap, so that it also
-gives the samples of each second.
+Files and units: Documentation/gpu/amdgpu of the Linux kernel (driver-misc, thermal, ras). To read them is cheap: the
+samples of each second come from here, whichever source has the states.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,6 @@ from seatrial.devices.state import DeviceSample, DeviceState
 
 _CLASSES = ("0x0302", "0x0380", "0x1200")
 """PCI classes of accelerators; a VGA device may be the display of a desktop."""
-_SAMPLE = (
-    *("temperature_c", "margin_k", "utilization_percent", "power_w", "sm_mhz", "memory_used_bytes"),
-    *("pcie_generation", "pcie_width"),
-)
 
 
 class _Folder:
@@ -58,8 +55,37 @@ def open_reader(sysfs: Path = Path("/sys")) -> Reader:
         return tuple(read_device(path, index, driver) for index, path in enumerate(folders))
 
     return Reader(
-        source=f"amdgpu {driver} in sysfs".replace("  ", " "), states=states, samples=_samples(states), topology=dict
+        source=f"amdgpu {driver} in sysfs".replace("  ", " "),
+        states=states,
+        samples=open_samples(states(), sysfs),
+        topology=dict,
     )
+
+
+def open_samples(
+    devices: Iterable[DeviceState], sysfs: Path = Path("/sys")
+) -> Callable[[], tuple[DeviceSample, ...]] | None:
+    """Return what reads the samples of devices, found by their PCI addresses; None: the driver shows none of them.
+
+    Of the partitions of a device, which share its sensors, the first one has them.
+    """
+    uuids = dict[str, str]()
+    for device in devices:
+        uuids.setdefault(device.bus, device.uuid)
+    places = [
+        (uuids[bus], _Folder(path), _sensors(path))
+        for path in sorted(_folders(sysfs))
+        if (bus := short_bus(path.name)) in uuids
+    ]
+    hot = [_hot_sensor(sensors) for _, _, sensors in places]
+
+    def samples() -> tuple[DeviceSample, ...]:
+        return tuple(
+            DeviceSample(uuid=uuid, **_moment(folder, sensors, sensor))
+            for (uuid, folder, sensors), sensor in zip(places, hot, strict=True)
+        )
+
+    return samples if places else None
 
 
 def _folders(sysfs: Path) -> list[Path]:
@@ -73,35 +99,36 @@ def _folders(sysfs: Path) -> list[Path]:
     return found
 
 
-def _samples(states: Any) -> Any:
-    def samples() -> tuple[DeviceSample, ...]:
-        return tuple(
-            DeviceSample(uuid=state.uuid, **{name: getattr(state, name) for name in _SAMPLE}) for state in states()
-        )
+def _sensors(path: Path) -> _Folder:
+    return _Folder(next((path / "hwmon").glob("hwmon*"), path / "hwmon" / "none"))
 
-    return samples
+
+def _moment(folder: _Folder, sensors: _Folder, hot: str) -> dict[str, Any]:
+    """Return the values of a sample."""
+    return {
+        "temperature_c": sensors.number(f"{hot}_input", 1e3) if hot else None,
+        "utilization_percent": folder.number("gpu_busy_percent"),
+        "sm_mhz": sensors.number("freq1_input", 1e6),
+        "power_w": _first(sensors.number("power1_average", 1e6), sensors.number("power1_input", 1e6)),
+        "memory_used_bytes": whole(folder.read("mem_info_vram_used")),
+        "pcie_generation": _generation(folder.read("current_link_speed")),
+        "pcie_width": whole(folder.read("current_link_width")),
+    }
 
 
 def read_device(path: Path, index: int, driver: str) -> DeviceState:
     """Return the state of the device whose folder this is."""
-    folder, sensors = _Folder(path), _Folder(next((path / "hwmon").glob("hwmon*"), path / "hwmon" / "none"))
-    junction, memory = (_sensor(sensors, label) for label in ("junction", "mem"))
-    hot = junction or _sensor(sensors, "edge")
+    folder, sensors = _Folder(path), _sensors(path)
+    hot, memory = _hot_sensor(sensors), _sensor(sensors, "mem")
     values: dict[str, Any] = {
-        "temperature_c": sensors.number(f"{hot}_input", 1e3) if hot else None,
+        **_moment(folder, sensors, hot),
         "memory_temperature_c": sensors.number(f"{memory}_input", 1e3) if memory else None,
         "slowdown_c": (sensors.number(f"{hot}_crit", 1e3) or None) if hot else None,
-        "utilization_percent": folder.number("gpu_busy_percent"),
-        "sm_mhz": sensors.number("freq1_input", 1e6),
         "memory_mhz": sensors.number("freq2_input", 1e6),
-        "power_w": _first(sensors.number("power1_average", 1e6), sensors.number("power1_input", 1e6)),
         "power_limit_w": sensors.number("power1_cap", 1e6),
         "power_default_limit_w": sensors.number("power1_cap_default", 1e6),
-        "memory_used_bytes": whole(folder.read("mem_info_vram_used")),
         "memory_total_bytes": whole(folder.read("mem_info_vram_total")),
-        "pcie_generation": _generation(folder.read("current_link_speed")),
         "pcie_generation_max": _generation(folder.read("max_link_speed")),
-        "pcie_width": whole(folder.read("current_link_width")),
         "pcie_width_max": whole(folder.read("max_link_width")),
     }
     if values["slowdown_c"] is not None and values["temperature_c"] is not None:
@@ -132,6 +159,10 @@ def read_device(path: Path, index: int, driver: str) -> DeviceState:
         unavailable=unavailable,
         **values,
     )
+
+
+def _hot_sensor(sensors: _Folder) -> str:
+    return _sensor(sensors, "junction") or _sensor(sensors, "edge")
 
 
 def _sensor(sensors: _Folder, label: str) -> str:

@@ -23,11 +23,12 @@ _MOST_BYTES = 1 << 24
 _RECORD_BYTES = 1 << 13
 """A record of /dev/kmsg is at most 8 KiB; a shorter buffer would be refused."""
 _TEXT_CHARS = 400
-_XID = re.compile(r"NVRM: Xid \(((?:PCI:)?[0-9a-fA-F:.]+)\)[^:]*: (\d{1,4})\b,?")
+_XID = re.compile(r"NVRM: Xid \(((?:PCI:)?[0-9a-fA-F:.]+)(?: GPU-[^)]{1,40})?\)[^:]*: (\d{1,4})\b,?")
+"""In the brackets a slice of the device may follow (MIG): ``PCI:0000:01:00 GPU-I:05 GPU-CI:00``."""
 _SXID = re.compile(r"SXid \((PCI:[0-9a-fA-F:.]+)\): (\d{1,6})\b,?")
 _FALLEN = re.compile(r"NVRM:\s+GPU (?:at )?(?:PCI:)?([0-9a-fA-F:.]+).{0,80}fallen off the bus")
 _AMDGPU = re.compile(
-    r"amdgpu ([0-9a-fA-F:.]+): .{0,40}(?:uncorrectable hardware errors? detected|GPU reset begin"
+    r"amdgpu ([0-9a-fA-F:.]+): .{0,80}(?:uncorrectable hardware errors? detected|GPU reset begin"
     r"|GPU fault detected|ring \S+ timeout|RAS poison)",
     re.IGNORECASE,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,9 +25,14 @@ from seatrial.devices.state import (
     Vendor,
 )
 
-_VARIABLES = {"nvidia": ("CUDA_VISIBLE_DEVICES",), "amd": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")}
+_VARIABLES: Mapping[Vendor, tuple[tuple[str, ...], ...]] = {
+    "nvidia": (("CUDA_VISIBLE_DEVICES",),),
+    "amd": (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")),
+}
+"""Vendor -> groups of variables; the first one of a group that is set counts, in what the earlier groups leave."""
 _LIBRARY = re.compile(r"/lib[nr]ccl\.so[.0-9]*$")
 _MOST_PROCESSES = 20_000
+_BY_HEAT = {"sw_thermal", "hw_thermal"}
 _SLOWDOWN_C = (60, 150)
 """Between them lies the slowdown temperature of every device. A driver that says 0 K for a margin that it does not know
 would make one of any temperature."""
@@ -89,13 +95,21 @@ class NodeReader:
     def _states(self, reader: Reader) -> tuple[tuple[DeviceState, ...], str]:
         """Return the states, and why they are the last ones that are known."""
         try:
-            self._last[reader.source] = tuple(believable(state) for state in reader.states())
+            self._last[reader.source] = tuple(self._placed(believable(state)) for state in reader.states())
         except UnreadableError as error:
             last = self._last.get(reader.source, ())
             return tuple(
                 replace(state, problem=LOST) if error.lost and state.bus == error.lost else state for state in last
             ), str(error)
         return self._last[reader.source], ""
+
+    def _placed(self, state: DeviceState) -> DeviceState:
+        """Return a state with the NUMA node that the kernel names: few drivers know it, or they mean their own one."""
+        file = self._sysfs / "bus" / "pci" / "devices" / f"{state.bus}.0" / "numa_node"
+        with contextlib.suppress(OSError, ValueError):
+            if state.bus and (numa_node := int(file.read_text())) >= 0:
+                return replace(state, numa_node=numa_node)
+        return state
 
     def close(self) -> None:
         """End what the sources have started."""
@@ -117,22 +131,27 @@ def _visible(devices: Sequence[DeviceState], environ: Mapping[str, str]) -> tupl
 
     A name in it that matches no device ends the list, as torch has it.
     """
-    vendors = {device.vendor for device in devices}
-    values = [environ[name] for vendor in vendors for name in _VARIABLES[vendor] if name in environ]
-    if not values:
-        return None
-    left = list[str]()
-    for entry in (part.strip() for part in values[0].split(",")):
+    groups = [group for vendor in {device.vendor for device in devices} for group in _VARIABLES[vendor]]
+    values = [environ[known[0]] for group in groups if (known := [name for name in group if name in environ])]
+    left = list(devices)
+    for value in values:
+        left = _left_by(value, left)
+    return tuple(dict.fromkeys(device.uuid for device in left)) if values else None
+
+
+def _left_by(value: str, devices: Sequence[DeviceState]) -> list[DeviceState]:
+    left = list[DeviceState]()
+    for entry in (part.strip() for part in value.split(",")):
         if entry.startswith("MIG-"):
-            found = [device.uuid for device in devices if device.mig]
+            found = [device for device in devices if device.mig]
         elif entry.startswith("GPU-"):
-            found = [device.uuid for device in devices if device.uuid.startswith(entry)]
+            found = [device for device in devices if device.uuid.startswith((entry, entry.removeprefix("GPU-")))]
         else:
-            found = [device.uuid for device in devices if str(device.index) == entry]
+            found = [device for number, device in enumerate(devices) if str(number) == entry]
         if not found:
             break
         left += found
-    return tuple(dict.fromkeys(left))
+    return left
 
 
 def window_between(
@@ -181,8 +200,10 @@ def _device_window(before: DeviceState, after: DeviceState, samples: Sequence[De
     utilization = _known(sample.utilization_percent for sample in samples)
     problem = next((sample.problem for sample in samples if sample.problem), after.problem)
     throttled = _risen(before.throttled_ns, after.throttled_ns)
-    reasons = [sample.throttle_reasons for sample in busy if sample.throttle_reasons is not None]
+    # An idle device is slow by itself; what held while it was idle is no reason.
+    reasons = [s.throttle_reasons if s.utilization_percent else () for s in samples if s.throttle_reasons is not None]
     names = {name for held in reasons for name in held} - before.throttled_ns.keys()
+    names -= _BY_HEAT if "thermal" in before.throttled_ns else set()
     return DeviceWindow(
         uuid=after.uuid,
         samples=len(samples),
@@ -202,7 +223,8 @@ def _device_window(before: DeviceState, after: DeviceState, samples: Sequence[De
         fec_risen=_fec_risen(before.nvlink_fec_history, after.nvlink_fec_history),
         throttled_ns=throttled,
         throttled_share={
-            name: round(sum(name in held for held in reasons) / len(reasons), 3) for name in sorted(names)
+            **{name: round(sum(name in held for held in reasons) / len(reasons), 3) for name in sorted(names)},
+            **_shares_of_ticks(before, after),
         },
         broken=tuple(name for name in after.broken if name not in before.broken),
         problem=problem if problem != before.problem else "",
@@ -210,6 +232,15 @@ def _device_window(before: DeviceState, after: DeviceState, samples: Sequence[De
         nvlinks_lost=max(0, (before.nvlinks_active or 0) - after.nvlinks_active) if after.nvlinks_active is not None
         else 0,
     )  # fmt: skip
+
+
+def _shares_of_ticks(before: DeviceState, after: DeviceState) -> dict[str, float]:
+    """Return for which share of the time each reason held, of a device that counts it in ticks."""
+    ticks = (after.ticks or 0) - (before.ticks or 0)
+    if before.ticks is None or ticks <= 0:
+        return {}
+    risen = _risen(before.throttled_ticks, after.throttled_ticks)
+    return {name: round(min(count / ticks, 1.0), 3) for name, count in sorted(risen.items())}
 
 
 def slowdown_of(state: DeviceState) -> float | None:

@@ -1,4 +1,4 @@
-"""NVIDIA's devices through ``nvidia-smi -q -x``, for a node where NVML cannot be loaded by a process of ours.
+"""NVIDIA's devices through ``nvidia-smi -q -x`` and ``nvidia-smi nvlink``: where no process of ours can load NVML.
 
 Tags as nvidia-smi 450 to 580 write them; a newer one may write others, which then are missing values. Text stands for
 a value with its unit (``29 C``, ``16x``, ``503 MiB``), ``N/A`` for what a device does not have.
@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from xml.etree import ElementTree
 
-from seatrial.devices import topology_matrix
+from seatrial.devices import nvlink_text, topology_matrix
 from seatrial.devices.nvidia_smi_samples import open_samples
 from seatrial.devices.readers import TWIN, Reader, UnreadableError, distinct_uuids, nothing, short_bus
 from seatrial.devices.state import LOST, DeviceState
 from seatrial.util.tool import find_tool, run_tool
 
 _ARGUMENTS = ("-q", "-x")
-_NO_NVLINKS = "their state and errors are not in the output of nvidia-smi -q -x"
+_NVLINK_STATES, _NVLINK_ERRORS = ("nvlink", "-s"), ("nvlink", "-e")
+_NO_NVLINKS = "nvidia-smi nvlink -s and -e show none"
 _MOST_CHARS = 1 << 24
 _END = "</nvidia_smi_log>"
 _CORRUPT = re.compile(r"infoROM is corrupted at gpu ([0-9a-fA-F:.]+)", re.IGNORECASE)
@@ -130,6 +132,7 @@ def open_reader() -> Reader:
     devices = _read(tool)
     if not devices:
         raise UnreadableError("nvidia-smi shows no device")
+    without_links = {} if any(device.nvlinks_active is not None for device in devices) else {"NVLinks": _NO_NVLINKS}
     source = f"nvidia-smi -q -x {devices[0].driver}".strip()
     samples = open_samples(tool, {device.bus: device.uuid for device in devices})
     return Reader(
@@ -137,22 +140,34 @@ def open_reader() -> Reader:
         states=partial(_read, tool),
         samples=samples.read if samples else None,
         topology=lambda: _topology(tool),
-        remarks=lambda: {"NVLinks": _NO_NVLINKS, **(samples.remarks() if samples else {})},
+        remarks=lambda: {**without_links, **(samples.remarks() if samples else {})},
         close=samples.close if samples else nothing,
     )
 
 
 def _read(tool: str) -> tuple[DeviceState, ...]:
     """Return the devices. Raises UnreadableError."""
-    code, text = run_tool([tool, *_ARGUMENTS])
+    # At once: each of them loads the driver's library, which takes a second.
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        (code, text), states, errors = pool.map(
+            lambda arguments: run_tool([tool, *arguments]), (_ARGUMENTS, _NVLINK_STATES, _NVLINK_ERRORS)
+        )
     if code is None:
         raise UnreadableError("nvidia-smi did not answer in time")
     # It ends with 14 for a device with a corrupt inforom, and writes the whole document all the same.
     if code == 0 or _END in text:
-        return parse(text)
+        links = nvlink_text.parse(*(said if known == 0 else "" for known, said in (states, errors)))
+        return tuple(_with_links(device, links) for device in parse(text))
     lost = _LOST.search(text)
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no output")
     raise UnreadableError(f"nvidia-smi: exit code {code}: {first[:200]}", lost=short_bus(lost[1]) if lost else "")
+
+
+def _with_links(device: DeviceState, links: Mapping[str, nvlink_text.Links]) -> DeviceState:
+    own = links.get(device.uuid) or links.get(str(device.index))
+    if own is None:
+        return device
+    return replace(device, counters={**device.counters, **own.counters()}, **own.values())  # type: ignore[arg-type]
 
 
 def _topology(tool: str) -> Mapping[str, str]:

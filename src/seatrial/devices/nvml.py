@@ -26,7 +26,9 @@ from seatrial.devices.nvml_structures import (
     Fabric,
     Margin,
     Memory,
+    OldFabric,
     OldMemory,
+    OldProcess,
     PciInfo,
     Process,
     Repair,
@@ -59,6 +61,7 @@ ERRORS: Mapping[int, str] = {
     2: "not known to this driver",
     _NOT_SUPPORTED: "not supported",
     4: "not permitted",
+    5: "the library was initialized before",
     6: "not found",
     7: "too large",
     8: "a power cable is missing",
@@ -77,17 +80,21 @@ ERRORS: Mapping[int, str] = {
     21: "no data",
     22: "a virtual GPU without ECC",
     23: "not enough resources",
+    24: "no clock of this device",
     25: "this driver has another version of it",
     26: "no longer supported",
     27: "not ready",
     28: "no GPU found",
     29: "the driver is in an invalid state",
+    30: "no such reset",
     999: "unknown error of the driver",
 }
 """nvmlReturn_t -> words."""
 _PROBLEMS: Mapping[int, str] = {8: ERRORS[8], 11: ERRORS[11], 15: LOST, 16: RESET_REQUIRED}
 """Codes that mean a broken device, whichever function returns them -> ``DeviceState.problem``."""
 _MOST_DEVICES = 1024
+_MOST_PROCESSES = 256
+"""On one device."""
 _MOST_LINKS = 36
 """NVLinks of a device: 18 up to Blackwell; Blackwell Ultra has 36."""
 _TEXT_BYTES = 96
@@ -132,12 +139,10 @@ class Nvml:
         code = self.call(function, *before, buffer, _TEXT_BYTES)
         return code, "" if code else buffer.value.decode(errors="replace")
 
-    def number(self, function: str, *before: Any, signed: bool = False) -> tuple[int, int]:
+    def number(self, function: str, *before: Any) -> tuple[int, int]:
         """Return the code and the number of a function that writes one; 64 bits are room for all."""
         value = ctypes.c_ulonglong()
-        code = self.call(function, *before, ctypes.byref(value))
-        low = value.value & 0xFFFFFFFF
-        return code, ctypes.c_int(low).value if signed else value.value
+        return self.call(function, *before, ctypes.byref(value)), value.value
 
     def device_by_uuid(self, uuid: str) -> tuple[int, ctypes.c_void_p]:
         """Return the code and the handle of a device."""
@@ -313,7 +318,6 @@ _NUMBERS: tuple[tuple[str, str, tuple[int, ...], int], ...] = (
     ("pcie_generation_max", "nvmlDeviceGetMaxPcieLinkGeneration", (), 1),
     ("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", (), 1),
     ("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth", (), 1),
-    ("numa_node", "nvmlDeviceGetNumaNodeId", (), 1),
 )
 """Field, function, arguments before the number, units in one of ours."""
 
@@ -323,10 +327,8 @@ def _read_plain(device: _Device, found: _Collected) -> None:
     found.take("serial", *nvml.text("nvmlDeviceGetSerial", handle))
     found.take("vbios", *nvml.text("nvmlDeviceGetVbiosVersion", handle))
     for field, function, before, units in _NUMBERS:
-        code, value = nvml.number(function, handle, *before, signed=field == "numa_node")
+        code, value = nvml.number(function, handle, *before)
         found.take(field, code, value if units == 1 else value / units)
-    if found.values.get("numa_node", 0) < 0:
-        del found.values["numa_node"]
     code, mode = nvml.number("nvmlDeviceGetComputeMode", handle)
     found.take("compute_mode", code, _COMPUTE_MODES.get(mode, f"mode {mode}"))
     code, mode = nvml.number("nvmlDeviceGetPersistenceMode", handle)
@@ -351,24 +353,14 @@ def _read_structures(device: _Device, found: _Collected) -> None:
     if found.take("memory_used_bytes", code, used):
         found.values["memory_total_bytes"] = total
     found.take("processes", *_processes(nvml, handle))
-    broken = list[str]()
-    repair, sram, fabric = Repair.new(), Sram.new(), Fabric.new()
+    broken = _read_fabric(nvml, handle, found)
+    repair, sram = Repair.new(), Sram.new()
     for field, function, into in (
         ("channel_repair_pending", "nvmlDeviceGetRepairStatus", repair),
         ("sram_threshold", "nvmlDeviceGetSramEccErrorStatus", sram),
-        ("fabric_state", "nvmlDeviceGetGpuFabricInfoV", fabric),
     ):
-        code = nvml.call(function, handle, ctypes.byref(into))
-        if code:
+        if code := nvml.call(function, handle, ctypes.byref(into)):
             found.refuse(field, code)
-        elif into is fabric:
-            failed = f"failed: {ERRORS.get(fabric.status, f'code {fabric.status}')}"
-            completed = fabric.state == 3 and fabric.status
-            state = failed if completed else _FABRIC_STATES.get(fabric.state, f"state {fabric.state}")
-            found.values["fabric_state"] = state
-            if fabric.state == 3 and any(fabric.cluster):
-                found.values["fabric_clique"] = f"{bytes(fabric.cluster).hex()}.{fabric.clique}"
-            broken += fabric_problems(fabric.health) if fabric.state == 3 else ()
     broken += found.flag("channel_repair_pending", repair.channel) + found.flag("tpc_repair_pending", repair.tpc)
     broken += found.flag("sram_threshold", sram.threshold_exceeded)
     broken += ["inforom_corrupt"] * (nvml.call("nvmlDeviceValidateInforom", handle) == _CORRUPT_INFOROM)
@@ -377,12 +369,39 @@ def _read_structures(device: _Device, found: _Collected) -> None:
     found.values["broken"] = tuple(broken)
 
 
+def _read_fabric(nvml: Nvml, handle: ctypes.c_void_p, found: _Collected) -> list[str]:
+    """Read the state of the NVLink fabric, and return the names of ``state.BROKEN`` that hold there."""
+    fabric: Any = Fabric.new()
+    code = nvml.call("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(fabric))
+    if code == _FUNCTION_NOT_FOUND:  # before driver 535, without the health mask
+        fabric = OldFabric()
+        code = nvml.call("nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(fabric))
+    if code:
+        found.refuse("fabric_state", code)
+        return []
+    if fabric.state not in _FABRIC_STATES:
+        found.values["fabric_state"] = f"state {fabric.state}"
+        return ["fabric_unknown"]
+    found.values["fabric_state"] = _FABRIC_STATES[fabric.state]
+    if _FABRIC_STATES[fabric.state] != "completed":
+        return []
+    if fabric.status:
+        found.values["fabric_state"] = f"failed: {ERRORS.get(fabric.status, f'code {fabric.status}')}"
+    if any(fabric.cluster):
+        found.values["fabric_clique"] = f"{bytes(fabric.cluster).hex()}.{fabric.clique}"
+    return list(fabric_problems(fabric.health))
+
+
 def _processes(nvml: Nvml, handle: ctypes.c_void_p) -> tuple[int, tuple[int, ...]]:
-    count = ctypes.c_uint(256)
-    entries = (Process * count.value)()
-    name = "nvmlDeviceGetComputeRunningProcesses_v3"
-    code = nvml.call(name, handle, ctypes.byref(count), ctypes.byref(entries))
-    return code, tuple(int(entry.pid) for entry in entries[: min(count.value, 256)])
+    # Since driver 510, since 455, and before; the first two are of the same layout.
+    kinds: tuple[tuple[str, Any], ...] = (("_v3", Process), ("_v2", Process), ("", OldProcess))
+    for version, kind in kinds:
+        count, entries = ctypes.c_uint(_MOST_PROCESSES), (kind * _MOST_PROCESSES)()
+        name = f"nvmlDeviceGetComputeRunningProcesses{version}"
+        code = nvml.call(name, handle, ctypes.byref(count), ctypes.byref(entries))
+        if code != _FUNCTION_NOT_FOUND:
+            return code, tuple(int(entry.pid) for entry in entries[: min(count.value, _MOST_PROCESSES)])
+    return _FUNCTION_NOT_FOUND, ()
 
 
 def _read_fields(device: _Device, found: _Collected) -> None:
@@ -419,6 +438,8 @@ def _read_fields(device: _Device, found: _Collected) -> None:
             found.refuse(name, code)
         else:
             counters[name] = number
+    if throttled.keys() & {"sw_thermal", "hw_thermal"}:
+        throttled.pop("thermal", None)  # it counts both of them
     by_link, wrong = read_links(ask, links, found.refuse)
     counters |= {name: sum(count for count in counts if count != NOT_READ) for name, counts in by_link.items()}
     found.why |= wrong
@@ -463,17 +484,28 @@ _PLAIN: Mapping[str, Callable[[_Collected, FieldValue], None]] = {
 
 def _links(nvml: Nvml, handle: ctypes.c_void_p, found: _Collected) -> list[int]:
     """Read which NVLinks there are and which of them are active, and return their numbers."""
-    states = list[int]()
+    code, states = _link_states(nvml, handle)
+    if states:
+        found.values |= {"nvlinks": len(states), "nvlinks_active": sum(states.values())}
+    else:
+        found.refuse("nvlinks", code)
+    return [link for link, active in states.items() if active]
+
+
+def _link_states(nvml: Nvml, handle: ctypes.c_void_p) -> tuple[int, dict[int, bool]]:
+    """Return the code for the first NVLink that has no state, and number -> whether it is active.
+
+    A model may lack some of the links of its kind, the first ones too; a number beyond them all is an invalid argument.
+    """
+    first, states = 0, dict[int, bool]()
     for link in range(_MOST_LINKS):
         code, active = nvml.number("nvmlDeviceGetNvLinkState", handle, link)
-        if code:
-            if not link:
-                found.refuse("nvlinks", code)
+        first = first or code
+        if code == 0:
+            states[link] = bool(active)
+        elif code != _NOT_SUPPORTED:
             break
-        states.append(active)
-    if states:
-        found.values |= {"nvlinks": len(states), "nvlinks_active": sum(1 for active in states if active)}
-    return [link for link, active in enumerate(states) if active]
+    return first, states
 
 
 def _topology(nvml: Nvml, devices: list[_Device]) -> dict[str, str]:
@@ -499,10 +531,7 @@ def _topology(nvml: Nvml, devices: list[_Device]) -> dict[str, str]:
 def _remote_ends(nvml: Nvml, device: _Device) -> dict[str, int]:
     """Return PCI address at the other end -> number of active NVLinks."""
     ends = dict[str, int]()
-    for link in range(_MOST_LINKS):
-        code, active = nvml.number("nvmlDeviceGetNvLinkState", device.handle, link)
-        if code:
-            break
+    for link, active in _link_states(nvml, device.handle)[1].items():
         pci = PciInfo()
         if active and not nvml.call("nvmlDeviceGetNvLinkRemotePciInfo_v2", device.handle, link, ctypes.byref(pci)):
             bus = short_bus(pci.address.decode(errors="replace"))

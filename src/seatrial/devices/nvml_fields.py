@@ -28,6 +28,7 @@ the aggregate ones may be written late."""
 BROKEN_FIELDS: Mapping[int, str] = {144: "row_remap_pending", 145: "row_remap_failure"}
 THROTTLE_FIELDS: Mapping[int, str] = {
     74: "power_cap",
+    75: "thermal",
     76: "sync_boost",
     77: "board_limit",
     78: "low_utilization",

@@ -79,6 +79,19 @@ class Fabric(_Versioned):
     )
 
 
+class OldFabric(ctypes.Structure):
+    """nvmlGpuFabricInfo_t."""
+
+    health = 0
+    """It has no health mask."""
+    _fields_ = (
+        ("cluster", ctypes.c_uint8 * 16),
+        ("status", ctypes.c_int),
+        ("clique", ctypes.c_uint32),
+        ("state", ctypes.c_uint8),
+    )
+
+
 class Utilization(ctypes.Structure):
     """nvmlUtilization_t."""
 
@@ -94,6 +107,12 @@ class Process(ctypes.Structure):
         ("instance", ctypes.c_uint),
         ("compute_instance", ctypes.c_uint),
     )
+
+
+class OldProcess(ctypes.Structure):
+    """nvmlProcessInfo_v1_t."""
+
+    _fields_ = (("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong))
 
 
 class PciInfo(ctypes.Structure):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from seatrial.devices import amd_sysfs
 from seatrial.devices.amd_values import document, missing, number, text, whole
 from seatrial.devices.readers import Reader, UnreadableError, short_bus
 from seatrial.devices.state import DeviceState
@@ -29,8 +31,8 @@ _NUMBERS: Mapping[str, tuple[str, ...]] = {
 _ERRORS = "rocm-smi prints it as a table only"
 
 
-def open_reader() -> Reader:
-    """Return the reader. Raises UnreadableError."""
+def open_reader(sysfs: Path = Path("/sys")) -> Reader:
+    """Return the reader, which takes its samples from the files of the driver. Raises UnreadableError."""
     tool = find_tool("rocm-smi")
     if tool is None:
         raise UnreadableError("rocm-smi is not installed")
@@ -45,7 +47,7 @@ def open_reader() -> Reader:
     devices = answer()
     if not devices:
         raise UnreadableError("rocm-smi shows no device")
-    return Reader(source="rocm-smi", states=answer, samples=None, topology=dict)
+    return Reader(source="rocm-smi", states=answer, samples=amd_sysfs.open_samples(devices, sysfs), topology=dict)
 
 
 def parse(said: str) -> tuple[DeviceState, ...]:

@@ -35,6 +35,7 @@ class DeviceState:
     """Version of the kernel driver."""
     vbios: str = ""
     numa_node: int | None = None
+    """NUMA node of the host that it is attached to."""
     problem: str = ""
     """A state that the vendor documents as broken: ``lost``, ``reset required``, ``a power cable is missing``, ``an
     interrupt is lost``. Empty: none of them."""
@@ -61,6 +62,10 @@ class DeviceState:
     """Names of ``THROTTLE`` that hold now; None: not known."""
     throttled_ns: Mapping[str, int] = field(default_factory=dict)
     """Name of ``THROTTLE`` -> nanoseconds for which it has held since the driver was loaded, counted by the device."""
+
+    throttled_ticks: Mapping[str, int] = field(default_factory=dict)
+    """Name of ``THROTTLE`` -> for how many of ``ticks`` it has held, of a device that counts in ticks."""
+    ticks: int | None = None
 
     counters: Mapping[str, int] = field(default_factory=dict)
     """Name of ``COUNTERS`` -> its value, which only ever grows. Totals over all links, channels or banks."""
@@ -109,14 +114,16 @@ THROTTLE: Mapping[str, str] = {
     "sync_boost": "held at the clock of other GPUs of its group (sync boost)",
     "sw_thermal": "too hot (SW thermal slowdown)",
     "hw_thermal": "too hot (HW thermal slowdown)",
+    "thermal": "too hot (thermal policy)",
     "power_brake": "slowed at the request of its power supply (HW power brake)",
     "display_clock": "held at the clock of a display",
     "board_limit": "at a limit of its board",
     "reliability": "held down to stay reliable (voltage)",
     "low_utilization": "slow because it had little to do",
 }
-"""Why a device's clock is lower than it could be, as a finding says it. AMD: ``power_cap`` is PPT, ``hw_thermal`` is
-PROCHOT and the thermal limits of socket, memory and regulators together."""
+"""Why a device's clock is lower than it could be, as a finding says it. ``thermal``: both slowdowns by heat, where a
+driver does not count each by itself. AMD: ``power_cap`` is PPT, ``hw_thermal`` is PROCHOT and the thermal limits of
+socket, memory and regulators together."""
 
 COUNTERS: Mapping[str, str] = {
     "ecc_corrected": "corrected memory errors (ECC)",
@@ -271,7 +278,7 @@ class DeviceWindow:
     throttled_ns: Mapping[str, int] = field(default_factory=dict)
     """Name of ``THROTTLE`` -> nanoseconds for which it held, where it did."""
     throttled_share: Mapping[str, float] = field(default_factory=dict)
-    """The same as a share of the samples, for a device without these counters."""
+    """The same as a share of the ticks that the device counted, else of the samples."""
     broken: tuple[str, ...] = ()
     """Names of ``BROKEN`` that hold at the end and did not at the beginning."""
     problem: str = ""

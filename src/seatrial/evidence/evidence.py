@@ -75,3 +75,7 @@ class Evidence:
     """Host name of each node whose agent was asked to carry out the check and did, by number."""
     other_names: Mapping[str, int] = field(default_factory=dict)
     """Name that a host gives itself, or its address -> number of the node."""
+
+    def hosts(self) -> dict[int, str]:
+        """Return by rank its host, as the controller knows it where it does: a host may have any number of names."""
+        return {rank: self.places_of_nodes.get(record.node_rank) or record.node for rank, record in self.ranks.items()}

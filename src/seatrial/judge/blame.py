@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from seatrial.evidence.evidence import short_names
 from seatrial.evidence.findings import NOBODY, SEATRIAL, Culprit, Finding, Severity
 from seatrial.judge.advice import fabric_action, frozen_action
 from seatrial.judge.connect_errors import clearest, connect_errors, lines_of, only_large_messages
@@ -19,11 +20,11 @@ from seatrial.judge.lost_nodes import blame_lost_nodes
 from seatrial.judge.more_time import longer_deadline, longer_timeout
 from seatrial.judge.root_causes import Observed
 from seatrial.judge.step_view import StepView, build_step_view, describe_exit, rank_culprit, waited, works_alone
-from seatrial.judge.trial import ErrorRecord, NodeFailure, Trial, TroubleRecord
+from seatrial.judge.trial import ErrorRecord, NodeFailure, Note, Trial, TroubleRecord
 from seatrial.plan.plan_reader import OF_DEADLINE
 from seatrial.protocol.fabric_errors import MTU_ACTION
 from seatrial.protocol.timeouts import patience_s
-from seatrial.util.text import all_of, named_ranks, out_of_memory_words
+from seatrial.util.text import all_of, named_ranks, out_of_memory_words, quoted
 
 _SIGNAL_ACTIONS = {
     "SIGKILL": "look for the kernel's out-of-memory killer there (dmesg, the memory limit of the container or job)",
@@ -64,8 +65,15 @@ def observe(trial: Trial) -> tuple[Observed, ...]:
         action = f"end process {left.pid} there, or restart {node}"
         observed.append(Observed(finding=_finding("warn", "trial", what, culprit, action=action)))
     failures = [_could_not(trial, failure) for failure in trial.node_failures]
-    notes = [_finding(note.severity, "trial", note.text, NOBODY) for note in trial.notes]
+    notes = [_finding(note.severity, "trial", _noted(trial, note), NOBODY) for note in trial.notes]
     return (*observed, *(Observed(finding=finding) for finding in (*failures, *notes)))
+
+
+def _noted(trial: Trial, note: Note) -> str:
+    """Return what a note says; one of a node or a rank as its words."""
+    if note.rank is not None:
+        return f"{short_names(trial.ranks)(note.rank)} says: {quoted(note.text)}"
+    return note.text if note.node is None else f"{trial.place(note.node)} says: {quoted(note.text)}"
 
 
 def _could_not(trial: Trial, failure: NodeFailure) -> Finding:
@@ -114,7 +122,7 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
 
 def _broken(view: StepView, rank: int, error: ErrorRecord, waiting: tuple[str, ...]) -> Finding:
     label, in_phase = view.trial.label(rank), f" in {error.phase}" if error.phase else ""
-    message = _message(error)
+    message = error.first_line()
     memory = error.cause == "memory"
     return _finding(
         "fail",
@@ -137,10 +145,11 @@ def _raised(view: StepView) -> list[Finding]:
     waiting = view.waiting(errors)
     for rank, error in sorted(errors.items()):
         if error.cause == "request":
-            what, action, culprit = _message(error), "correct the request", NOBODY
+            what = view.trial.refusal(error)
+            action, culprit = "correct the request, if that is so", NOBODY
         else:
             seen = f"seen on {view.trial.label(rank)}" + (f", in {error.phase}" if error.phase else "")
-            what, action, culprit = f"{_BUG}: {error.type}: {_message(error)}; {seen}", _REPORT_IT, SEATRIAL
+            what, action, culprit = f"{_BUG}: {error.type}: {error.first_line()}; {seen}", _REPORT_IT, SEATRIAL
         evidence = (*_stack(error), *view.evidence(rank), *waiting)
         findings.append(_finding("error", view.check, what, culprit, evidence=evidence, action=action))
     for entry in view.of("error"):
@@ -404,10 +413,6 @@ def _with_generation(view: StepView, finding: Finding) -> Finding:
 
 def _in(entry: TroubleRecord) -> str:
     return f" in {entry.phase}" if entry.phase else ""
-
-
-def _message(error: ErrorRecord) -> str:
-    return next((line.strip() for line in error.message.splitlines() if line.strip()), error.type or "no message")
 
 
 def _stack(error: ErrorRecord) -> tuple[str, ...]:

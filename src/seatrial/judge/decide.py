@@ -61,6 +61,7 @@ def decide(trial: Trial, rulings: Mapping[str, Ruling], findings: Iterable[Findi
     unlimited = tuple(dict.fromkeys(key for name in checks if name in rulings for key in rulings[name].unlimited))
     partial = _partial(trial, checks, rulings)
     if trial.plan.get("demands_limits") is True:
+        partial += _between_machines(trial, rulings)
         partial += tuple(f"no limit {key}" for key in unlimited)
     status: Status
     if any(finding.severity == "fail" for finding in findings):
@@ -87,6 +88,14 @@ def decide(trial: Trial, rulings: Mapping[str, Ruling], findings: Iterable[Findi
         judged=len(judged),
         measurements=len(of_interest | judged),
     )
+
+
+def _between_machines(trial: Trial, rulings: Mapping[str, Ruling]) -> tuple[str, ...]:
+    """Return why several nodes tell nothing about several machines: who accepts a cluster must not sign on that."""
+    network = rulings.get("network")
+    if len(trial.nodes) < 2 or network is None or not network.not_applicable:
+        return ()
+    return (f"{network.not_applicable}, nothing between machines was checked",)
 
 
 def _series(measurement: Measurement) -> Measurement:
@@ -162,7 +171,9 @@ def _partial(trial: Trial, checks: Mapping[str, CheckStatus], rulings: Mapping[s
     out = [name for name, status in checks.items() if status == "not_asked"]
     partial = [f"{', '.join(out)} not asked for"] if out else []
     partial += [f"{name} not in the plan" for name in _EXPECTED if name not in checks]
-    if len({(entry.hostname, entry.address) for entry in trial.nodes}) > 1:
+    # A host that claims to be the machine of another one is another one: it joined from elsewhere.
+    places = trial.places_of_nodes
+    if len({(entry.hostname, entry.address, places.get(entry.node, "")) for entry in trial.nodes}) > 1:
         planned = {*trial.plan.get("checks", ()), *checks}
         without = [name for name in _BETWEEN_MACHINES if name not in planned]
         partial += [f"{', '.join(without)} not asked for"] if without else []

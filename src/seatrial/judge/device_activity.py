@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from seatrial.checks.diagnostics.history import NAME, NodeHistory, histories, readable
+from seatrial.checks.diagnostics.history import NAME, NodeHistory, histories
 from seatrial.checks.diagnostics.judge_device import held_s
 from seatrial.devices.state import COUNTERS, THROTTLE
 from seatrial.evidence.findings import Finding, Ruling
@@ -18,10 +18,7 @@ _LEAST_SHARE = 0.05
 def with_device_activity(trial: Trial, rulings: Mapping[str, Ruling]) -> dict[str, Ruling]:
     """Return the rulings; a finding about ranks has a line for what their devices counted in its check."""
     facts = tuple(fact for fact in trial.facts if (fact.check, fact.generation) == (NAME, 0))
-    try:
-        nodes = histories(readable(facts)[0], trial.ranks, trial.host_names) if facts else ()
-    except ValueError:  # the ruling of the diagnostics says so
-        nodes = ()
+    nodes, _ = histories(facts, trial.ranks, trial.host_names)
     if not any(history.ranks for history in nodes):
         return dict(rulings)
     return {

@@ -25,6 +25,7 @@ from seatrial.judge.trial import (
 from seatrial.protocol import fields
 from seatrial.protocol.events import SCHEMA
 from seatrial.protocol.fields import DamageError
+from seatrial.util.text import quoted
 
 _RANK = re.compile(r"rank(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})")
 _NODE = re.compile(r"node(0|[1-9]\d{0,8})")
@@ -37,6 +38,14 @@ _HOWS: tuple[How, ...] = get_args(How)
 _NOTE_SEVERITIES: tuple[Severity, ...] = ("error", "warn", "info")
 _BETTER: tuple[Better, ...] = get_args(Better)
 
+_MOST_NOTES = 16
+"""Notes that one rank or node may add: an agent has one or two."""
+_MOST_CHARS = {"type": 200, "message": 2_000, "stack": 6_000, "phase": 300, "wchan": 100, "text": 1 << 16}
+"""Characters of the texts of ranks and nodes that findings show; ours are shorter."""
+_MOST_NAME_CHARS = 40
+"""Characters of a source or kind that is none of ours."""
+_MOST_LINES = 40
+"""Last lines of the output of a rank."""
 _DEVICE_TYPES = ("", "cpu", "cuda")
 """The words of torch: a GPU is ``cuda``, with ROCm too."""
 
@@ -72,6 +81,8 @@ class Reader:
         self.done: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
         self.nodes_done: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
         """(generation, step) -> nodes that carried it out."""
+        self._nodes_failed: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        """The same for nodes that could not."""
         self.node_failures: list[NodeFailure] = []
         self.measurements: list[Measurement] = []
         self.facts: list[Fact] = []
@@ -79,8 +90,10 @@ class Reader:
         self.troubles: list[TroubleRecord] = []
         self.exits: dict[tuple[int, int], ExitRecord] = {}
         self.stacks: list[StackRecord] = []
-        self.left: list[LeftProcess] = []
+        self.left: dict[tuple[int, int], LeftProcess] = {}
         self.notes: list[Note] = []
+        self._num_notes: Counter[str] = Counter()
+        """Notes of each rank and node: each one is a finding."""
 
     def add(self, src: str, seq: int, event: Event) -> None:
         """Add one event, or count it as damaged."""
@@ -90,19 +103,27 @@ class Reader:
             self.conductor_latest = max(self.conductor_latest, event["t"])
         kind = event["kind"]
         rank, node = _RANK.fullmatch(src), _NODE.fullmatch(src)
-        if rank:
-            self.generations_of_ranks.add(int(rank[2]))
         try:
+            if rank:
+                # In the order of sources the conductor's events come first.
+                self._require_begun(int(rank[2]))
+                self.generations_of_ranks.add(int(rank[2]))
             if kind == "end":
                 self.ends.setdefault(src, seq)  # the first one; events after it are an error
             elif kind == "note":
                 severity = _one_of(event, "severity", _NOTE_SEVERITIES)
-                text = fields.text(event, "text")
+                text = _cut(event, "text")
                 if not text.strip():
                     raise DamageError("text")
+                if rank or node:
+                    self._num_notes[src] += 1
+                    if self._num_notes[src] > _MOST_NOTES:
+                        raise DamageError(f"more than {_MOST_NOTES} of one source")
+                whose_rank, whose_node = (int(found[1]) if found else None for found in (rank, node))
                 # Nobody else may call a request wrong in the name of the controller.
                 is_request = _RECORDER.fullmatch(src) is not None and event.get("cause") == "request"
-                self.notes.append(Note(src=src, severity=severity, text=text, is_request=is_request))
+                note = Note(severity=severity, text=text, rank=whose_rank, node=whose_node, is_request=is_request)
+                self.notes.append(note)
             elif kind in ("rank", "measurements", "facts", "done", "error") and rank:
                 self._from_rank(kind, int(rank[1]), int(rank[2]), event)
             elif kind in ("exit", "stack", "left", "node") and node:
@@ -128,13 +149,13 @@ class Reader:
             else:
                 raise DamageError("unknown kind, or not allowed from this source")
         except DamageError as error:
-            self.damage[f"{kind[:40]}: {error}"] += 1
+            source = f"rank {rank[1]}" if rank else f"node {node[1]}" if node else quoted(src, _MOST_NAME_CHARS)
+            known = kind if kind.isidentifier() and len(kind) <= _MOST_NAME_CHARS else quoted(kind, _MOST_NAME_CHARS)
+            self.damage[f"{known}: {error}, from {source}"] += 1
 
     def _from_rank(self, kind: str, rank: int, generation: int, event: Event) -> None:
         if fields.generation(event) != generation or fields.integer(event, "rank") not in (rank, None):
             raise DamageError("rank or gen of another source")
-        # In the order of sources the conductor's events come first.
-        self._require_begun(generation)
         if rank not in self.generations.get(generation, {rank: None}):
             raise DamageError("from a rank that is not in its generation")
         if kind == "rank":
@@ -158,10 +179,10 @@ class Reader:
                     step=fields.integer(event, "step"),
                     rank=rank,
                     cause=_one_of(event, "cause", _CAUSES),
-                    type=fields.text(event, "type"),
-                    message=fields.text(event, "message"),
-                    stack=fields.text(event, "stack"),
-                    phase=fields.text(event, "phase"),
+                    type=_cut(event, "type"),
+                    message=_cut(event, "message"),
+                    stack=_cut(event, "stack"),
+                    phase=_cut(event, "phase"),
                 )
             )
         else:
@@ -194,8 +215,10 @@ class Reader:
 
     def _require_begun(self, generation: int) -> None:
         """Raise DamageError for a generation that the conductor has surely not begun. Its last events may be lost."""
-        last = max(self.generations, default=-1) + (not self._has_all_of_conductor())
-        if self.generations and generation > last:
+        # Asked for every event of a rank: most are of a generation that is known.
+        if generation in self.generations or not self.generations:
+            return
+        if generation > max(self.generations) + (not self._has_all_of_conductor()):
             raise DamageError("of a generation that was not begun")
 
     def _has_all_of_conductor(self) -> bool:
@@ -220,7 +243,7 @@ class Reader:
         if self.generations.get(generation, {}).get(rank, (node, 0))[0] != node:
             raise DamageError("of a rank of another node")
         if kind == "exit":
-            code = fields.integer(event, "code")
+            code, last_lines = fields.integer(event, "code"), fields.texts(event, "last_lines")
             if code is None or (generation, rank) in self.exits:
                 raise DamageError("code" if code is None else "sent twice")
             self.exits[generation, rank] = ExitRecord(
@@ -230,22 +253,24 @@ class Reader:
                 ours=fields.flag(event, "ours"),
                 oom="oom_limit_bytes" in event,
                 oom_limit_bytes=fields.integer(event, "oom_limit_bytes"),
-                phase=fields.text(event, "phase"),
-                last_lines=fields.texts(event, "last_lines"),
+                phase=_cut(event, "phase"),
+                last_lines=tuple(line[: _MOST_CHARS["message"]] for line in last_lines[-_MOST_LINES:]),
             )
         elif kind == "stack":
             self.stacks.append(
                 StackRecord(
                     generation=generation,
                     rank=rank,
-                    state=fields.text(event, "state"),
-                    wchan=fields.text(event, "wchan"),
-                    text=fields.text(event, "text"),
+                    state=fields.text(event, "state")[:1],
+                    wchan=_cut(event, "wchan"),
+                    text=_cut(event, "text"),
                 )
             )
         else:
             state, pid = fields.text(event, "state"), fields.integer(event, "pid")
-            self.left.append(LeftProcess(generation=generation, rank=rank, node=node, pid=pid, state=state))
+            if (generation, rank) in self.left:
+                raise DamageError("sent twice")
+            self.left[generation, rank] = LeftProcess(generation=generation, rank=rank, node=node, pid=pid, state=state)
 
     def _from_step_of_agents(self, kind: str, node: int, event: Event) -> None:
         key = (fields.whole(event, "gen"), fields.whole(event, "step"))
@@ -256,7 +281,10 @@ class Reader:
             self.facts += [_fact_of_node(entry, node, key[0]) for entry in entries]
             return
         fields.number(event, "seconds")
+        if node in self.nodes_done[key] or node in self._nodes_failed[key]:
+            raise DamageError("sent twice")
         if error := fields.text(event, "error"):
+            self._nodes_failed[key].add(node)
             self.node_failures.append(NodeFailure(generation=key[0], step=key[1], node=node, error=error[:300]))
         else:
             self.nodes_done[key].add(node)
@@ -341,6 +369,10 @@ class Reader:
         if self.run:
             raise DamageError("sent twice")
         self.run = event
+
+
+def _cut(event: Event, key: str) -> str:
+    return fields.text(event, key)[: _MOST_CHARS[key]]
 
 
 def _entries(event: Event, key: str) -> list[Any]:

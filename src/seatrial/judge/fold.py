@@ -21,6 +21,10 @@ from seatrial.protocol import fields
 from seatrial.protocol.fields import DamageError
 
 _MOST_GENERATIONS = 4
+_MOST_CHARS = 120
+"""Characters of the words of a rank in its name: models, PCI addresses and hosts have fewer."""
+_MOST_GAPS = 1_000
+"""Gaps that are listed: whoever lies can make any number of sources with gaps."""
 
 
 def fold(messages: Iterable[Mapping[str, Any]], *, damaged_lines: int = 0) -> Trial:
@@ -55,6 +59,8 @@ def fold(messages: Iterable[Mapping[str, Any]], *, damaged_lines: int = 0) -> Tr
         reader.add(src, seq, events[src, seq])
 
     missing = _missing(reader)
+    if len(missing) > _MOST_GAPS:
+        missing = [*missing[:_MOST_GAPS], f"and {len(missing) - _MOST_GAPS} more gaps"]
     if len(candidates) > 1:
         missing = [f"the events of {len(candidates)} runs are mixed ({', '.join(candidates[:4])})"]
     elif len(runs) > 1:
@@ -83,8 +89,10 @@ def evidence_so_far(check: str, events: Iterable[Mapping[str, Any]]) -> Evidence
             reader.add_generation(event)
         else:
             reader.add(event["src"], event["seq"], event)
+    nodes = reader.generations.get(0, {})
     ranks = {
-        rank: _rank(event, rank, event["node_rank"], event["local_rank"], None, None)
+        # The conductor knows the node of a rank, whatever the rank says.
+        rank: _rank(event, rank, nodes.get(rank, (event["node_rank"], 0))[0], event["local_rank"], None, None)
         for (generation, rank), event in sorted(reader.started.items())
         if generation == 0
     }
@@ -250,7 +258,7 @@ def _trial(run: str, reader: Reader, missing: tuple[str, ...]) -> Trial:
         troubles=tuple(reader.troubles),
         exits=tuple(ending for _, ending in sorted(reader.exits.items())),
         stacks=tuple(reader.stacks),
-        left=tuple(reader.left),
+        left=tuple(reader.left.values()),
         notes=tuple(reader.notes),
         ended=frozenset(reader.ends),
         missing=missing,
@@ -262,16 +270,17 @@ def _rank(
 ) -> RankRecord:
     """Return a rank. ``host``: what its agent says about its node; ``name``: the name of that in findings."""
     own = host.hostname if host else ""
-    device = event.get("device") or "unknown device"
+    device = (event.get("device") or "unknown device")[:_MOST_CHARS]
+    said = (event.get("hostname") or "")[:_MOST_CHARS]
     return RankRecord(
         rank=rank,
-        node=name.name if name else event.get("hostname") or f"node {node}",
-        hostname=own or event.get("hostname") or "",
+        node=name.name if name else said or f"node {node}",
+        hostname=own or said,
         calls_itself=name.calls_itself if name else "",
         node_rank=node,
         local_rank=local_rank,
         device=device,
-        device_id=event.get("device_id") or "",
+        device_id=(event.get("device_id") or "")[:_MOST_CHARS],
         # A rank without a `rank` event is compared with no other.
         kind=f"{device}, {event.get('libraries') or ''}" if event else f"rank {rank}",
     )

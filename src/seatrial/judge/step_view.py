@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from seatrial.checks import registry
 from seatrial.evidence.evidence import short_names
 from seatrial.evidence.findings import Culprit
-from seatrial.judge.trial import ErrorRecord, ExitRecord, StepRecord, Trial, TroubleRecord
+from seatrial.judge.trial import ErrorRecord, ExitRecord, StackRecord, StepRecord, Trial, TroubleRecord
 
 _MOST_EVIDENCE = 6
 _STACK_LINES = 24
@@ -41,6 +41,9 @@ class StepView:
     """One line of evidence for each rank, in case that it is not at fault."""
     check: str
     """The check in which it happened; ``trial`` outside of any."""
+    stacks: Mapping[int, Sequence[StackRecord]]
+    """By rank: an agent may have sent any number."""
+    exits: Mapping[int, ExitRecord]
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -71,7 +74,7 @@ class StepView:
     def evidence(self, rank: int) -> tuple[str, ...]:
         """Return the last stack and the last output of a rank."""
         lines = []
-        stacks = [entry for entry in self.trial.stacks if (entry.generation, entry.rank) == (self.generation, rank)]
+        stacks = self.stacks.get(rank, ())
         # The error of a rank has its own stack; by now the rank waits for the next command.
         for stack in stacks[-1:] if rank not in self.raised else ():
             # A rank that writes its stack runs: any other state than a blocked one is about that.
@@ -82,9 +85,8 @@ class StepView:
             text = next((entry.text for entry in reversed(stacks) if entry.text.strip()), "")
             if text:
                 lines.append(f"stack of {short_names(self.trial.ranks)(rank)}:\n" + _tail(text.splitlines()))
-        for ending in self.trial.exits:
-            if (ending.generation, ending.rank) == (self.generation, rank) and ending.last_lines:
-                lines.append("its last output:\n" + _tail(ending.last_lines))
+        if rank in self.exits and self.exits[rank].last_lines:
+            lines.append("its last output:\n" + _tail(self.exits[rank].last_lines))
         return tuple(lines)
 
     def waiting(self, culprits: Iterable[int]) -> tuple[str, ...]:
@@ -149,6 +151,10 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
         dead = entry.rank
         if entry.how == "dead" and dead is not None and not {dead} & (exits.keys() | raised.keys() | causes.keys()):
             died[dead] = _exit_of(entry)
+    stacks: dict[int, list[StackRecord]] = {}
+    for stack in trial.stacks:
+        if stack.generation == generation:
+            stacks.setdefault(stack.rank, []).append(stack)
     lost = frozenset(entry.node for entry in troubles if entry.how in ("lost", "silent") and entry.node is not None)
     return StepView(
         trial=trial,
@@ -160,6 +166,8 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
         lost_nodes=lost,
         bystanders=_bystanders(trial, troubles, raised),
         check=_check(trial, generation, troubles, raised),
+        stacks=stacks,
+        exits=exits,
     )
 
 

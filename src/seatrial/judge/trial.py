@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from seatrial.evidence.evidence import RankRecord
+from seatrial.evidence.evidence import RankRecord, short_names
 from seatrial.evidence.findings import Severity
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.schema_types import Whole
+from seatrial.util.text import quoted
 
 Outcome = Literal["done", "trouble", "deadline", "interrupted"]
 Cause = Literal["memory", "device", "fabric", "request", "own"]
@@ -86,6 +87,10 @@ class ErrorRecord:
     message: str
     stack: str
     phase: str
+
+    def first_line(self) -> str:
+        """Return the first line of its text that says something, else its class."""
+        return next((line.strip() for line in self.message.splitlines() if line.strip()), self.type or "no message")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,9 +170,12 @@ class LeftProcess:
 class Note:
     """A problem of seatrial or its target that concerns no rank."""
 
-    src: str
     severity: Severity
     text: str
+    rank: int | None = None
+    """The rank whose words these are; None: of nobody but a node or the controller."""
+    node: int | None = None
+    """The node whose agent says so; None: the controller."""
     is_request: bool = False
     """Whether the request was wrong."""
 
@@ -231,7 +239,11 @@ class Trial:
     def wrong_requests(self) -> list[str]:
         """Return what was wrong with the request: in the words of the controller, then of ranks."""
         notes = [note.text for note in self.notes if note.is_request]
-        return notes + [error.message for error in self.errors if error.cause == "request"]
+        return notes + [self.refusal(error) for error in self.errors if error.cause == "request"]
+
+    def refusal(self, error: ErrorRecord) -> str:
+        """Return that a rank finds the request wrong, in its words."""
+        return f"{short_names(self.ranks)(error.rank)} says that the request is wrong: {quoted(error.first_line())}"
 
     def deadline_s(self) -> float | None:
         """Return the deadline of the whole trial in seconds; None where the plan has none."""

@@ -13,6 +13,7 @@ and no check applies.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from types import MappingProxyType
@@ -61,6 +62,11 @@ def read_plan(
         skip: check names of ``--skip``, alike.
         validation_only: leave out the training.
     """
+    if source in scopes and not os.path.exists(source):
+        both = ",".join([*only, source])
+        raise RequestError(f"plan {source!r}: that is a check; give checks with commas between: --only {both}.")
+    if source.endswith((".py", ".sh")):
+        raise RequestError(f"plan {printable(source)!r}: a script is no plan; seatrial launch starts it.")
     plan = _PlanBuilder(schemas)
     if is_level(source):
         name, source_name = source, f"level {source}"

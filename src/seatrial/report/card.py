@@ -59,7 +59,7 @@ def card(conclusion: Conclusion, report: Path | None, view: View) -> list[str]:
         *_not_applicable(conclusion),
         *_unlimited(conclusion),
         *([f"report: {printable(str(report))}"] if report is not None else []),
-        *_next_lines(_next(conclusion, report), view),
+        *(_next_lines(_next(conclusion, report), view) if view.is_own else []),
     ]
 
 
@@ -241,7 +241,7 @@ def _next(conclusion: Conclusion, report: Path | None) -> list[_Step]:
 
 def _limits_first(conclusion: Conclusion, report: Path | None, run: str) -> list[_Step]:
     """Return how a plan gets the limits that it demands: by hand, or from runs on healthy nodes."""
-    from seatrial.report.plan_of_runs import ENOUGH_RUNS, written_limits
+    from seatrial.report.plan_of_runs import ENOUGH_RUNS, unfit_for_limits, written_limits
 
     by_hand = [key for key in conclusion.verdict.unlimited if key not in written_limits(conclusion)]
     if by_hand:
@@ -249,11 +249,13 @@ def _limits_first(conclusion: Conclusion, report: Path | None, run: str) -> list
         file, plan = (f'a plan file with level = "{plan}"', "PLAN.toml") if plan in LEVELS else ("the plan", plan)
         words = f"write limits into {file}: {', '.join(by_hand)}; then {run}"
         return [_Step(words=words, command=_command(conclusion, plan))]
-    runs = ["RUN" if report is None else shlex.quote(str(report.parent)), "RUN2", "RUN3"]
+    unfit = unfit_for_limits(conclusion)
+    runs = ["RUN" if report is None or unfit else shlex.quote(str(report.parent)), "RUN2", "RUN3"]
+    such = f"this run gives no limits: {unfit}; after {ENOUGH_RUNS}" if unfit else f"after {ENOUGH_RUNS} such"
     write = (command_line(), "plan", "from", *runs, ">", "limits.toml")
     limited = _command(conclusion, "limits.toml", "--require-full")
     return [
-        _Step(words=f"after {ENOUGH_RUNS} such runs on idle nodes:", command=write),
+        _Step(words=f"{such} runs on idle nodes:", command=write),
         _Step(words=f"then {run}", command=limited),
     ]
 

@@ -82,6 +82,8 @@ _MEASURED = frozenset(
         "memory_used_bytes",
         "throttle_reasons",
         "throttled_ns",
+        "throttled_ticks",
+        "ticks",
         "counters",
         "pcie_generation",
         "processes",
@@ -92,15 +94,12 @@ _MEASURED = frozenset(
 
 
 def gpu_diagnostics(conclusion: Conclusion) -> tuple[NodeReport, ...]:
-    """Return the nodes that reported devices; none where nobody was asked, or where the reports are damaged."""
+    """Return the nodes that reported devices; none where nobody was asked, and none whose report is damaged."""
     trial = conclusion.trial
     if not is_about_devices(conclusion):
         return ()
     facts = tuple(fact for fact in trial.facts if (fact.check, fact.generation) == (DIAGNOSTICS, 0))
-    try:
-        nodes = histories(facts, trial.ranks, trial.host_names)
-    except ValueError:
-        return ()
+    nodes, _ = histories(facts, trial.ranks, trial.host_names)
     return tuple(_node(history) for history in nodes)
 
 
@@ -108,8 +107,8 @@ def handed_over(conclusion: Conclusion) -> tuple[HandedReport, ...]:
     """Return the files that were handed over; none where the reports of the nodes are damaged."""
     trial = conclusion.trial
     facts = tuple(fact for fact in trial.facts if (fact.check, fact.generation) == (DIAGNOSTICS, 0))
+    nodes, _ = histories(facts, trial.ranks, trial.host_names)
     try:
-        nodes = histories(facts, trial.ranks, trial.host_names)
         files = handed_files(evidence_of(trial, DIAGNOSTICS), nodes)
     except ValueError:
         return ()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from statistics import median
 
 from seatrial.checks import collectives, compute, registry
+from seatrial.checks.network.judge import ONE_MACHINE
 from seatrial.checks.shared.facts import latest
 from seatrial.checks.shared.speed import CPU_SHARE
 from seatrial.errors import RequestError
@@ -51,6 +52,7 @@ def plan_text(conclusions: Sequence[Conclusion]) -> str:
     lines = [
         "# Limits from runs that passed, written by seatrial plan from.",
         f"# Runs: {runs}",
+        *(f"# Warning: {warning}" for warning in _loads(conclusions)),
         f"# Devices: {', '.join(_devices(first))}; ranks: {trial.world_size()}, nodes: {len(trial.nodes)}",
         f'level = "{level}"',
         "demands_limits = true",
@@ -89,13 +91,28 @@ def warnings(conclusions: Sequence[Conclusion]) -> Iterator[str]:
             "1 run shows no spread" if len(conclusions) == 1 else f"{len(conclusions)} runs show little of the spread"
         )
         yield f"{runs}: the next healthy run may miss these limits; give {ENOUGH_RUNS} runs or more, on idle nodes."
+    yield from _loads(conclusions)
+
+
+def _loads(conclusions: Sequence[Conclusion]) -> Iterator[str]:
     for conclusion in conclusions:
-        shares = [entry.value for entry in conclusion.trial.measurements if entry.name == CPU_SHARE.measurement]
-        if shares and not CPU_SHARE.passes(min(shares)):
-            yield (
-                f"{printable(conclusion.trial.run)}: other processes held the CPU (a rank got {min(shares) * 100:.0f} %"
-                " of the CPU time that it could use), so its speeds are too low for limits; give runs on idle nodes."
-            )
+        if why := unfit_for_limits(conclusion):
+            yield f"{printable(conclusion.trial.run)}: {why}."
+
+
+def unfit_for_limits(conclusion: Conclusion) -> str:
+    """Return why the speeds of a run are too low for limits, and what to do; empty where they are not."""
+    trial = conclusion.trial
+    shares = [entry for entry in trial.measurements if entry.name == CPU_SHARE.measurement]
+    least = min(shares, key=lambda entry: entry.value, default=None)
+    if least is None or CPU_SHARE.passes(least.value):
+        return ""
+    percent, label = f"{least.value * 100:.0f} %", trial.label(least.rank or 0)
+    got = f"{label} got {percent} of the CPU time that it could use in {least.check}"
+    reasons = [ruling.not_applicable for ruling in conclusion.rulings.values()]
+    if len(trial.nodes) > 1 and ONE_MACHINE in reasons:
+        return f"the nodes are one machine, whose ranks share its cores ({got}); add --env OMP_NUM_THREADS=N"
+    return f"other processes held the CPU ({got}), so its speeds are too low for limits; give runs on idle nodes"
 
 
 def _own_plan(trial: Trial, level: str) -> Iterator[str]:

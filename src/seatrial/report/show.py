@@ -15,14 +15,21 @@ from seatrial.util.text import printable
 
 
 def show(
-    conclusion: Conclusion, written: Written | None, *, as_json: bool, verbose: bool = False, quiet: bool = False
+    conclusion: Conclusion,
+    written: Written | None,
+    *,
+    as_json: bool,
+    verbose: bool = False,
+    quiet: bool = False,
+    is_own: bool = True,
 ) -> int:
     """Print the report on standard output, for people or as JSON, and return the exit code of the verdict.
 
     A report that cannot be printed does not change the verdict; a line on standard error then says where it is.
+    ``is_own``: as of ``View``.
     """
     text = to_text(document(conclusion)) if as_json else ""
-    view = View(columns=columns_of(sys.stdout), is_verbose=verbose, is_quiet=quiet)
+    view = View(columns=columns_of(sys.stdout), is_verbose=verbose, is_quiet=quiet, is_own=is_own)
     report_lines = [] if as_json else lines(conclusion, written.best if written else None, view)
     try:
         if sys.stdout is None:

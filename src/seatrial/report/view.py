@@ -26,6 +26,9 @@ class View:
     """Show all measurements and all evidence."""
     is_quiet: bool = False
     """Show one line."""
+    is_own: bool = True
+    """The trial was started by this command. The events of another one hold the options that somebody else chose, and
+    no line of them is shown to be copied."""
 
 
 def wrapped(line: str, columns: int | None) -> list[str]:

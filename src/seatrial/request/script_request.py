@@ -181,6 +181,7 @@ def _refuse_script(script: str, target_request: TargetRequest) -> None:
                 "it is not in the image of this pod; put it into the image or on a volume that the pods mount"
                 if "KUBERNETES_SERVICE_HOST" in os.environ
                 else "give its path relative to this folder"
+                + ("; to start the program of this name, add --no-python" if shutil.which(script) else "")
             )
             raise RequestError(f"{script}: no such script; {place}.") from error
         return

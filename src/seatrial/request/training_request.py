@@ -30,6 +30,7 @@ from seatrial.targets.resources import LocalResources
 from seatrial.targets.target import Placement, TargetRequest
 from seatrial.training.defaults import DEFAULT_MODELS, make_recipe
 from seatrial.training.recipe import Recipe
+from seatrial.util.text import printable
 from seatrial.worker.train_spec import Spawn, TrainSpec
 
 _PROGRAM = "seatrial.worker.train_main"
@@ -98,6 +99,8 @@ def resolve(values: Mapping[str, Any], identity: Identity, environ: Mapping[str,
 def _refuse_contradictions(values: Mapping[str, Any]) -> None:
     if not values["workload"]:
         raise RequestError(f"name a data set to train on: {', '.join(DEFAULT_MODELS)}-1x8x8.")
+    if values["workload"].endswith((".py", ".sh")):
+        raise RequestError(f"{printable(values['workload'])} is a script, and no data set; seatrial launch starts it.")
     # 0 equals False, and is a given value.
     given = {name for name, value in values.items() if value is not None and value is not False and value != ()}
     for one, other in (

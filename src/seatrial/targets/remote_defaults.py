@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import socket
+import time
 from collections.abc import Iterable, Mapping
 
 from seatrial import start
@@ -21,6 +22,7 @@ from seatrial.probe.torch_install import find_torch
 from seatrial.targets.target import TargetRequest
 
 _ANY_PORT = 9
+_RESOLVE_S = 20.0
 
 
 def device_of(target_request: TargetRequest, python: str) -> str:
@@ -76,10 +78,14 @@ def agent_environ(environ: Mapping[str, str], *, control: str, token: str, keep:
 def own_address(hosts: Iterable[str]) -> str | None:
     """Return the address of this machine on the route to the first host that has one; None: no host has a route.
 
-    The result is a loopback address only if no host is reached in another way.
+    The result is a loopback address only if no host is reached in another way. A resolver that is slow to say that it
+    does not know a name is asked for the first names only.
     """
     loopback = None
+    until = time.monotonic() + _RESOLVE_S
     for host in hosts:
+        if time.monotonic() > until:
+            break
         try:
             addresses = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)
         except OSError:

@@ -34,6 +34,12 @@ def printable_in_color(text: str) -> str:
     return f"{colored}{_NO_COLOR}{' ... (cut)' if len(text) > _LONGEST else ''}"
 
 
+def quoted(text: str, longest: int = 600) -> str:
+    """Return the words of a rank or host in quotes, escaped and cut: they stay its words in a sentence of ours."""
+    inner = printable(text, longest).replace('"', "'")
+    return f'"{inner}"'
+
+
 def fitted(text: str, width: int) -> str:
     """Return the text, cut to this many characters if it is longer."""
     return text if len(text) <= width else f"{text[: width - 3].rstrip()}..."

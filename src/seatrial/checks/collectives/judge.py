@@ -16,14 +16,21 @@ from seatrial.checks.shared.host_activity import is_contention, load_of_others
 from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Culprit, Finding, Judged, Ruling
 from seatrial.evidence.measurement import Fact
+from seatrial.evidence.statistics import median
 from seatrial.util.text import format_size
 
 _LINES = 8
+_MOST_TIMES = 2.0
+"""All ranks wait for one another in all_reduce, so that their times are alike but for when they call it."""
+_MOST_ELEMENTS = 1 << 53
+"""More elements than any array has, and exact as a float."""
 _NOBODY = Culprit(kind="none", name="nobody")
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "contention": is_contention,
     "unsupported": lambda value: has_fields(value, operation=str, reason=str),
-    "wrong_values": lambda value: has_fields(value, operation=str, count=int, contributors=list),
+    "wrong_values": lambda value: (
+        has_fields(value, operation=str, count=int, contributors=list) and 0 < value["count"] < _MOST_ELEMENTS
+    ),
 }
 
 
@@ -45,6 +52,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     wrong = _wrong(values, facts)
     limits = list(_judge_limits(evidence, params))
     load = load_of_others(evidence)
+    unlike = list(_unlike_others(evidence, limits))
     unsure = [entry for entry in limits if load and not entry.passed]
     limits = [entry for entry in limits if entry not in unsure]
     slow = [_slow(evidence, entry) for entry in limits if not entry.passed]
@@ -59,6 +67,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         absent=(
             *damaged,
             *_absent(evidence, params, lacking),
+            *unlike,
             *(f"{entry.measurement.name} of all_reduce without other load: {load}" for entry in unsure),
         ),
         unlimited=() if busbw_rule(params).value is not None else ("collectives.min_busbw_gbps",),
@@ -122,6 +131,23 @@ def _judge_limits(evidence: Evidence, params: Params) -> Iterator[Judged]:
                 yield rule.judge(measurement)
 
 
+def _unlike_others(evidence: Evidence, limits: Iterable[Judged]) -> Iterator[str]:
+    """Yield what is absent where the first rank, which alone reports the bandwidth, has far less time than most."""
+    first = min(evidence.ranks, default=0)
+    for size in {entry.measurement.size_bytes for entry in limits if entry.passed}:
+        times = {
+            entry.rank: entry.value
+            for entry in evidence.measurements
+            if (entry.name, entry.variant, entry.size_bytes) == ("time_us", "all_reduce", size)
+        }
+        others = [value for rank, value in times.items() if rank != first and value > 0]
+        if others and median(others) > _MOST_TIMES * times.get(first, 0.0):
+            yield (
+                f"a time of all_reduce of {format_size(size or 0)} that fits the others: rank {first} reports"
+                f" {times.get(first, 0.0):.3g} us, and most other ranks {median(others):.3g} us"
+            )
+
+
 def _slow(evidence: Evidence, entry: Judged) -> Finding:
     measurement = entry.measurement
     return Finding(
@@ -171,15 +197,15 @@ def _trace(evidence: Evidence, wrong: Mapping[tuple[int, str], float], facts: li
     A rank that receives a wrong copy of the block that it contributed itself is the culprit for certain: that block
     passes no link.
     """
-    pairs = {
-        (sender, fact.rank)
-        for fact in facts
-        for sender in evidence.ranks
-        if sender in fact.value["contributors"] and fact.rank is not None
-    }
-    certain = {sender for sender, receiver in pairs if sender == receiver}
+    senders_to: dict[int, set[int]] = {}
+    for fact in facts:
+        if fact.rank is not None:
+            # A list of any length and content, so it is searched for the ranks once.
+            senders = {sender for sender in fact.value["contributors"] if type(sender) is int} & evidence.ranks.keys()
+            senders_to.setdefault(fact.rank, set()).update(senders)
+    certain = {receiver for receiver, senders in senders_to.items() if receiver in senders}
     culprits = [rank_culprit(evidence, (rank,)) for rank in sorted(certain)]
-    rest = {(sender, receiver) for sender, receiver in pairs if sender not in certain}
+    rest = {receiver: left for receiver, senders in senders_to.items() if (left := senders - certain)}
     if rest or not certain:
         culprits.append(_not_separable(evidence, rest))
     named = short_names(evidence.ranks)
@@ -203,12 +229,18 @@ def _trace(evidence: Evidence, wrong: Mapping[tuple[int, str], float], facts: li
     ]
 
 
-def _not_separable(evidence: Evidence, pairs: set[tuple[int, int]]) -> Culprit:
-    """Return the culprit for the ``(sender, receiver)`` pairs of wrong elements; no pairs: only sums were wrong."""
-    senders, receivers = {sender for sender, _ in pairs}, {receiver for _, receiver in pairs}
+def _not_separable(evidence: Evidence, senders_to: Mapping[int, set[int]]) -> Culprit:
+    """Return the culprit for wrong elements by receiver; no receiver: only sums were wrong."""
+    senders, receivers = set[int]().union(*senders_to.values()), set(senders_to)
     both, named = tuple(sorted(senders | receivers)), short_names(evidence.ranks)
     if len(both) == 2:
         name = f"link {named(both[0])}–{named(both[1])}, endpoints not separable"
+        return Culprit(kind="link", name=name, ranks=both)
+    hosts = evidence.hosts()
+    accusing = {hosts[rank] for rank in receivers}
+    if len(senders) == 1 and len(accusing) == 1 and hosts[min(senders)] not in accusing:
+        # The word of one host: it, or what leads to it, may as well be wrong.
+        name = f"link {named(min(senders))}–{evidence.ranks[min(receivers)].place}, endpoints not separable"
         return Culprit(kind="link", name=name, ranks=both)
     for common, way in ((senders, "leave it"), (receivers, "lead to it")):
         if len(common) == 1:

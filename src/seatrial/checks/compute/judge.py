@@ -132,6 +132,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
     for measurement in evidence.measurements:
         if measurement.name == "tflops" and measurement.rank is not None and measurement.rank in evidence.ranks:
             groups.setdefault((evidence.ranks[measurement.rank].device, measurement.variant), []).append(measurement)
+    hosts = evidence.hosts()
     for (device, dtype), measurements in sorted(groups.items()):
         own = tuple(_own_limits(params, evidence.device_type, device, dtype))
         spec = find(device)
@@ -144,7 +145,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
                 device_type=evidence.device_type,
                 ceiling=ceiling(device),
                 best_known=math.inf if spec is None else spec.attainable_tflops.get(dtype, math.inf),
-                hosts={rank: record.node for rank, record in evidence.ranks.items()},
+                hosts=hosts,
             ),
         )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from seatrial.checks.diagnostics.measure import AFTER, BEFORE, WINDOW
 from seatrial.devices.plain_json import from_json
@@ -14,6 +15,7 @@ from seatrial.evidence.findings import Culprit
 from seatrial.evidence.measurement import Fact
 
 NAME = "diagnostics"
+_Snapshot = TypeVar("_Snapshot", NodeState, NodeWindow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,8 @@ class NodeHistory:
     node_rank: int
     before: NodeState
     windows: tuple[NodeWindow, ...]
+    windows_by_device: Mapping[str, Sequence[tuple[NodeWindow, DeviceWindow]]]
+    """UUID of a device -> each step with what the device did in it."""
     after: NodeState | None
     """None: the last snapshot is missing, or a source did not answer for it."""
     ranks: Mapping[str, int]
@@ -32,12 +36,9 @@ class NodeHistory:
     used: frozenset[str]
     """UUIDs of the devices that the trial used, as far as that is known: those of ranks, else the visible ones."""
 
-    def windows_of(self, uuid: str) -> Iterator[tuple[NodeWindow, DeviceWindow]]:
-        """Yield each step with what the device did in it."""
-        for window in self.windows:
-            for device in window.devices:
-                if device.uuid == uuid:
-                    yield window, device
+    def windows_of(self, uuid: str) -> Sequence[tuple[NodeWindow, DeviceWindow]]:
+        """Return each step with what the device did in it."""
+        return self.windows_by_device.get(uuid, ())
 
     def culprit(self, device: DeviceState) -> Culprit:
         """Return a device as a finding names it."""
@@ -47,44 +48,59 @@ class NodeHistory:
         return Culprit(kind="device", name=name, ranks=() if rank is None else (rank,), nodes=(self.node,))
 
 
-def readable(facts: tuple[Fact, ...]) -> tuple[tuple[Fact, ...], dict[int, str]]:
-    """Return the facts of the nodes of which all can be read, and what is wrong with those of each other node."""
-    unread: dict[int, str] = {}
-    for fact in facts:
-        if fact.node_rank is None or fact.check != NAME or fact.name not in (BEFORE, AFTER, WINDOW):
-            continue
-        try:
-            from_json(NodeWindow if fact.name == WINDOW else NodeState, fact.value)
-        except ValueError as error:
-            unread.setdefault(fact.node_rank, str(error))
-    return tuple(fact for fact in facts if fact.node_rank not in unread), unread
-
-
 def histories(
     facts: tuple[Fact, ...], ranks: Mapping[int, RankRecord], nodes: Mapping[int, str]
-) -> tuple[NodeHistory, ...]:
-    """Return the history of each machine. Facts that are not as we write them raise ValueError."""
-    found = []
-    for node_rank in sorted({fact.node_rank for fact in facts if fact.node_rank is not None}):
-        own = [fact for fact in facts if fact.node_rank == node_rank and fact.check == NAME]
-        states = {fact.name: from_json(NodeState, fact.value) for fact in own if fact.name in (BEFORE, AFTER)}
+) -> tuple[tuple[NodeHistory, ...], dict[int, str]]:
+    """Return the history of each machine, and what is wrong with the facts of each node that cannot be read."""
+    facts_of: dict[int, list[Fact]] = {}
+    for fact in facts:
+        if fact.node_rank is not None and fact.check == NAME and fact.name in (BEFORE, AFTER, WINDOW):
+            facts_of.setdefault(fact.node_rank, []).append(fact)
+    records_of: dict[int, list[RankRecord]] = {}
+    for record in ranks.values():
+        records_of.setdefault(record.node_rank, []).append(record)
+    found, unread = list[NodeHistory](), dict[int, str]()
+    for node_rank, own in sorted(facts_of.items()):
+        try:
+            states = {fact.name: _read(NodeState, fact) for fact in own if fact.name != WINDOW}
+            windows = tuple(_read(NodeWindow, fact) for fact in own if fact.name == WINDOW)
+        except ValueError as error:
+            unread[node_rank] = str(error)
+            continue
         if BEFORE not in states:
             continue
         before, after = states[BEFORE], states.get(AFTER)
-        users = _users(before, [record for record in ranks.values() if record.node_rank == node_rank])
+        users = _users(before, records_of.get(node_rank, []))
         visible = before.visible if before.visible is not None else [device.uuid for device in before.devices]
         found.append(
             NodeHistory(
                 node=nodes.get(node_rank, f"node {node_rank}"),
                 node_rank=node_rank,
                 before=before,
-                windows=tuple(from_json(NodeWindow, fact.value) for fact in own if fact.name == WINDOW),
+                windows=windows,
+                windows_by_device=_by_device(windows),
                 after=None if after is None or after.silent else after,
                 ranks=users,
                 used=frozenset(users) or frozenset(visible),
             )
         )
-    return _without_copies(found)
+    return _without_copies(found), unread
+
+
+def _read(cls: type[_Snapshot], fact: Fact) -> _Snapshot:
+    """Return a snapshot or a window. Raises ValueError for what we do not write so."""
+    read = from_json(cls, fact.value)
+    if len({device.uuid for device in read.devices}) < len(read.devices):
+        raise ValueError("devices: two have one UUID")
+    return read
+
+
+def _by_device(windows: tuple[NodeWindow, ...]) -> dict[str, list[tuple[NodeWindow, DeviceWindow]]]:
+    by_device: dict[str, list[tuple[NodeWindow, DeviceWindow]]] = {}
+    for window in windows:
+        for device in window.devices:
+            by_device.setdefault(device.uuid, []).append((window, device))
+    return by_device
 
 
 def _users(state: NodeState, ranks: list[RankRecord]) -> dict[str, int]:
@@ -108,15 +124,11 @@ def _users(state: NodeState, ranks: list[RankRecord]) -> dict[str, int]:
 
 def _without_copies(found: list[NodeHistory]) -> tuple[NodeHistory, ...]:
     """Return each machine once: several nodes of a job may share one, and then report the same devices."""
-    kept = list[NodeHistory]()
+    kept: dict[tuple[str, object], NodeHistory] = {}
     for history in found:
-        serials = {(device.uuid, device.serial) for device in history.before.devices}
-        if not serials or not any(
-            serials == {(device.uuid, device.serial) for device in other.before.devices} and other.node == history.node
-            for other in kept
-        ):
-            kept.append(history)
-    return tuple(kept)
+        serials = frozenset((device.uuid, device.serial) for device in history.before.devices)
+        kept.setdefault((history.node, serials or history.node_rank), history)
+    return tuple(kept.values())
 
 
 def step_words(window: NodeWindow) -> str:

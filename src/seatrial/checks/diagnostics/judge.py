@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from seatrial.checks.diagnostics.history import NAME, NodeHistory, histories, readable, step_words
+from seatrial.checks.diagnostics.history import NAME, NodeHistory, histories, step_words
 from seatrial.checks.diagnostics.judge_device import device_findings, is_unread
 from seatrial.checks.diagnostics.judge_fleet import unlike_most
 from seatrial.checks.diagnostics.judge_handed import findings_of, handed_files
 from seatrial.checks.diagnostics.judge_kernel_log import kernel_findings
 from seatrial.checks.diagnostics.params import Params
 from seatrial.devices.network_ports import ERROR_COUNTERS
+from seatrial.devices.readers import TWIN
 from seatrial.devices.state import DeviceState
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import NOBODY, Culprit, Finding, Limit, Ruling
@@ -25,25 +26,25 @@ _LEAST_SAMPLES = 3
 _FEW_DEVICES = 3
 """The least number of devices whose usual number of links is known: of two, neither number is."""
 _FAILS_PORT = ("link_downed",)
-_REFUSED = (
-    *("not permitted", "implausible", "unknown error", "the driver did not answer", "the operating system refused"),
-    *("out of memory", "not enough resources", "the driver is in an invalid state", "left out"),
+_LACKING = (
+    *("not supported", "not known to this driver", "this driver is too old", "this driver has another version"),
+    *("no longer supported", "not found", "no data", "a virtual GPU without ECC", "nvidia-smi has none"),
+    *("amd-smi counts it in ticks", TWIN),
 )
-"""Beginnings of the reasons for a value that a device ought to have; the others are of a device that lacks it."""
+"""Beginnings of the reasons for a value that a device or driver lacks; any other is of one that it ought to have."""
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
     """Rule about the devices of all nodes. Not applicable where no node has any."""
-    facts, unread = readable(evidence.facts)
-    ruling = _judge_readable(replace(evidence, facts=facts), params)
+    nodes, unread = histories(evidence.facts, evidence.ranks, evidence.nodes)
+    ruling = _judge_readable(evidence, nodes, params)
     names = {node: evidence.nodes.get(node, f"node {node}") for node in unread}
     absent = tuple(f"a readable state of the devices of {names[node]} ({error})" for node, error in unread.items())
     return Ruling.merge((ruling, Ruling(absent=absent))) if absent else ruling
 
 
-def _judge_readable(evidence: Evidence, params: Params) -> Ruling:
+def _judge_readable(evidence: Evidence, nodes: tuple[NodeHistory, ...], params: Params) -> Ruling:
     try:
-        nodes = histories(evidence.facts, evidence.ranks, evidence.nodes)
         handed = handed_files(evidence, nodes)
     except ValueError as error:
         return Ruling(absent=(f"a readable state of the devices ({error})",))
@@ -230,7 +231,7 @@ def _not_checked(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
         for device in history.before.devices:
             refused = defaultdict[str, list[str]](list)
             for name, why in device.unavailable.items():
-                if why.startswith(_REFUSED) and name != "device":
+                if not why.startswith(_LACKING) and name != "device":
                     refused[why].append(name)
             for why, names in refused.items():
                 places[", ".join(names), why].append(f"GPU {device.index} of {history.node}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -57,8 +57,8 @@ class _Case:
             limit=limit,
         )
 
-    def windows(self) -> Iterator[tuple[NodeWindow, DeviceWindow]]:
-        """Yield each step with what the device did in it."""
+    def windows(self) -> Sequence[tuple[NodeWindow, DeviceWindow]]:
+        """Return each step with what the device did in it."""
         return self.history.windows_of(self.device.uuid)
 
 
@@ -109,7 +109,12 @@ def _no_longer_said(history: NodeHistory, device: DeviceState) -> dict[str, str]
     if last is None:
         return {}
     why = last.unavailable.get("counters", "no reason given")
-    return {name: last.unavailable.get(name, why) for name in device.counters if name not in last.counters}
+    why_links = last.unavailable.get("nvlinks", why)
+    return {
+        name: last.unavailable.get(name, why_links if name.startswith("nvlink_") else why)
+        for name in device.counters
+        if name not in last.counters
+    }
 
 
 def _silent(case: _Case) -> Iterator[Finding]:

@@ -12,24 +12,27 @@ from seatrial.devices.state import KernelEvent, NodeWindow
 from seatrial.evidence.findings import Culprit, Finding
 
 _FATAL_ACTIONS = ("reset", "restart machine", "mechanics", "firmware")
-_FATAL_XIDS = (48, 74, 94)
+_FATAL_XIDS = (48, 74, 94, 171, 172)
 """Uncorrectable memory errors and the NVLink error, whose own workflow or program restart hides how grave they are."""
+_SHOWN = 10
 _FATAL_AMD = ("uncorrectable", "reset begin", "poison")
 
 
 def kernel_findings(history: NodeHistory) -> Iterator[Finding]:
     """Yield a finding for each component that the log accuses, with the lines that follow from it as evidence."""
     by_bus = defaultdict[tuple[str, bool], list[tuple[KernelEvent, NodeWindow]]](list)
-    for window in history.windows:
-        for event in window.kernel_events:
-            if not event.old:
-                by_bus[event.bus, _accuses_partner(event)].append((event, window))
+    events = [(event, window) for window in history.windows for event in window.kernel_events if not event.old]
+    for event, window in events:
+        by_bus[event.bus, _accuses_partner(event)].append((event, window))
     for (bus, is_partner), entries in by_bus.items():
         graded = [(grade, event, window) for event, window in entries if (grade := _grade(event)) is not None]
         if not graded:
             continue
         grade, event, window = min(graded, key=lambda entry: entry[0])
-        yield _finding(history, bus, event, window, "fail" if grade == 0 else "warn", is_partner, entries)
+        codes = {event.code for event, _ in entries if event.kind == "xid"}
+        followers = [event.text for event, _ in events if event.follows in codes and event.bus != bus]
+        lines = [event.text for event, _ in entries][:_SHOWN] + followers[:_SHOWN]
+        yield _finding(history, bus, event, window, "fail" if grade == 0 else "warn", is_partner, tuple(lines))
 
 
 def _accuses_partner(event: KernelEvent) -> bool:
@@ -61,7 +64,7 @@ def _finding(
     window: NodeWindow,
     severity: str,
     is_partner: bool,
-    entries: list[tuple[KernelEvent, NodeWindow]],
+    lines: tuple[str, ...],
 ) -> Finding:
     device = next((device for device in history.before.devices if device.bus and device.bus == bus), None)
     place = f"{bus or 'a device'} of {history.node}"
@@ -80,13 +83,17 @@ def _finding(
         partner = f"the device at the other end of NVLink {event.link} of {culprit.name}"
         culprit = Culprit(kind="device", name=partner, nodes=(history.node,))
         logged = f"the kernel logged XID 149 {step_words(window)}, whose subcode {event.subcode} accuses {partner}"
-    unused = device is not None and device.uuid not in history.used and not is_partner
+    if device is not None:
+        unused = device.uuid not in history.used
+    else:  # a container sees the kernel log of its whole machine, and not the devices that others use
+        unused = event.kind != "sxid" and bool(bus) and any(known.bus for known in history.before.devices)
+    unused = unused and not is_partner
     made = Finding(
         severity="fail" if severity == "fail" and not unused else "warn",
         check=NAME,
         what=logged + ("; no rank used it" if unused else ""),
         culprit=culprit,
-        evidence=tuple(other.text for other, _ in entries[:10]),
+        evidence=lines,
         action=advice,
     )
     if made.severity == "warn" and event.code in xid.APPLICATION and event.kind == "xid":

@@ -67,7 +67,7 @@ FAIL_ACTIONS: Mapping[str, str] = {
 }
 """Action that the driver asks for -> what to do. To recover an IMEX domain is none of them: drivers ask for it on idle
 racks that work (NVIDIA/aicr issue 2641)."""
-THROTTLES = ("power_brake", "hw_thermal", "hw_slowdown", "sw_thermal", "reliability", "board_limit")
+THROTTLES = ("power_brake", "hw_thermal", "hw_slowdown", "sw_thermal", "thermal", "reliability", "board_limit")
 """Reasons for a lower clock that are a warning; the power limit is where every busy GPU is."""
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from seatrial.checks.inventory.params import Params
 from seatrial.checks.inventory.rules import SHARED_DEVICE, device_count_rule
-from seatrial.checks.shared.host_inventory import HostInventory, culprit, listed
+from seatrial.checks.shared.host_inventory import HostInventory, culprit, listed, split
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Limit
 
@@ -34,11 +34,16 @@ def shared_devices(evidence: Evidence, reports: Reports, fleet: Sequence[HostInv
         if len(ranks) > 1 and not is_partitioned:
             nodes = culprit(evidence, ranks, fleet).nodes
             name = f"{listed('rank', ranks)} on {listed('node', nodes)}"
+            hosts = evidence.hosts()
+            # Containers of one machine join from different places, and a host may claim the device of another one.
+            one_of = len({hosts[rank] for rank in ranks}) > 1
             yield Finding(
                 severity="fail",
                 check="inventory",
                 what=f"{name} use the same device",
-                culprit=Culprit(kind="device", name=name, ranks=tuple(ranks), nodes=nodes),
+                culprit=Culprit(kind="none", name=f"one of {name}, not separable", ranks=tuple(ranks), nodes=nodes)
+                if one_of
+                else Culprit(kind="device", name=name, ranks=tuple(ranks), nodes=nodes),
                 measured=f"{len(ranks)} ranks on device {identity}",
                 limit=SHARED_DEVICE.limit(),
                 evidence=tuple(_device_line(rank, reports[rank]) for rank in ranks[:_MOST_LINES]),
@@ -63,8 +68,9 @@ def unexpected_counts(
     elif "devices" in params.allow_mixed or not counts:
         return
     else:
-        ((usual, votes),) = Counter(count for _, count in counts).most_common(1)
-        if 2 * votes > len(counts):
+        difference = split({machine.ranks[0]: count for machine, count in counts}, [machine for machine, _ in counts])
+        usual = counts[0][1] if difference is None else difference.majority
+        if isinstance(usual, int):
             expected, origin = usual, "fleet, majority of the nodes"
         else:
             expected, origin = max(count for _, count in counts), "fleet, the node that shows most"

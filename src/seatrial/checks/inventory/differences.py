@@ -12,7 +12,7 @@ from seatrial.checks.inventory.device_counts import Reports
 from seatrial.checks.inventory.params import Params
 from seatrial.checks.inventory.properties import MEMORY_TOLERANCE, Property
 from seatrial.checks.inventory.rules import property_rule
-from seatrial.checks.shared.host_inventory import HostInventory, culprit, listed, split
+from seatrial.checks.shared.host_inventory import HostInventory, culprit, listed, shares_of_votes, split
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Limit
 
@@ -84,12 +84,10 @@ def _nodes(ranks: Sequence[int], fleet: Sequence[HostInventory]) -> list[str]:
 
 
 def _rounded(values: Mapping[int, float], fleet: Sequence[HostInventory]) -> dict[int, Hashable]:
-    """Replace all values within the tolerance of the most frequent ones by one value. Each machine has one vote."""
+    """Replace all values within the tolerance of the most frequent ones by one value."""
     weights: defaultdict[float, Fraction] = defaultdict(Fraction)
-    for machine in fleet:
-        voters = [rank for rank in machine.ranks if rank in values]
-        for rank in voters:
-            weights[values[rank]] += Fraction(1, len(voters))
+    for rank, share in shares_of_votes(values, fleet).items():
+        weights[values[rank]] += share
     ordered = sorted(weights)
     best = (Fraction(0), 0, 0)
     first, inside = 0, Fraction(0)

@@ -232,6 +232,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
     for measurement in evidence.measurements:
         if measurement.name == "copy_gbps" and measurement.rank is not None and measurement.rank in evidence.ranks:
             groups.setdefault((evidence.ranks[measurement.rank].device, measurement.variant), []).append(measurement)
+    hosts = evidence.hosts()
     for (device, kind), measurements in sorted(groups.items()):
         rule = user_copy_rule(params, kind)
         own = () if rule.value is None else (rule.limit(),)
@@ -241,7 +242,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
             device_type=evidence.device_type,
             copies=True,
             ceiling=copy_ceiling(),
-            hosts={rank: record.node for rank, record in evidence.ranks.items()},
+            hosts=hosts,
         )
         yield device, kind, rates
 

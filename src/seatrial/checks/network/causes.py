@@ -10,6 +10,7 @@ import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal
 
 from seatrial.checks.network.pairs import Pairs, bits_of, numbers_of
@@ -55,8 +56,17 @@ class Cause:
     """The closed pairs that it explains."""
 
 
-def find_causes(failed: Pairs, tried: Tried, addresses: Mapping[int, str]) -> list[Cause]:
-    """Return the causes. ``failed``: pairs that were tried in vain; ``addresses``: of each node."""
+def find_causes(
+    failed: Pairs, tried: Tried, addresses: Mapping[int, str], hosts: Mapping[int, str] = MappingProxyType({})
+) -> list[Cause]:
+    """Return the causes.
+
+    Args:
+        failed: Pairs that were tried in vain.
+        tried: Which pairs were tried.
+        addresses: Of each node.
+        hosts: Where each node joined, as far as that is known: what several nodes at one place say is one word.
+    """
     closed = failed & tried.pairs
     if not closed:
         return []
@@ -64,7 +74,7 @@ def find_causes(failed: Pairs, tried: Tried, addresses: Mapping[int, str]) -> li
         return [Cause(shape="all", sources=tried.nodes, pairs=closed)]
     works = tried.pairs - closed
     divisions = list(_divisions(tried.nodes, works, addresses))
-    by_preference = _closed_nodes(closed, works)
+    by_preference = _closed_nodes(closed, works, hosts)
     for named, left in by_preference:
         if len(named) == 1 and not left:
             return named
@@ -76,7 +86,7 @@ def find_causes(failed: Pairs, tried: Tried, addresses: Mapping[int, str]) -> li
     return min((named + _groups(left, divisions) for named, left in by_preference), key=len)
 
 
-def _closed_nodes(closed: Pairs, works: Pairs) -> list[tuple[list[Cause], Pairs]]:
+def _closed_nodes(closed: Pairs, works: Pairs, hosts: Mapping[int, str]) -> list[tuple[list[Cause], Pairs]]:
     """Name the nodes where every connection fails, in one direction or both, with the pairs that this leaves.
 
     First with preference for nodes that take no connection, then for nodes that make none.
@@ -86,8 +96,8 @@ def _closed_nodes(closed: Pairs, works: Pairs) -> list[tuple[list[Cause], Pairs]
     reached = works.all_targets()
     deaf = {target for target in turned.targets if not reached >> target & 1}
     both = mute & deaf
-    several_in = {node for node in deaf if turned.targets[node].bit_count() >= _LEAST_TRIED}
-    several_out = {node for node in mute if closed.targets[node].bit_count() >= _LEAST_TRIED}
+    several_in = {node for node in deaf if _has_several(turned.targets[node], hosts)}
+    several_out = {node for node in mute if _has_several(closed.targets[node], hosts)}
     # A pair that the other direction has explained accuses nobody else.
     left_in = {node for node in several_in if turned.targets[node] & ~bits_of(several_out)}
     left_out = {node for node in several_out if closed.targets[node] & ~bits_of(several_in)}
@@ -108,6 +118,18 @@ def _closed_nodes(closed: Pairs, works: Pairs) -> list[tuple[list[Cause], Pairs]
                 left -= cause.pairs
         results.append((causes, left))
     return results
+
+
+def _has_several(nodes: int, hosts: Mapping[int, str]) -> bool:
+    """Return whether enough of these nodes, given as bits, are at different places."""
+    if nodes.bit_count() < _LEAST_TRIED:
+        return False
+    places = set[str]()
+    for node in numbers_of(nodes):
+        places.add(hosts.get(node) or f"node {node}")
+        if len(places) >= _LEAST_TRIED:
+            return True
+    return False
 
 
 def _groups(closed: Pairs, divisions: Sequence[Division]) -> list[Cause]:

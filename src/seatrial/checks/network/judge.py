@@ -18,11 +18,14 @@ from seatrial.checks.network.sentences import (
     hostname_finding,
     large_finding,
     name_finding,
+    one_machine_finding,
     port_finding,
 )
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Ruling
 
+ONE_MACHINE = "all nodes are one machine"
+"""Why the check is about nothing there."""
 _LARGE = ("large to", "large from")
 _NOT_TRIED = "not tried"
 
@@ -32,8 +35,10 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     seen = observe(evidence)
     absent = [f"a port of {evidence.nodes[node]} to connect to" for node in seen.deaf]
     if len(seen.nodes) < 2:
-        what = "the job has one node" if len(evidence.nodes) < 2 else "all nodes are one machine"
-        return Ruling(not_applicable="" if absent else what, absent=tuple(absent))
+        what = "the job has one node" if len(evidence.nodes) < 2 else ONE_MACHINE
+        if absent or len(evidence.nodes) < 2:
+            return Ruling(not_applicable="" if absent else what, absent=tuple(absent))
+        return Ruling(findings=(one_machine_finding(evidence),), not_applicable=what)
     doubled = _doubled(seen)
     # A connection to an address that several nodes have may end anywhere.
     unclear = bits_of(node for nodes in doubled.values() for node in nodes)
@@ -41,13 +46,14 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     all_closed = _union(closed)
     addresses = {node: entry.places["data"][0] for node, entry in seen.nodes.items()}
     findings = [duplicate_finding(seen, address, nodes) for address, nodes in doubled.items()]
-    causes = find_causes(all_closed, seen.tried, addresses)
+    hosts = {node: entry.place_of_node for node, entry in seen.nodes.items()}
+    causes = find_causes(all_closed, seen.tried, addresses, hosts)
     other = chosen_interface(evidence, params)
     findings += [closed_finding(seen, cause, closed, other) for cause in causes]
     if not any(cause.shape == "all" for cause in causes):
         findings += [
             large_finding(seen, cause, large)
-            for cause in find_causes(_union(large) - all_closed, seen.tried, addresses)
+            for cause in find_causes(_union(large) - all_closed, seen.tried, addresses, hosts)
         ]
     findings += _rendezvous(seen, all_closed, unclear)
     findings += _names(seen)

@@ -16,6 +16,9 @@ ROLES = ("data", "name", "store", "master")
 """The addresses that a node listens at: that of its ranks, that of its hostname, and two of the rendezvous."""
 
 
+_MOST_FAILURES = 1_000
+"""Entries of what failed: there are few roles and ways to fail, and nodes that fail alike share an entry. Each is
+compared with all nodes."""
 _MOST_NODES = 1 << 17
 """Nodes are bits of numbers, which a damaged number of a node must not make huge."""
 
@@ -32,6 +35,10 @@ class Node:
     hostname: str
     """The name that it calls itself."""
     machine: str
+    says_machine: str
+    """The machine that it says it is; ``machine`` has the place where it joined besides."""
+    place_of_node: str
+    """Place of the node, as of ``Evidence``; empty where the controller does not know it."""
     places: Mapping[str, tuple[str, int]]
     """Role -> address and port."""
     because: str
@@ -87,8 +94,8 @@ def observe(evidence: Evidence) -> Observations:
         if not has_fields(fact.value, everybody=bool, untried=list, failed=list):
             continue
         try:
-            untried = within(everybody, fact.value["untried"])
-            failed += tuple(_failures(source, fact.value["failed"], everybody & ~(1 << source)))
+            untried = within(everybody, _few(fact.value["untried"], _MOST_NODES))
+            failed += tuple(_failures(source, _few(fact.value["failed"], _MOST_FAILURES), everybody & ~(1 << source)))
         except (TypeError, ValueError, KeyError):
             continue
         near = (order[(position[source] + distance) % len(order)] for distance in distances(len(order)))
@@ -129,6 +136,8 @@ def _nodes(evidence: Evidence) -> Iterator[Node]:
             host=name,
             hostname=value["hostname"],
             machine=machine_at(value["machine"], evidence.places_of_nodes.get(number, "")),
+            says_machine=value["machine"],
+            place_of_node=evidence.places_of_nodes.get(number, ""),
             places=places,
             because=value["because"],
             own=value["name"],
@@ -153,6 +162,12 @@ def _one_of_each_machine(nodes: Iterable[Node]) -> Mapping[int, Node]:
         if before is None or node.node < before.node:
             first[node.machine] = node
     return {node.node: node for node in sorted(first.values(), key=lambda node: node.node)}
+
+
+def _few(entries: list[Any], most: int) -> list[Any]:
+    if len(entries) > most:
+        raise ValueError(f"{len(entries)} entries, and there can be {most}")
+    return entries
 
 
 def _failures(source: int, entries: list[Any], others: int) -> Iterator[Failed]:

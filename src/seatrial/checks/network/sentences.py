@@ -10,6 +10,7 @@ from seatrial.checks.network.causes import Cause
 from seatrial.checks.network.observations import Observations
 from seatrial.checks.network.pairs import Pair, Pairs
 from seatrial.checks.shared.host_inventory import listed
+from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Severity
 
 _CHECK = "network"
@@ -37,6 +38,19 @@ _MAP_NAME = (
     "map the name to the address that the other nodes reach, in DNS or /etc/hosts of the node, or set"
     " GLOO_SOCKET_IFNAME to the interface with that address"
 )
+
+
+def one_machine_finding(evidence: Evidence) -> Finding:
+    """Return the finding for a job of several nodes, all of which are one machine."""
+    names = tuple(dict.fromkeys(evidence.nodes[node] for node in sorted(evidence.nodes)))
+    nodes = listed("node", names) if len(names) > 1 else f"the {len(evidence.nodes)} nodes of {names[0]}"
+    return Finding(
+        severity="info",
+        check=_CHECK,
+        what=f"{nodes} are one machine: nothing between machines is checked, and each uses all its cores",
+        culprit=Culprit(kind="none", name="nobody can be named"),
+        action="If they should be several machines, look where the launcher started them.",
+    )
 
 
 def closed_finding(seen: Observations, cause: Cause, closed: Mapping[str, Pairs], other: str | None) -> Finding:
@@ -117,12 +131,37 @@ def large_finding(seen: Observations, cause: Cause, large: Mapping[int | None, P
 
 def duplicate_finding(seen: Observations, address: str, nodes: Sequence[int], *, of_names: bool = False) -> Finding:
     """Return the finding for an address that several nodes have. ``of_names``: only their names lead to it."""
+    if not of_names and len({seen.nodes[node].says_machine for node in nodes}) == 1:
+        return _one_machine(seen, address, nodes)
     by_name = of_names or all(seen.nodes[node].because == "name" for node in nodes)
     because = ": the own name of each leads to it" if by_name else ""
     action = _MAP_NAME if by_name else "give each node an address that no other one has"
     severity: Severity = "warn" if of_names else "fail"
     what = f"{len(nodes)} nodes claim the address {address}{because}"
-    return _finding(severity, what, _nodes(seen, nodes), action)
+    culprit = _nodes(seen, nodes)
+    if len(nodes) == 2 and not of_names:
+        # One of them may have it, and the other one only say so.
+        culprit = Culprit(kind="none", name=f"one of {culprit.name}, not separable", nodes=culprit.nodes)
+    return _finding(severity, what, culprit, action)
+
+
+def _one_machine(seen: Observations, address: str, nodes: Sequence[int]) -> Finding:
+    """Return the finding for nodes that say they are one machine, which joined from several places.
+
+    A machine may take two ways to the controller, and a host may claim the machine and the address of another one: then
+    connections to either prove nothing.
+    """
+    places = [seen.nodes[node].place_of_node or "an unknown address" for node in nodes]
+    what = (
+        f"{listed('node', [seen.nodes[node].name for node in nodes])} say that they are one machine with the address"
+        f" {address}, and joined from {', '.join(dict.fromkeys(places[:_SHOWN]))}"
+    )
+    action = (
+        "if they are one machine, name the controller by one address (MASTER_ADDR), so that all take the same way to"
+        " it; if not, one of them is not what it says"
+    )
+    culprit = Culprit(kind="none", name="nobody could be named", nodes=_hostnames(seen, nodes))
+    return _finding("error", what, culprit, action)
 
 
 def name_finding(seen: Observations, hows: Mapping[int, Mapping[int, str]], *, nobody: bool) -> Finding:
@@ -159,6 +198,11 @@ def port_finding(seen: Observations, target: int, role: str, sources: Sequence[i
     place = f"node {node.name} at {_written(*node.places[role])} ({meaning})"
     what = f"{_named(seen, sources)} cannot connect to {place}: {_HOW.get(how, how)}"
     culprit = _nodes(seen, (target,))
+    if len(sources) == 1:
+        # The word of one node against another one.
+        ends = tuple(sorted((target, *sources)))
+        names = f"link {seen.nodes[ends[0]].name}–{seen.nodes[ends[1]].name}, endpoints not separable"
+        culprit = Culprit(kind="link", name=names, nodes=_hostnames(seen, ends))
     return _finding("fail" if is_needed else "warn", what, culprit, _open_action(seen))
 
 

@@ -22,6 +22,8 @@ class HostInventory:
     """The host name, with the number of the node where several machines have the same one."""
     ranks: tuple[int, ...]
     """The trial ranks on it, ascending."""
+    place: str = ""
+    """Where its agents joined, as the controller knows it; empty where it does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ def machines(evidence: Evidence, places: Mapping[int, Mapping[str, Any]]) -> tup
         place = evidence.places_of_nodes.get(entry.node_rank, "")
         hosts[entry.hostname or entry.node, place].setdefault(entry.node_rank, []).append(entry.rank)
     inventories = []
-    for agents in hosts.values():
+    for (_, place), agents in hosts.items():
         groups: defaultdict[object, list[int]] = defaultdict(list)
         for agent, ranks in agents.items():
             identity = next((machine for rank in ranks if (machine := places.get(rank, {}).get("machine"))), None)
@@ -67,7 +69,9 @@ def machines(evidence: Evidence, places: Mapping[int, Mapping[str, Any]]) -> tup
         if len(known := [key for key in groups if isinstance(key, str)]) == 1:
             groups = defaultdict(list, {known[0]: [rank for ranks in groups.values() for rank in ranks]})
         for ranks in groups.values():
-            inventories.append(HostInventory(name=evidence.ranks[min(ranks)].place, ranks=tuple(sorted(ranks))))
+            inventories.append(
+                HostInventory(name=evidence.ranks[min(ranks)].place, ranks=tuple(sorted(ranks)), place=place)
+            )
     names = Counter(machine.name for machine in inventories)
     return tuple(
         replace(machine, name=f"{machine.name} (node {evidence.ranks[machine.ranks[0]].node_rank})")
@@ -80,21 +84,36 @@ def machines(evidence: Evidence, places: Mapping[int, Mapping[str, Any]]) -> tup
 def split(values: Mapping[int, Hashable], fleet: Iterable[HostInventory]) -> Split | None:
     """Return how the fleet differs; None when all ranks have the same value, or only one has a value.
 
-    Every machine has one vote, which its ranks share. More than half of the votes decide.
+    More than half of the votes decide.
     """
     votes: defaultdict[Hashable, Fraction] = defaultdict(Fraction)
     ranks: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for machine in fleet:
-        voters = [rank for rank in machine.ranks if rank in values]
-        for rank in voters:
-            votes[values[rank]] += Fraction(1, len(voters))
-            ranks[values[rank]].append(rank)
+    for rank, share in shares_of_votes(values, fleet).items():
+        votes[values[rank]] += share
+        ranks[values[rank]].append(rank)
     if len(votes) < 2:
         return None
     most = max(votes, key=lambda value: votes[value])
     majority = most if 2 * votes[most] > sum(votes.values()) else None
     odd = {value: tuple(sorted(group)) for value, group in ranks.items() if majority is None or value != majority}
     return Split(majority=majority, odd=odd)
+
+
+def shares_of_votes(voters: Collection[int], fleet: Iterable[HostInventory]) -> dict[int, Fraction]:
+    """Return the share of each voting rank: a machine has one vote, and so have machines that joined from one place.
+
+    A host may claim to be any number of machines where each of its ranks has a separate agent.
+    """
+    machines_at: defaultdict[str | tuple[int, ...], list[list[int]]] = defaultdict(list)
+    for machine in fleet:
+        if here := [rank for rank in machine.ranks if rank in voters]:
+            machines_at[machine.place or machine.ranks].append(here)
+    return {
+        rank: Fraction(1, len(here) * len(neighbors))
+        for neighbors in machines_at.values()
+        for here in neighbors
+        for rank in here
+    }
 
 
 def culprit(evidence: Evidence, ranks: Collection[int], fleet: Sequence[HostInventory]) -> Culprit:

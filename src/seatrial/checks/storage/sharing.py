@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import TypeAlias
 
@@ -13,8 +14,8 @@ from seatrial.checks.storage.params import Params
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Limit, Ruling
 
-View: TypeAlias = tuple[tuple[int, int], ...]
-"""The ranks whose tokens a rank sees, as ascending (first, last)."""
+View: TypeAlias = frozenset[int]
+"""The ranks whose tokens a rank sees."""
 
 
 def judge_sharing(evidence: Evidence, params: Params) -> Ruling:
@@ -23,18 +24,21 @@ def judge_sharing(evidence: Evidence, params: Params) -> Ruling:
     If more than half of the nodes see one another alike, they are right, and the others are named. A rank that could
     not leave a token is reported as such, and missed by no other rank here.
     """
-    views = {
+    ranges_of = {
         fact.rank: tuple((first, last) for first, last in fact.value)
         for fact in evidence.facts
         if fact.name == "sees" and fact.rank is not None and fact.rank in evidence.ranks
     }
+    # Most ranks see the same, and thousands of ranks see thousands.
+    view_of = {ranges: _within(sorted(ranges_of), ranges) for ranges in set(ranges_of.values())}
+    views = {rank: view_of[ranges] for rank, ranges in ranges_of.items()}
     nodes = {rank: evidence.ranks[rank].node for rank in views}
     if params.shared == "no":
         return _judge_not_shared(evidence, views, nodes)
     groups: dict[View, list[int]] = {}
     for rank, view in sorted(views.items()):
         groups.setdefault(view, []).append(rank)
-    is_shared = all(_sees(view, rank) for view in groups for rank in views)
+    is_shared = all(view >= views.keys() for view in groups)
     if params.shared == "any" and len(set(nodes.values())) > 1:
         what = "all ranks see one folder" if is_shared else "the folder is not the same for all ranks"
         return Ruling(findings=(storage_info(what, 'set shared = "yes" or "no" under [storage] to have it judged.'),))
@@ -45,16 +49,17 @@ def judge_sharing(evidence: Evidence, params: Params) -> Ruling:
 
 def _not_one_folder(evidence: Evidence, groups: Mapping[View, list[int]], nodes: Mapping[int, str]) -> Finding:
     """Return the finding for ranks that do not all see one another. ``groups``: the ranks by their view."""
-    # Each node has one vote, which its ranks share: a node with more ranks is not right more often.
-    ranks_per_node = Counter(nodes.values())
+    # Each host has one vote, which its ranks share: one with more ranks, or more names, is not right more often.
+    hosts = evidence.hosts()
+    ranks_per_host = Counter(hosts[rank] for rank in nodes)
 
     def votes(ranks: Iterable[int]) -> Fraction:
-        return sum((Fraction(1, ranks_per_node[nodes[rank]]) for rank in ranks), start=Fraction())
+        return sum((Fraction(1, ranks_per_host[hosts[rank]]) for rank in ranks), start=Fraction())
 
     view, ranks = max(groups.items(), key=lambda item: votes(item[1]))
     path = next((fact.value["path"] for fact in evidence.facts if fact.name == "folder"), "the folder")
-    together = [rank for rank in ranks if _sees(view, rank)]
-    if 2 * votes(together) > len(ranks_per_node):
+    together = [rank for rank in ranks if rank in view]
+    if 2 * votes(together) > len(ranks_per_host):
         odd_nodes = {node for rank, node in nodes.items() if rank not in together}
         what = f"not on {node_names(odd_nodes)}, but on the others, {path} is the folder that most nodes see"
         culprit = node_culprit(evidence, odd_nodes)
@@ -68,7 +73,7 @@ def _not_one_folder(evidence: Evidence, groups: Mapping[View, list[int]], nodes:
     lines = []
     for seen, members in sorted(groups.items(), key=lambda item: -len(item[1]))[:4]:
         verb = "sees" if len(members) == 1 else "see"
-        lines.append(f"{rank_names(members)} {verb} {rank_names(rank for rank in nodes if _sees(seen, rank))}")
+        lines.append(f"{rank_names(members)} {verb} {rank_names(rank for rank in nodes if rank in seen)}")
     return Finding(
         severity="fail",
         check="storage",
@@ -83,7 +88,7 @@ def _not_one_folder(evidence: Evidence, groups: Mapping[View, list[int]], nodes:
 
 def _judge_not_shared(evidence: Evidence, views: Mapping[int, View], nodes: Mapping[int, str]) -> Ruling:
     """Return a finding for nodes that see files of other nodes."""
-    seen_nodes = {view: {nodes[rank] for rank in views if _sees(view, rank)} for view in set(views.values())}
+    seen_nodes = {view: {nodes[rank] for rank in view} for view in set(views.values())}
     sharing = {nodes[rank] for rank, view in views.items() if seen_nodes[view] - {nodes[rank]}}
     if not sharing:
         return Ruling()
@@ -99,5 +104,11 @@ def _judge_not_shared(evidence: Evidence, views: Mapping[int, View], nodes: Mapp
     return Ruling(findings=(finding,))
 
 
-def _sees(view: View, rank: int) -> bool:
-    return any(first <= rank <= last for first, last in view)
+def _within(ranks: Sequence[int], ranges: Iterable[tuple[int, int]]) -> View:
+    """Return which of ascending ranks are in ranges, of which there may be any number of any length."""
+    seen, below = list[int](), 0
+    for first, last in sorted(ranges):
+        after = bisect_right(ranks, last)
+        seen += ranks[max(below, bisect_left(ranks, first)) : after]
+        below = max(below, after)
+    return frozenset(seen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from seatrial.evidence.evidence import Evidence
@@ -32,11 +31,16 @@ def judge_data(evidence: Evidence) -> Ruling:
         return Ruling(findings=(_finding(evidence, what, faults, evidence_lines),))
     if len(set(digests.values())) < 2:
         return Ruling()
-    vote = minority(digests)
+    hosts = evidence.hosts()
+    ranks = [(rank, seen) for rank, seen in sorted(evidence.ranks.items(), reverse=True) if seen.node_rank in digests]
+    # Each host has one vote, however many agents it has.
+    first_of = {hosts[rank]: seen.node_rank for rank, seen in ranks}
+    vote = minority({node: digests[node] for node in first_of.values()})
+    odd = tuple(node for node, digest in sorted(digests.items()) if digest != vote.majority)
     lines = tuple(f"{_names(evidence, [node])}: {digest[:16]}" for node, digest in sorted(digests.items()))
     if vote.majority is not None:
-        what = f"{_names(evidence, vote.odd)} has other training data than {_most(digests)} other nodes"
-        return Ruling(findings=(_finding(evidence, what, vote.odd, lines),))
+        what = f"{_names(evidence, odd)} has other training data than {len(digests) - len(odd)} other nodes"
+        return Ruling(findings=(_finding(evidence, what, odd, lines),))
     what = "the nodes have different training data, and no content has a majority"
     return Ruling(findings=(_finding(evidence, what, digests, lines),))
 
@@ -44,10 +48,6 @@ def judge_data(evidence: Evidence) -> Ruling:
 def is_data(value: object) -> bool:
     """Return whether a fact ``data`` has the fields that ranks send."""
     return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in ("fault", "digest"))
-
-
-def _most(digests: dict[int, str]) -> int:
-    return Counter(digests.values()).most_common(1)[0][1]
 
 
 def _names(evidence: Evidence, nodes: Iterable[int]) -> str:

@@ -6,6 +6,7 @@ group: they must compute the same bits, each time. Ranks of different groups are
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -190,7 +191,8 @@ def _lines(group: _Group) -> list[str]:
     """Return for each result, the rarest first, its ranks and how often it occurred."""
     counts = Counter(bits for results in group.results.values() for bits in results)
     lines = []
-    for bits in sorted(counts, key=lambda bits: (counts[bits], bits)):
+    # A rank that lies may have any number of results.
+    for bits in heapq.nsmallest(_SHOWN, counts, key=lambda bits: (counts[bits], bits)):
         ranks = [rank for rank, results in group.results.items() if bits in results]
         lines.append(f"gradients {bits[1][:16]}: {listed('rank', ranks)}, {counts[bits]} times")
     return lines

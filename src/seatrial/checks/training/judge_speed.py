@@ -80,13 +80,12 @@ def compute_fleets(evidence: Evidence) -> Iterable[ComputeFleet]:
         ruling = judge_fleet(values, better="low", device_type=evidence.device_type)
         if ruling.limit is not None:
             limit = Limit(value=ruling.limit, unit="s", origin=f"fleet, {ruling.method}")
-            hosts = {rank: record.node for rank, record in evidence.ranks.items()}
             yield ComputeFleet(
                 first=same_device,
                 again=again,
                 limit=limit,
                 outliers=ruling.outliers,
-                references=reference_ranks(values, ruling, hosts),
+                references=reference_ranks(values, ruling, evidence.hosts()),
                 typical=ruling.reference,
                 effect=fleet_effect(evidence.device_type),
             )

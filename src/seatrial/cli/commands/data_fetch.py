@@ -85,10 +85,9 @@ def _dataset(name: str) -> DataSet | None:
     try:
         find_workload(name, num_samples=1)
     except RequestError:
-        nearest = get_close_matches(name, DATASETS, n=1, cutoff=0.0)[0]
-        raise RequestError(
-            f"no data set {name!r} can be downloaded; did you mean {nearest!r}? Known: {', '.join(DATASETS)}."
-        ) from None
+        near = get_close_matches(name.lower(), DATASETS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise RequestError(f"no data set {name!r} can be downloaded{hint} Known: {', '.join(DATASETS)}.") from None
     return None
 
 

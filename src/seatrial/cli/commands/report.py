@@ -55,7 +55,14 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
         messages += _events_of_handed(handed, messages)
     conclusion = conclude(messages, damaged=damaged)
     written = write_reports(conclusion, options["out"]) if options["out"] else find_written(options["paths"])
-    return show(conclusion, written, as_json=options["as_json"], verbose=options["verbose"], quiet=options["quiet"])
+    return show(
+        conclusion,
+        written,
+        as_json=options["as_json"],
+        verbose=options["verbose"],
+        quiet=options["quiet"],
+        is_own=False,
+    )
 
 
 def _events_of_handed(handed: Collection[HandedFile], messages: Collection[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from seatrial.targets.kubernetes.kubectl import Kubectl, PendingCall
 from seatrial.targets.kubernetes.log_reader import PodLog, PodLogs
 from seatrial.targets.kubernetes.manifest.wait_for_hosts import WAITING
 from seatrial.targets.kubernetes.pending_pods import PendingPods
+from seatrial.targets.kubernetes.pod_owners import event_object
 from seatrial.targets.kubernetes.pods import (
     PodStatus,
     first_pod,
@@ -76,6 +77,8 @@ class PodFollower:
         self._pod_warnings: Mapping[str, str] = {}
         self._suspended = False
         self._pod_logs = PodLogs(self._kubectl, folder)
+        self._events: Any = None
+        """The last warnings of the namespace."""
         self._listed: list[Any] = []
         """The last list of pods, of others with the labels of the run too."""
         self._foreign_reported: set[str] = set()
@@ -153,6 +156,7 @@ class PodFollower:
             if what == "owners":
                 self._objects.owners.take_answer(result)
                 self._take_owned()
+                self._take_events()
             elif result.code != 0:
                 self.complaint = result.complaint
             elif what == "workload":
@@ -167,14 +171,25 @@ class PodFollower:
                     self._listed = list(items_of(result.json, "items"))
                     self._take_owned()
                 else:
-                    of_run = (result.json, self._objects.run, self._objects.created_at)
-                    self._warnings, self._pod_warnings = creation_warnings(*of_run), pod_warnings(*of_run)
+                    self._events = result.json
+                    self._take_events()
+
+    def _take_events(self) -> None:
+        """Take the warnings about the run, and ask whose the objects are that are named like its own."""
+        owners, of_run = self._objects.owners, (self._objects.run, self._objects.created_at)
+        self._warnings = creation_warnings(self._events, *of_run, owners.is_about_run)
+        self._pod_warnings = pod_warnings(self._events, *of_run)
+        self._ask_for_owners()
+
+    def _ask_for_owners(self) -> None:
+        objects = filter(None, map(event_object, items_of(self._events, "items")))
+        if "owners" not in self._calls and (names := self._objects.owners.question([*self._listed, *objects])):
+            self._start("owners", "get", *names, "--ignore-not-found", "-o", "json")
 
     def _take_owned(self) -> None:
         """Take the listed pods of the run, and ask for owners that are not known."""
         owners = self._objects.owners
-        if "owners" not in self._calls and (names := owners.question(self._listed)):
-            self._start("owners", "get", *names, "--ignore-not-found", "-o", "json")
+        self._ask_for_owners()
         self._take_pods(pods_of({"items": owners.owned(self._listed)}, self._kind))
         for pod in pods_of({"items": owners.foreign(self._listed)}, self._kind):
             if pod.uid not in self._foreign_reported and len(self._foreign_reported) < _MAX_FOREIGN_LINES:

@@ -59,6 +59,12 @@ class PodOwners:
         """Return those of these pods that certainly belong to others."""
         return [pod for pod in pods if self._find(pod, gone=True) is False]
 
+    def is_about_run(self, event: Any) -> bool:
+        """Return whether the object of an event is the workload, or leads to it. One without a uid has no owner to ask
+        for."""
+        thing = event_object(event)
+        return thing is None or self._find(thing, gone=False) is True
+
     def question(self, pods: Iterable[Any]) -> list[str]:
         """Return the resource names of owners that must be asked for, those of the oldest pods first."""
         self._asked = {}
@@ -103,6 +109,16 @@ class PodOwners:
                 return owner if self.readable else True
             owner = self._owners[owner]
         return False
+
+
+def event_object(event: Any) -> Any:
+    """Return what the object of an event owns, as far as its owner is concerned; None where the event has no uid."""
+    involved = get(event, "involvedObject")
+    if not text(involved, "uid"):
+        return None
+    # A controller may leave the kind out.
+    reference = {"apiVersion": "v1", "kind": "", "name": "", **involved, "controller": True}
+    return {"metadata": {"ownerReferences": [reference], "creationTimestamp": text(event, "lastTimestamp")}}
 
 
 def _owner_of(thing: Any) -> _Owner | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -28,13 +28,19 @@ _NODE = re.compile(r'pods "(?![^"]*-launcher-)')
 _AMOUNTS = re.compile(r"exceeded quota: [^,]*, requested: (?P<requested>.*?), used: .*?, limited: (?P<limited>.*)")
 
 
-def creation_warnings(answer: Any, run: str, created_at: str) -> tuple[str, ...]:
+def creation_warnings(
+    answer: Any, run: str, created_at: str, is_ours: Callable[[Any], bool] = lambda event: True
+) -> tuple[str, ...]:
     """Return the warnings about objects of the run that are no pods, the newest last: why there are no pods.
 
-    ``created_at``: ``creationTimestamp`` of the workload; earlier warnings belong to another run of the same name.
+    Args:
+        answer: The list of events of the namespace.
+        run: Name of the run.
+        created_at: ``creationTimestamp`` of the workload; earlier warnings belong to another run of the same name.
+        is_ours: Returns whether the object of an event is of the run: the names of others may begin like ours.
     """
     warnings = []
-    for item in items_of(answer, "items"):
+    for item in filter(is_ours, items_of(answer, "items")):
         kind, reason = text(item, "involvedObject", "kind"), text(item, "reason")
         is_creation = reason.startswith("Failed") and "Create" in reason
         if (_is_of(item, run, created_at) and kind != "Pod" and (kind or is_creation)) and reason not in _HARMLESS:

@@ -118,14 +118,15 @@ def _hosts(target_request: TargetRequest) -> tuple[Host, ...]:
     if target_request.own["hosts"] is None and target_request.own["hostfile"] is None:
         return ()
     hosts = hosts_of(target_request.own["hosts"], target_request.own["hostfile"])
-    names = [host.name for host in hosts]
+    names: set[str] = set()
     for host in hosts:
         if host.user is not None or host.port is not None:
             raise RequestError(
                 f"{host.name}: mpirun takes no user or port for a single host; set them in ~/.ssh/config."
             )
-        if names.count(host.name) > 1:
+        if host.name in names:
             raise RequestError(f"{host.name} is named twice; name it once, with all its slots.")
+        names.add(host.name)
     return hosts
 
 

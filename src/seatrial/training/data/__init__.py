@@ -70,8 +70,9 @@ def find_workload(name: str, *, num_samples: int, data_dir: Path | None = None) 
         return WORKLOADS[name](name, num_samples, folder)
     if _SYNTHETIC.fullmatch(name):
         return _synthetic(name, num_samples, folder)
-    nearest = get_close_matches(name, WORKLOADS, n=1, cutoff=0.0)[0]
-    raise RequestError(f"unknown workload {name!r}; did you mean {nearest!r}? Known: {', '.join(WORKLOADS)}.")
+    near = get_close_matches(name.lower(), WORKLOADS, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    raise RequestError(f"unknown workload {name!r}{hint} Known: {', '.join(WORKLOADS)}.")
 
 
 _SYNTHETIC = re.compile(r"synthetic-([1-9]\d{0,3})x([1-9]\d{0,3})x([1-9]\d{0,3})(?:-([2-9]|[1-9]\d{1,2}))?")

@@ -26,8 +26,9 @@ def find_model(name: str) -> tuple[str, str]:
     one."""
     if name in MODELS:
         return MODELS[name]
-    nearest = get_close_matches(name, MODELS, n=1, cutoff=0.0)[0]
-    raise RequestError(f"unknown model {name!r}; did you mean {nearest!r}? Known: {', '.join(MODELS)}.")
+    near = get_close_matches(name.lower(), MODELS, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    raise RequestError(f"unknown model {name!r}{hint} Known: {', '.join(MODELS)}.")
 
 
 def build_model(name: str, shape: tuple[int, int, int], num_classes: int, seed: int) -> nn.Module:

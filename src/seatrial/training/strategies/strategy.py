@@ -110,8 +110,9 @@ def find_strategy(name: str) -> Build:
     Raises RequestError for an unknown name; the message suggests the closest known one.
     """
     if name not in STRATEGIES:
-        nearest = get_close_matches(name, STRATEGIES, n=1, cutoff=0.0)[0]
-        raise RequestError(f"unknown strategy {name!r}; did you mean {nearest!r}? Known: {', '.join(STRATEGIES)}.")
+        near = get_close_matches(name.lower(), STRATEGIES, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise RequestError(f"unknown strategy {name!r}{hint} Known: {', '.join(STRATEGIES)}.")
     build: Build = importlib.import_module(f"seatrial.training.strategies.{name}").build
     return build
 
