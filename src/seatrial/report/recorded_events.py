@@ -12,6 +12,7 @@ from seatrial.errors import RequestError
 from seatrial.files import open_to_read
 from seatrial.protocol.events import SCHEMA
 from seatrial.protocol.wire import Decoder
+from seatrial.util.text import printable
 
 _MAX_BYTES = 1 << 30
 _SUFFIXES = (".events", ".jsonl")
@@ -42,7 +43,7 @@ def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
     if not messages:
         raise RequestError(f"{names}: no events of seatrial; give *.events files or logs of the trial.")
     run_events = [message for message in messages if message.get("kind") == "run"]
-    _refuse_other_runs(names, run_events)
+    _refuse_other_runs(names, run_events, messages)
     runs = sorted({str(event.get("run")) for event in run_events})
     if len(runs) > 1:
         raise RequestError(
@@ -51,14 +52,18 @@ def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
     return messages, decoder.damaged
 
 
-def _refuse_other_runs(names: str, run_events: list[dict[str, Any]]) -> None:
+def _refuse_other_runs(names: str, run_events: list[dict[str, Any]], messages: list[dict[str, Any]]) -> None:
     """Raise RequestError for events that would be judged as a trial whose events were all lost."""
 
     jobs = [event.get("job") for event in run_events]
     if jobs and all(isinstance(job, dict) and "argv" in job for job in jobs):
+        outcomes = [str(event.get("text", "")) for event in messages if event.get("kind") == "outcome"]
+        ended = f"; it ended so: {printable(outcomes[-1])}" if outcomes else ""
+        places = "; where the ranks were is in the lines of kind stack and note of controller.events"
+        asked = places if any(event.get("kind") == "stack" for event in messages) else ""
         raise RequestError(
-            f"{names}: these are the events of seatrial train or launch, and only a trial (seatrial run) is judged;"
-            " the output of the ranks is in the files rank*.log of that folder."
+            f"{names}: these are the events of seatrial train or launch, and only a trial (seatrial run) is judged"
+            f"{ended}; the output of the ranks is in the files rank*.log of that folder{asked}."
         )
     if run_events and all(type(event.get("schema")) is int and event["schema"] != SCHEMA for event in run_events):
         raise RequestError(
