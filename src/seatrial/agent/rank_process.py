@@ -309,7 +309,7 @@ def _pidfd(pid: int) -> int | None:
 
 
 def _last_words(lines: list[str]) -> list[str]:
-    """Return the last ten lines, and a traceback among them from its beginning: the line of the script is at its top."""
+    """Return the last ten lines, and a traceback among them from its beginning: there is the line of the script."""
     lines = [line for line in lines if not _MARKS.fullmatch(line)]
     tracebacks = [number for number, line in enumerate(lines) if _TRACEBACK in line]
     if tracebacks and len(lines) - tracebacks[-1] <= _MAX_TRACEBACK_LINES:
