@@ -26,7 +26,7 @@ from seatrial.conductor.program_failures import (
     only_witnesses,
 )
 from seatrial.conductor.rank_status import RankStatus, Suspicion
-from seatrial.conductor.script_failures import advice, ended_ranks, peers, with_peers
+from seatrial.conductor.script_failures import advice, ended_ranks, peers, py_spy_hint, with_peers
 from seatrial.conductor.script_stacks import main_thread_frames, ranks_apart
 from seatrial.conductor.script_timeouts import late_failure
 from seatrial.protocol.commands import AgentReport, DumpStack, FindPort, StartProgram, Terminate
@@ -112,6 +112,7 @@ class ProgramConductor(BaseConductor):
         """End the run early; a second interrupt ends the grace of the first. SIGQUIT only asks where the ranks are."""
         self._pass_time(now)
         # The question goes out before the ranks get SIGTERM; its heading follows the note of the interruption.
+        used = self._cpu_use()
         asked = self._ask_where() if self.state is State.RUN and not self._config.watched else ""
         if by != "SIGQUIT":
             if self._interrupted_by and self.state is State.TERMINATE:
@@ -119,7 +120,7 @@ class ProgramConductor(BaseConductor):
             else:
                 self._interrupt(by, now)
         if asked:
-            self._note(f"{by}: {asked}")
+            self._note(f"{by}: {used and f'{used}; '}{asked}")
         return self._take()
 
     # One generation after the other
@@ -258,6 +259,17 @@ class ProgramConductor(BaseConductor):
             )
         self._note(f"{found}; {self._ask_where()}")
 
+    def _cpu_use(self) -> str:
+        """Return a phrase about the ranks that use CPU time or print while others do neither; may be empty."""
+        running = sorted(self._rank_statuses.keys() - self._exits.keys())
+        idle = [rank for rank in running if self._still.get(rank, (0.0, 0.0))[0] >= _WORKS_S]
+        at_work = [rank for rank in running if rank not in idle]
+        if not idle or not at_work:
+            return ""
+        return (
+            f"{named_ranks(at_work)} printed or used CPU time within {_WORKS_S:.0f} s, {named_ranks(idle)} did neither"
+        )
+
     def _ask_where(self) -> str:
         """Have the agents report where the ranks of a script are; return the heading of what they report."""
         running = sorted(self._rank_statuses.keys() - self._exits.keys())
@@ -277,11 +289,11 @@ class ProgramConductor(BaseConductor):
             self._asked = frozenset()
             if text := ranks_apart(self._stacks):
                 self._note(text)
-            if not self._interrupted_by and not all(main_thread_frames(seen["text"]) for seen in self._stacks.values()):
-                self._note(
-                    "for the Python stacks: install py-spy beside the Python of the ranks (pip install py-spy), even"
-                    " now, and press Ctrl-\\ here"
-                )
+            if not self._interrupted_by and (
+                missing := [rank for rank, seen in self._stacks.items() if not main_thread_frames(seen["text"])]
+            ):
+                hosts = sorted({self._hostnames.get(self._nodes[rank], "") for rank in missing})
+                self._note(py_spy_hint(self._config.argv[0], hosts, ends=self._heard_until is not None))
 
     def _watch(self, now: float) -> None:
         waited_s = 0.0 if self._failed_at is None else now - self._failed_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from seatrial.conductor.program_failures import Exit, Failure, how_ended, short_error
@@ -13,6 +13,7 @@ from seatrial.util.text import all_of, named_ranks
 
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
+_MAX_HOSTS = 8
 _NO_SCRIPT = re.compile(r"can't open file '.*': \[Errno 2\]")
 """The line that Python prints, with exit code 2, when its script is not there."""
 _LIBUV = "use_libuv was requested"
@@ -124,3 +125,21 @@ def advice(ended: Exit, host: str, *, lacks_script_here: bool) -> str:
             ' "mpi", and use --on mpirun (docs/mpi.md)'
         )
     return ""
+
+
+def py_spy_hint(program: str, hosts: Sequence[str], *, ends: bool) -> str:
+    """Return how to get the Python stacks of a script, without a full stop.
+
+    Args:
+        program: what each rank executes; an interpreter, unless the script is a program.
+        hosts: names of the hosts whose ranks have no stack.
+        ends: the ranks are about to be ended.
+    """
+    python = program if "python" in program.rpartition("/")[2] else "the Python of the ranks"
+    install = f"{python} -m pip install py-spy" if python == program else "pip install py-spy"
+    on = ", ".join(hosts[:_MAX_HOSTS]) + (f" and {len(hosts) - _MAX_HOSTS} more" if len(hosts) > _MAX_HOSTS else "")
+    when = "before the next launch" if ends else "even now, and press Ctrl-\\ here"
+    return (
+        f"for the Python stacks: install py-spy beside {python} on {on} ({install}), {when}; where pip refuses that,"
+        " make a virtual environment with torch and py-spy on the hosts, and launch with --python VENV/bin/python"
+    )

@@ -35,7 +35,7 @@ def ranks_apart(stacks: Mapping[int, Mapping[str, Any]]) -> str:
         waiting = {rank for rank, of_rank in frames.items() if any(part in of_rank[0] for part in _WAITS)}
         apart = sorted(frames.keys() - waiting) if waiting else _minority(places)
     else:
-        places = {rank: str(event.get("wchan", "")) for rank, event in stacks.items()}
+        places = {rank: str(event.get("wchan", "")) or _running(event) for rank, event in stacks.items()}
         apart = _minority(places) if all(places.values()) else []
     together = sorted(stacks.keys() - set(apart))
     if not apart or not together:
@@ -45,6 +45,10 @@ def ranks_apart(stacks: Mapping[int, Mapping[str, Any]]) -> str:
         f" {named_ranks(together)} in {_listed(places, together)}:"
         f" if the job hangs, look at {named_ranks(apart)} first"
     )
+
+
+def _running(event: Mapping[str, Any]) -> str:
+    return "no function of the kernel (it runs)" if event.get("state") == "R" else ""
 
 
 def _minority(places: Mapping[int, str]) -> list[int]:
