@@ -29,12 +29,12 @@ def test_a_peer_that_had_ended_well_is_said() -> None:
     )
 
 
-def test_the_last_output_is_that_of_the_rank_that_had_left_and_not_of_the_witness() -> None:
+def test_the_last_output_is_that_of_the_rank_that_had_left() -> None:
     over = outcome(ends(4.8, last=CLOSED), ends(3.0, 0, last="all batches done"))
     assert over["last_lines"] == ["all batches done"]
 
 
-def test_ranks_that_had_left_are_told_with_their_host_where_it_is_one() -> None:
+def test_ranks_that_had_left_have_their_host() -> None:
     left = [ends(2.0, 0), ends(3.0, 0)]
     on_one = outcome(*left, ends(4.8, last=CLOSED), WAITS, nproc_per_node=2)
     assert on_one["text"].startswith("ranks 0, 1 on n0 had ended with exit code 0; then rank 2 on n1 failed")

@@ -79,7 +79,7 @@ def test_the_last_output_is_that_of_the_rank_that_still_ran() -> None:
         ({"state": "T"}, "was stopped (state T)"),
     ],
 )
-def test_a_rank_that_may_wait_as_well_is_not_said_to_have_never_arrived(stack: dict[str, Any], where: str) -> None:
+def test_a_rank_that_may_wait_too_is_not_said_to_have_never_arrived(stack: dict[str, Any], where: str) -> None:
     text = text_of(ends(20.0), ends(20.1), ends(20.2), STILL, stack=stack)
     assert text.startswith(f"{THREE}; rank 3 on n1 {where}")
     assert "never arrived" not in text
@@ -100,12 +100,12 @@ def test_where_all_gave_up_none_is_named() -> None:
     )
 
 
-def test_a_rank_that_fails_by_itself_while_the_others_have_given_up_comes_first() -> None:
+def test_a_rank_that_fails_after_the_others_gave_up_comes_first() -> None:
     text = text_of(ends(20.0), ends(20.1), ends(20.2), ends(25.0, "ValueError: sample 4711"), stack={"text": AT_WORK})
     assert text == "rank 3 on n1 failed with exit code 1: ValueError: sample 4711"
 
 
-def test_ranks_that_lost_the_connection_to_one_that_gave_up_are_witnesses_too() -> None:
+def test_ranks_that_lost_one_that_gave_up_are_witnesses() -> None:
     """Gloo closes its connections when it gives up."""
     text = text_of(ends(20.4), ends(20.0, CLOSED), ends(20.5, CLOSED), STILL, stack={"text": AT_WORK})
     assert text == (
@@ -133,7 +133,7 @@ def test_with_nccl_a_script_waits_for_its_gpu_at_any_line() -> None:
     )
 
 
-def test_a_rank_that_nccl_ended_because_others_gave_up_is_no_first_failure() -> None:
+def test_a_rank_that_nccl_ended_is_no_first_failure() -> None:
     assert text_of(*[ends(20.0 + rank, WATCHDOG, -6) for rank in range(3)], ends(19.0, TOLD, -6)) == (
         "ranks 0, 1, 2 gave up waiting (timed out after 600 s); rank 3 on n1 did not, and NCCL's watchdog ended it"
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.rank_status import Suspicion
-from seatrial.protocol.fabric_errors import FABRIC_MARKS, gave_up, is_told_of_timeout
+from seatrial.protocol.fabric_errors import FABRIC_MARKS, gave_up, is_end_by_watchdog
 from seatrial.util.text import quoted
 
 _TOGETHER_S = 0.25
@@ -196,7 +196,7 @@ def fabric_error(ended: Exit) -> str:
     words = line.lower()
     if (raised and not _TORCH_RAISES.fullmatch(raised[1].partition(":")[0])) or any(mark in words for mark in _MISUSE):
         return ""
-    if gave_up(line) or is_told_of_timeout(line):
+    if gave_up(line) or is_end_by_watchdog(line):
         return line
     return line if any(mark in words for mark in FABRIC_MARKS) else ""
 
@@ -218,4 +218,4 @@ def _error_line(ended: Exit) -> str:
 
 
 def _of_watchdog(line: str) -> bool:
-    return "rank" in line.lower() and "timeout" in line and (gave_up(line) or is_told_of_timeout(line))
+    return "rank" in line.lower() and "timeout" in line and (gave_up(line) or is_end_by_watchdog(line))

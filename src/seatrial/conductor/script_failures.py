@@ -37,16 +37,16 @@ def with_peers(
     others = [other for other in exits.values() if other is not ended and not other.ours]
     is_alone = not any(other.at <= ended.at + _TOGETHER_S or other.code != 0 for other in others)
     left = [] if is_alone else ended_before(ended, exits)
-    who = f"rank {ended.rank}{on_host(ended.rank)}"
+    witness = f"rank {ended.rank}{on_host(ended.rank)}"
     said = (
         f"{short_error(failure.text)}{''.join(f'; {found}' for found in peers(ended, exits, running, well=is_alone))}"
     )
     if is_alone:
-        text = f"{who} {first.detail.removesuffix(' and ')}: {said}"
+        text = f"{witness} {first.detail.removesuffix(' and ')}: {said}"
     elif left:
-        text = f"{ended_well(ended, exits, on_host)}; then {who} {first.detail}reported a lost connection: {said}"
+        text = f"{ended_well(ended, exits, on_host)}; then {witness} {first.detail}reported a lost connection: {said}"
     else:
-        text = f"connection between ranks lost; {who} {first.detail}reported it first: {said}"
+        text = f"connection between ranks lost; {witness} {first.detail}reported it first: {said}"
     if len(left) == 1:
         first = Suspicion(how="dead", rank=left[0].rank, detail="had ended with exit code 0")
     return replace(failure, suspicions=(first,), text=text, whole=True)

@@ -9,12 +9,12 @@ from seatrial.conductor.program_failures import Exit, Failure, short_error
 from seatrial.conductor.rank_status import Suspicion
 from seatrial.conductor.script_failures import ended_well, not_exited
 from seatrial.conductor.script_stacks import main_thread_frames, place_of, waits_for_ranks
-from seatrial.protocol.fabric_errors import gave_up, is_told_of_timeout, wait_timeout_s
+from seatrial.protocol.fabric_errors import gave_up, is_end_by_watchdog, wait_timeout_s
 from seatrial.util.text import all_of, named_ranks
 
 _TEARDOWN_S = 3.0
 """A rank that gives up takes so long to exit, and its peers may lose their connection to it, and exit, before."""
-_TOLD = "did not, and NCCL's watchdog ended it"
+_BY_WATCHDOG = "did not, and NCCL's watchdog ended it"
 
 
 def late_failure(
@@ -39,8 +39,8 @@ def late_failure(
     complained = sorted((ended for rank, ended in exits.items() if rank in errors), key=lambda ended: ended.at)
     waited = [ended for ended in complained if gave_up(errors[ended.rank][1])]
     others = [ended.rank for ended in complained if ended not in waited]
-    told = [rank for rank in others if is_told_of_timeout(errors[rank][1])]
-    lost = sorted(set(others) - set(told))
+    aborted = [rank for rank in others if is_end_by_watchdog(errors[rank][1])]
+    lost = sorted(set(others) - set(aborted))
     if not waited or any(waited[0].at > exits[rank].at + _TEARDOWN_S for rank in lost):
         return None
     error = short_error(errors[waited[0].rank][1])
@@ -50,17 +50,17 @@ def late_failure(
     left = [ended.rank for ended in exits.values() if ended.code == 0 and ended.at <= complained[0].at]
     if left:
         text = f"{ended_well(complained[0], exits, on_host)}; then {text}"
-    silent = [*left, *told, *running]
+    silent = [*left, *aborted, *running]
     if len(silent) != 1:
-        phrases = [f"{named_ranks(sorted(told))} {_TOLD}"] if told else []
+        phrases = [f"{named_ranks(sorted(aborted))} {_BY_WATCHDOG}"] if aborted else []
         phrases += [not_exited(running)] if running else []
         suspicion = Suspicion(how="error", rank=waited[0].rank, detail="gave up waiting")
         return Failure(suspicions=(suspicion,), text="; ".join((f"{text}: {error}", *phrases)), whole=True)
     (rank,) = silent
     if running:
         text += f"; rank {rank}{on_host(rank)} {_where(stacks.get(rank), error)}"
-    elif told:
-        text += f"; rank {rank}{on_host(rank)} {_TOLD}"
+    elif aborted:
+        text += f"; rank {rank}{on_host(rank)} {_BY_WATCHDOG}"
     if "trying to connect" in error:  # the address is said, as a firewall may be the reason
         text += f"; the error: {error}"
     return Failure(suspicions=(Suspicion(how="late", rank=rank, detail="did not give up"),), text=text, whole=True)
@@ -69,8 +69,8 @@ def late_failure(
 def _heading(waited: Collection[Exit], errors: Mapping[int, tuple[str, str]], *, everybody: bool) -> str:
     seconds = sorted({wait_timeout_s(errors[ended.rank][1]) for ended in waited} - {None}, key=lambda s: s or 0.0)
     after = " to ".join(f"{second:g} s" for second in dict.fromkeys((*seconds[:1], *seconds[-1:])))
-    who = all_of(len(waited), "rank") if everybody else named_ranks(sorted(ended.rank for ended in waited))
-    return f"{who} gave up waiting (timed out{after and f' after {after}'})"
+    ranks = all_of(len(waited), "rank") if everybody else named_ranks(sorted(ended.rank for ended in waited))
+    return f"{ranks} gave up waiting (timed out{after and f' after {after}'})"
 
 
 def _where(stack: Mapping[str, Any] | None, error: str) -> str:

@@ -83,7 +83,7 @@ _GAVE_UP = tuple(
     )
 )
 """The words of torch for a wait that took longer than the timeout of its group or store."""
-_TOLD_OF_TIMEOUT = re.compile(
+_ENDED_BY_WATCHDOG = re.compile(
     r"dump signal due to a collective timeout|dump debug info, due to collective timeout", re.I
 )
 """A watchdog of NCCL ends its process because that of another rank has timed out."""
@@ -154,6 +154,6 @@ def wait_timeout_s(text: str) -> float | None:
     return None
 
 
-def is_told_of_timeout(text: str) -> bool:
+def is_end_by_watchdog(text: str) -> bool:
     """Return whether NCCL ended a rank because another one had given up."""
-    return bool(_TOLD_OF_TIMEOUT.search(text))
+    return bool(_ENDED_BY_WATCHDOG.search(text))

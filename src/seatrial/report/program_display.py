@@ -83,7 +83,7 @@ class ProgramDisplay:
         """Show a note, an interruption, or where a rank of a script is."""
         kind = event.get("kind")
         if kind == "stack" and "quiet_s" in event:
-            self._hold_place(event)
+            self._keep_place(event)
             return
         self._show_places()
         if kind == "note":
@@ -116,7 +116,7 @@ class ProgramDisplay:
             case _:
                 pass
 
-    def _hold_place(self, event: dict[str, Any]) -> None:
+    def _keep_place(self, event: dict[str, Any]) -> None:
         """Have the places of the ranks shown in their order: the nodes answer in any."""
         with self._held_lock:
             is_first = not self._places

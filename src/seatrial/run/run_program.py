@@ -193,7 +193,7 @@ def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, st
         for note in outcome.get("notes", []):
             print_status(f"seatrial: {printable(note)}.")
         last_lines = [line for line in outcome["last_lines"] if line.strip()]
-        is_seen = bool(last_lines) and failed in seen and seen[failed].endswith(last_lines[-1])
+        is_seen = bool(last_lines) and failed is not None and seen.get(failed, "").endswith(last_lines[-1])
         if last_lines and not is_seen:
             print_status(f"seatrial: the last output of rank {failed}:")
         for line in [] if is_seen else outcome["last_lines"]:
