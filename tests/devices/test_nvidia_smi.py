@@ -202,7 +202,10 @@ def test_a_tool_that_costs_more_is_asked_more_rarely(cpu_s: float, period_s: int
     assert period_of(cpu_s) == period_s
 
 
-@pytest.mark.parametrize("started_by", ["", "sh -c "], ids=["the tool", "what the tool starts"])
+@pytest.mark.parametrize(
+    "started_by",
+    [pytest.param("", id="the tool"), pytest.param("sh -c ", id="what it starts", marks=pytest.mark.nightly)],
+)
 def test_the_cpu_time_of_the_loop_is_measured(started_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A double that needs far more than 1 % of a core for each line: it is started again with a longer period."""
     tool = tmp_path / "nvidia-smi"

@@ -142,7 +142,9 @@ def run_program(job: ProgramJob, out: Path, *, debug: bool, rendezvous: Rendezvo
                 " run it again with --debug for the traceback, and please report it."
             )
         )
-    exit_code = _exit_code(recorder.events, folder, held)
+    # Lines of several ranks are mixed: there the last ones of one rank are shown again.
+    seen = {rank: line for rank, line in display.last_lines.items() if rank in held or job.output == "rank0"}
+    exit_code = _exit_code(recorder.events, folder, held, seen)
     if exit_code == 0 and not job.watched and not is_followed:
         print_status(f"seatrial: {_good_end(recorder.events, job)}; all output is in {folder}.")
     return exit_code
@@ -158,10 +160,14 @@ def _good_end(events: list[dict[str, Any]], job: ProgramJob) -> str:
     return f"{process_count(count)} exited with 0 after {duration}{restarts}"
 
 
-def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, str]) -> int:
+def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, str], seen: Mapping[int, str]) -> int:
     """Print the result or the reason of the end, and return the exit code. Raises SeatrialError without an outcome.
 
-    ``held``: rank -> output that was held back, so that the first failure comes first.
+    Args:
+        events: of the run.
+        folder: of the run.
+        held: rank -> output that was held back, so that the first failure comes first.
+        seen: rank -> the last line of its output, where that is on the terminal already or is held.
     """
     outcome = next((event for event in reversed(events) if event.get("kind") == "outcome"), None)
     failed = None if outcome is None else _failed_rank(events, outcome)
@@ -186,9 +192,11 @@ def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, st
     if outcome["how"] == "failed":
         for note in outcome.get("notes", []):
             print_status(f"seatrial: {printable(note)}.")
-        if outcome["last_lines"]:
+        last_lines = [line for line in outcome["last_lines"] if line.strip()]
+        is_seen = bool(last_lines) and failed is not None and seen.get(failed, "").endswith(last_lines[-1])
+        if last_lines and not is_seen:
             print_status(f"seatrial: the last output of rank {failed}:")
-        for line in outcome["last_lines"]:
+        for line in [] if is_seen else outcome["last_lines"]:
             # Not broken between words: the marks under a line of code would no longer stand where they belong.
             print_status_lines(f"  {printable(line)}")
         for rank, text in followed.items():
