@@ -74,6 +74,7 @@ def test_the_last_output_is_that_of_the_rank_that_still_ran() -> None:
         (None, "still ran"),
         ({"text": IN_BACKWARD}, "still ran, in _engine_run_backward (torch/autograd/graph.py:979), called by <module>"),
         ({"text": AT_WORK, "wchan": "futex_do_wait"}, "still ran, in load_batch (mytrain.py:26)"),
+        ({"text": AT_WORK, "state": "S"}, "still ran, in load_batch (mytrain.py:26)"),
         ({"wchan": "hrtimer_nanosleep"}, "still ran, in hrtimer_nanosleep"),
         ({}, "still ran"),
         ({"state": "T"}, "was stopped (state T)"),

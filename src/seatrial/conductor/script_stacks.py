@@ -74,9 +74,14 @@ def place_of(event: Mapping[str, Any]) -> str:
 
 
 def waits_for_ranks(event: Mapping[str, Any]) -> bool:
-    """Return whether a rank may wait for others: in torch, or for a thread, as ``Work.wait`` in a script does."""
+    """Return whether a rank may wait for others: in torch, or for a thread, as ``Work.wait`` in a script does.
+
+    A rank that sleeps in an unknown function of the kernel may do that, too: some kernels show it to root only.
+    """
     frames = main_thread_frames(str(event.get("text", "")))
-    return "futex" in str(event.get("wchan", "")) or any(_is_of_torch(frame) for frame in frames[:1])
+    wchan = str(event.get("wchan", ""))
+    is_unknown = not wchan and event.get("state") != "R"
+    return is_unknown or "futex" in wchan or any(_is_of_torch(frame) for frame in frames[:1])
 
 
 def _is_of_torch(frame: str) -> bool:

@@ -170,7 +170,9 @@ def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, st
         seen: rank -> the last line of its output, where that is on the terminal already or is held.
     """
     outcome = next((event for event in reversed(events) if event.get("kind") == "outcome"), None)
-    failed = None if outcome is None else _failed_rank(events, outcome)
+    suspicion = {} if outcome is None else _suspicion(events, outcome)
+    failed = suspicion.get("rank")
+    followed_how = "gave up waiting" if suspicion.get("how") == "late" else "did not fail first"
     followed = {rank: text for rank, text in held.items() if failed not in (None, rank)}
     _print_output(text for rank, text in held.items() if rank not in followed)
     if outcome is None:
@@ -200,7 +202,7 @@ def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, st
             # Not broken between words: the marks under a line of code would no longer stand where they belong.
             print_status_lines(f"  {printable(line)}")
         for rank, text in followed.items():
-            print_status(f"seatrial: the last output of rank {rank}, which did not fail first:")
+            print_status(f"seatrial: the last output of rank {rank}, which {followed_how}:")
             _print_output([text])
         print_status(f"Error: {printable(outcome['text']).rstrip('.')}; {_kept(events)} is in {folder}.")
         return 1
@@ -212,13 +214,13 @@ def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, st
     return code if code in (0, 2, _EXIT_INTERRUPTED) else 1
 
 
-def _failed_rank(events: list[dict[str, Any]], outcome: dict[str, Any]) -> int | None:
-    """Return the rank that the outcome names as the first that failed; None where it names none."""
+def _suspicion(events: list[dict[str, Any]], outcome: dict[str, Any]) -> dict[str, Any]:
+    """Return the first suspicion of a program that failed, about the rank that the outcome names; empty without one."""
     if outcome["how"] != "failed":
-        return None
+        return {}
     troubles = (event for event in reversed(events) if event.get("kind") == "trouble")
     seen: list[dict[str, Any]] = next((event["seen"] for event in troubles if event.get("gen") == outcome["gen"]), [])
-    return seen[0].get("rank") if seen else None
+    return seen[0] if seen else {}
 
 
 def _print_output(texts: Iterable[str]) -> None:
