@@ -73,11 +73,11 @@ plan() { # LEVEL: a plan file, with small sizes for a double
   fi
   echo "$WORK/$1.toml"
 }
-trial() { # LEVEL: PASS, a partial one too; on a double FAIL will do, as its speeds are those of a loaded host
+trial() { # LEVEL: PASS, a partial one too; on a double any verdict will do, as its speeds are those of a loaded host
   local code=0
   seatrial run "$(plan "$1")" --device cuda --out "$WORK" || code=$?
-  if [ "$SMALL" ] && [ "$code" = 1 ]; then
-    echo "FAIL, on a double"
+  if [ "$SMALL" ] && { [ "$code" = 1 ] || [ "$code" = 3 ]; }; then
+    echo "exit code $code, on a double"
     code=0
   fi
   return "$code"

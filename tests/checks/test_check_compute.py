@@ -126,6 +126,14 @@ def test_one_host_of_many_names_is_one_of_those_to_compare_with() -> None:
     assert suspects(replace(whole, places_of_nodes=places), ONE) == (0, 5, 3, 4)
 
 
+def test_a_dtype_that_nobody_asked_for_is_not_judged() -> None:
+    whole = evidence([100.0, 100.0, 50.0])
+    made_up = tuple(reading("tflops", 1.0 + rank, rank, f"made up {rank}") for rank in range(3))
+    more = replace(whole, measurements=(*whole.measurements, *made_up))
+    assert CHECK.judge(more, ONE) == CHECK.judge(whole, ONE)
+    assert suspects(more, ONE) == suspects(whole, ONE)
+
+
 def test_a_fault_that_does_not_repeat_is_a_warning() -> None:
     ruling = CHECK.judge(evidence([700, 701, 500, 702, 699], {0: 700, 2: 698}), ONE)
     (finding,) = ruling.findings
@@ -148,7 +156,7 @@ def test_a_disturbed_reference_is_no_pass(alone: float, share: float) -> None:
     ruling = CHECK.judge(evidence([1.0, 0.4], {0: alone, 1: 0.4}, device_type="cpu", shares={0: share, 1: 1.0}), ONE)
     assert (ruling.findings, ruling.unjudged) == ((), ())
     (absent,) = ruling.absent
-    assert absent.startswith("tflops fp32 of rank 1 compared with ranks that were not disturbed themselves; again")
+    assert absent.startswith("tflops fp32 of rank 1 compared with ranks that were not disturbed themselves; alone: ")
     assert ("without the CPU time" in absent) == (share < 1)
 
 
@@ -197,7 +205,7 @@ def test_a_known_device_has_the_limit_of_its_model() -> None:
     assert finding.severity == "fail"
     assert finding.limit is not None
     assert finding.limit.value == pytest.approx(limit)
-    assert "attainable 794.5 TFLOP/s of H100 SXM x 0.85, measured" in finding.limit.origin
+    assert "0.85 x 794.5 TFLOP/s, attainable by H100 SXM (measured, " in finding.limit.origin
 
 
 def test_small_matrices_have_no_attainable_limit() -> None:

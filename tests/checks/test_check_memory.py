@@ -81,7 +81,7 @@ def test_one_slow_rank_of_eight_is_named_after_its_repeat() -> None:
     assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "device", (3,))
     assert finding.limit is not None
     assert finding.limit.origin == "fleet, median 6 MAD and 10 % of 8"
-    assert "slow in copies inside its memory, alone too" in finding.what
+    assert "slow in copies inside its memory, with all ranks and alone" in finding.what
 
 
 def test_a_copy_within_ten_percent_of_the_others_is_no_suspect() -> None:

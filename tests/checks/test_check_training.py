@@ -136,7 +136,7 @@ def test_the_recipe_is_that_of_the_first_rank() -> None:
 def test_the_replica_that_differs_is_named(odd: int) -> None:
     finding = _only(judge(trained(digests={odd: "bb" * 32}), SMOKE))
     assert (finding.severity, finding.culprit.ranks) == ("fail", (odd,))
-    assert f"rank {odd} (A CPU, local rank {odd % 2} on node-{odd // 2})" in finding.culprit.name
+    assert f"rank {odd} (A CPU, local rank {odd % 2} on node node-{odd // 2})" in finding.culprit.name
 
 
 @pytest.mark.parametrize(

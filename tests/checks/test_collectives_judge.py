@@ -95,10 +95,15 @@ def test_a_rank_that_sees_its_own_contribution_wrong_is_named(bad: int) -> None:
 @pytest.mark.parametrize(
     ("wrong", "kind", "name", "ranks"),
     [
-        ({("send_recv", 1): [0]}, "link", "link rank 0 on n0–rank 1 on n1, endpoints not", (0, 1)),
-        ({("send_recv", 1): [0], ("all_to_all", 0): [1]}, "link", "link rank 0 on n0–rank 1 on n1", (0, 1)),
-        ({("all_to_all", 1): [0], ("all_to_all", 2): [0]}, "fabric", "rank 0 on n0 or the links that leave it", (0,)),
-        ({("all_to_all", 1): [0, 2]}, "fabric", "rank 1 on n1 or the links that lead to it", (1,)),
+        ({("send_recv", 1): [0]}, "link", "link rank 0 on node n0–rank 1 on node n1, endpoints not", (0, 1)),
+        ({("send_recv", 1): [0], ("all_to_all", 0): [1]}, "link", "link rank 0 on node n0–rank 1 on node n1", (0, 1)),
+        (
+            {("all_to_all", 1): [0], ("all_to_all", 2): [0]},
+            "fabric",
+            "rank 0 on node n0 or the links that leave it",
+            (0,),
+        ),
+        ({("all_to_all", 1): [0, 2]}, "fabric", "rank 1 on node n1 or the links that lead to it", (1,)),
         ({("all_to_all", 1): [0, 2], ("all_to_all", 0): [2]}, "fabric", "not separable", ()),
         ({("all_reduce", 1): []}, "fabric", "not separable", ()),
     ],
@@ -123,7 +128,7 @@ def test_the_ranks_of_one_host_accuse_no_rank_of_another_one() -> None:
     evidence = _on_two_hosts(corrupted(8, {("all_to_all", rank): [7] for rank in range(7)}))
     (finding,) = CHECK.judge(evidence, SMALL).findings
     assert (finding.culprit.kind, finding.culprit.ranks) == ("link", tuple(range(8)))
-    assert finding.culprit.name == "link rank 7 on n7–n0, endpoints not separable"
+    assert finding.culprit.name == "link rank 7 on node n7–n0, endpoints not separable"
 
 
 def test_contributors_that_are_no_ranks_count_for_nothing() -> None:

@@ -32,18 +32,21 @@ def gpu_evidence(*ranks: dict[str, float]) -> Evidence:
 @pytest.mark.parametrize(
     ("reading", "line"),
     [
-        ({"gpu_mhz": 1200.0}, "during the group run its GPU ran at 1200 MHz (rank 0 on n0: 1980)"),
+        ({"gpu_mhz": 1200.0}, "during the group run its GPU ran at 1200 MHz (rank 0 on node n0: 1980)"),
         (
             {"gpu_hw_thermal": 0.7},
-            "during the group run its GPU was too hot (HW thermal slowdown) 70 % of the time (rank 0 on n0: 0 %)",
+            "during the group run its GPU was too hot (HW thermal slowdown) 70 % of the time (rank 0 on node n0: 0 %)",
         ),
         (
             {"gpu_power_cap": 0.9},
-            "during the group run its GPU was at its power limit (SW power cap) 90 % of the time (rank 0 on n0: 40",
+            "during the group run its GPU was at its power limit (SW power cap) 90 % of the time (rank 0 on node n0",
         ),
-        ({"gpu_celsius": 88.0}, "during the group run its GPU reached 88 degrees Celsius (rank 0 on n0: 60)"),
-        ({"gpu_limit_w": 300.0}, "during the group run the power of its GPU is limited to 300 W (rank 0 on n0: 700 W)"),
-        ({"gpu_processes": 2.0}, "during the group run 2 processes computed on its GPU (rank 0 on n0: 1)"),
+        ({"gpu_celsius": 88.0}, "during the group run its GPU reached 88 degrees Celsius (rank 0 on node n0: 60)"),
+        (
+            {"gpu_limit_w": 300.0},
+            "during the group run the power of its GPU is limited to 300 W (rank 0 on node n0: 700 W)",
+        ),
+        ({"gpu_processes": 2.0}, "during the group run 2 processes computed on its GPU (rank 0 on node n0: 1)"),
     ],
 )
 def test_an_outlier_on_the_gpu_is_compared_with_the_other_rank(reading: dict[str, float], line: str) -> None:
@@ -64,7 +67,7 @@ def test_the_load_of_both_ranks_has_both_shares() -> None:
     (line,) = activity_lines(evidence([700.0, 700.0], facts=facts), 1, 0)
     assert line == (
         "during the group run others on its cores kept 80 % of the CPU time that it could have used,"
-        " and 86 % from rank 0 on n0"
+        " and 86 % from rank 0 on node n0"
     )
 
 
@@ -97,6 +100,6 @@ def test_compute_reports_the_activity_of_a_slow_device() -> None:
     facts = (*gpu_evidence(*hot).facts, *contention(GPU, GPU, {**GPU, "gpu_mhz": 910.0}, stage="repeat"))
     (finding,) = CHECK.judge(evidence([700.0, 701, 500, 702, 699], {0: 700, 2: 505}, facts=facts), ONE).findings
     assert finding.culprit.ranks == (2,)
-    assert "during the group run its GPU ran at 900 MHz (rank 0 on n0: 1980)" in finding.evidence
+    assert "during the group run its GPU ran at 900 MHz (rank 0 on node n0: 1980)" in finding.evidence
     assert any("too hot (HW thermal slowdown) 100 %" in line for line in finding.evidence)
-    assert "alone its GPU ran at 910 MHz (rank 0 on n0: 1980)" in finding.evidence
+    assert "alone its GPU ran at 910 MHz (rank 0 on node n0: 1980)" in finding.evidence

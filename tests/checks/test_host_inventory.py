@@ -106,7 +106,7 @@ def test_a_culprit_is_a_machine_a_device_or_several_ranks() -> None:
     kinds = {ranks: culprit(of, ranks, (A, B, C)) for ranks in ((0, 1), (4,), (1,), (1, 2), (0, 1, 4))}
     assert [each.kind for each in kinds.values()] == ["node", "node", "device", "device", "node"]
     assert kinds[0, 1].name == "node a"
-    assert kinds[1,].name == "rank 1 (x, local rank 0 on a)"
+    assert kinds[1,].name == "rank 1 (x, local rank 0 on node a)"
     assert kinds[1, 2].name == "ranks 1 and 2 on nodes a and b"
     assert kinds[0, 1, 4].name == "nodes a and c"
 

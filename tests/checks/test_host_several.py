@@ -66,7 +66,7 @@ def test_a_loopback_name_is_harmless_on_one_node() -> None:
     (finding,) = judge(1, 2, on_node(0, name=loopback), **GLOO)
     assert (finding.severity, finding.what) == (
         "info",
-        "harmless on one node, fatal on several: the hostname of node n0 resolves to 127.0.1.1",
+        "the hostname of node n0 resolves to 127.0.1.1: harmless on one node, fatal on several",
     )
     unknown: tuple[dict[str, Any], ...] = ({"addresses": None, "own": None}, {"addresses": [], "own": None})
     for name in unknown:

@@ -63,9 +63,9 @@ def test_a_rank_that_shares_its_cores_is_a_warning() -> None:
     assert (finding.severity, finding.culprit.ranks) == ("warn", (2,))
     text = "\n".join(finding.evidence)
     assert "others on its cores kept 80 %" in text
-    assert "other processes used 0.8 of its cores (rank 0 on node-0: 0.1)" in text
+    assert "other processes used 0.8 of its cores (rank 0 on node node-0: 0.1)" in text
     assert "the hypervisor took its cores (steal) for 10 % of the time" in text
-    assert "its cores ran at 1200 MHz (rank 0 on node-0: 2500)" in text
+    assert "its cores ran at 1200 MHz (rank 0 on node node-0: 2500)" in text
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_a_device_slow_within_its_node_is_named() -> None:
     slow: Slow = {key: 0.5 for other in (4, 6, 7) for key in ((5, other), (other, 5))}
     finding = _only(SimulatedCluster(nodes=2, nproc_per_node=4, device_type="cuda", slow=slow).trial())
     assert finding.culprit.kind == "device"
-    assert finding.culprit.name == "rank 5 (a device, local rank 1 on n1)"
+    assert finding.culprit.name == "rank 5 (a device, local rank 1 on node n1)"
 
 
 def test_each_rail_of_devices_is_compared_by_itself() -> None:

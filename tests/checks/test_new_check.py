@@ -69,7 +69,7 @@ def test_a_new_check_is_in_plan_show(folder: Path) -> None:
 def test_a_new_check_names_its_culprits_in_every_report(folder: Path) -> None:
     done = from_the_copy(folder, "run", "strict.json", *TRIAL)
     assert done.returncode == 1, done.stdout + done.stderr
-    named = r"rank 1 \([^\n]*, local rank 1 on \S+\) runs on a host with too few cores"
+    named = r"rank 1 \([^\n]*, local rank 1 on node \S+\) runs on a host with too few cores"
     assert re.search(named, done.stdout)
     report = report_in(folder / "out")
     found = [(finding["check"], finding["culprit"]["ranks"]) for finding in report["findings"]]

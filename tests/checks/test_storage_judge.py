@@ -97,7 +97,7 @@ def test_one_slow_node_of_eight_is_named_if_slow_alone_too() -> None:
     (finding,) = grave(CHECK.judge(fleet(writes, again={0: 1.5, 10: 0.7}), NAMED))
     assert (finding.severity, finding.culprit.kind) == ("fail", "node")
     assert (finding.culprit.nodes, finding.culprit.ranks) == (("n5",), (10, 11))
-    assert finding.what == "node n5 is slow in writing, alone too"
+    assert finding.what == "node n5 is slow in writing, with all ranks and alone"
     assert finding.limit is not None
     assert finding.limit.origin == "fleet, median 6 MAD and 30 % of 8"
     (finding,) = grave(CHECK.judge(fleet(writes, again={0: 1.5, 10: 1.4}), NAMED))

@@ -202,12 +202,17 @@ def test_a_tool_that_costs_more_is_asked_more_rarely(cpu_s: float, period_s: int
     assert period_of(cpu_s) == period_s
 
 
-def test_the_cpu_time_of_the_loop_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "started_by",
+    [pytest.param("", id="the tool"), pytest.param("sh -c ", id="what it starts", marks=pytest.mark.nightly)],
+)
+def test_the_cpu_time_of_the_loop_is_measured(started_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A double that needs far more than 1 % of a core for each line: it is started again with a longer period."""
     tool = tmp_path / "nvidia-smi"
     tool_double(tmp_path, "nothing")
     line = "00000000:53:00.0, 71, 99, 650.25, 1980, 503, 5, 16, 0x00000084"
     burn = "i=0; while [ $i -lt 50000 ]; do i=$((i + 1)); done"
+    burn = f"{started_by}'{burn}'" if started_by else burn
     script = tool.read_text().replace("*nothing*--loop=1)", "*--loop=1) while :; do " + burn + f"; echo '{line}'; done")
     tool.write_text(script.replace("; done exec", '; done ;;\n*--loop=*) echo "$*" >>again; exec'))
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

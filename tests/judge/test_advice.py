@@ -63,15 +63,13 @@ def hung(nodes: int, device_type: str = "cpu", checks: tuple[str, ...] = ()) -> 
 def test_inside_one_node_there_is_no_cable() -> None:
     for device_type, words in (("cpu", "loopback, shared memory"), ("cuda", "NVLink, PCIe, shared memory")):
         finding = hung(1, device_type)
-        assert finding.culprit.name == "communication between the processes inside gpu-0"
+        assert finding.culprit.name == "communication between the processes inside node gpu-0"
         assert f"({words}), not at the network between nodes" in finding.action
         assert "cables" not in finding.action
 
 
 def test_between_nodes_the_checks_that_were_left_out_are_named() -> None:
-    assert hung(2).action.endswith(
-        "; run with network and links, which this plan leaves out, to tell nodes and links apart"
-    )
+    assert hung(2).action.endswith("; the checks network and links tell node from link")
     assert hung(2, checks=("network", "links")).action.endswith("the network settings between these nodes")
 
 
@@ -90,10 +88,10 @@ def slow(phase: str, **settings: float) -> Finding:
 def test_a_slow_check_says_what_it_needs() -> None:
     """60 s for 21 of 100 steps: 286 s for all, and 429 s to try next, in a trial of 120 + 369 s."""
     finding = slow("training/step 21 forward", max_steps=100)
-    assert "21 of 100 steps in 60 s" in finding.what
+    assert "21 of 100 steps within its 60 s" in finding.what
     assert finding.what.endswith("; at this pace it needs about 286 s")
-    assert finding.options == ("training.timeout_s", "429", "--deadline", "489")
-    assert "(training.timeout_s = 429 in a plan file, --deadline 489)" in finding.action
+    assert finding.options == ("training.timeout_s", "429", "--deadline", "489s")
+    assert "(training.timeout_s = 429 in a plan file, --deadline 489s)" in finding.action
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_a_node_that_fails_in_our_code_is_no_fault_of_the_cluster(step: int, che
     (finding,) = [finding for finding in conclusion.findings if "bug in seatrial" in finding.what]
     assert (finding.severity, finding.check, finding.culprit.kind) == ("error", check, "none")
     bug = "bug in seatrial, not a fault of the cluster: ValueError: no port"
-    assert finding.what == f"{bug}; seen on gpu-1, in {check}"
+    assert finding.what == f"{bug}; seen on node gpu-1, in {check}"
     assert finding.culprit.name == "seatrial itself, no part of the cluster"
     assert conclusion.verdict.status == "INCONCLUSIVE"
 
@@ -93,7 +93,7 @@ def test_a_note_of_an_agent_is_told_as_its_words() -> None:
     told = [finding.what for finding in blame(fold(stream.events))]
     assert told[0].startswith("gpu-1 says: \"gpu-0 is 'broken'\\x0a\\x1b[2J; replace it!!")
     assert told[0].endswith('!!! ... (cut)"')
-    assert told[1] == 'rank 0 on gpu-0 says: "me too"'
+    assert told[1] == 'rank 0 on node gpu-0 says: "me too"'
 
 
 def test_a_node_adds_a_bounded_number_of_findings() -> None:

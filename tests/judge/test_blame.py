@@ -23,15 +23,21 @@ def findings(stream: Stream) -> tuple[Finding, ...]:
 @pytest.mark.parametrize(
     ("scene", "severity", "kind", "ranks", "words"),
     [
-        ("killed", "fail", "rank", (1,), "was killed by signal 9 (SIGKILL) in collectives/all_reduce 8 B"),
-        ("crashed", "fail", "rank", (1,), "was killed by signal 11 (SIGSEGV)"),
-        ("exited", "fail", "rank", (1,), "exited with code 3"),
-        ("exited early", "fail", "rank", (1,), "exited early with code 0"),
-        ("rank 0 killed", "fail", "rank", (0,), "was killed by signal 9"),
-        ("frozen", "fail", "rank", (1,), "was frozen in collectives/begin for 16 s"),
-        ("absent", "fail", "rank", (1,), "never entered the collective: it was still in collectives/begin after 16 s"),
-        ("late", "fail", "rank", (1,), "did not finish in time"),
-        ("out of memory", "fail", "rank", (1,), "out of memory on rank 1 (Test CPU, local rank 1 on gpu-0)"),
+        ("killed", "fail", "process", (1,), "was killed by signal 9 (SIGKILL) in collectives/all_reduce 8 B"),
+        ("crashed", "fail", "process", (1,), "was killed by signal 11 (SIGSEGV)"),
+        ("exited", "fail", "process", (1,), "exited with code 3"),
+        ("exited early", "fail", "process", (1,), "exited early with code 0"),
+        ("rank 0 killed", "fail", "process", (0,), "was killed by signal 9"),
+        ("frozen", "fail", "process", (1,), "was frozen in collectives/begin for 16 s"),
+        (
+            "absent",
+            "fail",
+            "process",
+            (1,),
+            "never entered the collective: it was still in collectives/begin after 16 s",
+        ),
+        ("late", "fail", "process", (1,), "did not finish in time"),
+        ("out of memory", "fail", "process", (1,), "out of memory on rank 1 (Test CPU, local rank 1 on node gpu-0)"),
         ("device", "fail", "device", (1,), "device error on rank 1"),
         (
             "own",
@@ -41,12 +47,12 @@ def findings(stream: Stream) -> tuple[Finding, ...]:
             "bug in seatrial, not a fault of the cluster: RuntimeError: list index out of range",
         ),
         ("request", "error", "none", (), "--device cuda: no device"),
-        ("fabric", "fail", "fabric", (), "1 of 2 ranks had a communication error"),
+        ("fabric", "fail", "fabric", (), "rank 1 saw a communication error"),
         ("stuck", "fail", "fabric", (), "both ranks hung in collectives/all_reduce 8 B for 16 s"),
         ("node silent", "fail", "node", (1,), "node gpu-1 fell silent"),
         ("node lost", "fail", "node", (1,), "node gpu-1 was lost"),
-        ("second generation", "fail", "rank", (3,), "rank 3 (Test CPU, local rank 1 on gpu-1) was killed"),
-        ("watchdog", "fail", "rank", (1,), "was killed by signal 9"),
+        ("second generation", "fail", "process", (3,), "rank 3 (Test CPU, local rank 1 on node gpu-1) was killed"),
+        ("watchdog", "fail", "process", (1,), "was killed by signal 9"),
         ("refused", "error", "none", (), "--device cuda: torch finds no usable device"),
         ("noted", "error", "none", (), "the disk is full"),
     ],
@@ -69,7 +75,7 @@ def test_a_device_is_named_by_its_address() -> None:
         if event["kind"] == "rank":
             event["device_id"] = f"0000:{event['rank'] + 26:02x}:00"
     (finding,) = findings(stream)
-    assert finding.culprit.name == "rank 1 (Test CPU, 0000:1b:00, local rank 1 on gpu-0)"
+    assert finding.culprit.name == "rank 1 (Test CPU, 0000:1b:00, local rank 1 on node gpu-0)"
 
 
 def test_a_consequence_is_evidence() -> None:
@@ -145,7 +151,7 @@ def _aborted(**messages: str) -> Finding:
 def test_ranks_aborted_by_the_watchdog_are_witnesses() -> None:
     finding = _aborted(r0=MISSED, r1=MISSED)
     assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "fabric", ())
-    assert finding.what == "2 of 3 ranks had a communication error in collectives/all_reduce 8 B"
+    assert finding.what == "ranks 0, 1 saw a communication error in collectives/all_reduce 8 B"
     assert any(MISSED in line for line in finding.evidence)
     assert _aborted(r1=MISSED).culprit.kind == "fabric"
 
@@ -214,8 +220,10 @@ def test_a_short_trial_blames_no_slow_start(seen: dict[str, Any]) -> None:
         (finding,) = starting(deadline_s, {"rank": 1, **seen})
         assert (finding.severity, finding.culprit.kind) == ("error", "none")
         assert f"the trial's deadline of {deadline_s:g} s passed while ranks were starting" in finding.what
-        assert finding.what.endswith("1 of 2 were not ready; rank 1 on gpu-0 was in start-up/import torch for 20 s")
-        assert finding.options == ("--deadline", str(max(120, round(2 * deadline_s))))
+        assert finding.what.endswith(
+            "1 of 2 were not ready; rank 1 on node gpu-0 was in start-up/import torch for 20 s"
+        )
+        assert finding.options == ("--deadline", f"{max(120, round(2 * deadline_s))}s")
         assert f"more time (--deadline {finding.options[1]})" in finding.action
     (finding,) = starting(1200.0, {"rank": 1, **seen})
     assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
@@ -283,7 +291,7 @@ def test_a_second_attempt_adds_its_own_faults() -> None:
     assert second.what.startswith("after a restart without rank 3: rank 1 ")
 
 
-@pytest.mark.parametrize(("how", "kind"), [("late", "rank"), ("absent", "rank"), ("stuck", "fabric")])
+@pytest.mark.parametrize(("how", "kind"), [("late", "process"), ("absent", "process"), ("stuck", "fabric")])
 def test_a_standstill_is_named_whichever_deadline_ends_it(how: str, kind: str) -> None:
     """The trial left the step 54 s of its 60 s, or 9 s, and nothing went on."""
     for left_s in (54.0, 9.0):
@@ -300,9 +308,15 @@ def test_a_standstill_is_named_whichever_deadline_ends_it(how: str, kind: str) -
 @pytest.mark.parametrize(
     ("phase", "words"),
     [
-        ("collectives/reduce_scatter 1048576 B (4 of 9)", "ran out of time: 3 of 9 operations in 60 s, and"),
-        ("training/step 12 forward", "ran out of time: 12 steps in 60 s, and"),
-        ("collectives/barrier", "ran out of time: it came to collectives/barrier in 60 s, and"),
+        (
+            "collectives/reduce_scatter 1048576 B (4 of 9)",
+            "ran out of time: 3 of 9 operations within its 60 s (collectives.timeout_s), and",
+        ),
+        ("training/step 12 forward", "ran out of time: 12 steps within its 60 s (collectives.timeout_s), and"),
+        (
+            "collectives/barrier",
+            "ran out of time: it came to collectives/barrier within its 60 s (collectives.timeout_s), and",
+        ),
     ],
 )
 def test_too_slow_says_how_far_it_came(phase: str, words: str) -> None:
@@ -327,8 +341,8 @@ def test_ranks_that_wait_at_a_store_are_no_culprits() -> None:
     ("phases", "kind", "ranks"),
     [
         ({0: "broadcast 8 B", 1: "broadcast 8 B", 2: "broadcast 8 B"}, "fabric", [()]),
-        ({1: "broadcast 8 B", 2: "broadcast 8 B"}, "rank", [(1,), (2,)]),
-        ({0: "broadcast 8 B", 1: "barrier", 2: "broadcast 8 B"}, "rank", [(0,), (1,), (2,)]),
+        ({1: "broadcast 8 B", 2: "broadcast 8 B"}, "process", [(1,), (2,)]),
+        ({0: "broadcast 8 B", 1: "barrier", 2: "broadcast 8 B"}, "process", [(0,), (1,), (2,)]),
     ],
 )
 def test_most_late_in_one_operation_is_the_fabric(phases: dict[int, str], kind: str, ranks: list[Any]) -> None:
@@ -386,7 +400,7 @@ def test_leftovers_and_late_crashes_are_warnings() -> None:
     after, left = findings(stream)
     assert (after.severity, left.severity) == ("warn", "warn")
     assert "after its work was done" in after.what
-    assert "process 4711 of rank 0 on gpu-0 could not be ended (state D)" in left.what
+    assert "process 4711 of rank 0 on node gpu-0 could not be ended (state D)" in left.what
 
 
 def test_a_rank_that_we_killed_is_no_finding() -> None:
@@ -399,7 +413,11 @@ def test_a_rank_that_we_killed_is_no_finding() -> None:
 def test_no_rank_is_blamed_where_all_were_at_work() -> None:
     (finding,) = findings(SCENES["too short"]())
     assert (finding.severity, finding.culprit.kind) == ("error", "none")
-    assert finding.what == "training/measure ran out of time: 21 steps in 60 s, and both ranks were still at work"
+    assert (
+        finding.what
+        == "training/measure ran out of time: 21 steps within its 60 s (training.timeout_s), and both ranks were still"
+        " at work"
+    )
     assert finding.evidence == tuple(f"rank {rank} was at work in training/step 21 forward" for rank in (0, 1))
 
 
@@ -454,7 +472,7 @@ def test_an_unended_process_is_named_with_its_node() -> None:
     stream = Stream(2, nodes=2).until("training")
     stream.send("node1", "left", gen=0, rank=1, pid=4711, state="D")
     (finding,) = findings(stream.close(ranks=False))
-    assert finding.what == "process 4711 of rank 1 on gpu-1 could not be ended (state D)"
+    assert finding.what == "process 4711 of rank 1 on node gpu-1 could not be ended (state D)"
     assert (finding.severity, finding.culprit.ranks, finding.culprit.nodes) == ("warn", (1,), ("gpu-1",))
 
 

@@ -44,7 +44,11 @@ def test_a_death_without_a_trouble_belongs_to_the_open_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "name"), [(1, "communication between the processes inside gpu-0"), (2, "the fabric between gpu-0, gpu-1")]
+    ("nodes", "name"),
+    [
+        (1, "communication between the processes inside node gpu-0"),
+        (2, "communication between nodes gpu-0 and gpu-1 (node or link not told apart)"),
+    ],
 )
 def test_the_fabric_of_one_node_is_inside_it(nodes: int, name: str) -> None:
     stream = Stream(2, nodes=nodes).until("collectives")
@@ -70,7 +74,7 @@ def test_late_ranks_elsewhere_do_not_count_among_those_of_one_operation() -> Non
     stream.kill(*phases)
     findings = blame(fold(stream.close(ranks=False).events))
     told = [(finding.culprit.kind, finding.culprit.ranks) for finding in findings]
-    assert told == [("rank", (3,))]
+    assert told == [("process", (3,))]
 
 
 def test_ranks_that_measure_again_are_named_by_themselves() -> None:

@@ -41,7 +41,7 @@ def raised_by(*messages: str) -> Finding:
 def test_the_address_that_refused_is_named(said: str, what: str, action: str) -> None:
     finding = raised_by("Gloo connectFullMesh failed with [pair.h:311] Connect timeout [none]", GLOO + said)
     assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "fabric", ())
-    assert "rank 1 (Test CPU, local rank 0 on gpu-1) could not" in finding.what
+    assert "rank 1 (Test CPU, local rank 0 on node gpu-1) could not" in finding.what
     assert what in finding.what
     assert action in finding.action
     assert any("rank 0" in line and "could not connect to a peer (no answer)" in line for line in finding.evidence)

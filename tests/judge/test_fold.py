@@ -46,7 +46,7 @@ def test_a_healthy_trial_has_a_whole_record() -> None:
     assert trial.run == RUN
     assert trial.missing == ()
     assert sorted(trial.ranks) == [0, 1, 2, 3]
-    assert trial.ranks[3].label() == "rank 3 (Test CPU, local rank 1 on gpu-1)"
+    assert trial.ranks[3].label() == "rank 3 (Test CPU, local rank 1 on node gpu-1)"
     assert trial.ranks[0].kind == trial.ranks[3].kind == "Test CPU, torch 2.13.0"
     assert [step.check for step in trial.steps] == list(CHECKS)
     assert all(step.complete() for step in trial.steps)

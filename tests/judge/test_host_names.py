@@ -37,7 +37,7 @@ TYPED = ["node0", "node1", "node2", "node3"]
 )
 def test_a_host_has_the_name_that_was_typed(own: list[str], place: str) -> None:
     trial, finding = _killed(Stream(4, nodes=4, hostnames=own, hosts=TYPED))
-    assert finding.culprit.name == f"rank 2 (Test CPU, local rank 0 on {place})"
+    assert finding.culprit.name == f"rank 2 on node {place}, its process (pid 102)"
     assert finding.culprit.nodes == ("node2",)
     assert trial.host_name(3) == "node3"
 
@@ -45,7 +45,7 @@ def test_a_host_has_the_name_that_was_typed(own: list[str], place: str) -> None:
 def test_an_address_that_was_typed_has_the_host_name_beside() -> None:
     hosts = [f"10.77.0.{10 + node}" for node in range(4)]
     _, finding = _killed(Stream(4, nodes=4, hostnames=["a", "b", "c", "d"], hosts=hosts))
-    assert "on 10.77.0.12 (calls itself c))" in finding.culprit.name
+    assert "on node 10.77.0.12 (calls itself c)," in finding.culprit.name
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,9 @@ def test_an_address_that_was_typed_has_the_host_name_beside() -> None:
 )
 def test_a_domain_and_capitals_make_no_other_host(typed: str, own: str, beside: str) -> None:
     _, finding = _killed(Stream(4, nodes=4, hostnames=["a", "b", own, "d"], hosts=["a", "b", typed, "d"]))
-    assert finding.culprit.name.endswith(f" on {typed} (calls itself {beside}))" if beside else f" on {typed})")
+    named = f"{typed} (calls itself {beside})" if beside else typed
+    assert finding.culprit.name == f"rank 2 on node {named}, its process (pid 102)"
+    assert f"local rank 0 on node {named})" in finding.what
 
 
 def test_equal_names_of_several_machines_have_numbers() -> None:
@@ -112,10 +114,10 @@ def _named_by_slurm(names: list[str], own: list[str]) -> Stream:
 
 def test_a_node_has_the_name_by_which_slurm_drains_it() -> None:
     _, finding = _killed(_named_by_slurm(["n0", "n1", "n2", "n3"], ["ip-7", "ip-8", "ip-9", "ip-10"]))
-    assert finding.culprit.name == "rank 2 (Test CPU, local rank 0 on n2 (calls itself ip-9))"
+    assert finding.culprit.name == "rank 2 on node n2 (calls itself ip-9), its process (pid 102)"
     assert finding.culprit.nodes == ("n2",)
     _, finding = _killed(_named_by_slurm(["n0", "n1", "n2", "n3"], ["n0.site", "n1.site", "n2.site", "n3.site"]))
-    assert finding.culprit.name.endswith(" on n2)")
+    assert finding.culprit.name.startswith("rank 2 on node n2, ")
 
 
 @pytest.mark.parametrize("names", [["n0", "n1", "n1", "n3"], ["n0", "n1", "n2", ""]])

@@ -65,7 +65,7 @@ def test_a_hang_of_all_follows_from_an_earlier_finding(check: str) -> None:
     (fault,) = _faults(conclusion)
     assert fault.check == check
     assert "follows from this: all 3 ranks hung in bootstrap/first barrier for 45 s" in fault.evidence
-    assert any("rank 0 on gpu-0 was waiting in bootstrap/first barrier" in line for line in fault.evidence)
+    assert any("rank 0 on node gpu-0 was waiting in bootstrap/first barrier" in line for line in fault.evidence)
     assert conclusion.verdict.status == "FAIL"
     assert conclusion.verdict.checks["bootstrap"] == "fail"
     assert len([line for line in lines(conclusion) if line.startswith("- Error")]) == 1
@@ -156,5 +156,5 @@ def test_each_rank_has_one_stack_without_contradictions() -> None:
     stream.kill(0, 2)
     (fault,) = _faults(_concluded(stream.close(ranks=False)))
     stacks = [entry for entry in fault.evidence if "File" in entry]
-    assert stacks == ['stack of rank 1 on gpu-1:\nFile "a.py", line 3 in f']
+    assert stacks == ['stack of rank 1 on node gpu-1:\nFile "a.py", line 3 in f']
     assert not any("process state" in entry for entry in fault.evidence)

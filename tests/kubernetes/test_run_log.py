@@ -199,6 +199,7 @@ def test_a_policy_that_closes_the_way_to_a_pod_cordons_no_node(count: int) -> No
     [
         ("node", ("gpu-1",), ["gpu-1"]),
         ("rank", ("gpu-1",), ["gpu-1"]),
+        ("process", ("gpu-1",), []),
         ("device", ("gpu-1",), ["gpu-1"]),
         # An NVLink, and a cable.
         ("link", ("gpu-1",), ["gpu-1"]),

@@ -76,8 +76,8 @@ def test_a_dead_rank_is_on_the_host_that_was_typed(hosts: Callable[..., Hosts]) 
     made = hosts(3, called="worker")
     plan = 'deadline_s = 55\nchecks = ["bootstrap", "collectives"]\n'
     report = _over_ssh(made, plan, planted="kill@collectives:2")
-    assert [name.partition(" (")[0] for _, name in named(report)] == ["rank 2"]
-    assert "on node2 (calls itself worker)" in named(report)[0][1]
+    assert [name.partition(" on ")[0] for _, name in named(report)] == ["rank 2"]
+    assert "on node node2 (calls itself worker)" in named(report)[0][1]
 
 
 @pytest.mark.nightly

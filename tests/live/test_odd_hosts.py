@@ -89,7 +89,7 @@ FAULTS: dict[str, HostFault] = {
     # Names.
     "node2 calls itself node1": HostFault(called={2: "node1"}, verdict="PASS", checks=("network", *COLLECTIVES)),
     "node2 calls itself node1, and rank 2 is killed": HostFault(
-        called={2: "node1"}, planted="kill@collectives:2", named=["rank 2"], words=["on node2"]
+        called={2: "node1"}, planted="kill@collectives:2", named=["rank 2"], words=["on node node2"]
     ),
     "node2 calls itself GPU_Node-A": HostFault(
         called={2: "GPU_Node-A"}, verdict="PASS", checks=("network", *COLLECTIVES)

@@ -65,14 +65,14 @@ def test_a_full_device_is_named(tmp_path: Path) -> None:
     assert ended.exit_code == 1
     (finding,) = ended.grave()
     assert finding["culprit"]["ranks"] == [0]
-    assert "CUDA out of memory" in finding["what"]
+    assert "out of memory on rank 0" in finding["what"]
 
 
 @pytest.mark.nightly
 def test_a_wrong_product_is_named(tmp_path: Path) -> None:
     ended = on_doubles(tmp_path, "compute", plant="flip-product@compute:1")
     assert ended.exit_code == 1
-    assert any("wrong bf16 matmul" in finding["what"] for finding in ended.grave())
+    assert any("wrong results of" in finding["what"] and "bf16" in finding["what"] for finding in ended.grave())
     assert {rank for _, ranks in named(ended) for rank in ranks} == {1}
 
 

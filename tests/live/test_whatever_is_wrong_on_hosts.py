@@ -248,7 +248,7 @@ FAULTS: dict[str, HostFault] = {
         plant=_dead_link, checks=_LINKS, called="worker", named=["link node1 ("], at_1_gbit=True, hosts=4
     ),
     "all are called worker, rank 2 is killed": HostFault(
-        planted="kill@collectives:2", called="worker", named=["rank 2"], words=["on node2"]
+        planted="kill@collectives:2", called="worker", named=["rank 2"], words=["on node node2"]
     ),
     "all are called localhost": HostFault(called="localhost", verdict="PASS", checks=("network", *COLLECTIVES)),
     # Logins.

@@ -22,7 +22,7 @@ ONLY = ("smoke", "--only", "compute,bootstrap,training", "--nproc-per-node", "3"
     [
         ("flip@training/step 20 optimizer:0", "training", "the replicas are no longer equal"),
         ("flip@training/look at parameters:2", "training", "the replicas are no longer equal"),
-        ("flip-product@compute:1", "compute", "rank 1 returns wrong fp32 matmul"),
+        ("flip-product@compute:1", "compute", "rank 1 returns wrong results of fp32"),
     ],
 )
 def test_only_the_rank_with_wrong_bits_is_named(tmp_path: Path, fault: str, check: str, words: str) -> None:
@@ -38,7 +38,7 @@ def test_a_device_with_wrong_gradients_is_named_alone(tmp_path: Path) -> None:
     ended = trial(tmp_path, *options, plant=["flip-gradient@compute:0"])
     (finding,) = ended.grave()
     assert (ended.exit_code, finding["culprit"]["ranks"]) == (1, [0])
-    assert "rank 0 returns wrong convolution results" in finding["what"]
+    assert "rank 0 returns wrong results of convolution" in finding["what"]
 
 
 @pytest.mark.timeout(180)  # three trials

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from report.screens import COLUMNS, HERE, SCREENS, TRIALS, screen
+from targets.ssh_double import write_ssh_double
+
+from seatrial.cli.click_app import main
 
 
 def rows(text: str, columns: int) -> int:
@@ -37,7 +46,37 @@ def test_the_card_is_on_the_last_screen(name: str, monkeypatch: pytest.MonkeyPat
     card = card[card.index("=" * 50) :]
     assert rows(card, 80) <= 23
     assert card.splitlines()[1].startswith("FINAL ACCEPTANCE: ")
-    assert any(line.startswith("next: ") for line in card.splitlines()[-2:])
+    last = card[card.index("\nnext: ") :]
+    assert all(line.startswith(("next: ", "  ")) for line in last.splitlines()[1:]), "nothing follows it"
+
+
+def commands_of(card: str) -> Iterator[str]:
+    """Yield the commands after ``next:``: behind a colon, or on lines of their own."""
+    last = card[card.index("\nnext: ") + 1 :].replace("\\\n", "")
+    for line in re.findall(r"(?m)(?:: |^  )((?:env -u|printf|seatrial) .*)$", last):
+        yield from map(str.strip, line.split(" && "))
+
+
+@pytest.mark.parametrize("name", sorted(TRIALS))
+def test_what_is_to_be_typed_next_is_accepted(
+    name: str, columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each command is read by the real parser of options and plans, in their order, as a dry run."""
+    monkeypatch.chdir(tmp_path)
+    path = [str(write_ssh_double(tmp_path)), str(Path(sys.executable).parent), os.environ["PATH"]]
+    monkeypatch.setenv("PATH", os.pathsep.join(path))
+    printed = list(commands_of(screen(name, columns)))
+    assert printed[-1].removeprefix("env -u SEATRIAL_PLANT ").startswith("seatrial run ")
+    for command in printed:
+        words = shlex.split(command.removeprefix("env -u SEATRIAL_PLANT "))
+        if words[0] != "seatrial":
+            assert re.match(r"printf '[^']*' +> longer\.toml$", command), command
+            subprocess.run(["sh", "-c", command], check=True, timeout=60)
+            continue
+        monkeypatch.setattr(sys, "argv", [*words, "--dry-run"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0, capsys.readouterr().err
 
 
 def test_no_screen_is_left_over() -> None:

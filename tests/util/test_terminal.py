@@ -95,7 +95,7 @@ def test_what_a_rank_printed_is_not_broken(shown: Callable[[Callable[[], None]],
 
 
 def ended_with(outcome: dict[str, Any], folder: Path) -> None:
-    assert run_program._exit_code([outcome], folder, {}) == 1
+    assert run_program._exit_code([outcome], folder, {}, {}) == 1
 
 
 def test_no_terminal_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:

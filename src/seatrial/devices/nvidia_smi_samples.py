@@ -43,7 +43,9 @@ _FIRST_LINE_S = 10.0
 _CPU_SHARE = 0.01
 """Share of a core that the tool may take."""
 _MEASURED_READINGS = 5
-"""Readings of all devices after which its CPU time is known: the kernel counts it in hundredths of a second."""
+"""Readings of all devices after which its CPU time is known."""
+_CPU_UNIT_S = 1 / os.sysconf("SC_CLK_TCK")
+"""In which the kernel counts CPU time: a hundredth of a second."""
 _LONGEST_PERIOD_S = 60
 _MOST_BYTES = 1 << 16
 _NUMBER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
@@ -113,7 +115,8 @@ class _Stream:
             return
         self._readings += readings
         if self._readings >= _MEASURED_READINGS:
-            self.cpu_s = (now_s - self._cpu_before_s) / self._readings
+            # The kernel's count may leave out nearly one of its units.
+            self.cpu_s = (now_s - self._cpu_before_s + _CPU_UNIT_S) / self._readings
             if (period_s := period_of(self.cpu_s)) > self._period_s:
                 self.end()
                 self._begin(period_s)
@@ -175,10 +178,10 @@ def _samples(stream: _Stream, uuids: Mapping[str, str]) -> tuple[DeviceSample, .
 
 
 def _cpu_s(pid: int) -> float | None:
-    """Return the CPU time of a process of ours."""
+    """Return the CPU time of a process of ours, with that of children which have ended: it may be a script."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return sum(map(int, fields[11:15])) * _CPU_UNIT_S
     except (OSError, ValueError, IndexError):
         return None
 

@@ -42,14 +42,19 @@ class RankRecord:
         The local rank alone does not identify the device: a variable may hide some devices of the node.
         """
         device = f"{self.device}, {self.device_id}" if self.device_id else self.device
-        return f"rank {self.rank} ({device}, local rank {self.local_rank} on {self.place})"
+        return f"rank {self.rank} ({device}, local rank {self.local_rank} on {a_node(self.place)})"
+
+
+def a_node(place: str) -> str:
+    """Return a node with the word in front: its name alone, such as ``gpu-0``, reads like that of a device."""
+    return place if place.startswith("node ") else f"node {place}"
 
 
 def short_names(ranks: Mapping[int, RankRecord]) -> Callable[[int], str]:
     """Return what names a rank beside the one that a finding is about: with its node where there are several."""
     first = next((record.node for record in ranks.values()), "")
     several = any(record.node != first for record in ranks.values())
-    return lambda rank: f"rank {rank} on {ranks[rank].place}" if several and rank in ranks else f"rank {rank}"
+    return lambda rank: f"rank {rank} on {a_node(ranks[rank].place)}" if several and rank in ranks else f"rank {rank}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

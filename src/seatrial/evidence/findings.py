@@ -17,7 +17,8 @@ Severity = Literal["fail", "error", "warn", "info"]
 class Culprit:
     """The part of the cluster at fault; of the kind ``none`` where it is not known."""
 
-    kind: Literal["rank", "device", "node", "link", "fabric", "none"]
+    kind: Literal["rank", "process", "device", "node", "link", "fabric", "none"]
+    """``process``: the process of a rank died, stopped or hung, and no device of it is blamed."""
     name: str
     """For people: ``rank 1 (NVIDIA H200, local rank 1 on gpu-07)``, ``link gpu-03–gpu-07``."""
     ranks: tuple[Whole, ...] = ()
@@ -37,7 +38,8 @@ class Limit:
     value: float
     unit: str
     origin: Annotated[Text, Keywords(description="Where the limit came from.")]
-    """``fleet ...``, ``attainable ...``, ``exact``, ``reference ...``; from a check ``user compute.min_tflops``, of
+    """``fleet ...``, ``0.85 x 794.5 TFLOP/s, attainable by H200 SXM (SOURCE)``, ``exact``, ``reference ...``; from a
+    check ``user compute.min_tflops``, of
     which a conclusion makes ``plan FILE: from 3 runs: ...`` or ``plan FILE:compute.min_tflops``.
     """
 
@@ -60,8 +62,9 @@ class Finding:
     action: str = ""
     """What to do next, one sentence."""
     options: tuple[str, ...] = ()
-    """What the next run needs, names and values in turn: options, ``("--deadline", "240")``, and parameters of a plan
-    file, ``("training.timeout_s", "180", "--deadline", "240")``."""
+    """What the next run needs, names and values in turn: options, ``("--deadline", "240s")``, and parameters of a plan
+    file, ``("training.timeout_s", "180", "--deadline", "240s")``; of a fault the run that tells more about it,
+    ``("--only", "network,links")``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Literal
 
 from seatrial.evidence.findings import Limit
 from seatrial.evidence.measurement import Measurement
+from seatrial.util.text import format_number
 
 _FEW = 3
 """Up to this many values a median is useless: of two values each is always exactly one MAD away."""
@@ -115,7 +116,7 @@ class FleetRates:
         if first.value >= limit.value:
             return RateOutcome(state="passed", measurement=first, limit=limit)
         first_limit = limit
-        lines = [f"while all ranks worked: {_rate(first)}, limit there {limit.value:.3g} ({limit.origin})"]
+        lines = [f"with all ranks: {_rate(first)}, limit {_limit(limit)}"]
         missed = RateOutcome(state="unrepeated", measurement=first, limit=limit, evidence=tuple(lines))
         if rank not in self.again:
             return missed
@@ -125,7 +126,7 @@ class FleetRates:
             compared = [other for other in self.references if other in self.again]
             for other in compared[:NUM_REFERENCES]:
                 lack = ", without the CPU time it could use" if other in starved else ""
-                before = f"{self.first[other].value:.3g} in the group"
+                before = f"{_rate(self.first[other])} with all ranks"
                 lines.append(f"for comparison, {named(other)}: {before}, {_rate(self.again[other])} alone{lack}")
             drifts = believable_drifts(
                 {other: self.first[other].value for other in compared},
@@ -146,8 +147,9 @@ class FleetRates:
             state, limit = "slow", loose
         elif again.value >= strict.value:
             state = "recovered"
-        another = "" if limit.origin == first_limit.origin else f" ({limit.origin})"
-        lines.insert(1, f"again, alone: {_rate(again)}, limit there {limit.value:.3g}{another}")
+        if limit.origin != first_limit.origin:
+            lines[0] += f" ({first_limit.origin})"
+        lines.insert(1, f"alone: {_rate(again)}, limit {_limit(limit)}")
         return RateOutcome(
             state=state,
             measurement=again,
@@ -371,6 +373,10 @@ def minority(values: Mapping[int, Hashable]) -> Vote:
 
 def _is_measured(value: float) -> bool:
     return math.isfinite(value) and value > 0
+
+
+def _limit(limit: Limit) -> str:
+    return f"{format_number(limit.value)} {limit.unit}"
 
 
 def _rate(measurement: Measurement) -> str:

@@ -12,6 +12,11 @@ _BETWEEN_MACHINES = ("network", "links")
 _STATE = re.compile(r"state ([A-Za-z])\b")
 
 
+def waits_for_device(detail: str) -> bool:
+    """Return whether a rank stands in the kernel, where a device may be why. ``detail``: the observation."""
+    return (found := _STATE.match(detail)) is not None and found[1] == "D"
+
+
 def frozen_action(detail: str) -> str:
     """Return what to do about a frozen rank. ``detail``: the observation, such as ``state T (stopped)``."""
     state = found[1] if (found := _STATE.match(detail)) else ""
@@ -32,8 +37,14 @@ def fabric_action(trial: Trial, nodes: Sequence[str]) -> str:
         )
         return f"look at what joins the {between}, shared memory), not at the network between nodes"
     action = "look at cables, switches and the network settings between these nodes"
-    planned = trial.plan.get("checks") or ()
-    left_out = [name for name in _BETWEEN_MACHINES if name not in planned]
-    if not left_out:
+    if not telling_apart(trial, nodes):
         return action
-    return f"{action}; run with {' and '.join(left_out)}, which this plan leaves out, to tell nodes and links apart"
+    return f"{action}; the checks {' and '.join(_BETWEEN_MACHINES)} tell node from link"
+
+
+def telling_apart(trial: Trial, nodes: Sequence[str]) -> tuple[str, ...]:
+    """Return the options of a run that tells nodes and links apart; none where this one has done all that can be."""
+    planned = trial.plan.get("checks") or ()
+    if len(nodes) < 2 or all(name in planned for name in _BETWEEN_MACHINES):
+        return ()
+    return "--only", ",".join(_BETWEEN_MACHINES)

@@ -11,29 +11,40 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from seatrial.evidence.evidence import short_names
+from seatrial.evidence.evidence import a_node, short_names
 from seatrial.evidence.findings import NOBODY, SEATRIAL, Culprit, Finding, Severity
-from seatrial.judge.advice import fabric_action, frozen_action
+from seatrial.judge.advice import fabric_action, frozen_action, telling_apart, waits_for_device
 from seatrial.judge.connect_errors import clearest, connect_errors, lines_of, only_large_messages
 from seatrial.judge.how_far import how_far, needed_s
 from seatrial.judge.lost_nodes import blame_lost_nodes
 from seatrial.judge.more_time import longer_deadline, longer_timeout
 from seatrial.judge.root_causes import Observed
-from seatrial.judge.step_view import StepView, build_step_view, describe_exit, rank_culprit, waited, works_alone
+from seatrial.judge.step_view import (
+    DEVICE_ERROR,
+    StepView,
+    build_step_view,
+    describe_exit,
+    process_culprit,
+    rank_culprit,
+    waited,
+    works_alone,
+)
 from seatrial.judge.trial import ErrorRecord, NodeFailure, Note, Trial, TroubleRecord
 from seatrial.plan.plan_reader import OF_DEADLINE
 from seatrial.protocol.fabric_errors import MTU_ACTION
 from seatrial.protocol.timeouts import patience_s
-from seatrial.util.text import all_of, named_ranks, out_of_memory_words, quoted
+from seatrial.util.text import all_named, all_of, named_ranks, out_of_memory_words, quoted
 
 _SIGNAL_ACTIONS = {
-    "SIGKILL": "look for the kernel's out-of-memory killer there (dmesg, the memory limit of the container or job)",
+    "SIGKILL": "look for the kernel's out-of-memory killer there (dmesg -T | grep -i 'killed process'), and at the"
+    " memory limit of the container or job",
     "SIGTERM": "find out what ended it: the scheduler, a time limit, an administrator",
     "SIGBUS": "look at the size of /dev/shm and for memory errors there",
 }
 _JOIN_S, _START_S, _KILL_S = 60.0, 180.0, 15.0
 """Time limits: for the nodes to join, for a generation to start, and for ending its ranks after trouble."""
 _OUT_OF_MEMORY = "allow it more memory (the limit of the container, job or host), or find out what used it"
+_TORCH_SAYS = "CUDA out of memory. "
 _BUG = "bug in seatrial, not a fault of the cluster"
 _REPORT_IT = "report it with the folder of this run; no part of the cluster needs a repair"
 _CRASHED = "look at its last output and at the kernel and driver log there"
@@ -58,7 +69,7 @@ def observe(trial: Trial) -> tuple[Observed, ...]:
         observed += [Observed(finding=_with_generation(view, finding), is_hang=is_hang) for finding in causes]
         observed += [Observed(finding=finding) for finding in _after_the_end(view)]
     for left in trial.left:
-        node = "an unknown node" if left.node is None else trial.place(left.node)
+        node = "an unknown node" if left.node is None else a_node(trial.place(left.node))
         what = f"process {left.pid} of rank {left.rank} on {node} could not be ended (state {left.state or 'unknown'})"
         nodes = () if left.node is None else (trial.host_name(left.node),)
         culprit = Culprit(kind="node", name=node, ranks=(left.rank,), nodes=nodes)
@@ -80,7 +91,7 @@ def _could_not(trial: Trial, failure: NodeFailure) -> Finding:
     step = trial.step(failure.generation, failure.step)
     check = "trial" if step is None else step.check
     error, *more = failure.error.splitlines() or ["no message"]
-    what = f"{_BUG}: {error}; seen on {trial.place(failure.node)}, in {check}"
+    what = f"{_BUG}: {error}; seen on {a_node(trial.place(failure.node))}, in {check}"
     return _finding("error", check, what, SEATRIAL, evidence=tuple(more), action=_REPORT_IT)
 
 
@@ -112,7 +123,9 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
                 "fail",
                 view.check,
                 f"{trial.label(rank)} {words}",
-                rank_culprit(trial, rank),
+                rank_culprit(trial, rank)
+                if ending is not None and any(map(DEVICE_ERROR.search, ending.last_lines))
+                else process_culprit(trial, view.generation, rank),
                 evidence=(*view.evidence(rank), *waiting),
                 action=_OUT_OF_MEMORY if oom else _SIGNAL_ACTIONS.get(described.signal if described else "", _CRASHED),
             )
@@ -122,18 +135,19 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
 
 def _broken(view: StepView, rank: int, error: ErrorRecord, waiting: tuple[str, ...]) -> Finding:
     label, in_phase = view.trial.label(rank), f" in {error.phase}" if error.phase else ""
-    message = error.first_line()
+    message = error.first_line().removeprefix(_TORCH_SAYS)
     memory = error.cause == "memory"
     return _finding(
         "fail",
         view.check,
         f"out of memory on {label}{in_phase}: {message}" if memory else f"device error on {label}{in_phase}: {message}",
-        rank_culprit(view.trial, rank, device=not memory),
+        process_culprit(view.trial, view.generation, rank) if memory else rank_culprit(view.trial, rank, "device"),
         evidence=(*_stack(error), *view.evidence(rank), *waiting),
         action=(
-            "look at what else uses that memory; if nothing does, make the batch or message size smaller"
+            "see what else uses that memory (nvidia-smi, amd-smi); if nothing does, make the batch or message size"
+            " smaller"
             if memory
-            else "look at the driver log there (XID, ECC), reset or replace the device"
+            else "look for XID and ECC there (dmesg -T | grep -iE 'xid|ecc'), reset or replace the device"
         ),
     )
 
@@ -194,7 +208,7 @@ def _start_cut(view: StepView) -> list[Finding]:
 
 def _on_node(view: StepView, entry: TroubleRecord) -> str:
     record = None if entry.rank is None else view.trial.ranks.get(entry.rank)
-    return f"rank {entry.rank} on {record.place}" if record else f"rank {entry.rank}"
+    return f"rank {entry.rank} on {a_node(record.place)}" if record else f"rank {entry.rank}"
 
 
 def _frozen(view: StepView) -> list[Finding]:
@@ -245,7 +259,8 @@ def _fabric(view: StepView) -> list[Finding]:
         what = f"{len(late)} of {_num_asked(view, late[0])} ranks hung{_in(late[0])} until the deadline"
     else:
         phase = errors[0].phase
-        what = f"{len(errors)} of {len(view.ranks)} ranks had a communication error" + (f" in {phase}" if phase else "")
+        ranks = [rank for rank, error in view.raised.items() if error.cause == "fabric"]
+        what = f"{named_ranks(sorted(ranks))} saw a communication error" + (f" in {phase}" if phase else "")
     nodes = sorted({view.trial.ranks[rank].node for rank in view.ranks if rank in view.trial.ranks})
     # One stack shows where all of them wait.
     shown = next((view.evidence(entry.rank) for entry in stuck or late if entry.rank is not None), ())
@@ -263,12 +278,13 @@ def _fabric(view: StepView) -> list[Finding]:
         # The event that names a culprit may be among those lost.
         what += "; events were lost, so the cause is not known"
         return [_finding("error", view.check, what, NOBODY, evidence=evidence)]
-    more = f" and {len(nodes) - 8} more" if len(nodes) > 8 else ""
-    name = f"the fabric between {', '.join(nodes[:8])}{more}"
+    name = f"communication between {all_named('node', nodes)} (node or link not told apart)"
     if len(nodes) < 2:
-        name = f"communication between the processes inside {nodes[0]}" if nodes else "communication between the ranks"
+        inside = f"the processes inside {a_node(nodes[0])}" if nodes else "the ranks"
+        name = f"communication between {inside}"
     culprit = Culprit(kind="fabric", name=name, nodes=tuple(nodes))
-    return [_finding("fail", view.check, what, culprit, evidence=evidence, action=action)]
+    options = telling_apart(view.trial, nodes)
+    return [_finding("fail", view.check, what, culprit, evidence=evidence, action=action, options=options)]
 
 
 def _deadline(view: StepView) -> list[Finding]:
@@ -282,8 +298,9 @@ def _deadline(view: StepView) -> list[Finding]:
     words = f"{option[0]} = {option[1]} in a plan file, {' '.join(option[2:])}"
     action = f"give it more time ({words}), or see what slows all of them down"
     if working:
+        limit = seconds if cut_short else f"its {seconds} ({step.check}.timeout_s)"
         ranks = f"{all_of(len(working), 'rank')} were" if len(working) > 1 else f"rank {working[0].rank} was"
-        what = f"{name} ran out of time: {how_far(view, working)} in {seconds}, and {ranks} still at work"
+        what = f"{name} ran out of time: {how_far(view, working)} within {limit}, and {ranks} still at work"
         if needed := needed_s(view, working):
             what += f"; at this pace it needs about {needed:.0f} s"
     elif cut_short:
@@ -317,7 +334,7 @@ def _after_the_end(view: StepView) -> list[Finding]:
             "warn",
             "trial",
             f"{view.trial.label(ending.rank)} {describe_exit(ending.code).words} after its work was done",
-            rank_culprit(view.trial, ending.rank),
+            process_culprit(view.trial, view.generation, ending.rank),
             evidence=view.evidence(ending.rank),
         )
         for ending in view.trial.exits
@@ -342,7 +359,9 @@ def _named(
             "fail",
             view.check,
             f"{view.trial.label(rank)} {describe(entry)}",
-            rank_culprit(view.trial, rank),
+            rank_culprit(view.trial, rank)
+            if waits_for_device(entry.detail)
+            else process_culprit(view.trial, view.generation, rank),
             evidence=(*view.evidence(rank), *waiting),
             action=advise(entry),
         )

@@ -60,7 +60,7 @@ def conclude(messages: Iterable[Mapping[str, Any]], *, damaged: int = 0, load: L
     return Conclusion(
         trial=trial,
         rulings=rulings,
-        findings=order_by_cause(trial, observed, judged),
+        findings=_without_repairs(trial, order_by_cause(trial, observed, judged)),
         verdict=verdict,
         is_disconnected=_is_disconnected(observed, judged),
     )
@@ -218,6 +218,13 @@ def _never_asked(trial: Trial, check: Check) -> tuple[str, ...]:
         elif not stage.first_only and asked < set(trial.ranks):
             absent.append(f"stage {stage.name} of {len(set(trial.ranks) - asked)} ranks")
     return tuple(absent)
+
+
+def _without_repairs(trial: Trial, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return the findings; those of a drill without what would mend a fault that nobody has."""
+    if not trial.job.get("planted"):
+        return findings
+    return tuple(replace(finding, action="") if finding.severity == "fail" else finding for finding in findings)
 
 
 def _without_comparisons(ruling: Ruling) -> Ruling:

@@ -235,6 +235,7 @@ def _trial(run: str, reader: Reader, missing: tuple[str, ...]) -> Trial:
             rank: {key: value for key, value in event.items() if key not in ("kind", "run", "src", "seq", "t", "gen")}
             for rank, event in started.items()
         },
+        pids={key: event["pid"] for key, event in sorted(reader.started.items()) if event.get("pid") is not None},
         device_type=device_type,
         backend=backend,
         nodes=tuple(

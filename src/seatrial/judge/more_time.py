@@ -15,7 +15,7 @@ def longer_deadline(trial: Trial) -> tuple[str, ...]:
     """Return the option with the deadline to try next: twice the last one, and no less than that of the level."""
     name = str(trial.plan.get("name"))
     of_level = float(read_level(name)["deadline_s"]) if name in LEVELS else _SHORTEST_S
-    return "--deadline", str(math.ceil(max(2 * (trial.deadline_s() or 0.0), of_level)))
+    return "--deadline", f"{math.ceil(max(2 * (trial.deadline_s() or 0.0), of_level))}s"
 
 
 def longer_timeout(trial: Trial, check: str, needed_s: float | None) -> tuple[str, ...]:
@@ -30,4 +30,4 @@ def longer_timeout(trial: Trial, check: str, needed_s: float | None) -> tuple[st
     last_s = trial.setting(check, "timeout_s") or _SHORTEST_S
     next_s = math.ceil(max(2 * last_s, 1.5 * (needed_s or 0.0)))
     deadline_s = math.ceil((trial.deadline_s() or 0.0) + next_s - last_s)
-    return f"{check}.timeout_s", str(next_s), "--deadline", str(deadline_s)
+    return f"{check}.timeout_s", str(next_s), "--deadline", f"{deadline_s}s"

@@ -6,9 +6,10 @@ import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from seatrial.checks import registry
-from seatrial.evidence.evidence import short_names
+from seatrial.evidence.evidence import a_node, short_names
 from seatrial.evidence.findings import Culprit
 from seatrial.judge.trial import ErrorRecord, ExitRecord, StackRecord, StepRecord, Trial, TroubleRecord
 
@@ -16,6 +17,8 @@ _MOST_EVIDENCE = 6
 _STACK_LINES = 24
 _SOURCE_PLACE = re.compile(r"^\[[^\]\s]{1,300}\.(?:cc|cpp|h|hpp):\d+\] ")
 """Such as ``[/src/gloo/transport/tcp/pair.cc:547] ``, with which Gloo begins."""
+DEVICE_ERROR = re.compile("(cuda|hip) error", re.IGNORECASE)
+"""Words in the output of a rank whose device may have failed."""
 _BLOCKED = ("D", "T", "t", "Z")
 """Letters of /proc: in uninterruptible sleep, stopped, traced, ended."""
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
@@ -128,7 +131,7 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
             continue
         watchdog = " ".join(line for line in ending.last_lines if "watchdog" in line)
         aborted = describe_exit(ending.code).signal == "SIGABRT"
-        if watchdog and aborted and not re.search("(cuda|hip) error", watchdog.lower()):
+        if watchdog and aborted and not DEVICE_ERROR.search(watchdog):
             # NCCL's watchdog aborts its process when a peer is missing. So the rank is a witness, unless its own device
             # failed, which the watchdog reports as well.
             witness = ErrorRecord(
@@ -237,10 +240,19 @@ def describe_exit(code: int) -> _Ending:
     return _Ending(f"was killed by signal {-code}" + (f" ({name})" if name.startswith("SIG") else ""), name)
 
 
-def rank_culprit(trial: Trial, rank: int, *, device: bool = False) -> Culprit:
-    """Return a rank, or the device of a rank, as the culprit."""
+def rank_culprit(trial: Trial, rank: int, kind: Literal["rank", "device"] = "rank") -> Culprit:
+    """Return a rank with its device, which may be at fault (``rank``) or is (``device``)."""
     nodes = (trial.ranks[rank].node,) if rank in trial.ranks else ()
-    return Culprit(kind="device" if device else "rank", name=trial.label(rank), ranks=(rank,), nodes=nodes)
+    return Culprit(kind=kind, name=trial.label(rank), ranks=(rank,), nodes=nodes)
+
+
+def process_culprit(trial: Trial, generation: int, rank: int) -> Culprit:
+    """Return the process of a rank as the culprit; nothing that was seen points at its device."""
+    record, pid = trial.ranks.get(rank), trial.pids.get((generation, rank))
+    where = f" on {a_node(record.place)}" if record else ""
+    number = "" if pid is None else f" (pid {pid})"
+    nodes = (record.node,) if record else ()
+    return Culprit(kind="process", name=f"rank {rank}{where}, its process{number}", ranks=(rank,), nodes=nodes)
 
 
 def waited(entry: TroubleRecord, preposition: str = "for") -> str:

@@ -204,6 +204,8 @@ class Trial:
     """The ranks of generation 0, including those that sent no event."""
     started: Mapping[int, Mapping[str, Any]]
     """The ``rank`` event of each rank of generation 0: device, libraries, pid and so on."""
+    pids: Mapping[tuple[int, int], int]
+    """(generation, rank) -> process id, of the ranks that said theirs."""
     device_type: str
     """``cpu`` or ``cuda``; ``cpu`` where ranks differ, as its limits accuse least; empty where no rank started."""
     backend: str

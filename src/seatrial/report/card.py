@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.environment.self_location import command_line
+from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import SEATRIAL
 from seatrial.judge.conclude import Conclusion
 from seatrial.plan.plan_file import LEVELS
 from seatrial.report.finding_lines import is_fault
 from seatrial.report.summary import (
     comm_variables,
-    fault_injection,
+    drill,
     headline,
     not_applicable,
     not_full,
@@ -23,7 +25,7 @@ from seatrial.report.summary import (
     summary,
 )
 from seatrial.report.view import USUAL_COLUMNS, View, command_lines, height
-from seatrial.util.text import format_number, format_seconds, printable
+from seatrial.util.text import all_of, and_list, format_number, format_seconds, plan_value, printable
 
 _RULE = "=" * 50
 _HIDDEN = "(hidden)"
@@ -41,6 +43,17 @@ _COUNTED = {
 }
 """The status of a requested check -> the word under which it is counted, in the order of the words."""
 _PROCESSORS = {"cpu": "CPU ", "cuda": "GPU "}
+_LONGER = "longer.toml"
+"""The plan file that a longer run needs."""
+CHOICE = ("--only", "--skip", "--workload", "--data", "--model", "--epochs", "--batch-size")
+CHOICE_FLAGS = ("--validation-only",)
+"""Options that choose the checks of a trial, or are refused where they leave the training out."""
+_HARMLESS = ("--on", "--hosts", "--nodes", "--nproc-per-node", "--device", "--only", "--skip", "--deadline", "--gres")
+_HARMLESS_FLAGS = ("--require-full", "--validation-only", "--oversubscribe")
+"""Options that are shown for copying where others may have made the events: no path, command, image or variable."""
+_HARMLESS_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,:-]*")
+_NOT_SHOWN = "OPTIONS-NOT-SHOWN"
+"""Stands for the other ones."""
 _STRONGER = {"smoke": "quick", "quick": "standard", "standard": "acceptance"}
 
 
@@ -52,14 +65,13 @@ def card(conclusion: Conclusion, report: Path | None, view: View) -> list[str]:
         headline(conclusion),
         *(f"- {line}" for line in [*summary(conclusion), *_errors(conclusion, view)]),
         rule,
-        *filter(None, [fault_injection(conclusion)]),
         f"{_verdict(conclusion)}: {figures(conclusion)}",
         *([f"{_at_fault(conclusion)}: {culprits(conclusion)}"] if conclusion.verdict.status == "FAIL" else []),
         *why_lines(conclusion),
         *_not_applicable(conclusion),
         *_unlimited(conclusion),
         *([f"report: {printable(str(report))}"] if report is not None else []),
-        *(_next_lines(_next(conclusion, report), view) if view.is_own else []),
+        *_next_lines(_next(conclusion if view.is_own else _without_risks(conclusion), report), view),
     ]
 
 
@@ -68,18 +80,18 @@ def _verdict(conclusion: Conclusion) -> str:
     verdict = conclusion.verdict
     is_partial = verdict.status == "PASS" and verdict.partial
     more = [f"partial{not_full(conclusion)}"] if is_partial else []
-    more += ["drill"] if fault_injection(conclusion) else []
+    more += ["drill"] if drill(conclusion) else []
     return f"{verdict.status} ({', '.join(more)})" if more else verdict.status
 
 
 def _at_fault(conclusion: Conclusion) -> str:
-    return "at fault in this drill" if fault_injection(conclusion) else "at fault"
+    return "at fault in this drill" if drill(conclusion) else "at fault"
 
 
 def figures(conclusion: Conclusion) -> str:
     """Return how many checks, ranks and seconds a trial had.
 
-    ``1 of 7 checks failed, 5 passed, 1 not run, 2 CPU ranks, 20 s``: the numbers of checks add up.
+    ``level quick, 1 of 7 checks failed, 5 passed, 1 not run, 2 CPU ranks, 20 s``: the numbers of checks add up.
     """
     trial, verdict = conclusion.trial, conclusion.verdict
     counts = Counter(_COUNTED[status] for status in verdict.checks.values() if status != "not_asked")
@@ -92,7 +104,9 @@ def figures(conclusion: Conclusion) -> str:
     nodes = len(trial.nodes)
     where = f" on {nodes} nodes" if nodes > 1 else ""
     seconds = "" if trial.seconds is None else f", {format_seconds(trial.seconds)}"
-    return f"{checks}, {_number(trial.world_size(), f'{processor}rank')}{where}{seconds}"
+    plan = str(trial.plan.get("name") or "")
+    which = printable(f"{'level' if plan in LEVELS else 'plan'} {plan}, ") if plan else ""
+    return f"{which}{checks}, {_number(trial.world_size(), f'{processor}rank')}{where}{seconds}"
 
 
 def culprits(conclusion: Conclusion) -> str:
@@ -104,7 +118,11 @@ def culprits(conclusion: Conclusion) -> str:
     if not names:
         return "nobody could be named"
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
+    one_node = len(names) > 1 and len(nodes := {node for culprit in known for node in culprit.nodes}) == 1
+    together = f"; {all_of(len(names), 'fault')} on {printable(a_node(nodes.pop()))}" if one_node else ""
+    are_processes = conclusion.trial.device_type == "cuda" and all(culprit.kind == "process" for culprit in known)
+    healthy = "; no device is blamed" if are_processes else ""
+    return (and_list(names) if not more else ", ".join(names[:_MOST_NAMES]) + more) + together + healthy
 
 
 def _number(count: int, word: str) -> str:
@@ -171,11 +189,13 @@ def _not_applicable(conclusion: Conclusion) -> list[str]:
 
 
 def _unlimited(conclusion: Conclusion) -> list[str]:
-    """Return which speeds of a PASS were held against no limit."""
+    """Return which speeds of a PASS were held against no limit, and how they get one."""
     verdict = conclusion.verdict
     if verdict.status != "PASS" or not verdict.unlimited:
         return []
-    return [printable(f"held against no limit, only measured: {', '.join(verdict.unlimited)} (docs/checks.md)")]
+    speeds = and_list(list(dict.fromkeys(key.partition(".")[0] for key in verdict.unlimited)))
+    keys = ", ".join(verdict.unlimited)
+    return [printable(f"held against no limit: the speeds of {speeds}; a plan file sets them: {keys}")]
 
 
 def why_lines(conclusion: Conclusion) -> list[str]:
@@ -213,30 +233,46 @@ def _next(conclusion: Conclusion, report: Path | None) -> list[_Step]:
     run = f"run under {launcher} as before:" if launcher else "run:"
     if any(_HIDDEN in word for word in again):
         run = f"write the values in place of {_HIDDEN} and {run}"
+    if _NOT_SHOWN in again:
+        run = f"put the other options of that run (job.options in report.json) for {_NOT_SHOWN} and {run}"
     if verdict.interrupted:
         return [_Step(words=f"for a verdict, let it end; {run}", command=again)]
-    if verdict.status != "PASS" and fault_injection(conclusion):
-        words = f"nothing to repair, the fault was planted; without SEATRIAL_PLANT, {run}"
-        return [_Step(words=words, command=again)]
+    if verdict.status != "PASS" and drill(conclusion):
+        real = ("env -u SEATRIAL_PLANT", *again)  # it may be exported
+        return [_Step(words=f"nothing to repair, the fault was planted; for a real trial, {run}", command=real)]
     if verdict.status == "PASS" and verdict.unlimited and trial.plan.get("demands_limits") is True:
         return _limits_first(conclusion, report, run)
     if verdict.status == "PASS":
         stronger = _STRONGER.get(plan)
         words = f"to test more, {run}" if stronger else f"after each repair or change, {run}"
         return [_Step(words=words, command=_command(conclusion, stronger or plan))]
-    if needed := _needed(conclusion):
-        keys = ", ".join(f"{name} = {value}" for name, value in needed.items() if not name.startswith("--"))
-        if keys:
-            words, again = f"write a plan file with {keys}, then {run}", _command(conclusion, "PLAN.toml")
-        else:
-            words = f"with more time, {run}"
+    if keys := _keys(conclusion):
+        return _longer(plan, keys, run, conclusion)
+    if telling := _telling(conclusion):
+        words = f"to tell which, {run}"
+        again = _command(conclusion, plan, *telling)
+    elif _needed(conclusion):
+        words = f"with more time, {run}"
     elif verdict.status == "FAIL":
         words = f"fix the problem above, then {run}"
     elif any(finding.culprit == SEATRIAL for finding in conclusion.findings if is_fault(finding)):
-        words = f"report the bug; to try once more, {run}"
+        folder = f", with the folder {shlex.quote(printable(str(report.parent)))}" if report is not None else ""
+        words = f"report the bug{folder}; to try once more, {run}"
     else:
         words = f"resolve the problem above, then {run}"
     return [_Step(words=words, command=again)]
+
+
+def _longer(plan: str, keys: Mapping[str, str], run: str, conclusion: Conclusion) -> list[_Step]:
+    """Return how a plan gets parameters: one that begins with the level is written, a file that there is is changed."""
+    settings = [f"{name} = {value}" for name, value in keys.items()]
+    if plan not in LEVELS:
+        words = f"set {', '.join(settings)} in {plan}, then {run}"
+        return [_Step(words=words, command=_command(conclusion, plan))]
+    # Without blanks it is one word, which stays whole on a line.
+    text = "".join(f"{line.replace(' ', '')}\\n" for line in (f"level={plan_value(plan)}", *settings))
+    write = ("printf", shlex.quote(text), f"> {_LONGER} &&")
+    return [_Step(words=f"with more time, {run}", command=(*write, *_command(conclusion, _LONGER)))]
 
 
 def _limits_first(conclusion: Conclusion, report: Path | None, run: str) -> list[_Step]:
@@ -261,8 +297,11 @@ def _limits_first(conclusion: Conclusion, report: Path | None, run: str) -> list
 
 
 def _command(conclusion: Conclusion, plan: str, *more: str) -> tuple[str, ...]:
+    """Return the command with the options of this run; ``more``: further ones, of which --only chooses other checks."""
     options = conclusion.trial.job.get("options")
     words = [str(word) for word in options] if isinstance(options, list) else []
+    if "--only" in more:
+        words = _without_choice(words)
     words += [word for word in more if word not in words]
     for name, value in _needed(conclusion).items():
         if not name.startswith("--"):  # a key of a plan file
@@ -272,12 +311,60 @@ def _command(conclusion: Conclusion, plan: str, *more: str) -> tuple[str, ...]:
     return (command_line(), "run", *map(shlex.quote, (plan, *words)))
 
 
+def _without_risks(conclusion: Conclusion) -> Conclusion:
+    """Return a trial whose options can do no harm where a person copies them: its events may come from others."""
+    trial = conclusion.trial
+    options = trial.job.get("options")
+    words = iter([str(word) for word in options] if isinstance(options, list) else [])
+    shown, more = list[str](), False
+    for word in words:
+        name, has_value, value = word.partition("=")
+        if word in _HARMLESS_FLAGS:
+            shown.append(word)
+            continue
+        value = value if has_value else next(words, "") if name in _HARMLESS else ""
+        if name in _HARMLESS and _HARMLESS_VALUE.fullmatch(value):
+            shown += [name, value]
+        else:
+            more = True
+    launcher = str(trial.job.get("launcher") or "")
+    job = {
+        **trial.job,
+        "options": [*shown, *([_NOT_SHOWN] if more else [])],
+        "launcher": launcher if _HARMLESS_VALUE.fullmatch(launcher) else "",
+    }
+    plan = {**trial.plan, "name": name if (name := str(trial.plan.get("name"))) in LEVELS else "PLAN.toml"}
+    return replace(conclusion, trial=replace(trial, job=job, plan=plan))
+
+
+def _without_choice(words: Sequence[str]) -> list[str]:
+    """Return the options without those that choose checks, or that only a training takes."""
+    left: list[str] = []
+    drops_value = False
+    for word in words:
+        name, has_value, _ = word.partition("=")
+        if not drops_value and name not in (*CHOICE, *CHOICE_FLAGS):
+            left.append(word)
+        drops_value = not drops_value and name in CHOICE and not has_value
+    return left
+
+
 def _needed(conclusion: Conclusion) -> dict[str, str]:
     """Return the options and keys of a plan file that the findings of a trial that is not decided ask for."""
     if conclusion.verdict.status != "INCONCLUSIVE":
         return {}
     asked = [finding.options for finding in conclusion.findings if finding.severity == "error"]
     return {name: value for options in asked for name, value in zip(options[::2], options[1::2], strict=False)}
+
+
+def _keys(conclusion: Conclusion) -> dict[str, str]:
+    """Return those of them that stand in a plan file."""
+    return {name: value for name, value in _needed(conclusion).items() if not name.startswith("--")}
+
+
+def _telling(conclusion: Conclusion) -> tuple[str, ...]:
+    """Return the options of the run that tells more about the first fault."""
+    return next((finding.options for finding in conclusion.findings if finding.severity == "fail"), ())
 
 
 def measured_line(conclusion: Conclusion) -> str:

@@ -10,7 +10,7 @@ from seatrial.judge.conclude import Conclusion
 from seatrial.report.card import card, comm_lines, culprits, figures, measured_line, reason_lines, why_lines
 from seatrial.report.finding_lines import finding_lines, is_fault
 from seatrial.report.measurement_lines import measurement_lines
-from seatrial.report.summary import fault_injection, headline
+from seatrial.report.summary import drill, headline
 from seatrial.report.view import View, height, wrapped
 from seatrial.util.terminal import columns_of
 from seatrial.util.text import printable
@@ -18,7 +18,6 @@ from seatrial.util.text import printable
 _SCREEN_ROWS = 23
 """Rows of the smallest usual terminal (VT100, 24) without the prompt: one fault fits into it, with the card."""
 _MOST_REASONS = 10
-_DRILL = "DRILL: a fault was planted, so nothing below says anything about the cluster"
 _ASCII = str.maketrans({"\u2013": "-", "\u00d7": "x", "\u2192": "->", "\u2026": "..."})
 """Characters that our own words use, for terminals that lack them."""
 _RED, _GREEN, _YELLOW = "31", "32", "33"
@@ -40,16 +39,16 @@ def lines(conclusion: Conclusion, report: Path | None = None, view: View | None 
     if not view.is_verbose and len(reasons) > _MOST_REASONS:
         reasons = [*reasons[:_MOST_REASONS], f"not a PASS: and {len(reasons) - _MOST_REASONS} more"]
     between = [*reasons, *comm_lines(conclusion)]
+    first = list(filter(None, [drill(conclusion)]))
     tables = [*measurement_lines(conclusion), measured_line(conclusion)] if view.is_verbose else []
-    drill = [_DRILL] if fault_injection(conclusion) else []
-    room = _SCREEN_ROWS - sum(height(line, view.columns) for line in [*drill, *between, *last])
-    return [*tables, *drill, *finding_lines(conclusion.findings, view, room), *between, *last]
+    room = _SCREEN_ROWS - sum(height(line, view.columns) for line in [*first, *between, *last])
+    return [*tables, *first, *finding_lines(conclusion.findings, view, room), *between, *last]
 
 
 def _one_line(conclusion: Conclusion, report: Path | None) -> str:
     verdict = conclusion.verdict
-    planted = f"{fault_injection(conclusion)}; " if fault_injection(conclusion) else ""
-    words = f"{planted}{headline(conclusion).partition(': ')[2]}: {figures(conclusion)}"
+    first_words = f"{drill(conclusion)}; " if drill(conclusion) else ""
+    words = f"{first_words}{headline(conclusion).partition(': ')[2]}: {figures(conclusion)}"
     first = next(filter(is_fault, conclusion.findings), None)
     if verdict.status == "FAIL":
         words += f"; at fault: {culprits(conclusion)}"
@@ -94,6 +93,6 @@ def _style(line: str) -> str:
         if line.startswith("- Error") or word.startswith("FAIL"):
             return _RED
         return _GREEN if word.startswith(("PASS", "YES")) else ""
-    if line.startswith(("fail ", "DRILL", "FAULT INJECTION", "at fault")):
+    if line.startswith(("fail ", "DRILL", "at fault")):
         return _RED
     return _YELLOW if line.startswith(("warn ", "error ", "not a PASS")) else ""

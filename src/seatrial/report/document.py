@@ -20,8 +20,8 @@ from seatrial.report.gpu_diagnostics import HandedReport, NodeReport, gpu_diagno
 from seatrial.report.summary import (
     DIAGNOSTICS,
     MainMeasurement,
+    drill,
     error_lines,
-    fault_injection,
     main_measurements,
     summary,
 )
@@ -177,7 +177,7 @@ def _report(conclusion: Conclusion) -> Report:
             unlimited=verdict.unlimited,
             reasons=verdict.reasons,
             interrupted_by=trial.interrupted,
-            fault_injection=fault_injection(conclusion),
+            fault_injection=drill(conclusion),
         ),
         validation=Validation(
             checks={name: status for name, status in verdict.checks.items() if name != TRAINING},

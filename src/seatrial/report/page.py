@@ -11,8 +11,8 @@ from seatrial.report.charts import bars, curves, pair_tables
 from seatrial.report.markup import Content, Markup, element, fragment
 from seatrial.report.summary import (
     comm_variables,
+    drill,
     error_lines,
-    fault_injection,
     headline,
     main_measurements,
     sentence,
@@ -85,7 +85,7 @@ def _head(conclusion: Conclusion) -> Markup:
         element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         element(
             "title",
-            "FAULT INJECTION: " if fault_injection(conclusion) else "",
+            "DRILL: " if drill(conclusion) else "",
             *(headline(conclusion), " - seatrial ", conclusion.trial.run),
         ),
         element("style", _STYLE),
@@ -95,8 +95,8 @@ def _head(conclusion: Conclusion) -> Markup:
 def _banner(conclusion: Conclusion) -> Iterator[Markup]:
     trial, verdict = conclusion.trial, conclusion.verdict
     yield element("h1", headline(conclusion), class_=verdict.status)
-    if fault_injection(conclusion):
-        yield element("p", element("strong", fault_injection(conclusion)), class_="planted")
+    if drill(conclusion):
+        yield element("p", element("strong", drill(conclusion)), class_="planted")
     yield element(
         "ul",
         (element("li", line) for line in summary(conclusion)),

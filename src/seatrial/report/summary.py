@@ -16,11 +16,12 @@ from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.schema_types import Whole
 from seatrial.judge.conclude import Conclusion
 from seatrial.judge.decide import COMMUNICATION, TRAINING
-from seatrial.util.text import fitted, format_number, named_ranks, printable
+from seatrial.util.text import all_named, and_list, fitted, format_number, named_ranks, printable
 
 DIAGNOSTICS = "diagnostics"
 _MOST_ERRORS = 10
 _SHORTEST_PART = 40
+_MOST_FAULT_CHARS = 60
 _MOST_NODES = 3
 _WORDS = {
     "pass": "PASS",
@@ -37,6 +38,10 @@ _MISSING = "not checked: "
 """Begins a finding of the diagnostics about what could not be read."""
 _SILENT = (" did not answer ", " no longer says ")
 """Words of its warnings about drivers and devices that fell silent."""
+_NAMED_IN_WORDS = ("none", "process")
+"""Kinds of culprits that are not put into the sentence: the judge names the rank of a process there."""
+_SOURCE = re.compile(r" \([^()]*\)$")
+"""Where the number in the origin of a limit was published; the report has it."""
 _COMM = re.compile(r"(NCCL|RCCL|TORCH|UCX|UCC|FI|OMPI_MCA)_[A-Za-z0-9_]+")
 
 
@@ -60,12 +65,12 @@ class MainMeasurement:
 def headline(conclusion: Conclusion) -> str:
     """Return the first line: ``FINAL ACCEPTANCE: PASS (partial: training not asked for)``."""
     verdict = conclusion.verdict
-    more = ""
+    more = [f"drill: {fitted(faults, _MOST_FAULT_CHARS)}"] if (faults := planted(conclusion)) else []
     if verdict.interrupted:
-        more = f" (interrupted by {printable(conclusion.trial.interrupted or '')})"
+        more.append(f"interrupted by {printable(conclusion.trial.interrupted or '')}")
     elif verdict.status == "PASS" and verdict.partial:
-        more = f" (partial: {printable(', '.join(verdict.partial))}{not_full(conclusion)})"
-    return f"FINAL ACCEPTANCE: {verdict.status}{more}"
+        more.append(f"partial: {printable(', '.join(verdict.partial))}{not_full(conclusion)}")
+    return f"FINAL ACCEPTANCE: {verdict.status}" + (f" ({'; '.join(more)})" if more else "")
 
 
 def not_full(conclusion: Conclusion) -> str:
@@ -83,7 +88,8 @@ def summary(conclusion: Conclusion) -> list[str]:
     if not types:
         gpu = "NOT CHECKED (no rank started)"
     elif cuda == len(types):
-        gpu = "YES"
+        started = f"{cuda} of {trial.world_size()} {'rank' if trial.world_size() == 1 else 'ranks'} at the start"
+        gpu = "YES" if conclusion.verdict.status == "PASS" else f"YES ({started})"
     else:
         gpu = f"NO ({len(types) - cuda} of {len(types)} ranks have none)" if cuda else "NO (CPU trial)"
     backend = printable(trial.backend)
@@ -92,19 +98,22 @@ def summary(conclusion: Conclusion) -> list[str]:
     )
     return [
         f"GPU Available: {gpu}",
-        f"{communication}: {status_word(conclusion, COMMUNICATION)}{_where_communication_failed(conclusion)}",
+        f"{communication}: {_communication(conclusion)}",
         f"Training Status: {status_word(conclusion, TRAINING)}",
         *([f"GPU diagnostics: {_diagnostics(conclusion)}"] if is_about_devices(conclusion) else []),
     ]
 
 
-def fault_injection(conclusion: Conclusion) -> str:
-    """Return the line of a trial with planted faults, which every report begins or ends with; empty for any other."""
-    planted = conclusion.trial.job.get("planted")
-    if not planted:
-        return ""
-    faults = ", ".join(map(str, planted)) if isinstance(planted, list) else str(planted)
-    return printable(f"FAULT INJECTION ({faults}): this result says nothing about the cluster")
+def planted(conclusion: Conclusion) -> str:
+    """Return the planted faults of a drill; empty for any other trial."""
+    faults = conclusion.trial.job.get("planted") or ()
+    return printable(", ".join(map(str, faults)) if isinstance(faults, (list, tuple)) else str(faults))
+
+
+def drill(conclusion: Conclusion) -> str:
+    """Return the line of a trial with planted faults, which every report begins with; empty for any other."""
+    faults = planted(conclusion)
+    return f"DRILL ({faults}): this result says nothing about the cluster" if faults else ""
 
 
 def is_about_devices(conclusion: Conclusion) -> bool:
@@ -155,25 +164,25 @@ def status_word(conclusion: Conclusion, check: str) -> str:
     return _WORDS[status] if status else "NOT CHECKED (not in the plan)"
 
 
-def _where_communication_failed(conclusion: Conclusion) -> str:
-    """Return who made communication fail, where that was a rank or a node, or that it failed after its check."""
+def _communication(conclusion: Conclusion) -> str:
+    """Return the status of communication: who made it fail, if that was a rank or a node, and a failure in training."""
     status, failures = conclusion.verdict.checks.get(COMMUNICATION), defaultdict[str, list[Culprit]](list)
     for finding in conclusion.findings:
         if finding.severity == "fail":
             failures[finding.check].append(finding.culprit)
-    if status == "fail" and failures[COMMUNICATION]:
-        named = failures[COMMUNICATION]
-        if all(culprit.kind in ("rank", "device") for culprit in named):
+    if status == "pass" and any(culprit.kind in ("fabric", "link") for culprit in failures[TRAINING]):
+        return "FAIL (in training; its own check passed)"
+    word, named = status_word(conclusion, COMMUNICATION), failures[COMMUNICATION]
+    if status == "fail" and named:
+        if all(culprit.kind in ("rank", "process", "device") for culprit in named):
             ranks = sorted({rank for culprit in named for rank in culprit.ranks})
             nodes = sorted({node for culprit in named for node in culprit.nodes})
             several = len(conclusion.trial.nodes) > 1 and 0 < len(nodes) <= _MOST_NODES
-            where = f" on {printable(', '.join(nodes))}" if several else ""
-            return f" (because of {named_ranks(ranks)}{where})"
+            where = f" on {printable(all_named('node', nodes))}" if several else ""
+            return f"{word} (because of {named_ranks(ranks)}{where})"
         if all(culprit.kind == "node" for culprit in named):
-            return f" (because of {printable(', '.join(culprit.name for culprit in named[:_MOST_NODES]))})"
-    if status == "pass" and any(culprit.kind in ("fabric", "link") for culprit in failures[TRAINING]):
-        return " in its own check, but it failed in training"
-    return ""
+            return f"{word} (because of {printable(and_list([culprit.name for culprit in named[:_MOST_NODES]]))})"
+    return word
 
 
 def error_lines(conclusion: Conclusion) -> list[str]:
@@ -194,7 +203,7 @@ def sentence(finding: Finding, longest: int | None = None) -> str:
     measured = f"measured {finding.measured}" if finding.measured and finding.measured not in finding.what else ""
     if finding.limit is not None:
         unit = "" if finding.limit.unit == "1" else f" {finding.limit.unit}"
-        limit = f"limit {format_number(finding.limit.value)}{unit} ({finding.limit.origin})"
+        limit = f"limit {format_number(finding.limit.value)}{unit} ({_SOURCE.sub('', finding.limit.origin)})"
     what, measured, limit, action = (printable(part.rstrip(".")) for part in (what, measured, limit, action))
 
     def in_one() -> str:
@@ -210,7 +219,7 @@ def sentence(finding: Finding, longest: int | None = None) -> str:
 def named_in_full(finding: Finding) -> str:
     """Return ``what`` of the finding; a culprit that it names short has its full name, with device and node."""
     what, name = finding.what, finding.culprit.name
-    if finding.culprit.kind == "none" or _mention(name, what):
+    if finding.culprit.kind in _NAMED_IN_WORDS or _mention(name, what):
         return what
     mention = _mention(name.partition(" (")[0], what)
     return what[: mention.start()] + name + what[mention.end() :] if mention else what
@@ -219,7 +228,7 @@ def named_in_full(finding: Finding) -> str:
 def _with_culprit(finding: Finding) -> str:
     """Return ``what`` of the finding with the full name of the culprit, but never with the culprit twice."""
     what, name = named_in_full(finding), finding.culprit.name
-    if finding.culprit.kind == "none" or _mention(name, what):
+    if finding.culprit.kind in _NAMED_IN_WORDS or _mention(name, what):
         return what
     return f"{what}; at fault: {name}" if finding.severity == "fail" else f"{what}; {name}"
 

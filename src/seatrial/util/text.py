@@ -52,6 +52,18 @@ def named_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {numbers}{more}"
 
 
+def all_named(word: str, names: Sequence[str]) -> str:
+    """Return ``node a``, ``nodes a and b``, or ``nodes a, b and c``; of many the first eight and how many more."""
+    shown = [*names[:_MAX_NAMED], *([f"{len(names) - _MAX_NAMED} more"] if len(names) > _MAX_NAMED else [])]
+    return f"{word}{'' if len(names) == 1 else 's'} {and_list(shown)}"
+
+
+def and_list(names: Sequence[str]) -> str:
+    """Return ``a``, ``a and b``, or ``a, b and c``; of names with commas in them ``a, and b``."""
+    before = ", ".join(names[:-1])
+    return f"{before}{',' if any(', ' in name for name in names) else ''} and {names[-1]}" if before else names[-1]
+
+
 def all_of(count: int, word: str) -> str:
     """Return ``both ranks`` or ``all 3 ranks``."""
     return f"both {word}s" if count == 2 else f"all {count} {word}s"

@@ -19,6 +19,7 @@ from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Limit, Ruling
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.statistics import FleetRates, compare_rates
+from seatrial.util.text import and_list
 
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "wrong_values": lambda value: has_fields(value, dtype=str, count=int),
@@ -65,8 +66,9 @@ def _absent(evidence: Evidence, params: Params) -> Iterator[str]:
 
 
 def _wrong_results(rank: int, variants: Sequence[str]) -> str:
-    operations = [variant if variant == CONVOLUTION else f"{variant} matmul" for variant in variants]
-    return f"rank {rank} returns wrong {' and '.join(operations)} results even when it runs alone"
+    dtypes = [variant for variant in variants if variant != CONVOLUTION]
+    operations = [*([f"{and_list(dtypes)} matrix products"] if dtypes else []), *({CONVOLUTION} & {*variants})]
+    return f"rank {rank} returns wrong results of {and_list(operations)} even when it runs alone"
 
 
 def _wrong_line(fact: Fact) -> str:
@@ -129,8 +131,11 @@ def _judge_datasheet(evidence: Evidence, params: Params, device: str, dtype: str
 def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, FleetRates]]:
     """Yield the speeds that can be compared, those of one device model in one dtype: ``(device, dtype, rates)``."""
     groups: dict[tuple[str, str], list[Measurement]] = {}
+    # A rank may report any number of others.
+    dtypes = params.dtypes(evidence.device_type)
     for measurement in evidence.measurements:
-        if measurement.name == "tflops" and measurement.rank is not None and measurement.rank in evidence.ranks:
+        is_speed = measurement.name == "tflops" and measurement.variant in dtypes
+        if is_speed and measurement.rank is not None and measurement.rank in evidence.ranks:
             groups.setdefault((evidence.ranks[measurement.rank].device, measurement.variant), []).append(measurement)
     hosts = evidence.hosts()
     for (device, dtype), measurements in sorted(groups.items()):
@@ -157,5 +162,5 @@ def _own_limits(params: Params, device_type: str, device: str, dtype: str) -> It
     spec = find(device)
     if spec is not None and dtype in spec.attainable_tflops and params.size(device_type) >= ATTAINABLE_FROM:
         attainable = spec.attainable_tflops[dtype]
-        origin = f"attainable {attainable:g} TFLOP/s of {spec.model} x {params.fraction:g}, {spec.source}"
+        origin = f"{params.fraction:g} x {attainable:g} TFLOP/s, attainable by {spec.model} ({spec.source})"
         yield attainable_rule(params).scaled(attainable, origin=origin).limit()

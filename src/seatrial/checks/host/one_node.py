@@ -161,6 +161,6 @@ def remarks_on_hostname(host: HostView) -> Iterator[Remark]:
     if address is not None and is_loopback(str(address)):
         yield Remark(
             severity="info",
-            what=f"harmless on one node, fatal on several: the hostname of {{nodes}} resolves to {address}",
+            what=f"the hostname of {{nodes}} resolves to {address}: harmless on one node, fatal on several",
             machine=host.machine,
         )

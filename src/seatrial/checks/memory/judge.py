@@ -229,8 +229,11 @@ def _judge_datasheet(evidence: Evidence, params: Params, device: str, rates: Fle
 def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, FleetRates]]:
     """Yield the speeds that can be compared, one kind of copy on one device model: ``(device, kind, rates)``."""
     groups: dict[tuple[str, str], list[Measurement]] = {}
+    # A rank may report any number of others.
+    kinds = COPIES.get(evidence.device_type, ())
     for measurement in evidence.measurements:
-        if measurement.name == "copy_gbps" and measurement.rank is not None and measurement.rank in evidence.ranks:
+        is_speed = measurement.name == "copy_gbps" and measurement.variant in kinds
+        if is_speed and measurement.rank is not None and measurement.rank in evidence.ranks:
             groups.setdefault((evidence.ranks[measurement.rank].device, measurement.variant), []).append(measurement)
     hosts = evidence.hosts()
     for (device, kind), measurements in sorted(groups.items()):

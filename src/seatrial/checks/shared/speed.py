@@ -11,6 +11,7 @@ from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Limit, Ruling
 from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.statistics import NUM_REFERENCES, FleetRates, RateOutcome, fleet_rules
+from seatrial.util.text import format_number
 
 MIN_CPU_SHARE = 0.8
 """A rank that got a smaller share of the CPU time that its threads could use is not blamed for being slow."""
@@ -155,9 +156,9 @@ def _judge_speed(rank: int, outcome: RateOutcome, words: SpeedWords, share: floa
         action = "end what else runs on the node and repeat the trial."
         lines += (f"alone, it got {share * 100:.0f} % of the CPU time that its threads could use",)
     elif outcome.state == "slow":
-        what, action = f"{subject} is {words.slow_in}, alone too", words.action_alone
+        what, action = f"{subject} is {words.slow_in}, with all ranks and alone", words.action_alone
     else:
-        what = f"{subject} was {words.slow_in} while all ranks worked, but not alone"
+        what = f"{subject} was {words.slow_in} with all ranks, but not alone"
         action = words.action_together
     finding = Finding(
         severity="fail" if outcome.state == "slow" and not is_starved else "warn",
@@ -179,17 +180,12 @@ def incomparable(measurement: str, subject: str, lines: Iterable[str]) -> str:
 
 
 def _both(outcome: RateOutcome) -> str:
-    """Return the speed in the group and alone, since the finding compares the two; its own limit is that of ``alone``.
-
-    Alone every rank is faster, so that the limit in the group may be another one.
-    """
-    unit, decided = outcome.measurement.unit, f"{outcome.measurement.value:.3g}"
-    first, limit = outcome.first, outcome.first_limit
-    if first is None or limit is None or outcome.limit is None:
-        return f"{decided} {unit}"
-    if f"{limit.value:.3g}" == f"{outcome.limit.value:.3g}":
-        return f"{first.value:.3g} {unit} in the group, {decided} alone"
-    return f"{first.value:.3g} {unit} in the group, limit there {limit.value:.3g}; {decided} alone"
+    """Return the speed with all ranks and its limit, and the speed alone, of which the finding has the limit."""
+    unit, decided = outcome.measurement.unit, f"{outcome.measurement.value:.3g} {outcome.measurement.unit}"
+    if outcome.first is None or outcome.first_limit is None:
+        return decided
+    limit = f"{format_number(outcome.first_limit.value)} {unit}"
+    return f"{outcome.first.value:.3g} {unit} with all ranks, limit {limit}; {decided} alone"
 
 
 def cpu_shares(evidence: Evidence, variant: str) -> dict[int, float]:

@@ -66,7 +66,7 @@ class ComputeFleet:
         """Yield a line for each rank to compare with that measured again; ``named`` names it."""
         for rank in [rank for rank in self.references if rank in self.again][:NUM_REFERENCES]:
             yield (
-                f"for comparison, {named(rank)}: {self.first[rank].value * 1e3:.3g} ms in the group, "
+                f"for comparison, {named(rank)}: {self.first[rank].value * 1e3:.3g} ms with all ranks, "
                 f"{self.again[rank].value * 1e3:.3g} ms alone"
             )
 
@@ -127,13 +127,13 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
             if is_gpu:
                 findings.append(_not_compared(evidence, fleet, rank, "did not measure again, alone"))
             else:
-                absent.append(f"compute_s of rank {rank} measured again, alone; it was slow in the group")
+                absent.append(f"compute_s of rank {rank} measured again, alone; it was slow with all ranks")
             continue
         alone_s = fleet.again[rank].value
         loose, strict = limits_alone or (None, None)
         is_slow, is_fast = loose is not None and alone_s > loose.value, strict is not None and alone_s <= strict.value
         if not is_slow and not is_fast and rank not in starved:
-            lines = [*comparison, f"again, alone: {alone_s * 1e3:.3g} ms"]
+            lines = [*comparison, f"alone: {alone_s * 1e3:.3g} ms"]
             if is_gpu:
                 findings.append(_not_compared(evidence, fleet, rank, "those it is compared with were disturbed alone"))
             else:
@@ -151,13 +151,13 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
             action = "end what else runs on the node and repeat the trial."
             lines.append(f"alone, it got {shares[rank].value * 100:.0f} % of the CPU time that its threads could use")
         elif is_slow and not is_blamed:
-            what = f"rank {rank} computes a small model slowly, in the group and alone"
+            what = f"rank {rank} computes a small model slowly, with all ranks and alone"
             action = "see what compute says of its device, and look at the CPU of its host, which launches the work."
         elif is_slow:
-            what = f"rank {rank} computes slowly, in the group and alone"
+            what = f"rank {rank} computes slowly, with all ranks and alone"
             action = "look at its clocks, power limit, temperature and throttle reasons."
         else:
-            what = f"rank {rank} was slow in the group, as fast as its peers when alone"
+            what = f"rank {rank} was slow with all ranks, and as fast as its peers alone"
             action = "look at what the ranks of a node share: power, cooling, memory bandwidth, CPU time."
         finding = Finding(
             severity="fail" if is_blamed else "warn",
@@ -165,8 +165,9 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
             what=what,
             culprit=rank_culprit(evidence, (rank,)),
             measured=(
-                f"forward and backward {fleet.first[rank].value * 1e3:.3g} ms in the group,"
-                f" limit there {fleet.limit.value * 1e3:.3g}; {fleet.again[rank].value * 1e3:.3g} ms alone"
+                f"forward and backward {fleet.first[rank].value * 1e3:.3g} ms with all ranks,"
+                f" limit {fleet.limit.value * 1e3:.3g} ms;"
+                f" {fleet.again[rank].value * 1e3:.3g} ms alone"
             ),
             limit=_in_ms(limit),
             evidence=tuple(lines),
@@ -180,7 +181,7 @@ def _not_compared(evidence: Evidence, fleet: ComputeFleet, rank: int, why: str) 
     return Finding(
         severity="warn",
         check="training",
-        what=f"rank {rank} was slow in the group, and {why}",
+        what=f"rank {rank} was slow with all ranks, and {why}",
         culprit=rank_culprit(evidence, (rank,)),
         measured=f"{fleet.first[rank].value * 1e3:.3g} ms for forward and backward",
         limit=_in_ms(fleet.limit),

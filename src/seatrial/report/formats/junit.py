@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from seatrial.judge.conclude import Conclusion
-from seatrial.report.summary import fault_injection, headline, sentence, status_word
+from seatrial.report.summary import drill, headline, sentence, status_word
 from seatrial.util.text import printable
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def text(conclusion: Conclusion) -> str:
 
     kinds = {"fail": Failure, "skipped": Skipped, "not_asked": Skipped, "not_applicable": Skipped}
     trial, verdict = conclusion.trial, conclusion.verdict
-    planted = fault_injection(conclusion)
+    planted = drill(conclusion)
     suite = TestSuite(planted or "seatrial")
     for name, status in verdict.checks.items():
         case = TestCase(printable(name), classname="seatrial.check")

@@ -51,13 +51,15 @@ _BETWEEN_PODS = "network"
 def nodes_to_cordon(findings: Iterable[Finding]) -> list[str]:
     """Return the host names of the nodes that findings blame by themselves.
 
-    A link or fabric between several nodes blames none of them, and other pods would meet the same policy elsewhere.
+    A link or fabric between several nodes blames none of them, a process that died or stopped not its node, and other
+    pods would meet the same policy elsewhere.
     """
     named = [
         finding.culprit.nodes
         for finding in findings
         if finding.severity == "fail"
         and finding.check != _BETWEEN_PODS
+        and finding.culprit.kind != "process"
         and (finding.culprit.kind not in ("link", "fabric") or len(finding.culprit.nodes) == 1)
     ]
     return list(dict.fromkeys(node for nodes in named for node in nodes))
