@@ -77,6 +77,6 @@ def _end(tool: subprocess.Popen[bytes]) -> None:
     assert tool.stdout is not None
     tool.stdout.close()
     # If it does not end now, the thread reaps it whenever it does, and delays nothing.
-    reaper = threading.Thread(target=tool.wait, name=f"reaper of {tool.args}", daemon=True)
+    reaper = threading.Thread(target=tool.wait, name=f"reaper of process {tool.pid}", daemon=True)
     reaper.start()
     reaper.join(_KILL_TIMEOUT_S)
