@@ -72,6 +72,13 @@ def test_ranks_that_loop_while_the_others_wait_are_reported() -> None:
     ]
 
 
+def test_an_agent_that_tells_something_else_each_second_is_bounded() -> None:
+    """Each question stops all ranks for a moment."""
+    waits = (61.0, 61.0)
+    others = [tuple(WORKS if number >> rank & 1 else waits for rank in range(4)) for number in range(10)]
+    assert len(questions(*others)) == 8
+
+
 def test_a_training_is_judged_by_its_phases() -> None:
     assert questions((90.0,) * 4, (90.0, WORKS, 90.0, 90.0), watched=True) == []
 

@@ -52,6 +52,8 @@ _HEAR_ALL_S = 1.0
 _SETTLE_S = 60.0
 """Time from the first result of a rank to the end of the last rank."""
 _MAX_WAITING = 16
+_MOST_STILL = 8
+"""Reports of ranks that stand still: each stops all ranks for a moment, and one agent can ask for one a second."""
 _HEAR_STACKS_S = 8.0
 """Time for the answers of ranks that are about to be ended: py-spy has 5 s (``agent/standstill.py``)."""
 _STILL_S = 60.0
@@ -248,6 +250,8 @@ class ProgramConductor(BaseConductor):
         )
         # A rank that is in neither set may stand still as well in a moment, or has printed something.
         if not waiting or len(waiting) + len(working) < len(seconds) or working in self._noted_still:
+            return
+        if len(self._noted_still) >= _MOST_STILL:
             return
         self._noted_still.add(working)
         found = f"no rank has printed anything or used CPU time for {_STILL_S:.0f} s"
