@@ -186,7 +186,7 @@ def test_the_node_that_does_not_see_the_others_is_named() -> None:
     apart = fleet([[1.0, 1.0]] * 4, views=views)
     (finding,) = grave(CHECK.judge(apart, replace(NAMED, shared="yes")))
     assert (finding.severity, finding.culprit.nodes) == ("fail", ("n3",))
-    assert finding.limit == Limit(value=8, unit="ranks", origin="user storage.shared yes")
+    assert finding.limit == Limit(value=8, unit="ranks", origin="user storage.shared")
     assert finding.evidence[1] == "ranks 6, 7 see ranks 6, 7"
     (finding,) = CHECK.judge(apart, NAMED).findings
     assert (finding.severity, finding.what) == ("info", "the folder is not the same for all ranks")

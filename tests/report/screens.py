@@ -9,10 +9,12 @@ import contextlib
 import io
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
-from event_streams import SCENES, Stream, healthy
+from event_streams import SCENES, Stream, healthy, on_gpus
 from fake_checks import a_plan, fake_load
+from report import check_scenes
 
 from seatrial.checks import registry
 from seatrial.cli.click_app import main
@@ -39,21 +41,15 @@ def _scene(stream: Stream) -> Conclusion:
     return conclude(stream.events, load=fake_load)
 
 
-def _on_gpus(stream: Stream, *options: str) -> Stream:
-    """Return the trial as one of GPUs: these are what most users accept."""
-    job = stream.events[0]["job"]
-    job["device"], job["options"] = "cuda", list(options)
-    for event in stream.events:
-        if event["kind"] == "rank":
-            address = f"0000:{26 + 16 * event['local_rank']:02x}:00"
-            event |= {"device": "NVIDIA H200", "device_id": address, "device_type": "cuda", "backend": "nccl"}
-    return stream
+def _judged(scene: Callable[[], Stream]) -> Conclusion:
+    """Judge a trial by the real checks."""
+    return conclude(scene().events)
 
 
 def _slow() -> Conclusion:
     """Judge a GPU that is slower than its model and its neighbors, by the real check."""
     plan = read_plan("quick", schemas=registry.schemas(), scopes=registry.scopes(), only=["compute"])
-    stream = _on_gpus(Stream(4, nodes=2, plan=plan), "--on", "ssh", "--hosts", "gpu-0,gpu-1", "--only", "compute")
+    stream = on_gpus(Stream(4, nodes=2, plan=plan), "--on", "ssh", "--hosts", "gpu-0,gpu-1", "--only", "compute")
     for stage, ranks in (("measure", (0, 1, 2, 3)), ("repeat", (0, 1, 2, 3))):
         stream.alive = ranks
         stream.begin("compute", stage)
@@ -83,24 +79,25 @@ def _deadline() -> Stream:
 
 TRIALS: Mapping[str, Callable[[], Conclusion]] = {
     "pass": lambda: _recorded("pass"),
-    "pass-gpus": lambda: _scene(_on_gpus(healthy(4, nodes=2), *_TWO_HOSTS)),
+    "pass-gpus": lambda: _scene(on_gpus(healthy(4, nodes=2), *_TWO_HOSTS)),
     "pass-partial": lambda: _scene(
-        _on_gpus(healthy(plan=a_plan(("compute", "bootstrap", "collectives"), {"training": "--skip"})))
+        on_gpus(healthy(plan=a_plan(("compute", "bootstrap", "collectives"), {"training": "--skip"})))
     ),
     "fail-killed": lambda: _recorded("killed"),
     "fail-wrong": lambda: _recorded("wrong"),
     "fail-slow": _slow,
-    "fail-hang": lambda: _scene(_on_gpus(SCENES["absent"]())),
-    "fail-frozen": lambda: _scene(_on_gpus(SCENES["frozen"]())),
-    "fail-stuck-together": lambda: _scene(_on_gpus(SCENES["stuck"](), *_TWO_HOSTS)),
-    "fail-out-of-memory": lambda: _scene(_on_gpus(SCENES["out of memory"]())),
-    "fail-device": lambda: _scene(_on_gpus(SCENES["device"]())),
-    "fail-node-lost": lambda: _scene(_on_gpus(SCENES["node lost"](), *_TWO_HOSTS)),
-    "fail-communication": lambda: _scene(_on_gpus(SCENES["fabric"]())),
-    "fail-two-faults": lambda: _scene(_on_gpus(SCENES["second fault"](), *_TWO_HOSTS)),
+    "fail-hang": lambda: _scene(on_gpus(SCENES["absent"]())),
+    "fail-frozen": lambda: _scene(on_gpus(SCENES["frozen"]())),
+    "fail-stuck-together": lambda: _scene(on_gpus(SCENES["stuck"](), *_TWO_HOSTS)),
+    "fail-out-of-memory": lambda: _scene(on_gpus(SCENES["out of memory"]())),
+    "fail-device": lambda: _scene(on_gpus(SCENES["device"]())),
+    "fail-node-lost": lambda: _scene(on_gpus(SCENES["node lost"](), *_TWO_HOSTS)),
+    "fail-communication": lambda: _scene(on_gpus(SCENES["fabric"]())),
+    "fail-two-faults": lambda: _scene(on_gpus(SCENES["second fault"](), *_TWO_HOSTS)),
     "inconclusive-deadline": lambda: _scene(_deadline()),
-    "inconclusive-own": lambda: _scene(_on_gpus(SCENES["own"]())),
-    "interrupted": lambda: _scene(_on_gpus(SCENES["interrupted"]())),
+    "inconclusive-own": lambda: _scene(on_gpus(SCENES["own"]())),
+    "interrupted": lambda: _scene(on_gpus(SCENES["interrupted"]())),
+    **{name: partial(_judged, scene) for name, scene in check_scenes.SCENES.items()},
 }
 
 
