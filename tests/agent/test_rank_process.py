@@ -81,6 +81,28 @@ def test_a_stack_in_cpp_does_not_push_out_the_message(start_stand_in: StartStand
     assert len((tmp_path / "log").read_text().splitlines()) == 21
 
 
+def test_a_traceback_at_the_end_is_kept_from_its_beginning(start_stand_in: StartStandIn) -> None:
+    """The line of the user's script is at its top, and calls into torch are below."""
+    process = start_stand_in(
+        "def call(n):\n    if n: call(n - 1)\n    else: raise ValueError('corrupt')\n"
+        "for n in range(30): print('line', n, flush=True)\n"
+        "call(2)\n"
+    )
+    last_lines = _ended(process)["last_lines"]
+    assert last_lines[-1] == "ValueError: corrupt"
+    assert "Traceback (most recent call last):" in last_lines
+    assert "line 19" not in last_lines
+
+
+def test_marks_below_the_code_and_a_long_traceback_leave_room(start_stand_in: StartStandIn) -> None:
+    process = start_stand_in(
+        "print('[rank0]:            ^^^^^')\nprint('[rank0]: Traceback (most recent call last):')\n"
+        "for n in range(14): print('[rank0]:   call', n); print('[rank0]:   ~~~^^^')"
+    )
+    last_lines = _ended(process)["last_lines"]
+    assert last_lines == ["[rank0]: Traceback (most recent call last):", *(f"[rank0]:   call {n}" for n in range(14))]
+
+
 def test_a_signal_is_a_negative_exit_code(start_stand_in: StartStandIn) -> None:
     assert _ended(start_stand_in("os.kill(os.getpid(), signal.SIGSEGV)"))["code"] == -signal.SIGSEGV
 

@@ -149,6 +149,14 @@ def test_replicas_without_a_majority_are_not_separable(num_ranks: int, digests: 
     assert finding.culprit.ranks == tuple(range(num_ranks))
 
 
+def test_a_host_with_many_agents_makes_no_replica_of_others_odd() -> None:
+    """Nodes 0 to 2 are agents of one host: six of ten ranks, and one of three hosts."""
+    lies = trained(10, digests=dict.fromkeys(range(6), "bb" * 32), batches=dict.fromkeys(range(6), ("other", "other")))
+    places = {0: "10.0.0.9", 1: "10.0.0.9", 2: "10.0.0.9", 3: "10.0.0.3", 4: "10.0.0.4"}
+    findings = judge(replace(lies, places_of_nodes=places), SMOKE).findings
+    assert {finding.culprit.ranks for finding in findings} == {tuple(range(6))}
+
+
 def test_other_kinds_with_other_bits_are_a_warning_and_do_not_vote() -> None:
     kinds = {3: "B CPU"}
     assert _only(judge(trained(digests={3: "bb"}, kinds=kinds), SMOKE)).severity == "warn"

@@ -47,6 +47,7 @@ def test_other_content_on_one_node_names_it() -> None:
 def test_two_nodes_that_differ_are_both_named() -> None:
     (finding,) = judge(with_data(2, node1=("", "bb" * 32)), SMOKE).findings
     assert (finding.severity, finding.culprit.nodes) == ("fail", ("node-0", "node-1"))
+    assert (finding.culprit.kind, finding.culprit.name) == ("none", "some of nodes node-0, node-1, not separable")
     assert "no content has a majority" in finding.what
 
 

@@ -42,8 +42,35 @@ def test_the_exit_code_is_the_verdicts(tmp_path: Path, scene: str, code: int) ->
     result = call(file)
     assert result.return_value == code
     assert sum(line.startswith("FINAL ACCEPTANCE: ") for line in result.stdout.splitlines()) == 1
-    # The events of a trial hold the options that somebody else chose: none of them is shown to be copied.
-    assert not any(line.startswith("next: ") for line in result.stdout.splitlines())
+    assert result.stdout.splitlines()[-1].startswith("next: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (["--on", "slurm", "--nodes=2", "--require-full"], "--on slurm --nodes 2 --require-full"),
+        (["--mpirun", "/tmp/evil", "--on", "mpirun"], "--on mpirun OPTIONS-NOT-SHOWN"),
+        (["--env", "LD_PRELOAD=/tmp/evil.so"], "OPTIONS-NOT-SHOWN"),
+        (["--hosts", "-oProxyCommand=x"], "OPTIONS-NOT-SHOWN"),
+        (["--nodes", "2; rm"], "OPTIONS-NOT-SHOWN"),
+        (["--nodes"], "OPTIONS-NOT-SHOWN"),
+        (["--only", "--out"], "OPTIONS-NOT-SHOWN"),
+    ],
+)
+def test_options_of_others_that_could_do_harm_are_not_for_copying(
+    tmp_path: Path, options: list[str], shown: str
+) -> None:
+    events = SCENES["killed"]().events
+    for event in events:
+        if event["kind"] == "run":
+            event["job"].update(options=options, launcher="a $(launcher)")
+            event["plan"]["name"] = "/tmp/evil.toml"
+    file = tmp_path / "controller.events"
+    file.write_bytes(b"".join(lines_of(events)))
+    last = call(file).stdout.splitlines()[-1]
+    assert last.endswith(f" run PLAN.toml {shown}")
+    assert "evil" not in last
+    assert "(launcher)" not in last
 
 
 def test_a_folder_and_a_raw_log_say_the_same_as_the_events(tmp_path: Path) -> None:
@@ -112,6 +139,18 @@ def test_a_training_or_a_script_has_no_report_and_is_not_failed(tmp_path: Path) 
     outcome = {"kind": "outcome", "run": RUN, "src": "conductor", "seq": 1, "text": "rank 3 on node1 was killed"}
     (tmp_path / "b.events").write_bytes(b"".join(encode(outcome)))
     assert refused(tmp_path).rstrip().endswith("Its end: rank 3 on node1 was killed.")
+
+
+def test_the_refusal_says_how_a_script_ended_and_where_its_places_are(tmp_path: Path) -> None:
+    run = {"kind": "run", "run": RUN, "src": "conductor", "seq": 0, "version": "0.1.0", "schema": SCHEMA}
+    events = [
+        {**run, "job": {"argv": ["python", "train.py"]}},
+        {"kind": "stack", "run": RUN, "src": "node0", "seq": 0, "rank": 3, "quiet_s": 9.0},
+        {"kind": "outcome", "run": RUN, "src": "conductor", "seq": 1, "text": "rank 3 on n1 failed\x1b[2J"},
+    ]
+    (tmp_path / "controller.events").write_bytes(b"".join(line for event in events for line in encode(event)))
+    said = refused(tmp_path)
+    assert " Its end: rank 3 on n1 failed\\x1b[2J. Where the ranks were: lines of kind note and stack of" in said
 
 
 def test_events_of_another_schema_name_the_version_that_reads_them(tmp_path: Path) -> None:

@@ -329,8 +329,8 @@ class SimulatedFleet(SimulatedClock):
             self.lose(agent.node)
         elif fault.kind == "agent-silent":
             agent.silent = True
-        elif fault.kind == "agent-ended":
-            self._end_agent(agent, by_signal=True)
+        elif fault.kind in ("agent-ended", "agent-quits"):
+            self._end_agent(agent, by_signal=fault.kind == "agent-ended")
 
     def _peers_complain(self, at: int, dying: SimulatedRank) -> None:
         for agent, rank in self._everybody():

@@ -71,8 +71,11 @@ class SimulatedProgram(SimulatedClock):
         joins: Sequence[int] | None = None,
         heeds_sigterm_after_s: float | None = 0.5,
         at_s: Sequence[tuple[float, Callable[[SimulatedProgram], None]]] = (),
+        stacks: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> None:
-        """``heeds_sigterm_after_s``: so long after SIGTERM ranks end, by 130; None: never. ``at_s``: more to happen."""
+        """``stacks``: rank -> what its agent answers to ``dump_stack``.
+
+        ``heeds_sigterm_after_s``: so long after SIGTERM ranks end, by 130; None: never. ``at_s``: more to happen."""
         super().__init__(0.0)
         self.conductor = ProgramConductor(settings, 0.0)
         self.events: list[Any] = []
@@ -80,6 +83,7 @@ class SimulatedProgram(SimulatedClock):
         self._script = script or {}
         self._heeds_s = heeds_sigterm_after_s
         self._over = False
+        self._stacks = stacks or {}
         self.agents = {
             node: _Agent(source=Source("simulated", f"node{node}", lambda: self.now))
             for node in (joins if joins is not None else range(settings.nodes))
@@ -166,6 +170,11 @@ class SimulatedProgram(SimulatedClock):
                     self._event(rank, number, "rank")
                 for act in acts:
                     self.later(act.at_s, partial(self._act, rank, number, act))
+        elif kind == "dump_stack":
+            for number, rank in agent.ranks.items():
+                if number in self._stacks:
+                    seen = {"state": "R", "wchan": "", "text": "", "quiet_s": 20.0, "last_line": "step 7"}
+                    self._event(rank, number, "stack", **{**seen, **self._stacks[number]})
         elif kind == "terminate" and self._heeds_s is not None:
             for number, rank in agent.ranks.items():
                 rank.signaled = True

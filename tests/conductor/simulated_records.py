@@ -55,6 +55,7 @@ class Planted:
         "agent-lost",
         "agent-silent",
         "agent-ended",
+        "agent-quits",
         "deaf",
         "terminated",
         "canceled",

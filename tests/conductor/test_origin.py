@@ -10,7 +10,7 @@ from seatrial.conductor.origin import CONTROLLERS_KINDS, OriginError, validate_o
 from seatrial.protocol.events import Event
 
 _NODES = {0: 0, 1: 0, 2: 1, 3: 1}
-_EVENT = {"run": "r", "seq": 0, "kind": "done"}
+_EVENT = {"run": "r", "seq": 0, "t": 0.0, "kind": "done"}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,9 @@ def test_a_node_may_send_about_itself_and_its_ranks(message: dict[str, Any]) -> 
         *({**_EVENT, "src": "node1", "kind": kind} for kind in sorted(CONTROLLERS_KINDS)),
         {**_EVENT, "src": "rank2.0", "kind": "outcome"},
         {"kind": "done", "rank": 1},
+        {"kind": "done", "rank": 2},
+        {"kind": "measurements", "gen": 0},
+        {"kind": "end"},
         {"kind": "status", "ranks": {"2": [], "1": []}},
         {"kind": "status", "ranks": {"9": []}},
     ],
@@ -57,6 +60,13 @@ def test_a_node_may_send_about_itself_and_its_ranks(message: dict[str, Any]) -> 
 def test_a_message_about_others_is_refused(message: dict[str, Any]) -> None:
     with pytest.raises(OriginError, match=r"node 1 sent|rank 2 sent"):
         validate_origin(1, message, _NODES, "r")
+
+
+@pytest.mark.parametrize("field", [{"seq": "x"}, {"seq": -1}, {"seq": None}, {"t": "x"}, {"t": 1e300}, {"t": None}])
+def test_an_event_has_a_number_and_a_time(field: dict[str, Any]) -> None:
+    """What the rounds of a check read while the trial runs is what its judge reads."""
+    with pytest.raises(ValueError, match=next(iter(field))):
+        validate_origin(1, {**_EVENT, "src": "node1", **field}, _NODES, "r")
 
 
 def test_the_kinds_of_the_controller_are_those_of_its_types() -> None:

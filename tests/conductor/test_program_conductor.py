@@ -348,20 +348,21 @@ def test_a_pause_of_the_controller_blames_nobody() -> None:
     assert not fleet.conductor.tick(fleet.now + 100.1).events
 
 
-_EXIT = {"kind": "exit", "gen": 0, "code": 1, "ours": False, "phase": "", "last_lines": []}
+_SOURCE = {"run": "simulated", "src": "node1", "seq": 99, "t": 0.0}
+_EXIT = {**_SOURCE, "kind": "exit", "gen": 0, "code": 1, "ours": False, "phase": "", "last_lines": []}
 
 
 @pytest.mark.parametrize(
     ("message", "error"),
     [
         ({**_EXIT, "rank": "2"}, KeyError),
-        ({"kind": "exit", "gen": 0, "rank": 2}, KeyError),
+        ({**_SOURCE, "kind": "exit", "gen": 0, "rank": 2}, KeyError),
         ({"kind": "status", "ranks": {"2": ["R", "x", 1, ""]}}, TypeError),
         ({"kind": "status", "ranks": {"2": ["R", 1.0, None, ""]}}, ValueError),
-        ({"kind": "result", "gen": 0, "rank": 2, "code": "good"}, ValueError),
+        ({**_SOURCE, "kind": "result", "gen": 0, "rank": 2, "code": "good"}, ValueError),
         ({"kind": "signal"}, KeyError),
         ({**_EXIT, "rank": 0}, OriginError),
-        ({"kind": "error", "gen": 0, "rank": 0, "cause": "own", "message": "of another node"}, OriginError),
+        ({**_SOURCE, "kind": "error", "gen": 0, "rank": 0, "cause": "own", "message": "of another node"}, OriginError),
         ({"kind": "status", "ranks": {"0": ["T", 1.0, 1, ""]}}, OriginError),
         ({"kind": "end", "seq": 9, "run": "simulated", "src": "node0"}, OriginError),
     ],

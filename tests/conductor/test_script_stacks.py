@@ -8,6 +8,7 @@ import pytest
 from conductor.simulated_program import Act, SimulatedProgram, config
 from event_streams import event_of
 
+from seatrial.conductor.script_failures import py_spy_hint
 from seatrial.conductor.script_stacks import main_thread_frames, ranks_apart
 
 _IN_ALL_REDUCE = """Process 7: python train.py
@@ -75,6 +76,10 @@ def test_without_py_spy_the_kernel_function_is_compared() -> None:
     )
     assert elsewhere(waiting, waiting, stack(_IN_BATCH)) == ""
     assert elsewhere(waiting, waiting, stack()) == ""
+    assert elsewhere(waiting, waiting, {**stack(), "state": "R"}) == (
+        "rank 2 stands in no function of the kernel (it runs), ranks 0, 1 in futex_wait: if the job hangs, look at"
+        " rank 2 first"
+    )
 
 
 def answers(program: SimulatedProgram) -> None:
@@ -109,7 +114,20 @@ def test_without_stacks_the_way_to_them_is_told_while_the_script_runs() -> None:
     events = ((10.0, lambda program: program.signal("SIGQUIT")), (11.0, answer))
     program = SimulatedProgram(config(watched=False, nproc_per_node=1), script, at_s=events)
     program.go_on_until(12.0)
-    assert program.recorded("note")[-1]["text"].startswith("for the Python stacks: install py-spy")
+    assert program.recorded("note")[-1]["text"] == (
+        "for the Python stacks: install py-spy beside the Python of the ranks on n0, n1 (pip install py-spy), even now,"
+        " and press Ctrl-\\ here; where pip refuses that, make a virtual environment with torch and py-spy on the"
+        " hosts, and launch with --python VENV/bin/python"
+    )
+
+
+def test_the_interpreter_that_needs_py_spy_is_named() -> None:
+    hosts = [f"n{number}" for number in range(10)]
+    hint = py_spy_hint("/usr/bin/python3", hosts, ends=True)
+    assert hint.startswith(
+        "for the Python stacks: install py-spy beside /usr/bin/python3 on n0, n1, n2, n3, n4, n5, n6, n7 and 2 more"
+        " (/usr/bin/python3 -m pip install py-spy), before the next launch; "
+    )
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])

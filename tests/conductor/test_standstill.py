@@ -72,6 +72,13 @@ def test_ranks_that_loop_while_the_others_wait_are_reported() -> None:
     ]
 
 
+def test_an_agent_that_tells_something_else_each_second_is_bounded() -> None:
+    """Each question stops all ranks for a moment."""
+    waits = (61.0, 61.0)
+    others = [tuple(WORKS if number >> rank & 1 else waits for rank in range(4)) for number in range(10)]
+    assert len(questions(*others)) == 8
+
+
 def test_a_training_is_judged_by_its_phases() -> None:
     assert questions((90.0,) * 4, (90.0, WORKS, 90.0, 90.0), watched=True) == []
 
@@ -103,3 +110,19 @@ def test_ctrl_c_asks_before_the_ranks_are_ended() -> None:
     kinds = [message["kind"] for _, node, message in fleet.sent if node == 1]
     assert kinds.index("dump_stack") < kinds.index("terminate")
     assert fleet.recorded("outcome")[0]["how"] == "interrupted"
+
+
+def test_whoever_asks_is_told_which_ranks_use_cpu_time() -> None:
+    at_s: list[Any] = [
+        (10.0, lambda fleet: still(fleet, 20.0, PRINTS, 20.0, 20.0)),
+        (10.1, lambda fleet: fleet.signal("SIGQUIT")),
+        (12.0, lambda fleet: still(fleet, 20.0, 20.0, 20.0, 20.0)),
+        (12.1, lambda fleet: fleet.signal("SIGINT")),
+    ]
+    fleet = SimulatedProgram(config(watched=False), {(0, rank): STAYS for rank in range(4)}, at_s=at_s)
+    fleet.run()
+    asks = "what each running rank does (last output, state, stack)"
+    assert [note["text"] for note in fleet.recorded("note")] == [
+        f"SIGQUIT: rank 1 printed or used CPU time within 15 s, ranks 0, 2, 3 did neither; {asks}",
+        f"SIGINT: {asks}",
+    ]

@@ -207,6 +207,14 @@ def test_a_vanished_node_is_named_and_a_signaled_one_interrupts(
 
 
 @pytest.mark.parametrize("at", ALL_TIMES)
+def test_an_agent_that_ends_by_itself_is_named(at: int) -> None:
+    node = 0 if at == STORE else 1
+    record = _run(Planted(kind="agent-quits", rank=node, at=at), seed=at)
+    (note,) = [finding for finding in blame(fold(record.events)) if finding.severity == "error"]
+    assert note.what == f"the agent of node {node} ended before the trial was over"
+
+
+@pytest.mark.parametrize("at", ALL_TIMES)
 def test_a_canceled_job_blames_no_rank_that_ended_before_its_agent(at: int) -> None:
     """scancel sends SIGTERM to ranks and agents alike."""
     record = _run(Planted(kind="canceled", rank=0, at=at), seed=at)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from seatrial.devices import amd_smi, amd_sysfs, rocm_smi
+from seatrial.devices.amd_values import number
 from seatrial.devices.readers import UnreadableError
 
 
@@ -202,3 +203,8 @@ def test_sysfs_without_a_device(tmp_path: Path) -> None:
     (sysfs_tree(tmp_path) / "vendor").write_text("0x10de\n")
     with pytest.raises(UnreadableError, match="shows no device"):
         amd_sysfs.open_reader(tmp_path)
+
+
+@pytest.mark.parametrize("value", [10**400, float("inf"), float("nan"), "9" * 400, {"value": -(10**400)}])
+def test_a_number_that_cannot_be_is_none(value: object) -> None:
+    assert number(value) is None

@@ -330,3 +330,58 @@ def test_recorded(name: str, form: str, verdicts: list[str]) -> None:
     handed = read(path.read_bytes())
     assert (handed.problem, handed.form) == ("", form)
     assert [result.verdict for result in handed.results] == verdicts
+
+
+def _ras(*lines: str) -> str:
+    return "\n".join(["NCCL version 2.28.9", "Job summary", "Errors", *lines, "Warnings", ""])
+
+
+_MANY = 60_000
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (_ras(*(f"  Process {pid} on node h managing GPU 0" for pid in range(_MANY))), ""),
+        (
+            _ras(*(f"  Process 1 on node h managing GPU {gpu}" for gpu in range(999))),
+            "process 1 has more than 64 devices",
+        ),
+        (_ras("  The missing ranks: " + ", ".join(map(str, range(10 * _MANY)))), ""),
+        (
+            json.dumps(
+                {
+                    "nccl_version": "2.28",
+                    "communicators": [
+                        {
+                            "ranks_count": _MANY // 10,
+                            "ranks": [
+                                {"host": "h", "rank": rank, "status": {}, "collective_counts": {f"op{rank}": 1}}
+                                for rank in range(_MANY // 10)
+                            ],
+                        }
+                    ],
+                }
+            ),
+            "it counts more than 100 kinds of operations",
+        ),
+        (
+            json.dumps({"DCGM GPU Diagnostic": {"test_categories": [
+                {"category": "x", "tests": [{"name": "m", "results": [
+                    {"gpu_ids": "0", "status": "FAIL", "warnings": [f"w{number}" for number in range(_MANY)],
+                     "info": [f"i{number}" for number in range(_MANY)]}]}]}]}}),
+            "",
+        ),
+        (
+            json.dumps({"DCGM GPU Diagnostic": {"test_categories": [
+                {"category": "x", "tests": [{"name": "m", "results": [
+                    {"gpu_ids": ",".join(map(str, range(5_000))), "status": "PASS"}]}]}]}}),
+            "it names more than 4,096 devices",
+        ),
+    ],
+)  # fmt: skip
+def test_a_file_that_names_very_much_is_read_in_seconds(content: str, problem: str) -> None:
+    handed = read(content.encode())
+    assert handed.problem == problem
+    assert all(len(result.what) <= 500 and len(result.lines) <= 10 for result in handed.results)

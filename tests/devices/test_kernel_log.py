@@ -136,3 +136,9 @@ def test_recorded_lines() -> None:
         ("off the bus", 0, None, None),
         ("sxid", 12028, None, False),
     ]
+
+
+@pytest.mark.parametrize("header", [f"6,1,{'9' * 5000},-;", f"[{'9' * 400}.5] "])
+def test_a_time_that_cannot_be_is_none(header: str) -> None:
+    event = parse(f"{header}NVRM: Xid (PCI:0000:17:00): 79, pid=1")
+    assert event is None or event.seconds is None

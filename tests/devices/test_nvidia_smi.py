@@ -234,3 +234,17 @@ def test_a_tool_without_a_loop_gives_no_samples(tmp_path: Path, monkeypatch: pyt
     tool_double(tmp_path, "nothing")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert open_reader().samples is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        f"<temperature><gpu_temp>{'9' * 400} C</gpu_temp></temperature>",
+        f"<remapped_rows><remapped_row_corr>{'9' * 400}</remapped_row_corr></remapped_rows>",
+        f"<processes><process_info><pid>{'9' * 5000}</pid></process_info></processes>",
+        "<processes><process_info><pid>\u00b2</pid></process_info></processes>",
+    ],
+)
+def test_numbers_that_cannot_be_are_none(values: str) -> None:
+    (device,) = parse(f"<nvidia_smi_log><gpu id='00000000:17:00.0'>{values}</gpu></nvidia_smi_log>")
+    assert (device.temperature_c, device.counters, device.processes) == (None, {}, ())

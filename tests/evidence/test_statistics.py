@@ -280,3 +280,17 @@ def test_a_median_of_nothing_is_refused() -> None:
 def test_votes(votes: str, majority: str | None, odd: tuple[int, ...]) -> None:
     vote = minority(dict(enumerate(votes)))
     assert (vote.majority, vote.odd) == (majority, odd)
+
+
+@pytest.mark.parametrize(
+    ("votes", "hosts", "majority", "odd"),
+    [
+        ("aaabb", "xxxyz", "b", (0, 1, 2)),
+        ("aaab", "xxxy", None, ()),
+        ("aaab", "xxyy", "a", (3,)),
+        ("aab", "xxx", "a", (2,)),
+    ],
+)
+def test_each_host_has_one_vote(votes: str, hosts: str, majority: str | None, odd: tuple[int, ...]) -> None:
+    vote = minority(dict(enumerate(votes)), dict(enumerate(hosts)))
+    assert (vote.majority, vote.odd) == (majority, odd)

@@ -128,6 +128,38 @@ def test_the_traceback_of_a_rank_that_followed_comes_later(tmp_path: Path) -> No
     assert lines[-1].startswith("Error: rank 1 on ")
 
 
+def test_a_traceback_that_was_shown_is_not_shown_again(tmp_path: Path) -> None:
+    """Rank 0 takes longer to exit than its traceback is held."""
+    name = script(
+        tmp_path,
+        "import atexit\n"
+        "if rank == 0:\n    atexit.register(time.sleep, 4)\n    raise ValueError('corrupt')\n"
+        "time.sleep(600)",
+    )
+    ended = launch(tmp_path, "--nproc-per-node", "2", name).ended()
+    assert (ended.output + ended.errors).count("Traceback (most recent call last):") == 1
+    assert ended.errors.splitlines()[-1].startswith("Error: rank 0 on ")
+
+
+@pytest.mark.nightly
+def test_the_rank_for_which_another_gave_up_waiting_is_named(tmp_path: Path) -> None:
+    name = script(
+        tmp_path,
+        "if rank == 0:\n    time.sleep(2)\n"
+        "    raise RuntimeError('Timed out waiting 2000ms for recv operation to complete')\n"
+        "print('takes long', flush=True); time.sleep(600)",
+    )
+    ended = launch(tmp_path, "--nproc-per-node", "2", name).ended()
+    heading = next(i for i, line in enumerate(ended.errors.splitlines()) if "some ranks gave up waiting" in line)
+    assert "(takes long); sleeps in " in ended.errors.splitlines()[heading + 1]
+    *_, whose, last_line, others, last = ended.errors.splitlines()
+    assert (whose, last_line) == ("seatrial: the last output of rank 1:", "  takes long")
+    assert others == "seatrial: the last output of rank 0, which gave up waiting:"
+    assert re.match(
+        r"Error: rank 0 gave up waiting \(timed out after 2 s\); rank 1 on \S+ still ran, in \S*nanosleep; all", last
+    )
+
+
 def test_all_ranks_restart_when_one_fails(tmp_path: Path) -> None:
     name = script(
         tmp_path,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seatrial.protocol.fabric_errors import FABRIC_MARKS, ConnectError, read_connect_error
+from seatrial.protocol.fabric_errors import FABRIC_MARKS, ConnectError, gave_up, read_connect_error, wait_timeout_s
 
 PAIR = "Gloo connectFullMesh failed with [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair"
 FRAME = "[W1122 21:46:03.671452683 TCPStore.cpp:340] [c10d] "
@@ -125,3 +125,42 @@ def test_an_error_of_the_fabric_is_no_bug_of_seatrial(said: str) -> None:
 def test_names_routes_and_ports_are_told_from_cables(error: ConnectError, words: str) -> None:
     assert words in error.action()
     assert "cable" not in error.action()
+
+
+@pytest.mark.parametrize(
+    ("said", "timeout_s"),
+    [
+        (
+            "RuntimeError: [/__w/tcp/unbound_buffer.cc:129] Timed out waiting 15000ms for send operation to complete",
+            15.0,
+        ),
+        ("RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 2000 ms", 2.0),
+        ("RuntimeError: Rank 1 timed out in monitoredBarrier after 2000 ms.", 2.0),
+        ("torch.distributed.DistStoreError: wait timeout after 10000ms, keys: /default_pg/0//cpu//0/0", 10.0),
+        ("torch.distributed.DistStoreError: barrier timeout after 500ms, key: /b", 0.5),
+        ("torch.distributed.DistStoreError: Timed out after 11 seconds waiting for clients. 1/2 clients joined.", 11.0),
+        ("DistNetworkError: The client socket has timed out after 6000ms while trying to connect to (h, 1).", 6.0),
+        ("MPI all_reduce timed out waiting 2.5 s for the other ranks of its group", 2.5),
+        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, Timeout(ms)=600000) ran for 600080", 600.0),
+        ("RuntimeError: Socket Timeout", None),
+        ("RuntimeError: Application timeout caused pair closure", None),
+    ],
+)
+def test_a_wait_that_was_given_up_is_read_with_its_timeout(said: str, timeout_s: float | None) -> None:
+    assert gave_up(said)
+    assert wait_timeout_s(said) == timeout_s
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "RuntimeError: Connection closed by peer [10.77.0.11]:2989",
+        "TCP client failed to connect: Connection timed out",
+        "requests.exceptions.ReadTimeout: Read timed out. (read timeout=10)",
+        "subprocess.TimeoutExpired: Command 'sleep' timed out after 3 seconds",
+        "",
+    ],
+)
+def test_other_errors_are_no_wait_that_was_given_up(said: str) -> None:
+    assert not gave_up(said)
+    assert wait_timeout_s(said) is None

@@ -204,3 +204,27 @@ def test_a_script_that_goes_on_after_a_traceback_is_not_held() -> None:
     _show(display, *_TRACEBACK, *["goes on"] * 300)
     assert display.close() == {}
     assert output.getvalue().count("goes on") == 300
+
+
+def test_places_are_in_the_order_of_the_ranks() -> None:
+    errors = io.StringIO()
+    display = ProgramDisplay(None, errors, prefix=False)
+    display.on_event({"kind": "note", "text": "what each rank does"})
+    for rank in (2, 3, 0):
+        display.on_event({"kind": "stack", "rank": rank, "state": "R", "quiet_s": 1.0})
+    display.on_event({"kind": "note", "text": "rank 2 stands elsewhere"})
+    display.on_event({"kind": "stack", "rank": 1, "state": "R", "quiet_s": 1.0})
+    display.close()
+    shown = [line.partition("s] ")[2].partition(":")[0] for line in errors.getvalue().splitlines()]
+    assert shown == ["what each rank does", "rank 0", "rank 2", "rank 3", "rank 2 stands elsewhere", "rank 1"]
+
+
+def test_places_are_shown_without_another_event() -> None:
+    errors = io.StringIO()
+    display = ProgramDisplay(None, errors, prefix=False)
+    display.on_event({"kind": "stack", "rank": 1, "state": "R", "quiet_s": 1.0})
+    until = time.monotonic() + 30.0
+    while "rank 1" not in errors.getvalue():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    display.close()

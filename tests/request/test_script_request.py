@@ -63,6 +63,15 @@ def test_what_follows_the_script_is_its_own() -> None:
     assert job("--", "--odd name.py", "x").argv == (sys.executable, "./--odd name.py")
 
 
+@pytest.mark.parametrize("target", ["mpirun", "slurm"])
+def test_a_secret_argument_crosses_no_network_unencrypted(target: str) -> None:
+    values = typed("--on", target, "train.py", "--api-key=hunter2")
+    with pytest.raises(RequestError, match=f"--api-key: with --on {target}, this argument would cross") as raised:
+        job_of(values, where(values), NOBODY, None, {})
+    assert "hunter2" not in str(raised.value)
+    assert job("train.py", "--api-key=hunter2").args == ("--api-key=hunter2",)
+
+
 def test_what_is_not_python(tmp_path: Path) -> None:
     assert job("--no-python", "--pass-local-rank", "./a.out", "x").argv == ("./a.out",)
     assert job("--no-python", "./a.out", "{rank}").args == ("{rank}",)

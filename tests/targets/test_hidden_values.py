@@ -35,6 +35,44 @@ def test_names_that_only_look_secret_are_none(name: str) -> None:
     assert parse.environment({name: "x"}) == {name: "x"}
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        *("SSH_AUTH_SOCK=/run/user/0/keyring", "WANDB_API_KEY_FILE=/run/secrets/wandb", "TOKEN_FILE=~/.token"),
+        *("GOOGLE_APPLICATION_CREDENTIALS=/x/key.json", "HF_HUB_DISABLE_IMPLICIT_TOKEN=1", "MAX_TOKENS=4096"),
+        *("KEY_DIM=64", "TOKEN_COUNT=9", "TORCH_COMPILE_PASS=True", "RUN_ID=0123456789abcdef0123456789abcdef"),
+        *("COMMIT=da39a3ee5e6b4b0d3255bfef95601890afd80709", "USER=a@b.c", "GIT_REF=git@github.com:x/y"),
+        *("HF_HOME=/hf_cache/hf_x", "MODEL=hf_small", "NODE=sk-1-2", "X=Bearer"),
+    ],
+)
+def test_a_path_a_number_and_a_switch_are_no_secrets(told: str) -> None:
+    assert not is_secret(*told.split("=", 1))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"ghp_{'a1' * 18}",
+        f"github_pat_{'a1' * 20}",
+        f"hf_{'aB' * 17}",
+        f"sk-proj-{'a1' * 20}",
+        "AKIAABCDEFGHIJKLMNOP",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.abc",
+        "Authorization: Bearer abc",
+        "-----BEGIN OPENSSH PRIVATE KEY-----",
+    ],
+)
+def test_a_value_that_is_a_token_by_its_form(value: str) -> None:
+    assert is_secret("FOO", value)
+    assert find_secret_argument(["--foo", value]) == "(hidden)"
+    assert find_secret_argument([f"--foo={value}"]) == "--foo"
+
+
+@pytest.mark.parametrize("name", ["HFTOKEN", "ghtoken", "DB_PW"])
+def test_a_name_without_a_separator(name: str) -> None:
+    assert is_secret(name, "x")
+
+
 def test_a_manifest_takes_no_url_with_a_password() -> None:
     with pytest.raises(RequestError, match=re.escape("--env DATABASE=...: its value")) as raised:
         parse.environment({"DATABASE": "postgres://u:hunter2/w@h"})
@@ -78,6 +116,10 @@ def test_events_have_the_options_of_a_script_and_no_value() -> None:
         (["--token", "x"], "--token"),
         (["--db=pg://u:p@h"], "--db"),
         (["pg://u:p/w@h"], "(hidden)"),
+        (["+wandb.api_key=x"], "+wandb.api_key"),
+        (["HF_TOKEN=x"], "HF_TOKEN"),
+        (["pg://u:password@h/d?ssl=1"], "(hidden)"),
+        (["--password-file=/run/secrets/x"], None),
         (["--max-tokens", "9", "--pad_token", "<pad>", "--text-key=jpg", "--tokenizer", "x", "a@b"], None),
     ],
 )

@@ -82,8 +82,8 @@ def test_the_controller_prints_through_it() -> None:
     files = [file for name in ("targets", "run", "request", "cli", "report") for file in (source / name).rglob("*.py")]
     assert len(files) > 50
     others = {file.name for file in files if re.search(r"sys\.stderr\.write|file=sys\.stderr", file.read_text())}
-    # The first two run on hosts and in pods; a fetch has a display of its own, and no trial.
-    assert others == {"connection.py", "wait_for_hosts.py", "data_fetch.py"}
+    # The first three run on hosts and in pods; a fetch has a display of its own, and no trial.
+    assert others == {"connection.py", "pod.py", "wait_for_hosts.py", "data_fetch.py"}
 
 
 def test_what_a_rank_printed_is_not_broken(shown: Callable[[Callable[[], None]], str], tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_what_a_rank_printed_is_not_broken(shown: Callable[[Callable[[], None]],
 
 
 def ended_with(outcome: dict[str, Any], folder: Path) -> None:
-    assert run_program._exit_code([outcome], folder, {}) == 1
+    assert run_program._exit_code([outcome], folder, {}, {}) == 1
 
 
 def test_no_terminal_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,11 @@ from seatrial.protocol.events import ExitEvent, StackEvent
 
 _MAX_LAST_LINES = 40
 _MAX_LAST_LINE_BYTES = 500
+_NUM_LAST_WORDS = 10
+_MAX_TRACEBACK_LINES = 24
+_TRACEBACK = "Traceback (most recent call last):"
+_MARKS = re.compile(r"(?:\[rank\d+\]:)?[ ~^]*\^[ ~^]*")
+"""Marks below a line of code in a traceback."""
 _LOG_LIMIT_BYTES = 16 << 20
 _MAX_UNREAD_BYTES = 4 << 20
 _STACK_LIMIT_BYTES = 48 << 10
@@ -209,7 +215,7 @@ class RankProcess:
             code=self.exit_code,
             ours=self.ours or (self._quit_sent and self.exit_code == 0),
             phase=self._phases.read()[1],
-            last_lines=list(self._last_lines)[-10:],
+            last_lines=_last_words(list(self._last_lines)),
         )
 
     def ask_stack(self) -> None:
@@ -300,3 +306,12 @@ def _pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return None
+
+
+def _last_words(lines: list[str]) -> list[str]:
+    """Return the last ten lines, and a traceback among them from its beginning: there is the line of the script."""
+    lines = [line for line in lines if not _MARKS.fullmatch(line)]
+    tracebacks = [number for number, line in enumerate(lines) if _TRACEBACK in line]
+    if tracebacks and len(lines) - tracebacks[-1] <= _MAX_TRACEBACK_LINES:
+        return lines[min(tracebacks[-1], max(0, len(lines) - _NUM_LAST_WORDS)) :]
+    return lines[-_NUM_LAST_WORDS:]

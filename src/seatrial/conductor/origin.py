@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from seatrial.protocol import fields
+from seatrial.protocol.events import KINDS
+
 _RANK = re.compile(r"rank(0|[1-9][0-9]{0,8})\.(?:0|[1-9][0-9]{0,8})")
 _MAX_CHARS = 300
 CONTROLLERS_KINDS = frozenset(("run", "generation", "step", "step_end", "trouble", "interrupted", "outcome", "handed"))
@@ -19,9 +22,10 @@ class OriginError(ValueError):
 def validate_origin(node: int, message: Mapping[str, Any], nodes: Mapping[int, int], run: str) -> None:
     """Raise OriginError for a message of another run, from another source, or about a rank of another node.
 
-    ``nodes``: rank -> the node that it runs on. Raises TypeError or ValueError for a rank that is no number.
+    ``nodes``: rank -> the node that it runs on. Raises TypeError or ValueError for a rank, number or time that is none.
+    An event without a header would count here and be recorded nowhere.
     """
-    if "seq" in message or "src" in message:
+    if "seq" in message or "src" in message or message.get("kind") in KINDS:
         src, source_rank = message.get("src"), None
         if isinstance(src, str) and (match := _RANK.fullmatch(src)):
             source_rank = int(match[1])
@@ -33,6 +37,7 @@ def validate_origin(node: int, message: Mapping[str, Any], nodes: Mapping[int, i
             raise OriginError(f"rank {source_rank} sent an event about rank {brief(message['rank'])}")
         if message.get("kind") in CONTROLLERS_KINDS:
             raise OriginError(f"node {node} sent an event of the controller, {brief(message['kind'])}")
+        fields.whole(message, "seq"), fields.number(message, "t", time=True)
     rows = [message.get("ranks"), message.get("still")] if message.get("kind") == "status" else []
     about = [rank for row in rows if isinstance(row, dict) for rank in row]
     for rank in [message["rank"], *about] if "rank" in message else about:

@@ -26,8 +26,9 @@ from seatrial.conductor.program_failures import (
     only_witnesses,
 )
 from seatrial.conductor.rank_status import RankStatus, Suspicion
-from seatrial.conductor.script_failures import advice, ended_ranks, peers, with_peers
+from seatrial.conductor.script_failures import advice, ended_ranks, peers, py_spy_hint, with_peers
 from seatrial.conductor.script_stacks import main_thread_frames, ranks_apart
+from seatrial.conductor.script_timeouts import late_failure
 from seatrial.protocol.commands import AgentReport, DumpStack, FindPort, StartProgram, Terminate
 from seatrial.protocol.events import (
     EndEvent,
@@ -41,6 +42,7 @@ from seatrial.protocol.events import (
     StackEvent,
     TroubleEvent,
 )
+from seatrial.protocol.fabric_errors import gave_up
 from seatrial.protocol.timeouts import NODE_SILENT_S
 from seatrial.util.text import named_ranks, out_of_memory_words
 
@@ -50,6 +52,10 @@ _HEAR_ALL_S = 1.0
 _SETTLE_S = 60.0
 """Time from the first result of a rank to the end of the last rank."""
 _MAX_WAITING = 16
+_MOST_STILL = 8
+"""Reports of ranks that stand still: each stops all ranks for a moment, and one agent can ask for one a second."""
+_HEAR_STACKS_S = 8.0
+"""Time for the answers of ranks that are about to be ended: py-spy has 5 s (``agent/standstill.py``)."""
 _STILL_S = 60.0
 """A script that prints nothing and uses no CPU time for so long is reported: torch itself warns of nothing for the 10
 to 30 minutes of its timeouts, and people look after a minute."""
@@ -92,6 +98,8 @@ class ProgramConductor(BaseConductor):
         """Ranks that were asked where they stand, until all have answered or ended."""
         self._stacks: dict[int, StackEvent] = {}
         """Their answers."""
+        self._heard_until: float | None = None
+        """Time until which the ranks may answer for which others gave up waiting."""
         self._notes: list[str] = []
         """Facts beside the first failure."""
 
@@ -106,6 +114,7 @@ class ProgramConductor(BaseConductor):
         """End the run early; a second interrupt ends the grace of the first. SIGQUIT only asks where the ranks are."""
         self._pass_time(now)
         # The question goes out before the ranks get SIGTERM; its heading follows the note of the interruption.
+        used = self._cpu_use()
         asked = self._ask_where() if self.state is State.RUN and not self._config.watched else ""
         if by != "SIGQUIT":
             if self._interrupted_by and self.state is State.TERMINATE:
@@ -113,7 +122,7 @@ class ProgramConductor(BaseConductor):
             else:
                 self._interrupt(by, now)
         if asked:
-            self._note(f"{by}: {asked}")
+            self._note(f"{by}: {used and f'{used}; '}{asked}")
         return self._take()
 
     # One generation after the other
@@ -242,6 +251,8 @@ class ProgramConductor(BaseConductor):
         # A rank that is in neither set may stand still as well in a moment, or has printed something.
         if not waiting or len(waiting) + len(working) < len(seconds) or working in self._noted_still:
             return
+        if len(self._noted_still) >= _MOST_STILL:
+            return
         self._noted_still.add(working)
         found = f"no rank has printed anything or used CPU time for {_STILL_S:.0f} s"
         if working:
@@ -251,6 +262,17 @@ class ProgramConductor(BaseConductor):
                 f" {named_ranks(sorted(waiting))} none"
             )
         self._note(f"{found}; {self._ask_where()}")
+
+    def _cpu_use(self) -> str:
+        """Return a phrase about the ranks that use CPU time or print while others do neither; may be empty."""
+        running = sorted(self._rank_statuses.keys() - self._exits.keys())
+        idle = [rank for rank in running if self._still.get(rank, (0.0, 0.0))[0] >= _WORKS_S]
+        at_work = [rank for rank in running if rank not in idle]
+        if not idle or not at_work:
+            return ""
+        return (
+            f"{named_ranks(at_work)} printed or used CPU time within {_WORKS_S:.0f} s, {named_ranks(idle)} did neither"
+        )
 
     def _ask_where(self) -> str:
         """Have the agents report where the ranks of a script are; return the heading of what they report."""
@@ -271,11 +293,11 @@ class ProgramConductor(BaseConductor):
             self._asked = frozenset()
             if text := ranks_apart(self._stacks):
                 self._note(text)
-            if not self._interrupted_by and not all(main_thread_frames(seen["text"]) for seen in self._stacks.values()):
-                self._note(
-                    "for the Python stacks: install py-spy beside the Python of the ranks (pip install py-spy), even"
-                    " now, and press Ctrl-\\ here"
-                )
+            if not self._interrupted_by and (
+                missing := [rank for rank, seen in self._stacks.items() if not main_thread_frames(seen["text"])]
+            ):
+                hosts = sorted({self._hostnames.get(self._nodes[rank], "") for rank in missing})
+                self._note(py_spy_hint(self._config.argv[0], hosts, ends=self._heard_until is not None))
 
     def _watch(self, now: float) -> None:
         waited_s = 0.0 if self._failed_at is None else now - self._failed_at
@@ -283,7 +305,8 @@ class ProgramConductor(BaseConductor):
         witnesses = waited_s and not self._losses and only_witnesses(self._exits, self._errors)
         hear_all_s = STOP_HEARD_S if self._only_stop_signals() else _HEAR_ALL_S
         if waited_s >= hear_all_s + (NODE_SILENT_S if witnesses else 0.0):
-            self._fail_first(now)
+            if not (witnesses and self._hears_the_late(now)):
+                self._fail_first(now)
             return
         running = {rank: status for rank, status in self._rank_statuses.items() if rank not in self._exits}
         frozen = rank_status.suspects(running, list(running), False, now, together=False)
@@ -297,18 +320,28 @@ class ProgramConductor(BaseConductor):
         elif now >= self._until:
             self._fail_late(running, now)
 
+    def _hears_the_late(self, now: float) -> bool:
+        """Ask the ranks for which others gave up waiting where they are, once; return whether they may still answer."""
+        if self._config.watched or not any(gave_up(text) for _, text in self._errors.values()):
+            return False
+        if self._heard_until is None:
+            self._heard_until = now + _HEAR_STACKS_S
+            if asked := self._ask_where():
+                self._note(f"some ranks gave up waiting for others; {asked}")
+        return bool(self._asked) and now < self._heard_until
+
     def _fail_first(self, now: float) -> None:
         failure = first_failure(self._exits, self._errors, self._losses)
         running = self._rank_statuses.keys() - self._exits.keys()
         if not self._config.watched:
-            failure = with_peers(failure, self._exits, running, self._on_host)
-            if failure.is_wait:
-                # The question goes out before the ranks get SIGTERM.
-                self._note(f"ranks gave up waiting; {self._ask_where()}")
+            late = None
+            if not self._losses and only_witnesses(self._exits, self._errors):
+                late = late_failure(self._exits, self._errors, self._stacks, running, self._on_host)
+            failure = late or with_peers(failure, self._exits, running, self._on_host)
         rank = failure.suspicions[0].rank
         if rank is not None and rank in self._exits and not self._config.watched:
             ended = self._exits[rank]
-            others = "" if failure.peers else peers(ended, self._exits, running)
+            others = "" if failure.whole else "; ".join(peers(ended, self._exits, running))
             found = (others, advice(ended, self._on_host(rank), lacks_script_here=self._config.lacks_script_here))
             self._notes = [note for note in found if note]
         self._fail(failure, now)

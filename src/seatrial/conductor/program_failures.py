@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.rank_status import Suspicion
-from seatrial.protocol.fabric_errors import FABRIC_MARKS
+from seatrial.protocol.fabric_errors import FABRIC_MARKS, gave_up, is_end_by_watchdog
 from seatrial.util.text import quoted
 
 _TOGETHER_S = 0.25
@@ -25,6 +25,9 @@ _TORCH_RAISES = re.compile(
 else, whatever it says."""
 _MISUSE = ("enforce fail", "ncclinvalid", "duplicate gpu")
 """Parts of messages of Gloo and NCCL, in lower case, about a call that is wrong by itself."""
+_TORCH_SOURCE = re.compile(r"\[[^\[\]\s]+\.(?:cc|cpp|h|hpp):\d+\] ")
+"""The line of its source that torch writes before a message: ``[/__w/pytorch/.../tcp/pair.cc:537]``."""
+_TORCH_GUESS = " This is typically caused by"
 _THREADS_LEFT = "terminate called without an active exception"
 """A Python that exits after a traceback may be aborted because a thread of Gloo still runs: it had failed before."""
 
@@ -75,18 +78,16 @@ class Failure:
     """The error as the rank reported it, or an empty text."""
     refused: bool = False
     """The request was wrong, so a restart does not help."""
-    before: str = ""
-    """Which ranks had ended with 0 before, for a rank that lost the connection to them."""
-    peers: str = ""
-    """What the other ranks did meanwhile, for a rank that complains of them."""
-    is_wait: bool = False
-    """All that failed only waited, and ``before`` says which ranks these are."""
+    whole: bool = False
+    """The text is the whole sentence."""
 
     def sentence(self, hosts: Mapping[int, str], names: Mapping[int, str]) -> str:
         """Return a sentence without its full stop.
 
         ``hosts``: rank -> " on HOST"; ``names``: node -> its hostname, or an empty text.
         """
+        if self.whole:
+            return self.text
         first = self.suspicions[0]
         if self.refused:
             where = hosts.get(first.rank or 0, "")
@@ -97,15 +98,10 @@ class Failure:
             return f"{nodes} {'was' if len(lost) == 1 else 'were'} lost: {first.detail}"
         ranks = ", ".join(f"rank {suspicion.rank}{hosts.get(suspicion.rank or 0, '')}" for suspicion in self.suspicions)
         phase = f" in {first.phase}" if first.phase else ""
-        error = f": {self.text[:_MAX_TEXT_CHARS]}" if self.text else ""
-        error += f"; {self.peers}" if self.peers else ""
+        error = f": {short_error(self.text)}" if self.text else ""
         if first.how == "frozen":
             return f"{ranks} made no progress for {first.waited_s:.0f} s{phase} ({first.detail}) while others waited"
         if first.how == "error":
-            if self.is_wait:
-                return f"{self.before}{error}"
-            if self.before:
-                return f"{self.before}; then {ranks} {first.detail}reported a lost connection{phase}{error}"
             return f"connection between ranks lost; {ranks} {first.detail}reported it first{phase}{error}"
         return f"{ranks} {first.detail}{phase}{error}"
 
@@ -132,14 +128,14 @@ def first_failure(
         first = min(together, key=lambda ended: (not _killed(ended.code), ended.at))
         text = errors.get(first.rank, ("", ""))[1] or _error_line(first)
         text = "; ".join(filter(None, (text, first.oom)))
-        return Failure(suspicions=(_suspicion(first.rank, exits, _how(first.code)),), text=text)
+        return Failure(suspicions=(_suspicion(first.rank, exits, how_ended(first.code)),), text=text)
     # Errors are in the order of their arrival.
     for rank, (cause, message) in errors.items():
         if cause != "fabric":
             return Failure(suspicions=(_suspicion(rank, exits, "failed and did not end"),), text=message)
     rank = next(iter(errors))
     ended = exits.get(rank)
-    detail = f"{_how(ended.code)} and " if ended is not None else ""
+    detail = f"{how_ended(ended.code)} and " if ended is not None else ""
     suspicion = Suspicion(how="error", rank=rank, phase=ended.phase if ended is not None else "", detail=detail)
     return Failure(suspicions=(suspicion,), text=errors[rank][1])
 
@@ -174,7 +170,8 @@ def _killed(code: int) -> bool:
     return code < 0 and -code not in (signal.SIGABRT, signal.SIGTERM)
 
 
-def _how(code: int) -> str:
+def how_ended(code: int) -> str:
+    """Return how a rank ended, by its exit code: ``failed with exit code 1``."""
     if code == 0:
         return "ended with exit code 0 before it had told a result"
     if code > 0:
@@ -186,6 +183,12 @@ def _how(code: int) -> str:
     return f"was killed by signal {-code}{name}"
 
 
+def short_error(text: str) -> str:
+    """Return an error without the file of torch that raised it, and without what torch guesses of the reason."""
+    shown = _TORCH_SOURCE.sub("", text).partition(_TORCH_GUESS)[0].rstrip(". ")
+    return shown if len(shown) <= _MAX_TEXT_CHARS else f"{shown[:_MAX_TEXT_CHARS].rpartition(' ')[0]} ..."
+
+
 def fabric_error(ended: Exit) -> str:
     """Return the error of a script if it complains of the fabric, so that it is a witness at most; else nothing."""
     line = _error_line(ended)
@@ -193,12 +196,16 @@ def fabric_error(ended: Exit) -> str:
     words = line.lower()
     if (raised and not _TORCH_RAISES.fullmatch(raised[1].partition(":")[0])) or any(mark in words for mark in _MISUSE):
         return ""
+    if gave_up(line) or is_end_by_watchdog(line):
+        return line
     return line if any(mark in words for mark in FABRIC_MARKS) else ""
 
 
 def _error_line(ended: Exit) -> str:
     """Return the line with the error of a program: its exception, else its last line. A signal leaves no such line."""
     lines = [line for line in ended.last_lines if line.strip()]
+    if ended.code == -signal.SIGABRT and (watchdog := [line for line in lines if _of_watchdog(line)]):
+        return watchdog[0].rpartition("] ")[2].strip()  # NCCL's watchdog ends its process by SIGABRT
     if ended.code == -signal.SIGABRT and lines and lines[-1].startswith(_THREADS_LEFT):
         lines = [line for line in lines if _RAISED.match(line)]
     elif ended.code < 0:
@@ -208,3 +215,7 @@ def _error_line(ended: Exit) -> str:
     # A warning of torch at the very end is no reason.
     raised = [match[1] for line in lines if (match := _RAISED.match(line))]
     return (raised or lines)[-1].strip()
+
+
+def _of_watchdog(line: str) -> bool:
+    return "rank" in line.lower() and "timeout" in line and (gave_up(line) or is_end_by_watchdog(line))

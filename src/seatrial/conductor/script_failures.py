@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from seatrial.conductor.program_failures import Exit, Failure, fabric_error
-from seatrial.util.text import named_ranks
+from seatrial.conductor.program_failures import Exit, Failure, how_ended, short_error
+from seatrial.conductor.rank_status import Suspicion
+from seatrial.util.text import all_of, named_ranks
 
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
-_TIME_IS_OVER = ("timed out", "timeout")
-"""Parts of messages, in lower case, of ranks that waited for a peer for as long as the script allows."""
+_MAX_HOSTS = 8
 _NO_SCRIPT = re.compile(r"can't open file '.*': \[Errno 2\]")
 """The line that Python prints, with exit code 2, when its script is not there."""
 _LIBUV = "use_libuv was requested"
@@ -22,72 +22,71 @@ _NO_MPI = "package doesn't have MPI built in"
 """Message of a torch whose build has no MPI backend, as all of PyPI, at ``backend="mpi"``."""
 
 
-def waited_in_vain(exits: Mapping[int, Exit], running: Collection[int]) -> list[int]:
-    """Return the ranks that failed, if each of them says that its time for a peer is over, and others still run."""
-    failed = [ended for ended in exits.values() if ended.failed]
-    waited = [ended.rank for ended in failed if any(words in fabric_error(ended).lower() for words in _TIME_IS_OVER)]
-    ended_before = any(ended.code == 0 for ended in exits.values())
-    return sorted(waited) if running and not ended_before and len(waited) == len(failed) else []
-
-
 def with_peers(
     failure: Failure, exits: Mapping[int, Exit], running: Collection[int], on_host: Callable[[int], str]
 ) -> Failure:
     """Return the failure with the state of the other ranks, for a rank that complains of the fabric.
 
-    Where no other rank had ended or complained, nobody was lost: then the rank has failed, whatever its words. Where
-    all complaints are that the time for a peer is over, the ranks that still run are the ones to look at.
-
-    ``on_host`` returns " on HOST" for a rank.
+    Where no other rank had ended or complained, nobody was lost: then the rank has failed, whatever its words. The one
+    rank that had ended with 0 before is the first: its last output is shown. ``on_host``: rank -> " on HOST".
     """
     first = failure.suspicions[0]
     ended = None if first.rank is None else exits.get(first.rank)
     if first.how != "error" or ended is None:
         return failure
-    if waited := waited_in_vain(exits, running):
-        left = sorted(running)
-        named = f"{named_ranks(left)}{on_host(left[0])} was" if len(left) == 1 else f"{named_ranks(left)} were"
-        ended_by_us = f"seatrial ended {'it' if len(left) == 1 else 'them'}"
-        return replace(
-            failure,
-            before=f"{named_ranks(waited)} gave up waiting for a peer",
-            is_wait=True,
-            peers=f"{named} still running and had not come: look there first; {ended_by_us}",
-        )
     others = [other for other in exits.values() if other is not ended and not other.ours]
-    if not any(other.at <= ended.at + _TOGETHER_S or other.code != 0 for other in others):
-        detail = first.detail.removesuffix(" and ")
-        first = replace(first, how="dead", detail=detail)
-    # The ranks that had left stand before the one that lost them.
-    before = ended_well(ended, exits, on_host) if first.how == "error" else ""
-    return replace(failure, suspicions=(first,), before=before, peers=peers(ended, exits, running, well=not before))
+    is_alone = not any(other.at <= ended.at + _TOGETHER_S or other.code != 0 for other in others)
+    left = [] if is_alone else ended_before(ended, exits)
+    witness = f"rank {ended.rank}{on_host(ended.rank)}"
+    said = (
+        f"{short_error(failure.text)}{''.join(f'; {found}' for found in peers(ended, exits, running, well=is_alone))}"
+    )
+    if is_alone:
+        text = f"{witness} {first.detail.removesuffix(' and ')}: {said}"
+    elif left:
+        text = f"{ended_well(ended, exits, on_host)}; then {witness} {first.detail}reported a lost connection: {said}"
+    else:
+        text = f"connection between ranks lost; {witness} {first.detail}reported it first: {said}"
+    if len(left) == 1:
+        first = Suspicion(how="dead", rank=left[0].rank, detail="had ended with exit code 0")
+    return replace(failure, suspicions=(first,), text=text, whole=True)
 
 
-def ended_well(ended: Exit, exits: Mapping[int, Exit], on_host: Callable[[int], str] = lambda rank: "") -> str:
+def ended_before(ended: Exit, exits: Mapping[int, Exit]) -> list[Exit]:
+    """Return the ranks that had ended with 0 before this one, by rank."""
+    return sorted((other for other in exits.values() if other.code == 0 and other.at <= ended.at), key=lambda x: x.rank)
+
+
+def ended_well(ended: Exit, exits: Mapping[int, Exit], on_host: Callable[[int], str]) -> str:
     """Return a phrase about the ranks that had ended with 0 before this one; may be empty."""
-    well = sorted((other for other in exits.values() if other.code == 0 and other.at <= ended.at), key=lambda x: x.rank)
+    well = ended_before(ended, exits)
     before = f", {ended.at - well[0].at:.1f} s earlier" if len(well) == 1 else ""
-    where = on_host(well[0].rank) if len(well) == 1 else ""
-    return f"{named_ranks([other.rank for other in well])}{where} had ended with exit code 0{before}" if well else ""
+    hosts = {on_host(other.rank) for other in well}
+    host = hosts.pop() if len(hosts) == 1 else ""
+    return f"{named_ranks([other.rank for other in well])}{host} had ended with exit code 0{before}" if well else ""
 
 
-def peers(ended: Exit, exits: Mapping[int, Exit], running: Collection[int], *, well: bool = True) -> str:
-    """Return a phrase about the other ranks; may be empty.
+def peers(ended: Exit, exits: Mapping[int, Exit], running: Collection[int], *, well: bool = True) -> list[str]:
+    """Return phrases about the other ranks.
 
-    It names those that had ended well before this one, unless ``well`` is False, those that failed too, and those that
-    the conductor is about to end: a report is read when all of them are gone.
+    They name those that had ended well before this one, unless ``well`` is False, those that failed as well, and those
+    that the conductor is about to end: a report is read when all of them are gone.
     """
-    after = sorted(rank for rank, other in exits.items() if other.failed and other.at > ended.at + _TOGETHER_S)
-    together = sorted(rank for rank, other in exits.items() if other.failed and rank not in (*after, ended.rank))
-    phrases = [before] if well and (before := ended_well(ended, exits)) else []
-    if together:
-        phrases.append(f"{named_ranks(together)} failed at the same time")
-    if after:
-        phrases.append(f"{named_ranks(after)} failed afterwards")
-    if running:
-        it = "it" if len(running) == 1 else "them"
-        phrases.append(f"{named_ranks(sorted(running))} had not exited, and seatrial ended {it}")
-    return "; ".join(phrases)
+    phrases = [before] if well and (before := ended_well(ended, exits, lambda rank: "")) else []
+    failed = [other for other in exits.values() if other.failed and other is not ended]
+    if failed and len(failed) + 1 == len(exits) + len(running) and {other.code for other in failed} == {ended.code}:
+        phrases.append(f"{all_of(len(exits), 'rank')} {how_ended(ended.code)}")
+        return phrases
+    for is_later, when in ((False, "at the same time"), (True, "afterwards")):
+        ranks = sorted(other.rank for other in failed if (other.at > ended.at + _TOGETHER_S) is is_later)
+        phrases += [f"{named_ranks(ranks)} failed {when}"] if ranks else []
+    return [*phrases, not_exited(running)] if running else phrases
+
+
+def not_exited(running: Collection[int]) -> str:
+    """Return a phrase about the ranks that the conductor is about to end."""
+    it = "it" if len(running) == 1 else "them"
+    return f"{named_ranks(sorted(running))} had not exited, and seatrial ended {it}"
 
 
 def ended_ranks(exits: Mapping[int, Exit]) -> str:
@@ -126,3 +125,21 @@ def advice(ended: Exit, host: str, *, lacks_script_here: bool) -> str:
             ' "mpi", and use --on mpirun (docs/mpi.md)'
         )
     return ""
+
+
+def py_spy_hint(program: str, hosts: Sequence[str], *, ends: bool) -> str:
+    """Return how to get the Python stacks of a script, without a full stop.
+
+    Args:
+        program: what each rank executes; an interpreter, unless the script is a program.
+        hosts: names of the hosts whose ranks have no stack.
+        ends: the ranks are about to be ended.
+    """
+    python = program if "python" in program.rpartition("/")[2] else "the Python of the ranks"
+    install = f"{python} -m pip install py-spy" if python == program else "pip install py-spy"
+    on = ", ".join(hosts[:_MAX_HOSTS]) + (f" and {len(hosts) - _MAX_HOSTS} more" if len(hosts) > _MAX_HOSTS else "")
+    when = "before the next launch" if ends else "even now, and press Ctrl-\\ here"
+    return (
+        f"for the Python stacks: install py-spy beside {python} on {on} ({install}), {when}; where pip refuses that,"
+        " make a virtual environment with torch and py-spy on the hosts, and launch with --python VENV/bin/python"
+    )

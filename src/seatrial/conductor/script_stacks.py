@@ -31,11 +31,11 @@ def ranks_apart(stacks: Mapping[int, Mapping[str, Any]]) -> str:
     """
     frames = {rank: main_thread_frames(str(event.get("text", ""))) for rank, event in stacks.items()}
     if all(frames.values()):
-        places = {rank: _place(of_rank) for rank, of_rank in frames.items()}
+        places = {rank: place_of(event) for rank, event in stacks.items()}
         waiting = {rank for rank, of_rank in frames.items() if any(part in of_rank[0] for part in _WAITS)}
         apart = sorted(frames.keys() - waiting) if waiting else _minority(places)
     else:
-        places = {rank: str(event.get("wchan", "")) for rank, event in stacks.items()}
+        places = {rank: str(event.get("wchan", "")) or _running(event) for rank, event in stacks.items()}
         apart = _minority(places) if all(places.values()) else []
     together = sorted(stacks.keys() - set(apart))
     if not apart or not together:
@@ -47,6 +47,10 @@ def ranks_apart(stacks: Mapping[int, Mapping[str, Any]]) -> str:
     )
 
 
+def _running(event: Mapping[str, Any]) -> str:
+    return "no function of the kernel (it runs)" if event.get("state") == "R" else ""
+
+
 def _minority(places: Mapping[int, str]) -> list[int]:
     """Return the ranks that are not where more than half of them are."""
     ranks_by_place: dict[str, list[int]] = {}
@@ -56,10 +60,28 @@ def _minority(places: Mapping[int, str]) -> list[int]:
     return sorted(places.keys() - set(most)) if 2 * len(most) > len(places) else []
 
 
-def _place(frames: list[str]) -> str:
-    """Return the innermost frame and, where that is in a library, the innermost one outside of it."""
+def place_of(event: Mapping[str, Any]) -> str:
+    """Return where a rank is, from its ``stack`` event; empty where that is not known.
+
+    It is the innermost frame and, where that is in a library, the innermost one outside of it; without frames the
+    function of the kernel.
+    """
+    frames = main_thread_frames(str(event.get("text", "")))
+    if not frames:
+        return str(event.get("wchan", ""))
     own = next((frame for frame in frames if not _is_of_torch(frame)), "")
     return frames[0] if own in ("", frames[0]) else f"{frames[0]}, called by {own}"
+
+
+def waits_for_ranks(event: Mapping[str, Any]) -> bool:
+    """Return whether a rank may wait for others: in torch, or for a thread, as ``Work.wait`` in a script does.
+
+    A rank that sleeps in an unknown function of the kernel may do that, too: some kernels show it to root only.
+    """
+    frames = main_thread_frames(str(event.get("text", "")))
+    wchan = str(event.get("wchan", ""))
+    is_unknown = not wchan and event.get("state") != "R"
+    return is_unknown or "futex" in wchan or any(_is_of_torch(frame) for frame in frames[:1])
 
 
 def _is_of_torch(frame: str) -> bool:

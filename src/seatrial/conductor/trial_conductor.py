@@ -347,12 +347,14 @@ class TrialConductor(BaseConductor):
                 self._interrupt(f"a signal to the agent of node {self._config.host_name(node)}", now)
             elif end.get("by_signal"):
                 pass
-            elif self.state in (State.GATHER, State.AGENTS):  # it took us for dead, and its note says so
+            else:  # it took us for dead, and its note says so; or nobody else knows why
+                text = f"the agent of node {self._config.host_name(node)} ended before the trial was over"
+                self._record(NoteEvent(kind="note", severity="error", text=text))
                 self._end_step("trouble", now)
-                self._stop(now)
-            else:
-                self._end_step("trouble", now)
-                self._kill((), now)
+                if self.state in (State.GATHER, State.AGENTS):
+                    self._stop(now)
+                else:
+                    self._kill((), now)
         self._after_loss(node, now)
 
     # Trouble

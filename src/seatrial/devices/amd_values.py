@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -23,6 +22,7 @@ _UNITS: Mapping[str, int] = {
     "GiB": 1 << 30,
 }
 _MOST_CHARS = 1 << 24
+_LARGEST = 10**18
 
 
 def document(text: str, tool: str) -> Any:
@@ -53,7 +53,7 @@ def number(value: Any) -> float | None:
         value = float(match[1]) if match else None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if math.isfinite(value) else None
+    return float(value) if -_LARGEST < value < _LARGEST else None
 
 
 def whole(value: Any) -> int | None:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from seatrial.devices.handed import (
+    MOST_DEVICES,
+    MOST_LINES,
     MOST_RESULTS,
     HandedFile,
     HandedResult,
@@ -56,11 +58,14 @@ def parse(content: bytes) -> HandedFile | None:
     if not seen.count:
         raise ValueError("it has no results")
     serials = _new_serials(document) if is_new else _old_serials(metadata)
+    gpus = {*seen.gpus, *map(int, serials)}
+    if len(gpus) > MOST_DEVICES:
+        raise ValueError(f"it names more than {MOST_DEVICES:,} devices")
     return HandedFile(
         form=f"DCGM diagnostics {text(metadata.get('version', ''), 'version')}".strip(),
         driver=text(metadata.get("Driver Version Detected", ""), "Driver Version Detected"),
         serials=serials,
-        gpus=tuple(sorted({*seen.gpus, *map(int, serials)})),
+        gpus=tuple(sorted(gpus)),
         passed=seen.passed,
         results=tuple(seen.results),
     )
@@ -116,7 +121,8 @@ class _Seen:
         if status == "pass":
             self.passed += 1
             return
-        severities, lines = _warnings(result.get("warnings"))
+        severities, warnings = _warnings(result.get("warnings"))
+        lines = warnings[:MOST_LINES]
         lines += [line for line in _lines(result.get("info")) if line not in lines]
         verdict: Verdict = "not checked" if status == "skip" else "warning"
         if status == "fail":
@@ -127,7 +133,7 @@ class _Seen:
         what = words.get(status, f"has a warning of the test {name} of DCGM")
         for gpu in gpus:
             if len(self.results) < MOST_RESULTS:
-                self.results.append(HandedResult(verdict=verdict, what=what, gpu=gpu, lines=tuple(lines[:10])))
+                self.results.append(HandedResult(verdict=verdict, what=what, gpu=gpu, lines=tuple(lines[:MOST_LINES])))
 
 
 def _warnings(value: object) -> tuple[list[int], list[str]]:

@@ -18,6 +18,9 @@ FORMS = ("dcgm", "nccl_ras")
 MOST_BYTES = 1 << 25
 """32 MiB: NCCL RAS writes about 700 bytes a rank, for 4,096 ranks in ten communicators."""
 MOST_RESULTS = 512
+MOST_LINES = 10
+"""Lines that are kept of one result."""
+MOST_DEVICES = 4_096
 _TEXT_CHARS = 500
 Verdict = Literal["broken", "warning", "not checked"]
 

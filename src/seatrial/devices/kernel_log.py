@@ -35,8 +35,8 @@ _AMDGPU = re.compile(
 _LINK = re.compile(r"(Fatal|Nonfatal) XC\d i\d+ Link (-?\d+) \((0x[0-9a-fA-F]+)")
 _FOLLOWS = re.compile(r"caused by previous Xid (\d+)")
 _FATAL = re.compile(r"\b(Non-?fatal|Fatal)\b", re.IGNORECASE)
-_KMSG_HEADER = re.compile(r"\d+,\d+,(\d+),[^;]*;(.*)", re.DOTALL)
-_DMESG_HEADER = re.compile(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]\s*(.*)", re.DOTALL)
+_KMSG_HEADER = re.compile(r"\d+,\d+,(\d{1,18}),[^;]*;(.*)", re.DOTALL)
+_DMESG_HEADER = re.compile(r"(?:<\d+>)?\[\s*(\d{1,18}\.\d{1,9})\]\s*(.*)", re.DOTALL)
 
 
 class KernelLog:

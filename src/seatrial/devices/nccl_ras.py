@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from seatrial.devices.handed import (
+    MOST_LINES,
     MOST_RESULTS,
     HandedFile,
     HandedResult,
@@ -30,6 +31,10 @@ _RESULTS = {
     1: "Unhandled CUDA error", 2: "System error", 3: "Internal error", 4: "Invalid argument", 5: "Invalid usage",
     6: "Remote process error",
 }  # fmt: skip
+_LINE_CHARS = 500
+_MOST_OPERATIONS = 100
+_MOST_DEVICES = 64
+"""Devices of one process."""
 _FAR_BEHIND = 2
 """Ranks issue one operation after the other, so a difference of one is the ordinary state."""
 # NCCL 2.28.9 leaves out the comma after the device of a missing rank.
@@ -74,17 +79,20 @@ class _Said:
 
     def __init__(self) -> None:
         self._texts: defaultdict[_Process, dict[str, list[str]]] = defaultdict(dict)
+        self._known: defaultdict[tuple[str, int], list[_Process]] = defaultdict(list)
+        """Host and number of a process -> its keys, one a device."""
 
     def add(self, process: _Process, what: str, line: str) -> None:
-        known = self._texts[self._same(process)].setdefault(what, [])
-        if line.strip() not in known:
-            known.append(line.strip())
+        lines = self._texts[self._same(process)].setdefault(what, [])
+        line = line[:_LINE_CHARS].strip()
+        if len(lines) < MOST_LINES and line not in lines:
+            lines.append(line)
 
     def results(self) -> tuple[HandedResult, ...]:
         results = []
         for (host, pid, gpu, rank), texts in self._texts.items():
-            what = ", ".join(texts)
-            lines = tuple(line[:500] for lines_said in texts.values() for line in lines_said)[:10]
+            what = ", ".join(texts)[:_LINE_CHARS]
+            lines = tuple(line for lines_said in texts.values() for line in lines_said)[:MOST_LINES]
             results.append(
                 HandedResult(verdict="warning", what=what, gpu=gpu, host=host, rank=rank, pid=pid, lines=lines)
             )
@@ -93,12 +101,19 @@ class _Said:
     def _same(self, process: _Process) -> _Process:
         """Return the key of a process that was named before, with what is known of it now."""
         host, pid, gpu, rank = process
-        for known in self._texts if pid is not None else ():
-            if known[:2] == (host, pid) and (gpu is None or known[2] in (None, gpu)):
+        if pid is None:
+            return process
+        keys = self._known[host, pid]
+        for number, known in enumerate(keys):
+            if gpu is None or known[2] in (None, gpu):
                 better = (host, pid, known[2] if gpu is None else gpu, known[3] if rank is None else rank)
                 if better != known:
                     self._texts[better] = self._texts.pop(known)
+                    keys[number] = better
                 return better
+        if len(keys) == _MOST_DEVICES:
+            raise ValueError(f"process {pid} has more than {_MOST_DEVICES} devices")
+        keys.append(process)
         return process
 
 
@@ -183,7 +198,7 @@ def _of_json(document: Mapping[str, Any]) -> HandedFile:
             if process[3] in behind:
                 trouble.append(f"is {behind[process[3]]} operations behind")
             for what in trouble:
-                said.add(process, what, json.dumps(dict(rank))[:500])
+                said.add(process, what, json.dumps(dict(rank)))
             passed += not trouble
         for rank in missing:
             process = _process_of_json(rank)
@@ -193,9 +208,9 @@ def _of_json(document: Mapping[str, Any]) -> HandedFile:
                 raise ValueError(f"missing rank {process[3]} does not say why it is missing")
             # A rank that answers and is missing has left the communicator, as at the end of a job.
             if status["considered_dead"] is True:
-                said.add(process, _by_kind("DEAD"), json.dumps(dict(rank))[:500])
+                said.add(process, _by_kind("DEAD"), json.dumps(dict(rank)))
             elif status["unresponsive"] is True:
-                said.add(process, _by_kind("INCOMPLETE"), json.dumps(dict(rank))[:500])
+                said.add(process, _by_kind("INCOMPLETE"), json.dumps(dict(rank)))
     named = tuple(host for host in hosts if host)[:4_096]
     version = text(document["nccl_version"], "nccl_version")
     return HandedFile(form=f"NCCL RAS {version}", hosts=named, passed=passed, results=said.results())
@@ -209,6 +224,8 @@ def _behind(ranks: Iterable[Mapping[str, Any]]) -> dict[int | None, int]:
         counts[whole(rank.get("rank"), "rank")] = {name: whole(count, name) for name, count in operations.items()}
     # Operations between two ranks, or from or to one of them, are not the same number on all ranks.
     names = {name for operations in counts.values() for name in operations} - {"Send", "Recv", "SendRecv"}
+    if len(names) > _MOST_OPERATIONS:
+        raise ValueError(f"it counts more than {_MOST_OPERATIONS} kinds of operations")
     usual = {name: _most_common(operations.get(name, 0) for operations in counts.values()) for name in names}
     distance = {rank: max((usual[name] - operations.get(name, 0) for name in names), default=0) for rank, operations in
                 counts.items()}  # fmt: skip

@@ -25,6 +25,8 @@ _NO_NVLINKS = "nvidia-smi nvlink -s and -e show none"
 _MOST_CHARS = 1 << 24
 _END = "</nvidia_smi_log>"
 _CORRUPT = re.compile(r"infoROM is corrupted at gpu ([0-9a-fA-F:.]+)", re.IGNORECASE)
+_NUMBER = re.compile(r"-?\d{1,18}(\.\d{1,9})?(?!\d)", re.ASCII)
+_PID = re.compile(r"\d{1,9}", re.ASCII)
 _LOST = re.compile(r"device handle for GPU ?([0-9a-fA-F:.]+?):? .{0,40}GPU is lost", re.IGNORECASE)
 _NUMBERS: Mapping[str, tuple[str, ...]] = {
     "temperature_c": ("temperature/gpu_temp",),
@@ -235,7 +237,7 @@ def _device(gpu: ElementTree.Element, index: int, driver: str, corrupt: Containe
         "throttle_reasons": _reasons(gpu),
         "throttled_ns": _reason_counters(gpu),
         "processes": tuple(
-            int(pid.text) for pid in gpu.iterfind("processes/process_info/pid") if pid.text and pid.text.isdigit()
+            int(pid.text or "") for pid in gpu.iterfind("processes/process_info/pid") if _PID.fullmatch(pid.text or "")
         ),
     }
     return DeviceState(
@@ -258,7 +260,7 @@ def _text(gpu: ElementTree.Element, path: str) -> str:
 
 
 def _number(text: str) -> float | None:
-    match = re.match(r"-?\d+(\.\d+)?", text)
+    match = _NUMBER.match(text)
     return float(match[0]) if match else None
 
 

@@ -7,9 +7,10 @@ so a value that is not a positive finite number is an outlier by itself and is c
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from seatrial.evidence.findings import Limit
@@ -172,7 +173,7 @@ class Vote:
     """A vote on bits."""
 
     majority: Hashable | None
-    """The value of more than half of the ranks; None where no value has a majority."""
+    """The value of more than half of the votes; None where no value has a majority."""
     odd: tuple[int, ...]
     """The ranks with another value, ascending; empty without a majority: then they are not separable."""
 
@@ -361,14 +362,20 @@ def median(values: Sequence[float]) -> float:
     return mean if math.isfinite(mean) else low / 2 + high / 2
 
 
-def minority(values: Mapping[int, Hashable]) -> Vote:
-    """Vote on bits: each rank has one vote, rank 0 included, and more than half decide."""
-    counts = Counter(values.values())
-    for value, count in counts.most_common(1):
-        if 2 * count > len(values):
-            odd = tuple(sorted(rank for rank, other in values.items() if other != value))
-            return Vote(majority=value, odd=odd)
-    return Vote(majority=None, odd=())
+def minority(values: Mapping[int, Hashable], hosts: Mapping[int, str] | None = None) -> Vote:
+    """Vote on bits: each host has one vote, which its ranks share, that of rank 0 included; more than half decide.
+
+    ``hosts``: by rank, its host: one that lies has no more votes for more ranks. Without it each rank is a host.
+    """
+    places: Mapping[int, Hashable] = {rank: rank for rank in values} if hosts is None else hosts
+    num_voters = Counter(places[rank] for rank in values)
+    votes: defaultdict[Hashable, Fraction] = defaultdict(Fraction)
+    for rank, value in values.items():
+        votes[value] += Fraction(1, num_voters[places[rank]])
+    most = max(votes, key=lambda value: votes[value], default=None)
+    if 2 * votes[most] <= len(num_voters):
+        return Vote(majority=None, odd=())
+    return Vote(majority=most, odd=tuple(sorted(rank for rank, other in values.items() if other != most)))
 
 
 def _is_measured(value: float) -> bool:

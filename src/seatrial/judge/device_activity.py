@@ -19,25 +19,25 @@ def with_device_activity(trial: Trial, rulings: Mapping[str, Ruling]) -> dict[st
     """Return the rulings; a finding about ranks has a line for what their devices counted in its check."""
     facts = tuple(fact for fact in trial.facts if (fact.check, fact.generation) == (NAME, 0))
     nodes, _ = histories(facts, trial.ranks, trial.host_names)
-    if not any(history.ranks for history in nodes):
+    # Thousands of ranks may be meant by one finding.
+    devices = {rank: (history, uuid) for history in nodes for uuid, rank in history.ranks.items()}
+    if not devices:
         return dict(rulings)
     return {
-        name: replace(ruling, findings=tuple(_explained(finding, nodes) for finding in ruling.findings))
+        name: replace(ruling, findings=tuple(_explained(finding, devices) for finding in ruling.findings))
         for name, ruling in rulings.items()
     }
 
 
-def _explained(finding: Finding, nodes: Iterable[NodeHistory]) -> Finding:
+def _explained(finding: Finding, devices: Mapping[int, tuple[NodeHistory, str]]) -> Finding:
     if finding.check == NAME or finding.severity == "info":
         return finding
-    lines = [
-        line for rank in finding.culprit.ranks for history in nodes for line in _lines(history, rank, finding.check)
-    ]
+    used = [devices[rank] for rank in finding.culprit.ranks if rank in devices]
+    lines = [line for history, uuid in used for line in _lines(history, uuid, finding.check)]
     return replace(finding, evidence=(*finding.evidence, *lines))
 
 
-def _lines(history: NodeHistory, rank: int, check: str) -> Iterable[str]:
-    uuid = next((uuid for uuid, user in history.ranks.items() if user == rank), "")
+def _lines(history: NodeHistory, uuid: str, check: str) -> Iterable[str]:
     windows = [(window, changes) for window, changes in history.windows_of(uuid) if window.check == check]
     total_s = sum(window.seconds for window, _ in windows)
     for name, words in THROTTLE.items():

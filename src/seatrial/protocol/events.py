@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
 SCHEMA = 2
 """Version of the events and of the report."""
@@ -461,6 +461,9 @@ Event = (
     | EndEvent
 )
 """Any event, in the order of the table in ``docs/protocol.md``."""
+
+KINDS = frozenset(get_args(get_type_hints(event)["kind"])[0] for event in get_args(Event))
+"""The kind of each."""
 
 
 class Source:

@@ -65,6 +65,30 @@ _CONNECTING = re.compile(
 )
 
 
+_GAVE_UP = tuple(
+    re.compile(pattern, re.I)
+    for pattern in (
+        r"timed out waiting (?P<ms>\d+) ?ms",  # Gloo
+        r"timed out waiting (?P<s>[\d.]+) s for the other ranks",  # seatrial.mpi
+        r"watchdog caught collective operation timeout(?:.{0,300}Timeout\(ms\)=(?P<ms>\d+))?",  # NCCL
+        r"timed out in blocking wait",
+        r"timed out in monitored_?barrier after (?P<ms>\d+) ?ms",
+        r"failed to pass monitored_?barrier in (?P<ms>\d+) ?ms",
+        r"(?:wait|barrier) timeout after (?P<ms>\d+) ?ms, key",  # the store
+        r"timed out after (?P<s>\d+) seconds waiting for clients",
+        r"client socket has timed out after (?P<ms>\d+) ?ms while trying to connect",
+        r"timeout waiting for key: .{0,200} after (?P<ms>\d+) ?ms",
+        r"(?:RuntimeError|Dist\w*Error): (?:wait timeout|socket timeout|operation timed out!)\s*$",
+        r"application timeout caused pair closure",
+    )
+)
+"""The words of torch for a wait that took longer than the timeout of its group or store."""
+_ENDED_BY_WATCHDOG = re.compile(
+    r"dump signal due to a collective timeout|dump debug info, due to collective timeout", re.I
+)
+"""A watchdog of NCCL ends its process because that of another rank has timed out."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectError:
     """A connection that could not be made, in the words of the side that tried."""
@@ -112,3 +136,24 @@ def read_connect_error(text: str) -> ConnectError | None:
         if found := pattern.search(text):
             return ConnectError(how=how, address=found[1], port=int(found[2]))
     return ConnectError(how=how)
+
+
+def gave_up(text: str) -> bool:
+    """Return whether an error says that its rank waited for others until a timeout."""
+    return any(pattern.search(text) for pattern in _GAVE_UP)
+
+
+def wait_timeout_s(text: str) -> float | None:
+    """Return the timeout of a rank that gave up waiting; None where its error does not say it."""
+    for pattern in _GAVE_UP:
+        if found := pattern.search(text):
+            values = found.groupdict()
+            if values.get("s"):
+                return float(values["s"].rstrip("."))
+            return int(values["ms"]) / 1000 if values.get("ms") else None
+    return None
+
+
+def is_end_by_watchdog(text: str) -> bool:
+    """Return whether NCCL ended a rank because another one had given up."""
+    return bool(_ENDED_BY_WATCHDOG.search(text))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.environment.self_location import command_line
@@ -47,6 +48,12 @@ _LONGER = "longer.toml"
 CHOICE = ("--only", "--skip", "--workload", "--data", "--model", "--epochs", "--batch-size")
 CHOICE_FLAGS = ("--validation-only",)
 """Options that choose the checks of a trial, or are refused where they leave the training out."""
+_HARMLESS = ("--on", "--hosts", "--nodes", "--nproc-per-node", "--device", "--only", "--skip", "--deadline", "--gres")
+_HARMLESS_FLAGS = ("--require-full", "--validation-only", "--oversubscribe")
+"""Options that are shown for copying where others may have made the events: no path, command, image or variable."""
+_HARMLESS_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,:-]*")
+_NOT_SHOWN = "OPTIONS-NOT-SHOWN"
+"""Stands for the other ones."""
 _STRONGER = {"smoke": "quick", "quick": "standard", "standard": "acceptance"}
 
 
@@ -64,7 +71,7 @@ def card(conclusion: Conclusion, report: Path | None, view: View) -> list[str]:
         *_not_applicable(conclusion),
         *_unlimited(conclusion),
         *([f"report: {printable(str(report))}"] if report is not None else []),
-        *(_next_lines(_next(conclusion, report), view) if view.is_own else []),
+        *_next_lines(_next(conclusion if view.is_own else _without_risks(conclusion), report), view),
     ]
 
 
@@ -226,6 +233,8 @@ def _next(conclusion: Conclusion, report: Path | None) -> list[_Step]:
     run = f"run under {launcher} as before:" if launcher else "run:"
     if any(_HIDDEN in word for word in again):
         run = f"write the values in place of {_HIDDEN} and {run}"
+    if _NOT_SHOWN in again:
+        run = f"put the other options of that run (job.options in report.json) for {_NOT_SHOWN} and {run}"
     if verdict.interrupted:
         return [_Step(words=f"for a verdict, let it end; {run}", command=again)]
     if verdict.status != "PASS" and drill(conclusion):
@@ -300,6 +309,32 @@ def _command(conclusion: Conclusion, plan: str, *more: str) -> tuple[str, ...]:
         at = words.index(name) if name in words else len(words)
         words[at : at + 2] = name, value
     return (command_line(), "run", *map(shlex.quote, (plan, *words)))
+
+
+def _without_risks(conclusion: Conclusion) -> Conclusion:
+    """Return a trial whose options can do no harm where a person copies them: its events may come from others."""
+    trial = conclusion.trial
+    options = trial.job.get("options")
+    words = iter([str(word) for word in options] if isinstance(options, list) else [])
+    shown, more = list[str](), False
+    for word in words:
+        name, has_value, value = word.partition("=")
+        if word in _HARMLESS_FLAGS:
+            shown.append(word)
+            continue
+        value = value if has_value else next(words, "") if name in _HARMLESS else ""
+        if name in _HARMLESS and _HARMLESS_VALUE.fullmatch(value):
+            shown += [name, value]
+        else:
+            more = True
+    launcher = str(trial.job.get("launcher") or "")
+    job = {
+        **trial.job,
+        "options": [*shown, *([_NOT_SHOWN] if more else [])],
+        "launcher": launcher if _HARMLESS_VALUE.fullmatch(launcher) else "",
+    }
+    plan = {**trial.plan, "name": name if (name := str(trial.plan.get("name"))) in LEVELS else "PLAN.toml"}
+    return replace(conclusion, trial=replace(trial, job=job, plan=plan))
 
 
 def _without_choice(words: Sequence[str]) -> list[str]:

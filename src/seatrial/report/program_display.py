@@ -30,6 +30,8 @@ _MAX_MESSAGE_CHARS = 256 << 10
 _CLOSE_S = 2.0
 _MAX_WHERE = 33
 """Ranks of one question that are shown, and a line for the others."""
+_PLACES_S = 2.0
+"""Time for which places are held, so that those of all nodes are shown in the order of the ranks."""
 _STATES = {"R": "runs", "S": "sleeps", "D": "waits for a disk", "T": "is stopped", "t": "is traced", "Z": "has ended"}
 _MAX_FRAMES = 6
 _TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\):")
@@ -61,7 +63,11 @@ class ProgramDisplay:
         """Source of events -> hostname."""
         self._held: dict[int, list[str]] = {}
         """Rank -> its lines from a traceback on, which are not written yet."""
+        self._places: list[dict[str, Any]] = []
+        """Where ranks are, as far as that is not shown yet."""
         self._held_lock = threading.Lock()
+        self.last_lines: dict[int, str] = {}
+        """Rank -> its last line that was shown or held."""
         self._has_failed = False
         """Whether a rank of this generation has failed: then what is held waits for the outcome."""
         self._started = False
@@ -76,6 +82,10 @@ class ProgramDisplay:
     def on_event(self, event: dict[str, Any]) -> None:
         """Show a note, an interruption, or where a rank of a script is."""
         kind = event.get("kind")
+        if kind == "stack" and "quiet_s" in event:
+            self._keep_place(event)
+            return
+        self._show_places()
         if kind == "note":
             self._where_left = _MAX_WHERE
             self._say(str(event.get("text", "")))
@@ -92,8 +102,6 @@ class ProgramDisplay:
             self._say(f"interrupted by {event.get('by')} before the ranks were started")
         elif kind == "interrupted":
             self._say(f"interrupted by {event.get('by')}: the ranks get SIGTERM, and time to save and to exit")
-        elif kind == "stack" and "quiet_s" in event:
-            self._show_where(event)
 
     def on_message(self, message: dict[str, Any]) -> None:
         """Show lines or progress of a rank. Raises LookupError, TypeError or ValueError for a malformed message."""
@@ -107,6 +115,22 @@ class ProgramDisplay:
                 self._show_progress(received)
             case _:
                 pass
+
+    def _keep_place(self, event: dict[str, Any]) -> None:
+        """Have the places of the ranks shown in their order: the nodes answer in any."""
+        with self._held_lock:
+            is_first = not self._places
+            self._places.append(event)
+        if is_first:
+            timer = threading.Timer(_PLACES_S, self._show_places)
+            timer.daemon = True
+            timer.start()
+
+    def _show_places(self) -> None:
+        with self._held_lock:
+            places, self._places = self._places, []
+        for event in sorted(places, key=lambda event: int(event.get("rank", 0))):
+            self._show_where(event)
 
     def _show_where(self, event: dict[str, Any]) -> None:
         self._where_left -= 1
@@ -134,6 +158,7 @@ class ProgramDisplay:
 
     def close(self) -> dict[int, str]:
         """Write the rest of the queue, for two seconds at most; return by rank the output that is still held."""
+        self._show_places()
         with self._held_lock:
             held, self._held = self._held, {}
         self._put_anyway(None)
@@ -145,6 +170,8 @@ class ProgramDisplay:
     def _show(self, rank: int, lines: list[str], left_out: int) -> None:
         head = f"[rank {rank}] " if self._prefix else ""
         texts = [head + self._text(line) for line in lines]
+        if said := [line for line in lines if line.strip()]:
+            self.last_lines[rank] = said[-1]
         if left_out:
             texts.append(f"{head}({left_out} lines are not shown; {self._where})")
         with self._held_lock:

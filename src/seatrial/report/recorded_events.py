@@ -55,7 +55,9 @@ def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
 def _ending(messages: list[dict[str, Any]]) -> str:
     """Return how a program ended, as a sentence after a space; empty where no event says it."""
     outcome = next((message for message in reversed(messages) if message.get("kind") == "outcome"), None)
-    return "" if outcome is None else f" Its end: {printable(str(outcome.get('text')))}."
+    places = " Where the ranks were: lines of kind note and stack of controller.events."
+    asked = places if any(message.get("kind") == "stack" for message in messages) else ""
+    return asked if outcome is None else f" Its end: {printable(str(outcome.get('text')))}.{asked}"
 
 
 def _refuse_other_runs(names: str, run_events: list[dict[str, Any]], messages: list[dict[str, Any]]) -> None:

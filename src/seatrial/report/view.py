@@ -27,8 +27,8 @@ class View:
     is_quiet: bool = False
     """Show one line."""
     is_own: bool = True
-    """The trial was started by this command. The events of another one hold the options that somebody else chose, and
-    no line of them is shown to be copied."""
+    """The trial was started by this command. The events of another one hold options that somebody else may have
+    chosen; those that could do harm are not shown to be copied."""
 
 
 def wrapped(line: str, columns: int | None) -> list[str]:

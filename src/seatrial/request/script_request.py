@@ -18,11 +18,12 @@ from seatrial.probe.cpu import usable_cores
 from seatrial.request.common_options import TARGET_OPTIONS
 from seatrial.request.program_options import PROGRAM
 from seatrial.request.script_options import LAUNCH
-from seatrial.request.target_options import placement_fields, target_request_of
+from seatrial.request.target_options import placement_fields, sends_in_clear, target_request_of
 from seatrial.run import external_launcher
 from seatrial.run.external_launcher import Rendezvous
 from seatrial.run.run_program import process_count, refuse_decided, refuse_numbers
 from seatrial.targets.command import shell_line
+from seatrial.targets.hidden_values import refuse_secret_arguments
 from seatrial.targets.job import ProgramJob
 from seatrial.targets.option import to_argv
 from seatrial.targets.registry import TARGETS
@@ -50,11 +51,16 @@ def job_of(
             f"--per-node with --on {target_request.target}: mpirun starts as many processes as its hosts have slots;"
             " give each host one slot, and pass the number of processes to the script."
         )
+    target = TARGETS[target_request.target]
+    if rendezvous is None and sends_in_clear(target):
+        refuse_secret_arguments(options["script"][1:], f"with --on {target.name}")
     placement = (
-        TARGETS[target_request.target].resolve(target_request)
+        target.resolve(target_request)
         if rendezvous is None
         else external_launcher.placement(target_request, identity, rendezvous)
     )
+    if rendezvous is not None and external_launcher.sends_in_clear(identity, rendezvous):
+        refuse_secret_arguments(options["script"][1:], f"under {identity.launcher}")
     fields = placement_fields(target_request, placement)
     if target_request.target == "local":
         # A variable that the user has set for the script wins over the default of seatrial.

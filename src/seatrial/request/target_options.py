@@ -27,6 +27,12 @@ def _target_of(name: str) -> Target:
     return TARGETS[name]
 
 
+def sends_in_clear(target: Target) -> bool:
+    """Return whether variables and arguments cross the network unencrypted."""
+    # A target that conducts in the cluster sends nothing, and refuses secrets in what it renders.
+    return not (target.hides_env or target.conducts_remotely)
+
+
 def target_request_of(values: Mapping[str, Any], typed: tuple[str, ...] = ()) -> TargetRequest:
     """Return the target request for the values of the options.
 
@@ -45,8 +51,7 @@ def target_request_of(values: Mapping[str, Any], typed: tuple[str, ...] = ()) ->
                     f"{option.flags[0]} is for --on {takers}, not for --on {target.name}; leave one of the two out."
                 )
     env = dict(map(_variable, values["env"]))
-    # A target that conducts in the cluster sends nothing, and refuses secrets in what it renders.
-    if not (target.hides_env or target.conducts_remotely):
+    if sends_in_clear(target):
         refuse_secrets_in_clear(env, f"with --on {target.name}")
     requested = values["nproc_per_node"]
     if requested == "gpu" and values["device"] == "cpu":

@@ -130,10 +130,15 @@ def refuse_target_options(target_request: TargetRequest, origin: str, *, but: Co
         raise RequestError(f"{' '.join(given)} {origin}: it is decided where the ranks run; leave that out.")
 
 
+def sends_in_clear(identity: Identity, rendezvous: Rendezvous) -> bool:
+    """Return whether variables and arguments cross the network unencrypted."""
+    return rendezvous.agents > 1 and not is_on_one_machine(identity)
+
+
 def placement(target_request: TargetRequest, identity: Identity, rendezvous: Rendezvous) -> Placement:
     """Return the placement that the launcher has decided. Raises RequestError for options that contradict it."""
     refuse_target_options(target_request, f"under {identity.launcher}")
-    if rendezvous.agents > 1 and not is_on_one_machine(identity):
+    if sends_in_clear(identity, rendezvous):
         refuse_secrets_in_clear(target_request.env, f"under {identity.launcher}")
     # Ranks that a launcher started have one agent each; otherwise each node has one, which starts its ranks.
     is_rank = identity.level == "rank"

@@ -142,7 +142,9 @@ def run_program(job: ProgramJob, out: Path, *, debug: bool, rendezvous: Rendezvo
                 " run it again with --debug for the traceback, and please report it."
             )
         )
-    exit_code = _exit_code(recorder.events, folder, held)
+    # Lines of several ranks are mixed: there the last ones of one rank are shown again.
+    seen = {rank: line for rank, line in display.last_lines.items() if rank in held or job.output == "rank0"}
+    exit_code = _exit_code(recorder.events, folder, held, seen)
     if exit_code == 0 and not job.watched and not is_followed:
         print_status(f"seatrial: {_good_end(recorder.events, job)}; all output is in {folder}.")
     return exit_code
@@ -158,13 +160,19 @@ def _good_end(events: list[dict[str, Any]], job: ProgramJob) -> str:
     return f"{process_count(count)} exited with 0 after {duration}{restarts}"
 
 
-def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, str]) -> int:
+def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, str], seen: Mapping[int, str]) -> int:
     """Print the result or the reason of the end, and return the exit code. Raises SeatrialError without an outcome.
 
-    ``held``: rank -> output that was held back, so that the first failure comes first.
+    Args:
+        events: of the run.
+        folder: of the run.
+        held: rank -> output that was held back, so that the first failure comes first.
+        seen: rank -> the last line of its output, where that is on the terminal already or is held.
     """
     outcome = next((event for event in reversed(events) if event.get("kind") == "outcome"), None)
-    failed = None if outcome is None else _failed_rank(events, outcome)
+    suspicion = {} if outcome is None else _suspicion(events, outcome)
+    failed = suspicion.get("rank")
+    followed_how = "gave up waiting" if suspicion.get("how") == "late" else "did not fail first"
     followed = {rank: text for rank, text in held.items() if failed not in (None, rank)}
     _print_output(text for rank, text in held.items() if rank not in followed)
     if outcome is None:
@@ -186,13 +194,15 @@ def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, st
     if outcome["how"] == "failed":
         for note in outcome.get("notes", []):
             print_status(f"seatrial: {printable(note)}.")
-        if outcome["last_lines"]:
+        last_lines = [line for line in outcome["last_lines"] if line.strip()]
+        is_seen = bool(last_lines) and failed is not None and seen.get(failed, "").endswith(last_lines[-1])
+        if last_lines and not is_seen:
             print_status(f"seatrial: the last output of rank {failed}:")
-        for line in outcome["last_lines"]:
+        for line in [] if is_seen else outcome["last_lines"]:
             # Not broken between words: the marks under a line of code would no longer stand where they belong.
             print_status_lines(f"  {printable(line)}")
         for rank, text in followed.items():
-            print_status(f"seatrial: the last output of rank {rank}, which did not fail first:")
+            print_status(f"seatrial: the last output of rank {rank}, which {followed_how}:")
             _print_output([text])
         print_status(f"Error: {printable(outcome['text']).rstrip('.')}; {_kept(events)} is in {folder}.")
         return 1
@@ -204,13 +214,13 @@ def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, st
     return code if code in (0, 2, _EXIT_INTERRUPTED) else 1
 
 
-def _failed_rank(events: list[dict[str, Any]], outcome: dict[str, Any]) -> int | None:
-    """Return the rank that the outcome names as the first that failed; None where it names none."""
+def _suspicion(events: list[dict[str, Any]], outcome: dict[str, Any]) -> dict[str, Any]:
+    """Return the first suspicion of a program that failed, about the rank that the outcome names; empty without one."""
     if outcome["how"] != "failed":
-        return None
+        return {}
     troubles = (event for event in reversed(events) if event.get("kind") == "trouble")
     seen: list[dict[str, Any]] = next((event["seen"] for event in troubles if event.get("gen") == outcome["gen"]), [])
-    return seen[0].get("rank") if seen else None
+    return seen[0] if seen else {}
 
 
 def _print_output(texts: Iterable[str]) -> None:

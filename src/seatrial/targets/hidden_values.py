@@ -15,23 +15,32 @@ from seatrial.errors import RequestError
 HIDDEN = "(hidden)"
 
 _SECRET_WORDS = (
-    r"TOKENS?|SECRETS?|PWD|PASS|PASSWD|PASSCODE|PASSPHRASE|CREDS?|CREDENTIALS?|AUTH|AUTHORIZATION|BEARER|COOKIES?|JWT|PAT"
+    r"TOKENS?|SECRETS?|PWD|PW|PASS|PASSWD|PASSCODE|PASSPHRASE|CREDS?|CREDENTIALS?|AUTH|AUTHORIZATION|BEARER|COOKIES?|JWT|PAT"
     r"|PRIVATE|KEYS?|DSN|NETRC|SAS|OTP|WEBHOOK|SIGNATURE|CONN(?:ECTION)?_?STR(?:ING)?"
 )
 _SECRET_ENDS = r"(?:API|SSH|ACCESS|SECRET|PRIVATE|SIGNING|MASTER|ACCOUNT|LICENSE|CLIENT|AUTH)(?:KEYS?|TOKENS?)"
 _SECRET = re.compile(
-    rf"(?:^|[_.-])(?:{_SECRET_WORDS})(?=$|[_.-])|{_SECRET_ENDS}(?=$|[_.-])|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIAL",
+    rf"(?:^|[_.-])(?:{_SECRET_WORDS})(?=$|[_.-])|{_SECRET_ENDS}(?=$|[_.-])|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIAL|TOKEN(?=$|[_.-])",
     re.IGNORECASE,
 )
 _SURE = re.compile(
     r"PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?$|BEARER|COOKIE|JWT"
-    r"|(?:API|SSH|ACCESS|PRIVATE|SIGNING|ACCOUNT|WANDB|ENCRYPTION)[_-]?KEY$"
-    r"|(?:^-+|API|AUTH|ACCESS|HUB|HF|GIT|GITHUB|GITLAB|WANDB|USER|BOT|REFRESH|ID)[_-]?TOKEN$",
+    r"|(?:API|SSH|ACCESS|PRIVATE|SIGNING|ACCOUNT|WANDB|ENCRYPTION)[_.-]?KEY$"
+    r"|(?:^-+|API|AUTH|ACCESS|HUB|HF|GIT|GITHUB|GITLAB|WANDB|USER|BOT|REFRESH|ID)[_.-]?TOKEN$",
     re.IGNORECASE,
 )
 _WORKING_FOLDERS = ("PWD", "OLDPWD")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_URL_WITH_PASSWORD = re.compile(r"://[^\s]*@")
+_SECRET_VALUE = re.compile(
+    r"://[^\s]*@|-----BEGIN [A-Z ]*PRIVATE KEY|(?:^|[\s=:\"'])(?:gh[oprsu]_[A-Za-z0-9]{30,}|github_pat_\w{30,}"
+    r"|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{30,}|sk-[\w-]{30,}|nvapi-[\w-]{30,}|xox[abeoprs]-[\w-]{20,}"
+    r"|A(?:KI|SI)A[A-Z0-9]{16}(?![A-Z0-9])|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.|Bearer\s)"
+)
+"""A URL with a password, a private key, or a token by which its provider begins all tokens."""
+_PLACE = re.compile(r"(?:FILE|PATH|DIR|FOLDER|SOCK|CREDENTIALS)$", re.IGNORECASE)
+_PATH = re.compile(r"(?:~|\.{1,2})?(?:/[\w.@+-]+)+/?")
+_AMOUNT = re.compile(r"(?:^|[_.-])(?:MAX|MIN|NUM|N)[_.-]|[_.-](?:COUNT|DIM|SIZE|LEN|LENGTH|LIMIT)$", re.IGNORECASE)
+_SWITCH = re.compile(r"0|1|true|false|yes|no|on|off", re.IGNORECASE)
 _HARMLESS = re.compile(
     r"(?:NCCL|RCCL|TORCH|PYTORCH|TORCHINDUCTOR|TRITON|GLOO|UCX|UCC|FI|PSM[23]|IBV|MLX[45]|OMPI_MCA|PMIX_MCA|I_MPI|MPICH"
     r"|OMP|GOMP|KMP|MKL|OPENBLAS|NUMEXPR|CUDA|CUBLAS|CUDNN|NVIDIA|NVTE|HIP|HSA|ROCR|ROCM|ROCBLAS|HIPBLASLT|MIOPEN|GPU"
@@ -41,10 +50,17 @@ _HARMLESS = re.compile(
 
 
 def is_secret(name: str, value: str = "") -> bool:
-    """Return whether a variable or an option of this name holds a secret, or its value is a URL with a password."""
-    if _URL_WITH_PASSWORD.search(value):
+    """Return whether a variable or an option of this name holds a secret, or its value is one by its form.
+
+    The path of a file with a secret, a number of tokens and a switch are none.
+    """
+    if _SECRET_VALUE.search(value):
         return True
     words = _CAMEL.sub("_", name.lstrip("-"))
+    if _SWITCH.fullmatch(value) or _is_place(words, value):
+        return False
+    if _AMOUNT.search(words) and re.fullmatch("[0-9]{1,9}", value):
+        return False
     return name not in _WORKING_FOLDERS and bool(_SECRET.search(words) or _SECRET.search(name))
 
 
@@ -60,6 +76,19 @@ def refuse_secrets_in_clear(environ: Mapping[str, str], where: str) -> None:
                 " only you can read, or into the launcher's own environment (sbatch --export, mpirun -x), or use"
                 " --on ssh."
             )
+
+
+def refuse_secret_arguments(words: Iterable[str], where: str) -> None:
+    """Raise RequestError for an argument of a script that the controller would send over such a connection.
+
+    ``where``: as in ``refuse_secrets_in_clear``.
+    """
+    if secret := find_secret_argument(words):
+        raise RequestError(
+            f"{secret}: {where}, this argument would cross the network unencrypted; let the script read the secret from"
+            " a file that only you can read, or from the launcher's own environment (sbatch --export, mpirun -x), or"
+            " use --on ssh."
+        )
 
 
 def shown_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -81,12 +110,18 @@ def find_secret_argument(words: Iterable[str]) -> str | None:
     Scripts have many harmless options with "token" or "key" in their names, such as ``--max-tokens``.
     """
     for word in words:
-        name, _, value = word.partition("=")
-        if name.startswith("-") and (_SURE.search(_CAMEL.sub("_", name)) or _URL_WITH_PASSWORD.search(value)):
-            return name
-        if _URL_WITH_PASSWORD.search(word):
-            return HIDDEN
+        name, equals, value = word.partition("=")
+        is_option = name.startswith("-")
+        shown = name if re.fullmatch(r"[-+~\w.]+", name) else HIDDEN
+        if (is_option or equals) and _SURE.search(_CAMEL.sub("_", name)) and not _is_place(name, value):
+            return shown
+        if _SECRET_VALUE.search(word):
+            return shown if is_option and equals else HIDDEN
     return None
+
+
+def _is_place(name: str, value: str) -> bool:
+    return bool(_PLACE.search(name) and _PATH.fullmatch(value))
 
 
 def _shown(word: str) -> str:

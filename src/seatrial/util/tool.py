@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
 import threading
+import time
 
 _KILL_TIMEOUT_S = 2.0
+_MOST_BYTES = 1 << 24
+"""A hundred times what any of them prints for eight devices."""
 
 
 def find_tool(name: str) -> str | None:
@@ -22,7 +26,7 @@ def find_tool(name: str) -> str | None:
 
 
 def run_tool(argv: list[str], *, timeout_s: float = 20.0) -> tuple[int | None, str]:
-    """Return exit code and output of a tool; no code: it did not answer in time.
+    """Return exit code and output of a tool, or -1 and why it has none; no code: it did not answer in time.
 
     A tool that waits inside a driver (state D) cannot be killed, and ``subprocess.run`` would wait for it forever.
     """
@@ -32,22 +36,47 @@ def run_tool(argv: list[str], *, timeout_s: float = 20.0) -> tuple[int | None, s
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
             start_new_session=True,
         )
     except OSError as error:
         return -1, str(error)
+    deadline = time.monotonic() + timeout_s
     try:
-        text, _ = tool.communicate(timeout=timeout_s)
-        return tool.returncode, text
+        said = _read(tool, deadline)
+        if len(said) > _MOST_BYTES:
+            _end(tool)
+            return -1, f"it printed more than {_MOST_BYTES >> 20} MiB"
+        code = tool.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(tool.pid, signal.SIGKILL)
-        assert tool.stdout is not None
-        tool.stdout.close()
-        # If it does not end now, the thread reaps it whenever it does, and delays nothing.
-        reaper = threading.Thread(target=tool.wait, name=f"reaper of {argv[0]}", daemon=True)
-        reaper.start()
-        reaper.join(_KILL_TIMEOUT_S)
+        _end(tool)
         return None, ""
+    assert tool.stdout is not None
+    tool.stdout.close()
+    return code, said.decode(errors="replace").replace("\r\n", "\n")
+
+
+def _read(tool: subprocess.Popen[bytes], deadline: float) -> bytes:
+    """Return the output, and at most one piece more than is allowed. Raises TimeoutExpired."""
+    assert tool.stdout is not None
+    poller, said = select.poll(), bytearray()
+    poller.register(tool.stdout, select.POLLIN)
+    while len(said) <= _MOST_BYTES:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or not poller.poll(left_s * 1000):
+            raise subprocess.TimeoutExpired(tool.args, left_s)
+        piece = os.read(tool.stdout.fileno(), 1 << 16)
+        if not piece:
+            break
+        said += piece
+    return bytes(said)
+
+
+def _end(tool: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(tool.pid, signal.SIGKILL)
+    assert tool.stdout is not None
+    tool.stdout.close()
+    # If it does not end now, the thread reaps it whenever it does, and delays nothing.
+    reaper = threading.Thread(target=tool.wait, name=f"reaper of process {tool.pid}", daemon=True)
+    reaper.start()
+    reaper.join(_KILL_TIMEOUT_S)

@@ -186,7 +186,8 @@ def _links(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
             if device.nvlinks_active is not None and device.uuid in history.used and not device.problem:
                 counts[device.model].append((device.nvlinks_active, history, device))
     for model, entries in counts.items():
-        usual = minority({number: active for number, (active, _, _) in enumerate(entries)}).majority
+        hosts = {number: history.node for number, (_, history, _) in enumerate(entries)}
+        usual = minority({number: active for number, (active, _, _) in enumerate(entries)}, hosts).majority
         for active, history, device in entries:
             if len(entries) >= _FEW_DEVICES and isinstance(usual, int) and active < usual:
                 culprit = history.culprit(device)
@@ -210,7 +211,8 @@ def _cliques(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
             if fabric and device.uuid in history.used and not device.problem:
                 fabrics[fabric].append((clique, history, device))
     for entries in fabrics.values():
-        usual = minority({number: clique for number, (clique, _, _) in enumerate(entries)}).majority
+        hosts = {number: history.node for number, (_, history, _) in enumerate(entries)}
+        usual = minority({number: clique for number, (clique, _, _) in enumerate(entries)}, hosts).majority
         for clique, history, device in entries:
             if len(entries) >= _FEW_DEVICES and usual is not None and clique != usual:
                 culprit = history.culprit(device)

@@ -71,7 +71,7 @@ def _unlike(setting: _Setting, entries: list[_Entry]) -> Iterator[Finding]:
     }
     if len(values) < _FEW_DEVICES:
         return
-    vote = minority(values)
+    vote = minority(values, {number: history.node for number, (history, _) in enumerate(entries)})
     others = defaultdict[Hashable, list[_Entry]](list)
     for number in vote.odd:
         others[values[number]].append(entries[number])

@@ -170,7 +170,7 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
             culprit=_NOBODY,
             measured=f"{wrong[0].measurement.value:.0f} samples" if wrong else "not the same sum on all ranks",
             limit=wrong[0].limit if wrong else None,
-            evidence=(f"accuracy: {counts}",),
+            evidence=(f"accuracy: {counts}", *_tellers(wrong)),
             action="an all_reduce of two integers went wrong: look at the findings of collectives.",
         )
         findings.append(finding)
@@ -206,6 +206,12 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
     return Ruling(findings=tuple(findings), judged=tuple(judged))
 
 
+def _tellers(wrong: list[Judged]) -> tuple[str, ...]:
+    """Return who says that a sum is wrong: a sum that is wrong is wrong on all ranks, unless one lies."""
+    ranks = [entry.measurement.rank for entry in wrong if entry.measurement.rank is not None]
+    return (f"a wrong number of samples is reported by {named_ranks(ranks)}",) if ranks else ()
+
+
 def _judge_digests(evidence: Evidence) -> Ruling:
     """Compare digests of replicas: all apply the same reduced gradients, so ranks of one kind must have equal bits."""
     by_runs: dict[int, dict[int, str]] = {}
@@ -227,7 +233,7 @@ def _judge_replicas(evidence: Evidence, digests: Mapping[int, str]) -> Ruling:
         kinds.setdefault(evidence.ranks[rank].kind, {})[rank] = value
     findings = []
     for values in (values for _, values in sorted(kinds.items()) if len(set(values.values())) > 1):
-        vote = minority(values)
+        vote = minority(values, evidence.hosts())
         named = vote.odd or tuple(sorted(values))
         finding = Finding(
             severity="fail",

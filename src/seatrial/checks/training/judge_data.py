@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Ruling
@@ -42,7 +43,9 @@ def judge_data(evidence: Evidence) -> Ruling:
         what = f"{_names(evidence, odd)} has other training data than {len(digests) - len(odd)} other nodes"
         return Ruling(findings=(_finding(evidence, what, odd, lines),))
     what = "the nodes have different training data, and no content has a majority"
-    return Ruling(findings=(_finding(evidence, what, digests, lines),))
+    finding = _finding(evidence, what, digests, lines)
+    culprit = replace(finding.culprit, kind="none", name=f"some of {finding.culprit.name}, not separable")
+    return Ruling(findings=(replace(finding, culprit=culprit),))
 
 
 def is_data(value: object) -> bool:

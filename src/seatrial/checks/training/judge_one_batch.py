@@ -56,7 +56,7 @@ def one_batch_suspects(evidence: Evidence) -> tuple[int, ...]:
     suspects: list[int] = []
     for group in _groups(evidence):
         nondeterministic, steady = group.nondeterministic(), group.steady()
-        vote = minority(steady)
+        vote = minority(steady, evidence.hosts())
         suspects += [*nondeterministic, *vote.odd]
         others = [rank for rank in steady if rank not in vote.odd]
         suspects += others if vote.majority is None else others[:1] if nondeterministic else ()
@@ -134,7 +134,7 @@ def _nondeterministic(evidence: Evidence, group: _Group, rank: int) -> Finding:
 
 def _outvoted(evidence: Evidence, group: _Group) -> Iterator[Finding]:
     steady = group.steady()
-    vote = minority(steady)
+    vote = minority(steady, evidence.hosts())
     if len(set(steady.values())) < 2:
         return
     parts = _part(tuple(steady.values()))

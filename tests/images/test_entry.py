@@ -1,0 +1,65 @@
+"""The entry script of the Dockerfile at the root, without an image: what it does to the folder of the reports."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.root
+_ENTRY = Path(__file__).parents[2] / "deploy/images/entry.sh"
+
+
+def started(reports: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the script for another folder than /reports, with a ``tini`` that says as which user it was started."""
+    script = folder / "entry.sh"
+    script.write_text(_ENTRY.read_text().replace("/reports", str(reports)))
+    tini = folder / "tini"
+    tini.write_text('#!/bin/sh\necho "$(id -u):$(id -g) $*"\n')
+    for path in (folder, tini):
+        path.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    argv = ["sh", str(script), "run", "smoke"]
+    return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=30, check=False, cwd="/")
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that any user can reach."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.parametrize("owner", [0, 1234])
+def test_an_empty_folder_of_root_and_one_of_another_user(owner: int, open_folder: Path) -> None:
+    reports = open_folder / "reports"
+    reports.mkdir()
+    os.chown(reports, owner, 0)
+    ended = started(reports, open_folder)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == f"{owner or 10001}:0 -- seatrial run smoke\n"
+    assert reports.stat().st_uid == (owner or 10001)
+
+
+@pytest.mark.parametrize("planted", ["folder with a file", "link", "file"])
+def test_what_another_user_has_put_there_stays_as_it_is(planted: str, open_folder: Path) -> None:
+    """Docker follows a link in place of the folder that it mounts, so that the folder of root is another one."""
+    reports, other = open_folder / "reports", open_folder / "other"
+    other.mkdir()
+    if planted == "link":
+        reports.symlink_to(other)
+    elif planted == "file":
+        reports.touch()
+    else:
+        reports.mkdir()
+        (reports / ".passwd").touch()
+    ended = started(reports, open_folder)
+    assert ended.returncode == 3
+    assert ended.stdout == ""
+    assert ended.stderr.startswith(f"Error: {reports} belongs to root and is no empty folder: name another folder")
+    assert {path.lstat().st_uid for path in (reports, other)} == {0}
