@@ -45,6 +45,7 @@ def trial_of(
     chosen = replace(level, name=plan, settings={**level.settings, check: {**level.settings[check], **given}})
     stream = on_gpus(Stream(world_size, nodes=len(hosts), plan=chosen), *typed)
     for name in chosen.checks:
+        entries: tuple[Measurement | Fact, ...]
         entries = _formed(world_size) if name == "bootstrap" else (*evidence.measurements, *evidence.facts)
         stages = [stage.name for stage in registry.load(name).stages]
         for stage in dict.fromkeys([*stages, *(entry.stage for entry in entries)]):
@@ -70,7 +71,7 @@ def _step(stream: Stream, check: str, stage: str, entries: list[Measurement | Fa
         begun["round"] = rounds[stage]
     for number in everybody:
         source = f"node{number}" if is_of_agents else stream.of(number)
-        own = [entry for entry in entries if number == (entry.rank if not is_of_agents else entry.node_rank)]
+        own = [entry for entry in entries if number == _origin(entry, is_of_agents)]
         for kind, cls in (("measurements", Measurement), ("facts", Fact)):
             if rows := [entry.to_json() for entry in own if isinstance(entry, cls)]:
                 stream.send(source, kind, gen=0, step=step, **{kind: rows})
@@ -79,6 +80,11 @@ def _step(stream: Stream, check: str, stage: str, entries: list[Measurement | Fa
         else:
             stream.done(number)
     stream.step_end()
+
+
+def _origin(entry: Measurement | Fact, is_of_agents: bool) -> int | None:
+    """Return the rank that reported it, or the node."""
+    return entry.node_rank if is_of_agents and isinstance(entry, Fact) else entry.rank
 
 
 def closed_ports() -> Stream:
@@ -98,9 +104,9 @@ def dead_cable() -> Stream:
 
 
 def _links(cluster: SimulatedCluster) -> Stream:
-    evidence, check = cluster.evidence(), registry.load("links")
-    params = check.params()
-    while (asked := check.next_round(evidence, params)) is not None:
+    evidence, next_round = cluster.evidence(), registry.load("links").next_round
+    assert next_round is not None
+    while (asked := next_round(evidence, registry.load("links").params())) is not None:
         evidence = cluster.answer(evidence, asked[1])
     return trial_of("links", evidence, cluster.nodes, FOUR)
 
