@@ -7,6 +7,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from checks.fake_context import FakeContext
@@ -100,3 +101,12 @@ def test_a_closed_port_is_a_fact_at_once() -> None:
         with pytest.raises(ConnectionError, match=r"no connection to the store at 127\.0\.0\.1:\d+ \(refused\)"):
             groups.join_store(context, timedelta(seconds=30))
     assert [(fact.name, fact.value["how"]) for fact in context.facts] == [("store_unreachable", "refused")]
+
+
+@pytest.mark.parametrize(
+    "shared", [{}, {"store": 5}, {"store": {"host": "10.0.0.1"}}, {"store": {"host": 1, "port": 2}}]
+)
+def test_a_first_rank_without_an_address_is_named(shared: dict[str, Any]) -> None:
+    context = FakeContext(check="links", rank=1, world_size=2, given=shared)
+    with pytest.raises(ValueError, match="rank 0 shared no address of its store"):
+        groups.join_store(context, timedelta(seconds=30))

@@ -467,3 +467,20 @@ def test_a_stopped_training_is_interrupted(tmp_path: Path) -> None:
     heard = Heard(tmp_path, None)
     heard.run_log.interrupt("SIGINT")
     assert heard.outcome(training())["how"] == "interrupted"
+
+
+def test_a_first_pod_that_does_not_stop_fills_no_memory(tmp_path: Path) -> None:
+    """What is no event has no other bound: lines after the result, and output while other pods are waited for."""
+    training = Heard(tmp_path, None)
+    training.run_log.take_text(["trained 4 of 4 steps"] + ["x" * 100_000] * 5_000)
+    training.run_log.end_by_exit_codes([ended_pod(0, 0)], under_mpi=False)
+    (result,) = [event for event in training.events if event["kind"] == "result"]
+    assert (len(result["lines"]), max(map(len, result["lines"]))) == (1_000, 4_000)
+    waiting = Heard(tmp_path, None)
+    waiting.run_log.defer()
+    for _ in range(5_000):
+        waiting.run_log.take({"kind": "output", "gen": 0, "rank": 0, "lines": ["x"], "left_out": 0})
+    waiting.run_log.take({"kind": "end", "run": RUN, "src": "conductor", "seq": 9, "t": 1.0})
+    waiting.run_log.release()
+    assert len(waiting.messages) == 1_000
+    assert waiting.run_log.over

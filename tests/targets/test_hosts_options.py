@@ -54,6 +54,7 @@ def test_an_invalid_host_is_refused(word: str) -> None:
     [
         ("a slots=0", "slots=0: write a number from 1 to 65535"),
         ("a slots=two", "slots=two: write a number"),
+        ("a slots=00000000010000000", "slots=00000000010000000: write a number"),
         ("a slots", "'slots' is unknown"),
         ("a gpus=2", "'gpus=2' is unknown"),
         ("a:2 slots=2", "slots of a is given twice"),

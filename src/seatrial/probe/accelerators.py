@@ -92,7 +92,7 @@ def _count_visible(value: str, view: _DriverView) -> int:
     taken: set[int | str] = set()
     for entry in value.split(","):
         text = entry.strip()
-        number = re.match(r"\+?([0-9]+)", text)
+        number = re.match(r"\+?([0-9]{1,9})", text)
         name = int(number[1]) if number else text
         if isinstance(name, int):
             known = name < view.count

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from seatrial.util.text import quoted
+
 if TYPE_CHECKING:
     import torch.distributed as dist
 
@@ -77,8 +79,7 @@ def join_store(context: Context, timeout: timedelta, *, connect_timeout_s: float
     message comes as late as its timeout, and does not say how the connection failed.
     """
     if context.store is None:
-        address = context.given["store"]
-        host, port = address["host"], address["port"]
+        host, port = _store_address(context)
         try:
             socket.create_connection((host, port), timeout=connect_timeout_s).close()
         except OSError as error:
@@ -89,6 +90,15 @@ def join_store(context: Context, timeout: timedelta, *, connect_timeout_s: float
 
         context.store = dist.TCPStore(host, port, None, False, timeout, use_libuv=has_libuv())
     return context.store
+
+
+def _store_address(context: Context) -> tuple[str, int]:
+    """Return host and port that the first rank shared. Raises ValueError, which names it, for anything else."""
+    address = context.given.get("store")
+    host, port = (address.get("host"), address.get("port")) if isinstance(address, dict) else (None, None)
+    if isinstance(host, str) and host and type(port) is int and 0 < port < 65_536:
+        return host, port
+    raise ValueError(f"rank {context.ranks[0]} shared no address of its store, but {quoted(str(address)[:100])}")
 
 
 def how_unreachable(error: OSError) -> str:

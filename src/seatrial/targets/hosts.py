@@ -141,7 +141,7 @@ def _with_keys(host: Host, words: Sequence[str], origin: str) -> Host:
 
 
 def _parse_number(word: str, what: str) -> int:
-    if not word.isascii() or not word.isdigit() or not 0 < int(word[:9]) <= 65535:
+    if not re.fullmatch("[0-9]{1,9}", word) or not 0 < int(word) <= 65535:
         raise RequestError(f"{what}: write a number from 1 to 65535.")
     return int(word)
 

@@ -35,7 +35,7 @@ def measure(context: Context, params: Params) -> None:
     if context.stage == "key":
         context.share(_KEY, secrets.token_hex(8))
         return
-    key, folders = tokens.checked_key(context.given[_KEY]), tokens.candidate_folders(params.folder)
+    key, folders = tokens.checked_key(context.given.get(_KEY)), tokens.candidate_folders(params.folder)
     try:
         if context.stage == "token":
             _leave_token(context, params, folders, key)

@@ -44,6 +44,10 @@ _ERROR = "Error: "
 _LAST_LINES = 20
 _LAST_BYTES = 16_000
 _DAMAGE_CHARS = 200
+_MOST_RESULT_LINES = 1_000
+_LINE_CHARS = 4_000
+_MOST_DEFERRED = 1_000
+"""Messages that are kept back, besides events, which ``EventAllowance`` bounds. No rank prints before all pods run."""
 _BETWEEN_PODS = "network"
 """The check whose findings a NetworkPolicy explains as well as a node; their advice names both."""
 
@@ -162,7 +166,8 @@ class RunLog:
     def take(self, message: dict[str, Any]) -> None:
         """Take one authenticated message of the first pod. One that cannot be is damage: it ends nothing."""
         if self._deferred is not None:
-            self._deferred.append(message)
+            if "seq" in message or len(self._deferred) < _MOST_DEFERRED:
+                self._deferred.append(message)
             return
         try:
             if "seq" in message:
@@ -219,8 +224,8 @@ class RunLog:
         if self.started:
             return
         for line in lines:
-            if self._result or _RESULT.match(line):
-                self._result.append(line)
+            if (self._result or _RESULT.match(line)) and len(self._result) < _MOST_RESULT_LINES:
+                self._result.append(line[:_LINE_CHARS])
             else:
                 self._on_message({"kind": "output", "gen": 0, "rank": 0, "lines": [line], "left_out": 0})
 
