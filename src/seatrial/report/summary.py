@@ -214,7 +214,9 @@ def sentence(finding: Finding, longest: int | None = None) -> str:
 
     if longest is None:
         return in_one()
-    limit = fitted(limit, max(_SHORTEST_PART, len(limit) - max(0, len(in_one()) - longest)))
+    if len(in_one()) > longest:
+        limit = fitted(limit, max(_SHORTEST_PART, len(limit) - 1 - (len(in_one()) - longest)))
+        limit += ")" * (limit.count("(") - limit.count(")"))
     what = fitted(what, max(_SHORTEST_PART, len(what) - max(0, len(in_one()) - longest)))
     return fitted(in_one(), longest)
 
