@@ -26,13 +26,17 @@ _find_torch = functools.cache(find_torch)
 _ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
 
-def runnable(page: str) -> list[str]:
-    """The commands of all blocks for this machine (``\\`` continues a line), and indented lines that begin with one."""
+def commands_of(page: str) -> list[str]:
+    """The commands of all blocks (``\\`` continues a line), and indented lines that begin with one."""
     text = (DOCS / page).read_text(encoding="utf-8")
     blocks = re.sub(r" *\\\n *", " ", "".join(block for kind, _, block in _heads(text) if kind == "sh"))
     commands = re.findall(r"^(?:[A-Z_]+=(?:'[^']*'|\S+) )*seatrial .*$", blocks, re.MULTILINE)
-    lines = [*commands, *re.findall(r"^    (seatrial .*)$", text, re.MULTILINE)]
-    return [line for line in lines if " --on " not in line]
+    return [*commands, *re.findall(r"^    (seatrial .*)$", text, re.MULTILINE)]
+
+
+def runnable(page: str) -> list[str]:
+    """Those of them for this machine."""
+    return [line for line in commands_of(page) if " --on " not in line]
 
 
 def parse(line: str) -> tuple[dict[str, str], click.Context]:

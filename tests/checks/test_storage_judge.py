@@ -105,6 +105,12 @@ def test_one_slow_node_of_eight_is_named_if_slow_alone_too() -> None:
     assert len(CHECK.judge(fleet(writes), NAMED).absent) == 1
 
 
+def test_a_host_with_many_agents_is_one_reference() -> None:
+    fleet_of_8 = fleet([[1.0, 1.0]] * 5 + [[0.5, 0.5]] + [[1.0, 1.0]] * 2)
+    one_host = {node: "10.0.0.9" if node < 3 else f"10.0.0.{node}" for node in range(8)}
+    assert suspects(replace(fleet_of_8, places_of_nodes=one_host), NAMED) == (0, 10, 6, 8)
+
+
 def test_a_rank_is_not_blamed_for_its_neighbour() -> None:
     uneven = fleet([[1.9, 0.1], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
     # The first one of them was done early; what counts is how long the node took for all.
