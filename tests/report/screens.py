@@ -14,7 +14,7 @@ from pathlib import Path
 
 from event_streams import SCENES, Stream, healthy, on_gpus
 from fake_checks import a_plan, fake_load
-from report import check_scenes
+from report import check_scenes, program_scenes
 
 from seatrial.checks import registry
 from seatrial.cli.click_app import main
@@ -106,7 +106,7 @@ WRONG_REQUESTS: Mapping[str, tuple[str, ...]] = {
     "usage-error-value": ("run", "smoke", "--nproc-per-node", "0"),
     "usage-error-plan": ("run", "quik"),
 }
-SCREENS = (*TRIALS, *WRONG_REQUESTS)
+SCREENS = (*TRIALS, *WRONG_REQUESTS, *program_scenes.SCENES)
 
 
 class Terminal(io.StringIO):
@@ -124,6 +124,9 @@ def screen(name: str, columns: int) -> str:
     if name in TRIALS:
         print_lines(lines(TRIALS[name](), _REPORT, View(columns=columns)), terminal)
         return terminal.getvalue()
+    if name in program_scenes.SCENES:
+        with contextlib.redirect_stderr(terminal), contextlib.redirect_stdout(terminal):
+            return program_scenes.show(name, terminal)
     typed = sys.argv
     sys.argv = ["seatrial", *WRONG_REQUESTS[name]]
     try:
