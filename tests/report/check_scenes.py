@@ -45,18 +45,23 @@ def trial_of(
     chosen = replace(level, name=plan, settings={**level.settings, check: {**level.settings[check], **given}})
     stream = on_gpus(Stream(world_size, nodes=len(hosts), plan=chosen), *typed)
     for name in chosen.checks:
-        entries: tuple[Measurement | Fact, ...]
-        entries = _formed(world_size) if name == "bootstrap" else (*evidence.measurements, *evidence.facts)
-        stages = [stage.name for stage in registry.load(name).stages]
-        for stage in dict.fromkeys([*stages, *(entry.stage for entry in entries)]):
-            _step(stream, name, stage, [entry for entry in entries if entry.stage == stage], evidence.rounds)
+        add_check(stream, name, formed(world_size) if name == "bootstrap" else evidence)
     return stream.close()
 
 
-def _formed(world_size: int) -> tuple[Measurement, ...]:
+def add_check(stream: Stream, check: str, evidence: Evidence) -> None:
+    """Let each rank or node report that evidence, in the stages of the check."""
+    entries: tuple[Measurement | Fact, ...] = (*evidence.measurements, *evidence.facts)
+    stages = [stage.name for stage in registry.load(check).stages]
+    for stage in dict.fromkeys([*stages, *(entry.stage for entry in entries)]):
+        _step(stream, check, stage, [entry for entry in entries if entry.stage == stage], evidence.rounds)
+
+
+def formed(world_size: int) -> Evidence:
     """Return what bootstrap measures where all ranks have formed their group."""
     form = partial(Measurement, check="bootstrap", name="form_s", value=1.5, unit="s", better="low", stage="world")
-    return tuple(form(rank=rank) for rank in range(world_size))
+    measurements = tuple(form(rank=rank) for rank in range(world_size))
+    return Evidence(ranks={}, asked=(), measurements=measurements, facts=())
 
 
 def _step(stream: Stream, check: str, stage: str, entries: list[Measurement | Fact], rounds: Mapping[str, Any]) -> None:
@@ -157,8 +162,8 @@ def small_shared_memory() -> Stream:
     return trial_of("host", host_fleet(2, 8, bend), 16, TWO)
 
 
-def _diagnosed(window: NodeWindow) -> Stream:
-    """Return a trial of two nodes, where the second one saw that during the training."""
+def diagnosed(window: NodeWindow | None = None) -> Evidence:
+    """Return what two nodes say about two healthy GPUs each; the second one saw ``window`` during the training."""
     facts = list[Fact]()
     for node in (0, 1):
         devices = tuple(
@@ -168,24 +173,26 @@ def _diagnosed(window: NodeWindow) -> Stream:
             for index in (0, 1)
         )
         state = NodeState(devices=devices, kernel_events=())
-        quiet = replace(window, devices=tuple(replace(QUIET, uuid=device.uuid) for device in devices), kernel_events=())
-        values = [("before", state), ("window", window if node else quiet), ("after", state)]
+        seen = tuple(replace(QUIET, uuid=device.uuid) for device in devices)
+        quiet = NodeWindow(check="training", seconds=60, devices=seen, kernel_events=())
+        values = [("before", state), ("window", window if window and node else quiet), ("after", state)]
         facts += [Fact(check="diagnostics", name=name, value=to_json(value), node_rank=node) for name, value in values]
-    evidence = Evidence(ranks={}, asked=(), measurements=(), facts=tuple(facts))
-    return trial_of("diagnostics", evidence, 4, TWO)
+    return Evidence(ranks={}, asked=(), measurements=(), facts=tuple(facts))
 
 
 def fell_off_the_bus() -> Stream:
     """The kernel of one node says that a GPU has fallen off the bus."""
     events = logged("NVRM: Xid (PCI:0000:2a:00): 79, pid=1, GPU has fallen off the bus")
     devices = tuple(replace(QUIET, uuid=f"GPU-{index}") for index in (0, 1))
-    return _diagnosed(NodeWindow(check="training", seconds=60, devices=devices, kernel_events=events))
+    window = NodeWindow(check="training", seconds=60, devices=devices, kernel_events=events)
+    return trial_of("diagnostics", diagnosed(window), 4, TWO)
 
 
 def uncorrectable() -> Stream:
     """A GPU counts memory errors that ECC could not correct."""
     devices = (replace(QUIET, uuid="GPU-0"), replace(QUIET, uuid="GPU-1", risen={"ecc_uncorrected": 3}))
-    return _diagnosed(NodeWindow(check="training", seconds=60, devices=devices, kernel_events=()))
+    window = NodeWindow(check="training", seconds=60, devices=devices, kernel_events=())
+    return trial_of("diagnostics", diagnosed(window), 4, TWO)
 
 
 def wrong_sums() -> Stream:

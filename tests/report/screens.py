@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from event_streams import SCENES, Stream, healthy, on_gpus
-from fake_checks import a_plan, fake_load
+from event_streams import SCENES, Stream, on_gpus
+from fake_checks import fake_load
 from report import check_scenes, program_scenes
+from report.whole_scenes import trial_of_level
 
-from seatrial.checks import registry
 from seatrial.cli.click_app import main
 from seatrial.judge.conclude import Conclusion, conclude
-from seatrial.plan.plan_reader import read_plan
 from seatrial.protocol.wire import Decoder
 from seatrial.report.console import lines, print_lines
 from seatrial.report.view import View
@@ -46,28 +45,6 @@ def _judged(scene: Callable[[], Stream]) -> Conclusion:
     return conclude(scene().events)
 
 
-def _slow() -> Conclusion:
-    """Judge a GPU that is slower than its model and its neighbors, by the real check."""
-    plan = read_plan("quick", schemas=registry.schemas(), scopes=registry.scopes(), only=["compute"])
-    stream = on_gpus(Stream(4, nodes=2, plan=plan), "--on", "ssh", "--hosts", "gpu-0,gpu-1", "--only", "compute")
-    for stage, ranks in (("measure", (0, 1, 2, 3)), ("repeat", (0, 1, 2, 3))):
-        stream.alive = ranks
-        stream.begin("compute", stage)
-        for rank in ranks:
-            for dtype, tflops in (("bf16", 690.0), ("fp16", 700.0), ("fp32", 51.0)):
-                speed = {"name": "tflops", "variant": dtype, "unit": "TFLOP/s", "stage": stage}
-                stream.measure(
-                    "compute", rank, tflops * (0.62 if rank == 3 and dtype == "bf16" else 1 + rank / 100), **speed
-                )
-            for variant in ("bf16", "fp16", "fp32", "convolution"):
-                exact = {"name": "wrong_elements", "variant": variant, "unit": "1", "better": "low", "stage": stage}
-                stream.measure("compute", rank, 0.0, **exact)
-            stream.done(rank)
-        stream.step_end()
-    stream.alive = (0, 1, 2, 3)
-    return conclude(stream.close().events)
-
-
 def _deadline() -> Stream:
     stream = SCENES["too short"]()
     for event in stream.events:
@@ -79,13 +56,11 @@ def _deadline() -> Stream:
 
 TRIALS: Mapping[str, Callable[[], Conclusion]] = {
     "pass": lambda: _recorded("pass"),
-    "pass-gpus": lambda: _scene(on_gpus(healthy(4, nodes=2), *_TWO_HOSTS)),
-    "pass-partial": lambda: _scene(
-        on_gpus(healthy(plan=a_plan(("compute", "bootstrap", "collectives"), {"training": "--skip"})))
-    ),
+    "pass-gpus": lambda: _judged(trial_of_level),
+    "pass-partial": lambda: _judged(partial(trial_of_level, skip=("training",))),
     "fail-killed": lambda: _recorded("killed"),
     "fail-wrong": lambda: _recorded("wrong"),
-    "fail-slow": _slow,
+    "fail-slow": lambda: _judged(partial(trial_of_level, slow=(3,))),
     "fail-hang": lambda: _scene(on_gpus(SCENES["absent"]())),
     "fail-frozen": lambda: _scene(on_gpus(SCENES["frozen"]())),
     "fail-stuck-together": lambda: _scene(on_gpus(SCENES["stuck"](), *_TWO_HOSTS)),
