@@ -149,7 +149,7 @@ def test_each_fault_is_named_with_its_step(tmp_path: Path, machine: dict[str, st
     assert ended.exit_code == 1
     remap, errors, lost = _texts(ended, "fail")
     assert remap == (
-        "GPU 1 (NVIDIA H100 80GB HBM3, 0000:18:00) of "
+        "GPU 1 (NVIDIA H100 80GB HBM3, 0000:18:00) of node "
         + ended.report["nodes"][0]["name"]
         + " is broken: a memory row could not be remapped (before the trial)"
     )
