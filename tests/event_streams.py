@@ -191,6 +191,17 @@ class Stream:
         return self
 
 
+def on_gpus(stream: Stream, *options: str) -> Stream:
+    """Return the trial as one of GPUs: these are what most users accept."""
+    job = stream.events[0]["job"]
+    job["device"], job["options"] = "cuda", list(options)
+    for event in stream.events:
+        if event["kind"] == "rank":
+            address = f"0000:{26 + 16 * event['local_rank']:02x}:00"
+            event |= {"device": "NVIDIA H200", "device_id": address, "device_type": "cuda", "backend": "nccl"}
+    return stream
+
+
 def healthy(world_size: int = 2, **kwargs: Any) -> Stream:
     """Return a trial without a fault."""
     stream = Stream(world_size, **kwargs)

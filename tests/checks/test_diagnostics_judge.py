@@ -98,7 +98,7 @@ def test_a_healthy_machine_has_no_finding() -> None:
 def test_what_fails_a_device(changes: dict[str, Any], words: str) -> None:
     ((severity, what),) = one(**changes)
     assert severity == "fail"
-    assert what.startswith("GPU 0 (NVIDIA H100 NVL, 0000:17:00) of gpu-00 ")
+    assert what.startswith("GPU 0 (NVIDIA H100 NVL, 0000:17:00) of node gpu-00 ")
     assert words in what
 
 
@@ -184,7 +184,7 @@ def test_the_log_of_a_device_outside_this_container() -> None:
     line = "NVRM: Xid (PCI:0000:99:00): 79, pid=1, GPU has fallen off the bus"
     ((severity, what),) = one(events=logged(line))
     assert severity == "warn"
-    assert what.startswith("the kernel logged XID 79 of GPU 0000:99:00 of gpu-00 in compute")
+    assert what.startswith("the kernel logged XID 79 of GPU 0000:99:00 of node gpu-00 in compute")
     assert what.endswith("; no rank used it")
     # Where the driver names no address of any device, nobody knows whose it is.
     assert [severity for severity, _ in one(replace(HEALTHY, bus=""), events=logged(line))] == ["fail"]
@@ -261,7 +261,7 @@ def test_what_could_not_be_read_is_listed_and_no_pass() -> None:
     assert finding.what == "not checked: NVIDIA devices of gpu-00 (NVML: the driver is not loaded (code 9))"
     refused = replace(HEALTHY, unavailable={"serial": "not permitted", "margin_k": "not supported"})
     (finding,) = rule((NodeState(devices=(refused,), not_checked={}), ())).findings
-    assert finding.what == "not checked: serial of GPU 0 of gpu-00 (not permitted)"
+    assert finding.what == "not checked: serial of GPU 0 of node gpu-00 (not permitted)"
 
 
 def test_a_machine_without_devices_has_no_line() -> None:
@@ -348,8 +348,8 @@ def test_a_port_that_goes_down_or_counts_errors_is_named_with_its_node() -> None
     )
     findings = rule((NodeState(devices=(HEALTHY,), kernel_events=()), (window,))).findings
     named = {finding.culprit.name: (finding.severity, finding.culprit.nodes) for finding in findings}
-    assert named.keys() == {f"port mlx5_{number}/1 of gpu-00" for number in range(3)}
-    assert named["port mlx5_2/1 of gpu-00"] == ("fail", ("gpu-00",))
+    assert named.keys() == {f"port mlx5_{number}/1 of node gpu-00" for number in range(3)}
+    assert named["port mlx5_2/1 of node gpu-00"] == ("fail", ("gpu-00",))
     (counted,) = (finding.what for finding in findings if "mlx5_0" in finding.what)
     assert "counted 7 symbol errors" in counted
     assert "collectives" in counted

@@ -68,7 +68,7 @@ def test_a_broken_device_fails_by_its_serial_number() -> None:
     ruling = rule(replace(DCGM, serials={"0": "S2", "1": "S3"}))
     (finding,) = ruling.findings
     assert finding.severity == "fail"
-    assert finding.what == "GPU 1 (0000:11:00) of gpu-01 failed the test memory of DCGM (diag.json)"
+    assert finding.what == "GPU 1 (0000:11:00) of node gpu-01 failed the test memory of DCGM (diag.json)"
     assert finding.culprit.nodes == ("gpu-01",)
     assert finding.evidence == ("DCGM diagnostics 4.2.3, handed over as diag.json:", "faulty memory")
     assert ruling.unjudged == ()
@@ -136,6 +136,6 @@ def test_a_test_that_dcgm_skipped_is_not_checked() -> None:
     (finding,) = rule(replace(DCGM, results=skipped)).findings
     assert finding.severity == "info"
     assert finding.what == (
-        "not checked: DCGM skipped the test pcie on GPU 0 (0000:10:00) of gpu-00, GPU 1 (0000:11:00) of gpu-00"
-        " (diag.json)"
+        "not checked: DCGM skipped the test pcie on GPU 0 (0000:10:00) of node gpu-00,"
+        " GPU 1 (0000:11:00) of node gpu-00 (diag.json)"
     )

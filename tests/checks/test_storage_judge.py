@@ -105,6 +105,12 @@ def test_one_slow_node_of_eight_is_named_if_slow_alone_too() -> None:
     assert len(CHECK.judge(fleet(writes), NAMED).absent) == 1
 
 
+def test_a_host_with_many_agents_is_one_reference() -> None:
+    fleet_of_8 = fleet([[1.0, 1.0]] * 5 + [[0.5, 0.5]] + [[1.0, 1.0]] * 2)
+    one_host = {node: "10.0.0.9" if node < 3 else f"10.0.0.{node}" for node in range(8)}
+    assert suspects(replace(fleet_of_8, places_of_nodes=one_host), NAMED) == (0, 10, 6, 8)
+
+
 def test_a_rank_is_not_blamed_for_its_neighbour() -> None:
     uneven = fleet([[1.9, 0.1], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
     # The first one of them was done early; what counts is how long the node took for all.
@@ -186,7 +192,7 @@ def test_the_node_that_does_not_see_the_others_is_named() -> None:
     apart = fleet([[1.0, 1.0]] * 4, views=views)
     (finding,) = grave(CHECK.judge(apart, replace(NAMED, shared="yes")))
     assert (finding.severity, finding.culprit.nodes) == ("fail", ("n3",))
-    assert finding.limit == Limit(value=8, unit="ranks", origin="user storage.shared yes")
+    assert finding.limit == Limit(value=8, unit="ranks", origin="user storage.shared")
     assert finding.evidence[1] == "ranks 6, 7 see ranks 6, 7"
     (finding,) = CHECK.judge(apart, NAMED).findings
     assert (finding.severity, finding.what) == ("info", "the folder is not the same for all ranks")

@@ -54,6 +54,7 @@ def test_the_killed_rank_is_named_and_not_the_first_to_complain() -> None:
     outcome = fleet.run()
     assert outcome["how"] == "failed"
     assert outcome["text"] == "rank 3 on n1 was killed by signal 9 (SIGKILL) in step 7 forward"
+    assert [note[:44] for note in outcome["notes"]] == ["SIGKILL comes from the kernel when memory ru"]
     assert outcome["last_lines"] == ["its last"]
     (trouble,) = fleet.recorded("trouble")
     assert [entry["rank"] for entry in trouble["seen"]] == [3]

@@ -98,7 +98,7 @@ def test_a_machine_where_only_nvidia_smi_reads(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "-e").write_text(ERRORS.replace("Recovery Errors: 2", "Recovery Errors: 4"))
     last = reader.snapshot()
     ruling = rule((first, (window_between("compute", "measure", 60, first, last, {}),)), last=last)
-    said = [finding.what.partition(" of gpu-00 ")[2] for finding in ruling.findings if finding.severity == "fail"]
+    said = [finding.what.partition(" of node gpu-00 ")[2] for finding in ruling.findings if finding.severity == "fail"]
     assert [what for what in said if " in compute" in what] == [
         "counted 2 recoveries of NVLinks in compute (NVLink 2)",
         "lost 1 NVLink in compute",

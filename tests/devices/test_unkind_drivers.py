@@ -114,26 +114,26 @@ def test_a_device_without_a_handle(node: Node, code: int, severity: str, words: 
     broken = {**h100(1), "nvmlDeviceGetHandleByIndex_v2": f"!{code}"}
     ((found, what),) = _grave(_ruling(node, [h100(0), broken], [h100(0), broken]))
     assert found == severity
-    assert what.startswith("GPU 1 (index 1) of gpu-00 ")
+    assert what.startswith("GPU 1 (index 1) of node gpu-00 ")
     assert words in what
 
 
 def test_a_device_that_is_refused_is_no_full_pass(node: Node) -> None:
     refused = {**h100(1), "nvmlDeviceGetHandleByIndex_v2": "!999"}
     ruling = _ruling(node, [h100(0), refused], [h100(0), refused])
-    assert ruling.unjudged == ("GPU diagnostics of GPU 1 of gpu-00 not checked",)
+    assert ruling.unjudged == ("GPU diagnostics of GPU 1 of node gpu-00 not checked",)
     ((severity, what),) = _grave(ruling)
     assert severity == "warn"
-    assert "GPU 1 (index 1) of gpu-00 did not answer its driver (unknown error of the driver)" in what
+    assert "GPU 1 (index 1) of node gpu-00 did not answer its driver (unknown error of the driver)" in what
 
 
 @pytest.mark.parametrize("code", [999, 10, 4])
 def test_a_device_that_stops_answering_is_no_full_pass(node: Node, code: int) -> None:
     ruling = _ruling(node, [h100(0), h100(1)], [h100(0), {**h100(1), "*": f"!{code}"}])
-    assert ruling.unjudged == ("GPU diagnostics of GPU 1 of gpu-00 not checked",)
+    assert ruling.unjudged == ("GPU diagnostics of GPU 1 of node gpu-00 not checked",)
     ((severity, what),) = _grave(ruling)
     assert severity == "warn"
-    assert what.startswith("GPU 1 (NVIDIA H100 80GB HBM3, 0000:18:00) of gpu-00 no longer says its ")
+    assert what.startswith("GPU 1 (NVIDIA H100 80GB HBM3, 0000:18:00) of node gpu-00 no longer says its ")
 
 
 @pytest.mark.parametrize("code", [1, 4, 9, 10, 12, 18, 19, 20, 23, 24, 27, 29, 77, 999])
@@ -141,7 +141,7 @@ def test_a_value_that_a_device_ought_to_have_is_listed(node: Node, code: int) ->
     refused = h100(0, processes=f"!{code}")
     (finding,) = _about_devices(_ruling(node, [refused], [refused]))
     assert finding.severity == "info"
-    assert finding.what.startswith("not checked: processes of GPU 0 of gpu-00 (")
+    assert finding.what.startswith("not checked: processes of GPU 0 of node gpu-00 (")
 
 
 @pytest.mark.parametrize("code", [2, 3, 6, 13, 21, 22, 25, 26])
@@ -161,9 +161,9 @@ def test_two_devices_of_one_uuid_are_told_apart(node: Node) -> None:
     twin = {**h100(1), "nvmlDeviceGetUUID": h100(0)["nvmlDeviceGetUUID"]}
     ruling = _ruling(node, [h100(0), twin], [h100(0), {**twin, "field.4": 2}])
     (failed,) = [what for severity, what in _grave(ruling) if severity == "fail"]
-    assert failed.startswith("GPU 1 (NVIDIA H100 80GB HBM3, 0000:18:00) of gpu-00 counted 2 uncorrectable")
+    assert failed.startswith("GPU 1 (NVIDIA H100 80GB HBM3, 0000:18:00) of node gpu-00 counted 2 uncorrectable")
     warned = [what for severity, what in _grave(ruling) if severity == "warn"]
-    assert [what.partition(" of gpu-00 ")[2] for what in warned] == ["has the UUID of another device"] * 2
+    assert [what.partition(" of node gpu-00 ")[2] for what in warned] == ["has the UUID of another device"] * 2
 
 
 def test_counters_that_wrap_or_start_again(node: Node) -> None:
@@ -272,14 +272,16 @@ def _fleet(node: Node, **changes: object) -> list[Finding]:
 def test_one_of_eight_is_set_up_otherwise(node: Node, changes: dict[str, object], severity: str, words: str) -> None:
     (found,) = [finding for finding in _fleet(node, **changes) if "most others" in finding.what]
     assert found.severity == severity
-    assert found.what == f"GPU 5 (NVIDIA H100 80GB HBM3, 0000:1c:00) of gpu-00 has {words}"
+    assert found.what == f"GPU 5 (NVIDIA H100 80GB HBM3, 0000:1c:00) of node gpu-00 has {words}"
 
 
 def test_a_power_limit_below_the_default_on_all_devices_is_said(node: Node) -> None:
     capped = [h100(number, nvmlDeviceGetEnforcedPowerLimit=300_000) for number in range(4)]
     (found,) = [finding for finding in _ruling(node, capped, capped).findings if finding.what.startswith("power")]
     assert found.severity == "info"
-    assert found.what.startswith("power limit below its default (300 of 700 W): GPU 0 of gpu-00, GPU 1 of gpu-00, ")
+    assert found.what.startswith(
+        "power limit below its default (300 of 700 W): GPU 0 of node gpu-00, GPU 1 of node gpu-00, "
+    )
 
 
 def test_another_model_among_eight_is_held_against_none(node: Node) -> None:
@@ -357,7 +359,7 @@ def test_a_tool_that_names_the_lost_device(tmp_path: Path, monkeypatch: pytest.M
     _smi(tmp_path, monkeypatch, f"echo '{sentence}'; exit 15")
     last = reader.snapshot()
     ruling = rule((before, (window_between("compute", "measure", 60, before, last, {}),)), last=last)
-    assert ("fail", "GPU 0 (NVIDIA H100, 0000:53:00) of gpu-00 was lost in compute") in _grave(ruling)
+    assert ("fail", "GPU 0 (NVIDIA H100, 0000:53:00) of node gpu-00 was lost in compute") in _grave(ruling)
 
 
 def test_a_log_that_is_rotated_or_cut_meanwhile(tmp_path: Path) -> None:

@@ -288,7 +288,7 @@ def test_a_second_attempt_adds_no_error_for_lack_of_time() -> None:
 def test_a_second_attempt_adds_its_own_faults() -> None:
     first, second = _second_attempt_out_of_time({"rank": 1, "how": "late", "waited_s": 16.0})
     assert (first.culprit.ranks, second.culprit.ranks) == ((3,), (1,))
-    assert second.what.startswith("after a restart without rank 3: rank 1 ")
+    assert second.what.startswith("after a restart without rank 3, rank 1 ")
 
 
 @pytest.mark.parametrize(("how", "kind"), [("late", "process"), ("absent", "process"), ("stuck", "fabric")])
@@ -388,7 +388,7 @@ def test_a_later_generation_is_named() -> None:
     first, second = findings(SCENES["second fault"]())
     assert first.culprit.ranks == (3,)
     assert second.culprit.ranks == (2,)
-    assert second.what.startswith("after a restart without rank 3: rank 2 ")
+    assert second.what.startswith("after a restart without rank 3, rank 2 ")
 
 
 def test_leftovers_and_late_crashes_are_warnings() -> None:

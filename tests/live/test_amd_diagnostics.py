@@ -81,9 +81,9 @@ def test_each_fault_is_named(tmp_path: Path) -> None:
     node = ended.report["nodes"][0]["name"]
     lost, counted = sorted(_texts(ended, "fail"), reverse=True)
     assert counted.startswith(
-        f"GPU 0 (AMD Instinct MI300X, 0000:0c:00) of {node} counted 3 uncorrectable memory errors (ECC) "
+        f"GPU 0 (AMD Instinct MI300X, 0000:0c:00) of node {node} counted 3 uncorrectable memory errors (ECC) "
     )
-    assert lost.startswith(f"GPU 2 (AMD Instinct MI300X, 0000:0e:00) of {node} was lost ")
+    assert lost.startswith(f"GPU 2 (AMD Instinct MI300X, 0000:0e:00) of node {node} was lost ")
     (warm,) = [what for what in _texts(ended, "warn") if "GPU 1 " in what]
     assert "97" in warm
 

@@ -122,7 +122,7 @@ def test_a_node_without_nvml_asks_nvidia_smi(tmp_path: Path) -> None:
     variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SEATRIAL_KERNEL_LOG": str(tmp_path / "none")}
     ended = _trial(tmp_path, variables).ended()
     assert ended.exit_code == 1
-    node = ended.report["nodes"][0]["name"]
+    node = f"node {ended.report['nodes'][0]['name']}"
     assert _texts(ended, "fail") == [
         f"GPU 0 (NVIDIA H100, 0000:53:00) of {node} counted 3 uncorrectable memory errors (ECC) in compute (DRAM 3)",
         f"NVLink between GPU 0 and GPU 1 of {node} changed from NV18 to SYS by the end of the trial",
@@ -149,7 +149,7 @@ def test_each_fault_is_named_with_its_step(tmp_path: Path, machine: dict[str, st
     assert ended.exit_code == 1
     remap, errors, lost = _texts(ended, "fail")
     assert remap == (
-        "GPU 1 (NVIDIA H100 80GB HBM3, 0000:18:00) of "
+        "GPU 1 (NVIDIA H100 80GB HBM3, 0000:18:00) of node "
         + ended.report["nodes"][0]["name"]
         + " is broken: a memory row could not be remapped (before the trial)"
     )
@@ -188,7 +188,7 @@ def test_a_fault_while_a_rank_computes_on_its_gpu_names_both(tmp_path: Path, mac
     ended = Trial(tmp_path / "out", *arguments, env=variables).ended()
     (finding,) = [finding for finding in ended.grave() if finding["check"] == "diagnostics"]
     assert finding["culprit"]["ranks"] == [1]
-    node = ended.report["nodes"][0]["name"]
+    node = f"node {ended.report['nodes'][0]['name']}"
     assert finding["what"] == (
         f"GPU 1 (NVIDIA H100 80GB HBM3, 0000:11:00) of {node} counted 3 uncorrectable memory errors (ECC) in compute"
     )

@@ -9,15 +9,16 @@ import contextlib
 import io
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
-from event_streams import SCENES, Stream, healthy
-from fake_checks import a_plan, fake_load
+from event_streams import SCENES, Stream, on_gpus
+from fake_checks import fake_load
+from report import check_scenes, program_scenes
+from report.whole_scenes import trial_of_level
 
-from seatrial.checks import registry
 from seatrial.cli.click_app import main
 from seatrial.judge.conclude import Conclusion, conclude
-from seatrial.plan.plan_reader import read_plan
 from seatrial.protocol.wire import Decoder
 from seatrial.report.console import lines, print_lines
 from seatrial.report.view import View
@@ -39,37 +40,9 @@ def _scene(stream: Stream) -> Conclusion:
     return conclude(stream.events, load=fake_load)
 
 
-def _on_gpus(stream: Stream, *options: str) -> Stream:
-    """Return the trial as one of GPUs: these are what most users accept."""
-    job = stream.events[0]["job"]
-    job["device"], job["options"] = "cuda", list(options)
-    for event in stream.events:
-        if event["kind"] == "rank":
-            address = f"0000:{26 + 16 * event['local_rank']:02x}:00"
-            event |= {"device": "NVIDIA H200", "device_id": address, "device_type": "cuda", "backend": "nccl"}
-    return stream
-
-
-def _slow() -> Conclusion:
-    """Judge a GPU that is slower than its model and its neighbors, by the real check."""
-    plan = read_plan("quick", schemas=registry.schemas(), scopes=registry.scopes(), only=["compute"])
-    stream = _on_gpus(Stream(4, nodes=2, plan=plan), "--on", "ssh", "--hosts", "gpu-0,gpu-1", "--only", "compute")
-    for stage, ranks in (("measure", (0, 1, 2, 3)), ("repeat", (0, 1, 2, 3))):
-        stream.alive = ranks
-        stream.begin("compute", stage)
-        for rank in ranks:
-            for dtype, tflops in (("bf16", 690.0), ("fp16", 700.0), ("fp32", 51.0)):
-                speed = {"name": "tflops", "variant": dtype, "unit": "TFLOP/s", "stage": stage}
-                stream.measure(
-                    "compute", rank, tflops * (0.62 if rank == 3 and dtype == "bf16" else 1 + rank / 100), **speed
-                )
-            for variant in ("bf16", "fp16", "fp32", "convolution"):
-                exact = {"name": "wrong_elements", "variant": variant, "unit": "1", "better": "low", "stage": stage}
-                stream.measure("compute", rank, 0.0, **exact)
-            stream.done(rank)
-        stream.step_end()
-    stream.alive = (0, 1, 2, 3)
-    return conclude(stream.close().events)
+def _judged(scene: Callable[[], Stream]) -> Conclusion:
+    """Judge a trial by the real checks."""
+    return conclude(scene().events)
 
 
 def _deadline() -> Stream:
@@ -83,24 +56,23 @@ def _deadline() -> Stream:
 
 TRIALS: Mapping[str, Callable[[], Conclusion]] = {
     "pass": lambda: _recorded("pass"),
-    "pass-gpus": lambda: _scene(_on_gpus(healthy(4, nodes=2), *_TWO_HOSTS)),
-    "pass-partial": lambda: _scene(
-        _on_gpus(healthy(plan=a_plan(("compute", "bootstrap", "collectives"), {"training": "--skip"})))
-    ),
+    "pass-gpus": lambda: _judged(trial_of_level),
+    "pass-partial": lambda: _judged(partial(trial_of_level, skip=("training",))),
     "fail-killed": lambda: _recorded("killed"),
     "fail-wrong": lambda: _recorded("wrong"),
-    "fail-slow": _slow,
-    "fail-hang": lambda: _scene(_on_gpus(SCENES["absent"]())),
-    "fail-frozen": lambda: _scene(_on_gpus(SCENES["frozen"]())),
-    "fail-stuck-together": lambda: _scene(_on_gpus(SCENES["stuck"](), *_TWO_HOSTS)),
-    "fail-out-of-memory": lambda: _scene(_on_gpus(SCENES["out of memory"]())),
-    "fail-device": lambda: _scene(_on_gpus(SCENES["device"]())),
-    "fail-node-lost": lambda: _scene(_on_gpus(SCENES["node lost"](), *_TWO_HOSTS)),
-    "fail-communication": lambda: _scene(_on_gpus(SCENES["fabric"]())),
-    "fail-two-faults": lambda: _scene(_on_gpus(SCENES["second fault"](), *_TWO_HOSTS)),
+    "fail-slow": lambda: _judged(partial(trial_of_level, slow=(3,))),
+    "fail-hang": lambda: _scene(on_gpus(SCENES["absent"]())),
+    "fail-frozen": lambda: _scene(on_gpus(SCENES["frozen"]())),
+    "fail-stuck-together": lambda: _scene(on_gpus(SCENES["stuck"](), *_TWO_HOSTS)),
+    "fail-out-of-memory": lambda: _scene(on_gpus(SCENES["out of memory"]())),
+    "fail-device": lambda: _scene(on_gpus(SCENES["device"]())),
+    "fail-node-lost": lambda: _scene(on_gpus(SCENES["node lost"](), *_TWO_HOSTS)),
+    "fail-communication": lambda: _scene(on_gpus(SCENES["fabric"]())),
+    "fail-two-faults": lambda: _scene(on_gpus(SCENES["second fault"](), *_TWO_HOSTS)),
     "inconclusive-deadline": lambda: _scene(_deadline()),
-    "inconclusive-own": lambda: _scene(_on_gpus(SCENES["own"]())),
-    "interrupted": lambda: _scene(_on_gpus(SCENES["interrupted"]())),
+    "inconclusive-own": lambda: _scene(on_gpus(SCENES["own"]())),
+    "interrupted": lambda: _scene(on_gpus(SCENES["interrupted"]())),
+    **{name: partial(_judged, scene) for name, scene in check_scenes.SCENES.items()},
 }
 
 
@@ -109,7 +81,7 @@ WRONG_REQUESTS: Mapping[str, tuple[str, ...]] = {
     "usage-error-value": ("run", "smoke", "--nproc-per-node", "0"),
     "usage-error-plan": ("run", "quik"),
 }
-SCREENS = (*TRIALS, *WRONG_REQUESTS)
+SCREENS = (*TRIALS, *WRONG_REQUESTS, *program_scenes.SCENES)
 
 
 class Terminal(io.StringIO):
@@ -127,6 +99,9 @@ def screen(name: str, columns: int) -> str:
     if name in TRIALS:
         print_lines(lines(TRIALS[name](), _REPORT, View(columns=columns)), terminal)
         return terminal.getvalue()
+    if name in program_scenes.SCENES:
+        with contextlib.redirect_stderr(terminal), contextlib.redirect_stdout(terminal):
+            return program_scenes.show(name, terminal)
     typed = sys.argv
     sys.argv = ["seatrial", *WRONG_REQUESTS[name]]
     try:

@@ -228,7 +228,7 @@ def with_long_evidence(stream: Stream) -> Stream:
 @pytest.mark.parametrize("columns", [None, 80], ids=["pipe", "80 columns"])
 @pytest.mark.parametrize("scene", sorted(SCENES))
 def test_one_fault_fits_into_a_terminal(scene: str, columns: int | None) -> None:
-    """23 rows of 80 columns with the card, and 6 of each finding, however long its evidence is."""
+    """23 rows of 80 columns with the card, also with a second fault, however long their evidence is."""
     conclusion = concluded(with_long_evidence(SCENES[scene]()))
     shown = lines(conclusion, Path("seatrial-reports/20260102-030405-abcd/report.html"), View(columns=columns))
     rule = shown.index("=" * 50)
@@ -237,6 +237,10 @@ def test_one_fault_fits_into_a_terminal(scene: str, columns: int | None) -> None
         assert sum(height(line, columns) for line in shown) <= 23, shown
         if len("\n".join(faults[0].evidence).splitlines()) > 24:
             assert any("more lines in the report" in line for line in shown)
+    if len(faults) == 2:
+        assert sum(height(line, columns) for line in shown) <= 23, shown
+        assert sum(line.startswith("- Error: ") for line in shown) == 2
+        return
     assert sum(height(line, columns) for line in shown[rule:]) <= 17, shown
     after = [line.partition(":")[0] for line in shown if line.startswith(("report: ", "next: "))]
     assert after == ["report", "next"]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from report.check_scenes import PLAN
 from report.screens import COLUMNS, HERE, SCREENS, TRIALS, screen
 from targets.ssh_double import write_ssh_double
 
@@ -63,6 +64,7 @@ def test_what_is_to_be_typed_next_is_accepted(
 ) -> None:
     """Each command is read by the real parser of options and plans, in their order, as a dry run."""
     monkeypatch.chdir(tmp_path)
+    Path(PLAN).write_text('level = "standard"\nstorage.folder = "/ckpt"\n', encoding="utf-8")
     path = [str(write_ssh_double(tmp_path)), str(Path(sys.executable).parent), os.environ["PATH"]]
     monkeypatch.setenv("PATH", os.pathsep.join(path))
     printed = list(commands_of(screen(name, columns)))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.util.text import format_number, format_size, format_time, plan_value, printable
+from seatrial.util.text import fitted, format_number, format_size, format_time, plan_value, printable
 
 
 @given(st.text())
@@ -50,3 +50,21 @@ def test_values_are_shown_as_in_a_plan_file() -> None:
     assert [plan_value(value) for value in (None, True, "a", 30.0, 0.5, ["fp32", None])] == [
         *("none", "true", '"a"', "30", "0.5", '["fp32", none]')
     ]
+
+
+@pytest.mark.parametrize(
+    ("width", "cut"),
+    [
+        (60, "GPU 1 holds 139.81 GiB, of which 1.12 GiB is free"),
+        (40, "GPU 1 holds 139.81 GiB, of which..."),  # 1.12 alone has no unit
+        (31, "GPU 1 holds 139.81 GiB, of..."),
+        (22, "GPU 1 holds..."),
+    ],
+)
+def test_a_text_is_cut_after_a_word_and_not_within_a_value(width: int, cut: str) -> None:
+    assert fitted("GPU 1 holds 139.81 GiB, of which 1.12 GiB is free", width) == cut
+
+
+def test_a_long_path_is_cut_within_itself() -> None:
+    path = "/mnt/" + "checkpoints/" * 8
+    assert fitted(f"cannot write to {path}", 60) == f"cannot write to {path}"[:57] + "..."

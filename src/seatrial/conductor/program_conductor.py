@@ -339,9 +339,10 @@ class ProgramConductor(BaseConductor):
                 late = late_failure(self._exits, self._errors, self._stacks, running, self._on_host)
             failure = late or with_peers(failure, self._exits, running, self._on_host)
         rank = failure.suspicions[0].rank
-        if rank is not None and rank in self._exits and not self._config.watched:
+        if rank is not None and rank in self._exits:
             ended = self._exits[rank]
-            others = "" if failure.whole else "; ".join(peers(ended, self._exits, running))
+            # A training reports the errors of its ranks itself.
+            others = "" if failure.whole or self._config.watched else "; ".join(peers(ended, self._exits, running))
             found = (others, advice(ended, self._on_host(rank), lacks_script_here=self._config.lacks_script_here))
             self._notes = [note for note in found if note]
         self._fail(failure, now)

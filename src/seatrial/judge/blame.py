@@ -427,7 +427,7 @@ def _with_generation(view: StepView, finding: Finding) -> Finding:
     without = sorted(set(view.trial.ranks) - set(view.ranks))
     restart = "a restart" if view.generation == 1 else f"restart {view.generation}"
     names = f" without {named_ranks(without)}" if without else ""
-    return replace(finding, what=f"after {restart}{names}: {finding.what}")
+    return replace(finding, what=f"after {restart}{names}, {finding.what}")
 
 
 def _in(entry: TroubleRecord) -> str:

@@ -58,7 +58,8 @@ def _each(view: StepView, entries: Mapping[int, TroubleRecord]) -> list[Finding]
             if came
             else NOBODY,
             evidence=view.waiting(ranks),
-            action=f"check that {name} is up and reachable, and whether something ended seatrial's agent there",
+            action=f"check that {name} is up and reachable (ssh, ping), and what ended seatrial's process there"
+            " (dmesg -T | grep -iE 'killed process|oom')",
         )
         findings.append(finding)
     return findings

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from seatrial.environment.self_location import command_line
 from seatrial.evidence.evidence import a_node
-from seatrial.evidence.findings import SEATRIAL
+from seatrial.evidence.findings import SEATRIAL, Finding
 from seatrial.judge.conclude import Conclusion
 from seatrial.plan.plan_file import LEVELS
-from seatrial.report.finding_lines import is_fault
+from seatrial.report.finding_lines import MOST_IN_CARD, is_fault
 from seatrial.report.summary import (
     comm_variables,
     drill,
@@ -30,7 +30,7 @@ from seatrial.util.text import all_of, and_list, format_number, format_seconds, 
 _RULE = "=" * 50
 _HIDDEN = "(hidden)"
 """Stands in an event for a value that nobody but the user may read (``targets/hidden_values.py``)."""
-_MOST_ERROR_ROWS = 5
+_MOST_ERROR_ROWS, _MOST_ROWS_OF_TWO = 5, 3
 _MOST_NAMES = 3
 _COUNTED = {
     "fail": "failed",
@@ -130,16 +130,24 @@ def _number(count: int, word: str) -> str:
 
 
 def _errors(conclusion: Conclusion, view: View) -> list[str]:
-    """Return the first error in full, and the number of the others, which stand above the card."""
+    """Return the first error in full, or both of two; and the number of the others, which stand above the card."""
     errors = [finding for finding in conclusion.findings if is_fault(finding)]
-    if not errors:
-        return []
-    columns = view.columns or USUAL_COLUMNS
-    error = f"Error: {sentence(errors[0], longest := _MOST_ERROR_ROWS * max(columns, USUAL_COLUMNS))}"
-    while height(f"- {error}", view.columns) > _MOST_ERROR_ROWS and columns >= USUAL_COLUMNS:
-        error = f"Error: {sentence(errors[0], longest := longest - 4)}"
+    if len(errors) == MOST_IN_CARD:
+        return [_error(finding, _MOST_ROWS_OF_TWO, view) for finding in errors]
     count = len(errors) - 1
-    return [error, f"and {_number(count, 'more error')} (see above)"] if count else [error]
+    more = [f"and {_number(count, 'more error')} (see above)"] if count > 0 else []
+    return [*(_error(finding, _MOST_ERROR_ROWS, view) for finding in errors[:1]), *more]
+
+
+def _error(finding: Finding, most_rows: int, view: View) -> str:
+    """Return the sentence of an error, on a terminal of usual width in this number of rows."""
+    columns = view.columns or USUAL_COLUMNS
+    longest = most_rows * max(columns, USUAL_COLUMNS)
+    error = f"Error: {sentence(finding, longest)}"
+    while height(f"- {error}", view.columns) > most_rows and columns >= USUAL_COLUMNS:
+        longest -= 4
+        error = f"Error: {sentence(finding, longest)}"
+    return error
 
 
 def comm_lines(conclusion: Conclusion) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,6 +12,8 @@ from seatrial.report.view import USUAL_COLUMNS, View, height
 from seatrial.util.text import fitted, printable
 
 _MOST_FINDINGS = 10
+MOST_IN_CARD = 2
+"""Faults that the card has in full; of more only the first."""
 MOST_ROWS = 6
 """Most rows of a finding; the report has all of it."""
 _MOST_HEADING_ROWS = 4
@@ -18,6 +21,8 @@ _MOST_HEADING_ROWS = 4
 _MOST_LINE_ROWS = 2
 _MOST_TEXT_LINES = 2
 """Most lines of a stack or of output, where not all evidence has room."""
+_LABEL = re.compile(r"(rank \d+) \([^()]*local rank[^()]*\)")
+"""The full name of a rank, with its device and node."""
 _CALL = 'File "'
 _CURRENT, _OLDEST_FIRST = "Current thread", "most recent call last"
 """Words of faulthandler, before the thread that was asked, and of a traceback, before its outermost call."""
@@ -36,10 +41,14 @@ def finding_lines(findings: tuple[Finding, ...], view: View, room: int) -> list[
             for line in (_heading(finding, is_first=False), *(line for entry in _evidence(finding) for line in entry))
         ]
     shown = findings[:_MOST_FINDINGS]
+    faults = sum(map(is_fault, findings))
     # A narrower terminal has no room for all of it: it scrolls, and what happened counts more.
-    is_single = sum(map(is_fault, findings)) <= 1 and (view.columns or USUAL_COLUMNS) >= USUAL_COLUMNS
+    is_single = faults <= 1 and (view.columns or USUAL_COLUMNS) >= USUAL_COLUMNS
     entries: list[str] = []
     for number, finding in enumerate(shown):
+        if faults == MOST_IN_CARD and is_fault(finding):
+            entries += _in_two_rows(finding, view)
+            continue
         later = len(shown) - number - 1
         most = min(MOST_ROWS, room - later) if is_single else MOST_ROWS
         entry = _entry(finding, view, max(most, 1), is_first=number == 0)
@@ -50,6 +59,13 @@ def finding_lines(findings: tuple[Finding, ...], view: View, room: int) -> list[
         counts = Counter(finding.severity for finding in left_out)
         entries.append("and " + ", ".join(f"{count} more of {severity}" for severity, count in counts.items()))
     return entries
+
+
+def _in_two_rows(finding: Finding, view: View) -> list[str]:
+    """Return a fault that the card has in full: what happened, without the full name of the culprit, and one line."""
+    what = _LABEL.sub(r"\1", finding.what, count=1)
+    heading = _fitted(f"{finding.severity:5} {printable(finding.check)}: {printable(what)}", 1, view)
+    return [heading, *_evidence_that_fits(finding, 1, view)]
 
 
 def is_fault(finding: Finding) -> bool:
@@ -70,6 +86,8 @@ def _evidence_that_fits(finding: Finding, rows: int, view: View) -> list[str]:
     whole = [_fitted(line, _MOST_LINE_ROWS, view) for entry in entries for line in entry]
     if _rows(whole, view) <= rows:
         return whole
+    if rows == 1:
+        return _best_lines(entries[0], 1, view)
     shown: list[str] = []
     for entry in entries:
         shown += _best_lines(entry, rows - 1 - _rows(shown, view), view)
@@ -90,6 +108,8 @@ def _best_lines(entry: list[str], rows: int, view: View) -> list[str]:
         chosen = text[next((number for number in calls if number > current), calls[0]) :]
     else:
         chosen = text[-_MOST_TEXT_LINES:]
+    if rows == 1:
+        return [_in_one_row(f"{heading} {chosen[0 if calls else -1].strip()}", view)]
     chosen = [_in_one_row(line, view) for line in chosen[:_MOST_TEXT_LINES]]
     while chosen and _rows([heading, *chosen], view) > rows:
         chosen.pop(-1 if calls else 0)

@@ -11,7 +11,7 @@ from statistics import median
 
 from seatrial.checks.diagnostics.judge import NO_STATE
 from seatrial.checks.shared.facts import latest
-from seatrial.evidence.findings import Culprit, Finding
+from seatrial.evidence.findings import Culprit, Finding, Limit
 from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.schema_types import Whole
 from seatrial.judge.conclude import Conclusion
@@ -42,6 +42,10 @@ _NAMED_IN_WORDS = ("none", "process")
 """Kinds of culprits that are not put into the sentence: the judge names the rank of a process there."""
 _SOURCE = re.compile(r" \([^()]*\)$")
 """Where the number in the origin of a limit was published; the report has it."""
+_EXACT = "exact"
+"""Origin of the limit of what is right or wrong."""
+_OF_MEDIAN = re.compile(r"^fleet, median .+ of (\d+)$")
+"""Origin of a limit that comes from the spread of devices or nodes of one model; the report has the method."""
 _COMM = re.compile(r"(NCCL|RCCL|TORCH|UCX|UCC|FI|OMPI_MCA)_[A-Za-z0-9_]+")
 
 
@@ -202,8 +206,7 @@ def sentence(finding: Finding, longest: int | None = None) -> str:
     what, limit, action = _with_culprit(finding), "", finding.action
     measured = f"measured {finding.measured}" if finding.measured and finding.measured not in finding.what else ""
     if finding.limit is not None:
-        unit = "" if finding.limit.unit == "1" else f" {finding.limit.unit}"
-        limit = f"limit {format_number(finding.limit.value)}{unit} ({_SOURCE.sub('', finding.limit.origin)})"
+        limit = _limit_words(finding.limit)
     what, measured, limit, action = (printable(part.rstrip(".")) for part in (what, measured, limit, action))
 
     def in_one() -> str:
@@ -211,9 +214,20 @@ def sentence(finding: Finding, longest: int | None = None) -> str:
 
     if longest is None:
         return in_one()
-    limit = fitted(limit, max(_SHORTEST_PART, len(limit) - max(0, len(in_one()) - longest)))
+    if len(in_one()) > longest:
+        limit = fitted(limit, max(_SHORTEST_PART, len(limit) - 1 - (len(in_one()) - longest)))
+        limit += ")" * (limit.count("(") - limit.count(")"))
     what = fitted(what, max(_SHORTEST_PART, len(what) - max(0, len(in_one()) - longest)))
     return fitted(in_one(), longest)
+
+
+def _limit_words(limit: Limit) -> str:
+    """Return ``limit 675.3 TFLOP/s (0.85 x 794.5 TFLOP/s, attainable by H200 SXM)``."""
+    if (limit.value, limit.origin) == (0, _EXACT):
+        return "none is allowed"
+    unit = "" if limit.unit == "1" else f" {limit.unit}"
+    origin = _OF_MEDIAN.sub(r"by the median of \1 alike", _SOURCE.sub("", limit.origin))
+    return f"limit {format_number(limit.value)}{unit} ({origin})"
 
 
 def named_in_full(finding: Finding) -> str:

@@ -13,6 +13,9 @@ _LONGEST = 2_000
 _MAX_NAMED = 8
 _COLOR = re.compile(r"(\x1b\[[0-9;:]*m)")
 _NO_COLOR = "\x1b[0m"
+_LONGEST_WORD = 24
+"""Most characters that a cut takes back to end after a word: a longer one, such as a path, is cut in its middle."""
+_NUMBER_AT_END = re.compile(r"(^|\s)[\d.,]+\s*$")
 
 
 def printable(text: str, longest: int = _LONGEST) -> str:
@@ -41,8 +44,13 @@ def quoted(text: str, longest: int = 600) -> str:
 
 
 def fitted(text: str, width: int) -> str:
-    """Return the text, cut to this many characters if it is longer."""
-    return text if len(text) <= width else f"{text[: width - 3].rstrip()}..."
+    """Return the text, cut to this many characters if it is longer: after a word, and not between number and unit."""
+    if len(text) <= width:
+        return text
+    cut = text[: width - 3]
+    words = cut if text[width - 3].isspace() else cut.rpartition(" ")[0]
+    words = _NUMBER_AT_END.sub("", words)
+    return f"{(words if len(cut) - len(words) <= _LONGEST_WORD else cut).rstrip()}..."
 
 
 def named_ranks(ranks: Sequence[int]) -> str:

@@ -17,7 +17,7 @@ from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Culprit, Finding, Judged, Ruling
 from seatrial.evidence.measurement import Fact
 from seatrial.evidence.statistics import median
-from seatrial.util.text import format_size
+from seatrial.util.text import format_size, named_ranks
 
 _LINES = 8
 _MOST_TIMES = 2.0
@@ -209,8 +209,10 @@ def _trace(evidence: Evidence, wrong: Mapping[tuple[int, str], float], facts: li
     if rest or not certain:
         culprits.append(_not_separable(evidence, rest))
     named = short_names(evidence.ranks)
-    lines = [f"{named(rank)}: {count:.0f} wrong elements in {name}" for (rank, name), count in wrong.items()][:_LINES]
-    lines += [f"{named(fact.rank)}: {describe(fact.value)}" for fact in facts[:_LINES] if fact.rank is not None]
+    lines = [
+        f"{named(fact.rank)}: {_described(evidence, fact.value)}" for fact in facts[:_LINES] if fact.rank is not None
+    ]
+    lines += [f"{named(rank)}: {count:.0f} wrong elements in {name}" for (rank, name), count in wrong.items()][:_LINES]
     affected = {rank for rank, _ in wrong}
     least = "" if affected <= set(evidence.asked) else "at least "
     on = f"{len(affected)} rank{'' if len(affected) == 1 else 's'}"
@@ -223,10 +225,19 @@ def _trace(evidence: Evidence, wrong: Mapping[tuple[int, str], float], facts: li
             measured=f"{least}{sum(wrong.values()):.0f} wrong elements on {on}",
             limit=WRONG_ELEMENTS.limit(),
             evidence=tuple(lines),
-            action="take the device or link out of service; do not trust a training that used it.",
+            # The block that a rank contributed itself passed no link.
+            action=f"take the device{'' if culprit.kind == 'rank' else ' or link'} out of service and have it tested;"
+            " do not trust a training that used it.",
         )
         for culprit in culprits
     ]
+
+
+def _described(evidence: Evidence, value: Mapping[str, Any]) -> str:
+    """Return the wrong values that a rank received: ``operation all_reduce; count 3; contributed by rank 3``."""
+    senders = sorted({rank for rank in value["contributors"] if type(rank) is int} & evidence.ranks.keys())
+    received = describe({key: part for key, part in value.items() if key != "contributors"})
+    return f"{received}; contributed by {named_ranks(senders)}" if senders else received
 
 
 def _not_separable(evidence: Evidence, senders_to: Mapping[int, set[int]]) -> Culprit:

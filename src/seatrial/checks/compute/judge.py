@@ -92,12 +92,17 @@ _EXACT_WORDS = ExactWords(
 
 
 def _speed_words(evidence: Evidence, dtype: str, reference: int | None) -> SpeedWords:
+    advice = (
+        "look at its clocks, power limit and temperature"
+        if evidence.device_type == "cpu"
+        else "see why it is slow (nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PERFORMANCE or amd-smi metric)"
+    )
     return SpeedWords(
         check="compute",
         measurement=f"tflops {dtype}",
         speed=f"the {dtype} speed",
         slow_in=f"slow in {dtype} matrix products",
-        action_alone="look at its clocks, power limit, temperature and throttle reasons; then have the device tested.",
+        action_alone=f"{advice}; then have the device tested.",
         action_together="look at what the ranks of a node share: power, cooling, memory bandwidth, CPU time.",
         subject=lambda rank: f"rank {rank}",
         other=short_names(evidence.ranks),

@@ -10,7 +10,7 @@ from seatrial.checks.diagnostics.measure import AFTER, BEFORE, WINDOW
 from seatrial.devices.plain_json import from_json
 from seatrial.devices.readers import short_bus
 from seatrial.devices.state import DeviceState, DeviceWindow, NodeState, NodeWindow
-from seatrial.evidence.evidence import RankRecord
+from seatrial.evidence.evidence import RankRecord, a_node
 from seatrial.evidence.findings import Culprit
 from seatrial.evidence.measurement import Fact
 
@@ -44,7 +44,7 @@ class NodeHistory:
         """Return a device as a finding names it."""
         rank = self.ranks.get(device.uuid)
         model = f"{device.model}, " if device.model else ""
-        name = f"GPU {device.index} ({model}{device.bus or device.uuid}) of {self.node}"
+        name = f"GPU {device.index} ({model}{device.bus or device.uuid}) of {a_node(self.node)}"
         return Culprit(kind="device", name=name, ranks=() if rank is None else (rank,), nodes=(self.node,))
 
 

@@ -15,7 +15,7 @@ from seatrial.checks.diagnostics.params import Params
 from seatrial.devices.network_ports import ERROR_COUNTERS
 from seatrial.devices.readers import TWIN
 from seatrial.devices.state import DeviceState
-from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.evidence import Evidence, a_node
 from seatrial.evidence.findings import NOBODY, Culprit, Finding, Limit, Ruling
 from seatrial.evidence.statistics import median, minority
 
@@ -61,7 +61,7 @@ def _judge_readable(evidence: Evidence, nodes: tuple[NodeHistory, ...], params: 
     # Without the last state nobody knows what rose: that node may have had any fault.
     unread = [history.node for history in nodes if not history.before.devices or history.after is None]
     unread += [
-        f"GPU {device.index} of {history.node}"
+        f"GPU {device.index} of {a_node(history.node)}"
         for history in nodes
         for device in history.before.devices
         if history.node not in unread and device.uuid in history.used and is_unread(history, device)
@@ -93,7 +93,8 @@ def _of_node(history: NodeHistory, params: Params) -> Iterator[Finding]:
         yield Finding(
             severity="warn",
             check=NAME,
-            what=f"the driver of {history.node} did not answer at the end of the trial, so what changed is not known",
+            what=f"the driver of {a_node(history.node)} did not answer at the end of the trial,"
+            " so what changed is not known",
             culprit=Culprit(kind="node", name=history.node, nodes=(history.node,)),
             action="look at the kernel log there",
         )
@@ -110,7 +111,7 @@ def _connections(history: NodeHistory) -> Iterator[Finding]:
             continue
         ends = (names[one], names[other])
         ranks = tuple(rank for end in ends for rank in history.culprit(end).ranks)
-        name = f"NVLink between GPU {one} and GPU {other} of {history.node}"
+        name = f"NVLink between GPU {one} and GPU {other} of {a_node(history.node)}"
         used = all(end.uuid in history.used for end in ends)
         yield Finding(
             severity="fail" if used else "warn",
@@ -140,7 +141,7 @@ def _ports(history: NodeHistory) -> Iterator[Finding]:
 
 
 def _port(history: NodeHistory, severity: str, name: str, what: str) -> Finding:
-    culprit = Culprit(kind="node", name=f"port {name} of {history.node}", nodes=(history.node,))
+    culprit = Culprit(kind="node", name=f"port {name} of {a_node(history.node)}", nodes=(history.node,))
     return Finding(
         severity="fail" if severity == "fail" else "warn",
         check=NAME,
@@ -236,7 +237,7 @@ def _not_checked(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
                 if not why.startswith(_LACKING) and name != "device":
                     refused[why].append(name)
             for why, names in refused.items():
-                places[", ".join(names), why].append(f"GPU {device.index} of {history.node}")
+                places[", ".join(names), why].append(f"GPU {device.index} of {a_node(history.node)}")
     for (what, why), where in places.items():
         yield Finding(
             severity="info", check=NAME, what=f"not checked: {what} of {_names(where)} ({why})", culprit=NOBODY

@@ -9,6 +9,7 @@ from typing import Literal
 
 from seatrial.checks.diagnostics.history import NAME, NodeHistory
 from seatrial.devices.state import DeviceState
+from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import NOBODY, Culprit, Finding
 from seatrial.evidence.statistics import minority
 
@@ -101,5 +102,5 @@ def _text(value: object) -> str:
 
 
 def _names(entries: list[_Entry]) -> str:
-    names = [f"GPU {device.index} of {history.node}" for history, device in entries]
+    names = [f"GPU {device.index} of {a_node(history.node)}" for history, device in entries]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

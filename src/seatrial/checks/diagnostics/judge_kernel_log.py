@@ -9,6 +9,7 @@ from dataclasses import replace
 from seatrial.checks.diagnostics.history import NAME, NodeHistory, step_words
 from seatrial.devices import xid
 from seatrial.devices.state import KernelEvent, NodeWindow
+from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import Culprit, Finding
 
 _FATAL_ACTIONS = ("reset", "restart machine", "mechanics", "firmware")
@@ -67,7 +68,7 @@ def _finding(
     lines: tuple[str, ...],
 ) -> Finding:
     device = next((device for device in history.before.devices if device.bus and device.bus == bus), None)
-    place = f"{bus or 'a device'} of {history.node}"
+    place = f"{bus or 'a device'} of {a_node(history.node)}"
     if event.kind == "sxid":
         culprit = Culprit(kind="device", name=f"NVSwitch {place}", nodes=(history.node,))
     elif device is not None:

@@ -111,7 +111,8 @@ def _exact_words(evidence: Evidence) -> ExactWords:
         action=(
             "take the node out of service and have its memory tested; none of its results can be trusted."
             if evidence.device_type == "cpu"
-            else "take the device out of service and have its memory tested; its results cannot be trusted."
+            else "take the device out of service, its results cannot be trusted; look at its errors (nvidia-smi -q -d"
+            " ECC,ROW_REMAPPER or amd-smi metric --ecc) and have its memory tested."
         ),
     )
 

@@ -184,8 +184,10 @@ def _both(outcome: RateOutcome) -> str:
     unit, decided = outcome.measurement.unit, f"{outcome.measurement.value:.3g} {outcome.measurement.unit}"
     if outcome.first is None or outcome.first_limit is None:
         return decided
-    limit = f"{format_number(outcome.first_limit.value)} {unit}"
-    return f"{outcome.first.value:.3g} {unit} with all ranks, limit {limit}; {decided} alone"
+    together = f"{outcome.first.value:.3g} {unit} with all ranks"
+    if outcome.limit is not None and outcome.first_limit.value == outcome.limit.value:
+        return f"{together}, {decided} alone"
+    return f"{together}, limit {format_number(outcome.first_limit.value)} {unit}; {decided} alone"
 
 
 def cpu_shares(evidence: Evidence, variant: str) -> dict[int, float]:

@@ -61,7 +61,7 @@ def _not_one_folder(evidence: Evidence, groups: Mapping[View, list[int]], nodes:
     together = [rank for rank in ranks if rank in view]
     if 2 * votes(together) > len(ranks_per_host):
         odd_nodes = {node for rank, node in nodes.items() if rank not in together}
-        what = f"not on {node_names(odd_nodes)}, but on the others, {path} is the folder that most nodes see"
+        what = f"{path} on {node_names(odd_nodes)} is not the folder that most nodes see"
         culprit = node_culprit(evidence, odd_nodes)
     else:
         what = f"the ranks do not see one folder at {path}, and no group of them is more than half of the nodes"
@@ -80,7 +80,7 @@ def _not_one_folder(evidence: Evidence, groups: Mapping[View, list[int]], nodes:
         what=what,
         culprit=culprit,
         measured=f"at most {len(together)} of {len(nodes)} ranks see one another",
-        limit=Limit(value=len(nodes), unit="ranks", origin="user storage.shared yes"),
+        limit=Limit(value=len(nodes), unit="ranks", origin="user storage.shared"),
         evidence=tuple(lines),
         action="check that the shared file system is mounted there, at that path.",
     )
@@ -98,7 +98,7 @@ def _judge_not_shared(evidence: Evidence, views: Mapping[int, View], nodes: Mapp
         what=f"{node_names(sharing)} see files of other nodes in the folder, although each should have a separate one",
         culprit=node_culprit(evidence, sharing),
         measured=f"{len(sharing)} nodes",
-        limit=Limit(value=0, unit="nodes", origin="user storage.shared no"),
+        limit=Limit(value=0, unit="nodes", origin="user storage.shared"),
         action='name a folder on a disk of the node, or set shared = "yes".',
     )
     return Ruling(findings=(finding,))

@@ -89,6 +89,7 @@ def _is_in_memory(evidence: Evidence, node: str) -> bool:
 def compared_rates(evidence: Evidence) -> Iterator[tuple[str, str, FleetRates]]:
     """Yield name, variant and rates of each speed of nodes on one kind of file system."""
     kinds = {fact.rank or 0: fact.value["kind"] for fact in evidence.facts if fact.name == "folder"}
+    hosts = evidence.hosts()
     for name, variant in (("write_gbps", ""), ("read_gbps", "cold"), ("read_gbps", "warm"), ("fsync_ms", "median")):
         repeats = (
             measurement
@@ -103,7 +104,7 @@ def compared_rates(evidence: Evidence) -> Iterator[tuple[str, str, FleetRates]]:
         for _, group in sorted(groups.items()):
             # Rates of fsync are capped already.
             ceiling = None if name == "fsync_ms" else copy_ceiling()
-            yield name, variant, compare_rates(group, limits=(), device_type="cpu", ceiling=ceiling)
+            yield name, variant, compare_rates(group, limits=(), device_type="cpu", ceiling=ceiling, hosts=hosts)
 
 
 def _node_rates(evidence: Evidence, name: str, variant: str) -> list[Measurement]:
