@@ -53,6 +53,21 @@ def test_the_lowest_of_many_runs_is_allowed_to_be_lower_than_one() -> None:
     assert _only(judge(trained(accuracy=lowest), SMOKE)).severity == "fail"
 
 
+@pytest.mark.parametrize("liar", [0, 1])
+def test_one_rank_that_claims_more_runs_loosens_no_limit(liar: int) -> None:
+    reference = find_reference(KEY)
+    assert reference is not None
+    evidence = trained(accuracy=(reference.limit(1) + reference.limit(10**9)) / 2)
+    changed = {"runs": 1e9, "evaluated": reference.num_test * 1e9}
+    measurements = tuple(
+        replace(entry, value=changed[entry.name]) if entry.rank == liar and entry.name in changed else entry
+        for entry in evidence.measurements
+    )
+    ruling = judge(replace(evidence, measurements=measurements), SMOKE)
+    assert "runs of rank 1 as of the first rank" in ruling.absent
+    assert any("accuracy" in finding.what for finding in ruling.findings) == (liar == 1)
+
+
 def test_the_users_limit_wins_over_the_reference() -> None:
     finding = _only(judge(trained(), replace(SMOKE, min_accuracy=0.96)))
     assert finding.limit is not None

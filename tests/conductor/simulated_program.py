@@ -204,6 +204,6 @@ class SimulatedProgram(SimulatedClock):
         elif act.what == "error":
             self._event(rank, number, "error", cause=act.cause, message=f"{act.cause} trouble")
         elif act.what == "result":
-            self._event(rank, number, "result", code=act.code)
+            self._event(rank, number, "result", code=act.code, lines=[])
         elif act.what in ("stop", "disk", "move"):
             rank.state, rank.phase = {"stop": "T", "disk": "D", "move": "R"}[act.what], act.phase

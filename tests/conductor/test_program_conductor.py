@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -361,6 +362,8 @@ _EXIT = {**_SOURCE, "kind": "exit", "gen": 0, "code": 1, "ours": False, "phase":
         ({"kind": "status", "ranks": {"2": ["R", "x", 1, ""]}}, TypeError),
         ({"kind": "status", "ranks": {"2": ["R", 1.0, None, ""]}}, ValueError),
         ({**_SOURCE, "kind": "result", "gen": 0, "rank": 2, "code": "good"}, ValueError),
+        ({**_SOURCE, "kind": "result", "gen": 0, "rank": 2, "code": 0}, KeyError),
+        ({**_SOURCE, "kind": "result", "gen": 0, "rank": 2, "code": 0, "lines": 5}, TypeError),
         ({"kind": "signal"}, KeyError),
         ({**_EXIT, "rank": 0}, OriginError),
         ({**_SOURCE, "kind": "error", "gen": 0, "rank": 0, "cause": "own", "message": "of another node"}, OriginError),
@@ -379,3 +382,11 @@ def test_a_malformed_or_foreign_message_changes_nothing(message: dict[str, Any],
     fleet = SimulatedProgram(config(), at_s=[(3.0, say)])
     assert fleet.run()["how"] == "ended"
     assert refused
+
+
+def test_what_one_agent_sends_fits_into_the_outcome() -> None:
+    fails = Act(at_s=3.0, what="exit", code=1, phase="x" * 10**6, last=("y" * 10**6,) * 60)
+    outcome = SimulatedProgram(config(watched=False), {(0, 3): [fails]}).run()
+    assert outcome["how"] == "failed"
+    assert len(outcome["last_lines"]) == 40
+    assert len(json.dumps(outcome)) < 100_000

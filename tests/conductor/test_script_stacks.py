@@ -136,3 +136,10 @@ def test_each_signal_that_ends_a_script_shows_where_its_ranks_are(name: str) -> 
     program = SimulatedProgram(config(watched=False), script, at_s=((10.0, lambda program: program.signal(name)),))
     program.go_on_until(10.2)
     assert {tuple(message["ranks"]) for _, _, message in program.asked("dump_stack")} == {(0, 1, 2, 3)}
+
+
+def test_frames_of_any_length_make_a_short_sentence() -> None:
+    frames = ["x" * 10**6, "y" * 10**6, "y" * 10**6]
+    stacks = {rank: {"text": f'Process 1\n\nThread 1 (idle): "MainThread"\n    {at}'} for rank, at in enumerate(frames)}
+    assert 0 < len(ranks_apart(stacks)) < 3_000
+    assert 0 < len(ranks_apart({rank: {"text": "", "wchan": at} for rank, at in enumerate(frames)})) < 3_000

@@ -66,6 +66,23 @@ def test_a_domain_and_capitals_make_no_other_host(typed: str, own: str, beside: 
     assert f"local rank 0 on node {named})" in finding.what
 
 
+@pytest.mark.parametrize("how", ["empty", "none"])
+def test_a_node_without_a_name_takes_none_of_another_node(how: str) -> None:
+    """Its rank may say any host name. It may also hide that it is another machine: no PASS."""
+    stream = Stream(4, nodes=4, hostnames=["a", "b", "" if how == "empty" else "c", "d"])
+    for event in stream.events:
+        if (event["src"], event["kind"]) == ("rank2.0", "rank"):
+            event["hostname"] = "a"
+        elif (event["src"], event["kind"], how) == ("node2", "node", "none"):
+            event.update({"kind": "left", "gen": 0, "rank": 2, "pid": 1, "state": "Z"})
+    stream.until("collectives").exit(2, -9, ours=False)
+    stream.trouble({"rank": 2, "how": "dead", "detail": "exit code -9"})
+    stream.kill(0, 1, 3)
+    trial = fold(stream.close(ranks=False).events)
+    assert blame(trial)[0].culprit.nodes == ("node 2",)
+    assert trial.missing == ("the `node` event of node 2 is missing or has no host name",)
+
+
 def test_equal_names_of_several_machines_have_numbers() -> None:
     _, finding = _killed(Stream(4, nodes=4, hostnames=["gpu-7", "worker", "worker", "gpu-8"]))
     assert finding.culprit.nodes == ("worker (node 2)",)

@@ -15,6 +15,7 @@ from seatrial.conductor.actions import Actions
 from seatrial.conductor.base import BaseConductor
 from seatrial.conductor.cancellation import STOP_HEARD_S
 from seatrial.conductor.config import ProgramConfig, State
+from seatrial.conductor.origin import brief
 from seatrial.conductor.program_failures import (
     Exit,
     Failure,
@@ -56,6 +57,8 @@ _MOST_STILL = 8
 """Reports of ranks that stand still: each has the stacks of all ranks taken, and one agent can cause one a second."""
 _HEAR_STACKS_S = 8.0
 """Time for the answers of ranks that are about to be ended: py-spy has 5 s (``agent/standstill.py``)."""
+_MOST_LAST_LINES, _MOST_LINE_CHARS, _MOST_MESSAGE_CHARS = 40, 500, 8_000
+"""Bounds of the last output of a rank, and of its error: an agent sends no more, unless it lies."""
 _STILL_S = 60.0
 """A script that prints nothing and uses no CPU time for so long is reported: torch itself warns of nothing for the 10
 to 30 minutes of its timeouts, and people look after a minute."""
@@ -157,7 +160,7 @@ class ProgramConductor(BaseConductor):
     def _receive(self, node: int, received: AgentReport | Event, now: float) -> None:
         match received["kind"]:
             case "node":
-                self._hostnames.setdefault(node, str(received.get("slurm_name") or received["hostname"]))
+                self._hostnames.setdefault(node, brief(received.get("slurm_name") or received["hostname"]))
             case "port" if self.state is State.PORT and node == 0 and received["gen"] == self._generation:
                 self._start(str(received["address"]), int(received["port"]), now)
             # Where a node was lost or a rank has failed, the signal is what the launcher of the job makes of that.
@@ -192,12 +195,15 @@ class ProgramConductor(BaseConductor):
                 pass
 
     def _receive_result(self, rank: int, event: ResultEvent, now: float) -> None:
-        self._results[rank] = int(event["code"])
+        code = int(event["code"])
+        if not isinstance(event["lines"], list):
+            raise TypeError(f"the lines of the result of rank {rank} are no list")
+        self._results[rank] = code
         if len(self._results) == 1:
             self._until = now + _SETTLE_S
 
     def _receive_error(self, rank: int, event: ErrorEvent, now: float) -> None:
-        self._errors[rank] = (str(event["cause"]), str(event["message"]))
+        self._errors[rank] = (brief(event["cause"]), brief(event["message"], _MOST_MESSAGE_CHARS))
         self._failed_at = self._failed_at or now
 
     def _receive_exit(self, rank: int, event: ExitEvent, now: float) -> None:
@@ -208,8 +214,8 @@ class ProgramConductor(BaseConductor):
             ours=bool(event["ours"]),
             oom=out_of_memory_words(event["oom_limit_bytes"]) if "oom_limit_bytes" in event else "",
             at=now,
-            phase=str(event["phase"]),
-            last_lines=tuple(str(line) for line in event["last_lines"]),
+            phase=brief(event["phase"]),
+            last_lines=tuple(brief(line, _MOST_LINE_CHARS) for line in event["last_lines"][-_MOST_LAST_LINES:]),
         )
         self._exits[rank] = ended
         if ended.failed:

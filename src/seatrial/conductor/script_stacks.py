@@ -8,7 +8,9 @@ from typing import Any
 
 from seatrial.util.text import named_ranks
 
-_FRAME = re.compile(r"    (\S.*)")
+_MOST_CHARS = 500
+"""Characters of a frame or a function of the kernel: paths have fewer, and the words of agents end up in notes."""
+_FRAME = re.compile(rf"    (\S.{{0,{_MOST_CHARS - 1}}})")
 _WAITS = ("torch/distributed/", "torch/autograd/", "torch/cuda/", "seatrial/mpi_backend/")
 """Parts of the innermost frames of ranks that wait for other ranks, or for a device that does."""
 
@@ -35,7 +37,7 @@ def ranks_apart(stacks: Mapping[int, Mapping[str, Any]]) -> str:
         waiting = {rank for rank, of_rank in frames.items() if any(part in of_rank[0] for part in _WAITS)}
         apart = sorted(frames.keys() - waiting) if waiting else _minority(places)
     else:
-        places = {rank: str(event.get("wchan", "")) or _running(event) for rank, event in stacks.items()}
+        places = {rank: str(event.get("wchan", ""))[:_MOST_CHARS] or _running(event) for rank, event in stacks.items()}
         apart = _minority(places) if all(places.values()) else []
     together = sorted(stacks.keys() - set(apart))
     if not apart or not together:
@@ -68,7 +70,7 @@ def place_of(event: Mapping[str, Any]) -> str:
     """
     frames = main_thread_frames(str(event.get("text", "")))
     if not frames:
-        return str(event.get("wchan", ""))
+        return str(event.get("wchan", ""))[:_MOST_CHARS]
     own = next((frame for frame in frames if not _is_of_torch(frame)), "")
     return frames[0] if own in ("", frames[0]) else f"{frames[0]}, called by {own}"
 

@@ -164,6 +164,13 @@ def _missing(reader: Reader) -> list[str]:
         for src in sorted(sources)
         if src not in reader.ends
     ]
+    # A node without a name could have another one blamed, or hide that it is another machine.
+    with_ranks = {node for rows in reader.generations.values() for node, _ in rows.values()}
+    missing += [
+        f"the `node` event of node {node} is missing or has no host name"
+        for node in sorted(with_ranks)
+        if f"node{node}" in sources & reader.seqs.keys() and not (node in reader.nodes and reader.nodes[node].hostname)
+    ]
     missing += [
         f"the `rank` event of rank {rank} is missing"
         for rank in sorted(reader.generations.get(0, {}))
@@ -275,7 +282,8 @@ def _rank(
     said = (event.get("hostname") or "")[:_MOST_CHARS]
     return RankRecord(
         rank=rank,
-        node=name.name if name else said or f"node {node}",
+        # Never the word of a rank: it could be the name of an honest node.
+        node=name.name if name else f"node {node}",
         hostname=own or said,
         calls_itself=name.calls_itself if name else "",
         node_rank=node,

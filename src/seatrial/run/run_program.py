@@ -179,7 +179,9 @@ def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, st
         raise SeatrialError(f"the job ended without an outcome; its events are in {folder}.")
     generation = outcome["gen"]
     results = [event for event in events if event.get("kind") == "result" and event.get("gen") == generation]
-    lines: list[str] = next((event["lines"] for event in results if event.get("rank") == 0), [])
+    # Also what the conductor refused is recorded.
+    sound = (event["lines"] for event in results if event.get("rank") == 0 and isinstance(event.get("lines"), list))
+    lines: list[str] = next(sound, [])
     if lines and outcome["how"] in ("ended", "interrupted"):
         restarts = outcome["restarts"]
         if restarts:
