@@ -33,8 +33,8 @@ _XID = re.compile(r"NVRM: Xid \(((?:PCI:)?[0-9a-fA-F:.]+)(?: GPU-[^)]{1,40})?\)[
 _SXID = re.compile(r"nvidia-nvswitch\d{1,4}: SXid \((PCI:[0-9a-fA-F:.]+)\): (\d{1,6})\b,?")
 _FALLEN = re.compile(r"NVRM:\s+GPU (?:at )?(?:PCI:)?([0-9a-fA-F:.]+?):? (?:GPU\S{0,60} )?has fallen off the bus")
 _AMDGPU = re.compile(
-    r"amdgpu ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d): (?:(?!process ).){0,80}(uncorrectable hardware errors? detected|GPU reset begin"
-    r"|GPU fault detected|ring \S+ timeout|RAS poison)",
+    r"amdgpu ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d): (?:(?!process ).){0,80}"
+    r"(uncorrectable hardware errors? detected|GPU reset begin|GPU fault detected|ring \S+ timeout|RAS poison)",
     re.IGNORECASE,
 )
 """After ``process`` comes the name of a program, which may be any of these words; and the line of a crash begins with
