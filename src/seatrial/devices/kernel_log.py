@@ -49,7 +49,7 @@ _DMESG_HEADER = re.compile(
     r"(?:\[\s*(\d{1,18}\.\d{1,9})\]\s*|\[[\w :.+<>-]{1,40}\]\s*|\d{4}-\d\d-\d\dT\S{1,40}\s+){0,3}(.*)",
     re.DOTALL,
 )
-"""Of a file, which anybody may have written; it matches any line."""
+"""Heads of lines in a file, which anybody may have written; this matches any line."""
 
 
 class KernelLog:
