@@ -2,7 +2,8 @@
 
 The names of tokens must be visible to other ranks. They are a few bytes each, and removed as soon as all ranks have
 searched for them; a later trial removes those that a killed trial left behind. Other users may write to the folder,
-too: only who has the key knows the name of a token before it is there, and a token counts if its owner is that of this rank's token.
+too: only who has the key knows the name of a token before it is there, and a token counts if its owner is that of this
+rank's token.
 """
 
 from __future__ import annotations
