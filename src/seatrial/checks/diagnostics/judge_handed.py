@@ -167,8 +167,8 @@ def _placed_devices(
         return Handed(file=file, unused=f"the devices of {file.node} are not known to seatrial")
     by_serial = defaultdict[str, list[tuple[NodeHistory, DeviceState]]](list)
     for history in histories if own is None else (own,):
-        for device in history.before.devices:
-            by_serial[device.serial].append((history, device))
+        for holder in history.before.devices:
+            by_serial[holder.serial].append((history, holder))
     found = dict[int, tuple[NodeHistory, DeviceState]]()
     disputed = dict[int, tuple[tuple[NodeHistory, DeviceState], ...]]()
     for gpu in file.gpus:
