@@ -399,7 +399,7 @@ class RunLog:
         """Return the nodes of the cluster that the verdict blames, by the names that the cluster gives them.
 
         A person copies the command with such a name. The name that a host gives itself counts only under MPI, where
-        each rank has an agent, and only if it is that of a pod's node and no more agents claim it than that node has ranks.
+        each rank has an agent, and only if it is that of a pod's node, which no more agents claim than it has ranks.
         """
         conclusion = conclude(self._events)
         placed = _nodes_of(self._pods)

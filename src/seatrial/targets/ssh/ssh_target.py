@@ -62,7 +62,7 @@ def _command(job: Processes, node_rank: int, reached: Sequence[ReachedNode], tok
     other = next((peer.address for peer in reached if peer.address != this.address), None)
     if other is not None:
         env |= {"SEATRIAL_PEER": other, "SEATRIAL_NIC": "route"}
-    header: dict[str, object] = {"module": ["seatrial.agent.agent_main"], "env": env, "folder": os.getcwd()}
+    header: dict[str, object] = {"module": ["seatrial.agent.agent_main"], "env": env, "folder": _folder()}
     if this.node.here > 1 and job.device in VISIBLE_DEVICES:
         first = this.node.index * job.nproc_per_node
         header["devices"] = [VISIBLE_DEVICES[job.device], first, first + job.nproc_per_node]
@@ -141,6 +141,15 @@ def _resolve(target_request: TargetRequest) -> Placement:
         hosts=tuple(node.host.name for node in ready),
         detail=tuple(ReachedNode(node=node, address=answers[node.host.at].address) for node in ready),
     )
+
+
+def _folder() -> dict[str, object]:
+    """Return the folder in which the user types, and whom the user trusts with it (``bootstrap._enter``)."""
+    path = os.getcwd()
+    status = os.stat(path)
+    # The number of this user may be that of somebody else on a host.
+    owner = -1 if status.st_uid == os.geteuid() else status.st_uid
+    return {"path": path, "owner": owner, "open": bool(status.st_mode & 0o002)}
 
 
 def _driver(job: Processes) -> Agents:
