@@ -235,8 +235,8 @@ class PodFollower:
         """Take lines of the first pod that are not events; show for which hosts the launcher of MPI waits."""
         for line in lines:
             # Anybody in that pod can print such a line, also for ever.
-            is_told = self._under_mpi and not self._run_log.started and self._waiting_lines < _MAX_WAITING_LINES
-            if is_told and line.startswith(WAITING):
+            is_waiting = self._under_mpi and not self._run_log.started and self._waiting_lines < _MAX_WAITING_LINES
+            if is_waiting and line.startswith(WAITING):
                 self._waiting_lines += 1
                 self._print_line(f"seatrial: the launcher pod says: {quoted(line.removeprefix('seatrial: '))}")
         self._run_log.take_text([line for line in lines if not line.startswith(WAITING)])
