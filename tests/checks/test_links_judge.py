@@ -261,6 +261,13 @@ def test_one_rank_cannot_make_up_a_round(stage: str) -> None:
     assert CHECK.judge(_lie(evidence, "asked", made_up, stage), Params()) == ruling
 
 
+def test_a_rank_that_hides_that_its_round_began_is_named() -> None:
+    evidence = _measured(SimulatedCluster(nodes=4))
+    hidden = tuple(fact for fact in evidence.facts if fact.name != "asked" or fact.rank != 0)
+    absent = CHECK.judge(replace(evidence, facts=hidden), Params()).absent
+    assert absent[0] == "round 1 on nodes, which rank 0 was to begin"
+
+
 def test_a_store_that_one_rank_cannot_reach_hides_no_slow_link() -> None:
     evidence = _measured(SimulatedCluster(nodes=4, slow={(1, None): 0.1}))
     unreachable = {"host": "x" * 300, "port": 1, "how": "refused"}

@@ -73,7 +73,7 @@ def test_ranks_that_loop_while_the_others_wait_are_reported() -> None:
 
 
 def test_an_agent_that_tells_something_else_each_second_is_bounded() -> None:
-    """Each question stops all ranks for a moment."""
+    """For each question the stacks of all ranks are taken."""
     waits = (61.0, 61.0)
     others = [tuple(WORKS if number >> rank & 1 else waits for rank in range(4)) for number in range(10)]
     assert len(questions(*others)) == 8

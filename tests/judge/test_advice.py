@@ -43,14 +43,14 @@ def test_a_frozen_process_has_the_advice_of_its_state(detail: str, words: str, o
 
 def test_frozen_and_absent_are_told_apart() -> None:
     """A frozen process cannot run; one that never entered the collective could, and its stack says why it did not."""
-    assert finding_of(frozen()).what.endswith(" was frozen in collectives/begin for 16 s, state T (stopped)")
+    assert finding_of(frozen()).what.endswith(" was frozen, state T (stopped), in collectives/begin for 16 s")
     absent = finding_of(frozen("absent"))
     assert absent.what.endswith("while the others waited (no progress and no CPU time, state S)")
     assert absent.action.startswith("look at its stack for what it waits for")
 
 
 def hung(nodes: int, device_type: str = "cpu", checks: tuple[str, ...] = ()) -> Finding:
-    stream = Stream(2, nodes=nodes, plan=a_plan((*checks, "compute", "bootstrap", "collectives")))
+    stream = Stream(max(2, nodes), nodes=nodes, plan=a_plan((*checks, "compute", "bootstrap", "collectives")))
     for event in stream.events:
         if event["kind"] == "rank":
             event["device_type"] = device_type
@@ -69,7 +69,8 @@ def test_inside_one_node_there_is_no_cable() -> None:
 
 
 def test_between_nodes_the_checks_that_were_left_out_are_named() -> None:
-    assert hung(2).action.endswith("; the checks network and links tell node from link")
+    assert hung(3).action.endswith("; the checks network and links tell node from link")
+    assert hung(2).action.endswith("; the checks network and links tell node from link, where there is a third node")
     assert hung(2, checks=("network", "links")).action.endswith("the network settings between these nodes")
 
 

@@ -28,7 +28,7 @@ def findings(stream: Stream) -> tuple[Finding, ...]:
         ("exited", "fail", "process", (1,), "exited with code 3"),
         ("exited early", "fail", "process", (1,), "exited early with code 0"),
         ("rank 0 killed", "fail", "process", (0,), "was killed by signal 9"),
-        ("frozen", "fail", "process", (1,), "was frozen in collectives/begin for 16 s"),
+        ("frozen", "fail", "process", (1,), "was frozen, state T (stopped), in collectives/begin for 16 s"),
         (
             "absent",
             "fail",

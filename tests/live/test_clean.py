@@ -60,14 +60,14 @@ def test_the_console_ends_with_the_card_and_has_no_color(tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
     shown = done.stdout.splitlines()
     assert shown[shown.index("=" * 50) + 1].startswith("FINAL ACCEPTANCE: PASS (partial: ")
-    assert shown[-1] == f"next: to test more, run: seatrial run quick --only compute --out {tmp_path}"
+    assert shown[-1] == f"next: for a full PASS, run: seatrial run smoke --out {tmp_path}"
     assert re.search(r"^\[1/1\] compute \d+(\.\d)? s$", done.stderr, re.MULTILINE)
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     again = [sys.executable, "-m", "seatrial", "report", str(folder)]
     told = subprocess.run(again, capture_output=True, text=True, timeout=50, check=False).stdout.splitlines()
     assert told[:-1] == shown[:-1]
     # The events of a trial may be those of somebody else: no path is shown to be copied.
-    assert told[-1].endswith("seatrial run quick --only compute OPTIONS-NOT-SHOWN")
+    assert told[-1].endswith("seatrial run smoke OPTIONS-NOT-SHOWN")
     assert "\x1b" not in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert SCHEMA["$schema"].endswith("2020-12/schema")

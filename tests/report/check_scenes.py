@@ -180,19 +180,17 @@ def diagnosed(window: NodeWindow | None = None) -> Evidence:
     return Evidence(ranks={}, asked=(), measurements=(), facts=tuple(facts))
 
 
-def fell_off_the_bus() -> Stream:
+def fell_off_the_bus() -> NodeWindow:
     """The kernel of one node says that a GPU has fallen off the bus."""
     events = logged("NVRM: Xid (PCI:0000:2a:00): 79, pid=1, GPU has fallen off the bus")
     devices = tuple(replace(QUIET, uuid=f"GPU-{index}") for index in (0, 1))
-    window = NodeWindow(check="training", seconds=60, devices=devices, kernel_events=events)
-    return trial_of("diagnostics", diagnosed(window), 4, TWO)
+    return NodeWindow(check="training", seconds=60, devices=devices, kernel_events=events)
 
 
-def uncorrectable() -> Stream:
+def uncorrectable() -> NodeWindow:
     """A GPU counts memory errors that ECC could not correct."""
     devices = (replace(QUIET, uuid="GPU-0"), replace(QUIET, uuid="GPU-1", risen={"ecc_uncorrected": 3}))
-    window = NodeWindow(check="training", seconds=60, devices=devices, kernel_events=())
-    return trial_of("diagnostics", diagnosed(window), 4, TWO)
+    return NodeWindow(check="training", seconds=60, devices=devices, kernel_events=())
 
 
 def wrong_sums() -> Stream:
@@ -210,7 +208,5 @@ SCENES: Mapping[str, Callable[[], Stream]] = {
     "fail-storage-read-only": unwritable_folder,
     "fail-storage-not-shared": own_folder,
     "fail-host": small_shared_memory,
-    "fail-diagnostics-xid": fell_off_the_bus,
-    "fail-diagnostics-ecc": uncorrectable,
     "fail-collectives-wrong": wrong_sums,
 }

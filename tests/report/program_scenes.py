@@ -16,7 +16,7 @@ from seatrial.run.run_program import _exit_code
 _FOLDER = Path("seatrial-runs/20260102-030405-abcd")
 _ELAPSED = re.compile(r"(?m)^\[ *[\d.]+ s\]")
 _LOST = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:1234"
-_GAVE_UP = "RuntimeError: [../tcp/unbound_buffer.cc:129] Timed out waiting 600000ms for send operation to complete"
+_GAVE_UP = "RuntimeError: [../tcp/unbound_buffer.cc:129] Timed out waiting 15000ms for send operation to complete"
 _TRACEBACK = (
     "Traceback (most recent call last):",
     '  File "mytrain.py", line 41, in <module>',
@@ -36,7 +36,7 @@ class _Recorded(SimulatedProgram):
 
     def say(self, node: int, message: dict[str, Any]) -> None:
         if message["kind"] == "exit" and message["ours"]:
-            message["last_lines"] = ["epoch 3, batch 150"]
+            message["last_lines"] = ["step 7"]
         if self.agents[node].open and "src" in message:
             self.events.append(message)
         super().say(node, message)
@@ -54,7 +54,7 @@ def raised() -> SimulatedProgram:
 
 def hung() -> SimulatedProgram:
     """Three ranks of a script give up by its own timeout; the fourth one still loads its batch."""
-    script = {(0, rank): _ends(620.0 + rank / 10, 1, _GAVE_UP) for rank in (0, 1, 2)}
+    script = {(0, rank): _ends(20.0 + rank / 10, 1, _GAVE_UP) for rank in (0, 1, 2)}
     script[0, 3] = (Act(at_s=900.0, what="exit"),)
     return _Recorded(config(watched=False), script, stacks={3: {"text": _AT_WORK}})
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from event_streams import SCENES, Stream, on_gpus
 from fake_checks import fake_load
 from report import check_scenes, program_scenes
+from report.check_scenes import fell_off_the_bus, uncorrectable
 from report.whole_scenes import trial_of_level
 
 from seatrial.cli.click_app import main
@@ -61,6 +62,8 @@ TRIALS: Mapping[str, Callable[[], Conclusion]] = {
     "fail-killed": lambda: _recorded("killed"),
     "fail-wrong": lambda: _recorded("wrong"),
     "fail-slow": lambda: _judged(partial(trial_of_level, slow=(3,))),
+    "fail-diagnostics-xid": lambda: _judged(partial(trial_of_level, seen=fell_off_the_bus())),
+    "fail-diagnostics-ecc": lambda: _judged(partial(trial_of_level, seen=uncorrectable())),
     "fail-hang": lambda: _scene(on_gpus(SCENES["absent"]())),
     "fail-frozen": lambda: _scene(on_gpus(SCENES["frozen"]())),
     "fail-stuck-together": lambda: _scene(on_gpus(SCENES["stuck"](), *_TWO_HOSTS)),

@@ -199,7 +199,7 @@ def test_the_banner_of_a_failure() -> None:
     assert banner[-2].startswith("- Error: out of memory on rank 1 (Test CPU, local rank 1 on node gpu-0)")
     assert shown[-4:] == [
         "FAIL: level quick, 1 of 4 checks failed, 3 passed, 2 CPU ranks, 26 s",
-        "at fault: rank 1 on node gpu-0, its process (pid 101)",
+        "at fault: rank 1 on node gpu-0, its process (pid 101), or what else uses that memory",
         "report: reports/x/report.html",
         "next: fix the problem above, then run: seatrial run quick",
     ]

@@ -242,7 +242,7 @@ def test_a_pass_names_the_speeds_without_a_limit() -> None:
     conclusion = recorded()
     assert conclusion.verdict.unlimited == keys
     assert conclusion.verdict.partial == ()
-    assert any(line.endswith(f"sets them: {', '.join(keys)}") for line in card(conclusion, None, View()))
+    assert any(line.endswith(f"sets limits: {', '.join(keys)}") for line in card(conclusion, None, View()))
 
 
 def test_nodes_of_one_machine_are_no_full_acceptance() -> None:

@@ -16,6 +16,7 @@ from report.check_scenes import TWO, add_check, diagnosed, formed
 
 from seatrial.checks import registry
 from seatrial.checks.training.params import recipe_for
+from seatrial.devices.state import NodeWindow
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.measurement import Measurement
 from seatrial.plan.model import Plan
@@ -25,23 +26,23 @@ _RANKS = range(4)
 _SPEEDS = {"bf16": 690.0, "fp16": 700.0, "fp32": 51.0}
 
 
-def trial_of_level(*, skip: Collection[str] = (), slow: Collection[int] = ()) -> Stream:
+def trial_of_level(*, skip: Collection[str] = (), slow: Collection[int] = (), seen: NodeWindow | None = None) -> Stream:
     """Return a trial of the level quick: two nodes with two GPUs each, healthy but for the ranks that compute slowly.
 
-    ``skip``: checks that the person took out.
+    ``skip``: checks that the person took out; ``seen``: what the devices of the second node counted in training.
     """
     plan = read_plan("quick", schemas=registry.schemas(), scopes=registry.scopes(), skip=tuple(skip))
     typed = ("--on", "ssh", "--hosts", ",".join(TWO), *(word for check in skip for word in ("--skip", check)))
     stream = on_gpus(Stream(len(_RANKS), nodes=2, plan=plan), *typed)
     for check in plan.checks:
-        add_check(stream, check, _evidence(plan, check, slow))
+        add_check(stream, check, _evidence(plan, check, slow, seen))
     return stream.close()
 
 
-def _evidence(plan: Plan, check: str, slow: Collection[int]) -> Evidence:
+def _evidence(plan: Plan, check: str, slow: Collection[int], seen: NodeWindow | None) -> Evidence:
     made: Mapping[str, Callable[[], Evidence]] = {
         "network": partial(network_evidence, 2, hostnames=TWO),
-        "diagnostics": diagnosed,
+        "diagnostics": partial(diagnosed, seen),
         "inventory": partial(inventory_fleet, 2, 2),
         "host": partial(host_fleet, 2, 2),
         "compute": partial(_computed, slow),

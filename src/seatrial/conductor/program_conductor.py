@@ -53,7 +53,7 @@ _SETTLE_S = 60.0
 """Time from the first result of a rank to the end of the last rank."""
 _MAX_WAITING = 16
 _MOST_STILL = 8
-"""Reports of ranks that stand still: each stops all ranks for a moment, and one agent can ask for one a second."""
+"""Reports of ranks that stand still: each has the stacks of all ranks taken, and one agent can cause one a second."""
 _HEAR_STACKS_S = 8.0
 """Time for the answers of ranks that are about to be ended: py-spy has 5 s (``agent/standstill.py``)."""
 _STILL_S = 60.0

@@ -141,7 +141,7 @@ def _broken(view: StepView, rank: int, error: ErrorRecord, waiting: tuple[str, .
         "fail",
         view.check,
         f"out of memory on {label}{in_phase}: {message}" if memory else f"device error on {label}{in_phase}: {message}",
-        process_culprit(view.trial, view.generation, rank) if memory else rank_culprit(view.trial, rank, "device"),
+        _memory_culprit(view, rank) if memory else rank_culprit(view.trial, rank, "device"),
         evidence=(*_stack(error), *view.evidence(rank), *waiting),
         action=(
             "see what else uses that memory (nvidia-smi, amd-smi); if nothing does, make the batch or message size"
@@ -150,6 +150,12 @@ def _broken(view: StepView, rank: int, error: ErrorRecord, waiting: tuple[str, .
             else "look for XID and ECC there (dmesg -T | grep -iE 'xid|ecc'), reset or replace the device"
         ),
     )
+
+
+def _memory_culprit(view: StepView, rank: int) -> Culprit:
+    """Return the process that found no memory, or whatever else has taken it: the error does not tell which."""
+    culprit = process_culprit(view.trial, view.generation, rank)
+    return replace(culprit, name=f"{culprit.name}, or what else uses that memory")
 
 
 def _raised(view: StepView) -> list[Finding]:
@@ -215,7 +221,7 @@ def _frozen(view: StepView) -> list[Finding]:
     return _named(
         view,
         view.of("frozen"),
-        lambda entry: f"was frozen{_in(entry)}{waited(entry)}" + (f", {entry.detail}" if entry.detail else ""),
+        lambda entry: "was frozen" + (f", {entry.detail}," if entry.detail else "") + f"{_in(entry)}{waited(entry)}",
         lambda entry: frozen_action(entry.detail),
     )
 

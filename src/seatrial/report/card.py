@@ -203,7 +203,8 @@ def _unlimited(conclusion: Conclusion) -> list[str]:
         return []
     speeds = and_list(list(dict.fromkeys(key.partition(".")[0] for key in verdict.unlimited)))
     keys = ", ".join(verdict.unlimited)
-    return [printable(f"held against no limit: the speeds of {speeds}; a plan file sets them: {keys}")]
+    what = f"held against no limit, at most against one another: the speeds of {speeds}"
+    return [printable(f"{what}; a plan file sets limits: {keys}")]
 
 
 def why_lines(conclusion: Conclusion) -> list[str]:
@@ -250,6 +251,8 @@ def _next(conclusion: Conclusion, report: Path | None) -> list[_Step]:
         return [_Step(words=f"nothing to repair, the fault was planted; for a real trial, {run}", command=real)]
     if verdict.status == "PASS" and verdict.unlimited and trial.plan.get("demands_limits") is True:
         return _limits_first(conclusion, report, run)
+    if verdict.status == "PASS" and "not_asked" in verdict.checks.values():
+        return [_Step(words=f"for a full PASS, {run}", command=_command(conclusion, plan, all_checks=True))]
     if verdict.status == "PASS":
         stronger = _STRONGER.get(plan)
         words = f"to test more, {run}" if stronger else f"after each repair or change, {run}"
@@ -257,7 +260,7 @@ def _next(conclusion: Conclusion, report: Path | None) -> list[_Step]:
     if keys := _keys(conclusion):
         return _longer(plan, keys, run, conclusion)
     if telling := _telling(conclusion):
-        words = f"to tell which, {run}"
+        words = f"to tell which, {run}" if len(trial.nodes) > 2 else f"to tell which, add a third node and {run}"
         again = _command(conclusion, plan, *telling)
     elif _needed(conclusion):
         words = f"with more time, {run}"
@@ -304,11 +307,12 @@ def _limits_first(conclusion: Conclusion, report: Path | None, run: str) -> list
     ]
 
 
-def _command(conclusion: Conclusion, plan: str, *more: str) -> tuple[str, ...]:
-    """Return the command with the options of this run; ``more``: further ones, of which --only chooses other checks."""
+def _command(conclusion: Conclusion, plan: str, *more: str, all_checks: bool = False) -> tuple[str, ...]:
+    """Return the command with the options of this run; ``more``: further ones, of which --only chooses other checks;
+    ``all_checks``: leave out those that choose."""
     options = conclusion.trial.job.get("options")
     words = [str(word) for word in options] if isinstance(options, list) else []
-    if "--only" in more:
+    if "--only" in more or all_checks:
         words = _without_choice(words)
     words += [word for word in more if word not in words]
     for name, value in _needed(conclusion).items():

@@ -79,6 +79,8 @@ def read_answers(evidence: Evidence) -> Answers:
             if (stage, part["fabric"], first) in begun:
                 fact = Fact(check="links", name="asked", value=part, rank=first, stage=stage)
                 rounds.setdefault(part["fabric"], []).append(fact)
+            elif first in evidence.asked:
+                damaged += (f"{stage} on {part['fabric']}, which rank {first} was to begin",)
     failed, late = (
         _by_stage_and_rank(fact for fact in evidence.facts if fact.name == name) for name in ("failed", "late")
     )

@@ -233,11 +233,7 @@ def _common(
 def _link(pair: tuple[int, int], links: Sequence[DirectedLink], inseparable: tuple[int, ...]) -> Suspect:
     """Return the suspect for one or both directions of a pair."""
     ways = {link.source == pair[0] for link in links}
-    why = (
-        "slow, while both ends are good with others"
-        if not inseparable
-        else "slow, and its ends have no other good peer"
-    )
+    why = "both ends are good with others" if not inseparable else "its ends have no other good peer"
     return Suspect(
         kind="link",
         members=pair,
