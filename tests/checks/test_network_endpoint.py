@@ -89,7 +89,7 @@ def test_idle_connections_of_others_close_no_node(
         assert idle[0].recv(16, socket.MSG_WAITALL) == b"busy" * 4
 
 
-def test_a_listener_shows_its_identity_to_no_stranger_and_is_another_one_to_them(
+def test_a_listener_is_another_one_to_strangers(
     listener: endpoint.Endpoint,
 ) -> None:
     port = listener.run(listener.listen("127.0.0.1"), 10.0)
