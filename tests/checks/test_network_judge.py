@@ -358,6 +358,26 @@ def test_a_node_without_sockets_accuses_nobody() -> None:
     assert "node1" in ruling.absent[0]
 
 
+def test_a_node_that_is_kept_busy_is_not_closed_and_nothing_passes() -> None:
+    evidence = network_evidence(4, lambda a, b: "busy" if b == 2 else None)
+    assert next_round(evidence, Params()) is None
+    ruling = ruling_of(evidence)
+    assert ruling.findings == ()
+    assert ruling.absent == ("connections to node2, which too many others were connected to",)
+
+
+def test_a_node_that_is_kept_busy_is_not_one_that_others_reach() -> None:
+    evidence = network_evidence(3, lambda a, b: "busy" if a == 1 else "refused" if (a, b) == (0, 2) else None)
+    assert [finding.culprit.kind for finding in ruling_of(evidence).findings] == ["link"]
+
+
+@pytest.mark.parametrize("role", ["name", "master"])
+def test_a_port_that_is_kept_busy_is_no_finding(role: str) -> None:
+    ruling = ruling_of(_with_failed(network_evidence(3), 1, role, 0, "busy"))
+    assert ruling.findings == ()
+    assert ruling.absent == ("connections to node0, which too many others were connected to",)
+
+
 def test_a_network_policy_is_the_remedy_in_pods() -> None:
     assert "NetworkPolicy" in only_finding(network_evidence(3, into(0), environment="kubernetes")).action
 
