@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -257,11 +258,12 @@ def test_what_we_trust_is_ours(path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_fifo_of_another_user_is_not_waited_for(tmp_path: Path) -> None:
-    path = tmp_path / "hosts"
-    os.mkfifo(path)
-    os.chown(path, NOBODY, NOBODY)
-    with pytest.raises(OSError, match=f"hosts is a FIFO of user {NOBODY}"):
-        files.read_input(path, 10)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as in_memory:
+        for path in (tmp_path / "hosts", Path(in_memory) / "hosts"):
+            os.mkfifo(path)
+            os.chown(path, NOBODY, NOBODY)
+            with pytest.raises(OSError, match=f"hosts is a FIFO of user {NOBODY}"):
+                files.read_input(path, 10)
 
 
 def test_a_pipe_of_a_shell_is_waited_for(tmp_path: Path) -> None:

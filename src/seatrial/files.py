@@ -24,6 +24,8 @@ from typing import BinaryIO
 
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _EXISTING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/dev/null")
+"""Beginnings of the names of what this process was started with, whoever owns it, and of what never waits."""
 _TRIES = 100
 """Attempts to open a file that others create and remove meanwhile."""
 _KINDS = (
@@ -112,7 +114,7 @@ def read_input(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(fd)
-        is_given = os.fspath(path).startswith("/dev/")  # a descriptor that this process was started with
+        is_given = os.fspath(path).startswith(_DESCRIPTORS)
         if not stat.S_ISREG(status.st_mode) and not is_given and status.st_uid != os.geteuid():
             raise _refusal(os.path.basename(path), f"{_kind(status)} of user {status.st_uid}")
         os.set_blocking(fd, True)

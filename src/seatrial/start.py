@@ -115,8 +115,8 @@ def _new_folder() -> str:
     raise _refusal(f"finds no temporary folder ({'; '.join(refused)}); set TMPDIR to one that only you can write to")
 
 
-def _possible_exchange(folder: str) -> str:
-    """Return how another user could put a folder in place of one in ``folder``; empty: nobody but root can."""
+def trusted_users() -> "set[int]":
+    """Return the users who may own a folder in which we work: this one, and root, also as a container shows it."""
     trusted = {0, os.geteuid()}
     try:
         with open("/proc/self/uid_map", encoding="ascii") as lines:
@@ -124,6 +124,12 @@ def _possible_exchange(folder: str) -> str:
                 trusted.add(_NOBODY)  # root, in a container of a user
     except OSError:
         pass
+    return trusted
+
+
+def _possible_exchange(folder: str) -> str:
+    """Return how another user could put a folder in place of one in ``folder``; empty: nobody but root can."""
+    trusted = trusted_users()
     while True:
         status = os.stat(folder)
         if status.st_uid not in trusted:

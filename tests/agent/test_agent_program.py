@@ -39,6 +39,30 @@ def start(conductor: StubConductor, code: str, **changes: Any) -> None:
     conductor.send({**command, "program": {**program, "shown": [rank + 2 for rank in program["shown"]]}})
 
 
+@pytest.mark.parametrize("refusal", ["", "/job belongs to user 7"])
+def test_ranks_start_in_no_folder_that_was_refused(
+    refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if refusal:
+        monkeypatch.setenv("SEATRIAL_FOLDER_REFUSED", refusal)
+    stub = StubConductor(tmp_path)
+    try:
+        stub.send({"kind": "welcome", "run": "x"})
+        (tmp_path / "typed").mkdir()
+        start(stub, "import os; print('in', os.getcwd(), flush=True)", cwd=str(tmp_path / "typed"))
+        until_shown(stub, "in ")
+        said = {line for output in stub.of("output") for line in output["lines"]}
+        notes = [note["text"] for note in stub.of("note")]
+        if refusal:
+            assert f"in {tmp_path / 'typed'}" not in said
+            (note,) = notes
+            assert note.startswith("/job belongs to user 7 on this host, so the ranks start in the home folder")
+        else:
+            assert (said, notes) == ({f"in {tmp_path / 'typed'}"}, [])
+    finally:
+        stub.close()
+
+
 def until_shown(conductor: StubConductor, text: str) -> None:
     while sum(line.startswith(text) for said in conductor.of("output") for line in said["lines"]) < 2:
         conductor.until_kind("output")

@@ -169,7 +169,7 @@ def test_a_file_that_lost_its_end_is_wrong(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_file_on_disk_leaves_the_cache_and_one_in_memory_is_warm(tmp_path: Path) -> None:
     for folder in (tmp_path, Path("/dev/shm")):
-        with data_file.nameless_file(str(folder), "0" * 16, os.getpid()) as fd:
+        with data_file.nameless_file(str(folder), os.getpid()) as fd:
             data_file.write(fd, 4 * MIB, 1, time.monotonic() + 60, lambda label: None)
             kept = data_file.drop_from_cache(fd, 4 * MIB)
         assert kept == 1 if file_system(str(folder)).in_memory else kept < 0.05
@@ -239,7 +239,7 @@ def test_a_slow_disk_syncs_fewer_bytes_at_a_time(
 ) -> None:
     monkeypatch.setattr(data_file, "_QUICK_S", quick_s)
     labels: list[str] = []
-    with data_file.nameless_file(str(tmp_path), "0" * 16, 0) as fd:
+    with data_file.nameless_file(str(tmp_path), 0) as fd:
         moved = data_file.write(fd, 20 * MIB, 0, time.monotonic() + 60, labels.append)
     assert moved.size_bytes == 20 * MIB
     assert [label for label in labels if label.startswith("fsync")] == [f"fsync at {each * MIB}" for each in synced_mib]
@@ -274,6 +274,32 @@ def test_only_old_files_of_ours_are_removed(tmp_path: Path) -> None:
     assert sorted(tokens.remove_leftovers(str(tmp_path), time.time())) == [ours[0], ours[2]]
     assert {path.name for path in tmp_path.iterdir()} == {ours[1], *others, "keep", name.format(9), name.format(10)}
     assert tokens.remove_leftovers(str(tmp_path / "nowhere"), time.time()) == []
+
+
+def test_who_sees_a_token_knows_no_other_name(tmp_path: Path) -> None:
+    """A neighbor puts the files there that the name of a token lets him expect."""
+    params = small(tmp_path, shared="no")
+    contexts = trial([params, params], ["key"])
+    contexts[0].stage = "token"
+    CHECK.measure(contexts[0], params)
+    (token,) = tmp_path.iterdir()
+    code = token.name.split("-")[2]
+    for name in ("0.data", "1.token", "1.data"):
+        (tmp_path / f"seatrial-storage-{code}-{name}").touch()
+    for stage in ("view", "measure"):
+        contexts[0].stage = stage
+        CHECK.measure(contexts[0], params)
+    assert facts(contexts[0], "sees") == [[[0, 0]]]
+    assert facts(contexts[0], "trouble") == []
+
+
+@pytest.mark.root
+def test_another_users_file_is_no_token(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        Path(tokens.file_path(str(tmp_path), "0" * 16, rank, "token")).touch()
+    assert tokens.visible_ranks(str(tmp_path), "0" * 16, 0, [0, 1, 2]) == ([0, 1], [])
+    os.chown(tokens.file_path(str(tmp_path), "0" * 16, 1, "token"), 10001, 10001)
+    assert tokens.visible_ranks(str(tmp_path), "0" * 16, 0, [0, 1, 2]) == ([0], [1])
 
 
 @pytest.mark.root

@@ -30,8 +30,19 @@ DEAD = HandedResult(verdict="warning", what="did not answer RAS", gpu=3, host="1
 RAS = HandedFile(name="ras.txt", sha256="cd", form="NCCL RAS 2.28.3", hosts=("10.0.0.2",), results=(DEAD,))
 
 
-def rule(*files: HandedFile, nodes: int = 2, used: tuple[int, ...] = (0, 1)) -> Ruling:
-    """Return the ruling about nodes with two devices each: serial numbers S0 and S1 on gpu-00, S2 and S3 on gpu-01."""
+def rule(
+    *files: HandedFile,
+    nodes: int = 2,
+    used: tuple[int, ...] = (0, 1),
+    claimed: str = "",
+    domain: str = "",
+    others: dict[str, int] | None = None,
+    places: dict[int, str] | None = None,
+) -> Ruling:
+    """Return the ruling about nodes with two devices each: serial numbers S0 and S1 on gpu-00, S2 and S3 on gpu-01.
+
+    ``claimed``: serial number of one more device, which only gpu-01 says that it has.
+    """
     facts = list[Fact]()
     for node_rank in range(nodes):
         devices = tuple(
@@ -45,13 +56,16 @@ def rule(*files: HandedFile, nodes: int = 2, used: tuple[int, ...] = (0, 1)) -> 
             )
             for index in (0, 1)
         )
-        state = to_json(NodeState(devices=devices, visible=tuple(devices[index].uuid for index in used)))
+        visible = tuple(devices[index].uuid for index in used)
+        if claimed and node_rank == 1:
+            devices += (DeviceState(vendor="nvidia", index=2, uuid="GPU-x", serial=claimed, bus="0000:1f:00"),)
+        state = to_json(NodeState(devices=devices, visible=visible))
         facts += [
             Fact(check="diagnostics", name=name, value=state, node_rank=node_rank) for name in ("before", "after")
         ]
     facts += [Fact(check="diagnostics", name="handed", value=to_json(file)) for file in files]
-    names = {node: f"gpu-{node:02d}" for node in range(nodes)}
-    others = {f"10.0.0.{node + 1}": node for node in range(nodes)} | {"gpu-01.example.com": 1}
+    names = {node: f"gpu-{node:02d}{domain}" for node in range(nodes)}
+    known = {f"10.0.0.{node + 1}": node for node in range(nodes)} | {"gpu-01.example.com": 1}
     evidence = Evidence(
         ranks=dict[int, RankRecord](),
         asked=(),
@@ -59,7 +73,8 @@ def rule(*files: HandedFile, nodes: int = 2, used: tuple[int, ...] = (0, 1)) -> 
         facts=tuple(facts),
         device_type="cuda",
         nodes=names,
-        other_names=others,
+        other_names=known | (others or {}),
+        places_of_nodes=places or {},
     )
     return judge(evidence, Params())
 
@@ -139,3 +154,47 @@ def test_a_test_that_dcgm_skipped_is_not_checked() -> None:
         "not checked: DCGM skipped the test pcie on GPU 0 (0000:10:00) of node gpu-00,"
         " GPU 1 (0000:11:00) of node gpu-00 (diag.json)"
     )
+
+
+def test_a_serial_number_that_another_node_claims_hides_no_device() -> None:
+    ruling = rule(DCGM, claimed="S1")
+    (finding,) = ruling.findings
+    assert finding.severity == "error"
+    assert finding.what == (
+        "GPU 1 of diag.json failed the test memory of DCGM, and several devices have its serial number S1:"
+        " GPU 1 (0000:11:00) of node gpu-00, GPU 2 (0000:1f:00) of node gpu-01"
+    )
+    assert (finding.culprit.kind, finding.culprit.nodes) == ("none", ("gpu-00", "gpu-01"))
+    assert "--evidence NODE=diag.json" in finding.action
+    (finding,) = rule(replace(DCGM, node="gpu-00"), claimed="S1").findings
+    assert (finding.severity, finding.culprit.nodes) == ("fail", ("gpu-00",))
+    clean = replace(DCGM, results=())
+    assert rule(clean, claimed="S1") == rule(claimed="S1")
+    # Two agents of one host that both see a device.
+    (finding,) = rule(DCGM, claimed="S1", places={0: "10.0.0.1", 1: "10.0.0.1"}).findings
+    assert (finding.severity, finding.culprit.nodes) == ("fail", ("gpu-00",))
+    # Where all are disputed, too.
+    (finding,) = rule(replace(DCGM, serials={"1": "S1"}, gpus=(1,)), claimed="S1").findings
+    assert finding.severity == "error"
+
+
+def test_devices_of_one_board_are_told_apart_by_their_numbers() -> None:
+    shared = replace(DCGM, serials={"1": "S3", "2": "S3"}, gpus=(1, 2), results=(BROKEN,))
+    (finding,) = rule(shared, claimed="S3").findings
+    assert finding.what.startswith("GPU 1 (0000:11:00) of node gpu-01 failed")
+
+
+@pytest.mark.parametrize("name", ["gpu-00.x", "gpu-00"])
+def test_names_of_the_controller_come_before_those_that_hosts_claim(name: str) -> None:
+    file = replace(RAS, hosts=("gpu-00",), results=(replace(DEAD, verdict="broken", host="gpu-00"),))
+    (finding,) = rule(file, domain=".dc", others={name: 1}).findings
+    assert (finding.severity, finding.culprit.nodes) == ("fail", ("gpu-00.dc",))
+
+
+def test_a_broken_result_of_an_unknown_device_or_machine_is_not_judged() -> None:
+    ruling = rule(replace(DCGM, serials={"0": "S0", "1": "S9"}))
+    assert ruling.findings == ()
+    assert ruling.unjudged == ("diag.json: 1 failure of a device or machine that is not known to this trial",)
+    elsewhere = replace(DEAD, verdict="broken", host="10.9.9.9")
+    ruling = rule(replace(RAS, hosts=("10.0.0.2", "10.9.9.9"), results=(elsewhere, replace(elsewhere, pid=2))))
+    assert ruling.unjudged == ("ras.txt: 2 failures of a device or machine that is not known to this trial",)

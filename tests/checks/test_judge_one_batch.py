@@ -138,9 +138,19 @@ def test_where_no_rank_stays_steady_no_rank_is_blamed() -> None:
 
 
 def test_where_most_are_nondeterministic_no_rank_is_blamed() -> None:
-    ruling = judge(trained(3, batches={0: ("a", "b"), 1: ("c", "d")}), SMOKE)
+    loose = {0: ("a", "b"), 1: ("c", "d"), 2: ("e", "f")}
+    ruling = judge(trained(3, batches=loose), SMOKE)
     assert ruling.findings == ()
-    assert ruling.unjudged == ("training: one batch gives different bits each time on ranks 0 and 1",)
+    assert ruling.unjudged == ("training: one batch gives different bits each time on ranks 0, 1 and 2",)
+    # Most hosts, not only most ranks.
+    ruling = judge(trained(5, batches={**loose, 3: ("g", "h")}), SMOKE)
+    assert (ruling.findings, len(ruling.unjudged)) == ((), 1)
+
+
+def test_random_bits_of_one_host_hide_no_nondeterministic_rank_of_another() -> None:
+    # Ranks 0 and 1 are one host, 2 and 3 the other one.
+    findings = judge(trained(4, batches=dict.fromkeys((0, 2, 3), LOOSE)), SMOKE).findings
+    assert [finding.culprit.ranks for finding in findings] == [(0,), (2,), (3,)]
 
 
 def test_a_wrong_rank_is_named_after_a_training_that_stopped() -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from seatrial.checks.network import endpoint
 from seatrial.checks.network.params import PAYLOAD_BYTES
 
-OURS, OTHER = bytes(range(16)), bytes(16)
+OURS, OTHER = bytes(range(32)), bytes(32)
 
 
 @pytest.mark.parametrize("payload_bytes", [PAYLOAD_BYTES, 0])
@@ -23,7 +28,7 @@ def test_a_connection_that_is_accepted_and_leads_elsewhere(
     monkeypatch.setattr(endpoint, "_PATIENCE_S", 0.3)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(answer)
+        writer.write(answer[16:])
         await reader.read()
         writer.close()
         await writer.wait_closed()
@@ -38,6 +43,78 @@ def test_a_connection_that_is_accepted_and_leads_elsewhere(
             return reached
 
     assert asyncio.run(call()).failure == failure
+
+
+@pytest.fixture
+def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[endpoint.Endpoint]:
+    """A node's own end; what it opened and its thread end with the test."""
+    servers: list[asyncio.Server] = []
+    start_server = asyncio.start_server
+
+    async def start(*args: Any, **options: Any) -> asyncio.Server:
+        servers.append(await start_server(*args, **options))
+        return servers[-1]
+
+    async def close() -> asyncio.AbstractEventLoop:
+        for server in servers:
+            server.close()
+        while any("_answer" in repr(task) for task in asyncio.all_tasks()):
+            await asyncio.sleep(0.01)
+        return asyncio.get_running_loop()
+
+    monkeypatch.setattr(asyncio, "start_server", start)
+    listener = endpoint.Endpoint()
+    yield listener
+    loop = listener.run(close(), 10.0)
+    loop.call_soon_threadsafe(loop.stop)
+    while loop.is_running():
+        time.sleep(0.01)
+    loop.close()
+
+
+@pytest.mark.parametrize("knows_identity", [False, True])
+def test_idle_connections_of_others_close_no_node(
+    monkeypatch: pytest.MonkeyPatch, listener: endpoint.Endpoint, knows_identity: bool
+) -> None:
+    """Anybody can hold connections to a port; a node of the job that is broken or lies knows the identity too."""
+    monkeypatch.setattr(endpoint, "_MAX_VISITORS", 8)
+    port = listener.run(listener.listen("127.0.0.1"), 10.0)
+    assert port is not None
+    with ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10.0)) for _ in range(8)]
+        for connection in idle if knows_identity else ():
+            connection.sendall(listener.identity[:16])
+            assert connection.recv(16, socket.MSG_WAITALL) == listener.identity[16:]
+        assert asyncio.run(endpoint.reach("127.0.0.1", port, listener.identity, 3.0)).failure is None
+        assert idle[0].recv(16, socket.MSG_WAITALL) == b"busy" * 4
+
+
+def test_a_listener_is_another_one_to_strangers(
+    listener: endpoint.Endpoint,
+) -> None:
+    port = listener.run(listener.listen("127.0.0.1"), 10.0)
+    assert port is not None
+    assert asyncio.run(endpoint.reach("127.0.0.1", port, OURS, 3.0)).failure == "another answers"
+
+
+@pytest.mark.parametrize("before", [b"", OURS[16:]])
+def test_a_listener_that_says_it_is_busy_is_not_closed(monkeypatch: pytest.MonkeyPatch, before: bytes) -> None:
+    """A double of a listener under a flood: each caller is dropped before or after it was known."""
+    monkeypatch.setattr(endpoint, "_BUSY_PAUSE_S", 0.01)
+    calls = []
+
+    async def drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        calls.append(writer)
+        writer.write(before + b"busy" * 4)
+        writer.close()
+
+    async def call() -> endpoint.Reached:
+        server = await asyncio.start_server(drop, "127.0.0.1")
+        async with server:
+            return await endpoint.reach("127.0.0.1", server.sockets[0].getsockname()[1], OURS, 0.5)
+
+    assert asyncio.run(call()).failure == "busy"
+    assert len(calls) > 1
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,9 @@ def test_names_that_lead_to_one_address_of_every_node() -> None:
     finding = only_finding(network_evidence(3, lambda a, b: "refused", addresses=["172.17.0.1"] * 3, because="name"))
     assert finding.severity == "fail"
     assert "3 nodes claim the address 172.17.0.1: the own name of each leads to it" in finding.what
+    # One of them may have it, and several agents of one other host only say so.
+    assert (finding.culprit.kind, len(finding.culprit.nodes)) == ("none", 3)
+    assert finding.culprit.name == "some of nodes node0, node1 and node2, not separable"
 
 
 def test_an_own_name_that_leads_to_an_unreached_address() -> None:
@@ -355,6 +358,26 @@ def test_a_node_without_sockets_accuses_nobody() -> None:
     assert "node1" in ruling.absent[0]
 
 
+def test_a_node_that_is_kept_busy_is_not_closed_and_nothing_passes() -> None:
+    evidence = network_evidence(4, lambda a, b: "busy" if b == 2 else None)
+    assert next_round(evidence, Params()) is None
+    ruling = ruling_of(evidence)
+    assert ruling.findings == ()
+    assert ruling.absent == ("connections to node2, which too many others were connected to",)
+
+
+def test_a_node_that_is_kept_busy_is_not_one_that_others_reach() -> None:
+    evidence = network_evidence(3, lambda a, b: "busy" if a == 1 else "refused" if (a, b) == (0, 2) else None)
+    assert [finding.culprit.kind for finding in ruling_of(evidence).findings] == ["link"]
+
+
+@pytest.mark.parametrize("role", ["name", "master"])
+def test_a_port_that_is_kept_busy_is_no_finding(role: str) -> None:
+    ruling = ruling_of(_with_failed(network_evidence(3), 1, role, 0, "busy"))
+    assert ruling.findings == ()
+    assert ruling.absent == ("connections to node0, which too many others were connected to",)
+
+
 def test_a_network_policy_is_the_remedy_in_pods() -> None:
     assert "NetworkPolicy" in only_finding(network_evidence(3, into(0), environment="kubernetes")).action
 
@@ -401,6 +424,14 @@ def test_a_store_at_another_address_that_is_closed() -> None:
     # The word of one node against another one.
     assert (finding.culprit.kind, finding.culprit.nodes) == ("link", ("node0", "node2"))
     assert finding.culprit.name == "link node0–node2, endpoints not separable"
+
+
+def test_agents_of_one_host_do_not_name_the_rendezvous_of_another_node() -> None:
+    evidence = _with_places(network_evidence(4), (0, "store", "10.9.0.1"))
+    evidence = _with_failed(_with_failed(evidence, 2, "store", 0), 3, "store", 0)
+    assert named(evidence) == [("node", "node node0")]
+    places = {0: "10.0.0.1", 1: "10.0.0.2", 2: "10.0.0.9", 3: "10.0.0.9"}
+    assert named(replace(evidence, places_of_nodes=places)) == [("fabric", "the network between node0, node2, node3")]
 
 
 def test_a_rendezvous_of_a_closed_node_is_no_second_finding() -> None:

@@ -235,6 +235,41 @@ def test_nodes_decide_about_the_wrong_folder_and_not_ranks() -> None:
     assert finding.culprit.kind == "none"
 
 
+@pytest.mark.parametrize("shared", ["yes", "no"])
+def test_where_files_of_another_user_decide_nothing_is_judged(shared: Any) -> None:
+    apart = {rank: [[rank, rank]] for rank in range(4)}
+    views = apart if shared == "no" else {3: [[0, 2]]}
+    evidence = fleet([[1.0]] * 4, views=views)
+    foreign = fact("foreign", 3, [[2, 2]] if shared == "no" else [[3, 3]], "view")
+    ruling = CHECK.judge(replace(evidence, facts=(*evidence.facts, foreign)), replace(NAMED, shared=shared))
+    assert grave(ruling) == []
+    assert ruling.unjudged == (
+        "storage: whether the folder is shared, as files of another user are in the place of tokens in the folder on "
+        "node n3",
+    )
+
+
+def test_files_of_another_user_excuse_no_other_node() -> None:
+    evidence = fleet([[1.0]] * 4, views={0: [[0, 0]], **{rank: [[1, 3]] for rank in (1, 2, 3)}})
+    foreign = fact("foreign", 3, [[0, 0]], "view")
+    (finding,) = grave(CHECK.judge(replace(evidence, facts=(*evidence.facts, foreign)), replace(NAMED, shared="yes")))
+    assert finding.culprit.nodes == ("n0",)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_name_that_is_taken_is_no_fault_of_the_node(is_named: bool) -> None:
+    evidence = fleet([[1.0]] * 3)
+    taken = {"named": is_named, "folder": "/tmp", "doing": "create a file", "phase": "measure", "code": "EEXIST"}
+    trouble = fact("trouble", 0, {**taken, "reason": "File exists"})
+    rest = tuple(measurement for measurement in evidence.measurements if measurement.rank != 0)
+    ruling = CHECK.judge(replace(evidence, facts=(*evidence.facts, trouble), measurements=rest), NAMED)
+    assert grave(ruling) == []
+    assert ruling.unjudged == (
+        "storage: /tmp on node n0 cannot be used (create a file): File exists (another user may have put a file in the "
+        "place of ours)",
+    )
+
+
 def test_separate_folders_must_not_be_shared() -> None:
     own = {0: [[0, 1]], 1: [[0, 1]], 2: [[2, 3]], 3: [[2, 3]]}
     params = replace(NAMED, shared="no")

@@ -68,6 +68,100 @@ def test_other_lines_and_cut_ones_are_no_events(line: str) -> None:
     assert parse(line) is None
 
 
+_REAL = "NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "6,339,5140900,-;",
+        "6,339,5140900,-,caller=T12;",
+        "[   12.5] ",
+        "<4>[   12.5] ",
+        "[   12.500000] [   T12] ",
+        "[Sun Feb 23 16:24:18 2025] ",
+        "[  +0.000005] ",
+        "kern  :warn  : [   12.5] ",
+        "kern  :warn  : 2025-01-21T04:41:44,285060+00:00 ",
+        "2025-01-21T04:41:44,285060+00:00 ",
+        "Nov 23 08:45:11 gpu-01 kernel: ",
+        "Nov  3 08:45:11 gpu-01 kernel: [ 9999.123456] ",
+        "2025-02-23T16:24:18+0000 gpu-01.example kernel: ",
+        "2025-02-23 16:24:18 gpu-01 kernel: ",
+        "<6>1 2025-02-23T16:24:18Z gpu-01 kernel - - - ",
+        "gpu-01 kernel: ",
+    ],
+)
+def test_heads_of_real_lines(head: str) -> None:
+    event = parse(head + _REAL)
+    assert event is not None
+    assert (event.code, event.bus, event.text) == (79, "0000:17:00", _REAL)
+
+
+_CRASH = "[4711]: segfault at 0 ip 0000000000000000 sp 00007ffd9fd62c88 error 14 in "
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        # Anybody mounts a tmpfs in a namespace of their own, and the kernel quotes the options.
+        *(
+            f"tmpfs: Unknown parameter '{quoted}'"
+            for quoted in (
+                "NVRM: Xid (PCI:0000:17:00): 79",
+                "NVRM: GPU 0000:17:00.0: GPU has fallen off the bus.",
+                "nvidia-nvswitch0: SXid (PCI:0000:17:00.0): 12028, Fatal",
+                "amdgpu 0000:17:00.0: amdgpu: RAS poison",
+                "kernel: NVRM: Xid (PCI:0000:17:00): 79",
+            )
+        ),
+        "tmpfs: Unknown parameter 'x\\x0aNVRM: Xid (PCI:0000:17:00): 79'",
+        # The name of a program, and that of its library.
+        f"NVRM: GPU 17:00{_CRASH}has fallen off the bus[400000+1000]",
+        f"amdgpu 17:00: {_CRASH}RAS poison[400000+1000]",
+        "amdgpu 0000:17:00.0: amdgpu: [gfxhub] page fault (ring:24 vmid:3, for process RAS poison pid 4711 thread x)",
+        "amdgpu 0000:17:00.0: amdgpu:  for process GPU reset begin pid 4711 thread ring x timeout pid 4711",
+    ],
+)
+@pytest.mark.parametrize("head", ["3,339,5140900,-;", "[   12.5] ", "Nov 23 08:45:11 gpu-01 kernel: "])
+def test_what_a_user_makes_the_kernel_say_is_no_event(head: str, message: str) -> None:
+    assert parse(head + message) is None
+
+
+def test_what_a_program_writes_to_the_log_is_no_event() -> None:
+    assert parse(f"14,339,5140900,-;{_REAL}") is None
+    assert parse(f"user  :notice: [   12.5] {_REAL}") is None
+
+
+def test_many_lines_of_a_neighbor_hide_none_of_ours(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.touch()
+    log = KernelLog(str(file))
+    log.read()
+    line = "NVRM: Xid (PCI:0000:99:00): 31, pid={}, name=neighbor, MMU Fault\n"
+    file.write_text("".join(line.format(number) for number in range(5000)) + f"{_REAL}\n")
+    events = log.read()
+    log.close()
+    assert [event.bus for event in events] == ["0000:99:00"] * 10 + ["0000:17:00"]
+    assert events[0].text.endswith("pid=0, name=neighbor, MMU Fault")
+    assert log.was_cut
+
+
+def test_lines_that_differ_in_what_they_accuse_are_not_alike(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    amd = "amdgpu 0000:c1:00.0: amdgpu: "
+    file.write_text(
+        f"{amd}ring sdma0 timeout, signaled seq=1\n" * 20
+        + f"{amd}RAS poison is consumed\n"
+        + "NVRM: Xid (PCI:0000:17:00): 45, pid=1, name=x, Ch 1 caused by previous Xid 31\n" * 20
+        + "NVRM: Xid (PCI:0000:17:00): 45, pid=1, name=x, Ch 1\n"
+    )
+    log = KernelLog(str(file))
+    events = log.read()
+    log.close()
+    assert ("RAS poison" in events[10].text, events[-1].follows, len(events)) == (True, None, 22)
+
+
 def test_an_xid_that_follows_from_another() -> None:
     event = parse("NVRM: Xid (PCI:0000:9b:00): 45, pid=1, name=python3, Ch 00000001 caused by previous Xid 149")
     assert event is not None

@@ -58,7 +58,7 @@ def test_a_name_that_never_comes_is_waited_for_in_words(tmp_path: Path) -> None:
     """An operator may make the names later than the pods, so the launcher waits until the join timeout of the run."""
     with made_cluster() as cluster:
         cluster.plant({"fault": "no-service"})
-        waiting = "seatrial: waiting for trial-1-worker-0"
+        waiting = 'seatrial: the launcher pod says: "waiting for trial-1-worker-0'
 
         def press(process: subprocess.Popen[bytes]) -> None:
             """Press Ctrl-C when the user has read it, and not only the log of the pod."""
@@ -68,6 +68,8 @@ def test_a_name_that_never_comes_is_waited_for_in_words(tmp_path: Path) -> None:
         ended = driven(cluster, tmp_path / "out", SHORT_TRIAL, "mpijob", meanwhile=press)
     assert ended.code == 130, ended.said
     assert re.search(
-        r"^seatrial: waiting for trial-1-worker-0\S* \(.+\), trial-1-.* \(.+\), for \d+ s$", ended.said, re.M
+        r'^seatrial: the launcher pod says: "waiting for trial-1-worker-0\S* \(.+\), trial-1-.* \(.+\), for \d+ s"$',
+        ended.said,
+        re.M,
     )
     assert not ended.blames

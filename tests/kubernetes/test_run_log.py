@@ -180,6 +180,45 @@ def test_the_report_has_the_command_to_cordon(claimed: str, under_mpi: bool, tmp
     assert told == ([] if under_mpi and claimed != "gpu-1" else expected)
 
 
+def two_placed() -> tuple[PodStatus, ...]:
+    index = "batch.kubernetes.io/job-completion-index"
+    pods = [pod(f"t-{n}", spec__nodeName=f"gpu-{n}", metadata__labels={index: str(n)}) for n in range(2)]
+    return pods_of({"items": pods}, KINDS["job"])
+
+
+def lost_node_that_claims(name: str) -> Stream:
+    stream = node_lost("lost")
+    for event in stream.events:
+        if event["kind"] == "node" and event["node"] == 1:
+            event["hostname"] = name
+    return stream
+
+
+@pytest.mark.parametrize("claimed", ["gpu-0", "gpu-9"])
+def test_a_pod_cannot_choose_whose_name_a_finding_bears(claimed: str, tmp_path: Path) -> None:
+    heard = Heard(tmp_path, None)
+    heard.run_log.take_pods(two_placed())
+    for event in lost_node_that_claims(claimed).events:
+        heard.run_log.take(event)
+    found = heard.concluded(trial())
+    (blamed,) = [finding for finding in found.findings if finding.severity == "fail"]
+    assert blamed.culprit.nodes == ("gpu-1",)
+    assert not any(claimed in finding.what + finding.action for finding in found.findings)
+
+
+def test_under_mpi_a_name_that_too_many_agents_claim_is_not_cordoned(tmp_path: Path) -> None:
+    stream = lost_node_that_claims("gpu-0")
+    for event in stream.events:
+        if event["kind"] == "node" and event["node"] == 0:
+            event["hostname"] = "gpu-0"
+    heard = Heard(tmp_path, stream)
+    heard.run_log.take_pods(two_placed())
+    job = trial()
+    found = heard.concluded(replace(job, detail=replace(job.detail, under_mpi=True)))
+    assert found.verdict.exit_code == 1
+    assert not any("cordon" in finding.what for finding in found.findings)
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_policy_that_closes_the_way_to_a_pod_cordons_no_node(count: int) -> None:
     """On another node the pod would meet the same NetworkPolicy, of which the advice speaks."""

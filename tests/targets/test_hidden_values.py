@@ -125,3 +125,9 @@ def test_events_have_the_options_of_a_script_and_no_value() -> None:
 )
 def test_a_secret_argument_is_found(words: list[str], found: str | None) -> None:
     assert find_secret_argument(words) == found
+
+
+def test_a_long_value_is_searched_once() -> None:
+    """Every beginning of a URL was searched to the end of the value: this took minutes."""
+    assert find_secret_argument(["://" * 200_000]) is None
+    assert find_secret_argument([f"{'://' * 200_000}u:p@h"]) == "(hidden)"

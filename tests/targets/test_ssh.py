@@ -73,6 +73,12 @@ def test_the_header_names_the_node_its_neighbors_and_a_peer() -> None:
     assert [header["SEATRIAL_PEER"] for header in headers] == ["b", "a", "b"]
 
 
+def test_no_host_alone_says_where_the_others_look_for_their_route() -> None:
+    nodes = commands(where("a,b,c,d,e", dry_run=True, nproc_per_node=2))
+    peers = [json.loads(command.feed.lines[1])["env"]["SEATRIAL_PEER"] for command in nodes if command.feed]
+    assert peers == ["b c d", "a c d", "a b d", "a b c", "a b c"]
+
+
 def test_the_devices_of_a_host_are_shared_by_its_nodes() -> None:
     request = dataclasses.replace(where("a", dry_run=True, nproc_per_node=2, nodes=2), device="cuda")
     headers = [json.loads(command.feed.lines[1]) for command in commands(request) if command.feed]

@@ -19,6 +19,7 @@ from seatrial.targets import processes
 from seatrial.targets.command import Command, Feed
 from seatrial.targets.hosts import Host
 from seatrial.targets.processes import Agents
+from seatrial.targets.ssh import bootstrap
 from seatrial.targets.ssh.connection import ssh_argv
 from seatrial.targets.ssh.ssh_target import TARGETS
 
@@ -126,6 +127,40 @@ def test_nothing_is_imported_from_the_home_folder(
         SSH.resolve(where("a", nproc_per_node=1, python=python))
     assert (home.parent / "asked").exists(), "a host was asked"
     assert not (home.parent / "imported").exists(), (home.parent / "imported").read_text()
+
+
+@pytest.mark.parametrize(
+    ("mode", "trusted", "there", "refusal"),
+    [
+        (0o755, True, {}, ""),
+        (0o775, True, {}, ""),
+        (0o755, False, {}, "belongs to user"),
+        (0o755, False, {"owner": os.geteuid()}, ""),  # on the controller it belongs to the same user
+        (0o1777, True, {}, "all users can write to"),
+        (0o1777, True, {"open": True}, ""),
+    ],
+)
+def test_a_folder_of_a_neighbor_is_not_entered(
+    mode: int, trusted: bool, there: dict[str, object], refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of the ranks are named relative to it: the script of a neighbor would run in the place of the user's."""
+    monkeypatch.chdir(Path.home())
+    folder = tmp_path / "job"
+    folder.mkdir()
+    folder.chmod(mode)
+    users = {os.geteuid()} if trusted else {os.geteuid() + 1}
+    found = bootstrap._enter({"path": str(folder), "owner": -1, "open": False, **there}, users)
+    assert (refusal in found) if refusal else (found == "")
+    assert Path.cwd() == (Path.home() if refusal else folder)
+
+
+def test_a_folder_that_is_not_on_a_host_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    for name in ("file", "nothing"):
+        folder = {"path": str(tmp_path / name), "owner": -1, "open": False}
+        assert bootstrap._enter(folder, {os.geteuid()}) == ""
+        assert Path.cwd() == tmp_path
 
 
 def test_the_error_output_of_a_node_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
-from seatrial.worker.rendezvous import fresh_prefix
+from seatrial.rank.device import open_device
+from seatrial.worker.rendezvous import form_world, fresh_prefix
 
 
 def meet(store: dist.Store, world_size: int, ranks: range, timeout_s: float = 20.0) -> dict[int, str]:
@@ -47,3 +50,30 @@ def test_keys_of_an_earlier_attempt_are_ignored(came: range) -> None:
 
 def test_a_missing_rank_is_named() -> None:
     assert meet(dist.HashStore(), 4, range(3), timeout_s=0.2)[0] == "rank 3 did not come within 0 s"
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "fifo"])
+def test_a_file_of_the_rendezvous_that_leads_elsewhere_is_refused(kind: str, tmp_path: Path) -> None:
+    """torch would follow a neighbor's link and write to a file of ours, or make one."""
+    ours, path = tmp_path / "ours", tmp_path / "meet"
+    if kind == "link":
+        ours.write_text("")
+    if kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(ours)
+    try:
+        with pytest.raises(OSError, match="meet is a link or no regular file; name a new file"):
+            form_world(
+                f"file://{path}",
+                rank=0,
+                world_size=1,
+                backend="gloo",
+                device=open_device("cpu", 0, 1),
+                timeout_s=5.0,
+            )
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    assert ours.exists() == (kind == "link")
+    assert not ours.exists() or ours.read_bytes() == b""

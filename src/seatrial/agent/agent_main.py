@@ -7,6 +7,7 @@ All settings come from its environment:
 - SEATRIAL_PROGRAM (optional): this agent also starts programs; one of an acceptance trial refuses them.
 - SEATRIAL_NODE_RANK: number of this node, or the name of the variable that holds it, such as SLURM_NODEID.
 - SEATRIAL_NODES_HERE (optional): nodes that share this machine and its cores.
+- SEATRIAL_FOLDER_REFUSED (optional): why programs start in the working folder of the agent instead of the user's.
 - SEATRIAL_PEER (optional): names or addresses of other nodes.
 - SEATRIAL_ADDRESS (optional): the address by which other nodes reach this one; else that of the route to them.
 - SEATRIAL_NIC=route (optional): Gloo and NCCL use the interface of the route to those.
@@ -140,24 +141,35 @@ def _attach(descriptor: int, token: str, node_rank: int) -> ControlConnection:
 def _address(peers: list[str], *, needed: bool) -> str:
     """Return the address by which other nodes reach this one: that of the route to the first peer that has one.
 
-    Empty without any route; raises SeatrialError then if the address is ``needed``.
+    If it is ``needed``, over ssh, each peer is what its host said of itself, so the routes to most of them decide, and
+    where these are equally many, the address by which ssh came. Empty without any route; raises SeatrialError then if
+    the address is needed.
     """
+    routes: list[str] = []
+    errors: list[str] = []
     for peer in peers:
         try:
-            family, kind, _, _, address = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
-            with socket.socket(family, kind) as probe:
-                probe.connect(address)  # no packet leaves
-                own_address = str(probe.getsockname()[0])
+            own_address = _route_to(peer)
         except OSError as error:
-            if needed:
-                raise SeatrialError(
-                    f"{platform.node()} has no route to {peer}, another node of this job ({error})."
-                ) from error
+            errors.append(f"{platform.node()} has no route to {peer}, another node of this job ({error}).")
             continue
         # A host may have an address for itself that no other host reaches.
         if not is_loopback(own_address):
-            return own_address
-    return ""
+            routes.append(own_address)
+            if not needed:  # the launcher knows its hosts
+                break
+    if errors and not routes and needed:
+        raise SeatrialError(errors[0])
+    by_ssh = os.environ.get("SSH_CONNECTION", "").split(" ")[2:3] if needed else []
+    return max(routes, key=lambda route: (routes.count(route), route in by_ssh), default="")
+
+
+def _route_to(peer: str) -> str:
+    """Return this host's address on the route to a peer. Raises OSError without a route."""
+    family, kind, _, _, address = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)  # no packet leaves
+        return str(probe.getsockname()[0])
 
 
 def _connect(host: str, ports: list[int], token: str, node_rank: int) -> ControlConnection:

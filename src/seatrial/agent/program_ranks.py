@@ -9,12 +9,15 @@ from seatrial.environment.script_variables import CARRIED, CONDUCT, in_agreement
 from seatrial.environment.self_location import without_import_variables
 from seatrial.protocol.commands import StartProgram
 
+FOLDER_REFUSED = "SEATRIAL_FOLDER_REFUSED"
+"""Why the agent did not enter the folder in which the user typed (``targets/ssh/bootstrap.py``)."""
 _OURS = (
     "SEATRIAL_CONTROL",
     "SEATRIAL_KEEP",
     "SEATRIAL_PROGRAM",
     "SEATRIAL_NODE_RANK",
     "SEATRIAL_NODES_HERE",
+    FOLDER_REFUSED,
     "SEATRIAL_PEER",
     "SEATRIAL_ADDRESS",
     "SEATRIAL_NIC",

@@ -21,7 +21,7 @@ from seatrial.agent.node_process import NodeProcess
 from seatrial.agent.node_watch import NodeWatch
 from seatrial.agent.oom_watch import OomWatch
 from seatrial.agent.output_spool import OutputSpool, OutputSpools
-from seatrial.agent.program_ranks import Relay, environ_of
+from seatrial.agent.program_ranks import FOLDER_REFUSED, Relay, environ_of
 from seatrial.agent.rank_process import RankProcess, log_name
 from seatrial.agent.standstill import Standstill, stack_events
 from seatrial.environment.interface_choice import choose
@@ -354,6 +354,10 @@ class Agent:
         self._spools.share(program["nnodes"])
         if not program["watched"]:
             orphans.adopt()
+        refusal = os.environ.get(FOLDER_REFUSED, "")
+        if refusal:
+            text = f"{refusal} on this host, so the ranks start in the home folder; name scripts by absolute paths"
+            self._channel.event(NoteEvent(kind="note", severity="warn", text=text))
         for rank, place in start["places"]:
             local_rank = place if self._local_rank is None else self._local_rank
             log = self._open_log(rank, start["gen"])
@@ -361,7 +365,7 @@ class Agent:
                 environ, start, rank=rank, local_rank=local_rank, local_world_size=local_world_size
             )
             argv = [*program["argv"], *fill_placeholders(program["args"], rank_environ, program["spawns"])]
-            cwd = program["cwd"] if os.access(program["cwd"], os.X_OK) else None
+            cwd = program["cwd"] if os.access(program["cwd"], os.X_OK) and not refusal else None
             process = RankProcess(rank, start["gen"], rank_environ, log, argv=argv, watched=program["watched"], cwd=cwd)
             if rank in program["shown"]:
                 self._relays[rank] = Relay(partial(self._show, process))

@@ -80,7 +80,9 @@ class NodeReader:
         not_checked |= silent
         events = self._log.read() if self._log else ()
         if self._log and self._log.was_cut:
-            not_checked["a part of the kernel log"] = "it was overwritten, cut or replaced before it was read"
+            not_checked["a part of the kernel log"] = (
+                "it was overwritten, cut or replaced before it was read, or too long"
+            )
         return NodeState(
             devices=tuple(devices),
             source=", ".join(reader.source for reader in self._readers),

@@ -32,7 +32,7 @@ _SURE = re.compile(
 _WORKING_FOLDERS = ("PWD", "OLDPWD")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SECRET_VALUE = re.compile(
-    r"://[^\s]*@|-----BEGIN [A-Z ]*PRIVATE KEY|(?:^|[\s=:\"'])(?:gh[oprsu]_[A-Za-z0-9]{30,}|github_pat_\w{30,}"
+    r"://(?:(?!://)\S)*@|-----BEGIN [A-Z ]*PRIVATE KEY|(?:^|[\s=:\"'])(?:gh[oprsu]_[A-Za-z0-9]{30,}|github_pat_\w{30,}"
     r"|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{30,}|sk-[\w-]{30,}|nvapi-[\w-]{30,}|xox[abeoprs]-[\w-]{20,}"
     r"|A(?:KI|SI)A[A-Z0-9]{16}(?![A-Z0-9])|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.|Bearer\s)"
 )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from seatrial.checks.diagnostics.history import NAME, NodeHistory, histories, step_words
 from seatrial.checks.diagnostics.judge_device import device_findings, is_unread
 from seatrial.checks.diagnostics.judge_fleet import unlike_most
-from seatrial.checks.diagnostics.judge_handed import findings_of, handed_files
+from seatrial.checks.diagnostics.judge_handed import findings_of, handed_files, unjudged_of
 from seatrial.checks.diagnostics.judge_kernel_log import kernel_findings
 from seatrial.checks.diagnostics.params import Params
 from seatrial.devices.network_ports import ERROR_COUNTERS
@@ -50,7 +50,7 @@ def _judge_readable(evidence: Evidence, nodes: tuple[NodeHistory, ...], params: 
         return Ruling(absent=(f"a readable state of the devices ({error})",))
     of_files = Ruling(
         findings=tuple(finding for entry in handed for finding in findings_of(entry)),
-        unjudged=tuple(f"{entry.file.name} not used" for entry in handed if entry.unused),
+        unjudged=tuple(what for entry in handed for what in unjudged_of(entry)),
     )
     if not any(history.before.devices or history.before.not_checked for history in nodes):
         if evidence.device_type != "cuda" and len(nodes) == len(evidence.nodes):

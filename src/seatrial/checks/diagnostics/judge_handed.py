@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from seatrial.checks.diagnostics.history import NAME, NodeHistory
 from seatrial.devices.handed import HandedFile, HandedResult
@@ -27,6 +27,8 @@ class Handed:
     """Why it counts for nothing, as a clause; empty: it counts."""
     devices: Mapping[int, tuple[NodeHistory, DeviceState]] = field(default_factory=dict)
     """Number of a device in the file -> that device of this trial."""
+    disputed: Mapping[int, tuple[tuple[NodeHistory, DeviceState], ...]] = field(default_factory=dict)
+    """Number of a device in the file -> a device of each host that says it has its serial number."""
     nodes: Mapping[str, str] = field(default_factory=dict)
     """Machine as the file names it -> the node; "": all of the file is about that node."""
 
@@ -53,6 +55,9 @@ def findings_of(handed: Handed) -> Iterator[Finding]:
         if result.verdict == "not checked":
             left_out[result.what].append(culprit.name)
             continue
+        if result.gpu in handed.disputed:
+            yield _of_disputed(handed, result, culprit)
+            continue
         used = _is_used(handed, result)
         yield Finding(
             severity="fail" if result.verdict == "broken" and used else "warn",
@@ -66,6 +71,31 @@ def findings_of(handed: Handed) -> Iterator[Finding]:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         where = f" on {', '.join(names[:_SHOWN])}{more}" if any(names) else ""
         yield Finding(severity="info", check=NAME, what=f"not checked: {what}{where} ({file.name})", culprit=NOBODY)
+
+
+def unjudged_of(handed: Handed) -> tuple[str, ...]:
+    """Return what a file says that was not judged."""
+    if handed.unused:
+        return (f"{handed.file.name} not used",)
+    count = sum(result.verdict == "broken" and _culprit(handed, result) is None for result in handed.file.results)
+    failures = f"{count} failure{'s' if count > 1 else ''}"
+    what = f"{handed.file.name}: {failures} of a device or machine that is not known to this trial"
+    return (what,) if count else ()
+
+
+def _of_disputed(handed: Handed, result: HandedResult, culprit: Culprit) -> Finding:
+    """Return the finding for a device whose serial number several have: any of them may only say so."""
+    file = handed.file
+    serial = file.serials[str(result.gpu)]
+    return Finding(
+        severity="error" if result.verdict == "broken" else "warn",
+        check=NAME,
+        what=f"GPU {result.gpu} of {file.name} {result.what}, and several devices have its serial number {serial}:"
+        f" {culprit.name}",
+        culprit=replace(NOBODY, nodes=culprit.nodes),
+        evidence=(f"{file.form}, handed over as {file.name}:", *result.lines),
+        action=f"say whose file it is with --evidence NODE={file.name}",
+    )
 
 
 def _action(file: HandedFile, result: HandedResult) -> str:
@@ -88,7 +118,7 @@ def _placed(file: HandedFile, evidence: Evidence, histories: tuple[NodeHistory, 
         return Handed(file=file, unused=f"no node of this trial is called {file.node}")
     node = known.get(file.node)
     if file.gpus:
-        return _placed_devices(file, histories, node)
+        return _placed_devices(file, evidence.places_of_nodes, histories, node)
     if node is not None:
         return Handed(file=file, nodes={"": names.get(node, file.node)})
     if not file.hosts:
@@ -110,34 +140,53 @@ def _placed(file: HandedFile, evidence: Evidence, histories: tuple[NodeHistory, 
 
 def _known_names(evidence: Evidence) -> dict[str, int]:
     """Return everything that a node is called -> its number; without its domain too, where only one node is so."""
-    # What a host calls itself counts after the names of the controller.
-    known = {**evidence.other_names, **{name: node for node, name in evidence.nodes.items()}}
+    given = {name: node for node, name in evidence.nodes.items()}
+    short = _short_names(given)
+    # What a host calls itself counts after the names of the controller, whole and short.
+    claimed = {**_only(_short_names(evidence.other_names)), **evidence.other_names}
+    return {**{name: node for name, node in claimed.items() if name not in short}, **_only(short), **given}
+
+
+def _short_names(names: Mapping[str, int]) -> dict[str, set[int]]:
     short = defaultdict[str, set[int]](set)
-    for name, node in known.items():
+    for name, node in names.items():
         if not name.replace(".", "").isdigit():
             short[name.partition(".")[0]].add(node)
-    return {**{name: min(nodes) for name, nodes in short.items() if len(nodes) == 1}, **known}
+    return short
 
 
-def _placed_devices(file: HandedFile, histories: tuple[NodeHistory, ...], node: int | None) -> Handed:
-    by_serial = {
-        device.serial: (history, device) for history in histories for device in history.before.devices if device.serial
-    }
+def _only(names: Mapping[str, set[int]]) -> dict[str, int]:
+    return {name: min(nodes) for name, nodes in names.items() if len(nodes) == 1}
+
+
+def _placed_devices(
+    file: HandedFile, hosts: Mapping[int, str], histories: tuple[NodeHistory, ...], node: int | None
+) -> Handed:
     own = next((history for history in histories if history.node_rank == node), None)
     if node is not None and own is None:
         return Handed(file=file, unused=f"the devices of {file.node} are not known to seatrial")
+    by_serial = defaultdict[str, list[tuple[NodeHistory, DeviceState]]](list)
+    for history in histories if own is None else (own,):
+        for holder in history.before.devices:
+            by_serial[holder.serial].append((history, holder))
     found = dict[int, tuple[NodeHistory, DeviceState]]()
+    disputed = dict[int, tuple[tuple[NodeHistory, DeviceState], ...]]()
     for gpu in file.gpus:
         serial = file.serials.get(str(gpu), "")
         if serial:
-            place = by_serial.get(serial)
-            if place is not None and own in (None, place[0]):
-                found[gpu] = place
+            places = by_serial.get(serial, [])
+            of_hosts = {hosts.get(place[0].node_rank) or place[0].node: place for place in places}
+            if len(of_hosts) > 1:
+                disputed[gpu] = tuple(of_hosts.values())
+            elif places:  # the devices of one board may share its number
+                found[gpu] = next((place for place in places if place[1].index == gpu), places[-1])
         elif own is not None:
             device = next((device for device in own.before.devices if device.index == gpu), None)
             if device is not None and device.vendor == "nvidia":
                 found[gpu] = (own, device)
     drivers = {device.driver for _, device in found.values() if device.driver}
+    if disputed and not found:
+        return Handed(file=file, disputed=disputed)
     if not found and file.serials:
         return Handed(
             file=file, unused=f"it is about other devices (serial number {next(iter(file.serials.values()))})"
@@ -155,7 +204,7 @@ def _placed_devices(file: HandedFile, histories: tuple[NodeHistory, ...], node: 
             file=file,
             unused=f"it was written with driver {file.driver}, and {file.node} has {', '.join(sorted(drivers))}",
         )
-    return Handed(file=file, devices=found, nodes={"": own.node} if own else _only_node(found))
+    return Handed(file=file, devices=found, disputed=disputed, nodes={"": own.node} if own else _only_node(found))
 
 
 def _only_node(found: Mapping[int, tuple[NodeHistory, DeviceState]]) -> dict[str, str]:
@@ -169,6 +218,12 @@ def _culprit(handed: Handed, result: HandedResult) -> Culprit | None:
         if result.gpu is None:
             node = handed.nodes.get("")
             return None if node is None else Culprit(kind="node", name=node, nodes=(node,))
+        if result.gpu in handed.disputed:
+            places = handed.disputed[result.gpu]
+            names = [history.culprit(device).name for history, device in places[:_SHOWN]]
+            more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+            nodes = tuple(dict.fromkeys(history.node for history, _ in places))
+            return replace(NOBODY, name=f"{', '.join(names)}{more}", nodes=nodes)
         if result.gpu not in handed.devices:
             return None
         history, device = handed.devices[result.gpu]

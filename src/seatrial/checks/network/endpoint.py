@@ -1,7 +1,8 @@
 """The two ends of a connection that only shows that it works: 16 KiB there and back.
 
-A stranger who connects receives sixteen random bytes, and sixteen kilobytes for sixteen kilobytes: nothing that is sent
-here is interpreted, apart from two sizes with a limit.
+The caller begins with half of the identity that the node shared with the job, and the listener answers with the other
+half. A stranger receives sixteen zeros, and its connection is the first to be closed when there are too many.
+Sixteen kilobytes for sixteen kilobytes: nothing that is sent here is interpreted, apart from two sizes with a limit.
 """
 
 from __future__ import annotations
@@ -22,19 +23,24 @@ from typing import Any, Literal, TypeVar
 from seatrial.checks.network.params import PAYLOAD_BYTES
 
 Failure = Literal[
-    "no answer", "refused", "no route", "silent", "another answers", "large to", "large from", "not tried"
+    "no answer", "refused", "no route", "silent", "another answers", "large to", "large from", "not tried", "busy"
 ]
 """``silent``: accepted, and then nothing came. ``large to``, ``large from``: only small packets pass in that direction.
-``not tried``: this node had no socket or port for it."""
+``not tried``: this node had no socket or port for it. ``busy``: the other one had too many connections of others."""
 Value = TypeVar("Value")
 
-_IDENTITY_BYTES = 16
+_WORD_BYTES = 16
+"""The caller's half of an identity, and the listener's."""
+_UNKNOWN, _BUSY = bytes(_WORD_BYTES), b"busy" * (_WORD_BYTES // 4)
+"""Answers to a caller who means another node, and to one whose connection is closed for the sake of newer ones."""
 _SIZES = struct.Struct("!II")
 """Bytes to be received, bytes to be sent back."""
 _ACK = b"!"
 _MAX_VISITORS = 512
 """Connections at once: those of 64 peers, and of strangers."""
 _VISIT_S = 20.0
+_BUSY_PAUSE_S = 0.2
+"""Time before a listener that is busy is called again."""
 _ATTEMPTS_S = (0.0, 1.3, 2.1)
 """Beginnings of the attempts. With TCP's own repetition after 1 s, five packets must be lost before a node counts as
 closed: where 30 % are lost, that happens once in 400 connections."""
@@ -66,9 +72,11 @@ class Endpoint:
     """Listens in a thread, so that peers are answered whatever this node does, and connects from it."""
 
     def __init__(self) -> None:
-        self.identity = secrets.token_bytes(_IDENTITY_BYTES)
+        self.identity = secrets.token_bytes(2 * _WORD_BYTES)
         self._loop = asyncio.new_event_loop()
-        self._visitors = 0
+        # The oldest first; callers know the identity.
+        self._strangers: dict[asyncio.StreamWriter, None] = {}
+        self._callers: dict[asyncio.StreamWriter, None] = {}
         threading.Thread(target=self._loop.run_forever, name="network", daemon=True).start()
 
     def run(self, work: Coroutine[Any, Any, Value], timeout_s: float) -> Value:
@@ -85,19 +93,35 @@ class Endpoint:
         return chosen
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._strangers) + len(self._callers) >= _MAX_VISITORS:
+            self._drop_oldest()
+        self._strangers[writer] = None
         try:
-            if self._visitors < _MAX_VISITORS:
-                self._visitors += 1
-                try:
-                    with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError):
-                        await asyncio.wait_for(self._exchange(reader, writer), _VISIT_S)
-                finally:
-                    self._visitors -= 1
+            with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._exchange(reader, writer), _VISIT_S)
         finally:
+            self._strangers.pop(writer, None)
+            self._callers.pop(writer, None)
             writer.transport.abort() if writer.is_closing() else writer.close()
 
+    def _drop_oldest(self) -> None:
+        """Close the oldest connection: of a stranger, else of a caller; the exchange of an honest one takes moments."""
+        visitors = self._strangers or self._callers
+        oldest = next(iter(visitors))
+        del visitors[oldest]
+        oldest.write(_BUSY)
+        oldest.close()
+
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(self.identity)
+        word = await reader.readexactly(_WORD_BYTES)
+        if writer.is_closing():
+            return
+        if not secrets.compare_digest(word, self.identity[:_WORD_BYTES]):
+            writer.write(_UNKNOWN)
+            return
+        del self._strangers[writer]
+        self._callers[writer] = None
+        writer.write(self.identity[_WORD_BYTES:])
         to_receive, to_send = _SIZES.unpack(await reader.readexactly(_SIZES.size))
         if max(to_receive, to_send) > PAYLOAD_BYTES:
             return
@@ -115,11 +139,17 @@ async def reach(
 
     ``identity``: that of the node that must answer there.
     """
-    connected = await _connect(address, port, timeout_s)
-    if not isinstance(connected, socket.socket):
-        return Reached(failure=connected)
-    with connected:
-        failure = await _exchange(connected, identity, payload_bytes, timeout_s)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + timeout_s
+    while True:
+        connected = await _connect(address, port, timeout_s)
+        if not isinstance(connected, socket.socket):
+            return Reached(failure=connected)
+        with connected:
+            failure = await _exchange(connected, identity, payload_bytes, timeout_s)
+        if failure != "busy" or loop.time() > until:
+            break
+        await asyncio.sleep(_BUSY_PAUSE_S)
     if failure not in ("large to", "large from") or payload_bytes < PAYLOAD_BYTES:
         return Reached(failure=failure)
     headers_bytes = _HEADERS[connected.family if connected.family in _HEADERS else socket.AF_INET]
@@ -188,10 +218,13 @@ async def _exchange(connection: socket.socket, identity: bytes, payload_bytes: i
     loop = asyncio.get_running_loop()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
-        answered = await asyncio.wait_for(_receive(connection, _IDENTITY_BYTES), _PATIENCE_S)
-        if answered != identity:
+        await _send(connection, identity[:_WORD_BYTES])
+        answered = await asyncio.wait_for(_receive(connection, _WORD_BYTES), _PATIENCE_S)
+        if answered == _BUSY:
+            return "busy"
+        if answered != identity[_WORD_BYTES:]:
             return "another answers" if answered else "refused"
-        await loop.sock_sendall(connection, _SIZES.pack(payload_bytes, payload_bytes))
+        await _send(connection, _SIZES.pack(payload_bytes, payload_bytes))
         sending = asyncio.ensure_future(loop.sock_sendall(connection, bytes(payload_bytes)))
         try:
             received = await asyncio.wait_for(_receive(connection, len(_ACK)), timeout_s)
@@ -202,8 +235,8 @@ async def _exchange(connection: socket.socket, identity: bytes, payload_bytes: i
             received = await asyncio.wait_for(_receive(connection, len(_ACK)), _PATIENCE_S)
         finally:
             sending.cancel()
-        if not received:
-            return "silent"
+        if received != _ACK:
+            return "busy" if received == _BUSY[:1] else "silent"
         try:
             first = await asyncio.wait_for(_receive(connection, min(1, payload_bytes)), timeout_s)
         except asyncio.TimeoutError:
@@ -213,6 +246,12 @@ async def _exchange(connection: socket.socket, identity: bytes, payload_bytes: i
         return "silent"
     except OSError as error:
         return "refused" if error.errno == errno.ECONNRESET else "silent"
+
+
+async def _send(connection: socket.socket, data: bytes) -> None:
+    """Send; a listener that is busy may have closed its end already, and said so, which is then received."""
+    with contextlib.suppress(ConnectionError):
+        await asyncio.get_running_loop().sock_sendall(connection, data)
 
 
 async def _receive(connection: socket.socket, count: int) -> bytes:

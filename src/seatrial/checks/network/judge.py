@@ -59,9 +59,13 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     findings += _names(seen)
     findings += _hostnames(seen)
     absent += [f"the connections of {seen.nodes[node].name}" for node in seen.silent]
-    untried = seen.tried.planned - seen.tried.pairs
+    untried = seen.tried.planned - seen.tried.pairs - seen.busy
     no_socket = {entry.source for entry in seen.failed if entry.how == _NOT_TRIED}
-    if (untried or no_socket) and not any(finding.severity == "fail" for finding in findings):
+    if not any(finding.severity == "fail" for finding in findings):
+        absent += [
+            f"connections to {seen.nodes[node].name}, which too many others were connected to"
+            for node in numbers_of(seen.busy.all_targets())
+        ]
         absent += [
             f"all connections of {seen.nodes[node].name}"
             + (" (no descriptor or port left)" if node in no_socket else "")

@@ -70,6 +70,8 @@ class Observations:
     """One node of each machine, by number."""
     failed: tuple[Failed, ...]
     tried: Tried
+    busy: Pairs
+    """Pairs whose target had too many connections of others, at any of its addresses: neither open nor closed."""
     silent: tuple[int, ...]
     """Nodes that listened and did not report their connections."""
     deaf: tuple[int, ...]
@@ -87,6 +89,7 @@ def observe(evidence: Evidence) -> Observations:
     failed: list[Failed] = []
     planned: dict[int, int] = {}
     tried: dict[int, int] = {}
+    busy: dict[int, int] = {}
     for fact in evidence.facts:
         source = fact.node_rank
         if fact.name != "connections" or source not in nodes or source is None or source in planned:
@@ -95,12 +98,16 @@ def observe(evidence: Evidence) -> Observations:
             continue
         try:
             untried = within(everybody, _few(fact.value["untried"], _MOST_NODES))
-            failed += tuple(_failures(source, _few(fact.value["failed"], _MOST_FAILURES), everybody & ~(1 << source)))
+            its_failed = tuple(
+                _failures(source, _few(fact.value["failed"], _MOST_FAILURES), everybody & ~(1 << source))
+            )
         except (TypeError, ValueError, KeyError):
             continue
+        failed += (entry for entry in its_failed if entry.how != "busy")
         near = (order[(position[source] + distance) % len(order)] for distance in distances(len(order)))
         planned[source] = everybody & ~(1 << source) if fact.value["everybody"] else bits_of(near)
-        tried[source] = planned[source] & ~untried
+        busy[source] = _busy(its_failed, ROLES)
+        tried[source] = planned[source] & ~untried & ~_busy(its_failed, ("data",))
     return Observations(
         nodes=nodes,
         failed=tuple(failed),
@@ -109,6 +116,7 @@ def observe(evidence: Evidence) -> Observations:
             planned=Pairs(planned),
             pairs=Pairs({source: targets for source, targets in tried.items() if targets}),
         ),
+        busy=Pairs({source: targets for source, targets in busy.items() if targets}),
         silent=tuple(node for node in order if node not in planned),
         deaf=tuple(node for node in evidence.nodes if node not in listening),
     )
@@ -168,6 +176,15 @@ def _few(entries: list[Any], most: int) -> list[Any]:
     if len(entries) > most:
         raise ValueError(f"{len(entries)} entries, and there can be {most}")
     return entries
+
+
+def _busy(failures: Iterable[Failed], roles: Iterable[str]) -> int:
+    """Return the nodes that were busy at the addresses of these roles, as bits."""
+    bits = 0
+    for entry in failures:
+        if entry.how == "busy" and entry.role in roles:
+            bits |= entry.targets
+    return bits
 
 
 def _failures(source: int, entries: list[Any], others: int) -> Iterator[Failed]:

@@ -139,9 +139,10 @@ def duplicate_finding(seen: Observations, address: str, nodes: Sequence[int], *,
     severity: Severity = "warn" if of_names else "fail"
     what = f"{len(nodes)} nodes claim the address {address}{because}"
     culprit = _nodes(seen, nodes)
-    if len(nodes) == 2 and not of_names:
-        # One of them may have it, and the other one only say so.
-        culprit = Culprit(kind="none", name=f"one of {culprit.name}, not separable", nodes=culprit.nodes)
+    if not of_names:
+        # One of them may have it, and the others, which may be agents of one host, only say so.
+        some = "one" if len(nodes) == 2 else "some"
+        culprit = Culprit(kind="none", name=f"{some} of {culprit.name}, not separable", nodes=culprit.nodes)
     return _finding(severity, what, culprit, action)
 
 
@@ -198,11 +199,13 @@ def port_finding(seen: Observations, target: int, role: str, sources: Sequence[i
     place = f"node {node.name} at {_written(*node.places[role])} ({meaning})"
     what = f"{_named(seen, sources)} cannot connect to {place}: {_HOW.get(how, how)}"
     culprit = _nodes(seen, (target,))
+    ends = tuple(sorted((target, *sources)))
     if len(sources) == 1:
         # The word of one node against another one.
-        ends = tuple(sorted((target, *sources)))
         names = f"link {seen.nodes[ends[0]].name}–{seen.nodes[ends[1]].name}, endpoints not separable"
         culprit = Culprit(kind="link", name=names, nodes=_hostnames(seen, ends))
+    elif len({seen.nodes[source].place_of_node or source for source in sources}) == 1:
+        culprit = _between(seen, ends)  # of one host against another one
     return _finding("fail" if is_needed else "warn", what, culprit, _open_action(seen))
 
 
@@ -230,9 +233,14 @@ def _culprit(seen: Observations, cause: Cause) -> Culprit:
     names = tuple(seen.nodes[node].name for node in ends)
     if cause.shape == "pair":
         return Culprit(kind="link", name=f"link {names[0]}–{names[1]}", nodes=_hostnames(seen, ends))
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     if len(seen.nodes) == 2:
         return Culprit(kind="link", name=f"link {names[0]}–{names[1]}", nodes=_hostnames(seen, ends))
+    return _between(seen, ends)
+
+
+def _between(seen: Observations, ends: Sequence[int]) -> Culprit:
+    names = [seen.nodes[node].name for node in ends]
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     return Culprit(kind="fabric", name=f"the network between {shown}", nodes=_hostnames(seen, ends))
 
 

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -50,11 +51,13 @@ class Comparison:
 
 
 @contextlib.contextmanager
-def nameless_file(folder: str, key: str, rank: int) -> Iterator[int]:
-    """Open a new file for writing and reading, and remove its name. Yields the descriptor. Raises OSError."""
-    path = file_path(folder, key, rank, "data")
+def nameless_file(folder: str, rank: int) -> Iterator[int]:
+    """Open a new file for writing and reading, and remove its name, which nobody can know before. Yields the
+    descriptor. Raises OSError."""
+    path = file_path(folder, secrets.token_hex(8), rank, "data")
     with create(path, mode=0o600) as file:
-        os.unlink(path)
+        with contextlib.suppress(FileNotFoundError):  # in a folder without the sticky bit others may remove it
+            os.unlink(path)
         yield file.fileno()
 
 

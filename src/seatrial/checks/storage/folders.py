@@ -15,6 +15,8 @@ from seatrial.evidence.measurement import Fact
 _NOBODY = Culprit(kind="none", name="nobody could be named")
 _UNSUITABLE = ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "ENOENT", "ENOTDIR")
 """Errors that only show that this folder is full or closed to the user: no fault if the user did not name it."""
+_TAKEN = "EEXIST"
+"""A name that the trial has chosen at random is taken: no fault of the node."""
 _ACTIONS = {
     "EACCES": "give the user of the ranks the right to write there, or name another folder.",
     "EPERM": "give the user of the ranks the right to write there, or name another folder.",
@@ -72,6 +74,9 @@ def judge_refused(evidence: Evidence) -> Ruling:
         what = f"{folder} on {node_names(nodes)} cannot {purpose}: {reason}"
         if not is_named and code in _UNSUITABLE:
             unjudged.append(f"storage: no folder was named, and {what}")
+            continue
+        if code == _TAKEN:
+            unjudged.append(f"storage: {what} (another user may have put a file in the place of ours)")
             continue
         findings.append(
             Finding(

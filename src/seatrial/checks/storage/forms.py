@@ -28,6 +28,7 @@ FORMS: Mapping[str, Callable[[Any], bool]] = {
     "refused": _is_refused,
     "trouble": lambda value: has_fields(value, named=bool, folder=str, code=str, reason=str, doing=str),
     "sees": _is_ranges,
+    "foreign": _is_ranges,
     "needs": lambda value: has_fields(value, sharers=int),
     "moved": lambda value: has_fields(value, what=str, variant=str, bytes=int, began_s=_NUMBER, seconds=_NUMBER),
     "cut": lambda value: has_fields(value, what=str, done=int, of=int),

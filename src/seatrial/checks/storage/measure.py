@@ -42,12 +42,12 @@ def measure(context: Context, params: Params) -> None:
         elif context.stage == "view":
             _view_folder(context, params, folders, key)
         elif context.stage == "repeat":
-            _measure_first_usable(context, params, folders, key)
+            _measure_first_usable(context, params, folders)
         else:
             context.phase("remove the token")
             folder = tokens.find_token(folders, key, context.rank, remove=True)
             if folder is not None and not context.kept.get(_LACKS_ROOM):
-                _measure_first_usable(context, params, (folder,), key)
+                _measure_first_usable(context, params, (folder,))
     except BaseException:
         tokens.find_token(folders, key, context.rank, remove=True)
         raise
@@ -93,13 +93,15 @@ def _view_folder(context: Context, params: Params, folders: tuple[str, ...], key
         return
     context.phase("find the tokens of the others")
     try:
-        visible = tokens.visible_ranks(folder, key, context.ranks)
+        visible, foreign = tokens.visible_ranks(folder, key, context.rank, context.ranks)
         context.phase("read the free space")
         system = file_system(folder)
     except OSError as error:
         _report_error(context, params, folder, "find tokens", error)
         return
     context.fact("sees", _ranges(visible))
+    if foreign:
+        context.fact("foreign", _ranges(foreign))
     sharers = max(1, len(visible))
     context.fact("needs", {"sharers": sharers})
     for name, free in (("free_bytes", system.free_bytes), ("free_inodes", system.free_inodes)):
@@ -110,17 +112,17 @@ def _view_folder(context: Context, params: Params, folders: tuple[str, ...], key
                 context.kept[_LACKS_ROOM] = True
 
 
-def _measure_first_usable(context: Context, params: Params, folders: tuple[str, ...], key: str) -> None:
+def _measure_first_usable(context: Context, params: Params, folders: tuple[str, ...]) -> None:
     """Append, write, read and compare in the first folder that takes a file."""
     for number, folder in enumerate(folders):
         operation = "create a file"
         try:
             context.phase(f"{operation} in {folder}")
-            with data_file.nameless_file(folder, key, context.rank) as fd:
+            with data_file.nameless_file(folder, context.rank) as fd:
                 operation = "append"
                 _append(context, params, fd)
             context.phase(f"create another file in {folder}")
-            with data_file.nameless_file(folder, key, context.rank) as fd:
+            with data_file.nameless_file(folder, context.rank) as fd:
                 operation = "write and read"
                 _write_and_read(context, params, fd)
             return

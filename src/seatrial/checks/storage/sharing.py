@@ -22,13 +22,31 @@ def judge_sharing(evidence: Evidence, params: Params) -> Ruling:
     """Compare what the ranks see of one another with what the user wants.
 
     If more than half of the nodes see one another alike, they are right, and the others are named. A rank that could
-    not leave a token is reported as such, and missed by no other rank here.
+    not leave a token is reported as such, and missed by no other rank here. Where files of another user decide, nothing
+    is judged: they may be there to deceive, or the nodes have different numbers for one user.
     """
-    ranges_of = {
+    seen, foreign = _ranges(evidence, "sees"), _ranges(evidence, "foreign")
+    strict = _judge_views(evidence, params, seen)
+    if params.shared == "any" or not foreign:
+        return strict
+    lenient = _judge_views(evidence, params, {rank: seen[rank] + foreign.get(rank, ()) for rank in seen})
+    if bool(strict.findings) == bool(lenient.findings):
+        return strict
+    nodes = node_names({evidence.ranks[rank].node for rank in foreign})
+    what = f"files of another user are in the place of tokens in the folder on {nodes}"
+    return Ruling(unjudged=(f"storage: whether the folder is shared, as {what}",))
+
+
+def _ranges(evidence: Evidence, name: str) -> dict[int, tuple[tuple[int, int], ...]]:
+    """Return the ranges of ranks in each rank's fact of a name."""
+    return {
         fact.rank: tuple((first, last) for first, last in fact.value)
         for fact in evidence.facts
-        if fact.name == "sees" and fact.rank is not None and fact.rank in evidence.ranks
+        if fact.name == name and fact.rank is not None and fact.rank in evidence.ranks
     }
+
+
+def _judge_views(evidence: Evidence, params: Params, ranges_of: Mapping[int, tuple[tuple[int, int], ...]]) -> Ruling:
     # Most ranks see the same, and thousands of ranks see thousands.
     view_of = {ranges: _within(sorted(ranges_of), ranges) for ranges in set(ranges_of.values())}
     views = {rank: view_of[ranges] for rank, ranges in ranges_of.items()}

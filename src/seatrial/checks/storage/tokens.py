@@ -1,12 +1,15 @@
 """Token files, by which ranks find out whether they see the same folder.
 
 The names of tokens must be visible to other ranks. They are a few bytes each, and removed as soon as all ranks have
-searched for them; a later trial removes those that a killed trial left behind.
+searched for them; a later trial removes those that a killed trial left behind. Other users may write to the folder,
+too: only who has the key knows the name of a token before it is there, and a token counts if its owner is that of this
+rank's token.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import os
 import re
 import stat
@@ -15,7 +18,7 @@ from collections.abc import Collection, Iterable
 
 from seatrial.files import create
 
-_NAME = "seatrial-storage-{key}-{rank}.{kind}"
+_NAME = "seatrial-storage-{code}-{rank}.{kind}"
 _KEY = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _OUR_FILES = re.compile(r"seatrial-storage-[0-9a-f]{16}-\d+\.(token|data)")
 _OLD_S = 24 * 3600.0
@@ -32,8 +35,10 @@ def checked_key(key: object) -> str:
 
 
 def file_path(folder: str, key: str, rank: int, kind: str) -> str:
-    """Return the path of a rank's file. ``key``: 16 hexadecimal digits; ``kind``: ``token`` or ``data``."""
-    return os.path.join(folder, _NAME.format(key=key, rank=rank, kind=kind))
+    """Return the path of a rank's file, whose name does not show the key. ``key``: 16 hexadecimal digits; ``kind``:
+    ``token`` or ``data``."""
+    code = hmac.new(key.encode(), f"{rank}.{kind}".encode(), "sha256").hexdigest()[:16]
+    return os.path.join(folder, _NAME.format(code=code, rank=rank, kind=kind))
 
 
 def candidate_folders(folder: str | None) -> tuple[str, ...]:
@@ -65,25 +70,32 @@ def find_token(folders: Iterable[str], key: str, rank: int, *, remove: bool = Fa
     return None
 
 
-def visible_ranks(folder: str, key: str, ranks: Collection[int]) -> list[int]:
-    """Return the ranks whose tokens are visible in the folder, ascending. Raises OSError."""
+def visible_ranks(folder: str, key: str, rank: int, ranks: Collection[int]) -> tuple[list[int], list[int]]:
+    """Return the ranks whose tokens are visible in the folder, and those for which only a file of another user is, both
+    ascending. Raises OSError.
+
+    ``rank``: this rank, which has left its own token; a file server decides which number its user has there.
+    """
     listed = set(os.listdir(folder))
-    visible = []
-    for rank in sorted(ranks):
-        path = file_path(folder, key, rank, "token")
-        if os.path.basename(path) in listed or _can_open(path):
-            visible.append(rank)
-    return visible
+    own_uid = _owner(file_path(folder, key, rank, "token"), listed)
+    if own_uid is None:  # in a folder without the sticky bit others may remove it
+        own_uid = os.geteuid()
+    visible, foreign = list[int](), list[int]()
+    for each in sorted(ranks):
+        uid = _owner(file_path(folder, key, each, "token"), listed)
+        if uid is not None:
+            (visible if uid == own_uid else foreign).append(each)
+    return visible, foreign
 
 
-def _can_open(path: str) -> bool:
-    """Return True if the file exists. A network file system may list a folder from its cache, but must look up a name
-    that it has never seen."""
-    try:
-        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-    except OSError:
-        return False
-    return True
+def _owner(path: str, listed: Collection[str]) -> int | None:
+    """Return the user whose file it is; None: it does not exist. A network file system may list a folder from its
+    cache, but must look up a name that it has never seen."""
+    with contextlib.suppress(OSError):
+        if os.path.basename(path) not in listed:
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC))
+        return os.lstat(path).st_uid
+    return None
 
 
 def remove_leftovers(folder: str, now_s: float) -> list[str]:

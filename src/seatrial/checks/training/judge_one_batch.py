@@ -42,9 +42,14 @@ class _Group:
         """Return by rank the result that is the same each time."""
         return {rank: results[0] for rank, results in self.results.items() if len(set(results)) == 1}
 
-    def reproducible(self) -> bool:
-        """Return whether most ranks repeat their results, so that a rank that does not is at fault."""
-        return len(self.results) > 1 and 2 * len(self.nondeterministic()) <= len(self.results)
+    def reproducible(self, hosts: Mapping[int, str]) -> bool:
+        """Return whether most ranks of at least half of the hosts repeat their results: who does not is at fault.
+
+        ``hosts``: by rank, its host: one that lies has no more to say for more ranks.
+        """
+        ranks, loose = (Counter(hosts[rank] for rank in some) for some in (self.results, self.nondeterministic()))
+        num_loose = sum(2 * loose[host] > count for host, count in ranks.items())
+        return len(self.results) > 1 and 2 * num_loose <= len(ranks)
 
 
 def one_batch_suspects(evidence: Evidence) -> tuple[int, ...]:
@@ -79,7 +84,7 @@ def judge_one_batch(evidence: Evidence) -> Ruling:
         findings.append(_wrong(evidence, rank, count, lines))
     for group in groups:
         rest = _Group(results={rank: bits for rank, bits in group.results.items() if rank not in wrong})
-        if group.reproducible():
+        if group.reproducible(evidence.hosts()):
             findings += [_nondeterministic(evidence, rest, rank) for rank in rest.nondeterministic()]
             findings += _outvoted(evidence, rest)
         elif len(group.results) > 1:

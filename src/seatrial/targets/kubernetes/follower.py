@@ -27,10 +27,12 @@ from seatrial.targets.kubernetes.pods import (
 )
 from seatrial.targets.kubernetes.run_log import RunLog
 from seatrial.targets.kubernetes.warnings_of_run import creation_warnings, pod_warnings
+from seatrial.util.text import quoted
 
 _POLL_S = 2.0
 _STARTING_POLL_S = 1.0
 _MAX_FOREIGN_LINES = 4
+_MAX_WAITING_LINES = 100
 
 
 class PodFollower:
@@ -82,6 +84,7 @@ class PodFollower:
         self._listed: list[Any] = []
         """The last list of pods, of others with the labels of the run too."""
         self._foreign_reported: set[str] = set()
+        self._waiting_lines = 0
 
     @property
     def pending(self) -> PendingPods:
@@ -215,6 +218,7 @@ class PodFollower:
                 self.known[pod.name] = replace(pod, stop="was deleted", deleted=True)
                 if not has_succeeded:
                     self._print_line(f"seatrial: {pod.label} was deleted")
+        self._run_log.take_pods(self.known.values())
         started = [pod for pod in pods if pod.state != "waiting"]
         if not self.all_started and len(started) >= self.pending.wanted:
             self.all_started = True
@@ -230,8 +234,11 @@ class PodFollower:
     def _take_text(self, lines: list[str]) -> None:
         """Take lines of the first pod that are not events; show for which hosts the launcher of MPI waits."""
         for line in lines:
-            if line.startswith(WAITING):
-                self._print_line(line)
+            # Anybody in that pod can print such a line, also for ever.
+            is_waiting = self._under_mpi and not self._run_log.started and self._waiting_lines < _MAX_WAITING_LINES
+            if is_waiting and line.startswith(WAITING):
+                self._waiting_lines += 1
+                self._print_line(f"seatrial: the launcher pod says: {quoted(line.removeprefix('seatrial: '))}")
         self._run_log.take_text([line for line in lines if not line.startswith(WAITING)])
 
     def _is_first(self, pod: PodStatus) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -202,6 +203,8 @@ class RunLog:
                 self.interrupted, self._interruption = True, message
                 return
         elif kind == "node":
+            # A finding about a pod has the name that the cluster gives its node, not one that its host chooses.
+            message = {**message, "hostname": self._placed().get(int(message["node"])) or message["hostname"]}
             self._nodes[int(message["node"])] = str(message["hostname"])
         self._take(message)
 
@@ -364,7 +367,7 @@ class RunLog:
         if not self.started:
             self._on_event(self._run)
         elif isinstance(job, Job):
-            for node in self._nodes_at_fault(under_mpi=job.detail.under_mpi):
+            for node in self._nodes_at_fault(under_mpi=job.detail.under_mpi, ranks_per_node=job.nproc_per_node):
                 cordon = job.detail.kubectl.command_line("cordon", node)
                 self.note("info", f"to keep other work off {node}: {cordon}")
         for pod_and_reason in job.absent:
@@ -388,19 +391,28 @@ class RunLog:
         lines = [line for line in self._last_lines(pod) if line.strip()]
         return lines[-1].strip() if pod.exit_code in (126, 127) and lines else ""
 
-    def _nodes_at_fault(self, *, under_mpi: bool) -> list[str]:
+    def _placed(self) -> dict[int, str]:
+        """Return the name in the cluster of each node, by node rank; none under MPI, which places its ranks itself."""
+        return {} if any(pod.is_launcher for pod in self._pods) else _nodes_of(self._pods)
+
+    def _nodes_at_fault(self, *, under_mpi: bool, ranks_per_node: int) -> list[str]:
         """Return the nodes of the cluster that the verdict blames, by the names that the cluster gives them.
 
         A person copies the command with such a name. The name that a host gives itself counts only under MPI, where
-        each rank has an agent, and only if it is that of a pod's node.
+        each rank has an agent, and only if it is that of a pod's node, which no more agents claim than it has ranks.
         """
         conclusion = conclude(self._events)
-        placed = {max(pod.number, 0): pod.node for pod in self._pods if pod.node and not pod.is_launcher}
+        placed = _nodes_of(self._pods)
         known = {
             entry.name: entry.hostname if under_mpi else placed.get(entry.node, "") for entry in conclusion.trial.nodes
         }
         named = [known.get(node, "") for node in nodes_to_cordon(conclusion.findings)]
-        return [node for node in dict.fromkeys(named) if node in placed.values()]
+        pods, claims = Counter(placed.values()), Counter(self._nodes.values())
+        return [
+            node
+            for node in dict.fromkeys(named)
+            if node in pods and not (under_mpi and claims[node] > pods[node] * ranks_per_node)
+        ]
 
     def _take(self, message: dict[str, Any]) -> None:
         self._events.append(message)
@@ -435,6 +447,10 @@ class RunLog:
 
     def _last_output(self, pod: PodStatus) -> str:
         return read_tail(self._folder / f"{pod.name}.log", _LAST_BYTES)
+
+
+def _nodes_of(pods: Iterable[PodStatus]) -> dict[int, str]:
+    return {max(pod.number, 0): pod.node for pod in pods if pod.node and not pod.is_launcher}
 
 
 def _error(lines: Sequence[str]) -> str:

@@ -27,11 +27,15 @@ _MAX_UNSENT_BYTES = 1 << 20
 
 
 def receive_bundle(
-    stream: BinaryIO, write_copy: Callable[[bytes, str, str, str], str], remove_copy: Callable[[str], None]
+    stream: BinaryIO,
+    write_copy: Callable[[bytes, str, str, str], str],
+    remove_copy: Callable[[str], None],
+    trusted_users: Callable[[], set[int]],
 ) -> int:
     """Receive the bundle, run the module that the first line names, and return its exit code.
 
-    ``stream``: standard input, unbuffered. ``write_copy`` and ``remove_copy``: the functions of ``start.py``.
+    ``stream``: standard input, unbuffered. ``write_copy``, ``remove_copy`` and ``trusted_users``: the functions of
+    ``start.py``.
     """
     header = json.loads(stream.readline())
     for number, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129)):
@@ -48,12 +52,34 @@ def receive_bundle(
             return subprocess.run(
                 argv, env=environ, stdin=subprocess.DEVNULL, timeout=_SURVEY_S, check=False
             ).returncode
-        with contextlib.suppress(OSError):
-            # Relative paths mean the same as on the controller where this folder is shared; else in the home folder.
-            os.chdir(header["folder"])
+        refusal = _enter(header["folder"], trusted_users())
+        if refusal:
+            environ["SEATRIAL_FOLDER_REFUSED"] = refusal
         return _run_agent(argv, environ, header.get("devices"))
     finally:
         remove_copy(path)
+
+
+def _enter(folder: dict[str, Any], trusted: set[int]) -> str:
+    """Enter the folder in which the user typed. Return why another user could have put files into it here, or nothing.
+
+    Relative paths mean the same as on the controller where this folder is shared; else in the home folder, where this
+    process is. ``folder``: its path, its owner and whether all users can write to it, on the controller; a folder that
+    is not ours there, or open to all, is trusted here as it is there.
+    """
+    path = folder["path"]
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_PATH | os.O_DIRECTORY)
+        try:
+            status = os.fstat(fd)
+            if status.st_uid not in trusted | {folder["owner"]}:
+                return f"{path} belongs to user {status.st_uid}"
+            if status.st_mode & 0o002 and not folder["open"]:
+                return f"all users can write to {path}"
+            os.fchdir(fd)
+        finally:
+            os.close(fd)
+    return ""
 
 
 def _read(stream: BinaryIO, size_bytes: int) -> bytes:

@@ -27,7 +27,8 @@ _BOOT = (
     'import sys; del sys.path[: sys.path[:1] == [""]];'
     f' sys.stderr.write("{STARTED}\\n"); s = open(0, "rb", 0); t = s.readline();'
     f' b"The start script" in t[:40] or sys.exit("{CUT}"); g = {{"__name__": "bootstrap"}};'
-    ' [exec(x, g) for x in eval(t)]; sys.exit(g["receive_bundle"](s, g["write_copy"], g["remove_copy"]))'
+    " [exec(x, g) for x in eval(t)];"
+    ' sys.exit(g["receive_bundle"](s, g["write_copy"], g["remove_copy"], g["trusted_users"]))'
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from seatrial.errors import RequestError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from seatrial.targets.processes import Agents
 
 _DEFAULT_PYTHON = "python3"
+_MAX_PEERS = 3
+"""Other hosts to which a node looks for its route: what one of them says of its address must not decide alone."""
 
 SSH_PORT = Option(
     flags=("--ssh-port",),
@@ -59,10 +62,10 @@ def _command(job: Processes, node_rank: int, reached: Sequence[ReachedNode], tok
     env = {"SEATRIAL_TOKEN": own_token, "SEATRIAL_NODE_RANK": str(node_rank), **job.agent_env}
     if this.node.here > 1:
         env["SEATRIAL_NODES_HERE"] = str(this.node.here)
-    other = next((peer.address for peer in reached if peer.address != this.address), None)
-    if other is not None:
-        env |= {"SEATRIAL_PEER": other, "SEATRIAL_NIC": "route"}
-    header: dict[str, object] = {"module": ["seatrial.agent.agent_main"], "env": env, "folder": os.getcwd()}
+    others = dict.fromkeys(peer.address for peer in reached if peer.address != this.address)
+    if others:
+        env |= {"SEATRIAL_PEER": " ".join(islice(others, _MAX_PEERS)), "SEATRIAL_NIC": "route"}
+    header: dict[str, object] = {"module": ["seatrial.agent.agent_main"], "env": env, "folder": _folder()}
     if this.node.here > 1 and job.device in VISIBLE_DEVICES:
         first = this.node.index * job.nproc_per_node
         header["devices"] = [VISIBLE_DEVICES[job.device], first, first + job.nproc_per_node]
@@ -141,6 +144,15 @@ def _resolve(target_request: TargetRequest) -> Placement:
         hosts=tuple(node.host.name for node in ready),
         detail=tuple(ReachedNode(node=node, address=answers[node.host.at].address) for node in ready),
     )
+
+
+def _folder() -> dict[str, object]:
+    """Return the folder in which the user types, and whom the user trusts with it (``bootstrap._enter``)."""
+    path = os.getcwd()
+    status = os.stat(path)
+    # The number of this user may be that of somebody else on a host.
+    owner = -1 if status.st_uid == os.geteuid() else status.st_uid
+    return {"path": path, "owner": owner, "open": bool(status.st_mode & 0o002)}
 
 
 def _driver(job: Processes) -> Agents:
