@@ -175,9 +175,9 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
         )
         findings.append(finding)
     # More runs loosen the limit: one rank that claims more of them would do that for all.
-    counts = {rank: runs[rank].value for rank in finished if rank in runs}
-    count = next(iter(counts.values()), 1)
-    absent = tuple(f"runs of rank {rank} as of the first rank" for rank in counts if counts[rank] != count)
+    runs_by_rank = {rank: runs[rank].value for rank in finished if rank in runs}
+    count = next(iter(runs_by_rank.values()), 1)
+    absent = tuple(f"runs of rank {rank} as of the first rank" for rank in runs_by_rank if runs_by_rank[rank] != count)
     rule = accuracy_rule(params, recipe.get("key", ""), count)
     if not accuracy or not recipe:
         return Ruling(findings=tuple(findings), judged=tuple(judged), absent=absent)
