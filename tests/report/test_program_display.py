@@ -228,3 +228,12 @@ def test_places_are_shown_without_another_event() -> None:
         assert time.monotonic() < until
         time.sleep(0.05)
     display.close()
+
+
+@pytest.mark.parametrize("wrong", [{"quiet_s": "x"}, {"quiet_s": []}, {"quiet_s": None}, {"quiet_s": 1.0, "rank": "x"}])
+def test_a_wrong_place_is_an_error_of_its_sender(wrong: dict[str, Any]) -> None:
+    display = ProgramDisplay(io.StringIO(), io.StringIO(), prefix=False)
+    with pytest.raises((TypeError, ValueError)):
+        display.on_event({"kind": "stack", "src": "node1", "rank": 1, **wrong})
+    display.on_event({"kind": "note", "src": "node0", "text": "of another one"})
+    assert display.close() == {}

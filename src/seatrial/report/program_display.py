@@ -63,8 +63,8 @@ class ProgramDisplay:
         """Source of events -> hostname."""
         self._held: dict[int, list[str]] = {}
         """Rank -> its lines from a traceback on, which are not written yet."""
-        self._places: list[dict[str, Any]] = []
-        """Where ranks are, as far as that is not shown yet."""
+        self._places: list[tuple[int, str, str]] = []
+        """Where ranks are, as far as that is not shown yet: rank, source of the event, words."""
         self._held_lock = threading.Lock()
         self.last_lines: dict[int, str] = {}
         """Rank -> its last line that was shown or held."""
@@ -117,10 +117,12 @@ class ProgramDisplay:
                 pass
 
     def _keep_place(self, event: dict[str, Any]) -> None:
-        """Have the places of the ranks shown in their order: the nodes answer in any."""
+        """Have places shown in the order of the ranks: nodes answer in any. Raises TypeError or ValueError."""
+        # Read at once, where an error is that of its sender.
+        place = int(event.get("rank", 0)), str(event.get("src")), where_words(event)
         with self._held_lock:
             is_first = not self._places
-            self._places.append(event)
+            self._places.append(place)
         if is_first:
             timer = threading.Timer(_PLACES_S, self._show_places)
             timer.daemon = True
@@ -129,17 +131,16 @@ class ProgramDisplay:
     def _show_places(self) -> None:
         with self._held_lock:
             places, self._places = self._places, []
-        for event in sorted(places, key=lambda event: int(event.get("rank", 0))):
-            self._show_where(event)
+        for rank, source, words in sorted(places):
+            self._show_where(rank, source, words)
 
-    def _show_where(self, event: dict[str, Any]) -> None:
+    def _show_where(self, rank: int, source: str, words: str) -> None:
         self._where_left -= 1
         if self._where_left > 0:
-            source = str(event.get("src"))
             host = self._hosts.get(source, "")
             # One machine may be several nodes.
             node = f" ({source.replace('node', 'node ')})" if list(self._hosts.values()).count(host) > 1 else ""
-            self._say(f"rank {event.get('rank')}{host and f' on {host}{node}'}: {where_words(event)}")
+            self._say(f"rank {rank}{host and f' on {host}{node}'}: {words}")
         elif self._where_left == 0:
             self._say("the other ranks: in the events of the run, kind stack")
 
