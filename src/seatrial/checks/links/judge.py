@@ -72,13 +72,14 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             absent += [f"a clear result for {text.link_name(*pair)}" for pair in sorted(pairs)]
         absent += [f"{fabric.name}: {question}" for diagnosis in diagnoses for question in diagnosis.remains]
     unpaired = sorted(evidence.ranks.keys() - paired) if paired and evidence.device_type != "cpu" else []
-    unjudged = (f"links: no other node has a device to pair with {listed('rank', unpaired)}",) if unpaired else ()
-    unjudged += tuple(_machines_of_one_place(evidence))
+    unjudged = [*_machines_of_one_place(evidence)]
+    if unpaired:
+        unjudged.append(f"links: no other node has a device to pair with {listed('rank', unpaired)}")
     return Ruling(
         findings=tuple(findings),
         judged=tuple(judged),
         absent=tuple(absent),
-        unjudged=unjudged,
+        unjudged=tuple(unjudged),
         # Between the devices of one node the user can set no limit.
         unlimited=("links.min_gbps",) if paired and params.min_gbps is None else (),
     )
