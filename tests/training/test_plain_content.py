@@ -82,7 +82,9 @@ def test_a_program_from_another_rank_is_refused_and_not_run(
     assert not (tmp_path / "was-here").exists()
 
 
-@pytest.mark.parametrize("received", [b"PK\x03\x04 damaged", b"", {"name": 1, "state": {}}, {"state": {}}, [1]], ids=str)
+@pytest.mark.parametrize(
+    "received", [b"PK\x03\x04 damaged", b"", {"name": 1, "state": {}}, {"state": {}}, [1]], ids=str
+)
 def test_what_arrives_damaged_is_one_sentence(
     received: Any, alone: dist.ProcessGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +105,10 @@ def test_a_size_that_cannot_be_is_refused(
 ) -> None:
     monkeypatch.setattr(resume.dist, "all_reduce", lambda tensor, group: tensor.fill_(size_bytes) * 0)
     monkeypatch.setattr(resume, "_on_rank_0", lambda *_: None)
-    with CheckpointFolder(tmp_path) as store, pytest.raises(SeatrialError, match=f"of {size_bytes} bytes was announced"):
+    with (
+        CheckpointFolder(tmp_path) as store,
+        pytest.raises(SeatrialError, match=f"of {size_bytes} bytes was announced"),
+    ):
         find_state(Checkpointing(store=store), alone, CPU)
 
 
