@@ -36,7 +36,7 @@ class _Program(torch.nn.Module):
 
     @torch.jit.export
     def __setstate__(self, state: tuple[torch.Tensor, bool]) -> None:
-        self.weight = state[0]
+        self.weight = state[0]  # type: ignore[assignment]
         self.training = state[1]
         torch.save(state[0], "was-here")
 
@@ -50,7 +50,7 @@ def _load_like_torch_2_5(file: io.BytesIO, **options: Any) -> Any:
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """Archive of a program; torch is one that would run it."""
     file = io.BytesIO()
-    torch.jit.save(torch.jit.script(_Program()), file)  # type: ignore[no-untyped-call]
+    torch.jit.save(torch.jit.script(_Program()), file)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch, "load", _load_like_torch_2_5)
     assert not (tmp_path / "was-here").exists()
@@ -103,7 +103,7 @@ def test_what_arrives_damaged_is_one_sentence(
 def test_a_size_that_cannot_be_is_refused(
     size_bytes: int, alone: dist.ProcessGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resume.dist, "all_reduce", lambda tensor, group: tensor.fill_(size_bytes) * 0)
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: tensor.fill_(size_bytes) * 0)
     monkeypatch.setattr(resume, "_on_rank_0", lambda *_: None)
     with (
         CheckpointFolder(tmp_path) as store,
