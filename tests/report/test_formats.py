@@ -544,7 +544,7 @@ def test_the_cause_is_printed_before_the_gaps_of_the_record() -> None:
     assert cause < min(gaps)
 
 
-def test_the_page_says_how_the_trial_was_started_and_what_each_check_looked_at() -> None:
+def test_the_page_says_what_was_started_and_looked_at() -> None:
     stream = SCENES["healthy"]()
     stream.events[0]["job"] |= {"options": ["--nodes", "2", "--env", "A=<b>"], "launcher": "srun"}
     conclusion = concluded(stream)

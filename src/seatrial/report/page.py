@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from seatrial.checks.shared.facts import latest
-from seatrial.evidence.measurement import Measurement
+from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.judge.conclude import Conclusion
 from seatrial.report.card import command_of
 from seatrial.report.charts import bars, curves, pair_tables
@@ -165,7 +165,7 @@ def _checks(conclusion: Conclusion) -> Iterator[Markup]:
 
 def _looked_at(conclusion: Conclusion, check: str) -> str:
     """Return the names of what a check measured and read; a verdict may come from facts alone."""
-    entries = (*conclusion.trial.measurements, *conclusion.trial.facts)
+    entries: tuple[Measurement | Fact, ...] = (*conclusion.trial.measurements, *conclusion.trial.facts)
     names = dict.fromkeys(entry.name.replace("_", " ") for entry in entries if entry.check == check)
     return ", ".join([*names][:_MOST_LOOKED_AT]) + (", ..." if len(names) > _MOST_LOOKED_AT else "")
 
