@@ -38,7 +38,7 @@ _TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\):"
 _HELD_S = 3.0
 """A traceback may be that of a rank which only lost another one, and news of that one's end may take so long."""
 _MAX_HELD = 200
-_LOOK_S = 0.25
+_POLL_S = 0.25
 """How often the thread that writes looks whether something was held for its time."""
 
 
@@ -244,7 +244,7 @@ class ProgramDisplay:
     def _write_all(self) -> None:
         while True:
             try:
-                write = self._queue.get(timeout=_LOOK_S)
+                write = self._queue.get(timeout=_POLL_S)
             except queue.Empty:
                 self._show_in_time()
                 continue
