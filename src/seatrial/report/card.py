@@ -156,7 +156,7 @@ def _error(finding: Finding, most_rows: int, view: View) -> str:
 def comm_lines(conclusion: Conclusion, *, is_own: bool = True) -> list[str]:
     """Return the network variables of the ranks as one line, to copy them into a job script.
 
-    ``is_own``: as of ``View``; NCCL and others load libraries and read files from paths in such variables.
+    ``is_own``: this command ran the trial; NCCL and others load libraries and read files from paths in such variables.
     """
     variables = comm_variables(conclusion)
     hidden = [name for name, value in variables.items() if not (is_own or _HARMLESS_VALUE.fullmatch(value.strip("^=")))]
