@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import socket
+import struct
 import threading
 import time
 import zlib
@@ -138,6 +139,7 @@ def test_all_addresses_are_those_of_ipv6_too(address: str) -> None:
         encode({"kind": "hello", "node_rank": 0}),
         encode({**_HELLO, "node_rank": 1}),
         encode({**_HELLO, "node_rank": False}),
+        [_line('{"part":[0,1,"x"],"text":"\\ud800"}')],
         encode(_HELLO) * 2,
         encode(_HELLO) + encode({"kind": "proof", "proof": proof(TOKEN, "agent", "n", "guessed", 0)}),
         encode({**_HELLO, "nonce": "\ud800"}) + encode({"kind": "proof"}),
@@ -284,6 +286,29 @@ def test_a_node_at_the_address_of_another_one_is_a_finding(known: dict[int, set[
     assert [note["severity"] for note in notes] == severities
     if severities[:1] == ["error"]:
         assert notes[0]["text"].startswith("node 0 joined from 127.0.0.1, which is the address of node 1, and node 0")
+
+
+@pytest.mark.parametrize("addresses", [{}, {0: {"127.0.0.1"}}], ids=["any address", "its own address"])
+def test_an_agent_that_resets_its_connection_after_its_proof_is_dropped(addresses: dict[int, set[str]]) -> None:
+    server = Server("127.0.0.1", lambda node: TOKEN, lambda event: None, addresses=addresses)
+    server._nodes = 1
+
+    def hear() -> None:
+        for key, _ in server._selector.select(timeout=20.0):
+            server._accept() if key.data is None else server._read(key.data)
+
+    try:
+        agent = socket.create_connection(("127.0.0.1", server.port), timeout=20.0)
+        agent.sendall(b"".join(encode(_HELLO)))
+        hear(), hear()
+        challenge = (Decoder().line(agent.recv(1 << 12)) or {})["challenge"]
+        agent.sendall(b"".join(encode({"kind": "proof", "proof": proof(TOKEN, "agent", "n", challenge, 0)})))
+        agent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        agent.close()
+        hear()
+        assert not server._peers and not server._strangers
+    finally:
+        server.close()
 
 
 def test_a_stranger_without_the_token_is_no_finding() -> None:

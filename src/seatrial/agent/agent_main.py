@@ -234,7 +234,7 @@ def _shake_hands(connection: socket.socket, token: str, node_rank: int) -> Contr
     if by_munge:
         sent_credential = answer.get("credential")
         try:
-            sent = read_credential(sent_credential) if isinstance(sent_credential, str) else None
+            sent = read_credential("token", sent_credential) if isinstance(sent_credential, str) else None
         except MungeError as error:
             raise _without_munge(node_rank, "read", error) from error
         if sent is None:
@@ -247,7 +247,7 @@ def _shake_hands(connection: socket.socket, token: str, node_rank: int) -> Contr
     own_proof = AgentProof(kind="proof", proof=proof(token, "agent", nonce, challenge, node_rank))
     if by_munge:
         try:
-            own_proof["credential"] = make_credential(own_proof["proof"])
+            own_proof["credential"] = make_credential("proof", own_proof["proof"])
         except MungeError as error:
             raise _without_munge(node_rank, "prove", error) from error
     connection.sendall(b"".join(encode(own_proof)))
