@@ -306,7 +306,8 @@ def test_an_agent_that_resets_its_connection_after_its_proof_is_dropped(addresse
         agent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         agent.close()
         hear()
-        assert not server._peers and not server._strangers
+        assert not server._peers
+        assert not server._strangers
     finally:
         server.close()
 
@@ -349,6 +350,16 @@ def test_a_connection_that_we_made_is_for_its_node_only() -> None:
         with theirs:
             theirs.sendall(b"".join(encode({**_HELLO, "node_rank": 1})))
             assert _is_closed(theirs)
+
+
+def test_silent_strangers_at_the_first_ports_keep_no_agent_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ports of a job that another launcher has started follow from its number, which others can see."""
+    monkeypatch.setattr(agent_main, "_FIRST_ANSWER_S", 0.1)
+    monkeypatch.setattr(agent_main, "_ANSWER_TIMEOUT_S", 3_600.0)
+    with _served() as served, contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        ports = [listener.getsockname()[1] for listener in silent]
+        agent_main._connect("127.0.0.1", [*ports, served.server.port], TOKEN, 0).connection.close()
 
 
 def test_an_agent_with_another_secret_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

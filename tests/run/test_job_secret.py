@@ -222,7 +222,7 @@ def test_an_agent_gets_its_token_by_munge_and_shows_its_host(munged: subprocess.
 
 
 def test_a_credential_that_an_agent_has_sent_is_no_token(munged: subprocess.Popen[bytes]) -> None:
-    """Proof and credential of an agent cross the network in clear: who has read them must not be its next controller."""
+    """Both its proof and its credential cross the network in clear: who has read them must not be a controller."""
     overheard = "the proof of an agent"
     credential = munge.make_credential("proof", overheard)
     ours, theirs = socket.socketpair()
@@ -269,7 +269,9 @@ def test_the_host_of_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """As munge 0.5.13 to 0.5.16 print it, by a double of unmunge."""
     double = tmp_path / "unmunge"
     text = "seatrial proof of an agent: proof"
-    double.write_text(f"#!/bin/sh\nprintf 'ENCODE_HOST:      {line}\nUID:              me ({os.geteuid()})\n\n{text}'\n")
+    double.write_text(
+        f"#!/bin/sh\nprintf 'ENCODE_HOST:      {line}\nUID:              me ({os.geteuid()})\n\n{text}'\n"
+    )
     double.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert munge.read_credential("proof", "MUNGE:x:") == munge.Credential(text="proof", host=host)

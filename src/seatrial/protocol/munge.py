@@ -1,8 +1,8 @@
 """Secrets that munge passes between the processes of one user on the hosts of a cluster (its commands, any version).
 
-A credential holds a text that munged decrypts for one user only, and it names the user who made it. The text begins with
-what the credential is for: one that was made for something else, such as the proof of an agent, which anybody on the
-network can read, is no token.
+A credential holds a text that munged decrypts for one user only, and it names the user who made it. The text begins
+with what the credential is for: one that was made for something else, such as the proof of an agent, which anybody on
+the network can read, is no token.
 """
 
 from __future__ import annotations
