@@ -300,7 +300,8 @@ def test_an_agent_that_resets_its_connection_after_its_proof_is_dropped(addresse
     try:
         agent = socket.create_connection(("127.0.0.1", server.port), timeout=20.0)
         agent.sendall(b"".join(encode(_HELLO)))
-        hear(), hear()
+        hear()
+        hear()
         challenge = (Decoder().line(agent.recv(1 << 12)) or {})["challenge"]
         agent.sendall(b"".join(encode({"kind": "proof", "proof": proof(TOKEN, "agent", "n", challenge, 0)})))
         agent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
