@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import socket
-import struct
 import threading
 import time
 import zlib
@@ -288,31 +287,6 @@ def test_a_node_at_the_address_of_another_one_is_a_finding(known: dict[int, set[
         assert notes[0]["text"].startswith("node 0 joined from 127.0.0.1, which is the address of node 1, and node 0")
 
 
-@pytest.mark.parametrize("addresses", [{}, {0: {"127.0.0.1"}}], ids=["any address", "its own address"])
-def test_an_agent_that_resets_its_connection_after_its_proof_is_dropped(addresses: dict[int, set[str]]) -> None:
-    server = Server("127.0.0.1", lambda node: TOKEN, lambda event: None, addresses=addresses)
-    server._nodes = 1
-
-    def hear() -> None:
-        for key, _ in server._selector.select(timeout=20.0):
-            server._accept() if key.data is None else server._read(key.data)
-
-    try:
-        agent = socket.create_connection(("127.0.0.1", server.port), timeout=20.0)
-        agent.sendall(b"".join(encode(_HELLO)))
-        hear()
-        hear()
-        challenge = (Decoder().line(agent.recv(1 << 12)) or {})["challenge"]
-        agent.sendall(b"".join(encode({"kind": "proof", "proof": proof(TOKEN, "agent", "n", challenge, 0)})))
-        agent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        agent.close()
-        hear()
-        assert not server._peers
-        assert not server._strangers
-    finally:
-        server.close()
-
-
 def test_a_stranger_without_the_token_is_no_finding() -> None:
     with _served() as served:
         served.server._addresses = {0: {"127.0.0.1"}}
@@ -351,16 +325,6 @@ def test_a_connection_that_we_made_is_for_its_node_only() -> None:
         with theirs:
             theirs.sendall(b"".join(encode({**_HELLO, "node_rank": 1})))
             assert _is_closed(theirs)
-
-
-def test_silent_strangers_at_the_first_ports_keep_no_agent_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ports of a job that another launcher has started follow from its number, which others can see."""
-    monkeypatch.setattr(agent_main, "_FIRST_ANSWER_S", 0.1)
-    monkeypatch.setattr(agent_main, "_ANSWER_TIMEOUT_S", 3_600.0)
-    with _served() as served, contextlib.ExitStack() as stack:
-        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-        ports = [listener.getsockname()[1] for listener in silent]
-        agent_main._connect("127.0.0.1", [*ports, served.server.port], TOKEN, 0).connection.close()
 
 
 def test_an_agent_with_another_secret_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
