@@ -98,6 +98,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault == "slow-body":
             self._head(200, len(content))
             self._drip(content)
+        elif fault == "trailers-without-end":
+            self._head(200, None, Transfer_Encoding="chunked")
+            self._send(b"%x\r\n%b\r\n0\r\n" % (len(half), half))
+            self._drip(100_000 * b"X: y\r\n")
         elif fault == "nonsense":
             self._send(b"SMTP ready\r\n\r\n")
         elif fault == "range":

@@ -246,8 +246,9 @@ def test_no_silence_is_waited_for_for_ever(server: FailingServer, fetched: Fetch
         fetched(server.url, patience=HASTY)
 
 
-def test_a_trickle_ends_with_the_time_for_all(server: FailingServer, fetched: Fetched) -> None:
-    server.faults = ["slow-body"] * 9
+@pytest.mark.parametrize("fault", ["slow-body", "trailers-without-end"])
+def test_a_trickle_ends_with_the_time_for_all(server: FailingServer, fetched: Fetched, fault: str) -> None:
+    server.faults = [fault] * 9
     with pytest.raises(SeatrialError, match=r"the time limit of the download is over|gave no complete answer"):
         fetched(server.url, patience=Patience(idle_s=20.0, total_s=0.3, rounds=1))
     assert "images.gz" not in fetched.there()

@@ -139,7 +139,8 @@ class Launcher(Agents):
             code = process.poll()
             if code is not None and code < 0:
                 # A signal to the launcher comes from outside, so no node is at fault.
-                return f"{signal.Signals(-code).name}, sent to its launcher"
+                name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+                return f"{name}, sent to its launcher"
             if code and not self._has_agents:
                 raise_if_refused(self._logs[node])
         if time.monotonic() >= self._next_poll_at:

@@ -57,7 +57,7 @@ def transfer(
         _check_headers(answer, start, size_bytes)
         with io.BufferedWriter(open_to_append(part) if start else open_to_overwrite(part)) as file:
             on_bytes(start)
-            while chunk := _next_bytes(answer, idle_s):
+            while chunk := _next_bytes(answer, idle_s, ends_at):
                 start += len(chunk)
                 if start > size_bytes:
                     part.unlink()
@@ -65,7 +65,9 @@ def transfer(
                 file.write(chunk)
                 on_bytes(start)
                 if time.monotonic() > ends_at:
-                    raise BrokenTransferError("the time limit of the download is over")
+                    break
+    if time.monotonic() > ends_at and start < size_bytes:
+        raise BrokenTransferError("the time limit of the download is over")
     if start < size_bytes:
         raise BrokenTransferError(f"the connection ended at byte {start} of {size_bytes}")
 
@@ -76,14 +78,12 @@ def _answer(url: str, start: int, idle_s: float, ends_at: float) -> Iterator[htt
     request = urllib.request.Request(url, headers={"User-Agent": "seatrial", "Accept-Encoding": "identity"})
     if start:
         request.add_header("Range", f"bytes={start}-")
-    opened: list[http.client.HTTPConnection] = []
+    opened: list[socket.socket] = []
     # A socket timeout is per byte: with it alone, a server that sends its headers byte by byte could hold us forever.
     patience_s = min(2 * idle_s, max(0.1, ends_at - time.monotonic()))
     slow = f"gave no complete answer within {patience_s:g} s"
     given_up = threading.Event()
-    timer = threading.Timer(patience_s, _break, args=(opened, given_up))
-    timer.daemon = True
-    timer.start()
+    timer = _start_timer(patience_s, opened, given_up)
     try:
         answer = cast(http.client.HTTPResponse, _opener(opened).open(request, timeout=idle_s))
     except urllib.error.HTTPError as error:
@@ -101,7 +101,13 @@ def _answer(url: str, start: int, idle_s: float, ends_at: float) -> Iterator[htt
         # http.client accepts headers that our timer cut off.
         if given_up.is_set():
             raise BrokenTransferError(slow)
-        yield answer
+        # Neither does each chunk bound what http.client reads beside the content (trailers).
+        timer = _start_timer(max(0.0, ends_at - time.monotonic()), opened, given_up)
+        try:
+            yield answer
+        finally:
+            timer.cancel()
+            timer.join()
 
 
 def _check_headers(answer: http.client.HTTPResponse, start: int, size_bytes: int) -> None:
@@ -123,11 +129,13 @@ def _check_headers(answer: http.client.HTTPResponse, start: int, size_bytes: int
         raise RefusedTransferError(f"offers {_plain(length)} bytes where {size_bytes - start} are expected")
 
 
-def _next_bytes(answer: http.client.HTTPResponse, idle_s: float) -> bytes:
-    """Return the next bytes, without waiting for a full chunk; empty at the end."""
+def _next_bytes(answer: http.client.HTTPResponse, idle_s: float, ends_at: float) -> bytes:
+    """Return the next bytes, without waiting for a full chunk; empty at the end, and when the time is over."""
     try:
         return answer.read1(_CHUNK_BYTES)
     except (OSError, http.client.HTTPException, ValueError) as error:
+        if time.monotonic() > ends_at:
+            return b""
         raise BrokenTransferError(_reason(error, idle_s)) from None
 
 
@@ -150,15 +158,23 @@ def _plain(text: object) -> str:
     return ascii(str(text))[1:-1][:200]
 
 
-def _break(opened: list[http.client.HTTPConnection], given_up: threading.Event) -> None:
+def _start_timer(after_s: float, opened: list[socket.socket], given_up: threading.Event) -> threading.Timer:
+    """Return a timer that ends all connections, so that no read waits on."""
+    timer = threading.Timer(after_s, _break, args=(opened, given_up))
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _break(opened: list[socket.socket], given_up: threading.Event) -> None:
     given_up.set()
-    for connection in opened:
-        if connection.sock is not None:
-            with contextlib.suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
+    for opened_socket in opened:
+        with contextlib.suppress(OSError):
+            # Not the method of TLS, which would remove what another thread reads by.
+            socket.socket.shutdown(opened_socket, socket.SHUT_RDWR)
 
 
-def _opener(opened: list[http.client.HTTPConnection]) -> urllib.request.OpenerDirector:
+def _opener(opened: list[socket.socket]) -> urllib.request.OpenerDirector:
     """Return an opener for HTTP and HTTPS, with proxies from the environment; urllib's default would also open files
     and FTP."""
     opener = urllib.request.OpenerDirector()
@@ -187,21 +203,20 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, cast(Any, headers), newurl)
 
 
-def _recording(
-    connect: Callable[..., http.client.HTTPConnection], opened: list[http.client.HTTPConnection]
-) -> Callable[..., Any]:
-    """Return a factory of connections that also appends them to ``opened``."""
+def _recording(http_class: type[http.client.HTTPConnection], opened: list[socket.socket]) -> Any:
+    """Return a class of connections that also appends their sockets to ``opened``. urllib soon takes them away."""
 
-    def make(*args: Any, **options: Any) -> http.client.HTTPConnection:
-        connection = connect(*args, **options)
-        opened.append(connection)
-        return connection
+    class Recording(http_class):  # type: ignore[misc, valid-type]
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "sock" and isinstance(value, socket.socket):
+                opened.append(value)
+            super().__setattr__(name, value)
 
-    return make
+    return Recording
 
 
 class _Http(urllib.request.HTTPHandler):
-    def __init__(self, opened: list[http.client.HTTPConnection]) -> None:
+    def __init__(self, opened: list[socket.socket]) -> None:
         super().__init__()
         self._opened = opened
 
@@ -210,7 +225,7 @@ class _Http(urllib.request.HTTPHandler):
 
 
 class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, opened: list[http.client.HTTPConnection]) -> None:
+    def __init__(self, opened: list[socket.socket]) -> None:
         super().__init__()
         self._opened = opened
 
