@@ -42,6 +42,8 @@ class SimulatedCluster:
     """Whether the 8 bytes of a ping come through even there."""
     lacks: frozenset[int] = frozenset()
     """Ranks that do not exist: their node has fewer."""
+    places: Mapping[int, str] = field(default_factory=dict)
+    """Node -> from where it joined."""
     rounds: list[dict[str, Any]] = field(default_factory=list)
 
     def evidence(self) -> Evidence:
@@ -58,7 +60,13 @@ class SimulatedCluster:
             if rank not in self.lacks
         }
         return Evidence(
-            ranks=ranks, asked=tuple(ranks), measurements=(), facts=(), backend="gloo", device_type=self.device_type
+            ranks=ranks,
+            asked=tuple(ranks),
+            measurements=(),
+            facts=(),
+            backend="gloo",
+            device_type=self.device_type,
+            places_of_nodes=self.places,
         )
 
     def rate(self, source: int, target: int) -> float:

@@ -280,6 +280,49 @@ def test_a_store_that_one_rank_cannot_reach_hides_no_slow_link() -> None:
     assert slow.culprit.nodes == ("n1",)
 
 
+_PER_RANK = {0: "10.0.0.1", 1: "10.0.0.2", 2: "10.0.0.3", **dict.fromkeys(range(3, 8), "10.0.0.9")}
+"""Agents of each rank, as under torchrun and srun: from node 3 on all are on one host."""
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+@pytest.mark.parametrize("agents", [1, 2, 3, 4, 5])
+def test_many_agents_of_one_host_do_not_outvote_an_honest_node(device_type: str, agents: int) -> None:
+    """They are slow towards node 0, or only say so: which end it is, no third host has seen."""
+    liars = range(3, 3 + agents)
+    lies: Slow = {(liar, 0): 0.1 for liar in liars}
+    both: Slow = lies | {(0, liar): 0.1 for liar in liars}
+    for slow in (lies, both):
+        ruling = SimulatedCluster(nodes=3 + agents, device_type=device_type, slow=slow, places=_PER_RANK).trial()
+        found = {(each.culprit.kind, each.culprit.nodes) for each in ruling.findings if each.severity == "fail"}
+        assert found == {("link", ("n0", "n3"))}
+
+
+def test_two_agents_of_one_host_do_not_outvote_the_only_other_node() -> None:
+    slow: Slow = {pair: 0.1 for liar in (1, 2) for pair in ((liar, 0), (0, liar))}
+    ruling = SimulatedCluster(nodes=3, slow=slow, places={0: "10.0.0.1", 1: "10.0.0.9", 2: "10.0.0.9"}).trial()
+    assert "node" not in {each.culprit.kind for each in ruling.findings}
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_links_within_a_host_are_no_standard_for_the_network(device_type: str) -> None:
+    places = {node: f"10.0.0.{node // 4}" for node in range(12)}
+    network: Slow = {(a, b): 0.01 for a in places for b in places if places[a] != places[b]}
+    ruling = SimulatedCluster(nodes=12, device_type=device_type, slow=network, places=places).trial()
+    assert (ruling.findings, ruling.absent) == ((), ())
+    slow_host: Slow = {(a, b): 0.001 for a, b in network if 5 in (a, b) or 6 in (a, b) or {4, 7} & {a, b}}
+    ruling = SimulatedCluster(nodes=12, device_type=device_type, slow=network | slow_host, places=places).trial()
+    ranks = {each.culprit.ranks for each in ruling.findings if each.severity == "fail"}
+    assert ranks == ({(4, 5, 6, 7)} if device_type == "cpu" else {(rank,) for rank in (4, 5, 6, 7)})
+
+
+def test_machines_behind_one_address_are_no_full_pass() -> None:
+    cluster = SimulatedCluster(nodes=4, places={0: "10.0.0.1", 1: "10.0.0.9", 2: "10.0.0.9", 3: "10.0.0.9"})
+    evidence = cluster.evidence()
+    named = {rank: replace(seen, hostname=f"h{rank % 2}") for rank, seen in evidence.ranks.items()}
+    cluster.evidence = lambda: replace(evidence, ranks=named)  # type: ignore[method-assign]
+    assert cluster.trial().unjudged == ("links between h1, h0: they joined from one address and count as one node",)
+
+
 def test_pairs_of_one_node_may_differ_by_design_and_only_warn() -> None:
     """Two bridges between four devices, a common design; another node shows whether it is by design."""
     pairs = [(a, b) for a in range(4) for b in range(4) if {a, b} not in ({0, 1}, {2, 3})]

@@ -14,6 +14,7 @@ from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import SEATRIAL, Finding
 from seatrial.judge.conclude import Conclusion
 from seatrial.plan.plan_file import LEVELS
+from seatrial.report.disturbance import cpu_shortage, disturbance_lines
 from seatrial.report.finding_lines import MOST_IN_CARD, is_fault
 from seatrial.report.summary import (
     comm_variables,
@@ -70,6 +71,7 @@ def card(conclusion: Conclusion, report: Path | None, view: View) -> list[str]:
         *why_lines(conclusion),
         *_not_applicable(conclusion),
         *_unlimited(conclusion),
+        *disturbance_lines(conclusion),
         *([f"report: {printable(str(report))}"] if report is not None else []),
         *_next_lines(_next(conclusion if view.is_own else _without_risks(conclusion), report), view),
     ]
@@ -253,6 +255,8 @@ def _next(conclusion: Conclusion, report: Path | None) -> list[_Step]:
         return _limits_first(conclusion, report, run)
     if verdict.status == "PASS" and "not_asked" in verdict.checks.values():
         return [_Step(words=f"for a full PASS, {run}", command=_command(conclusion, plan, all_checks=True))]
+    if verdict.status == "PASS" and trial.plan.get("demands_limits") is True and cpu_shortage(conclusion):
+        return [_Step(words=f"before you sign, on idle nodes, {run}", command=again)]
     if verdict.status == "PASS":
         stronger = _STRONGER.get(plan)
         words = f"to test more, {run}" if stronger else f"after each repair or change, {run}"
@@ -288,22 +292,34 @@ def _longer(plan: str, keys: Mapping[str, str], run: str, conclusion: Conclusion
 
 def _limits_first(conclusion: Conclusion, report: Path | None, run: str) -> list[_Step]:
     """Return how a plan gets the limits that it demands: by hand, or from runs on healthy nodes."""
-    from seatrial.report.plan_of_runs import ENOUGH_RUNS, unfit_for_limits, written_limits
+    from seatrial.report.earlier_runs import runs_for_limits
+    from seatrial.report.plan_of_runs import ENOUGH_RUNS, written_limits
 
+    plan = str(conclusion.trial.plan.get("name") or "quick")
     by_hand = [key for key in conclusion.verdict.unlimited if key not in written_limits(conclusion)]
     if by_hand:
-        plan = str(conclusion.trial.plan.get("name") or "quick")
         file, plan = (f'a plan file with level = "{plan}"', "PLAN.toml") if plan in LEVELS else ("the plan", plan)
         words = f"write limits into {file}: {', '.join(by_hand)}; then {run}"
         return [_Step(words=words, command=_command(conclusion, plan))]
-    unfit = unfit_for_limits(conclusion)
-    runs = ["RUN" if report is None or unfit else shlex.quote(str(report.parent)), "RUN2", "RUN3"]
-    such = f"this run gives no limits: {unfit}; after {ENOUGH_RUNS}" if unfit else f"after {ENOUGH_RUNS} such"
-    write = (command_line(), "plan", "from", *runs, ">", "limits.toml")
-    limited = _command(conclusion, "limits.toml", "--require-full")
+    folder = None if report is None else report.parent
+    earlier = [] if folder is None else runs_for_limits(conclusion, folder)
+    is_disturbed = bool(cpu_shortage(conclusion))
+    such = [*map(str, earlier), *([] if is_disturbed else ["RUN" if folder is None else str(folder)])]
+    named = [shlex.quote(run) for run in such] + [f"RUN{number}" for number in range(len(such) + 1, ENOUGH_RUNS + 1)]
+    write = (command_line(), "plan", "from", *named, ">", "limits.toml")
+    if len(such) >= ENOUGH_RUNS:
+        limited = _command(conclusion, "limits.toml", "--require-full")
+        return [
+            _Step(words=f"{len(such)} runs give limits:", command=write),
+            _Step(words=f"then {run}", command=limited),
+        ]
+    no_limits = "this run gives no limits; " if is_disturbed else ""
     return [
-        _Step(words=f"{such} runs on idle nodes:", command=write),
-        _Step(words=f"then {run}", command=limited),
+        _Step(
+            words=f"{no_limits}{len(such)} of {ENOUGH_RUNS} runs for limits so far; on idle nodes, {run}",
+            command=_command(conclusion, plan),
+        ),
+        _Step(words=f"after {ENOUGH_RUNS}:", command=write),
     ]
 
 

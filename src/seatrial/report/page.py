@@ -8,6 +8,7 @@ from seatrial.checks.shared.facts import latest
 from seatrial.evidence.measurement import Measurement
 from seatrial.judge.conclude import Conclusion
 from seatrial.report.charts import bars, curves, pair_tables
+from seatrial.report.disturbance import disturbance_lines
 from seatrial.report.markup import Content, Markup, element, fragment
 from seatrial.report.summary import (
     comm_variables,
@@ -102,6 +103,8 @@ def _banner(conclusion: Conclusion) -> Iterator[Markup]:
         (element("li", line) for line in summary(conclusion)),
         (element("li", line, class_="fail") for line in error_lines(conclusion)),
     )
+    for line in disturbance_lines(conclusion):
+        yield element("p", element("strong", line, class_="warn"))
     yield element(
         "p",
         *("Run ", trial.run or "unknown", ", ", format_time(trial.created), " UTC, ", trial.world_size(), " ranks, "),

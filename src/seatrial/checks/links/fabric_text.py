@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from seatrial.checks.links.fabrics import BETWEEN_NODES, HEALTHY_PAIRS, Cost, Fabric
+from seatrial.checks.links.fabrics import BETWEEN_NODES, HEALTHY_PAIRS, Cost, Fabric, ranks_of_hosts
 from seatrial.checks.links.solver import Diagnosis, DirectedLink, Suspect
 from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Culprit, Finding, Limit
@@ -67,8 +67,7 @@ class FabricText:
             name = self.member_name(ranks[0])
             if self.fabric.name != BETWEEN_NODES:
                 return Culprit(kind="device", name=name, ranks=ranks, nodes=nodes)
-            node_rank = self.evidence.ranks[ranks[0]].node_rank
-            ranks = tuple(rank for rank, seen in self.evidence.ranks.items() if seen.node_rank == node_rank)
+            ranks = next(each for each in ranks_of_hosts(self.evidence).values() if ranks[0] in each)
             return Culprit(kind="node", name=name, ranks=ranks, nodes=nodes)
         name = f"the fabric between {', '.join(nodes[:8])}" if len(nodes) > 1 else f"communication inside {nodes[0]}"
         return Culprit(kind="fabric", name=name, ranks=ranks, nodes=nodes)
@@ -143,15 +142,20 @@ class FabricText:
     def _is_good_elsewhere(self, link: DirectedLink, limit_gbps: float | None) -> bool:
         """Return True if the same link is clean on other nodes with such devices, so the wiring does not explain it."""
         seen = self.evidence.ranks
+        at = {
+            rank: (host, index)
+            for host, ranks in ranks_of_hosts(self.evidence).items()
+            for index, rank in enumerate(ranks)
+        }
 
         def position(a: int, b: int) -> tuple[object, ...]:
-            return seen[a].local_rank, seen[b].local_rank, seen[a].device, seen[b].device
+            return at[a][1], at[b][1], seen[a].device, seen[b].device
 
         rates = [
             measurement.value
             for measurement in self.evidence.measurements
             if measurement.name == "gbps" and measurement.rank is not None and measurement.peer is not None
-            if seen[measurement.rank].node_rank == seen[measurement.peer].node_rank != seen[link.source].node_rank
+            if at[measurement.rank][0] == at[measurement.peer][0] != at[link.source][0]
             if position(measurement.rank, measurement.peer) == position(link.source, link.target)
         ]
         return limit_gbps is not None and bool(rates) and median(rates) >= limit_gbps

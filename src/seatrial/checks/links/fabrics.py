@@ -102,16 +102,31 @@ def user_gbps_rule(params: Params) -> Rule:
     return user_rule("gbps", "at least", params.min_gbps, "GB/s", key="links.min_gbps", condition="pairs of nodes")
 
 
-def fabrics(evidence: Evidence, params: Params) -> Iterator[Fabric]:
-    """Yield the fabrics of a cluster: the devices of each node, then one device of each node."""
+def ranks_of_hosts(evidence: Evidence) -> dict[int, tuple[int, ...]]:
+    """Return the ranks of each host, by the lowest number of its nodes.
+
+    Where each rank has a separate agent (torchrun, mpirun, srun) a host is several nodes that joined from one place: it
+    has one network, and one word about it. Nodes that all joined from one place are hosts by themselves.
+    """
     nodes: dict[int, list[int]] = {}
     for rank, seen in sorted(evidence.ranks.items()):
         nodes.setdefault(seen.node_rank, []).append(rank)
+    hosts: dict[str | int, list[int]] = {}
+    for node in sorted(nodes):
+        hosts.setdefault(evidence.places_of_nodes.get(node) or node, []).append(node)
+    if len(hosts) == 1:
+        return {node: tuple(ranks) for node, ranks in nodes.items()}
+    return {numbers[0]: tuple(sorted(rank for node in numbers for rank in nodes[node])) for numbers in hosts.values()}
+
+
+def fabrics(evidence: Evidence, params: Params) -> Iterator[Fabric]:
+    """Yield the fabrics of a cluster: the devices of each host, then one device of each host."""
+    nodes = ranks_of_hosts(evidence)
     effect = EFFECTS[device_kind(evidence)]
     for node_rank, ranks in sorted(nodes.items()):
         # Between processes on the CPUs of one node there is no cable: other processes there make transfers slow.
         if len(ranks) > 1 and evidence.device_type != "cpu":
-            topology = Topology(members=tuple(ranks), kind="device")
+            topology = Topology(members=ranks, kind="device")
             name = f"devices of node {node_rank}"
             yield Fabric(name=name, topology=topology, limits=LinkLimits(effect=effect), inside=True)
     if len(nodes) < 2:

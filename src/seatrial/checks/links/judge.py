@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from seatrial.checks.links.fabric_text import FabricText
-from seatrial.checks.links.fabrics import Cost, Fabric, costs, device_kind, fabrics
+from seatrial.checks.links.fabrics import Cost, Fabric, costs, device_kind, fabrics, ranks_of_hosts
 from seatrial.checks.links.observations import Answers, FabricObservations, observe, read_answers
 from seatrial.checks.links.params import Params
 from seatrial.checks.links.round_request import not_checked, wanted_round
@@ -72,12 +72,14 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             absent += [f"a clear result for {text.link_name(*pair)}" for pair in sorted(pairs)]
         absent += [f"{fabric.name}: {question}" for diagnosis in diagnoses for question in diagnosis.remains]
     unpaired = sorted(evidence.ranks.keys() - paired) if paired and evidence.device_type != "cpu" else []
-    unjudged = (f"links: no other node has a device to pair with {listed('rank', unpaired)}",) if unpaired else ()
+    unjudged = [*_machines_of_one_place(evidence)]
+    if unpaired:
+        unjudged.append(f"links: no other node has a device to pair with {listed('rank', unpaired)}")
     return Ruling(
         findings=tuple(findings),
         judged=tuple(judged),
         absent=tuple(absent),
-        unjudged=unjudged,
+        unjudged=tuple(unjudged),
         # Between the devices of one node the user can set no limit.
         unlimited=("links.min_gbps",) if paired and params.min_gbps is None else (),
     )
@@ -109,6 +111,14 @@ def _findings(text: FabricText, diagnoses: Sequence[tuple[Cost | None, Diagnosis
         return finding.culprit.kind == "link" and any(severity >= _severity(finding) for severity in ends)
 
     return [replace(finding, severity="info") if is_explained(finding) else finding for finding in by_members.values()]
+
+
+def _machines_of_one_place(evidence: Evidence) -> Iterator[str]:
+    """Yield what was not measured where machines with different names joined from one address."""
+    for ranks in ranks_of_hosts(evidence).values():
+        names = dict.fromkeys(seen.hostname for rank in ranks if (seen := evidence.ranks[rank]).hostname)
+        if len(names) > 1:
+            yield f"links between {', '.join(names)}: they joined from one address and count as one node"
 
 
 def _severity(finding: Finding) -> int:
