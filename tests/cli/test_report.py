@@ -73,6 +73,19 @@ def test_options_of_others_that_could_do_harm_are_not_for_copying(
     assert "(launcher)" not in last
 
 
+def test_variables_of_others_that_load_libraries_are_not_for_copying(tmp_path: Path) -> None:
+    events = SCENES["killed"]().events
+    for event in events:
+        if event["kind"] == "run":
+            event["job"]["env"] = {"NCCL_IB_HCA": "^mlx5_0:1,mlx5_1", "NCCL_NET_PLUGIN": "/tmp/evil.so", "UCX_X": "a b"}
+    file = tmp_path / "controller.events"
+    file.write_bytes(b"".join(lines_of(events)))
+    (line,) = (line for line in call(file).stdout.splitlines() if line.startswith("environment of the ranks: "))
+    assert line.endswith(
+        " NCCL_IB_HCA='^mlx5_0:1,mlx5_1' (not shown: NCCL_NET_PLUGIN, UCX_X; see job.env in report.json)"
+    )
+
+
 def test_a_folder_and_a_raw_log_say_the_same_as_the_events(tmp_path: Path) -> None:
     events = SCENES["killed"]().events
     sources = sorted({event["src"] for event in events})

@@ -152,10 +152,16 @@ def _error(finding: Finding, most_rows: int, view: View) -> str:
     return error
 
 
-def comm_lines(conclusion: Conclusion) -> list[str]:
-    """Return the network variables of the ranks as one line, to copy them into a job script."""
-    variables = [f"{name}={shlex.quote(value)}" for name, value in comm_variables(conclusion).items()]
-    return [printable(f"environment of the ranks: {' '.join(variables)}")] if variables else []
+def comm_lines(conclusion: Conclusion, *, is_own: bool = True) -> list[str]:
+    """Return the network variables of the ranks as one line, to copy them into a job script.
+
+    ``is_own``: as of ``View``; NCCL and others load libraries and read files from paths in such variables.
+    """
+    variables = comm_variables(conclusion)
+    hidden = [name for name, value in variables.items() if not (is_own or _HARMLESS_VALUE.fullmatch(value.strip("^=")))]
+    words = [f"{name}={shlex.quote(value)}" for name, value in variables.items() if name not in hidden]
+    words += [f"(not shown: {', '.join(hidden)}; see job.env in report.json)"] if hidden else []
+    return [printable(f"environment of the ranks: {' '.join(words)}")] if words else []
 
 
 def reason_lines(conclusion: Conclusion) -> list[str]:
