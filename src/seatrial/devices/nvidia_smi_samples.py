@@ -48,7 +48,7 @@ _CPU_UNIT_S = 1 / os.sysconf("SC_CLK_TCK")
 """In which the kernel counts CPU time: a hundredth of a second."""
 _LONGEST_PERIOD_S = 60
 _MOST_BYTES = 1 << 16
-"""What is kept of its output: the last of it."""
+"""Bytes of its output that are kept: the last ones."""
 _MOST_PIECES = 16
 """Pieces that are read at once: a tool that prints without end must not keep us."""
 _NUMBER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
