@@ -17,6 +17,7 @@ from seatrial.cli.click_app import cli
 from seatrial.errors import RequestError
 from seatrial.protocol.events import SCHEMA
 from seatrial.protocol.wire import encode
+from seatrial.util.text import and_list
 
 
 @pytest.fixture(autouse=True)
@@ -49,12 +50,14 @@ def test_the_exit_code_is_the_verdicts(tmp_path: Path, scene: str, code: int) ->
     ("options", "shown"),
     [
         (["--on", "slurm", "--nodes=2", "--require-full"], "--on slurm --nodes 2 --require-full"),
-        (["--mpirun", "/tmp/evil", "--on", "mpirun"], "--on mpirun OPTIONS-NOT-SHOWN"),
-        (["--env", "LD_PRELOAD=/tmp/evil.so"], "OPTIONS-NOT-SHOWN"),
-        (["--hosts", "-oProxyCommand=x"], "OPTIONS-NOT-SHOWN"),
-        (["--nodes", "2; rm"], "OPTIONS-NOT-SHOWN"),
-        (["--nodes"], "OPTIONS-NOT-SHOWN"),
-        (["--only", "--out"], "OPTIONS-NOT-SHOWN"),
+        (["--mpirun", "/tmp/evil", "--on", "mpirun"], "--mpirun MPIRUN --on mpirun"),
+        (["--env", "LD_PRELOAD=/tmp/evil.so", "--env=A=evil"], "--env ENV"),
+        (["--hosts", "-oProxyCommand=x"], "--hosts HOSTS"),
+        (["--nodes", "2; rm"], "--nodes NODES"),
+        (["--nodes"], "--nodes NODES"),
+        (["--only", "--out"], "--only ONLY"),
+        (["--unprotected", "--nodes", "2"], "--nodes 2 OTHER-OPTIONS"),
+        (["--evil", "$(evil)"], "OTHER-OPTIONS"),
     ],
 )
 def test_options_of_others_that_could_do_harm_are_not_for_copying(
@@ -69,6 +72,8 @@ def test_options_of_others_that_could_do_harm_are_not_for_copying(
     file.write_bytes(b"".join(lines_of(events)))
     last = call(file).stdout.splitlines()[-1]
     assert last.endswith(f" run PLAN.toml {shown}")
+    blanks = [word for word in shown.split() if word.isupper()]
+    assert f" put your own in place of {and_list(['PLAN.toml', *blanks])} and run: " in last
     assert "evil" not in last
     assert "(launcher)" not in last
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,15 +46,16 @@ _COUNTED = {
 _PROCESSORS = {"cpu": "CPU ", "cuda": "GPU "}
 _LONGER = "longer.toml"
 """The plan file that a longer run needs."""
-CHOICE = ("--only", "--skip", "--workload", "--data", "--model", "--epochs", "--batch-size")
-CHOICE_FLAGS = ("--validation-only",)
+_CHOICE = ("--only", "--skip", "--workload", "--data", "--model", "--epochs", "--batch-size")
+_CHOICE_FLAGS = ("--validation-only",)
+_CHOOSING = (*_CHOICE, *_CHOICE_FLAGS)
 """Options that choose the checks of a trial, or are refused where they leave the training out."""
 _HARMLESS = ("--on", "--hosts", "--nodes", "--nproc-per-node", "--device", "--only", "--skip", "--deadline", "--gres")
 _HARMLESS_FLAGS = ("--require-full", "--validation-only", "--oversubscribe")
 """Options that are shown for copying where others may have made the events: no path, command, image or variable."""
 _HARMLESS_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,:-]*")
-_NOT_SHOWN = "OPTIONS-NOT-SHOWN"
-"""Stands for the other ones."""
+_NOT_SHOWN, _OTHER_PLAN = "OTHER-OPTIONS", "PLAN.toml"
+"""Stand for options that no command of ours has or that take no value, and for a plan file."""
 _STRONGER = {"smoke": "quick", "quick": "standard", "standard": "acceptance"}
 
 
@@ -73,7 +74,7 @@ def card(conclusion: Conclusion, report: Path | None, view: View) -> list[str]:
         *_unlimited(conclusion),
         *disturbance_lines(conclusion),
         *([f"report: {printable(str(report))}"] if report is not None else []),
-        *_next_lines(_next(conclusion if view.is_own else _without_risks(conclusion), report), view),
+        *_next_lines(_next_of(conclusion, report, view), view),
     ]
 
 
@@ -155,7 +156,7 @@ def _error(finding: Finding, most_rows: int, view: View) -> str:
 def comm_lines(conclusion: Conclusion, *, is_own: bool = True) -> list[str]:
     """Return the network variables of the ranks as one line, to copy them into a job script.
 
-    ``is_own``: as of ``View``; NCCL and others load libraries and read files from paths in such variables.
+    ``is_own``: this command ran the trial; NCCL and others load libraries and read files from paths in such variables.
     """
     variables = comm_variables(conclusion)
     hidden = [name for name, value in variables.items() if not (is_own or _HARMLESS_VALUE.fullmatch(value.strip("^=")))]
@@ -241,26 +242,35 @@ def _next_lines(steps: Sequence[_Step], view: View) -> list[str]:
     return [f"next: {printable(shown[0])}", *map(printable, shown[1:])]
 
 
-def _next(conclusion: Conclusion, report: Path | None) -> list[_Step]:
-    """Return what to do next, with the command as it was typed."""
+def _next_of(conclusion: Conclusion, report: Path | None, view: View) -> list[_Step]:
+    if view.foreign is None:
+        return _next(conclusion, report, ())
+    harmless, blanks = _without_risks(conclusion, view.foreign)
+    return _next(harmless, report, blanks)
+
+
+def _next(conclusion: Conclusion, report: Path | None, blanks: Sequence[str]) -> list[_Step]:
+    """Return what to do next, with the command as it was typed. ``blanks``: words of it that stand for others."""
     trial, verdict = conclusion.trial, conclusion.verdict
     plan = str(trial.plan.get("name") or "quick")
     launcher = trial.job.get("launcher")
-    again = _command(conclusion, plan)
+    is_drill = verdict.status != "PASS" and bool(drill(conclusion))
+    # The folder of a drill stays one: its newest report must not be that of a real trial.
+    again = _command(conclusion, plan, left_out=("--out",) if is_drill else ())
     run = f"run under {launcher} as before:" if launcher else "run:"
     if any(_HIDDEN in word for word in again):
         run = f"write the values in place of {_HIDDEN} and {run}"
-    if _NOT_SHOWN in again:
-        run = f"put the other options of that run (job.options in report.json) for {_NOT_SHOWN} and {run}"
+    if blanks := [word for word in blanks if word in again]:
+        run = f"put your own in place of {and_list(blanks)} and {run}"
     if verdict.interrupted:
         return [_Step(words=f"for a verdict, let it end; {run}", command=again)]
-    if verdict.status != "PASS" and drill(conclusion):
+    if is_drill:
         real = ("env -u SEATRIAL_PLANT", *again)  # it may be exported
         return [_Step(words=f"nothing to repair, the fault was planted; for a real trial, {run}", command=real)]
     if verdict.status == "PASS" and verdict.unlimited and trial.plan.get("demands_limits") is True:
         return _limits_first(conclusion, report, run)
     if verdict.status == "PASS" and "not_asked" in verdict.checks.values():
-        return [_Step(words=f"for a full PASS, {run}", command=_command(conclusion, plan, all_checks=True))]
+        return [_Step(words=f"for a full PASS, {run}", command=_command(conclusion, plan, left_out=_CHOOSING))]
     if verdict.status == "PASS" and trial.plan.get("demands_limits") is True and cpu_shortage(conclusion):
         return [_Step(words=f"before you sign, on idle nodes, {run}", command=again)]
     if verdict.status == "PASS":
@@ -274,6 +284,8 @@ def _next(conclusion: Conclusion, report: Path | None) -> list[_Step]:
         again = _command(conclusion, plan, *telling)
     elif _needed(conclusion):
         words = f"with more time, {run}"
+    elif verdict.status == "FAIL" and len(trial.nodes) == 2 and _is_about_link(conclusion):
+        words = f"two nodes have one link, which nothing tells from its ends: repeat first; {run}"
     elif verdict.status == "FAIL":
         words = f"fix the problem above, then {run}"
     elif any(finding.culprit == SEATRIAL for finding in conclusion.findings if is_fault(finding)):
@@ -304,7 +316,7 @@ def _limits_first(conclusion: Conclusion, report: Path | None, run: str) -> list
     plan = str(conclusion.trial.plan.get("name") or "quick")
     by_hand = [key for key in conclusion.verdict.unlimited if key not in written_limits(conclusion)]
     if by_hand:
-        file, plan = (f'a plan file with level = "{plan}"', "PLAN.toml") if plan in LEVELS else ("the plan", plan)
+        file, plan = (f'a plan file with level = "{plan}"', _OTHER_PLAN) if plan in LEVELS else ("the plan", plan)
         words = f"write limits into {file}: {', '.join(by_hand)}; then {run}"
         return [_Step(words=words, command=_command(conclusion, plan))]
     folder = None if report is None else report.parent
@@ -329,13 +341,12 @@ def _limits_first(conclusion: Conclusion, report: Path | None, run: str) -> list
     ]
 
 
-def _command(conclusion: Conclusion, plan: str, *more: str, all_checks: bool = False) -> tuple[str, ...]:
+def _command(conclusion: Conclusion, plan: str, *more: str, left_out: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the command with the options of this run; ``more``: further ones, of which --only chooses other checks;
-    ``all_checks``: leave out those that choose."""
+    ``left_out``: options of the run that it does without."""
     options = conclusion.trial.job.get("options")
     words = [str(word) for word in options] if isinstance(options, list) else []
-    if "--only" in more or all_checks:
-        words = _without_choice(words)
+    words = _without(words, _CHOOSING if "--only" in more else left_out)
     words += [word for word in more if word not in words]
     for name, value in _needed(conclusion).items():
         if not name.startswith("--"):  # a key of a plan file
@@ -345,42 +356,67 @@ def _command(conclusion: Conclusion, plan: str, *more: str, all_checks: bool = F
     return (command_line(), "run", *map(shlex.quote, (plan, *words)))
 
 
-def _without_risks(conclusion: Conclusion) -> Conclusion:
-    """Return a trial whose options can do no harm where a person copies them: its events may come from others."""
+def command_of(conclusion: Conclusion) -> str:
+    """Return the command that the trial was, as its events have it, and what started it."""
+    trial = conclusion.trial
+    options = trial.job.get("options")
+    words = [str(trial.plan.get("name") or ""), *(map(str, options) if isinstance(options, list) else ())]
+    launcher = trial.job.get("launcher") or trial.job.get("target") or ""
+    return f"{shlex.join(['seatrial', 'run', *filter(None, words)])}{launcher and f' (by {launcher})'}"
+
+
+def _without_risks(conclusion: Conclusion, with_value: Collection[str]) -> tuple[Conclusion, list[str]]:
+    """Return a trial whose options can do no harm where a person copies them: its events may come from others.
+
+    ``with_value``: options of seatrial run that take a value. Also returns the words that stand for what is not shown.
+    """
     trial = conclusion.trial
     options = trial.job.get("options")
     words = iter([str(word) for word in options] if isinstance(options, list) else [])
-    shown, more = list[str](), False
+    name = str(trial.plan.get("name"))
+    plan = name if name in LEVELS else _OTHER_PLAN
+    shown, blanks, more = list[str](), [_OTHER_PLAN], False
     for word in words:
         name, has_value, value = word.partition("=")
         if word in _HARMLESS_FLAGS:
             shown.append(word)
-            continue
-        value = value if has_value else next(words, "") if name in _HARMLESS else ""
-        if name in _HARMLESS and _HARMLESS_VALUE.fullmatch(value):
-            shown += [name, value]
-        else:
+        elif name not in with_value:
             more = True
+        else:
+            value = value if has_value else next(words, "")
+            blank = name.lstrip("-").upper()
+            if name in _HARMLESS and _HARMLESS_VALUE.fullmatch(value):
+                shown += [name, value]
+            elif blank not in blanks:
+                shown += [name, blank]
+                blanks.append(blank)
     launcher = str(trial.job.get("launcher") or "")
     job = {
         **trial.job,
         "options": [*shown, *([_NOT_SHOWN] if more else [])],
         "launcher": launcher if _HARMLESS_VALUE.fullmatch(launcher) else "",
     }
-    plan = {**trial.plan, "name": name if (name := str(trial.plan.get("name"))) in LEVELS else "PLAN.toml"}
-    return replace(conclusion, trial=replace(trial, job=job, plan=plan))
+    harmless = replace(conclusion, trial=replace(trial, job=job, plan={**trial.plan, "name": plan}))
+    return harmless, [*blanks, _NOT_SHOWN]
 
 
-def _without_choice(words: Sequence[str]) -> list[str]:
-    """Return the options without those that choose checks, or that only a training takes."""
+def _without(words: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the options without those of these names, and their values."""
     left: list[str] = []
     drops_value = False
     for word in words:
         name, has_value, _ = word.partition("=")
-        if not drops_value and name not in (*CHOICE, *CHOICE_FLAGS):
+        if not drops_value and name not in names:
             left.append(word)
-        drops_value = not drops_value and name in CHOICE and not has_value
+        drops_value = not drops_value and name in names and name not in _CHOICE_FLAGS and not has_value
     return left
+
+
+def _is_about_link(conclusion: Conclusion) -> bool:
+    """Return whether the first fault is a link."""
+    return next(
+        (finding.culprit.kind == "link" for finding in conclusion.findings if finding.severity == "fail"), False
+    )
 
 
 def _needed(conclusion: Conclusion) -> dict[str, str]:

@@ -39,7 +39,7 @@ def lines(conclusion: Conclusion, report: Path | None = None, view: View | None 
     reasons = reason_lines(conclusion)[len(why_lines(conclusion)) :]
     if not view.is_verbose and len(reasons) > _MOST_REASONS:
         reasons = [*reasons[:_MOST_REASONS], f"not a PASS: and {len(reasons) - _MOST_REASONS} more"]
-    between = [*reasons, *comm_lines(conclusion, is_own=view.is_own)]
+    between = [*reasons, *comm_lines(conclusion, is_own=view.foreign is None)]
     first = list(filter(None, [drill(conclusion)]))
     tables = [*measurement_lines(conclusion), measured_line(conclusion)] if view.is_verbose else []
     room = _SCREEN_ROWS - sum(height(line, view.columns) for line in [*first, *between, *last])

@@ -150,7 +150,7 @@ class CheckpointFolder:
         except FileNotFoundError as error:
             if path.is_symlink():
                 raise _DamagedError(
-                    f"{path} is a symbolic link to {os.readlink(path)}, which does not exist."
+                    f"{path} is a symbolic link to {ascii(os.readlink(path))[1:-1]}, which does not exist."
                 ) from error
             raise RequestError(f"there is no checkpoint {path}; {_nearest(path.parent)}.") from error
         except PermissionError as error:
