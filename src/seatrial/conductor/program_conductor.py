@@ -323,7 +323,7 @@ class ProgramConductor(BaseConductor):
                 self._fail_first(now)
             return
         running = {rank: status for rank, status in self._rank_statuses.items() if rank not in self._exits}
-        frozen = rank_status.suspects(running, list(running), False, now, together=False)
+        frozen = rank_status.suspects(running, list(running), rank_status.Ahead(), now, together=False)
         frozen = [suspicion for suspicion in frozen if not _on_disk(running[suspicion.rank or 0])]
         if self._config.watched and frozen and len(frozen) < len(running):
             self._fail(Failure(suspicions=tuple(frozen), text=""), now)
