@@ -24,6 +24,24 @@ def test_calls_name_the_namespace_and_a_request_timeout(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("namespace", "options"), [(None, ["--context=a"]), ("mine", ["--context=a", "--namespace", "mine"])]
+)
+def test_a_run_stays_in_its_context_whatever_the_user_chooses_meanwhile(
+    tmp_path: Path, namespace: str | None, options: list[str]
+) -> None:
+    answer = json.dumps({"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "c"}}]})
+    program = scripted(tmp_path, ("*config*", f"echo '{answer}'"))
+    kubectl = Kubectl(program=program, namespace=namespace).in_present_context()
+    assert kubectl.argv("get", "pods", streams=True)[1:] == [*options, "get", "pods"]
+
+
+def test_where_there_is_no_context_none_is_named(tmp_path: Path) -> None:
+    program = scripted(tmp_path, ("*", "echo 'error: current-context must exist in order to minify' >&2; exit 1"))
+    kubectl = Kubectl(program=program, namespace="ml")
+    assert kubectl.in_present_context() == kubectl
+
+
+@pytest.mark.parametrize(
     ("words", "line"),
     [
         (("get", "job.batch,pods", "-l", "a=b"), "oc -n ml get job.batch,pods -l a=b"),

@@ -12,10 +12,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from seatrial.errors import RequestError, TargetUnreachableError
+from seatrial.targets.kubernetes.api_json import text
 
 _CALL_TIMEOUT_S = 20.0
 """For one call. A healthy API server answers within a second, the login plug-in of a cloud within a few."""
@@ -146,11 +147,28 @@ class Kubectl:
     namespace: str | None
     """None: the namespace of the user's current context."""
     timeout_s: float = _CALL_TIMEOUT_S
+    context: tuple[str, ...] = ()
+    """The option that names the context; empty: the one that is current at a call."""
+
+    def in_present_context(self) -> Kubectl:
+        """Return the same for the context that is current now: the user may change it before the run has ended.
+
+        Where there is none, as in a pod with an account, nothing changes.
+        """
+        # Where the program is a script that adds --context, this says that one.
+        name = text(self.call("config", "view", "--minify", "-o", "json").json, "current-context")
+        return replace(self, context=(f"--context={name}",)) if name else self
 
     def argv(self, *words: str, streams: bool = False) -> list[str]:
         """Return the command. ``streams``: it runs for as long as there is output, without a request timeout."""
         namespace = [] if self.namespace is None else ["--namespace", self.namespace]
-        return [self.program, *namespace, *words, *([] if streams else [f"--request-timeout={_REQUEST_TIMEOUT_S}s"])]
+        return [
+            self.program,
+            *self.context,
+            *namespace,
+            *words,
+            *([] if streams else [f"--request-timeout={_REQUEST_TIMEOUT_S}s"]),
+        ]
 
     def start(self, *words: str, stdin_bytes: bytes | None = None) -> PendingCall:
         """Start a call without waiting for it. Raises RequestError when the program cannot be started."""
