@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,16 @@ def test_next_names_the_runs_that_qualify(tmp_path: Path) -> None:
         " then run: seatrial run limits.toml "
     )
     assert words.endswith(" --require-full")
+
+
+def test_runs_of_neighbors_are_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who takes limits from them has slow nodes pass."""
+    keep(tmp_path, 1)
+    keep(tmp_path / "elsewhere", 2)
+    (tmp_path / RUN.format(2)).symlink_to(tmp_path / "elsewhere" / RUN.format(2))
+    assert shown(tmp_path).startswith("next: 2 of 3 runs for limits so far; ")
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    assert shown(tmp_path).startswith("next: 1 of 3 runs for limits so far; ")
 
 
 def starved(event: dict[str, Any]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from pathlib import Path
 
 from seatrial.errors import RequestError
@@ -29,8 +31,8 @@ def runs_for_limits(conclusion: Conclusion, folder: Path) -> list[Path]:
         others = [
             other for other in folder.parent.iterdir() if _RUN.fullmatch(other.name) and other.name != folder.name
         ]
-        for other in sorted(others, reverse=True)[:_MOST_RUNS]:
-            size = sum(file.stat().st_size for file in event_files(other)) if other.is_dir() else 0
+        for other in sorted((other for other in others if _is_own(other)), reverse=True)[:_MOST_RUNS]:
+            size = sum(file.stat().st_size for file in event_files(other))
             if 0 < size <= bytes_left:
                 bytes_left -= size
                 if _is_such(conclusion, other):
@@ -38,6 +40,12 @@ def runs_for_limits(conclusion: Conclusion, folder: Path) -> list[Path]:
     except OSError:
         pass
     return found[::-1]
+
+
+def _is_own(folder: Path) -> bool:
+    """Return whether this user made the folder: in a shared one, a neighbor would choose our limits by his runs."""
+    status = os.lstat(folder)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _is_such(conclusion: Conclusion, folder: Path) -> bool:
