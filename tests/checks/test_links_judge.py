@@ -73,6 +73,37 @@ def test_the_ends_of_two_nodes_alone_are_not_separable() -> None:
     assert finding.culprit.name == "link n0–n1, endpoints not separable"
 
 
+def test_one_direction_of_two_nodes_is_compared_with_the_other() -> None:
+    finding = _only(SimulatedCluster(nodes=2, slow={(1, 0): 0.2}).trial())
+    name = "link n0–n1, endpoints not separable (from n1 to n0)"
+    assert finding.what == f"{name} reaches 2 GB/s, the other direction 10 GB/s"
+    assert finding.limit is not None
+    assert finding.limit.origin == "fleet: what the other direction reaches x 0.5"
+    assert finding.action.startswith("repeat the trial")
+    assert "third node" in finding.action
+
+
+@pytest.mark.parametrize(("nodes", "slow"), [(2, {(1, 0): 0.2}), (4, slow_node(1, 0.2)), (20, slow_node(1, 0.2))])
+def test_a_rank_that_lacked_the_cpu_is_not_blamed(nodes: int, slow: Slow) -> None:
+    ruling = SimulatedCluster(nodes=nodes, slow=slow, cpu_share={1: 0.5}).trial()
+    assert {finding.severity for finding in ruling.findings} == {"warn"}
+    assert "n1 got 50 % of the CPU time that its threads could use" in ruling.findings[0].evidence
+    assert "while no other processes hold the CPU" in ruling.unjudged[0]
+    assert all(entry.passed for entry in ruling.judged)
+    # The limit of a user must be decided.
+    limited = SimulatedCluster(nodes=nodes, slow=slow, cpu_share={1: 0.5}).trial(Params(min_gbps=8.0))
+    assert "while no other processes hold the CPU" in str(limited.absent)
+    # What had the CPU is blamed, and so is a link that carries nothing.
+    assert _only(SimulatedCluster(nodes=nodes, slow=slow, cpu_share={1: 0.9}).trial())
+    assert _only(SimulatedCluster(nodes=nodes, slow=dict.fromkeys(slow, 0.0), cpu_share={1: 0.5}).trial())
+
+
+@pytest.mark.parametrize("nodes", [4, 20])
+def test_a_slow_node_with_one_busy_peer_is_named(nodes: int) -> None:
+    finding = _only(SimulatedCluster(nodes=nodes, slow=slow_node(1, 0.2), cpu_share={0: 0.5}).trial())
+    assert finding.culprit.nodes == ("n1",)
+
+
 def test_two_nodes_slow_alike_miss_the_users_limit() -> None:
     both: Slow = {(0, 1): 0.5, (1, 0): 0.5}
     assert SimulatedCluster(nodes=2, slow=both).trial().findings == ()

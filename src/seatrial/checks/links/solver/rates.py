@@ -98,10 +98,15 @@ def gather(observations: Observations, topology: Topology, limits: LinkLimits, *
             results.setdefault((result.source, result.target), []).append(result)
     # Only the measurements with the least contention count, by their median; a failed transfer has the rate 0.
     rates: dict[tuple[int, int], tuple[float, int, int, str]] = {}
+    starved, rounds = set[tuple[int, int]](), dict[tuple[int, int], list[float]]()
     for key, many in results.items():
         at_once = min(result.at_once for result in many)
         best = [result for result in many if result.at_once == at_once]
-        rate = median([_rate(result) for result in best])
+        if any(not (result.failed or result.starved) for result in best):
+            best = [result for result in best if not result.starved]
+        starved.update({key} if any(result.starved for result in best) else ())
+        rounds[key] = [_rate(result) for result in best]
+        rate = median(rounds[key])
         failed = (
             ""
             if rate > 0
@@ -117,6 +122,10 @@ def gather(observations: Observations, topology: Topology, limits: LinkLimits, *
     if limits.gbps is not None and not by_cost and reference and limits.gbps <= reference:
         # A limit above what all reach does not single out a link; that is a finding about the fabric.
         limit = max(limit, limits.gbps / reference)
+    # Between two members the only reference is the other direction, whose rounds differ, too.
+    low = reference
+    if len(known) == 2 and reference:
+        low = min(rate for rate in max(rounds.values(), key=median) if rate > 0)
     links = {
         (source, target): DirectedLink(
             source=source,
@@ -126,6 +135,11 @@ def gather(observations: Observations, topology: Topology, limits: LinkLimits, *
             at_once=at_once,
             repeats=repeats,
             failed=failed,
+            starved=(source, target) in starved,
+            unsteady=not (failed or by_cost)
+            and low is not None
+            and rate < limit * (reference or 0.0)
+            and max(rounds[source, target]) >= limit * low,
         )
         for (source, target), (rate, at_once, repeats, failed) in rates.items()
     }
