@@ -50,6 +50,24 @@ def test_a_rank_that_claims_an_impossible_rate_is_no_standard_for_others(nodes: 
     assert all("1e+0" not in finding.what for finding in slow.findings)
 
 
+@pytest.mark.parametrize("nodes", [3, 4, 5, 6, 8, 20])
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_one_rank_that_claims_to_be_fast_has_no_other_blamed(nodes: int, device_type: str) -> None:
+    """Only its own word says what it sends; a latency is measured by both ends."""
+    liar = nodes - 1
+    cluster = SimulatedCluster(nodes=nodes, device_type=device_type, slow={(liar, None): 10.0})
+    evidence = _measured(cluster)
+    told = [entry for entry in evidence.measurements if entry.name == "latency_us" and liar in (entry.rank, entry.peer)]
+    others = [entry.peer if entry.rank == liar else entry.rank for entry in told]
+    honest = [replace(entry, rank=other, peer=liar) for entry, other in zip(told, others, strict=True)]
+    lies = [replace(entry, rank=liar, peer=entry.rank, value=0.02) for entry in honest]
+    kept = [entry for entry in evidence.measurements if entry not in told]
+    ruling = CHECK.judge(replace(evidence, measurements=(*kept, *honest, *lies)), Params())
+    assert {finding.severity for finding in ruling.findings} <= {"warn"}
+    negative = SimulatedCluster(nodes=nodes, device_type=device_type, resent={(liar, None): -0.0099}).trial()
+    assert (negative.findings, negative.absent) == ((), (f"a resent_share of rank {liar} that can be",))
+
+
 def test_the_slow_direction_is_named() -> None:
     assert "node n1 (sending) reaches 2 GB/s" in _only(SimulatedCluster(nodes=5, slow={(1, None): 0.2}).trial()).what
     link = _only(SimulatedCluster(nodes=5, slow={(3, 1): 0.2}).trial())

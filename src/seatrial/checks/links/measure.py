@@ -153,18 +153,17 @@ class _RoundOnFabric:
         groups.close_world()
 
     def _ping(self, peer_index: int, peer: int) -> None:
-        """Send 8 bytes there and back; the first rank of the pair measures the time."""
+        """Send 8 bytes there and back. Both ranks report the time, so that none can claim to be faster than it is."""
         import torch.distributed as dist
 
-        is_timer, readings = peer_index == 1, list[float]()
+        is_first, readings = peer_index == 1, list[float]()
         for _ in range(_PINGS + 2):
             started = time.perf_counter()
-            for is_sending in (is_timer, not is_timer):
+            for is_sending in (is_first, not is_first):
                 (dist.send if is_sending else dist.recv)(self._word, peer_index)
             self._context.device.synchronize()
             readings.append(time.perf_counter() - started)
-        if is_timer:
-            self._context.measurement("latency_us", self._typical(readings[2:]) / 2 * 1e6, "us", "low", peer=peer)
+        self._context.measurement("latency_us", self._typical(readings[2:]) / 2 * 1e6, "us", "low", peer=peer)
 
     def _exchange(self, a: int, b: int, ranks: Sequence[int]) -> list[float]:
         """Transfer from ``a`` to ``b``, then back. Returns the rate at which this rank sent, in GB/s."""

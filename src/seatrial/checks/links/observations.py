@@ -98,6 +98,8 @@ def read_answers(evidence: Evidence) -> Answers:
 def _is_impossible(entry: Measurement) -> bool:
     if entry.name in ("gbps", "group_gbps"):
         return entry.value > _MOST_GBPS
+    if entry.name == "resent_share":
+        return entry.value < 0
     return entry.name == "latency_us" and entry.value < _LEAST_LATENCY_US
 
 
@@ -208,14 +210,17 @@ def _starved(measurements: Iterable[Measurement]) -> frozenset[frozenset[int | N
 
 def _cost_results(cost: Cost, measurements: Sequence[Measurement], common: Mapping[str, Any]) -> Iterator[PairResult]:
     starved = _starved(measurements)
+    values: dict[tuple[int, int], float] = {}
     for measurement in measurements:
         if measurement.name == cost.measurement and measurement.rank is not None and measurement.peer is not None:
-            for a, b in ((measurement.rank, measurement.peer), (measurement.peer, measurement.rank))[
-                : 2 if cost.both_ways else 1
-            ]:
-                # Lost segments are no matter of the CPU.
-                lacked = cost.both_ways and frozenset((a, b)) in starved
-                yield PairResult(source=a, target=b, cost=measurement.value + cost.floor, starved=lacked, **common)
+            ends = ((measurement.rank, measurement.peer), (measurement.peer, measurement.rank))
+            for pair in ends[: 2 if cost.both_ways else 1]:
+                # Both ends report what covers both ways; the worse report counts.
+                values[pair] = max(measurement.value, values.get(pair, measurement.value))
+    for (a, b), value in values.items():
+        # Lost segments are no matter of the CPU.
+        lacked = cost.both_ways and frozenset((a, b)) in starved
+        yield PairResult(source=a, target=b, cost=value + cost.floor, starved=lacked, **common)
 
 
 def _group_result(
