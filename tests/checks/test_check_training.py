@@ -121,6 +121,15 @@ def test_a_stop_that_few_ranks_report_accuses_nobody() -> None:
     assert ruling.absent == tuple(f"the step at which training stopped, of rank {rank}" for rank in (0, 2, 3))
 
 
+def test_a_stop_that_one_host_reports_accuses_nobody() -> None:
+    """However many of the ranks it has."""
+    healthy = trained(6)
+    ranks = {rank: replace(record, node="node-0", node_rank=0) for rank, record in healthy.ranks.items() if rank < 4}
+    facts = (*healthy.facts, *(_nonfinite(rank, [0]) for rank in ranks))
+    ruling = judge(replace(healthy, ranks={**healthy.ranks, **ranks}, facts=facts), SMOKE)
+    assert (ruling.findings, len(ruling.absent)) == (judge(healthy, SMOKE).findings, 2)
+
+
 @pytest.mark.parametrize("accused", [[0], [0, 2, 3], []])
 def test_a_rank_is_named_by_its_own_report_only(accused: list[int]) -> None:
     """Rank 1 lies about where the loss is not finite."""

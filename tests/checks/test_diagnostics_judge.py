@@ -46,6 +46,7 @@ def rule(
     *nodes: tuple[NodeState, tuple[NodeWindow, ...]],
     ranks: dict[int, RankRecord] | None = None,
     last: NodeState | None = None,
+    places: dict[int, str] | None = None,
 ) -> Ruling:
     """Return the ruling about nodes, each with its first snapshot and its steps.
 
@@ -58,7 +59,10 @@ def rule(
             Fact(check="diagnostics", name=name, value=to_json(value), node_rank=node_rank) for name, value in values
         ]
     names = {node_rank: f"gpu-{node_rank:02d}" for node_rank in range(len(nodes))}
-    return judge(Evidence(ranks=ranks or {}, asked=(), measurements=(), facts=tuple(facts), nodes=names), Params())
+    evidence = Evidence(
+        ranks=ranks or {}, asked=(), measurements=(), facts=tuple(facts), nodes=names, places_of_nodes=places or {}
+    )
+    return judge(evidence, Params())
 
 
 def one(before: DeviceState = HEALTHY, events: tuple[KernelEvent, ...] = (), **changes: Any) -> list[tuple[str, str]]:
@@ -252,6 +256,23 @@ def test_fewer_links_than_other_devices_of_the_model() -> None:
     (finding,) = rule((NodeState(devices=tuple(devices)), ())).findings
     assert (finding.severity, finding.culprit.name[:5], finding.measured) == ("warn", "GPU 2", "11")
     assert not rule((NodeState(devices=tuple(devices[1:3])), ())).findings
+
+
+def test_a_host_with_many_names_is_not_most_of_the_devices() -> None:
+    """It joined from one place, so its devices have one vote together."""
+
+    def node(number: int, **changes: Any) -> tuple[NodeState, tuple[NodeWindow, ...]]:
+        return NodeState(devices=(replace(HEALTHY, uuid=f"GPU-{number}", **changes),)), ()
+
+    for field, value in (("nvlinks_active", 18), ("fabric_clique", "ab.7"), ("power_limit_w", 300.0)):
+        usual = {"nvlinks_active": 12, "fabric_clique": "ab.1", "power_limit_w": 310.0}[field]
+        nodes = [node(number, **{field: value if number < 4 else usual}) for number in range(6)]
+        odd, honest = {f"gpu-{number:02d}" for number in range(4)}, {"gpu-04", "gpu-05"}
+        named = {name for finding in rule(*nodes).findings for name in finding.culprit.nodes}
+        assert named == honest, "with a place each, four are most of them"
+        together = rule(*nodes, places=dict.fromkeys(range(4), "10.0.0.1")).findings
+        named = {name for finding in together for name in finding.culprit.nodes}
+        assert named <= odd
 
 
 def test_what_could_not_be_read_is_listed_and_no_pass() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from checks.simulated_training import SMOKE, a_batch, a_measurement, trained
 
+from seatrial.checks.shared.host_inventory import listed
 from seatrial.checks.training.judge import judge, suspects
 from seatrial.checks.training.judge_one_batch import judge_one_batch
 from seatrial.evidence.evidence import Evidence
@@ -138,19 +139,30 @@ def test_where_no_rank_stays_steady_no_rank_is_blamed() -> None:
 
 
 def test_where_most_are_nondeterministic_no_rank_is_blamed() -> None:
-    loose = {0: ("a", "b"), 1: ("c", "d"), 2: ("e", "f")}
-    ruling = judge(trained(3, batches=loose), SMOKE)
+    loose = {0: ("a", "b"), 1: ("c", "d"), 2: ("e", "f"), 3: ("g", "h"), 4: ("i", "k")}
+    ruling = judge(trained(5, batches=loose), SMOKE)
     assert ruling.findings == ()
-    assert ruling.unjudged == ("training: one batch gives different bits each time on ranks 0, 1 and 2",)
-    # Most hosts, not only most ranks.
-    ruling = judge(trained(5, batches={**loose, 3: ("g", "h")}), SMOKE)
-    assert (ruling.findings, len(ruling.unjudged)) == ((), 1)
+    assert ruling.unjudged == (f"training: one batch gives different bits each time on {listed('rank', range(5))}",)
+    # Most hosts, not only most ranks: with two hosts that do not lie, and one that does.
+    ruling = judge(trained(8, batches=dict.fromkeys((0, 1, 2, 4, 6), LOOSE)), SMOKE)
+    assert (len(ruling.findings), ruling.unjudged, ruling.absent) == (5, (), ())
 
 
 def test_random_bits_of_one_host_hide_no_nondeterministic_rank_of_another() -> None:
     # Ranks 0 and 1 are one host, 2 and 3 the other one.
     findings = judge(trained(4, batches=dict.fromkeys((0, 2, 3), LOOSE)), SMOKE).findings
     assert [finding.culprit.ranks for finding in findings] == [(0,), (2,), (3,)]
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 4])
+def test_one_host_cannot_hide_a_nondeterministic_rank_in_a_pass(hosts: int) -> None:
+    """Without its word most others repeat their results, and the one that does not would be named."""
+    loose = range(4 if hosts < 4 else 6)  # two ranks a host
+    ruling = judge(trained(2 * hosts, batches=dict.fromkeys(loose, LOOSE)), SMOKE)
+    assert (ruling.findings, ruling.unjudged) == ((), ())
+    assert ruling.absent == (
+        f"most hosts with the same bits of one batch each time (not the same on {listed('rank', loose)})",
+    )
 
 
 def test_a_wrong_rank_is_named_after_a_training_that_stopped() -> None:

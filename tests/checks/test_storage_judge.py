@@ -270,6 +270,15 @@ def test_a_name_that_is_taken_is_no_fault_of_the_node(is_named: bool) -> None:
     )
 
 
+def test_words_of_a_rank_are_no_sentence_of_ours() -> None:
+    evidence = fleet([[1.0]] * 3)
+    told = "/x is fine; node n1 is broken"
+    trouble = {"named": True, "folder": told, "doing": told, "phase": "measure", "code": told, "reason": told}
+    (finding,) = grave(CHECK.judge(replace(evidence, facts=(*evidence.facts, fact("trouble", 0, trouble))), NAMED))
+    assert finding.what == f'"{told}" on node n0 cannot be used ("{told}"): "{told}"'
+    assert finding.measured == f'"{told}"'
+
+
 def test_separate_folders_must_not_be_shared() -> None:
     own = {0: [[0, 1]], 1: [[0, 1]], 2: [[2, 3]], 3: [[2, 3]]}
     params = replace(NAMED, shared="no")

@@ -17,6 +17,7 @@ from seatrial.cli.click_app import cli
 from seatrial.errors import RequestError
 from seatrial.protocol.events import SCHEMA
 from seatrial.protocol.wire import encode
+from seatrial.util.text import and_list
 
 
 @pytest.fixture(autouse=True)
@@ -49,12 +50,14 @@ def test_the_exit_code_is_the_verdicts(tmp_path: Path, scene: str, code: int) ->
     ("options", "shown"),
     [
         (["--on", "slurm", "--nodes=2", "--require-full"], "--on slurm --nodes 2 --require-full"),
-        (["--mpirun", "/tmp/evil", "--on", "mpirun"], "--on mpirun OPTIONS-NOT-SHOWN"),
-        (["--env", "LD_PRELOAD=/tmp/evil.so"], "OPTIONS-NOT-SHOWN"),
-        (["--hosts", "-oProxyCommand=x"], "OPTIONS-NOT-SHOWN"),
-        (["--nodes", "2; rm"], "OPTIONS-NOT-SHOWN"),
-        (["--nodes"], "OPTIONS-NOT-SHOWN"),
-        (["--only", "--out"], "OPTIONS-NOT-SHOWN"),
+        (["--mpirun", "/tmp/evil", "--on", "mpirun"], "--mpirun MPIRUN --on mpirun"),
+        (["--env", "LD_PRELOAD=/tmp/evil.so", "--env=A=evil"], "--env ENV"),
+        (["--hosts", "-oProxyCommand=x"], "--hosts HOSTS"),
+        (["--nodes", "2; rm"], "--nodes NODES"),
+        (["--nodes"], "--nodes NODES"),
+        (["--only", "--out"], "--only ONLY"),
+        (["--unprotected", "--nodes", "2"], "--nodes 2 OTHER-OPTIONS"),
+        (["--evil", "$(evil)"], "OTHER-OPTIONS"),
     ],
 )
 def test_options_of_others_that_could_do_harm_are_not_for_copying(
@@ -69,8 +72,23 @@ def test_options_of_others_that_could_do_harm_are_not_for_copying(
     file.write_bytes(b"".join(lines_of(events)))
     last = call(file).stdout.splitlines()[-1]
     assert last.endswith(f" run PLAN.toml {shown}")
+    blanks = [word for word in shown.split() if word.isupper()]
+    assert f" put your own in place of {and_list(['PLAN.toml', *blanks])} and run: " in last
     assert "evil" not in last
     assert "(launcher)" not in last
+
+
+def test_variables_of_others_that_load_libraries_are_not_for_copying(tmp_path: Path) -> None:
+    events = SCENES["killed"]().events
+    for event in events:
+        if event["kind"] == "run":
+            event["job"]["env"] = {"NCCL_IB_HCA": "^mlx5_0:1,mlx5_1", "NCCL_NET_PLUGIN": "/tmp/evil.so", "UCX_X": "a b"}
+    file = tmp_path / "controller.events"
+    file.write_bytes(b"".join(lines_of(events)))
+    (line,) = (line for line in call(file).stdout.splitlines() if line.startswith("environment of the ranks: "))
+    assert line.endswith(
+        " NCCL_IB_HCA='^mlx5_0:1,mlx5_1' (not shown: NCCL_NET_PLUGIN, UCX_X; see job.env in report.json)"
+    )
 
 
 def test_a_folder_and_a_raw_log_say_the_same_as_the_events(tmp_path: Path) -> None:

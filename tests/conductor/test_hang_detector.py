@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from conductor.simulated_records import BEHIND, INSIDE
 
 from seatrial.conductor.hang_detector import MAX_STACKS, HangDetector
@@ -9,8 +10,13 @@ from seatrial.conductor.rank_status import Suspicion
 from seatrial.protocol.timeouts import PATIENCE_S
 
 
-def _hang_detector(ranks: int = 3, *, until: float = 100.0) -> HangDetector:
-    hang_detector = HangDetector(range(ranks), until, 0.0)
+def _on_hosts(ranks: int, hosts: int = 1) -> dict[int, str]:
+    """Each rank with its host."""
+    return {rank: f"host {rank % hosts}" for rank in range(ranks)}
+
+
+def _hang_detector(ranks: int = 3, *, hosts: int = 1, until: float = 100.0) -> HangDetector:
+    hang_detector = HangDetector(_on_hosts(ranks, hosts), until, 0.0)
     hang_detector.begin(range(ranks), until, 0.0, together=True)
     return hang_detector
 
@@ -190,7 +196,7 @@ def test_a_pause_extends_the_deadline() -> None:
 
 
 def test_a_rank_that_works_alone_is_late_whatever_its_stack() -> None:
-    hang_detector = HangDetector(range(3), 100.0, 0.0)
+    hang_detector = HangDetector(_on_hosts(3), 100.0, 0.0)
     hang_detector.begin(range(3), 10.0, 0.0, together=False)
     hang_detector.finished(0)
     hang_detector.stacks = {1: INSIDE, 2: INSIDE}
@@ -201,7 +207,7 @@ def test_a_rank_that_works_alone_is_late_whatever_its_stack() -> None:
 
 
 def test_a_quiet_rank_alone_is_named_once_another_is_done() -> None:
-    hang_detector = HangDetector(range(2), 100.0, 0.0)
+    hang_detector = HangDetector(_on_hosts(2), 100.0, 0.0)
     hang_detector.begin(range(2), 60.0, 0.0, together=False)
     assert hang_detector.poll(PATIENCE_S) is None
     hang_detector.statuses[0].number = 2
@@ -212,7 +218,7 @@ def test_a_quiet_rank_alone_is_named_once_another_is_done() -> None:
 
 def test_a_deadline_while_all_make_progress_blames_nobody() -> None:
     for together in (True, False):
-        hang_detector = HangDetector(range(2), 100.0, 0.0)
+        hang_detector = HangDetector(_on_hosts(2), 100.0, 0.0)
         hang_detector.begin(range(2), 60.0, 0.0, together=together)
         for rank in range(2):
             hang_detector.statuses[rank].update(("R", 50.0, 21, "forward"), 58.0)
@@ -225,9 +231,56 @@ def test_a_deadline_while_all_make_progress_blames_nobody() -> None:
 
 
 def test_a_working_rank_is_late_when_another_is_done() -> None:
-    hang_detector = HangDetector(range(2), 100.0, 0.0)
+    hang_detector = HangDetector(_on_hosts(2), 100.0, 0.0)
     hang_detector.begin(range(2), 60.0, 0.0, together=False)
     hang_detector.finished(0)
     hang_detector.statuses[1].update(("R", 50.0, 21, "gemm"), 58.0)
     assert hang_detector.poll(60.0) == "deadline"
     assert hang_detector.guilty() == {1}
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_one_host_that_says_done_at_once_has_nobody_named_as_late(hosts: int) -> None:
+    """The step is too short for all."""
+    hang_detector = HangDetector(_on_hosts(hosts, hosts), 100.0, 0.0)
+    hang_detector.begin(range(hosts), 60.0, 0.0, together=False)
+    hang_detector.finished(0)
+    for rank in range(1, hosts):
+        hang_detector.statuses[rank].update(("R", 50.0, 21, "gemm"), 58.0)
+    assert hang_detector.poll(60.0) == "deadline"
+    assert {entry["how"] for entry in hang_detector.trouble_payload(0, 0)["seen"]} == {"working"}
+    assert hang_detector.guilty() == set()
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_a_host_that_claims_to_be_far_ahead_has_no_quiet_rank_named(hosts: int, together: bool) -> None:
+    hang_detector = HangDetector(_on_hosts(2 * hosts, hosts), 100.0, 0.0)
+    hang_detector.begin(range(2 * hosts), 600.0, 0.0, together=together)
+    for rank in (0, hosts):
+        hang_detector.statuses[rank].update(("S", 0.0, 10**12, "x"), 1.0)
+        hang_detector.finished(rank)
+    for second in range(1, 60):
+        assert hang_detector.poll(float(second)) is None
+        hang_detector.stacks = dict.fromkeys(hang_detector.stacks_to_request(float(second)), BEHIND)
+
+
+def test_one_host_that_is_ready_at_once_has_nobody_named() -> None:
+    hang_detector = HangDetector(_on_hosts(3, 3), 10.0, 0.0)
+    hang_detector.finished(0)
+    assert hang_detector.poll(10.0) == "deadline"
+    assert hang_detector.guilty() == set()
+
+
+def test_what_most_hosts_say_names_a_rank() -> None:
+    for together in (True, False):
+        hang_detector = HangDetector(_on_hosts(6, 3), 100.0, 0.0)
+        hang_detector.begin(range(6), 60.0, 0.0, together=together)
+        for rank in (0, 1, 3, 4):
+            hang_detector.statuses[rank].number = 2
+            hang_detector.finished(rank)
+        hang_detector.statuses[2].update(("R", 50.0, 0, ""), 14.0)
+        for now in (PATIENCE_S, PATIENCE_S + 1.0):
+            outcome = hang_detector.poll(now)
+            hang_detector.stacks = dict.fromkeys(hang_detector.stacks_to_request(now), BEHIND)
+        assert (outcome, hang_detector.guilty()) == ("trouble", {5})

@@ -9,6 +9,7 @@ import pytest
 from conductor.simulated_program import Act, SimulatedProgram, config
 
 from seatrial.conductor.origin import OriginError
+from seatrial.conductor.program_conductor import ProgramConductor
 
 KILLED = Act(at_s=3.0, what="exit", code=-9)
 COMPLAINS = [Act(at_s=2.95, what="error", cause="fabric"), Act(at_s=3.1, what="exit", code=1)]
@@ -382,6 +383,28 @@ def test_a_malformed_or_foreign_message_changes_nothing(message: dict[str, Any],
     fleet = SimulatedProgram(config(), at_s=[(3.0, say)])
     assert fleet.run()["how"] == "ended"
     assert refused
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"address": "h" * 4_000_000},
+        {"address": "a\0b"},
+        {"address": ""},
+        {"address": 7},
+        {"port": 70_000},
+        {"port": -1},
+        {"port": True},
+        {"port": "1"},
+    ],
+)
+def test_a_port_that_is_none_reaches_no_other_node(named: dict[str, Any]) -> None:
+    conductor = ProgramConductor(config(), 0.0)
+    conductor.join(0, 0.0), conductor.join(1, 0.0)
+    with pytest.raises(ValueError, match="node 0 names"):
+        conductor.message(0, {"kind": "port", "gen": 0, "address": "10.0.0.1", "port": 1, **named}, 1.0)
+    assert not conductor.message(1, {"kind": "status", "ranks": {}}, 1.0).send
+    assert conductor.message(0, {"kind": "port", "gen": 0, "address": "fe80::1%eth0", "port": 1}, 1.0).send
 
 
 def test_what_one_agent_sends_fits_into_the_outcome() -> None:

@@ -14,11 +14,13 @@ from seatrial.conductor.rank_status import (
     _INSIDE,
     _STEP_LOOP,
     _WAITS,
+    Ahead,
     Deadline,
     RankStatus,
     Suspicion,
     alone_at_deadline,
     at_deadline,
+    find_ahead,
     idle,
     outside,
     stopped,
@@ -48,8 +50,31 @@ def _status(
     )
 
 
+def _ahead(statuses: dict[int, RankStatus], *, done: bool = False) -> Ahead:
+    """Most hosts are as far as the furthest of these ranks."""
+    return Ahead(done=done, furthest=max(status.number for status in statuses.values()))
+
+
 def _named(suspicions: list[Suspicion]) -> list[tuple[str, int | None]]:
     return [(suspicion.how, suspicion.rank) for suspicion in suspicions]
+
+
+def test_more_than_half_of_the_hosts_say_how_far_the_step_is() -> None:
+    """Whatever the number of their ranks: each host has one word, and of two none decides."""
+
+    def found(numbers: list[int], waiting: list[int], hosts: str) -> tuple[bool, int]:
+        statuses = {rank: _status(number) for rank, number in enumerate(numbers)}
+        ahead = find_ahead(statuses, waiting, dict(enumerate(hosts)))
+        return ahead.done, ahead.furthest
+
+    assert found([9, 2], [1], "aa") == (True, 9), "ranks of one host trust one another"
+    assert found([10**12, 2], [1], "ab") == (False, 2)
+    assert found([9, 2, 2, 9], [1, 2], "aabb") == (True, 9), "each of both has a rank that is done"
+    assert found([10**12, 2, 3], [1, 2], "abc") == (False, 3)
+    assert found([9, 9, 3], [2], "abc") == (True, 9)
+    assert found([10**12] * 5 + [2, 3], [5, 6], "aaaaabc") == (False, 3)
+    assert found([9, 9, 3, 4], [2, 3], "abcd") == (False, 4), "a half is not most of them"
+    assert find_ahead({}, [], {}) == Ahead()
 
 
 def test_a_rank_is_blocked_from_the_first_such_status() -> None:
@@ -74,7 +99,7 @@ def test_cpu_time_moves_a_rank_and_noise_does_not() -> None:
 def test_a_pause_counts_for_nobody() -> None:
     status = _status(state="T", blocked_since=LONG_AGO)
     status.shift(60.0)
-    assert suspects({0: status, 1: _status(6)}, [0, 1], False, NOW + 60.0 - 0.01, together=True) == []
+    assert suspects({0: status, 1: _status(6)}, [0, 1], Ahead(furthest=6), NOW + 60.0 - 0.01, together=True) == []
 
 
 @pytest.mark.parametrize("state", ["T", "D"])
@@ -85,8 +110,8 @@ def test_a_blocked_rank_is_frozen_after_patience(state: str) -> None:
         2: _status(state=state, blocked_since=NOW - 14.9),
     }
     for together in (True, False):
-        assert _named(suspects(statuses, [0, 1, 2], False, NOW, together=together)) == [("frozen", 1)]
-    assert suspects(statuses, [0, 2], False, NOW, together=False) == []
+        assert _named(suspects(statuses, [0, 1, 2], _ahead(statuses), NOW, together=together)) == [("frozen", 1)]
+    assert suspects(statuses, [0, 2], _ahead(statuses), NOW, together=False) == []
 
 
 def test_a_slow_disk_at_start_is_no_fault_and_a_stop_is() -> None:
@@ -96,17 +121,17 @@ def test_a_slow_disk_at_start_is_no_fault_and_a_stop_is() -> None:
 
 def test_absent_is_a_quiet_rank_behind_the_others() -> None:
     statuses = {0: _status(6), 1: _status(5), 2: _status(5, moved_at=NOW - 1), 3: _status(7, moved_at=NOW)}
-    assert _named(suspects(statuses, list(statuses), False, NOW, together=True)) == [("absent", 1)]
+    assert _named(suspects(statuses, list(statuses), _ahead(statuses), NOW, together=True)) == [("absent", 1)]
 
 
 def test_a_rank_that_waits_is_not_absent() -> None:
     alike = {rank: _status(6) for rank in range(4)}
-    assert suspects(alike, list(alike), False, NOW, together=True) == []
+    assert suspects(alike, list(alike), _ahead(alike), NOW, together=True) == []
     behind_but_alone = {0: _status(6), 1: _status(5)}
-    assert suspects(behind_but_alone, [0, 1], False, NOW, together=False) == []
+    assert suspects(behind_but_alone, [0, 1], _ahead(behind_but_alone), NOW, together=False) == []
     # The one with the fewest still works: nobody else is to blame meanwhile.
     working = {0: _status(7), 1: _status(6), 2: _status(5, moved_at=NOW)}
-    assert suspects(working, [0, 1, 2], False, NOW, together=True) == []
+    assert suspects(working, [0, 1, 2], _ahead(working), NOW, together=True) == []
 
 
 def test_stacks_name_ranks_outside_if_some_are_inside() -> None:
@@ -161,61 +186,69 @@ def test_a_stack_without_the_step_loop_names_nobody() -> None:
 def test_at_the_deadline_equals_are_stuck_and_the_last_is_late() -> None:
     alike = {rank: _status(6) for rank in range(3)}
     stuck = [("stuck", 0), ("stuck", 1), ("stuck", 2)]
-    assert _named(at_deadline(alike, [0, 1, 2], False, {}, (), NOW, MINUTE)) == stuck
+    assert _named(at_deadline(alike, [0, 1, 2], _ahead(alike), {}, (), NOW, MINUTE)) == stuck
     behind = {0: _status(6), 1: _status(5), 2: _status(4)}
-    assert _named(at_deadline(behind, [0, 1, 2], False, {}, (), NOW, MINUTE)) == [("late", 2)]
-    assert _named(at_deadline({0: _status(7), 1: _status(6)}, [1], True, {}, (), NOW, MINUTE)) == [("late", 1)]
+    assert _named(at_deadline(behind, [0, 1, 2], _ahead(behind), {}, (), NOW, MINUTE)) == [("late", 2)]
+    assert _named(
+        at_deadline({0: _status(7), 1: _status(6)}, [1], Ahead(done=True, furthest=7), {}, (), NOW, MINUTE)
+    ) == [("late", 1)]
 
 
 def test_at_the_deadline_a_rank_inside_is_not_late() -> None:
     behind = {0: _status(7), 1: _status(6), 2: _status(6)}
-    assert _named(at_deadline(behind, [1, 2], True, {1: INSIDE, 2: INSIDE}, (1, 2), NOW, MINUTE)) == [
+    assert _named(
+        at_deadline(behind, [1, 2], _ahead(behind, done=True), {1: INSIDE, 2: INSIDE}, (1, 2), NOW, MINUTE)
+    ) == [
         ("stuck", 1),
         ("stuck", 2),
     ]
-    assert _named(at_deadline(behind, [1, 2], True, {1: INSIDE, 2: BEHIND}, (1, 2), NOW, MINUTE)) == [("late", 2)]
+    assert _named(
+        at_deadline(behind, [1, 2], _ahead(behind, done=True), {1: INSIDE, 2: BEHIND}, (1, 2), NOW, MINUTE)
+    ) == [("late", 2)]
 
 
 def test_at_the_deadline_ranks_not_asked_for_stacks_are_spared() -> None:
     # Wrong would be to take who was never asked for one that gave no answer.
     statuses, asked = {rank: _status(6) for rank in range(40)}, range(16)
     all_inside = dict.fromkeys(asked, INSIDE)
-    assert _named(at_deadline(statuses, range(40), False, all_inside, asked, NOW, MINUTE)) == [
+    assert _named(at_deadline(statuses, range(40), _ahead(statuses), all_inside, asked, NOW, MINUTE)) == [
         ("stuck", rank) for rank in statuses
     ]
-    assert _named(at_deadline(statuses, range(40), False, {**all_inside, 7: BEHIND}, asked, NOW, MINUTE)) == [
-        ("late", 7)
-    ]
+    assert _named(
+        at_deadline(statuses, range(40), _ahead(statuses), {**all_inside, 7: BEHIND}, asked, NOW, MINUTE)
+    ) == [("late", 7)]
     silent = {rank: INSIDE for rank in asked if rank != 3}
-    assert _named(at_deadline(statuses, range(40), False, silent, asked, NOW, MINUTE)) == [("late", 3)]
+    assert _named(at_deadline(statuses, range(40), _ahead(statuses), silent, asked, NOW, MINUTE)) == [("late", 3)]
 
 
 def test_at_the_deadline_a_moment_in_state_d_is_no_fault() -> None:
     def blocked(state: str, since: float) -> dict[int, RankStatus]:
         return {0: _status(6), 1: _status(6, state=state, blocked_since=since)}
 
-    assert _named(at_deadline(blocked("D", NOW - 1), [0, 1], False, {}, (), NOW, MINUTE)) == [
+    assert _named(at_deadline(blocked("D", NOW - 1), [0, 1], Ahead(furthest=6), {}, (), NOW, MINUTE)) == [
         ("stuck", 0),
         ("stuck", 1),
     ]
-    assert _named(at_deadline(blocked("D", NOW - 16), [0, 1], False, {}, (), NOW, MINUTE)) == [("frozen", 1)]
-    assert _named(at_deadline(blocked("T", NOW - 1), [0, 1], False, {}, (), NOW, MINUTE)) == [("frozen", 1)]
+    assert _named(at_deadline(blocked("D", NOW - 16), [0, 1], Ahead(furthest=6), {}, (), NOW, MINUTE)) == [
+        ("frozen", 1)
+    ]
+    assert _named(at_deadline(blocked("T", NOW - 1), [0, 1], Ahead(furthest=6), {}, (), NOW, MINUTE)) == [("frozen", 1)]
 
 
 def test_state_d_with_progress_is_not_blocked() -> None:
     status = _status(1)
     for second in range(20):
         status.update(("D", float(second), second, "phase"), NOW + second)
-    assert suspects({0: status, 1: _status(99)}, [0], True, NOW + 20, together=True) == []
+    assert suspects({0: status, 1: _status(99)}, [0], Ahead(done=True, furthest=99), NOW + 20, together=True) == []
 
 
 def test_at_a_deadline_ranks_with_progress_are_working() -> None:
     going = {rank: _status(entered_at=NOW - 4, moved_at=NOW - 1) for rank in range(3)}
     working = [("working", 0), ("working", 1), ("working", 2)]
     for stacks in ({}, {0: INSIDE, 1: BEHIND}, dict.fromkeys(range(3), INSIDE)):
-        assert _named(at_deadline(going, range(3), False, stacks, range(3), NOW, MINUTE)) == working
+        assert _named(at_deadline(going, range(3), _ahead(going), stacks, range(3), NOW, MINUTE)) == working
     stopped_now = {**going, 1: _status(state="T", entered_at=NOW - 4, blocked_since=NOW - 1)}
-    assert _named(at_deadline(stopped_now, range(3), False, {}, (), NOW, MINUTE)) == [("frozen", 1)]
+    assert _named(at_deadline(stopped_now, range(3), _ahead(stopped_now), {}, (), NOW, MINUTE)) == [("frozen", 1)]
 
 
 @pytest.mark.parametrize(("allowed_s", "stood_s"), [(60.0, 15.0), (40.0, 10.0), (20.0, 5.0), (8.0, 5.0), (600.0, 15.0)])
@@ -227,7 +260,7 @@ def test_a_rank_that_stands_still_is_named_at_any_deadline(allowed_s: float, sto
         still = _status(entered_at=NOW - seconds, moved_at=NOW - seconds)
         statuses = {0: _status(entered_at=NOW - 1, moved_at=NOW - 1), 1: still}
         deadline = Deadline(allowed_s=allowed_s, cut_short=cut_short)
-        return _named(at_deadline(statuses, [0, 1], False, {0: INSIDE, 1: BEHIND}, (0, 1), NOW, deadline))
+        return _named(at_deadline(statuses, [0, 1], _ahead(statuses), {0: INSIDE, 1: BEHIND}, (0, 1), NOW, deadline))
 
     assert named(stood_s) == [("late", 1)]
     assert named(stood_s - 0.1) == [("working", 0), ("working", 1)]
@@ -237,7 +270,7 @@ def test_ranks_that_stand_still_together_are_stuck_at_any_deadline() -> None:
     statuses, inside = {0: _status(), 1: _status()}, {0: INSIDE, 1: INSIDE}
     for cut_short in (False, True):
         deadline = Deadline(allowed_s=54.0, cut_short=cut_short)
-        assert _named(at_deadline(statuses, [0, 1], False, inside, (0, 1), NOW, deadline)) == [
+        assert _named(at_deadline(statuses, [0, 1], _ahead(statuses), inside, (0, 1), NOW, deadline)) == [
             ("stuck", 0),
             ("stuck", 1),
         ]
@@ -245,7 +278,10 @@ def test_ranks_that_stand_still_together_are_stuck_at_any_deadline() -> None:
     moving = {0: _status(), 1: _status(entered_at=NOW - 1, moved_at=NOW - 1)}
     for place in (INSIDE, BEHIND):
         assert {
-            how for how, _ in _named(at_deadline(moving, [0, 1], False, {0: INSIDE, 1: place}, (0, 1), NOW, MINUTE))
+            how
+            for how, _ in _named(
+                at_deadline(moving, [0, 1], _ahead(moving), {0: INSIDE, 1: place}, (0, 1), NOW, MINUTE)
+            )
         } == {"working"}
 
 
@@ -253,9 +289,11 @@ def test_a_rank_that_computes_outside_for_long_is_late() -> None:
     """A loop that never lets others have the interpreter uses CPU time, and enters no phase."""
     statuses = {0: _status(), 1: _status(moved_at=NOW)}
     deadline = Deadline(allowed_s=50.0, cut_short=True)
-    assert _named(at_deadline(statuses, [0, 1], False, {0: INSIDE, 1: BEHIND}, (0, 1), NOW, deadline)) == [("late", 1)]
+    assert _named(at_deadline(statuses, [0, 1], _ahead(statuses), {0: INSIDE, 1: BEHIND}, (0, 1), NOW, deadline)) == [
+        ("late", 1)
+    ]
     just_now = {0: _status(), 1: _status(moved_at=NOW, entered_at=NOW - 14)}
-    assert _named(at_deadline(just_now, [0, 1], False, {0: INSIDE, 1: BEHIND}, (0, 1), NOW, deadline)) == [
+    assert _named(at_deadline(just_now, [0, 1], _ahead(just_now), {0: INSIDE, 1: BEHIND}, (0, 1), NOW, deadline)) == [
         ("working", 0),
         ("working", 1),
     ]
@@ -264,10 +302,10 @@ def test_a_rank_that_computes_outside_for_long_is_late() -> None:
 def test_a_rank_that_computes_alone_is_no_culprit() -> None:
     computing, asleep = {0: _status(moved_at=NOW)}, {0: _status()}
     own, cut = Deadline(allowed_s=60.0), Deadline(allowed_s=50.0, cut_short=True)
-    assert _named(alone_at_deadline(computing, [0], False, NOW, cut)) == [("working", 0)]
-    assert _named(alone_at_deadline(computing, [0], True, NOW, cut)) == [("late", 0)]
-    assert _named(alone_at_deadline(computing, [0], False, NOW, own)) == [("late", 0)]
-    assert _named(alone_at_deadline(asleep, [0], False, NOW, cut)) == [("late", 0)]
+    assert _named(alone_at_deadline(computing, [0], _ahead(computing), NOW, cut)) == [("working", 0)]
+    assert _named(alone_at_deadline(computing, [0], _ahead(computing, done=True), NOW, cut)) == [("late", 0)]
+    assert _named(alone_at_deadline(computing, [0], _ahead(computing), NOW, own)) == [("late", 0)]
+    assert _named(alone_at_deadline(asleep, [0], _ahead(asleep), NOW, cut)) == [("late", 0)]
 
 
 def test_each_mark_of_a_waiting_frame_names_a_file() -> None:

@@ -138,6 +138,7 @@ def test_all_addresses_are_those_of_ipv6_too(address: str) -> None:
         encode({"kind": "hello", "node_rank": 0}),
         encode({**_HELLO, "node_rank": 1}),
         encode({**_HELLO, "node_rank": False}),
+        [_line('{"part":[0,1,"x"],"text":"\\ud800"}')],
         encode(_HELLO) * 2,
         encode(_HELLO) + encode({"kind": "proof", "proof": proof(TOKEN, "agent", "n", "guessed", 0)}),
         encode({**_HELLO, "nonce": "\ud800"}) + encode({"kind": "proof"}),

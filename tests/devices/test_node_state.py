@@ -167,6 +167,9 @@ def test_ports_from_sysfs(tmp_path: Path) -> None:
     (found,) = read_ports(tmp_path)
     assert (found.name, found.state, found.rate_gbit_per_s) == ("mlx5_0/1", "ACTIVE", 400)
     assert found.counters == {"symbol_error": 3, "out_of_sequence": 7}
+    for text, rate in (("1.2.3 Gb/sec", 1.2), ("2.5 Gb/sec", 2.5), (".", None)):
+        (port / "rate").write_text(text)
+        assert read_ports(tmp_path)[0].rate_gbit_per_s == rate
     down = replace(found, state="DOWN", counters={**found.counters, "symbol_error": 5})
     window = window_between("", "", 1, NodeState(ports=(found,)), NodeState(ports=(down,)), {})
     assert (window.ports_down, window.ports) == (("mlx5_0/1",), {"mlx5_0/1": {"symbol_error": 2}})

@@ -230,6 +230,19 @@ def test_the_cpu_time_of_the_loop_is_measured(started_by: str, tmp_path: Path, m
     assert 1 < period_s <= 60
 
 
+def test_a_tool_that_prints_without_end_keeps_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tool_double(tmp_path, "nothing")
+    line = "00000000:53:00.0, 71, 99, 650.25, 1980, 503, 5, 16, 0x00000084"
+    tool.write_text(tool.read_text().replace("*nothing*--loop=1) ", f"*--loop=*) exec yes '{line}' ;; *x*) "))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    reader = open_reader()
+    assert reader.samples is not None
+    for _ in range(3):
+        (sample,) = reader.samples()
+        assert sample.temperature_c == 71
+    reader.close()
+
+
 def test_a_tool_without_a_loop_gives_no_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool_double(tmp_path, "nothing")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,22 @@ def test_a_first_pod_sends_no_more_events_than_all_agents_may(tmp_path: Path, mo
             assert len(listener.messages) < 10
         else:
             assert listener.all() == messages
+
+
+def test_logs_that_were_read_keep_no_file_open(tmp_path: Path) -> None:
+    """A run of 1,000 pods would reach the limit of open files, and kubectl could no longer be started."""
+    kubectl = Kubectl(program=scripted(tmp_path, ("*", "echo 2026-01-01T00:00:00.1Z done")), namespace=None)
+    items = [pod(name=f"run-{number}", status__phase="Succeeded") for number in range(40)]
+    pods = list(pods_of({"items": items}, KINDS["job"]))
+    before = len(os.listdir("/proc/self/fd"))
+    logs = PodLogs(kubectl, tmp_path)
+    logs.take_pods(pods)
+    until = time.monotonic() + 20
+    while len(list(tmp_path.glob("*.log"))) < len(pods) or len(os.listdir("/proc/self/fd")) > before:
+        assert time.monotonic() < until
+        logs.poll()
+        time.sleep(0.02)
+    logs.close(pods)
 
 
 def test_the_log_of_a_pod_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:

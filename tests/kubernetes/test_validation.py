@@ -257,6 +257,7 @@ def test_a_bomb_is_refused_at_once(patch: str, words: str) -> None:
         "workload: {metadata: {namespace: kube-system}}",
         "workload: {metadata: {labels: {app.kubernetes.io/instance: other}}}",
         "workload: {metadata: null}",
+        "workload: {metadata: {annotations: [1]}}",
         "workload: 3",
         "pod: {metadata: {labels: {app.kubernetes.io/instance: other}}}",
         "pod: {metadata: {labels: null}}",
@@ -264,6 +265,26 @@ def test_a_bomb_is_refused_at_once(patch: str, words: str) -> None:
 )
 def test_a_patch_moves_nothing_out_of_our_sight(kind: str, patch: str) -> None:
     """The run is found, protected by a policy and deleted by these."""
+    with pytest.raises(RequestError, match=r"--patch"):
+        manifest(kind, workload(patch=parse.parse_patch(patch.encode(), "p")))
+
+
+_OTHER = "metadata: {labels: {app.kubernetes.io/instance: other}}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "patch"),
+    [
+        ("job", f"workload: {{spec: {{template: {{{_OTHER}}}}}}}"),
+        ("job", "workload: {spec: {template: {metadata: {labels: null}}}}"),
+        ("job", "workload: {spec: null}"),
+        ("jobset", "workload: {spec: {replicatedJobs: []}}"),
+        ("mpijob", f"workload: {{spec: {{mpiReplicaSpecs: {{Worker: {{template: {{{_OTHER}}}}}}}}}}}"),
+        ("pytorchjob", f"workload: {{spec: {{pytorchReplicaSpecs: {{Master: {{template: {{{_OTHER}}}}}}}}}}}"),
+        ("trainjob", "runtime: {spec: {template: {spec: {replicatedJobs: [{name: node}]}}}}"),
+    ],
+)
+def test_a_patch_of_an_object_moves_none_of_its_pods_out_of_our_sight(kind: str, patch: str) -> None:
     with pytest.raises(RequestError, match=r"--patch"):
         manifest(kind, workload(patch=parse.parse_patch(patch.encode(), "p")))
 

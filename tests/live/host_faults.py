@@ -42,6 +42,8 @@ class HostFault:
     at_1_gbit: bool = False
     training_timeout_s: float = 0.0
     """The deadline of the training, if not its own."""
+    deadline_s: int = 120
+    """The deadline of the trial."""
 
 
 def at_start(host: Host, python: Path, *lines: str) -> None:
@@ -153,7 +155,7 @@ def outcome_of(hosts: Hosts, fault: HostFault) -> Outcome:
     for host in hosts:
         if not (host.etc / "python").exists():
             at_start(host, hosts.python)
-    plan = [f"deadline_s = 120\nchecks = {json.dumps(list(fault.checks))}"]
+    plan = [f"deadline_s = {fault.deadline_s}\nchecks = {json.dumps(list(fault.checks))}"]
     if "links" in fault.checks:
         plan.append("[links]\ncpu_bytes = 1_048_576\nseconds = 0.3\npair_timeout_s = 2.0")
     if "compute" in fault.checks:

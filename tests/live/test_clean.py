@@ -67,7 +67,7 @@ def test_the_console_ends_with_the_card_and_has_no_color(tmp_path: Path) -> None
     told = subprocess.run(again, capture_output=True, text=True, timeout=50, check=False).stdout.splitlines()
     assert told[:-1] == shown[:-1]
     # The events of a trial may be those of somebody else: no path is shown to be copied.
-    assert told[-1].endswith("seatrial run smoke OPTIONS-NOT-SHOWN")
+    assert told[-1].endswith("put your own in place of OUT and run: seatrial run smoke --out OUT")
     assert "\x1b" not in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert SCHEMA["$schema"].endswith("2020-12/schema")

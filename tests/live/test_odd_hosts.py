@@ -79,8 +79,13 @@ FAULTS: dict[str, HostFault] = {
     "rank 2 holds the GIL in training": HostFault(
         plant=_holds_gil("seatrial.training.trainer"), checks=TRAINING, named=["rank 2"]
     ),
+    # Before gloo gives up, too: it does so 90 s after an operation has begun.
     "rank 2 holds the GIL, and the trial's time ends first": HostFault(
-        plant=_holds_gil("seatrial.training.trainer"), checks=TRAINING, named=["rank 2"], training_timeout_s=100
+        plant=_holds_gil("seatrial.training.trainer"),
+        checks=TRAINING,
+        named=["rank 2"],
+        training_timeout_s=100,
+        deadline_s=90,
     ),
     # Two faults of which the second never strikes.
     "rank 1 is stopped, and rank 3 would be killed later": HostFault(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
+import zlib
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
+from seatrial.protocol.wire import MAX_LINE_BYTES, PREFIX, Decoder, encode
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -56,6 +58,14 @@ def test_a_cut_line_is_damaged_or_nothing(message: dict[str, Any], data: st.Data
     decoder = Decoder()
     assert decoder.line(cut) is None
     assert decoder.damaged == (1 if cut.startswith(b"@seatrial1 ") else 0)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "é"])
+def test_a_part_that_is_no_piece_of_json_is_damage(text: str) -> None:
+    body = json.dumps({"part": [0, 1, "x"], "text": text}).encode()
+    decoder = Decoder()
+    assert decoder.line(PREFIX + f"{zlib.crc32(body):08x} ".encode() + body) is None
+    assert decoder.damaged == 1
 
 
 @given(st.binary(max_size=300))

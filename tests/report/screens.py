@@ -15,13 +15,14 @@ from pathlib import Path
 from event_streams import SCENES, Stream, on_gpus
 from fake_checks import fake_load
 from report import check_scenes, program_scenes
-from report.check_scenes import fell_off_the_bus, uncorrectable
+from report.check_scenes import PLAN, fell_off_the_bus, uncorrectable
 from report.whole_scenes import trial_of_level
 
 from seatrial.cli.click_app import main
 from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.protocol.wire import Decoder
 from seatrial.report.console import lines, print_lines
+from seatrial.report.disturbance import DISTURBED_ORIGIN
 from seatrial.report.view import View
 
 HERE = Path(__file__).parent
@@ -46,6 +47,26 @@ def _judged(scene: Callable[[], Stream]) -> Conclusion:
     return conclude(scene().events)
 
 
+def _disturbed() -> Conclusion:
+    """Judge the acceptance of a rank that waited for the CPU, by limits of such runs."""
+    decoder = Decoder()
+    messages = list(decoder.lines((HERE / "recordings" / "pass.events").read_bytes()))
+    for message in messages:
+        for entry in message.get("measurements", ()):
+            if (entry["check"], entry["name"]) == ("compute", "cpu_share"):
+                entry["value"] = 0.38
+        if message["kind"] == "run":
+            message["plan"] |= {"name": PLAN, "demands_limits": True}
+            for check, name in (
+                ("compute", "min_tflops"),
+                ("memory", "min_copy_gbps"),
+                ("collectives", "min_busbw_gbps"),
+            ):
+                origin = f"plan {PLAN}: from 3 runs {DISTURBED_ORIGIN}: median 0.5, lowest 0.4 less half of it"
+                message["plan"]["settings"][check][name] = [1e-9, origin]
+    return conclude(messages)
+
+
 def _deadline() -> Stream:
     stream = SCENES["too short"]()
     for event in stream.events:
@@ -59,6 +80,7 @@ TRIALS: Mapping[str, Callable[[], Conclusion]] = {
     "pass": lambda: _recorded("pass"),
     "pass-gpus": lambda: _judged(trial_of_level),
     "pass-partial": lambda: _judged(partial(trial_of_level, skip=("training",))),
+    "pass-disturbed": _disturbed,
     "fail-killed": lambda: _recorded("killed"),
     "fail-wrong": lambda: _recorded("wrong"),
     "fail-slow": lambda: _judged(partial(trial_of_level, slow=(3,))),

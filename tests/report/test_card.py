@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from event_streams import SCENES, Stream, healthy
 from fake_checks import fake_load
 
-from seatrial.evidence.findings import NOBODY, Finding, Limit
+from seatrial.evidence.findings import NOBODY, Culprit, Finding, Limit
 from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.report.card import figures
 from seatrial.report.console import lines
@@ -141,3 +142,51 @@ def test_a_bug_of_ours_is_to_be_reported() -> None:
 )
 def test_communication_says_who_made_it_fail(scene: str, words: str) -> None:
     assert f"- Communication (gloo): {words}" in lines(concluded(SCENES[scene]()))
+
+
+_NOISE = (
+    "[W1123 18:58:10.366516123 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
+)
+
+
+def test_a_warning_of_every_rank_is_not_shown_as_the_last_output() -> None:
+    last = "RuntimeError: sample 4711"
+    finding = Finding(
+        severity="fail",
+        check="training",
+        what="rank 1 failed",
+        culprit=NOBODY,
+        evidence=(f"its last output:\n{_NOISE}",),
+    )
+    assert finding_lines((finding,), View(), 6) == ["fail  training: rank 1 failed"]
+    both = replace(finding, evidence=(f"its last output:\n{last}\n{_NOISE}",))
+    assert finding_lines((both,), View(), 6)[1:] == ["        its last output:", f"          {last}"]
+    # -v shows what was recorded.
+    assert any(_NOISE in line for line in finding_lines((finding,), View(is_verbose=True), 6))
+
+
+def test_no_line_says_that_there_are_no_more_lines() -> None:
+    long = "x" * 300
+    finding = Finding(
+        severity="fail", check="training", what="rank 1 failed", culprit=NOBODY, evidence=(f"its stack:\n{long}", long)
+    )
+    for rows in range(1, 9):
+        shown = finding_lines((finding,), View(), rows)
+        assert not any(line.strip().startswith("0 more") for line in shown), shown
+
+
+def test_a_drill_is_repeated_without_its_folder() -> None:
+    stream = SCENES["killed"]()
+    stream.events[0]["job"] |= {"planted": ["kill@training:1"], "options": ["--out", "/drill", "--device", "cpu"]}
+    assert lines(concluded(stream))[-1].endswith(" env -u SEATRIAL_PLANT seatrial run quick --device cpu")
+
+
+def test_one_link_of_two_nodes_is_repeated_before_it_is_repaired() -> None:
+    stream = Stream(2, nodes=2)
+    conclusion = concluded(stream.close())
+    link = Culprit(kind="link", name="link n0-n1", ranks=(0, 1), nodes=("n0", "n1"))
+    finding = Finding(severity="fail", check="links", what="the link is slow", culprit=link)
+    slow = replace(conclusion, findings=(finding,), verdict=replace(conclusion.verdict, status="FAIL"))
+    assert lines(slow)[-1].startswith(
+        "next: two nodes have one link, which nothing tells from its ends: repeat first; run:"
+    )

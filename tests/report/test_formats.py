@@ -542,3 +542,16 @@ def test_the_cause_is_printed_before_the_gaps_of_the_record() -> None:
     gaps = [number for number, line in enumerate(shown) if line.startswith("not a PASS: ")]
     assert gaps
     assert cause < min(gaps)
+
+
+def test_the_page_says_what_was_started_and_looked_at() -> None:
+    stream = SCENES["healthy"]()
+    stream.events[0]["job"] |= {"options": ["--nodes", "2", "--env", "A=<b>"], "launcher": "srun"}
+    conclusion = concluded(stream)
+    shown = html(conclusion)
+    plan = conclusion.trial.plan["name"]
+    assert f"Started as: <code>seatrial run {plan} --nodes 2 --env &#x27;A=&lt;b&gt;&#x27; (by srun)</code>" in shown
+    assert "<th>looked at</th>" in shown
+    names = {entry.name for entry in conclusion.trial.measurements if entry.check == "compute"}
+    assert all(name.replace("_", " ") in shown for name in names)
+    assert names

@@ -12,7 +12,6 @@ import pytest
 from report.screens import HERE
 
 from seatrial.checks import registry
-from seatrial.checks.network.judge import ONE_MACHINE
 from seatrial.errors import RequestError
 from seatrial.evidence.findings import Judged, Limit, Ruling
 from seatrial.evidence.measurement import Measurement
@@ -24,7 +23,7 @@ from seatrial.report.card import card
 from seatrial.report.console import lines
 from seatrial.report.document import document
 from seatrial.report.formats.junit import text as junit
-from seatrial.report.plan_of_runs import plan_text, unfit_for_limits, warnings
+from seatrial.report.plan_of_runs import plan_text, refuse_disturbed, warnings
 from seatrial.report.summary import drill
 from seatrial.report.view import View
 
@@ -69,6 +68,13 @@ def other_device(event: dict[str, Any]) -> None:
 def other_work(event: dict[str, Any]) -> None:
     if event["kind"] == "run":
         event["plan"]["settings"]["compute"]["cpu_size"][0] = 77
+
+
+def disturbed(conclusion: Conclusion, share: float = 0.4) -> Conclusion:
+    """Return the run with a rank that got only this share of the CPU."""
+    measured = Measurement(check="compute", name="cpu_share", value=share, unit="1", rank=0)
+    trial = conclusion.trial
+    return replace(conclusion, trial=replace(trial, measurements=(*trial.measurements, measured)))
 
 
 def test_the_limits_are_below_every_value_of_the_runs(tmp_path: Path) -> None:
@@ -141,25 +147,17 @@ def test_few_runs_and_loaded_runs_are_said() -> None:
     assert [words.partition(":")[0] for words in warnings([idle] * 2)] == ["2 runs show little of the spread"]
     assert not list(warnings([idle] * 3))
 
-    share = Measurement(check="compute", name="cpu_share", value=0.4, unit="1", rank=0)
-    loaded = replace(idle, trial=replace(idle.trial, measurements=(*idle.trial.measurements, share)))
+    loaded = disturbed(idle)
     (words,) = warnings([idle, idle, loaded])
     assert "other processes held the CPU (rank 0 " in words
     assert "got 40 % of the CPU time that it could use in compute)" in words
     assert f"# Warning: {words}" in plan_text([loaded])
-    two_nodes = replace(loaded.trial, nodes=loaded.trial.nodes * 2)
-    of_one_machine = replace(loaded, trial=two_nodes, rulings={"network": Ruling(not_applicable=ONE_MACHINE)})
-    assert "the nodes are one machine, whose ranks share its cores (rank 0 " in unfit_for_limits(of_one_machine)
-
-
-def test_a_loaded_run_is_not_proposed_for_limits() -> None:
-    demanding = recorded(change=plan(demands_limits=True))
-    share = Measurement(check="compute", name="cpu_share", value=0.4, unit="1", rank=0)
-    trial = demanding.trial
-    loaded = replace(demanding, trial=replace(trial, measurements=(*trial.measurements, share)))
-    shown = card(loaded, Path("reports/x/report.html"), View())[-1]
-    assert shown.startswith("next: this run gives no limits: other processes held the CPU (rank 0 ")
-    assert "after 3 runs on idle nodes: seatrial plan from RUN RUN2 RUN3 > limits.toml, then run: " in shown
+    # Only one is needed for limits that find little, and each of them says so.
+    refuse_disturbed([idle] * 3)
+    with pytest.raises(RequestError, match=r"other processes held the CPU .* or take them with --disturbed-runs"):
+        refuse_disturbed([idle, idle, loaded])
+    assert 'compute.min_tflops = "from 3 runs, 1 of them beside other work: median ' in plan_text([idle, idle, loaded])
+    assert 'compute.min_tflops = "from 1 run beside other work: median ' in plan_text([loaded])
 
 
 def test_a_limit_lies_below_the_lowest_run_by_the_spread() -> None:
@@ -225,7 +223,7 @@ def pass_below(change: Change) -> Change:
 @pytest.mark.parametrize(
     ("conclusions", "words"),
     [
-        (lambda: [recorded("killed")], "FAIL; limits come from runs that passed"),
+        (lambda: [recorded("killed", job(planted=[]))], "FAIL; limits come from runs that passed"),
         (lambda: [recorded(), recorded(change=other_device)], "differ in the devices"),
         (lambda: [recorded(change=job(planted=["x@y:0"]))], "a fault was planted"),
         (lambda: [recorded(change=plan(not_asked={"links": "--skip"}))], "the PASS is partial (links not asked for)"),
@@ -262,11 +260,8 @@ def test_a_plan_that_demands_limits_is_a_partial_pass_without_them() -> None:
     assert demanding.verdict.status == "PASS"
     assert "no limit compute.min_tflops" in demanding.verdict.partial
     shown = card(demanding, Path("reports/x/report.html"), View())
-    assert shown[-1].startswith(
-        "next: after 3 such runs on idle nodes: seatrial plan from reports/x RUN2 RUN3 > limits.toml, then run:"
-        " seatrial run limits.toml"
-    )
-    assert shown[-1].endswith(" --require-full")
+    assert shown[-1].startswith("next: 1 of 3 runs for limits so far; on idle nodes, run: seatrial run smoke")
+    assert shown[-1].endswith(", after 3: seatrial plan from reports/x RUN2 RUN3 > limits.toml")
     # Such a run gives the limits that it lacks.
     assert "min_tflops" in plan_text([demanding])
 

@@ -206,6 +206,29 @@ def test_a_script_that_goes_on_after_a_traceback_is_not_held() -> None:
     assert output.getvalue().count("goes on") == 300
 
 
+def test_a_traceback_is_shown_where_nothing_follows() -> None:
+    output = io.StringIO()
+    display = ProgramDisplay(output, None, prefix=False)
+    _show(display, *_TRACEBACK)
+    until = time.monotonic() + 30.0
+    while not output.getvalue():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert display.close() == {}
+
+
+def test_no_rank_has_threads_started() -> None:
+    display = ProgramDisplay(io.StringIO(), io.StringIO(), prefix=False)
+    before = threading.active_count()
+    for _ in range(20):
+        _show(display, _TRACEBACK[0])
+        _show(display, *["x"] * 300)
+        display.on_event({"kind": "stack", "rank": 1, "state": "R", "quiet_s": 1.0})
+        display.on_event({"kind": "measurements"})
+    assert threading.active_count() == before
+    display.close()
+
+
 def test_places_are_in_the_order_of_the_ranks() -> None:
     errors = io.StringIO()
     display = ProgramDisplay(None, errors, prefix=False)

@@ -19,7 +19,8 @@ from seatrial.agent import agent_main
 from seatrial.conductor.server import Server
 from seatrial.errors import RequestError
 from seatrial.protocol import munge
-from seatrial.protocol.wire import encode
+from seatrial.protocol.handshake import proof
+from seatrial.protocol.wire import Decoder, encode
 from seatrial.run.job_secret import JobSecret, find_job_secret
 from seatrial.run.munge_hosts import hosts_of_credentials
 
@@ -188,12 +189,12 @@ def munged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproce
 
 def test_munge_passes_a_secret_to_all_ranks_of_a_host(munged: subprocess.Popen[bytes]) -> None:
     assert _found("slurm") == JobSecret(munge=True)
-    credential = munge.make_credential("the token")
+    credential = munge.make_credential("token", "the token")
     # The second one is a replay to munged.
-    read = [munge.read_credential(credential) for _ in range(2)]
+    read = [munge.read_credential("token", credential) for _ in range(2)]
     assert [found and found.text for found in read] == ["the token"] * 2
     for wrong in ("", "MUNGE:AAAA:", credential[:-10] + "AAAAAAAAA:", "\0"):
-        assert munge.read_credential(wrong) is None
+        assert munge.read_credential("token", wrong) is None
 
 
 def test_a_credential_of_another_user_is_not_believed(munged: subprocess.Popen[bytes]) -> None:
@@ -202,13 +203,12 @@ def test_a_credential_of_another_user_is_not_believed(munged: subprocess.Popen[b
     assert isinstance(munged.args, list)
     argv = [str(shutil.which("munge", path="/usr/bin")), *(word for word in munged.args if "--socket" in word)]
     made = subprocess.run(argv, input="evil", capture_output=True, text=True, user=65534, check=True)
-    assert munge.read_credential(made.stdout) is None
+    assert munge.read_credential("token", made.stdout) is None
 
 
 def test_an_agent_gets_its_token_by_munge_and_shows_its_host(munged: subprocess.Popen[bytes]) -> None:
-    server = Server(
-        "127.0.0.1", lambda node: "the token", lambda event: None, credential=munge.make_credential("the token")
-    )
+    credential = munge.make_credential("token", "the token")
+    server = Server("127.0.0.1", lambda node: "the token", lambda event: None, credential=credential)
     server._nodes = 1
     thread = threading.Thread(target=_greet_once, args=(server,))
     thread.start()
@@ -221,9 +221,29 @@ def test_an_agent_gets_its_token_by_munge_and_shows_its_host(munged: subprocess.
     assert hosts_of_credentials(server.credentials) == {0: _MUNGE_HOST}
 
 
+def test_a_credential_that_an_agent_has_sent_is_no_token(munged: subprocess.Popen[bytes]) -> None:
+    """Both its proof and its credential cross the network in clear: who has read them must not be a controller."""
+    overheard = "the proof of an agent"
+    credential = munge.make_credential("proof", overheard)
+    ours, theirs = socket.socketpair()
+
+    def conduct() -> None:
+        hello = Decoder().line(theirs.recv(1 << 12)) or {}
+        answer = proof(overheard, "conductor", hello["nonce"], "c", 0)
+        said = {"kind": "proof", "challenge": "c", "proof": answer, "credential": credential}
+        theirs.sendall(b"".join(encode(said)))
+
+    with ours, theirs:
+        thread = threading.Thread(target=conduct)
+        thread.start()
+        control = agent_main._shake_hands(ours, "munge", 0)
+        thread.join()
+    assert control is None
+
+
 def test_a_credential_with_another_proof_is_nobodys(munged: subprocess.Popen[bytes]) -> None:
     """Each connection has its own proof, so that nobody uses the credential of another node, which anybody can read."""
-    sound = munge.make_credential("proof")
+    sound = munge.make_credential("proof", "proof")
     sent = {0: ("proof", sound), 1: ("another proof", sound), 2: ("proof", "MUNGE:AAAA:")}
     sent |= {3: ("proof", "\ud800"), 4: ("proof", f"{sound}\n")}
     assert hosts_of_credentials(sent) == {0: _MUNGE_HOST, 1: None, 2: None, 3: None, 4: None}
@@ -248,10 +268,13 @@ def test_a_credential_with_another_proof_is_nobodys(munged: subprocess.Popen[byt
 def test_the_host_of_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, host: str) -> None:
     """As munge 0.5.13 to 0.5.16 print it, by a double of unmunge."""
     double = tmp_path / "unmunge"
-    double.write_text(f"#!/bin/sh\nprintf 'ENCODE_HOST:      {line}\nUID:              me ({os.geteuid()})\n\nproof'\n")
+    text = "seatrial proof of an agent: proof"
+    double.write_text(
+        f"#!/bin/sh\nprintf 'ENCODE_HOST:      {line}\nUID:              me ({os.geteuid()})\n\n{text}'\n"
+    )
     double.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert munge.read_credential("MUNGE:x:") == munge.Credential(text="proof", host=host)
+    assert munge.read_credential("proof", "MUNGE:x:") == munge.Credential(text="proof", host=host)
 
 
 @pytest.mark.parametrize("credential", [5, ["x"], {}, None, ""])
@@ -272,10 +295,10 @@ def _greet_once(server: Server) -> None:
 
 
 def test_munge_without_its_daemon_is_a_sentence(munged: subprocess.Popen[bytes]) -> None:
-    credential = munge.make_credential("the token")
+    credential = munge.make_credential("token", "the token")
     munged.terminate()
     munged.wait(10.0)
     with pytest.raises(RequestError, match=r"\(munge: munge: Error: Failed to access .*\), and others could execute"):
         _found("slurm")
     with pytest.raises(munge.MungeError, match="Failed to access"):
-        munge.read_credential(credential)
+        munge.read_credential("token", credential)

@@ -68,6 +68,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._head(int(detail), 0)
         elif fault == "redirect":
             self._head(302, 0, Location=detail)
+        elif fault == "redirect-without-end":
+            self._head(302, None, Location=detail)
+            self._drip(1_000_000 * b"x")
         elif content is None:
             self._head(404, 0)
         else:

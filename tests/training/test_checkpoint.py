@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
+import json
 import os
 import pickle
 import shutil
@@ -329,6 +331,16 @@ def test_a_planted_lock_is_refused_and_nothing_written(store: CheckpointFolder, 
     with pytest.raises(RequestError, match=f"cannot write checkpoints to {store.folder}: lock is {HOSTILE[kind][1]}"):
         store.save(1, {"a": 1})
     assert_unharmed(path)
+
+
+def test_the_name_of_a_holder_cannot_color_a_terminal(tmp_path: Path) -> None:
+    holder = {"pid": "\x1b[31m", "host": "a\nError: forged", "since": "\x1b]0;title\x07"}
+    (tmp_path / "lock").write_text(json.dumps(holder))
+    with (tmp_path / "lock").open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(RequestError, match="is in use by another job") as caught:
+            CheckpointFolder(tmp_path, lock_wait_s=0).newest()
+    assert str(caught.value).isprintable()
 
 
 def test_a_checkpoint_may_be_reached_by_a_link(store: CheckpointFolder, tmp_path: Path) -> None:

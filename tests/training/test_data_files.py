@@ -209,7 +209,10 @@ def test_an_archive_that_lacks_or_repeats_or_links_is_refused(tmp_path: Path) ->
     link = tarfile.TarInfo("x/data_batch_1.bin")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
     twice = tar_of((member, bytes(RECORD_BYTES)), (member, bytes(RECORD_BYTES)))
-    for content in (twice, tar_of((link, b""))):
+    sparse = tarfile.TarInfo("x/data_batch_1.bin")
+    sparse.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(RECORD_BYTES)}
+    sparse.size = 1
+    for content in (twice, tar_of((link, b"")), tar_of((sparse, b"1"))):
         with pytest.raises(RequestError, match="is there twice or is no regular file"):
             cifar.read_images(file_of(tmp_path, content))
     assert sorted(path.name for path in tmp_path.iterdir()) == [small_files.CIFAR_ARCHIVE, "file"], "nothing extracted"

@@ -261,6 +261,13 @@ def test_a_redirect_is_followed_to_another_server(server: FailingServer, fetched
     assert other.requests == [("/moved/images.gz", None)]
 
 
+def test_what_comes_with_a_redirect_is_not_read(server: FailingServer, fetched: Fetched) -> None:
+    """It may have no end, and urllib would keep it in memory."""
+    server.faults = [f"redirect-without-end {server.url}moved/images.gz"]
+    fetched(server.url, patience=HASTY)
+    assert fetched.there() == {"images.gz": CONTENT}
+
+
 @pytest.mark.parametrize("there", ["http://host/x", "ftp://host/x", "file:///x", "data:,x"])
 def test_a_redirect_never_steps_down_from_https(there: str) -> None:
     request = urllib.request.Request("https://host/x")

@@ -70,6 +70,23 @@ def test_losses_end_at_the_first_that_is_not_finite(alone: dist.ProcessGroup) ->
     assert result == SyncResult(loss_sums=(0.5, 1.5), nonfinite=NonFinite(step=39, group_ranks=(0,)), stop=False)
 
 
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1e300])
+def test_a_time_that_arrives_damaged_is_none(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """Every rank can change the sum; the others must not fail by it."""
+    monkeypatch.setattr(sync_points, "_wait_for_others", lambda work, table: [[0.5], [0.0], [seconds]])
+    assert _sync(alone, [0.5]) == SyncResult(loss_sums=(0.5,), nonfinite=None, stop=False)
+
+
+def test_finite_losses_without_a_finite_sum_name_no_rank(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [[1e308, 1e308], [0.0, 0.0], [0.1, 0.1]]
+    monkeypatch.setattr(sync_points, "_wait_for_others", lambda work, table: rows)
+    assert _sync(alone, [0.5]).nonfinite == NonFinite(step=41, group_ranks=())
+
+
 def test_a_request_to_stop_is_shared(alone: dist.ProcessGroup) -> None:
     assert _sync(alone, [0.5], stop=True) == SyncResult(loss_sums=(0.5,), nonfinite=None, stop=True)
 

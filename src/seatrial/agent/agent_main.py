@@ -52,6 +52,9 @@ _REPORT_S = 10.0
 """After this time, and each time that it has doubled, an agent in a pod writes into the log what it waits for."""
 _ANSWER_TIMEOUT_S = 10.0
 """Time for the conductor's first line."""
+_FIRST_ANSWER_S = 2.0
+"""The same on the first visit of several ports; each further visit has twice the time. Others can know the ports and
+listen there, and one that keeps silent must not use up the time to join."""
 
 
 def main() -> None:
@@ -184,6 +187,7 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
     expected = len(ports) == 1 and search.addresses()
     began = time.monotonic()
     until = began + (_ANSWER_TIMEOUT_S if expected else join_timeout_s())
+    answer_s = _FIRST_ANSWER_S if len(ports) > 1 else _ANSWER_TIMEOUT_S
     report_at_s = _REPORT_S if in_pod(os.environ) else math.inf
     reason: object = "nobody answered"
     stranger = ""
@@ -193,13 +197,13 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
         reason = reason if search.error is None else search.error
         for address in addresses:
             try:
-                connection = socket.create_connection(address, timeout=_ANSWER_TIMEOUT_S)
+                connection = socket.create_connection(address, timeout=answer_s)
             except OSError as error:
                 reason, refused = error, refused + 1
                 continue
             answered = True
             try:
-                control = _shake_hands(connection, token, node_rank)
+                control = _shake_hands(connection, token, node_rank, answer_s)
             except OSError as error:
                 reason, control, answered = error, None, False
             if control is not None:
@@ -210,6 +214,7 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
                     "who answers there does not know the secret of this job; are SEATRIAL_TOKEN and"
                     " ~/.config/seatrial/token the same on all nodes?"
                 )
+        answer_s = min(2 * answer_s, _ANSWER_TIMEOUT_S)
         if time.monotonic() > until or (expected and refused == len(addresses)):
             raise SeatrialError(
                 f"node {node_rank} ({platform.node()}) found no controller of its job at {host}:{ports[0]}"
@@ -222,19 +227,21 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
         time.sleep(0.2)
 
 
-def _shake_hands(connection: socket.socket, token: str, node_rank: int) -> ControlConnection | None:
+def _shake_hands(
+    connection: socket.socket, token: str, node_rank: int, answer_s: float = _ANSWER_TIMEOUT_S
+) -> ControlConnection | None:
     """Return the connection after the handshake. None: no valid proof came. Raises OSError for no answer."""
     nonce = secrets.token_hex(16)
     hello = Hello(kind="hello", nonce=nonce, node_rank=node_rank)
     connection.sendall(b"".join(encode(hello)))
-    first, received = _first_line(connection)
+    first, received = _first_line(connection, answer_s)
     answer = cast("ConductorProof", Decoder().line(first) or {})
     challenge = answer.get("challenge")
     by_munge = token == "munge"
     if by_munge:
         sent_credential = answer.get("credential")
         try:
-            sent = read_credential(sent_credential) if isinstance(sent_credential, str) else None
+            sent = read_credential("token", sent_credential) if isinstance(sent_credential, str) else None
         except MungeError as error:
             raise _without_munge(node_rank, "read", error) from error
         if sent is None:
@@ -247,7 +254,7 @@ def _shake_hands(connection: socket.socket, token: str, node_rank: int) -> Contr
     own_proof = AgentProof(kind="proof", proof=proof(token, "agent", nonce, challenge, node_rank))
     if by_munge:
         try:
-            own_proof["credential"] = make_credential(own_proof["proof"])
+            own_proof["credential"] = make_credential("proof", own_proof["proof"])
         except MungeError as error:
             raise _without_munge(node_rank, "prove", error) from error
     connection.sendall(b"".join(encode(own_proof)))
@@ -266,9 +273,9 @@ def _without_munge(node_rank: int, verb: str, error: MungeError) -> SeatrialErro
     )
 
 
-def _first_line(connection: socket.socket) -> tuple[bytes, bytes]:
+def _first_line(connection: socket.socket, answer_s: float) -> tuple[bytes, bytes]:
     """Return the first line, and the bytes after it. Raises OSError when it does not arrive in time."""
-    until = time.monotonic() + _ANSWER_TIMEOUT_S
+    until = time.monotonic() + answer_s
     data = b""
     while b"\n" not in data and len(data) <= MAX_LINE_BYTES:
         # For the whole line: a peer that sends a byte now and then must not delay us for hours.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from seatrial.conductor import rank_status
@@ -21,10 +21,12 @@ MAX_STACKS = 16
 class HangDetector:
     """Watches one generation of ranks while it starts and in each step. Times are the conductor's monotonic clock."""
 
-    def __init__(self, ranks: Collection[int], until: float, now: float) -> None:
-        self.statuses = {rank: RankStatus(moved_at=now) for rank in ranks}
+    def __init__(self, hosts: Mapping[int, str], until: float, now: float) -> None:
+        """Begin the start of the ranks, which ends at ``until``. ``hosts``: rank -> its host."""
+        self._hosts = hosts
+        self.statuses = {rank: RankStatus(moved_at=now) for rank in hosts}
         self.starting = True
-        self._begin(ranks, until, now, together=False, cut_short=False)
+        self._begin(hosts, until, now, together=False, cut_short=False)
 
     def begin(
         self, asked: Collection[int], until: float, now: float, *, together: bool, cut_short: bool = False
@@ -96,20 +98,21 @@ class HangDetector:
         if self._grace_until is not None:
             return "trouble" if now >= self._grace_until else None
         waiting, statuses = self.waiting(), {rank: self.statuses[rank] for rank in self.asked}
+        ahead = rank_status.find_ahead(statuses, waiting, self._hosts)
         if self.starting:
             self.suspicions = rank_status.stopped(statuses, waiting, now)
             if not self.suspicions and now >= self._until:
-                self.suspicions = rank_status.at_start_deadline(statuses, waiting, bool(self.done), now)
+                self.suspicions = rank_status.at_start_deadline(statuses, waiting, ahead, now)
                 return "deadline"
             return "trouble" if self.suspicions else None
-        suspects = rank_status.suspects(statuses, waiting, bool(self.done), now, together=self._together)
+        suspects = rank_status.suspects(statuses, waiting, ahead, now, together=self._together)
         if any(suspicion.how == "frozen" for suspicion in suspects) or (suspects and not self._together):
             self.suspicions = suspects
             return "trouble"
         if not self._together:  # a rank that works alone waits for nobody, whatever its stack
             if now < self._until:
                 return None
-            self.suspicions = rank_status.alone_at_deadline(statuses, waiting, bool(self.done), now, self._deadline)
+            self.suspicions = rank_status.alone_at_deadline(statuses, waiting, ahead, now, self._deadline)
             return "deadline"
         self._forget_stale_stacks(now)
         absent = [suspicion.rank for suspicion in suspects if suspicion.rank is not None]
@@ -125,7 +128,7 @@ class HangDetector:
         if now >= self._until:
             stacks = self._fresh(waiting)
             self.suspicions = rank_status.at_deadline(
-                statuses, waiting, bool(self.done), stacks, self._requested, now, self._deadline
+                statuses, waiting, ahead, stacks, self._requested, now, self._deadline
             )
             return "deadline"
         return None

@@ -7,6 +7,7 @@ left.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 
@@ -48,6 +49,7 @@ from seatrial.protocol.timeouts import NODE_SILENT_S
 from seatrial.util.text import named_ranks, out_of_memory_words
 
 _PORT_TIMEOUT_S = 10.0
+_ADDRESS = re.compile(r"[A-Za-z0-9._:%-]{1,255}")
 _HEAR_ALL_S = 1.0
 """The first error is seldom the cause: the conductor waits this long for others before it names a rank."""
 _SETTLE_S = 60.0
@@ -162,7 +164,13 @@ class ProgramConductor(BaseConductor):
             case "node":
                 self._hostnames.setdefault(node, brief(received.get("slurm_name") or received["hostname"]))
             case "port" if self.state is State.PORT and node == 0 and received["gen"] == self._generation:
-                self._start(str(received["address"]), int(received["port"]), now)
+                address, port = received["address"], received["port"]
+                # All nodes get them.
+                if not (isinstance(address, str) and _ADDRESS.fullmatch(address)):
+                    raise ValueError(f"node 0 names an address that is none: {brief(address)}")
+                if type(port) is not int or not 0 < port < 1 << 16:
+                    raise ValueError(f"node 0 names a port that is none: {brief(port)}")
+                self._start(address, port, now)
             # Where a node was lost or a rank has failed, the signal is what the launcher of the job makes of that.
             case "signal" if self._failed_at is None or self._only_stop_signals():
                 self._signaled.add(node)
@@ -315,7 +323,7 @@ class ProgramConductor(BaseConductor):
                 self._fail_first(now)
             return
         running = {rank: status for rank, status in self._rank_statuses.items() if rank not in self._exits}
-        frozen = rank_status.suspects(running, list(running), False, now, together=False)
+        frozen = rank_status.suspects(running, list(running), rank_status.Ahead(), now, together=False)
         frozen = [suspicion for suspicion in frozen if not _on_disk(running[suspicion.rank or 0])]
         if self._config.watched and frozen and len(frozen) < len(running):
             self._fail(Failure(suspicions=tuple(frozen), text=""), now)

@@ -91,6 +91,26 @@ class Suspicion:
         return {**subject, "how": self.how, "phase": self.phase, "waited_s": waited_s, "detail": self.detail}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """How far more than half of the hosts say that they are: a host that lies has one word, and of two none decides."""
+
+    done: bool = False
+    """Each of them has a rank that finished."""
+    furthest: int = 0
+    """Each of them has a rank that entered this many phases."""
+
+
+def find_ahead(statuses: Mapping[int, RankStatus], waiting: Collection[int], hosts: Mapping[int, str]) -> Ahead:
+    """Return how far most hosts are. ``hosts``: rank -> its host, as the conductor knows it."""
+    furthest: dict[str, int] = {}
+    for rank, status in statuses.items():
+        furthest[hosts[rank]] = max(status.number, furthest.get(hosts[rank], status.number))
+    done = {hosts[rank] for rank in statuses.keys() - set(waiting)}
+    in_order = sorted(furthest.values(), reverse=True)
+    return Ahead(done=2 * len(done) > len(in_order), furthest=in_order[len(in_order) // 2] if in_order else 0)
+
+
 def stopped(statuses: Mapping[int, RankStatus], waiting: Collection[int], now: float) -> list[Suspicion]:
     """Return the ranks that were stopped (state T) while they started.
 
@@ -106,21 +126,20 @@ def stopped(statuses: Mapping[int, RankStatus], waiting: Collection[int], now: f
 
 
 def suspects(
-    statuses: Mapping[int, RankStatus], waiting: Collection[int], others_done: bool, now: float, *, together: bool
+    statuses: Mapping[int, RankStatus], waiting: Collection[int], ahead: Ahead, now: float, *, together: bool
 ) -> list[Suspicion]:
     """Return the ranks that are frozen or absent, before any deadline.
 
-    A rank that has been in state T or D for PATIENCE_S is frozen. A rank that is quiet while others entered more phases
-    is absent. ``others_done``: a rank has finished. ``together``: the ranks of this step wait for one another.
+    A rank that has been in state T or D for PATIENCE_S is frozen. A rank that is quiet while most hosts entered more
+    phases is absent. ``together``: the ranks of this step wait for one another.
     """
     frozen = [
         _frozen(rank, statuses[rank], now)
         for rank in sorted(waiting)
         if (since := statuses[rank].blocked_since) is not None and now - since >= PATIENCE_S
     ]
-    if frozen or not waiting or not (together or others_done):
+    if frozen or not waiting or not (together or ahead.done):
         return frozen
-    furthest = max(status.number for status in statuses.values())
     fewest = min(statuses[rank].number for rank in waiting)
     return [
         Suspicion(
@@ -131,7 +150,7 @@ def suspects(
             detail=f"no progress and no CPU time, state {statuses[rank].state}",
         )
         for rank in sorted(waiting)
-        if statuses[rank].number == fewest < furthest and now - statuses[rank].moved_at >= PATIENCE_S
+        if statuses[rank].number == fewest < ahead.furthest and now - statuses[rank].moved_at >= PATIENCE_S
     ]
 
 
@@ -223,7 +242,7 @@ class Deadline:
 def at_deadline(
     statuses: Mapping[int, RankStatus],
     waiting: Collection[int],
-    others_done: bool,
+    ahead: Ahead,
     stacks: Mapping[int, str],
     requested: Collection[int],
     now: float,
@@ -239,23 +258,23 @@ def at_deadline(
     some are asked: nothing is known of the others, so they are not suspected while a rank waits inside.
     """
     known = sorted(waiting)
-    if deadline.cut_short or not others_done:
+    if deadline.cut_short or not ahead.done:
         known = [rank for rank in known if _is_still(statuses[rank], deadline.allowed_s, now)]
-    return _blocked(statuses, waiting, now) or _behind(statuses, waiting, known, others_done, stacks, requested, now)
+    return _blocked(statuses, waiting, now) or _behind(statuses, waiting, known, ahead, stacks, requested, now)
 
 
 def at_start_deadline(
-    statuses: Mapping[int, RankStatus], waiting: Collection[int], others_done: bool, now: float
+    statuses: Mapping[int, RankStatus], waiting: Collection[int], ahead: Ahead, now: float
 ) -> list[Suspicion]:
     """Return the suspects when the ranks had no more time to start: those behind the others, or all as stuck."""
-    return _blocked(statuses, waiting, now) or _behind(statuses, waiting, sorted(waiting), others_done, {}, (), now)
+    return _blocked(statuses, waiting, now) or _behind(statuses, waiting, sorted(waiting), ahead, {}, (), now)
 
 
 def _behind(
     statuses: Mapping[int, RankStatus],
     waiting: Collection[int],
     known: Collection[int],
-    others_done: bool,
+    ahead: Ahead,
     stacks: Mapping[int, str],
     requested: Collection[int],
     now: float,
@@ -265,27 +284,26 @@ def _behind(
     if inside:
         behind = [rank for rank in known if rank in requested and rank not in inside]
     else:
-        furthest = max((status.number for status in statuses.values()), default=0)
-        behind = [rank for rank in known if statuses[rank].number < furthest or others_done]
-    if behind and (others_done or len(behind) < len(waiting)):
+        behind = [rank for rank in known if statuses[rank].number < ahead.furthest or ahead.done]
+    if behind and (ahead.done or len(behind) < len(waiting)):
         fewest = min(statuses[rank].number for rank in behind)
         return _late(statuses, [rank for rank in behind if statuses[rank].number == fewest], now)
     return _all("stuck" if len(known) == len(waiting) else "working", statuses, waiting, now)
 
 
 def alone_at_deadline(
-    statuses: Mapping[int, RankStatus], waiting: Collection[int], others_done: bool, now: float, deadline: Deadline
+    statuses: Mapping[int, RankStatus], waiting: Collection[int], ahead: Ahead, now: float, deadline: Deadline
 ) -> list[Suspicion]:
     """Return the suspects when a deadline ends a step in which each rank works alone: those that are late.
 
-    If the trial's deadline left it less time, a rank that uses CPU time may be at work until another one is done.
+    If the trial's deadline left it less time, a rank that uses CPU time may be at work until most hosts are done.
     """
     blocked = _blocked(statuses, waiting, now)
-    computes = deadline.cut_short and not others_done
+    computes = deadline.cut_short and not ahead.done
     known = [
         rank
         for rank in sorted(waiting)
-        if (others_done and not deadline.cut_short)
+        if (ahead.done and not deadline.cut_short)
         or now - (statuses[rank].moved_at if computes else statuses[rank].entered_at) >= patience_s(deadline.allowed_s)
     ]
     return [

@@ -347,7 +347,13 @@ class Server:
         token = self._token_of(node)
         if not proves(answer.get("proof"), token, "agent", nonce, challenge, node):
             return False
-        if not may_be(peer.socket, node, self._addresses):
+        try:
+            is_there = may_be(peer.socket, node, self._addresses)
+            # A connection that we made leads to the host of the request.
+            place = place_of(peer.socket) if peer.attached is None else ""
+        except OSError:  # it was reset after it had sent its proof
+            return False
+        if not is_there:
             known = " or ".join(sorted(self._addresses[node]))
             self._note_claim(
                 node,
@@ -376,8 +382,6 @@ class Server:
             peer.tags_sent = LineTags(token, "conductor", nonce, challenge, node)
         if self._credential:
             peer.credential = (str(answer["proof"]), str(made))
-        # A connection that we made leads to the host of the request.
-        place = place_of(peer.socket) if peer.attached is None else ""
         peer.node = node
         self._strangers.discard(peer)
         self._peers[node] = peer

@@ -59,7 +59,7 @@ class TrialConductor(BaseConductor):
         self._deadline = now + config.deadline_s
         self._ranks: tuple[int, ...] = tuple(self._nodes)
         """Ranks of this generation."""
-        self._hang_detector = HangDetector((), now, now)
+        self._hang_detector = HangDetector({}, now, now)
         """Watches START and STEP; all other states end at ``_until``."""
         self._plan: list[StepPlan] = list(config.steps)
         self._at = -1
@@ -102,7 +102,8 @@ class TrialConductor(BaseConductor):
         config = self._config
         self.state = State.START
         self._shared = {}
-        self._hang_detector = HangDetector(self._ranks, min(now + config.start_timeout_s, self._deadline), now)
+        hosts = {rank: self._places[self._nodes[rank]] for rank in self._ranks}
+        self._hang_detector = HangDetector(hosts, min(now + config.start_timeout_s, self._deadline), now)
         by_node, all_ranks = self._by_node(self._ranks), ranges(self._ranks)
         for node in self._heard_at:
             command = StartWorkers(

@@ -36,7 +36,7 @@ def read_ports(sysfs: Path = Path("/sys")) -> tuple[NetworkPort, ...]:
                 with contextlib.suppress(OSError, ValueError):
                     counters.setdefault(name, int((folder / kind / name).read_text()))
         state, physical = _text(folder / "state"), _text(folder / "phys_state")
-        rate = re.match(r"[0-9.]+", _text(folder / "rate"))
+        rate = re.match(r"[0-9]+(\.[0-9]+)?", _text(folder / "rate"))
         ports.append(
             NetworkPort(
                 name=f"{folder.parent.parent.name}/{folder.name}",

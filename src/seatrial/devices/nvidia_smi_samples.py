@@ -48,6 +48,9 @@ _CPU_UNIT_S = 1 / os.sysconf("SC_CLK_TCK")
 """In which the kernel counts CPU time: a hundredth of a second."""
 _LONGEST_PERIOD_S = 60
 _MOST_BYTES = 1 << 16
+"""Bytes of its output that are kept: the last ones."""
+_MOST_PIECES = 16
+"""Pieces that are read at once: a tool that prints without end must not keep us."""
 _NUMBER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 
 
@@ -138,9 +141,10 @@ class _Stream:
 
     def lines(self) -> list[str]:
         """Return the lines that have come; never waits."""
-        while self._process is not None and self._read(0.0):
-            pass
-        *lines, self._buffer = self._buffer[-_MOST_BYTES:].split(b"\n")
+        for _ in range(_MOST_PIECES):
+            if self._process is None or not self._read(0.0):
+                break
+        *lines, self._buffer = self._buffer.split(b"\n")
         return [line.decode(errors="replace") for line in lines]
 
     def end(self) -> None:
@@ -160,7 +164,7 @@ class _Stream:
         if not select.select([self._process.stdout], [], [], timeout_s)[0]:
             return False
         piece = os.read(self._process.stdout.fileno(), _MOST_BYTES)
-        self._buffer += piece
+        self._buffer = (self._buffer + piece)[-_MOST_BYTES:]
         return bool(piece)
 
 

@@ -231,9 +231,11 @@ def _did_not_come(view: StepView) -> list[Finding]:
     together = _late_together(view)
     entries = [entry for entry in _standing(view, "absent", "late") if entry not in together]
     stuck = [] if entries else _standing(view, "stuck")
-    if len(stuck) > 1 and stuck[0].step in (None, -1):
+    if stuck and len(view.ranks) > 1 and stuck[0].step in (None, -1):
+        evidence = tuple(f"{_on_node(view, entry)} was{_in(entry)}{waited(entry)}" for entry in stuck[:4])
         what = f"none of {len(stuck)} ranks was ready in time"
-        evidence = tuple(f"rank {entry.rank} was{_in(entry)}{waited(entry)}" for entry in stuck[:4])
+        if len(stuck) < len(view.ranks):
+            what = f"{len(stuck)} of {len(view.ranks)} ranks were not ready in time; {evidence[0]}"
         return [_finding("error", "trial", what, NOBODY, evidence=evidence, action="look at the output of the ranks")]
     if not view.trial.missing:
         entries += [entry for entry in stuck if _alone(view, entry)]
@@ -302,7 +304,8 @@ def _deadline(view: StepView) -> list[Finding]:
     working, cut_short = view.of("working"), _cut_short(view)
     option = longer_timeout(view.trial, step.check, needed_s(view, working))
     words = f"{option[0]} = {option[1]} in a plan file, {' '.join(option[2:])}"
-    action = f"give it more time ({words}), or see what slows all of them down"
+    slow = "it" if len(working) == 1 else "them" if len(working) < len(step.ranks) else "all of them"
+    action = f"give it more time ({words}), or see what slows {slow} down"
     if working:
         limit = seconds if cut_short else f"its {seconds} ({step.check}.timeout_s)"
         ranks = f"{all_of(len(working), 'rank')} were" if len(working) > 1 else f"rank {working[0].rank} was"

@@ -68,16 +68,16 @@ _CONNECTING = re.compile(
 _GAVE_UP = tuple(
     re.compile(pattern, re.I)
     for pattern in (
-        r"timed out waiting (?P<ms>\d+) ?ms",  # Gloo
-        r"timed out waiting (?P<s>[\d.]+) s for the other ranks",  # seatrial.mpi
-        r"watchdog caught collective operation timeout(?:.{0,300}Timeout\(ms\)=(?P<ms>\d+))?",  # NCCL
+        r"timed out waiting (?P<ms>\d{1,9}) ?ms",  # Gloo
+        r"timed out waiting (?P<s>\d{1,9}(?:\.\d{1,9})?) s for the other ranks",  # seatrial.mpi
+        r"watchdog caught collective operation timeout(?:.{0,300}Timeout\(ms\)=(?P<ms>\d{1,9})\b)?",  # NCCL
         r"timed out in blocking wait",
-        r"timed out in monitored_?barrier after (?P<ms>\d+) ?ms",
-        r"failed to pass monitored_?barrier in (?P<ms>\d+) ?ms",
-        r"(?:wait|barrier) timeout after (?P<ms>\d+) ?ms, key",  # the store
-        r"timed out after (?P<s>\d+) seconds waiting for clients",
-        r"client socket has timed out after (?P<ms>\d+) ?ms while trying to connect",
-        r"timeout waiting for key: .{0,200} after (?P<ms>\d+) ?ms",
+        r"timed out in monitored_?barrier after (?P<ms>\d{1,9}) ?ms",
+        r"failed to pass monitored_?barrier in (?P<ms>\d{1,9}) ?ms",
+        r"(?:wait|barrier) timeout after (?P<ms>\d{1,9}) ?ms, key",  # the store
+        r"timed out after (?P<s>\d{1,9}) seconds waiting for clients",
+        r"client socket has timed out after (?P<ms>\d{1,9}) ?ms while trying to connect",
+        r"timeout waiting for key: .{0,200} after (?P<ms>\d{1,9}) ?ms",
         r"(?:RuntimeError|Dist\w*Error): (?:wait timeout|socket timeout|operation timed out!)\s*$",
         r"application timeout caused pair closure",
     )
@@ -149,7 +149,7 @@ def wait_timeout_s(text: str) -> float | None:
         if found := pattern.search(text):
             values = found.groupdict()
             if values.get("s"):
-                return float(values["s"].rstrip("."))
+                return float(values["s"])
             return int(values["ms"]) / 1000 if values.get("ms") else None
     return None
 

@@ -1,6 +1,8 @@
 """Secrets that munge passes between the processes of one user on the hosts of a cluster (its commands, any version).
 
-A credential holds a text that munged decrypts for one user only, and it names the user who made it.
+A credential holds a text that munged decrypts for one user only, and it names the user who made it. The text begins
+with what the credential is for: one that was made for something else, such as the proof of an agent, which anybody on
+the network can read, is no token.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ import ipaddress
 import os
 import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 _TIMEOUT_S = 10.0
 """Time for munged, which answers in milliseconds and waits for nobody else."""
@@ -20,6 +24,8 @@ _READABLE_CODES = (0, 15, 16, 17)
 that differ), or read before (two ranks on one host get the same one). Only this user can read any of them."""
 
 
+Purpose = Literal["token", "proof"]
+_HEADS: Mapping[Purpose, str] = {"token": "seatrial token of a run: ", "proof": "seatrial proof of an agent: "}
 _CREDENTIAL = re.compile(r"MUNGE:[A-Za-z0-9+/=]+:")
 
 
@@ -37,16 +43,19 @@ class Credential:
     may know no address, or only one for the host itself, such as Debian's 127.0.1.1."""
 
 
-def make_credential(text: str) -> str:
+def make_credential(purpose: Purpose, text: str) -> str:
     """Return a credential with a text that only this user can read. Raises MungeError."""
-    code, output, complaint = _run("munge", f"--restrict-uid={os.geteuid()}", data=text)
+    code, output, complaint = _run("munge", f"--restrict-uid={os.geteuid()}", data=_HEADS[purpose] + text)
     if code != 0:
         raise MungeError(complaint)
     return output.strip()
 
 
-def read_credential(credential: str) -> Credential | None:
-    """Return what a credential holds, or None where another user made it or it is damaged. Raises MungeError."""
+def read_credential(purpose: Purpose, credential: str) -> Credential | None:
+    """Return what a credential for this purpose holds; None where another user made it, or it is for something else.
+
+    Raises MungeError.
+    """
     if not _CREDENTIAL.fullmatch(credential):
         return None
     code, output, complaint = _run("unmunge", "--keys=UID,ENCODE_HOST", data=credential)
@@ -56,10 +65,10 @@ def read_credential(credential: str) -> Credential | None:
         return None
     head, _, text = output.partition("\n\n")
     owner = re.search(r"^UID:.*?\(?([0-9]+)\)?\s*$", head, re.MULTILINE)
-    if owner is None or int(owner[1]) != os.geteuid():
+    if owner is None or int(owner[1]) != os.geteuid() or not text.startswith(_HEADS[purpose]):
         return None
     host = re.search(r"^ENCODE_HOST:.*?\(?([0-9.]+)\)?\s*$", head, re.MULTILINE)
-    return Credential(text=text, host=_address(host[1]) if host else "")
+    return Credential(text=text.removeprefix(_HEADS[purpose]), host=_address(host[1]) if host else "")
 
 
 def _address(text: str) -> str:

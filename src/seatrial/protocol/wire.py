@@ -94,6 +94,8 @@ class Decoder:
             text = message["text"]
             if not (isinstance(text, str) and isinstance(key, str) and type(number) is type(count) is int):
                 raise ValueError
+            if not text.isascii():  # pieces of what ``encode`` made are, and a lone surrogate has no bytes
+                raise ValueError
             if not 0 <= number < count <= _MAX_PARTS:
                 raise ValueError
         except (KeyError, TypeError, ValueError):

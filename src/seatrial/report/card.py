@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import SEATRIAL, Finding
 from seatrial.judge.conclude import Conclusion
 from seatrial.plan.plan_file import LEVELS
+from seatrial.report.disturbance import cpu_shortage, disturbance_lines
 from seatrial.report.finding_lines import MOST_IN_CARD, is_fault
 from seatrial.report.summary import (
     comm_variables,
@@ -45,15 +46,16 @@ _COUNTED = {
 _PROCESSORS = {"cpu": "CPU ", "cuda": "GPU "}
 _LONGER = "longer.toml"
 """The plan file that a longer run needs."""
-CHOICE = ("--only", "--skip", "--workload", "--data", "--model", "--epochs", "--batch-size")
-CHOICE_FLAGS = ("--validation-only",)
+_CHOICE = ("--only", "--skip", "--workload", "--data", "--model", "--epochs", "--batch-size")
+_CHOICE_FLAGS = ("--validation-only",)
+_CHOOSING = (*_CHOICE, *_CHOICE_FLAGS)
 """Options that choose the checks of a trial, or are refused where they leave the training out."""
 _HARMLESS = ("--on", "--hosts", "--nodes", "--nproc-per-node", "--device", "--only", "--skip", "--deadline", "--gres")
 _HARMLESS_FLAGS = ("--require-full", "--validation-only", "--oversubscribe")
 """Options that are shown for copying where others may have made the events: no path, command, image or variable."""
 _HARMLESS_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,:-]*")
-_NOT_SHOWN = "OPTIONS-NOT-SHOWN"
-"""Stands for the other ones."""
+_NOT_SHOWN, _OTHER_PLAN = "OTHER-OPTIONS", "PLAN.toml"
+"""Stand for options that no command of ours has or that take no value, and for a plan file."""
 _STRONGER = {"smoke": "quick", "quick": "standard", "standard": "acceptance"}
 
 
@@ -70,8 +72,9 @@ def card(conclusion: Conclusion, report: Path | None, view: View) -> list[str]:
         *why_lines(conclusion),
         *_not_applicable(conclusion),
         *_unlimited(conclusion),
+        *disturbance_lines(conclusion),
         *([f"report: {printable(str(report))}"] if report is not None else []),
-        *_next_lines(_next(conclusion if view.is_own else _without_risks(conclusion), report), view),
+        *_next_lines(_next_of(conclusion, report, view), view),
     ]
 
 
@@ -150,10 +153,16 @@ def _error(finding: Finding, most_rows: int, view: View) -> str:
     return error
 
 
-def comm_lines(conclusion: Conclusion) -> list[str]:
-    """Return the network variables of the ranks as one line, to copy them into a job script."""
-    variables = [f"{name}={shlex.quote(value)}" for name, value in comm_variables(conclusion).items()]
-    return [printable(f"environment of the ranks: {' '.join(variables)}")] if variables else []
+def comm_lines(conclusion: Conclusion, *, is_own: bool = True) -> list[str]:
+    """Return the network variables of the ranks as one line, to copy them into a job script.
+
+    ``is_own``: this command ran the trial; NCCL and others load libraries and read files from paths in such variables.
+    """
+    variables = comm_variables(conclusion)
+    hidden = [name for name, value in variables.items() if not (is_own or _HARMLESS_VALUE.fullmatch(value.strip("^=")))]
+    words = [f"{name}={shlex.quote(value)}" for name, value in variables.items() if name not in hidden]
+    words += [f"(not shown: {', '.join(hidden)}; see job.env in report.json)"] if hidden else []
+    return [printable(f"environment of the ranks: {' '.join(words)}")] if words else []
 
 
 def reason_lines(conclusion: Conclusion) -> list[str]:
@@ -233,26 +242,37 @@ def _next_lines(steps: Sequence[_Step], view: View) -> list[str]:
     return [f"next: {printable(shown[0])}", *map(printable, shown[1:])]
 
 
-def _next(conclusion: Conclusion, report: Path | None) -> list[_Step]:
-    """Return what to do next, with the command as it was typed."""
+def _next_of(conclusion: Conclusion, report: Path | None, view: View) -> list[_Step]:
+    if view.foreign is None:
+        return _next(conclusion, report, ())
+    harmless, blanks = _without_risks(conclusion, view.foreign)
+    return _next(harmless, report, blanks)
+
+
+def _next(conclusion: Conclusion, report: Path | None, blanks: Sequence[str]) -> list[_Step]:
+    """Return what to do next, with the command as it was typed. ``blanks``: words of it that stand for others."""
     trial, verdict = conclusion.trial, conclusion.verdict
     plan = str(trial.plan.get("name") or "quick")
     launcher = trial.job.get("launcher")
-    again = _command(conclusion, plan)
+    is_drill = verdict.status != "PASS" and bool(drill(conclusion))
+    # The folder of a drill stays one: its newest report must not be that of a real trial.
+    again = _command(conclusion, plan, left_out=("--out",) if is_drill else ())
     run = f"run under {launcher} as before:" if launcher else "run:"
     if any(_HIDDEN in word for word in again):
         run = f"write the values in place of {_HIDDEN} and {run}"
-    if _NOT_SHOWN in again:
-        run = f"put the other options of that run (job.options in report.json) for {_NOT_SHOWN} and {run}"
+    if blanks := [word for word in blanks if word in again]:
+        run = f"put your own in place of {and_list(blanks)} and {run}"
     if verdict.interrupted:
         return [_Step(words=f"for a verdict, let it end; {run}", command=again)]
-    if verdict.status != "PASS" and drill(conclusion):
+    if is_drill:
         real = ("env -u SEATRIAL_PLANT", *again)  # it may be exported
         return [_Step(words=f"nothing to repair, the fault was planted; for a real trial, {run}", command=real)]
     if verdict.status == "PASS" and verdict.unlimited and trial.plan.get("demands_limits") is True:
         return _limits_first(conclusion, report, run)
     if verdict.status == "PASS" and "not_asked" in verdict.checks.values():
-        return [_Step(words=f"for a full PASS, {run}", command=_command(conclusion, plan, all_checks=True))]
+        return [_Step(words=f"for a full PASS, {run}", command=_command(conclusion, plan, left_out=_CHOOSING))]
+    if verdict.status == "PASS" and trial.plan.get("demands_limits") is True and cpu_shortage(conclusion):
+        return [_Step(words=f"before you sign, on idle nodes, {run}", command=again)]
     if verdict.status == "PASS":
         stronger = _STRONGER.get(plan)
         words = f"to test more, {run}" if stronger else f"after each repair or change, {run}"
@@ -264,6 +284,8 @@ def _next(conclusion: Conclusion, report: Path | None) -> list[_Step]:
         again = _command(conclusion, plan, *telling)
     elif _needed(conclusion):
         words = f"with more time, {run}"
+    elif verdict.status == "FAIL" and len(trial.nodes) == 2 and _is_about_link(conclusion):
+        words = f"two nodes have one link, which nothing tells from its ends: repeat first; {run}"
     elif verdict.status == "FAIL":
         words = f"fix the problem above, then {run}"
     elif any(finding.culprit == SEATRIAL for finding in conclusion.findings if is_fault(finding)):
@@ -288,32 +310,43 @@ def _longer(plan: str, keys: Mapping[str, str], run: str, conclusion: Conclusion
 
 def _limits_first(conclusion: Conclusion, report: Path | None, run: str) -> list[_Step]:
     """Return how a plan gets the limits that it demands: by hand, or from runs on healthy nodes."""
-    from seatrial.report.plan_of_runs import ENOUGH_RUNS, unfit_for_limits, written_limits
+    from seatrial.report.earlier_runs import runs_for_limits
+    from seatrial.report.plan_of_runs import ENOUGH_RUNS, written_limits
 
+    plan = str(conclusion.trial.plan.get("name") or "quick")
     by_hand = [key for key in conclusion.verdict.unlimited if key not in written_limits(conclusion)]
     if by_hand:
-        plan = str(conclusion.trial.plan.get("name") or "quick")
-        file, plan = (f'a plan file with level = "{plan}"', "PLAN.toml") if plan in LEVELS else ("the plan", plan)
+        file, plan = (f'a plan file with level = "{plan}"', _OTHER_PLAN) if plan in LEVELS else ("the plan", plan)
         words = f"write limits into {file}: {', '.join(by_hand)}; then {run}"
         return [_Step(words=words, command=_command(conclusion, plan))]
-    unfit = unfit_for_limits(conclusion)
-    runs = ["RUN" if report is None or unfit else shlex.quote(str(report.parent)), "RUN2", "RUN3"]
-    such = f"this run gives no limits: {unfit}; after {ENOUGH_RUNS}" if unfit else f"after {ENOUGH_RUNS} such"
-    write = (command_line(), "plan", "from", *runs, ">", "limits.toml")
-    limited = _command(conclusion, "limits.toml", "--require-full")
+    folder = None if report is None else report.parent
+    earlier = [] if folder is None else runs_for_limits(conclusion, folder)
+    is_disturbed = bool(cpu_shortage(conclusion))
+    such = [*map(str, earlier), *([] if is_disturbed else ["RUN" if folder is None else str(folder)])]
+    named = [shlex.quote(run) for run in such] + [f"RUN{number}" for number in range(len(such) + 1, ENOUGH_RUNS + 1)]
+    write = (command_line(), "plan", "from", *named, ">", "limits.toml")
+    if len(such) >= ENOUGH_RUNS:
+        limited = _command(conclusion, "limits.toml", "--require-full")
+        return [
+            _Step(words=f"{len(such)} runs give limits:", command=write),
+            _Step(words=f"then {run}", command=limited),
+        ]
+    no_limits = "this run gives no limits; " if is_disturbed else ""
     return [
-        _Step(words=f"{such} runs on idle nodes:", command=write),
-        _Step(words=f"then {run}", command=limited),
+        _Step(
+            words=f"{no_limits}{len(such)} of {ENOUGH_RUNS} runs for limits so far; on idle nodes, {run}",
+            command=_command(conclusion, plan),
+        ),
+        _Step(words=f"after {ENOUGH_RUNS}:", command=write),
     ]
 
 
-def _command(conclusion: Conclusion, plan: str, *more: str, all_checks: bool = False) -> tuple[str, ...]:
+def _command(conclusion: Conclusion, plan: str, *more: str, left_out: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the command with the options of this run; ``more``: further ones, of which --only chooses other checks;
-    ``all_checks``: leave out those that choose."""
+    ``left_out``: options of the run that it does without."""
     options = conclusion.trial.job.get("options")
     words = [str(word) for word in options] if isinstance(options, list) else []
-    if "--only" in more or all_checks:
-        words = _without_choice(words)
+    words = _without(words, _CHOOSING if "--only" in more else left_out)
     words += [word for word in more if word not in words]
     for name, value in _needed(conclusion).items():
         if not name.startswith("--"):  # a key of a plan file
@@ -323,42 +356,67 @@ def _command(conclusion: Conclusion, plan: str, *more: str, all_checks: bool = F
     return (command_line(), "run", *map(shlex.quote, (plan, *words)))
 
 
-def _without_risks(conclusion: Conclusion) -> Conclusion:
-    """Return a trial whose options can do no harm where a person copies them: its events may come from others."""
+def command_of(conclusion: Conclusion) -> str:
+    """Return the command that the trial was, as its events have it, and what started it."""
+    trial = conclusion.trial
+    options = trial.job.get("options")
+    words = [str(trial.plan.get("name") or ""), *(map(str, options) if isinstance(options, list) else ())]
+    launcher = trial.job.get("launcher") or trial.job.get("target") or ""
+    return f"{shlex.join(['seatrial', 'run', *filter(None, words)])}{launcher and f' (by {launcher})'}"
+
+
+def _without_risks(conclusion: Conclusion, with_value: Collection[str]) -> tuple[Conclusion, list[str]]:
+    """Return a trial whose options can do no harm where a person copies them: its events may come from others.
+
+    ``with_value``: options of seatrial run that take a value. Also returns the words that stand for what is not shown.
+    """
     trial = conclusion.trial
     options = trial.job.get("options")
     words = iter([str(word) for word in options] if isinstance(options, list) else [])
-    shown, more = list[str](), False
+    name = str(trial.plan.get("name"))
+    plan = name if name in LEVELS else _OTHER_PLAN
+    shown, blanks, more = list[str](), [_OTHER_PLAN], False
     for word in words:
         name, has_value, value = word.partition("=")
         if word in _HARMLESS_FLAGS:
             shown.append(word)
-            continue
-        value = value if has_value else next(words, "") if name in _HARMLESS else ""
-        if name in _HARMLESS and _HARMLESS_VALUE.fullmatch(value):
-            shown += [name, value]
-        else:
+        elif name not in with_value:
             more = True
+        else:
+            value = value if has_value else next(words, "")
+            blank = name.lstrip("-").upper()
+            if name in _HARMLESS and _HARMLESS_VALUE.fullmatch(value):
+                shown += [name, value]
+            elif blank not in blanks:
+                shown += [name, blank]
+                blanks.append(blank)
     launcher = str(trial.job.get("launcher") or "")
     job = {
         **trial.job,
         "options": [*shown, *([_NOT_SHOWN] if more else [])],
         "launcher": launcher if _HARMLESS_VALUE.fullmatch(launcher) else "",
     }
-    plan = {**trial.plan, "name": name if (name := str(trial.plan.get("name"))) in LEVELS else "PLAN.toml"}
-    return replace(conclusion, trial=replace(trial, job=job, plan=plan))
+    harmless = replace(conclusion, trial=replace(trial, job=job, plan={**trial.plan, "name": plan}))
+    return harmless, [*blanks, _NOT_SHOWN]
 
 
-def _without_choice(words: Sequence[str]) -> list[str]:
-    """Return the options without those that choose checks, or that only a training takes."""
+def _without(words: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the options without those of these names, and their values."""
     left: list[str] = []
     drops_value = False
     for word in words:
         name, has_value, _ = word.partition("=")
-        if not drops_value and name not in (*CHOICE, *CHOICE_FLAGS):
+        if not drops_value and name not in names:
             left.append(word)
-        drops_value = not drops_value and name in CHOICE and not has_value
+        drops_value = not drops_value and name in names and name not in _CHOICE_FLAGS and not has_value
     return left
+
+
+def _is_about_link(conclusion: Conclusion) -> bool:
+    """Return whether the first fault is a link."""
+    return next(
+        (finding.culprit.kind == "link" for finding in conclusion.findings if finding.severity == "fail"), False
+    )
 
 
 def _needed(conclusion: Conclusion) -> dict[str, str]:

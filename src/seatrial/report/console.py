@@ -8,6 +8,7 @@ from typing import IO
 
 from seatrial.judge.conclude import Conclusion
 from seatrial.report.card import card, comm_lines, culprits, figures, measured_line, reason_lines, why_lines
+from seatrial.report.disturbance import disturbance_lines
 from seatrial.report.finding_lines import finding_lines, is_fault
 from seatrial.report.measurement_lines import measurement_lines
 from seatrial.report.summary import drill, headline
@@ -38,7 +39,7 @@ def lines(conclusion: Conclusion, report: Path | None = None, view: View | None 
     reasons = reason_lines(conclusion)[len(why_lines(conclusion)) :]
     if not view.is_verbose and len(reasons) > _MOST_REASONS:
         reasons = [*reasons[:_MOST_REASONS], f"not a PASS: and {len(reasons) - _MOST_REASONS} more"]
-    between = [*reasons, *comm_lines(conclusion)]
+    between = [*reasons, *comm_lines(conclusion, is_own=view.foreign is None)]
     first = list(filter(None, [drill(conclusion)]))
     tables = [*measurement_lines(conclusion), measured_line(conclusion)] if view.is_verbose else []
     room = _SCREEN_ROWS - sum(height(line, view.columns) for line in [*first, *between, *last])
@@ -56,6 +57,7 @@ def _one_line(conclusion: Conclusion, report: Path | None) -> str:
         words += f"; {first.check}: {first.what}"
     elif verdict.reasons:
         words += f"; {verdict.reasons[0]}"
+    words = "; ".join([words, *disturbance_lines(conclusion)])
     return printable(words + (f"; report: {report}" if report is not None else ""))
 
 
@@ -95,4 +97,4 @@ def _style(line: str) -> str:
         return _GREEN if word.startswith(("PASS", "YES")) else ""
     if line.startswith(("fail ", "DRILL", "at fault")):
         return _RED
-    return _YELLOW if line.startswith(("warn ", "error ", "not a PASS")) else ""
+    return _YELLOW if line.startswith(("warn ", "error ", "not a PASS", "disturbed: ", "limits from runs ")) else ""

@@ -23,6 +23,8 @@ _MOST_TEXT_LINES = 2
 """Most lines of a stack or of output, where not all evidence has room."""
 _LABEL = re.compile(r"(rank \d+) \([^()]*local rank[^()]*\)")
 """The full name of a rank, with its device and node."""
+_NOISE = re.compile(r" *\[W\d{4} [\d:.]+ socket\.cpp:\d+\] \[c10d\] The (hostname|IPv6 network addresses) of ")
+"""Warnings of torch about names, on hosts whose addresses have none; they are harmless, and look like a fault."""
 _CALL = 'File "'
 _CURRENT, _OLDEST_FIRST = "Current thread", "most recent call last"
 """Words of faulthandler, before the thread that was asked, and of a traceback, before its outermost call."""
@@ -82,7 +84,7 @@ def _entry(finding: Finding, view: View, most_rows: int, *, is_first: bool) -> l
 
 def _evidence_that_fits(finding: Finding, rows: int, view: View) -> list[str]:
     """Return the evidence in this number of rows: of each entry its best lines, and how many more there are."""
-    entries = list(_evidence(finding))
+    entries = [entry for entry in map(_without_noise, _evidence(finding)) if entry]
     whole = [_fitted(line, _MOST_LINE_ROWS, view) for entry in entries for line in entry]
     if _rows(whole, view) <= rows:
         return whole
@@ -92,7 +94,16 @@ def _evidence_that_fits(finding: Finding, rows: int, view: View) -> list[str]:
     for entry in entries:
         shown += _best_lines(entry, rows - 1 - _rows(shown, view), view)
     more = len(whole) - len(shown)
-    return [*shown, f"        {more} more line{'' if more == 1 else 's'} in the report"] if rows > 0 else []
+    if rows <= 0 or more <= 0:
+        return shown
+    return [*shown, f"        {more} more line{'' if more == 1 else 's'} in the report"]
+
+
+def _without_noise(entry: list[str]) -> list[str]:
+    """Return the entry without lines that every rank prints; empty where it has no others."""
+    heading, *text = entry
+    left = [line for line in text if not _NOISE.match(line)]
+    return [heading, *left] if left or not text else []
 
 
 def _best_lines(entry: list[str], rows: int, view: View) -> list[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from seatrial.checks.shared.facts import latest
-from seatrial.evidence.measurement import Measurement
+from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.judge.conclude import Conclusion
+from seatrial.report.card import command_of
 from seatrial.report.charts import bars, curves, pair_tables
+from seatrial.report.disturbance import disturbance_lines
 from seatrial.report.markup import Content, Markup, element, fragment
 from seatrial.report.summary import (
     comm_variables,
@@ -25,6 +27,7 @@ _NEWLINE = Markup("\n")
 _NUMBER = "n"
 """The CSS class of a cell that is aligned as a number."""
 _MOST_LACKING = 8
+_MOST_LOOKED_AT = 8
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = Markup("""
 :root { color-scheme: light dark; --line: #8886; --good: #1a7f37; --bad: #cf222e; --open: #9a6700; }
@@ -102,12 +105,15 @@ def _banner(conclusion: Conclusion) -> Iterator[Markup]:
         (element("li", line) for line in summary(conclusion)),
         (element("li", line, class_="fail") for line in error_lines(conclusion)),
     )
+    for line in disturbance_lines(conclusion):
+        yield element("p", element("strong", line, class_="warn"))
     yield element(
         "p",
         *("Run ", trial.run or "unknown", ", ", format_time(trial.created), " UTC, ", trial.world_size(), " ranks, "),
         *("seatrial ", trial.version or "of unknown version", ". "),
         *(verdict.judged, " of ", verdict.measurements, " measurements have a limit."),
     )
+    yield element("p", "Started as: ", element("code", command_of(conclusion)))
 
 
 def _reasons(conclusion: Conclusion) -> Iterator[Markup]:
@@ -145,12 +151,23 @@ def _checks(conclusion: Conclusion) -> Iterator[Markup]:
         ruling = conclusion.rulings.get(name)
         words = "never started" if status == "absent" else status.replace("_", " ")
         judged = len(ruling.judged) if ruling else 0
+        seen = _looked_at(conclusion, name)
         lacks = ", ".join(ruling.absent[:_MOST_LACKING]) if ruling else ""
         if ruling and status == "not_applicable":
             words += f": {ruling.not_applicable}"
-        rows.append((name, element("td", words, class_=status), judged, lacks))
+        rows.append((name, element("td", words, class_=status), seen, judged, lacks))
     yield element("h2", "Checks")
-    yield _table(("check", None), ("status", None), ("judged", _NUMBER), ("lacks", None), rows=rows)
+    yield _table(
+        *(("check", None), ("status", None), ("looked at", None), ("numbers with a limit", _NUMBER), ("lacks", None)),
+        rows=rows,
+    )
+
+
+def _looked_at(conclusion: Conclusion, check: str) -> str:
+    """Return the names of what a check measured and read; a verdict may come from facts alone."""
+    entries: tuple[Measurement | Fact, ...] = (*conclusion.trial.measurements, *conclusion.trial.facts)
+    names = dict.fromkeys(entry.name.replace("_", " ") for entry in entries if entry.check == check)
+    return ", ".join([*names][:_MOST_LOOKED_AT]) + (", ..." if len(names) > _MOST_LOOKED_AT else "")
 
 
 def _main_measurements(measurements: Iterable[Measurement]) -> Iterator[Markup]:

@@ -7,9 +7,7 @@ from dataclasses import dataclass, fields
 from statistics import median
 
 from seatrial.checks import collectives, compute, registry
-from seatrial.checks.network.judge import ONE_MACHINE
 from seatrial.checks.shared.facts import latest
-from seatrial.checks.shared.speed import CPU_SHARE
 from seatrial.errors import RequestError
 from seatrial.evidence.measurement import Measurement
 from seatrial.judge.conclude import Conclusion
@@ -17,6 +15,7 @@ from seatrial.judge.trial import Trial
 from seatrial.plan.model import Plan
 from seatrial.plan.plan_file import LEVELS
 from seatrial.plan.plan_reader import LONGEST_ORIGIN, read_plan
+from seatrial.report.disturbance import DISTURBED_ORIGIN, cpu_shortage, is_one_machine
 from seatrial.util.text import fitted, plan_value, printable
 
 _CHECKS = ("compute", "memory", "links", "collectives")
@@ -40,13 +39,11 @@ class _Speed:
 
 
 def plan_text(conclusions: Sequence[Conclusion]) -> str:
-    """Return a plan file with limits. Raises RequestError for runs that are no full PASS, or of other devices."""
-    for conclusion in conclusions:
-        _refuse(conclusion)
+    """Return a plan file with limits. Raises RequestError for runs that ``refuse_unlike`` refuses."""
+    refuse_unlike(conclusions)
     first = conclusions[0]
-    for other in conclusions[1:]:
-        _refuse_other(first, other)
     level = _level_of(first)
+    disturbed = sum(bool(cpu_shortage(conclusion)) for conclusion in conclusions)
     trial = first.trial
     runs = ", ".join(printable(conclusion.trial.run) for conclusion in conclusions)
     lines = [
@@ -63,7 +60,7 @@ def plan_text(conclusions: Sequence[Conclusion]) -> str:
         table = tables.setdefault(speed.check, {})
         # A limit that the plan of the runs has is a contract, or was taken from other runs.
         if speed.parameter not in table:
-            limit, words = _limit(speed, len(conclusions))
+            limit, words = _limit(speed, len(conclusions), disturbed)
             table[speed.parameter] = (*_comment(speed, len(conclusions), limit), f"{speed.parameter} = {limit:.4g}")
             origins[f"{speed.check}.{speed.parameter}"] = words
     for key in sorted(set(first.verdict.unlimited)):
@@ -96,23 +93,27 @@ def warnings(conclusions: Sequence[Conclusion]) -> Iterator[str]:
 
 def _loads(conclusions: Sequence[Conclusion]) -> Iterator[str]:
     for conclusion in conclusions:
-        if why := unfit_for_limits(conclusion):
-            yield f"{printable(conclusion.trial.run)}: {why}."
+        if shortage := cpu_shortage(conclusion):
+            what = f"its speeds are too low for limits; {_instead(conclusion)}"
+            yield f"{printable(conclusion.trial.run)}: {shortage}, so {what}."
 
 
-def unfit_for_limits(conclusion: Conclusion) -> str:
-    """Return why the speeds of a run are too low for limits, and what to do; empty where they are not."""
-    trial = conclusion.trial
-    shares = [entry for entry in trial.measurements if entry.name == CPU_SHARE.measurement]
-    least = min(shares, key=lambda entry: entry.value, default=None)
-    if least is None or CPU_SHARE.passes(least.value):
-        return ""
-    percent, label = f"{least.value * 100:.0f} %", trial.label(least.rank or 0)
-    got = f"{label} got {percent} of the CPU time that it could use in {least.check}"
-    reasons = [ruling.not_applicable for ruling in conclusion.rulings.values()]
-    if len(trial.nodes) > 1 and ONE_MACHINE in reasons:
-        return f"the nodes are one machine, whose ranks share its cores ({got}); add --env OMP_NUM_THREADS=N"
-    return f"other processes held the CPU ({got}), so its speeds are too low for limits; give runs on idle nodes"
+def _instead(conclusion: Conclusion) -> str:
+    """Return what a run needs whose ranks lacked the CPU."""
+    return "add --env OMP_NUM_THREADS=N" if is_one_machine(conclusion) else "give runs on idle nodes"
+
+
+def refuse_disturbed(conclusions: Sequence[Conclusion]) -> None:
+    """Raise RequestError for runs whose ranks waited for the CPU: their limits are so low that they find nothing."""
+    disturbed = [conclusion for conclusion in conclusions if cpu_shortage(conclusion)]
+    if not disturbed:
+        return
+    first = disturbed[0]
+    others = f", and {len(disturbed) - 1} more of these runs" if len(disturbed) > 1 else ""
+    raise RequestError(
+        f"{printable(first.trial.run)}{others}: {cpu_shortage(first)}; limits of such speeds find little;"
+        f" {_instead(first)}, or take them with --disturbed-runs."
+    )
 
 
 def _own_plan(trial: Trial, level: str) -> Iterator[str]:
@@ -156,8 +157,8 @@ def written_limits(conclusion: Conclusion) -> tuple[str, ...]:
     return tuple(f"{speed.check}.{speed.parameter}" for speed in _speeds([conclusion]))
 
 
-def _limit(speed: _Speed, num_runs: int) -> tuple[float, str]:
-    """Return the limit of a speed, and where it is from."""
+def _limit(speed: _Speed, num_runs: int, disturbed: int) -> tuple[float, str]:
+    """Return the limit of a speed, and where it is from. ``disturbed``: runs whose ranks waited for the CPU."""
     middle, low, high = median(speed.values), min(speed.values), max(speed.values)
     # As far below the lowest value as all values lie apart: ENOUGH_RUNS says how often a healthy run is lower.
     margin, spread = _LEAST_MARGIN * middle, high - low
@@ -165,7 +166,9 @@ def _limit(speed: _Speed, num_runs: int) -> tuple[float, str]:
     limit = low - max(margin, spread)
     if limit <= 0:
         limit, less = low / 2, "half of it"
-    return limit, f"from {_runs(num_runs)}: median {middle:.4g}, lowest {low:.4g} less {less}"
+    many = "" if disturbed == num_runs else f", {disturbed} of them"
+    loaded = f"{many} {DISTURBED_ORIGIN}" if disturbed else ""
+    return limit, f"from {_runs(num_runs)}{loaded}: median {middle:.4g}, lowest {low:.4g} less {less}"
 
 
 def _comment(speed: _Speed, num_runs: int, limit: float) -> Iterator[str]:
@@ -182,16 +185,24 @@ def _runs(number: int) -> str:
     return "1 run" if number == 1 else f"{number} runs"
 
 
+def refuse_unlike(conclusions: Sequence[Conclusion]) -> None:
+    """Raise RequestError for runs that are no PASS but for missing limits, or differ in devices, ranks or level."""
+    for conclusion in conclusions:
+        _refuse(conclusion)
+    for other in conclusions[1:]:
+        _refuse_other(conclusions[0], other)
+
+
 def _refuse(conclusion: Conclusion) -> None:
     trial, verdict = conclusion.trial, conclusion.verdict
     run = printable(trial.run)
+    if trial.job.get("planted"):
+        raise RequestError(f"{run}: a fault was planted in this run, it is a drill; give one without.")
     limitations = [words for words in verdict.partial if not words.startswith("no limit ")]
     if verdict.status != "PASS" or verdict.interrupted:
         raise RequestError(f"{run}: {verdict.status}; limits come from runs that passed.")
     if limitations:
         raise RequestError(f"{run}: the PASS is partial ({printable(', '.join(limitations))}); give a full one.")
-    if trial.job.get("planted"):
-        raise RequestError(f"{run}: a fault was planted in this run; give one without.")
 
 
 def _refuse_other(first: Conclusion, other: Conclusion) -> None:

@@ -38,6 +38,8 @@ _TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\):"
 _HELD_S = 3.0
 """A traceback may be that of a rank which only lost another one, and news of that one's end may take so long."""
 _MAX_HELD = 200
+_POLL_S = 0.25
+"""How often the thread that writes looks whether something was held for its time."""
 
 
 class ProgramDisplay:
@@ -63,8 +65,12 @@ class ProgramDisplay:
         """Source of events -> hostname."""
         self._held: dict[int, list[str]] = {}
         """Rank -> its lines from a traceback on, which are not written yet."""
+        self._held_at = 0.0
+        """When the first of them were held (``time.monotonic``)."""
         self._places: list[tuple[int, str, str]] = []
         """Where ranks are, as far as that is not shown yet: rank, source of the event, words."""
+        self._places_at = 0.0
+        """When the first of them came (``time.monotonic``)."""
         self._held_lock = threading.Lock()
         self.last_lines: dict[int, str] = {}
         """Rank -> its last line that was shown or held."""
@@ -121,12 +127,9 @@ class ProgramDisplay:
         # Read at once, where an error is that of its sender.
         place = int(event.get("rank", 0)), str(event.get("src")), where_words(event)
         with self._held_lock:
-            is_first = not self._places
+            if not self._places:
+                self._places_at = time.monotonic()
             self._places.append(place)
-        if is_first:
-            timer = threading.Timer(_PLACES_S, self._show_places)
-            timer.daemon = True
-            timer.start()
 
     def _show_places(self) -> None:
         with self._held_lock:
@@ -179,19 +182,24 @@ class ProgramDisplay:
             is_held = rank in self._held
             first = 0 if is_held else next((i for i, line in enumerate(lines) if _TRACEBACK.match(line)), len(texts))
             if held := texts[first:]:
+                if not self._held:
+                    self._held_at = time.monotonic()
                 self._held.setdefault(rank, []).extend(held)
             is_full = len(self._held.get(rank, ())) > _MAX_HELD
         if shown := texts[:first]:
             self._put_text("\n".join(shown) + "\n")
         if is_full:
             self._release()
-        elif held and not is_held:
-            timer = threading.Timer(_HELD_S, self._release_in_time)
-            timer.daemon = True
-            timer.start()
 
-    def _release_in_time(self) -> None:
-        if not self._has_failed:
+    def _show_in_time(self) -> None:
+        """Show what was held for its time. The thread that writes calls it: one for each message would be too many."""
+        now = time.monotonic()
+        with self._held_lock:
+            has_places = bool(self._places) and now - self._places_at >= _PLACES_S
+            has_lines = bool(self._held) and now - self._held_at >= _HELD_S and not self._has_failed
+        if has_places:
+            self._show_places()
+        if has_lines:
             self._release()
 
     def _release(self) -> None:
@@ -234,8 +242,16 @@ class ProgramDisplay:
             self._queue.put(write, timeout=_CLOSE_S)
 
     def _write_all(self) -> None:
-        while (write := self._queue.get()) is not None:
+        while True:
+            try:
+                write = self._queue.get(timeout=_POLL_S)
+            except queue.Empty:
+                self._show_in_time()
+                continue
+            if write is None:
+                return
             write()
+            self._show_in_time()
             if self._left_out:
                 count, self._left_out = self._left_out, 0
                 self._write(self._errors, f"({count} lines were not shown: they were not read in time)\n")

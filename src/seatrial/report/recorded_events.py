@@ -84,8 +84,8 @@ def _files(path: Path) -> list[Path]:
             return [path]
         if not stat.S_ISDIR(mode):
             raise RequestError(f"{path}: neither a file nor a folder.")
-        files = _event_files(path)
-        runs = () if files else sorted(entry for entry in path.iterdir() if entry.is_dir() and _event_files(entry))
+        files = event_files(path)
+        runs = () if files else sorted(entry for entry in path.iterdir() if entry.is_dir() and event_files(entry))
     except (OSError, ValueError) as error:
         raise RequestError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}).") from error
     if not files:
@@ -94,5 +94,6 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _event_files(folder: Path) -> list[Path]:
+def event_files(folder: Path) -> list[Path]:
+    """Return the event files of a folder by name."""
     return sorted(entry for entry in folder.iterdir() if entry.suffix in _SUFFIXES and entry.is_file())

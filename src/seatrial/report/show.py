@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 
 from seatrial.judge.conclude import Conclusion
 from seatrial.report.console import lines, print_lines
@@ -21,15 +22,15 @@ def show(
     as_json: bool,
     verbose: bool = False,
     quiet: bool = False,
-    is_own: bool = True,
+    foreign: Collection[str] | None = None,
 ) -> int:
     """Print the report on standard output, for people or as JSON, and return the exit code of the verdict.
 
     A report that cannot be printed does not change the verdict; a line on standard error then says where it is.
-    ``is_own``: as of ``View``.
+    ``foreign``: as of ``View``.
     """
     text = to_text(document(conclusion)) if as_json else ""
-    view = View(columns=columns_of(sys.stdout), is_verbose=verbose, is_quiet=quiet, is_own=is_own)
+    view = View(columns=columns_of(sys.stdout), is_verbose=verbose, is_quiet=quiet, foreign=foreign)
     report_lines = [] if as_json else lines(conclusion, written.best if written else None, view)
     try:
         if sys.stdout is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from seatrial.util import terminal
@@ -26,9 +26,9 @@ class View:
     """Show all measurements and all evidence."""
     is_quiet: bool = False
     """Show one line."""
-    is_own: bool = True
-    """The trial was started by this command. The events of another one hold options that somebody else may have
-    chosen; those that could do harm are not shown to be copied."""
+    foreign: Collection[str] | None = None
+    """The options of seatrial run that take a value, for events that another command recorded: somebody else may have
+    chosen their values, and those that could do harm are not shown to be copied. None: this command ran the trial."""
 
 
 def wrapped(line: str, columns: int | None) -> list[str]:

@@ -186,7 +186,7 @@ def _conduct(
     listen = "127.0.0.1" if host == "127.0.0.1" else ""
 
     keep = "" if is_followed else str(folder)
-    credential = make_credential(token) if by_munge else ""
+    credential = make_credential("token", token) if by_munge else ""
     addresses = {} if own_tokens or rendezvous else addresses_of(job.hosts)
     ports = rendezvous.ports if rendezvous else (0,)
     raise_file_limit(_FILES_OF_NODE * job.nodes + _OTHER_FILES)

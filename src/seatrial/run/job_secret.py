@@ -65,7 +65,7 @@ def find_job_secret(launcher: str, environ: Mapping[str, str], *, on_one_machine
     reason = ""
     if launcher == "slurm":
         try:
-            make_credential("")
+            make_credential("token", "")
             return JobSecret(munge=True)
         except MungeError as error:
             reason = f" (munge: {error})"

@@ -32,7 +32,7 @@ def hosts_of_credentials(credentials: Mapping[int, tuple[str, str]]) -> dict[int
         if time.monotonic() > until:
             return ""
         try:
-            read = read_credential(credential)
+            read = read_credential("proof", credential)
         except MungeError:
             return ""
         return read.host if read is not None and read.text == proof else None

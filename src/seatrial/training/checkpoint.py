@@ -13,6 +13,7 @@ It holds only tensors and primitives, so loading it runs no code from the file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import os
@@ -22,7 +23,6 @@ import uuid
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import IO, Any, cast
 
 import torch
@@ -31,12 +31,12 @@ from torch import Tensor, nn
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.files import create, open_to_read, rename_durably
 from seatrial.training.folder_lock import lock_folder
+from seatrial.training.plain_content import MOST_BYTES, RefusedContentError, load_plain
 
 _FORMAT = 1
 _NAME = re.compile(r"step-(\d{12,18})\.([0-9a-f]{64})\.pt")
 _WRITING = ".writing-"
 _BLOCK_BYTES = 1 << 20
-_ZIP_MAGIC = b"PK\x03\x04"
 
 
 class CheckpointFolder:
@@ -145,24 +145,25 @@ class CheckpointFolder:
         step, digest = int(match[1]), match[2]
         try:
             with open_to_read(path) as file:
-                if (actual := _digest(file)) != digest:
-                    size_bytes = os.fstat(file.fileno()).st_size
-                    raise _DamagedError(
-                        f"{path} is damaged: the SHA-256 of its {size_bytes} bytes begins with {actual[:12]} and not "
-                        f"with {digest[:12]} as its name says."
-                    )
-                state = _read(file, path, step)
+                _require_bounded(file)
+                content = file.read(MOST_BYTES)
         except FileNotFoundError as error:
             if path.is_symlink():
                 raise _DamagedError(
-                    f"{path} is a symbolic link to {os.readlink(path)}, which does not exist."
+                    f"{path} is a symbolic link to {ascii(os.readlink(path))[1:-1]}, which does not exist."
                 ) from error
             raise RequestError(f"there is no checkpoint {path}; {_nearest(path.parent)}.") from error
         except PermissionError as error:
             raise SeatrialError(f"this user may not read {path}; change its permissions.") from error
         except OSError as error:
             raise _DamagedError(f"{path} cannot be read: {error.strerror or error}.") from error
-        return step, state
+        # The bytes that are compared are those that are read: the file may change meanwhile.
+        if (actual := hashlib.sha256(content).hexdigest()) != digest:
+            raise _DamagedError(
+                f"{path} is damaged: the SHA-256 of its {len(content)} bytes begins with {actual[:12]} and not "
+                f"with {digest[:12]} as its name says."
+            )
+        return step, _read(content, path, step)
 
     def close(self) -> None:
         """Unlock the folder for other jobs."""
@@ -280,33 +281,26 @@ class _HashingWriter:
 
 
 def _digest(file: IO[bytes]) -> str:
-    """Return the SHA-256 of a whole file, in hex; the position is at the beginning before and after."""
+    """Return the SHA-256 of a whole file, in hex. Raises OSError for one that is too large."""
+    _require_bounded(file)
     total = hashlib.sha256()
     while block := file.read(_BLOCK_BYTES):
         total.update(block)
-    file.seek(0)
     return total.hexdigest()
 
 
-def _read(file: IO[bytes], path: Path, step: int) -> dict[str, Any]:
+def _require_bounded(file: IO[bytes]) -> None:
+    """Raise OSError for a file that is too large to be one of ours: to read a sparse one might take days."""
+    if os.fstat(file.fileno()).st_size > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES >> 30} GiB")
+
+
+def _read(saved: bytes, path: Path, step: int) -> dict[str, Any]:
     """Return the state in a complete file. Raises _DamagedError for a file that is no checkpoint."""
-    # Only torch's current format: before torch 2.6, weights_only could be circumvented with the oldest one
-    # (CVE-2025-32434).
-    magic = file.read(len(_ZIP_MAGIC))
-    file.seek(0)
-    if magic != _ZIP_MAGIC:
-        raise _DamagedError(f"{path} is refused: it is not a zip file, as torch.save writes them.")
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:
-        wanted = re.search(r"(?:GLOBAL |global )([\w.]+)", str(error))
-        what = wanted[1] if wanted else "more than tensors and primitives"
-        raise _DamagedError(f"{path} is refused: it asks for {what}, which no checkpoint needs.") from error
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:
-        text = str(error).partition("\n")[0]
-        raise _DamagedError(f"{path} is refused: torch cannot read it ({text}).") from error
+        content = load_plain(saved)
+    except RefusedContentError as error:
+        raise _DamagedError(f"{path} is refused: {error}.") from error
     if not isinstance(content, dict) or content.keys() != {"format", "step", "state"}:
         raise _DamagedError(f"{path} is refused: torch.save wrote it, but it is not a checkpoint of seatrial.")
     if content["format"] != _FORMAT:

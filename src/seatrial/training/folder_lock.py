@@ -64,8 +64,10 @@ def _try(descriptor: int) -> bool:
 
 def _holder(descriptor: int) -> str:
     holder = {}
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         holder = json.loads(os.pread(descriptor, 1_000, 0))
     if not isinstance(holder, dict) or not {"pid", "host", "since"} <= holder.keys():
         return "an unknown process"  # it has locked the file and not yet written to it
-    return f"process {holder['pid']} on {holder['host']}, since {holder['since']},"
+    # Another user may have written it.
+    pid, host, since = (ascii(str(holder[name])[:100])[1:-1] for name in ("pid", "host", "since"))
+    return f"process {pid} on {host}, since {since},"

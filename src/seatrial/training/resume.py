@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.training.buffers import averaged, load_buffers
+from seatrial.training.plain_content import MOST_BYTES, RefusedContentError, load_plain
 from seatrial.training.precision import LossScale
 from seatrial.training.recipe import Recipe
 from seatrial.training.strategies.strategy import Strategy
@@ -153,7 +154,7 @@ def find_state(
     """Return the name and the state of the checkpoint to resume from; None to start a new training.
 
     Rank 0 reads it, and all ranks get the same or all raise. It travels as the bytes that torch.save writes and is read
-    with ``weights_only``, so it cannot bring code along. Raises SeatrialError or RequestError.
+    by ``load_plain``, so it cannot bring code along. Raises SeatrialError or RequestError.
     """
 
     store, resume = checkpoints.store, checkpoints.resume
@@ -191,11 +192,26 @@ def find_state(
     size_bytes = int(size.item())
     if size_bytes == 0:
         return None
+    if not 0 < size_bytes <= MOST_BYTES:
+        raise SeatrialError(f"a checkpoint of {size_bytes} bytes was announced; test the links between the ranks.")
     content_everywhere = torch.zeros(size_bytes, dtype=torch.uint8) if content is None else content
     content_everywhere = content_everywhere.to(device)
     dist.all_reduce(content_everywhere, group=group)
-    received = torch.load(io.BytesIO(_bytes(content_everywhere.cpu())), map_location="cpu", weights_only=True)
-    return received["name"], received["state"]
+    return _received(_bytes(content_everywhere.cpu()))
+
+
+def _received(content: bytes) -> tuple[str, dict[str, Any]]:
+    """Return name and state out of what rank 0 sent: every rank of the group can change those bytes."""
+    try:
+        received = load_plain(content)
+        name, state = received["name"], received["state"]
+        if not isinstance(name, str) or not isinstance(state, dict):
+            raise RefusedContentError("it has no name and no state")
+    except (RefusedContentError, KeyError, TypeError) as error:
+        raise SeatrialError(
+            f"the checkpoint that rank 0 has sent is refused: {error}; test the links between the ranks."
+        ) from error
+    return name, state
 
 
 def compare_with_saved(

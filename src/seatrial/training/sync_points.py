@@ -66,17 +66,25 @@ class SyncPoints:
         own[num_steps + 1] = (time.perf_counter() - self._since) / num_steps
         self._losses.clear()
         rows = _wait_for_others(dist.all_reduce(table, group=self._group, async_op=True), table)
-        slowest_s = max(rows[-1])
+        # The sum may have been damaged on its way.
+        slowest_s = max(rows[-1]) if all(map(math.isfinite, rows[-1])) else _LONGEST_S
         self._due_steps = max(1, min(self._most_steps, int(_LONGEST_S / max(slowest_s, 1e-9))))
         self._since = time.perf_counter()
         sums, nonfinite = [], None
         for number, row in enumerate(rows[:num_steps]):
             bad = tuple(rank for rank, loss in enumerate(row) if not math.isfinite(loss))
-            if bad:
+            if bad or not _has_sum(row):
                 nonfinite = NonFinite(step=step - num_steps + 1 + number, group_ranks=bad)
                 break
             sums.append(math.fsum(row))
         return SyncResult(loss_sums=tuple(sums), nonfinite=nonfinite, stop=any(rows[-2]))
+
+
+def _has_sum(row: list[float]) -> bool:
+    try:
+        return math.isfinite(math.fsum(row))
+    except OverflowError:
+        return False
 
 
 def _wait_for_others(work: Any, table: Tensor) -> list[list[float]]:

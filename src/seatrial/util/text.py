@@ -15,6 +15,7 @@ _COLOR = re.compile(r"(\x1b\[[0-9;:]*m)")
 _NO_COLOR = "\x1b[0m"
 _LONGEST_WORD = 24
 """Most characters that a cut takes back to end after a word: a longer one, such as a path, is cut in its middle."""
+_NAME = re.compile(r"[\w./@%+=:~<>*-]{1,400}")
 _NUMBER_AT_END = re.compile(r"(^|\s)[\d.,]+\s*$")
 
 
@@ -41,6 +42,11 @@ def quoted(text: str, longest: int = 600) -> str:
     """Return the words of a rank or host in quotes, escaped and cut: they stay its words in a sentence of ours."""
     inner = printable(text, longest).replace('"', "'")
     return f'"{inner}"'
+
+
+def as_name(text: str) -> str:
+    """Return a name, path or number of a rank or host as it is, and other words in quotes: they may be a sentence."""
+    return text if _NAME.fullmatch(text) else quoted(text)
 
 
 def fitted(text: str, width: int) -> str:

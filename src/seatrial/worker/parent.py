@@ -1,4 +1,4 @@
-"""The end of a process that an agent started, together with its agent."""
+"""The end of a process together with the one that started it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ import signal
 
 _PR_SET_PDEATHSIG = 1
 """From Linux's sys/prctl.h."""
+AGENT = "SEATRIAL_AGENT_PID"
+SPAWNED_BY = "SEATRIAL_SPAWNED_BY"
+"""Variables with the id of the process that started this one: an agent, or that of ``--spawn``."""
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the agent dies: it must not outlive its agent."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(os.environ["SEATRIAL_AGENT_PID"]):  # the agent died before the call
+def die_with_parent(variable: str = AGENT, number: signal.Signals = signal.SIGKILL) -> None:
+    """Ask the kernel to send this signal when the process dies that started this one, which must not outlive it.
+
+    ``variable``: that with its id.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != int(os.environ[variable]):  # it died before the call
         os._exit(1)

@@ -8,11 +8,14 @@ step boundary).
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 from seatrial.environment.self_location import exit_on_sigterm
 from seatrial.errors import SeatrialError
 from seatrial.mpi_backend.finalize import leave
+from seatrial.worker.parent import SPAWNED_BY, die_with_parent
 from seatrial.worker.train_rank import RankIdentity, run_rank
 from seatrial.worker.train_spawn import spawn
 from seatrial.worker.train_spec import TrainSpec
@@ -21,6 +24,9 @@ from seatrial.worker.train_spec import TrainSpec
 def main() -> None:
     """Train as one rank, or start the ranks of this node; end the process with the exit code."""
     exit_on_sigterm()
+    if SPAWNED_BY in os.environ:
+        # As of Ctrl-C: a rank that trains saves first.
+        die_with_parent(SPAWNED_BY, signal.SIGINT)
     try:
         spec = TrainSpec.from_json(sys.argv[1])
         code = spawn(spec) if spec.spawn is not None else run_rank(spec, RankIdentity.from_environ())

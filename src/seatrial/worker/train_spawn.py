@@ -1,23 +1,26 @@
-"""``--spawn``: the ranks of one node, started by torch.multiprocessing without a launcher."""
+"""``--spawn``: the ranks of one node, started as processes of this one, without a launcher."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
-from multiprocessing.connection import wait
+from collections.abc import Sequence
+from dataclasses import replace
 from types import FrameType
-from typing import Any
 
-from seatrial.mpi_backend.finalize import leave
-from seatrial.worker.train_rank import INTERRUPTED, RankIdentity, run_rank, suppress_numpy_warning
+from seatrial.environment.self_location import import_variables, module_argv
+from seatrial.worker.parent import SPAWNED_BY
+from seatrial.worker.train_rank import INTERRUPTED
 from seatrial.worker.train_spec import Spawn, TrainSpec
 
 _FAILURE_GRACE_S = 5.0
 """Seconds that the other ranks have to end by themselves after one has failed."""
 _REPORT_S = 1.0
 """Seconds for the other ranks to report the same failure, before the grace begins."""
+_POLL_S = 0.05
 
 
 def spawn(spec: TrainSpec) -> int:
@@ -31,47 +34,57 @@ def spawn(spec: TrainSpec) -> int:
     def on_signal(number: int, frame: FrameType | None) -> None:
         signals.append(number)
 
-    # Before the import of torch, which takes seconds.
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    # In the environment, because the children import torch before they run our code.
-    quiet = "ignore:Failed to initialize NumPy:UserWarning"
-    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), quiet)))
-    suppress_numpy_warning()
-    import torch.multiprocessing as mp
-
     assert spec.spawn is not None
-    processes: list[Any] = []
+    processes: list[subprocess.Popen[bytes]] = []
     try:
-        context = mp.spawn(_child, args=(spec.to_json(),), nprocs=spec.spawn.nproc_per_node, join=False)  # type: ignore[no-untyped-call]
-        processes = context.processes
+        for local_rank in range(spec.spawn.nproc_per_node):
+            processes.append(_start(spec, spec.spawn, local_rank))
         return _wait_for_ranks(processes, signals, spec.spawn)
     finally:
         for process in processes:
-            if process.is_alive():
-                process.kill()
-            process.join()
+            process.kill()
+            process.wait()
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _wait_for_ranks(processes: list[Any], signals: list[int], node: Spawn) -> int:
+def _start(spec: TrainSpec, node: Spawn, local_rank: int) -> subprocess.Popen[bytes]:
+    """Start a rank. Not by torch.multiprocessing: Python 3.10 would import its modules from the working folder."""
+    return subprocess.Popen(
+        [*module_argv(sys.executable, "seatrial.worker.train_main"), replace(spec, spawn=None).to_json()],
+        stdin=subprocess.DEVNULL,
+        env={
+            **os.environ,
+            **import_variables(os.environ),
+            SPAWNED_BY: str(os.getpid()),
+            "RANK": str(node.node_rank * node.nproc_per_node + local_rank),
+            "WORLD_SIZE": str(node.nnodes * node.nproc_per_node),
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": str(node.nproc_per_node),
+        },
+    )
+
+
+def _wait_for_ranks(processes: Sequence[subprocess.Popen[bytes]], signals: list[int], node: Spawn) -> int:
     """Return the exit code. ``signals`` grows while this runs; those not yet passed on are passed on."""
     first_rank = node.node_rank * node.nproc_per_node
     until = float("inf")
     num_passed_on = 0
     codes_by_local_rank: dict[int, int] = {}
     while len(codes_by_local_rank) < len(processes):
-        wait([process.sentinel for number, process in enumerate(processes) if number not in codes_by_local_rank], 0.1)
+        time.sleep(_POLL_S)
         now = time.monotonic()
         for local_rank, process in enumerate(processes):
-            if local_rank in codes_by_local_rank or process.exitcode is None:
+            if local_rank in codes_by_local_rank or (code := process.poll()) is None:
                 continue
-            codes_by_local_rank[local_rank] = process.exitcode
-            if process.exitcode != 0 and not num_passed_on and until == float("inf"):
+            codes_by_local_rank[local_rank] = code
+            if code != 0 and not num_passed_on and until == float("inf"):
                 until = now + _REPORT_S + _FAILURE_GRACE_S
-                if process.exitcode < 0:
-                    name = signal.Signals(-process.exitcode).name
-                    print(f"seatrial: rank {first_rank + local_rank} was killed by {name}", file=sys.stderr, flush=True)
+                if code < 0:
+                    # Of the real-time signals only two have a name.
+                    by = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+                    print(f"seatrial: rank {first_rank + local_rank} was killed by {by}", file=sys.stderr, flush=True)
         if len(signals) > num_passed_on:
             num_passed_on = len(signals)
             until = now + node.stop_grace_s if num_passed_on == 1 else now
@@ -90,26 +103,6 @@ def _wait_for_ranks(processes: list[Any], signals: list[int], node: Spawn) -> in
     return codes.pop() if codes in ({0}, {INTERRUPTED}) else 1
 
 
-def _signal_all(processes: list[Any], number: int) -> None:
+def _signal_all(processes: Sequence[subprocess.Popen[bytes]], number: int) -> None:
     for process in processes:
-        if process.is_alive():
-            os.kill(process.pid, number)
-
-
-def _child(local_rank: int, spec_json: str) -> None:
-    spec = TrainSpec.from_json(spec_json)
-    assert spec.spawn is not None
-    nnodes, nproc_per_node = spec.spawn.nnodes, spec.spawn.nproc_per_node
-    identity = RankIdentity(
-        rank=spec.spawn.node_rank * nproc_per_node + local_rank,
-        world_size=nnodes * nproc_per_node,
-        local_rank=local_rank,
-        local_world_size=nproc_per_node,
-    )
-    os.environ.update(
-        RANK=str(identity.rank),
-        WORLD_SIZE=str(identity.world_size),
-        LOCAL_RANK=str(local_rank),
-        LOCAL_WORLD_SIZE=str(nproc_per_node),
-    )
-    leave(run_rank(spec, identity))
+        process.send_signal(number)  # to none that has ended

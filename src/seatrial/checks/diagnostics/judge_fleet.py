@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,8 +44,11 @@ _SETTINGS = (
 _Entry = tuple[NodeHistory, DeviceState]
 
 
-def unlike_most(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
-    """Yield a finding for each setting in which some devices differ from most others of their model."""
+def unlike_most(nodes: tuple[NodeHistory, ...], places: Mapping[int, str]) -> Iterator[Finding]:
+    """Yield a finding for each setting in which some devices differ from most others of their model.
+
+    ``places``: as of ``Evidence``.
+    """
     models, capped = defaultdict[str, list[_Entry]](list), defaultdict[tuple[float, float], list[_Entry]](list)
     for history in nodes:
         for device in history.before.devices:
@@ -53,7 +56,7 @@ def unlike_most(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
                 models[device.model].append((history, device))
     for entries in models.values():
         for setting in _SETTINGS:
-            yield from _unlike(setting, entries)
+            yield from _unlike(setting, entries, places)
         for history, device in entries:
             limit, default = device.power_limit_w, device.power_default_limit_w
             if limit is not None and default is not None and limit < default:
@@ -63,7 +66,7 @@ def unlike_most(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
         yield Finding(severity="info", check=NAME, what=what, culprit=NOBODY)
 
 
-def _unlike(setting: _Setting, entries: list[_Entry]) -> Iterator[Finding]:
+def _unlike(setting: _Setting, entries: list[_Entry], places: Mapping[int, str]) -> Iterator[Finding]:
     values = {
         number: value
         for number, (_, device) in enumerate(entries)
@@ -71,7 +74,7 @@ def _unlike(setting: _Setting, entries: list[_Entry]) -> Iterator[Finding]:
     }
     if len(values) < _FEW_DEVICES:
         return
-    vote = minority(values, {number: history.node for number, (history, _) in enumerate(entries)})
+    vote = minority(values, {number: history.host(places) for number, (history, _) in enumerate(entries)})
     others = defaultdict[Hashable, list[_Entry]](list)
     for number in vote.odd:
         others[values[number]].append(entries[number])

@@ -11,6 +11,7 @@ from seatrial.checks.host.rules import cores_rule, memlock_rule, memory_rule, op
 from seatrial.evidence.findings import Judged
 from seatrial.probe.cpu import cores_in
 from seatrial.probe.names import is_loopback
+from seatrial.util.text import as_name
 
 _GB = 1e9
 
@@ -57,11 +58,11 @@ def remarks_on_node(host: HostView, setup: TrialSetup) -> Iterator[Remark]:
             machine=host.machine,
             action="start it (ip link set lo up): without it a node does not reach itself, so its ranks cannot connect",
         )
-    leftovers = [str(name) for name in host.facts.get("leftovers") or ()]
+    leftovers = ", ".join(as_name(str(name)) for name in (host.facts.get("leftovers") or ())[:MOST_LINES])
     if leftovers:
         yield Remark(
             severity="warn",
-            what=f"the environment of {{nodes}} has {', '.join(leftovers)}, which no launcher of this trial has set",
+            what=f"the environment of {{nodes}} has {leftovers}, which no launcher of this trial has set",
             machine=host.machine,
             action="unset them there (shell, profile, ENV of the image): a script that reads them would assume that it"
             " is another rank",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 
@@ -11,6 +14,7 @@ from seatrial.checks.storage.rules import room_rule
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Ruling
 from seatrial.evidence.measurement import Fact
+from seatrial.util.text import as_name, quoted
 
 _NOBODY = Culprit(kind="none", name="nobody could be named")
 _UNSUITABLE = ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "ENOENT", "ENOTDIR")
@@ -26,6 +30,8 @@ _ACTIONS = {
     "ENOENT": "create the folder, or check that its file system is mounted on that node.",
     "ENOTDIR": "name a folder, not a file.",
 }
+_REASONS = frozenset(map(os.strerror, errno.errorcode))
+"""The reasons of the kernel; any other one is in quotes."""
 _CHECK_NODE = "check the kernel log of the node and the health of the file system."
 
 
@@ -34,22 +40,23 @@ def folder_remarks(evidence: Evidence) -> Iterator[Finding]:
     facts = [fact for fact in evidence.facts if fact.name == "folder" and fact.rank in evidence.ranks]
     unnamed = sorted({fact.value["path"] for fact in facts if not fact.value["named"]})
     if unnamed:
-        what = f"no folder was named, so the check measured {', '.join(unnamed[:4])}"
+        what = f"no folder was named, so the check measured {', '.join(map(as_name, unnamed[:4]))}"
         yield storage_info(what, "name the folder where checkpoints will go: storage.folder.")
     in_memory = nodes_of(evidence, (fact for fact in facts if fact.value["in_memory"]))
     if in_memory:
-        kinds = ", ".join(sorted({fact.value["kind"] for fact in facts if fact.value["in_memory"]}))
+        kinds = ", ".join(sorted({as_name(fact.value["kind"]) for fact in facts if fact.value["in_memory"]}))
         what = f"the folder is in memory ({kinds}) on {node_names(in_memory)}: files there do not last"
         yield storage_info(what, "name a folder on storage that lasts: storage.folder.")
     kind_by_node = {evidence.ranks[fact.rank].node: fact.value["kind"] for fact in facts if fact.rank is not None}
     ((usual, count),) = Counter(kind_by_node.values()).most_common(1) or [("", 0)]
     odd_nodes = {node for node, kind in kind_by_node.items() if kind != usual}
     if odd_nodes and 2 * count > len(kind_by_node):
-        kinds = ", ".join(sorted({kind_by_node[node] or "unknown" for node in odd_nodes}))
+        most = as_name(usual or "unknown")
+        kinds = ", ".join(sorted({as_name(kind_by_node[node] or "unknown") for node in odd_nodes}))
         yield Finding(
             severity="warn",
             check="storage",
-            what=f"the folder is on {usual or 'unknown'} on {count} nodes and on {kinds} on {node_names(odd_nodes)}",
+            what=f"the folder is on {most} on {count} nodes and on {kinds} on {node_names(odd_nodes)}",
             culprit=node_culprit(evidence, odd_nodes),
             action="check that the intended file system is mounted there.",
         )
@@ -66,12 +73,19 @@ def judge_refused(evidence: Evidence) -> Ruling:
             for folder, code, reason in value["folders"]:
                 groups.setdefault((value["named"], folder, code, reason, "be written to"), []).append(fact)
         elif fact.name == "trouble":
-            key = (value["named"], value["folder"], value["code"], value["reason"], f"be used ({value['doing']})")
+            key = (
+                value["named"],
+                value["folder"],
+                value["code"],
+                value["reason"],
+                f"be used ({_doing(value['doing'])})",
+            )
             groups.setdefault(key, []).append(fact)
     findings, unjudged = [], []
     for (is_named, folder, code, reason, purpose), facts in groups.items():
         nodes = nodes_of(evidence, facts)
-        what = f"{folder} on {node_names(nodes)} cannot {purpose}: {reason}"
+        said = reason if reason in _REASONS else quoted(reason)
+        what = f"{as_name(folder)} on {node_names(nodes)} cannot {purpose}: {said}"
         if not is_named and code in _UNSUITABLE:
             unjudged.append(f"storage: no folder was named, and {what}")
             continue
@@ -84,11 +98,15 @@ def judge_refused(evidence: Evidence) -> Ruling:
                 check="storage",
                 what=what,
                 culprit=node_culprit(evidence, nodes),
-                measured=code,
+                measured=as_name(code),
                 action=_ACTIONS.get(code, _CHECK_NODE),
             )
         )
     return Ruling(findings=tuple(findings), unjudged=tuple(unjudged))
+
+
+def _doing(words: str) -> str:
+    return words if re.fullmatch("[a-z ]{1,16}", words) else quoted(words)
 
 
 def judge_room(evidence: Evidence, params: Params) -> Ruling:
@@ -113,7 +131,7 @@ def judge_room(evidence: Evidence, params: Params) -> Ruling:
         nodes = {evidence.ranks[rank].node for rank in ranks if rank is not None}
         worst = min(entries, key=lambda entry: entry.measurement.value)
         amounts = f"{worst.measurement.value:.0f} of {worst.limit.value:.0f}"
-        what = f"{path} on {node_names(nodes)} has too few free {key}: {amounts}"
+        what = f"{as_name(path)} on {node_names(nodes)} has too few free {key}: {amounts}"
         if not is_named:
             unjudged.append(f"storage: no folder was named, and {what}")
             continue
@@ -136,7 +154,7 @@ def _full_everywhere(evidence: Evidence, path: str, nodes: Collection[str]) -> C
     """Return the nodes, or no culprit if all ranks share one file system: no node is at fault for filling it."""
     is_shared = any(fact.name == "needs" and fact.value["sharers"] == len(evidence.ranks) for fact in evidence.facts)
     if is_shared and len(nodes) > 1:
-        return Culprit(kind="none", name=f"the file system at {path}, which all ranks share")
+        return Culprit(kind="none", name=f"the file system at {as_name(path)}, which all ranks share")
     return node_culprit(evidence, nodes)
 
 

@@ -20,6 +20,7 @@ from seatrial.checks.storage.speeds import compared_rates, judge_fleet_speeds, j
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Ruling
 from seatrial.evidence.measurement import Fact
+from seatrial.util.text import as_name
 
 
 def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
@@ -90,14 +91,15 @@ def _unfinished_parts(evidence: Evidence) -> Iterator[str]:
         first = facts[0].value
         unit = "appends" if part == "append" else "bytes"
         more = f" and of {len(facts) - 1} other ranks" if len(facts) > 1 else ""
-        yield f"storage: {part} ended after {first['done']} of {first['of']} {unit} of rank {facts[0].rank}{more}"
+        done = f"{first['done']} of {first['of']} {unit}"
+        yield f"storage: {as_name(part)} ended after {done} of rank {facts[0].rank}{more}"
 
 
 def _judge_bytes(evidence: Evidence) -> Ruling:
     judged = tuple(
         WRONG_BYTES.judge(measurement) for measurement in evidence.measurements if measurement.name == "wrong_bytes"
     )
-    folders = {fact.rank: fact.value["path"] for fact in evidence.facts if fact.name == "folder"}
+    folders = {fact.rank: as_name(fact.value["path"]) for fact in evidence.facts if fact.name == "folder"}
     wrong: dict[int, Any] = {}
     for entry in judged:
         if not entry.passed and entry.measurement.rank is not None:

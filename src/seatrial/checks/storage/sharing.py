@@ -13,6 +13,7 @@ from seatrial.checks.storage.node_names import node_culprit, node_names, rank_na
 from seatrial.checks.storage.params import Params
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Limit, Ruling
+from seatrial.util.text import as_name
 
 View: TypeAlias = frozenset[int]
 """The ranks whose tokens a rank sees."""
@@ -75,7 +76,7 @@ def _not_one_folder(evidence: Evidence, groups: Mapping[View, list[int]], nodes:
         return sum((Fraction(1, ranks_per_host[hosts[rank]]) for rank in ranks), start=Fraction())
 
     view, ranks = max(groups.items(), key=lambda item: votes(item[1]))
-    path = next((fact.value["path"] for fact in evidence.facts if fact.name == "folder"), "the folder")
+    path = next((as_name(fact.value["path"]) for fact in evidence.facts if fact.name == "folder"), "the folder")
     together = [rank for rank in ranks if rank in view]
     if 2 * votes(together) > len(ranks_per_host):
         odd_nodes = {node for rank, node in nodes.items() if rank not in together}

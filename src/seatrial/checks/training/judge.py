@@ -71,11 +71,13 @@ def _judge_nonfinite(evidence: Evidence) -> Ruling:
     reports = {fact.rank: fact.value for fact in evidence.facts if fact.name == "nonfinite" and fact.rank is not None}
     if not reports:
         return Ruling()
-    # All ranks stop at one step and report that. A report of few ranks is made up.
+    # All ranks stop at one step and report that. A report of few ranks, or of few hosts, is made up.
     places = Counter((value["step"], value["seed"]) for value in reports.values())
     place, num_reports = places.most_common(1)[0]
     reporters = set(evidence.asked or evidence.ranks)
-    if 2 * num_reports <= len(reporters):
+    hosts = evidence.hosts()
+    saying = {hosts.get(rank) for rank, value in reports.items() if (value["step"], value["seed"]) == place}
+    if 2 * num_reports <= len(reporters) or 2 * len(saying) <= len({hosts.get(rank) for rank in reporters}):
         missing = sorted(
             reporters - {rank for rank, value in reports.items() if (value["step"], value["seed"]) == place}
         )

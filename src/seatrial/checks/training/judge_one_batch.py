@@ -42,14 +42,16 @@ class _Group:
         """Return by rank the result that is the same each time."""
         return {rank: results[0] for rank, results in self.results.items() if len(set(results)) == 1}
 
-    def reproducible(self, hosts: Mapping[int, str]) -> bool:
+    def reproducible(self, hosts: Mapping[int, str]) -> bool | None:
         """Return whether most ranks of at least half of the hosts repeat their results: who does not is at fault.
 
-        ``hosts``: by rank, its host: one that lies has no more to say for more ranks.
+        None: it would be so without one of several hosts, which may lie. ``hosts``: by rank, its host.
         """
         ranks, loose = (Counter(hosts[rank] for rank in some) for some in (self.results, self.nondeterministic()))
         num_loose = sum(2 * loose[host] > count for host, count in ranks.items())
-        return len(self.results) > 1 and 2 * num_loose <= len(ranks)
+        if 2 * num_loose <= len(ranks):
+            return True
+        return None if len(ranks) > 1 and 2 * (num_loose - 1) <= len(ranks) else False
 
 
 def one_batch_suspects(evidence: Evidence) -> tuple[int, ...]:
@@ -78,19 +80,25 @@ def judge_one_batch(evidence: Evidence) -> Ruling:
     }
     findings: list[Finding] = []
     unjudged: list[str] = []
+    absent: list[str] = []
     groups = list(_groups(evidence))
     for rank, count in sorted(wrong.items()):
         lines = next((_lines(group) for group in groups if rank in group.results), [])
         findings.append(_wrong(evidence, rank, count, lines))
     for group in groups:
         rest = _Group(results={rank: bits for rank, bits in group.results.items() if rank not in wrong})
-        if group.reproducible(evidence.hosts()):
+        if len(group.results) < 2:
+            continue
+        reproducible = group.reproducible(evidence.hosts())
+        if reproducible:
             findings += [_nondeterministic(evidence, rest, rank) for rank in rest.nondeterministic()]
             findings += _outvoted(evidence, rest)
-        elif len(group.results) > 1:
-            unjudged.append(
-                f"training: one batch gives different bits each time on {listed('rank', group.nondeterministic())}"
-            )
+            continue
+        loose = listed("rank", group.nondeterministic())
+        if reproducible is None:
+            absent.append(f"most hosts with the same bits of one batch each time (not the same on {loose})")
+        else:
+            unjudged.append(f"training: one batch gives different bits each time on {loose}")
     lonely = [rank for group in groups if len(group.results) == 1 for rank in group.results]
     if len(evidence.ranks) == 1:
         unjudged.append("training: gradients not compared (1 rank)")
@@ -99,7 +107,7 @@ def judge_one_batch(evidence: Evidence) -> Ruling:
             f"training: gradients of {listed('rank', lonely)} not compared, as no other rank computes alike"
         )
     judged = tuple(_WRONG_ELEMENTS.judge(measurement) for measurement in checked)
-    return Ruling(findings=tuple(findings), judged=judged, unjudged=tuple(unjudged))
+    return Ruling(findings=tuple(findings), judged=judged, absent=tuple(absent), unjudged=tuple(unjudged))
 
 
 def _groups(evidence: Evidence) -> Iterator[_Group]:

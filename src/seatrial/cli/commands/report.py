@@ -44,6 +44,7 @@ def options() -> Mapping[str, tuple[Option, ...]]:
 
 def run(options: Mapping[str, Any], *, debug: bool) -> int:
     """Judge the events in the paths again; return the exit code of the verdict."""
+    from seatrial.cli.command import commands, options_of
     from seatrial.judge.conclude import conclude
     from seatrial.report.recorded_events import read_events
     from seatrial.report.show import show
@@ -61,7 +62,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
         as_json=options["as_json"],
         verbose=options["verbose"],
         quiet=options["quiet"],
-        is_own=False,
+        foreign=[flag for option in options_of(commands()["run"]) if not option.flag for flag in option.flags],
     )
 
 

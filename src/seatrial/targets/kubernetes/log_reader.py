@@ -256,6 +256,9 @@ class PodLogs:
             if log is not None and log.failures < _MAX_FAILURES:
                 for _ in log.read(container_ended=pod.state == "ended", share=_MAX_STREAMS):
                     pass
+                if log.complete or log.failures >= _MAX_FAILURES:
+                    # Of thousands of pods, no file stays open.
+                    log.close()
 
     def close(self, pods: list[PodStatus]) -> None:
         """Fetch the logs that are still missing, for at most ten seconds, and end all streams."""

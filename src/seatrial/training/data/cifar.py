@@ -81,7 +81,7 @@ def _scan(path: Path, *, keep: bool) -> tuple[dict[str, int], dict[str, bytearra
                     name = PurePosixPath(member.name).name
                     if name not in (*TRAIN_FILES, TEST_FILE):
                         continue
-                    if name in sizes or not member.isreg():
+                    if name in sizes or not member.isreg() or member.issparse():
                         raise file.wrong(f"{member.name} is there twice or is no regular file")
                     _check_size(file, member.name, member.size)
                     sizes[name] = member.size

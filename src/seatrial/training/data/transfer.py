@@ -180,8 +180,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
     ) -> urllib.request.Request | None:
         here, there = urlsplit(req.full_url).scheme, urlsplit(newurl).scheme
+        # urllib would read all of what comes with the redirect, which may have no end.
+        fp.close()
         if there not in ("http", "https") or (here, there) == ("https", "http"):
-            fp.close()
             raise RefusedTransferError(f"redirects from {here} to {there}, which is not followed")
         return super().redirect_request(req, fp, code, msg, cast(Any, headers), newurl)
 

@@ -63,6 +63,7 @@ def _patched(thing: Object, patch: Patch, own: Mapping[str, Any]) -> Object:
         template.update(pod)
     result: Object = merged(patched, own)
     _require_kept(patched, result, thing["kind"])
+    _require_pods_kept(patched, result)
     return result
 
 
@@ -86,12 +87,26 @@ def _require_kept(before: Object, after: Any, words: str) -> None:
         and all(before.get(key) == after.get(key) for key in ("apiVersion", "kind"))
         and all(own.get(key) == changed.get(key) for key in ("name", "namespace", "generateName"))
         and own["labels"].items() <= labels.items()
+        and isinstance(changed.get("annotations", {}), Mapping)
     )
     if not kept:
         raise RequestError(
             f"--patch: it changes the kind, the name, the namespace or a label that seatrial gives the {words}, which"
             " is found by them; leave that out (--name and --namespace set the first two)."
         )
+
+
+def _require_pods_kept(before: Any, after: Any) -> None:
+    """Raise RequestError for a patch of an object that changes by what its pods are found, or removes them."""
+    if _is_template(before):
+        _require_kept(before, after, "pod")
+    elif isinstance(before, dict):
+        for key, part in before.items():
+            _require_pods_kept(part, after.get(key) if isinstance(after, Mapping) else None)
+    elif isinstance(before, list):
+        others = after if isinstance(after, list) else []
+        for number, part in enumerate(before):
+            _require_pods_kept(part, others[number] if number < len(others) else None)
 
 
 def _require_text(value: Any, path: str) -> None:
@@ -112,14 +127,18 @@ def _require_text(value: Any, path: str) -> None:
 
 def _templates(node: Any) -> Iterator[Object]:
     """Yield the pod templates, at any depth of the object."""
+    if _is_template(node):
+        yield node
+        return
     if isinstance(node, dict):
-        if isinstance(node.get("spec"), dict) and "containers" in node["spec"]:
-            yield node
-            return
         node = list(node.values())
     if isinstance(node, list):
         for part in node:
             yield from _templates(part)
+
+
+def _is_template(node: Any) -> bool:
+    return isinstance(node, dict) and isinstance(node.get("spec"), dict) and "containers" in node["spec"]
 
 
 def merged(target: Any, patch: Any) -> Any:

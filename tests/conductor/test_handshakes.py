@@ -1,0 +1,71 @@
+"""Handshakes that neighbors and agents disturb: at the server, and at the agent that looks for it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+
+import pytest
+from conductor.stub_agent import TOKEN
+
+from seatrial.agent import agent_main
+from seatrial.conductor.server import Server
+from seatrial.protocol.handshake import proof
+from seatrial.protocol.wire import Decoder, encode
+
+_HELLO = {"kind": "hello", "nonce": "n", "node_rank": 0}
+
+
+def _server(addresses: dict[int, set[str]]) -> Server:
+    server = Server("127.0.0.1", lambda node: TOKEN, lambda event: None, addresses=addresses)
+    server._nodes = 1
+    return server
+
+
+def _hear(server: Server) -> None:
+    for key, _ in server._selector.select(timeout=20.0):
+        server._accept() if key.data is None else server._read(key.data)
+
+
+@pytest.mark.parametrize("addresses", [{}, {0: {"127.0.0.1"}}], ids=["any address", "its own address"])
+def test_an_agent_that_resets_its_connection_after_its_proof_is_dropped(addresses: dict[int, set[str]]) -> None:
+    server = _server(addresses)
+    try:
+        agent = socket.create_connection(("127.0.0.1", server.port), timeout=20.0)
+        agent.sendall(b"".join(encode(_HELLO)))
+        for _ in range(2):
+            _hear(server)
+        challenge = (Decoder().line(agent.recv(1 << 12)) or {})["challenge"]
+        agent.sendall(b"".join(encode({"kind": "proof", "proof": proof(TOKEN, "agent", "n", challenge, 0)})))
+        agent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        agent.close()
+        _hear(server)
+        assert not server._peers
+        assert not server._strangers
+    finally:
+        server.close()
+
+
+def test_silent_strangers_at_the_first_ports_keep_no_agent_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ports of a job that another launcher has started follow from its number, which others can see."""
+    monkeypatch.setattr(agent_main, "_FIRST_ANSWER_S", 0.1)
+    monkeypatch.setattr(agent_main, "_ANSWER_TIMEOUT_S", 3_600.0)
+    server = _server({})
+
+    def answer() -> None:
+        with contextlib.suppress(AttributeError):  # it has no conductor that an agent could join
+            while True:
+                _hear(server)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        with contextlib.ExitStack() as stack:
+            silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+            ports = [listener.getsockname()[1] for listener in silent]
+            agent_main._connect("127.0.0.1", [*ports, server.port], TOKEN, 0).connection.close()
+    finally:
+        thread.join(30.0)
+        server.close()

@@ -1,0 +1,72 @@
+"""The runs of one --out that ``next:`` names for limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report.screens import HERE
+from report.test_plan_of_runs import Change, job, other_device, plan, recorded
+
+from seatrial.protocol.wire import Decoder, encode
+from seatrial.report import earlier_runs
+from seatrial.report.card import card
+from seatrial.report.view import View
+
+RUN = "20260102-030405-000{}"
+
+
+def keep(out: Path, number: int, name: str = "pass", change: Change = lambda event: None) -> None:
+    """Put a recorded run into a folder of its own, with a run id of its own."""
+    folder = out / RUN.format(number)
+    folder.mkdir(parents=True)
+    lines = list[bytes]()
+    for event in Decoder().lines((HERE / "recordings" / f"{name}.events").read_bytes()):
+        change(event)
+        lines += encode({**event, "run": folder.name})
+    (folder / "controller.events").write_bytes(b"".join(lines))
+
+
+def shown(out: Path) -> str:
+    conclusion = recorded(change=plan(demands_limits=True))
+    return card(conclusion, out / RUN.format(9) / "report.html", View())[-1]
+
+
+def test_next_names_the_runs_that_qualify(tmp_path: Path) -> None:
+    keep(tmp_path, 1)
+    keep(tmp_path, 2, "killed")
+    (tmp_path / RUN.format(3)).mkdir()
+    (tmp_path / "20260102-other").mkdir()
+    first, last = tmp_path / RUN.format(1), tmp_path / RUN.format(9)
+    words = shown(tmp_path)
+    assert words.startswith("next: 2 of 3 runs for limits so far; on idle nodes, run: seatrial run ")
+    assert words.endswith(f", after 3: seatrial plan from {first} {last} RUN3 > limits.toml")
+    keep(tmp_path, 4)
+    words = shown(tmp_path)
+    assert words.startswith(
+        f"next: 3 runs give limits: seatrial plan from {first} {tmp_path / RUN.format(4)} {last} > limits.toml,"
+        " then run: seatrial run limits.toml "
+    )
+    assert words.endswith(" --require-full")
+
+
+def starved(event: dict[str, Any]) -> None:
+    for entry in event.get("measurements", ()):
+        if entry["name"] == "cpu_share":
+            entry["value"] = 0.5
+
+
+def test_runs_that_plan_from_refuses_are_not_named(tmp_path: Path) -> None:
+    keep(tmp_path, 1, change=other_device)
+    keep(tmp_path, 2, change=starved)
+    keep(tmp_path, 3, "killed", job(planted=[]))
+    (tmp_path / RUN.format(4)).mkdir()
+    (tmp_path / RUN.format(4) / "controller.events").write_text("nonsense")
+    assert shown(tmp_path).startswith("next: 1 of 3 runs for limits so far; ")
+
+
+def test_a_large_folder_delays_no_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(tmp_path, 1)
+    monkeypatch.setattr(earlier_runs, "_MOST_BYTES", 1000)
+    assert shown(tmp_path).startswith("next: 1 of 3 runs for limits so far; ")

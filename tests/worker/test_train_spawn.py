@@ -1,0 +1,41 @@
+"""The ranks of ``seatrial train --spawn``, as real processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import seatrial
+from seatrial.environment.self_location import module_argv
+from seatrial.training.defaults import make_recipe
+from seatrial.util.ports import free_port
+from seatrial.worker.train_spec import Spawn, TrainSpec
+
+
+def test_ranks_import_nothing_from_the_working_folder(tmp_path: Path) -> None:
+    """Python 3.10 knows no PYTHONSAFEPATH, and an empty one is none: multiprocessing's own start looks there first."""
+    folder, marker = tmp_path / "shared", tmp_path / "imported"
+    folder.mkdir()
+    for name in ("multiprocessing", "torch", "json", "socket", "random", "seatrial", "runpy", "sitecustomize"):
+        (folder / f"{name}.py").write_text(f"open({str(marker)!r}, 'a').write({name!r} + ' ')\n")
+    recipe = make_recipe("synthetic-1x2x2-2", model="toy", max_steps=2, global_batch_size=2, num_samples=8)
+    spec = TrainSpec(recipe=recipe, device="cpu", spawn=Spawn(nnodes=1, node_rank=0, nproc_per_node=2))
+    done = subprocess.run(
+        [sys.executable, *module_argv("another python", "seatrial.worker.train_main")[1:], spec.to_json()],
+        cwd=folder,
+        env={
+            **{name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"},
+            "PYTHONPATH": str(Path(seatrial.__file__).parents[1]),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+        },
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "digests of all ranks equal" in done.stdout
+    assert not marker.exists(), marker.read_text()
