@@ -42,6 +42,8 @@ class SimulatedCluster:
     """Whether the 8 bytes of a ping come through even there."""
     lacks: frozenset[int] = frozenset()
     """Ranks that do not exist: their node has fewer."""
+    cpu_share: Mapping[int, float] = field(default_factory=dict)
+    """By rank, where it is not 1."""
     places: Mapping[int, str] = field(default_factory=dict)
     """Node -> from where it joined."""
     rounds: list[dict[str, Any]] = field(default_factory=list)
@@ -106,6 +108,9 @@ class SimulatedCluster:
                     else:
                         resent.setdefault(source, {})[target] = share
                 if part["pairs"]:
+                    for rank, peer in ((a, b), (b, a)) if self.device_type == "cpu" else ():
+                        share = self.cpu_share.get(rank, 1.0)
+                        measurements.append(_measurement("cpu_share", share, "1", rank, peer, stage))
                     late = max(self.late_us.get(a, 0.0), self.late_us.get(b, 0.0))
                     measurements.append(_measurement("latency_us", 50.0 + late, "us", a, b, stage))
             for source, shares in resent.items():

@@ -50,6 +50,24 @@ def test_a_rank_that_claims_an_impossible_rate_is_no_standard_for_others(nodes: 
     assert all("1e+0" not in finding.what for finding in slow.findings)
 
 
+@pytest.mark.parametrize("nodes", [3, 4, 5, 6, 8, 20])
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_one_rank_that_claims_to_be_fast_has_no_other_blamed(nodes: int, device_type: str) -> None:
+    """Only its own word says what it sends; a latency is measured by both ends."""
+    liar = nodes - 1
+    cluster = SimulatedCluster(nodes=nodes, device_type=device_type, slow={(liar, None): 10.0})
+    evidence = _measured(cluster)
+    told = [entry for entry in evidence.measurements if entry.name == "latency_us" and liar in (entry.rank, entry.peer)]
+    others = [entry.peer if entry.rank == liar else entry.rank for entry in told]
+    honest = [replace(entry, rank=other, peer=liar) for entry, other in zip(told, others, strict=True)]
+    lies = [replace(entry, rank=liar, peer=entry.rank, value=0.02) for entry in honest]
+    kept = [entry for entry in evidence.measurements if entry not in told]
+    ruling = CHECK.judge(replace(evidence, measurements=(*kept, *honest, *lies)), Params())
+    assert {finding.severity for finding in ruling.findings} <= {"warn"}
+    negative = SimulatedCluster(nodes=nodes, device_type=device_type, resent={(liar, None): -0.0099}).trial()
+    assert (negative.findings, negative.absent) == ((), (f"a resent_share of rank {liar} that can be",))
+
+
 def test_the_slow_direction_is_named() -> None:
     assert "node n1 (sending) reaches 2 GB/s" in _only(SimulatedCluster(nodes=5, slow={(1, None): 0.2}).trial()).what
     link = _only(SimulatedCluster(nodes=5, slow={(3, 1): 0.2}).trial())
@@ -71,6 +89,37 @@ def test_a_dead_link_between_two_good_nodes(nodes: int) -> None:
 def test_the_ends_of_two_nodes_alone_are_not_separable() -> None:
     finding = _only(SimulatedCluster(nodes=2, slow={(0, 1): 0.0, (1, 0): 0.0}).trial())
     assert finding.culprit.name == "link n0–n1, endpoints not separable"
+
+
+def test_one_direction_of_two_nodes_is_compared_with_the_other() -> None:
+    finding = _only(SimulatedCluster(nodes=2, slow={(1, 0): 0.2}).trial())
+    name = "link n0–n1, endpoints not separable (from n1 to n0)"
+    assert finding.what == f"{name} reaches 2 GB/s, the other direction 10 GB/s"
+    assert finding.limit is not None
+    assert finding.limit.origin == "fleet: what the other direction reaches x 0.5"
+    assert finding.action.startswith("repeat the trial")
+    assert "third node" in finding.action
+
+
+@pytest.mark.parametrize(("nodes", "slow"), [(2, {(1, 0): 0.2}), (4, slow_node(1, 0.2)), (20, slow_node(1, 0.2))])
+def test_a_rank_that_lacked_the_cpu_is_not_blamed(nodes: int, slow: Slow) -> None:
+    ruling = SimulatedCluster(nodes=nodes, slow=slow, cpu_share={1: 0.5}).trial()
+    assert {finding.severity for finding in ruling.findings} == {"warn"}
+    assert "n1 got 50 % of the CPU time that its threads could use" in ruling.findings[0].evidence
+    assert "while no other processes hold the CPU" in ruling.unjudged[0]
+    assert all(entry.passed for entry in ruling.judged)
+    # The limit of a user must be decided.
+    limited = SimulatedCluster(nodes=nodes, slow=slow, cpu_share={1: 0.5}).trial(Params(min_gbps=8.0))
+    assert "while no other processes hold the CPU" in str(limited.absent)
+    # What had the CPU is blamed, and so is a link that carries nothing.
+    assert _only(SimulatedCluster(nodes=nodes, slow=slow, cpu_share={1: 0.9}).trial())
+    assert _only(SimulatedCluster(nodes=nodes, slow=dict.fromkeys(slow, 0.0), cpu_share={1: 0.5}).trial())
+
+
+@pytest.mark.parametrize("nodes", [4, 20])
+def test_a_slow_node_with_one_busy_peer_is_named(nodes: int) -> None:
+    finding = _only(SimulatedCluster(nodes=nodes, slow=slow_node(1, 0.2), cpu_share={0: 0.5}).trial())
+    assert finding.culprit.nodes == ("n1",)
 
 
 def test_two_nodes_slow_alike_miss_the_users_limit() -> None:

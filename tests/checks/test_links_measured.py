@@ -52,9 +52,12 @@ def test_a_pair_and_a_group_on_two_fabrics() -> None:
     rates = [(each["rank"], each["peer"]) for rank, _ in answers for each in rank if each["name"] == "gbps"]
     every = {(a, b) for a in range(3) for b in range(3) if a != b}
     assert sorted(rates) == sorted([*every, (0, 1), (1, 0), (0, 2), (2, 0)])
-    assert all(each["value"] > 0 for rank, _ in answers for each in rank)
+    shares = [(each["rank"], each["peer"]) for rank, _ in answers for each in rank if each["name"] == "cpu_share"]
+    # A kernel may not count how long a thread waited for a core.
+    assert sorted(shares) in ([], [(0, 1), (0, 2), (1, 0), (2, 0)])
+    assert all(each["value"] > 0 for rank, _ in answers for each in rank if each["name"] != "cpu_share")
     late = {(each["rank"], each["peer"]) for rank, _ in answers for each in rank if each["name"] == "latency_us"}
-    assert late == {(0, 1), (2, 0)}
+    assert late == {(0, 1), (1, 0), (0, 2), (2, 0)}
     assert [[each["rank"] for each in rank if each["name"] == "group_gbps"] for rank, _ in answers] == [[0], [1], [2]]
     assert [[fact["name"] for fact in facts] for _, facts in answers] == [["asked", "asked"], [], []]
 

@@ -221,6 +221,33 @@ def test_a_failed_group_that_was_not_traced_is_an_open_question() -> None:
     assert "a group of 3 failed (crash)" in diagnosis.remains[0]
 
 
+@pytest.mark.parametrize(
+    ("forth", "back", "is_named"),
+    [
+        ((4.72, 3.03), (1.57, 2.18), False),  # a machine under load
+        ((4.0, 4.0), (1.0, 2.1), False),
+        ((4.72, 3.03), (1.0, 1.2), True),
+        ((4.72, 3.03), (0.4, 0.4), True),
+    ],
+)
+def test_a_link_is_slow_only_beyond_what_its_rounds_differ(
+    forth: tuple[float, ...], back: tuple[float, ...], is_named: bool
+) -> None:
+    pairs = [PairResult(source=0, target=1, gbps=gbps, repeats=45) for gbps in forth]
+    pairs += [PairResult(source=1, target=0, gbps=gbps, repeats=45) for gbps in back]
+    diagnosis = solve(Observations(pairs=tuple(pairs)), fleet(2), LinkLimits(effect=0.5))
+    assert named(diagnosis) == ({("link", (0, 1), "receive")} if is_named else set())
+    assert bool(diagnosis.unconfirmed) is not is_named
+
+
+def test_what_had_the_cpu_counts_and_a_failure_always_does() -> None:
+    starved = PairResult(source=1, target=0, gbps=1.0, starved=True)
+    free = [PairResult(source=a, target=b, gbps=4.0) for a, b in ((0, 1), (1, 0))]
+    assert solve(Observations(pairs=(starved, starved, *free)), fleet(2)).culprits == ()
+    broken = PairResult(source=1, target=0, failed="reset")
+    assert only(solve(Observations(pairs=(starved, broken, broken, free[0])), fleet(2))).ratio == 0
+
+
 def both_ways(a: int, b: int, gbps: float, *, at_once: int = 1) -> list[PairResult]:
     return [PairResult(source=x, target=y, gbps=gbps, at_once=at_once) for x, y in ((a, b), (b, a))]
 

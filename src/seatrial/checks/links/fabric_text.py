@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from seatrial.checks.links.fabrics import BETWEEN_NODES, HEALTHY_PAIRS, Cost, Fabric, ranks_of_hosts
 from seatrial.checks.links.solver import Diagnosis, DirectedLink, Suspect
+from seatrial.checks.shared.speed import CPU_SHARE
 from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Culprit, Finding, Limit
 from seatrial.evidence.statistics import median
@@ -20,6 +21,11 @@ _ACTIONS = {
     "link": "check the path between the two: cable, switch ports, routes; swap the cable and repeat the trial",
     "fabric": "check what these have in common: a switch, its uplinks, or the network settings",
 }
+_TWO_ENDS = (
+    "repeat the trial while nothing else runs on the two; if it is slow again, swap the cable; if that changes "
+    "nothing, pair each of the two with a third node: the one that is slow there too is at fault"
+)
+_HELD_CPU = "end what else runs on these nodes and repeat the trial"
 _COMPARE_WIRING = "compare with how they are wired (nvidia-smi topo -m): pairs of one node may differ by design"
 _ONE_MACHINE = "all of these processes are on one machine: see what else uses its cores, and start fewer processes"
 
@@ -83,7 +89,8 @@ class FabricText:
         if worst is not None:
             reference = worst.rate / worst.ratio if worst.ratio else diagnosis.reference or 0.0
             measured = worst.failed or _value_text(worst.rate, cost)
-            peers = f", its peers {_value_text(reference, cost)}" if reference else ""
+            whose = "its peers" if len(self.fabric.topology.members) > 2 else "the other direction"
+            peers = f", {whose} {_value_text(reference, cost)}" if reference else ""
             if diagnosis.limit is not None and cost is None:
                 limit = Limit(value=diagnosis.limit, unit="GB/s", origin=self.fabric.limit_origin)
             elif cost is not None and reference:
@@ -101,11 +108,17 @@ class FabricText:
         else:
             action = _ACTIONS[culprit.kind]
         is_sure = not self.fabric.inside or worst is None or bool(worst.failed)
+        if suspect.inseparable and not self.fabric.inside and worst is not None and not worst.failed:
+            action = _TWO_ENDS
         if not self.fabric.inside and self.is_one_machine:
             # There is no cable between processes of one machine.
             action = _ONE_MACHINE
         if worst is not None and cost is None:
             is_sure = is_sure or self._is_good_elsewhere(worst, diagnosis.limit)
+        shares: tuple[str, ...] = ()
+        if suspect.lacked_cpu:
+            is_sure, action, shares = False, _HELD_CPU, tuple(self._cpu_shares(suspect.evidence))
+            what += "; other processes held the CPU, so this could not be judged"
         return Finding(
             severity="fail" if is_sure else "warn",
             check="links",
@@ -113,7 +126,7 @@ class FabricText:
             culprit=culprit,
             measured=measured,
             limit=limit,
-            evidence=(f"{suspect.confidence}: {suspect.why}", *self._link_lines(suspect.evidence, cost)),
+            evidence=(f"{suspect.confidence}: {suspect.why}", *self._link_lines(suspect.evidence, cost), *shares),
             action=_COMPARE_WIRING if self.fabric.inside and not is_sure else action,
         )
 
@@ -159,6 +172,17 @@ class FabricText:
             if position(measurement.rank, measurement.peer) == position(link.source, link.target)
         ]
         return limit_gbps is not None and bool(rates) and median(rates) >= limit_gbps
+
+    def _cpu_shares(self, links: Iterable[DirectedLink]) -> Iterator[str]:
+        """Yield the least share of the CPU time that each end of these links got, where that was too little."""
+        pairs = {frozenset((link.source, link.target)) for link in links if link.starved}
+        least: dict[int, float] = {}
+        for entry in self.evidence.measurements:
+            if entry.name == "cpu_share" and entry.rank is not None and frozenset((entry.rank, entry.peer)) in pairs:
+                least[entry.rank] = min(entry.value, least.get(entry.rank, 1.0))
+        for rank, share in sorted(least.items()):
+            if not CPU_SHARE.passes(share):
+                yield f"{self._end_name(rank)} got {share * 100:.0f} % of the CPU time that its threads could use"
 
     def _link_lines(self, links: Iterable[DirectedLink], cost: Cost | None) -> Iterator[str]:
         for link in list(links)[:_MOST_LINES]:

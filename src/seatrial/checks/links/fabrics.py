@@ -20,6 +20,7 @@ MAX_RESENT = 0.01
 """The share of TCP segments that a pair may send again beyond what healthy pairs do. Without contention, pairs of busy
 hosts sent less than 0.01 % again; with a host that lost 5 % it was 2.6 to 6.1 % (``docs/culprits.md``)."""
 HEALTHY_PAIRS = "fleet: what healthy pairs reach"
+OTHER_DIRECTION = "fleet: what the other direction reaches"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,8 @@ class Fabric:
     @property
     def limit_origin(self) -> str:
         """The origin of the limit for GB/s, in the words of ``Limit.origin``."""
-        return self.limits.origin or f"{HEALTHY_PAIRS} x {1 - self.limits.effect:.2g}"
+        reference = HEALTHY_PAIRS if len(self.topology.members) > 2 else OTHER_DIRECTION
+        return self.limits.origin or f"{reference} x {1 - self.limits.effect:.2g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

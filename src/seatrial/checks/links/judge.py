@@ -46,6 +46,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     findings: list[Finding] = [*unreachable]
     judged: list[Judged] = []
     absent = [*answers.damaged]
+    unjudged = [*_machines_of_one_place(evidence)]
     paired = set[int]()
     for fabric in fabrics(evidence, params):
         paired.update(() if fabric.inside else fabric.topology.members)
@@ -62,9 +63,15 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             for cost in costs(device_kind(evidence))
         ]
         findings += _findings(text, [(None, by_rate), *by_cost])
-        findings += _far_better(text, gather(observations.rates, fabric.topology, fabric.limits), findings)
-        judged += _judged(answers, fabric, by_rate, observations)
+        rates = gather(observations.rates, fabric.topology, fabric.limits)
+        findings += _far_better(text, rates, findings)
+        judged += _judged(answers, fabric, by_rate, observations, rates)
         diagnoses = (by_rate, *(diagnosis for _, diagnosis in by_cost))
+        held = {text.culprit(each).name for diagnosis in diagnoses for each in diagnosis.culprits if each.lacked_cpu}
+        # A limit of the user's must be decided; without one, a PASS is partial.
+        (unjudged if rates.goal is None else absent).extend(
+            f"links: {name} while no other processes hold the CPU" for name in sorted(held)
+        )
         # Within a node only named culprits count: healthy pairs there may differ by design.
         if not fabric.inside:
             open_links = (link for diagnosis in diagnoses for link in diagnosis.unconfirmed)
@@ -72,7 +79,6 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             absent += [f"a clear result for {text.link_name(*pair)}" for pair in sorted(pairs)]
         absent += [f"{fabric.name}: {question}" for diagnosis in diagnoses for question in diagnosis.remains]
     unpaired = sorted(evidence.ranks.keys() - paired) if paired and evidence.device_type != "cpu" else []
-    unjudged = [*_machines_of_one_place(evidence)]
     if unpaired:
         unjudged.append(f"links: no other node has a device to pair with {listed('rank', unpaired)}")
     return Ruling(
@@ -145,7 +151,7 @@ def _far_better(text: FabricText, rates: LinkRates, findings: Sequence[Finding])
 
 
 def _judged(
-    answers: Answers, fabric: Fabric, diagnosis: Diagnosis, observations: FabricObservations
+    answers: Answers, fabric: Fabric, diagnosis: Diagnosis, observations: FabricObservations, rates: LinkRates
 ) -> Iterator[Judged]:
     """Yield the decisive measurements of each direction of a pair: those with the least contention."""
     if diagnosis.limit is None:
@@ -154,6 +160,9 @@ def _judged(
     for pair in observations.rates.pairs:
         key = (pair.source, pair.target)
         least_at_once[key] = min(pair.at_once, least_at_once.get(key, pair.at_once))
+    starved = {key for key, link in rates.links.items() if link.starved}
+    # A group does not say who lacked the CPU.
+    held = {each.members[0] for each in diagnosis.culprits if each.lacked_cpu and each.kind != "link"}
     limit = Limit(value=diagnosis.limit, unit="GB/s", origin=fabric.limit_origin)
     for fact in answers.rounds.get(fabric.name, ()):
         for rank in fabric.topology.members:
@@ -162,5 +171,5 @@ def _judged(
                 passed = measurement.value >= limit.value
                 is_decisive = measurement.name == "gbps" and least_at_once.get(key) == fact.value["at_once"]
                 # Within a node a slow link may be slow by design.
-                if is_decisive and (passed or not fabric.inside):
+                if is_decisive and (passed or not (fabric.inside or key in starved or held.intersection(key))):
                     yield Judged(measurement=measurement, limit=limit, passed=passed)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from seatrial.checks.links.fabrics import MAX_RESENT
 from seatrial.checks.links.params import PING_BYTES, Params
 from seatrial.evidence.statistics import median
-from seatrial.probe import tcp
+from seatrial.probe import contention, tcp
 from seatrial.rank import groups
 from seatrial.rank.context import Context
 from seatrial.util.round_robin import round_robin
@@ -90,13 +90,23 @@ class _RoundOnFabric:
         failed = self._form_group(f"{a}-{b}", [a, b])
         try:
             if not failed:
+                before = contention.counters()
                 self._ping(0 if self._context.rank == b else 1, peer)
                 self._exchange(a, b, [a, b])
+                self._report_cpu_share(peer, before)
         except RuntimeError as error:
             failed = _first_line(error)
         self._close_group()
         if failed:
             self._context.fact("failed", {"peer": peer, "reason": failed})
+
+    def _report_cpu_share(self, peer: int, before: Mapping[str, float]) -> None:
+        """Report which part of the time since ``before`` the threads of this rank had a core when they needed one."""
+        after = contention.counters()
+        # Processes on CPUs move the bytes themselves; the kernel may not count the waits.
+        if self._context.device.type == "cpu" and "waited_s" in before.keys() & after.keys():
+            waited_s, wall_s = (after[key] - before[key] for key in ("waited_s", "wall_s"))
+            self._context.measurement("cpu_share", min(1.0, max(0.0, 1 - waited_s / wall_s)), "1", peer=peer)
 
     def _run_group(self, group: Sequence[int]) -> None:
         """Exchange once with every member; report slow exchanges one by one, and the median of all."""
@@ -143,18 +153,17 @@ class _RoundOnFabric:
         groups.close_world()
 
     def _ping(self, peer_index: int, peer: int) -> None:
-        """Send 8 bytes there and back; the first rank of the pair measures the time."""
+        """Send 8 bytes there and back. Both ranks report the time, so that none can claim to be faster than it is."""
         import torch.distributed as dist
 
-        is_timer, readings = peer_index == 1, list[float]()
+        is_first, readings = peer_index == 1, list[float]()
         for _ in range(_PINGS + 2):
             started = time.perf_counter()
-            for is_sending in (is_timer, not is_timer):
+            for is_sending in (is_first, not is_first):
                 (dist.send if is_sending else dist.recv)(self._word, peer_index)
             self._context.device.synchronize()
             readings.append(time.perf_counter() - started)
-        if is_timer:
-            self._context.measurement("latency_us", self._typical(readings[2:]) / 2 * 1e6, "us", "low", peer=peer)
+        self._context.measurement("latency_us", self._typical(readings[2:]) / 2 * 1e6, "us", "low", peer=peer)
 
     def _exchange(self, a: int, b: int, ranks: Sequence[int]) -> list[float]:
         """Transfer from ``a`` to ``b``, then back. Returns the rate at which this rank sent, in GB/s."""

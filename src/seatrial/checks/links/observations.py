@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from seatrial.checks.links.fabrics import Cost, Fabric, costs, device_kind
 from seatrial.checks.links.solver import GroupResult, Observations, PairResult
 from seatrial.checks.shared.facts import drop_malformed, has_fields, unreadable
+from seatrial.checks.shared.speed import CPU_SHARE
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.statistics import median
@@ -97,6 +98,8 @@ def read_answers(evidence: Evidence) -> Answers:
 def _is_impossible(entry: Measurement) -> bool:
     if entry.name in ("gbps", "group_gbps"):
         return entry.value > _MOST_GBPS
+    if entry.name == "resent_share":
+        return entry.value < 0
     return entry.name == "latency_us" and entry.value < _LEAST_LATENCY_US
 
 
@@ -170,7 +173,7 @@ def observe(answers: Answers, fabric: Fabric) -> FabricObservations:
 
 
 def _pair_results(
-    measurements: Iterable[Measurement], failed: Iterable[Fact], members: frozenset[int], common: Mapping[str, Any]
+    measurements: Sequence[Measurement], failed: Iterable[Fact], members: frozenset[int], common: Mapping[str, Any]
 ) -> list[PairResult]:
     """Return the rate of each direction that came through, and the reason for each that did not."""
     rates = {
@@ -178,6 +181,7 @@ def _pair_results(
         for measurement in measurements
         if measurement.name == "gbps" and measurement.rank is not None and measurement.peer is not None
     }
+    starved = _starved(measurements)
     # Both ends of a pair report its failure, which applies to every direction without a measurement.
     reasons = {
         ends: str(fact.value["reason"])
@@ -187,18 +191,36 @@ def _pair_results(
         if ends not in rates
     }
     return [
-        *(PairResult(source=a, target=b, gbps=rate, **common) for (a, b), rate in rates.items()),
+        *(
+            PairResult(source=a, target=b, gbps=rate, starved=frozenset((a, b)) in starved, **common)
+            for (a, b), rate in rates.items()
+        ),
         *(PairResult(source=a, target=b, failed=reason, **common) for (a, b), reason in sorted(reasons.items())),
     ]
 
 
-def _cost_results(cost: Cost, measurements: Iterable[Measurement], common: Mapping[str, Any]) -> Iterator[PairResult]:
+def _starved(measurements: Iterable[Measurement]) -> frozenset[frozenset[int | None]]:
+    """Return the pairs of which an end got too little of the CPU time that it could use."""
+    return frozenset(
+        frozenset((measurement.rank, measurement.peer))
+        for measurement in measurements
+        if measurement.name == "cpu_share" and not CPU_SHARE.passes(measurement.value)
+    )
+
+
+def _cost_results(cost: Cost, measurements: Sequence[Measurement], common: Mapping[str, Any]) -> Iterator[PairResult]:
+    starved = _starved(measurements)
+    values: dict[tuple[int, int], float] = {}
     for measurement in measurements:
         if measurement.name == cost.measurement and measurement.rank is not None and measurement.peer is not None:
-            for a, b in ((measurement.rank, measurement.peer), (measurement.peer, measurement.rank))[
-                : 2 if cost.both_ways else 1
-            ]:
-                yield PairResult(source=a, target=b, cost=measurement.value + cost.floor, **common)
+            ends = ((measurement.rank, measurement.peer), (measurement.peer, measurement.rank))
+            for pair in ends[: 2 if cost.both_ways else 1]:
+                # Both ends report what covers both ways; the worse report counts.
+                values[pair] = max(measurement.value, values.get(pair, measurement.value))
+    for (a, b), value in values.items():
+        # Lost segments are no matter of the CPU.
+        lacked = cost.both_ways and frozenset((a, b)) in starved
+        yield PairResult(source=a, target=b, cost=value + cost.floor, starved=lacked, **common)
 
 
 def _group_result(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from seatrial.checks.check import Rule
 from seatrial.checks.links.fabrics import EFFECTS, HEALTHY_PAIRS, costs, user_gbps_rule
 from seatrial.checks.links.params import Params
+from seatrial.checks.shared.speed import CPU_SHARE
 
 
 def rules(params: Params) -> tuple[Rule, ...]:
@@ -30,4 +33,5 @@ def rules(params: Params) -> tuple[Rule, ...]:
             )
             for cost in costs(kind)
         ]
+    by_kind.append(replace(CPU_SHARE, condition="slow between CPUs, both ends; with less a link only warns"))
     return tuple(by_kind)

@@ -75,7 +75,7 @@ class Endpoints:
             (
                 link
                 for link in self.links.get(endpoint, ())
-                if link.uncontended and self.state(_opposite(link, endpoint)) == "good"
+                if link.uncontended and not link.unsteady and self.state(_opposite(link, endpoint)) == "good"
             ),
         )
 
@@ -149,7 +149,8 @@ def classify_endpoints(rates: LinkRates) -> Endpoints:
     clear |= _clear_in_groups(rates)
     states: dict[Endpoint, EndpointState] = dict.fromkeys(clear, "good")
     for endpoint, many in frozen.items():
-        accusers = _alike(rates, (link for link in many if link.uncontended and _opposite(link, endpoint) in clear))
+        steady = [link for link in many if link.uncontended and not link.unsteady]
+        accusers = _alike(rates, (link for link in steady if _opposite(link, endpoint) in clear))
         if endpoint not in clear:
             states[endpoint] = "bad" if len(accusers) >= MIN_PARTNERS else "suspect"
         elif len(accusers) >= MIN_PARTNERS and not any(link.uncontended and not rates.slow(link) for link in many):

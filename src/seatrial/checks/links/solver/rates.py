@@ -83,6 +83,20 @@ def typical(values: Iterable[float]) -> float | None:
     return median([value for value in ordered if value >= 0.9 * ordered[index]])
 
 
+def _standard(rates: Iterable[tuple[int, float]]) -> float | None:
+    """Return the typical healthy rate of (sender, rate) that more than one sender reaches, where more than two sent.
+
+    The sender measures a rate: one that is faster than all others, or says so, is no standard for them.
+    """
+    left = [(sender, rate) for sender, rate in rates if rate > 0]
+    while True:
+        value = typical(rate for _, rate in left)
+        fast = {sender for sender, rate in left if rate >= 0.9 * (value or 0.0)}
+        if value is None or len(fast) > 1 or len({sender for sender, _ in left}) < 3:
+            return value
+        left = [(sender, rate) for sender, rate in left if sender not in fast]
+
+
 def gather(observations: Observations, topology: Topology, limits: LinkLimits, *, by_cost: bool = False) -> LinkRates:
     """Reduce the results to one number for each link. Costs become rates (1/cost), so that more is always better.
 
@@ -98,25 +112,34 @@ def gather(observations: Observations, topology: Topology, limits: LinkLimits, *
             results.setdefault((result.source, result.target), []).append(result)
     # Only the measurements with the least contention count, by their median; a failed transfer has the rate 0.
     rates: dict[tuple[int, int], tuple[float, int, int, str]] = {}
+    starved, rounds = set[tuple[int, int]](), dict[tuple[int, int], list[float]]()
     for key, many in results.items():
         at_once = min(result.at_once for result in many)
         best = [result for result in many if result.at_once == at_once]
-        rate = median([_rate(result) for result in best])
+        if any(not (result.failed or result.starved) for result in best):
+            best = [result for result in best if not result.starved]
+        starved.update({key} if any(result.starved for result in best) else ())
+        rounds[key] = [_rate(result) for result in best]
+        rate = median(rounds[key])
         failed = (
             ""
             if rate > 0
             else next((result.failed for result in best if result.failed), "no positive rate was measured")
         )
         rates[key] = (rate, at_once, sum(result.repeats for result in best), failed)
-    uncontended = typical(rate for rate, at_once, *_ in rates.values() if at_once == 1)
+    uncontended = _standard((source, rate) for (source, _), (rate, at_once, *_) in rates.items() if at_once == 1)
     medians = [] if by_cost else [group.gbps for group in observations.groups if group.gbps]
     crowd = _crowd(observations.pairs, by_cost)
-    busy = typical(rate for rate, _ in crowd) or typical(medians)
+    busy = _standard((source, rate) for source, rate, _ in crowd) or typical(medians)
     reference = uncontended if busy is None or (uncontended is not None and uncontended > 1.05 * busy) else busy
     limit = 1 - limits.effect
     if limits.gbps is not None and not by_cost and reference and limits.gbps <= reference:
         # A limit above what all reach does not single out a link; that is a finding about the fabric.
         limit = max(limit, limits.gbps / reference)
+    # Between two members the only reference is the other direction, whose rounds differ, too.
+    low = reference
+    if len(known) == 2 and reference:
+        low = min(rate for rate in max(rounds.values(), key=median) if rate > 0)
     links = {
         (source, target): DirectedLink(
             source=source,
@@ -126,6 +149,11 @@ def gather(observations: Observations, topology: Topology, limits: LinkLimits, *
             at_once=at_once,
             repeats=repeats,
             failed=failed,
+            starved=(source, target) in starved,
+            unsteady=not (failed or by_cost)
+            and low is not None
+            and rate < limit * (reference or 0.0)
+            and max(rounds[source, target]) >= limit * low,
         )
         for (source, target), (rate, at_once, repeats, failed) in rates.items()
     }
@@ -150,7 +178,7 @@ def gather(observations: Observations, topology: Topology, limits: LinkLimits, *
         limit=limit,
         goal=None if by_cost else limits.gbps,
         effect=limits.effect,
-        sigma=_sigma(crowd, busy),
+        sigma=_sigma([(rate, repeats) for _, rate, repeats in crowd], busy),
     )
 
 
@@ -168,10 +196,10 @@ def _all_pairs(observations: Observations) -> Iterable[PairResult]:
         yield from (replace(pair, at_once=max(2, pair.at_once)) for pair in listed)
 
 
-def _crowd(results: Iterable[PairResult], by_cost: bool) -> list[tuple[float, int]]:
-    """Return rate and repeats of each pair that was measured while others were active, with the least contention.
+def _crowd(results: Iterable[PairResult], by_cost: bool) -> list[tuple[int, float, int]]:
+    """Return sender, rate and repeats of each pair that was measured while others were active.
 
-    Exchanges of groups are left out, because groups list the slow ones only.
+    The result with the least contention counts. Exchanges of groups are left out: groups list the slow ones only.
     """
     least: dict[tuple[int, int], PairResult] = {}
     for result in results:
@@ -179,7 +207,7 @@ def _crowd(results: Iterable[PairResult], by_cost: bool) -> list[tuple[float, in
             key = (result.source, result.target)
             if key not in least or result.at_once <= least[key].at_once:
                 least[key] = result
-    return [(_rate(result), result.repeats) for result in least.values()]
+    return [(result.source, _rate(result), result.repeats) for result in least.values()]
 
 
 def _rate(result: PairResult) -> float:

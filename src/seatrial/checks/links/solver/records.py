@@ -50,6 +50,8 @@ class PairResult:
     at_once: int = 1
     """The number of pairs on the whole fabric that were active at the same time; 1: the fabric was uncontended."""
     repeats: int = 1
+    starved: bool = False
+    """Whether an end lacked the CPU. Where another result with as many pairs at once did not, that one counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,10 @@ class DirectedLink:
     repeats: int = 1
     """The number of transfers in all of those measurements."""
     failed: str = ""
+    starved: bool = False
+    """Whether an end lacked the CPU in all of those measurements."""
+    unsteady: bool = False
+    """Whether it is slow, but by no more than its rounds differ: one of them reached the limit. It accuses nobody."""
 
     @property
     def uncontended(self) -> bool:
@@ -151,6 +157,12 @@ class Suspect:
     evidence: tuple[DirectedLink, ...] = ()
     inseparable: tuple[int, ...] = ()
     """Members that could be at fault instead: the measurements do not separate them from the culprit."""
+
+    @property
+    def lacked_cpu(self) -> bool:
+        """Whether fewer links accuse it than are needed, without those of which an end lacked the CPU."""
+        accusing = sum(not link.starved for link in self.evidence)
+        return accusing < min(len(self.evidence), 1 if self.kind == "link" else 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

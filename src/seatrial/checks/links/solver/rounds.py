@@ -178,7 +178,7 @@ def _wanted(state: SolverState) -> list[Pair]:
             asked.update(mine)
             # The links with which it is compared may have been fast by chance.
             compared = (endpoints.others(endpoint, besides=link) for endpoint in mine)
-            best = (max(others, key=lambda other: other.ratio) for others in compared)
+            best = (max(others, key=lambda other: other.ratio) for others in compared if others)
             again.update(
                 (frozenset((other.source, other.target)), (other.source, other.target)) for other in (link, *best)
             )

@@ -137,6 +137,8 @@ def link_fault(endpoints: Endpoints, link: DirectedLink) -> Literal["yes", "no",
 
     ``unclear``: the difference is within the noise. ``unknown``: the ends have no good links for comparison.
     """
+    if link.unsteady:
+        return "unclear"
     sender, receiver = endpoints_of(link.source, link.target)
     sent, received = endpoints.elsewhere(sender, besides=link), endpoints.elsewhere(receiver, besides=link)
     if sent is None or received is None or endpoints.states_of(link) != ("good", "good"):
