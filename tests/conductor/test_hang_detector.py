@@ -109,6 +109,27 @@ def test_stacks_name_the_rank_that_never_entered() -> None:
     assert hang_detector.guilty() == {2}
 
 
+@pytest.mark.parametrize(("stacks", "stuck"), [({}, True), ({1: BEHIND}, False), ({1: None}, False)])
+def test_ranks_that_all_wait_end_a_step_of_hours(stacks: dict[int, str | None], stuck: bool) -> None:
+    """Without a timeout of the library: it could not tell them from ranks that wait for one that computes."""
+    hang_detector = _hang_detector(3, until=10_000.0)
+    hang_detector.statuses[1].update(("R", 9.0, 0, ""), 40.0 if stacks else 0.0)
+    polled, now = list[str | None](), 0.0
+    while now < 125.0:
+        now += 1.0
+        if stacks:
+            hang_detector.statuses[1].update(("R", 9.0 + now, 0, ""), now)
+        polled.append(hang_detector.poll(now))
+        for rank in hang_detector.stacks_to_request(now):
+            if (stack := stacks.get(rank, INSIDE)) is not None:
+                hang_detector.stacks[rank] = stack
+        if polled[-1]:
+            break
+    assert polled[-1] == ("trouble" if stuck else None)
+    assert [suspicion.how for suspicion in hang_detector.suspicions] == (["stuck"] * 3 if stuck else [])
+    assert now == (90.0 if stuck else 125.0)
+
+
 def test_stacks_of_ranks_that_moved_on_are_dropped() -> None:
     hang_detector = _hang_detector(3)
     _request_stacks(hang_detector, PATIENCE_S)

@@ -183,6 +183,16 @@ def test_a_stack_without_the_step_loop_names_nobody() -> None:
     assert _named(outside(statuses, {0: INSIDE, 1: f"{other_thread}\n{BEHIND}", 2: INSIDE}, NOW)) == [("absent", 1)]
 
 
+@pytest.mark.parametrize("computing", [(), (1,), (0, 1, 2)])
+def test_who_computes_while_all_are_stuck_says_so(computing: tuple[int, ...]) -> None:
+    """Only where another one does not: over NCCL all of them spin."""
+    statuses = {rank: _status(6, moved_at=NOW if rank in computing else LONG_AGO) for rank in range(3)}
+    stacks = dict.fromkeys(range(3), INSIDE)
+    found = at_deadline(statuses, [0, 1, 2], _ahead(statuses), stacks, range(3), NOW, MINUTE)
+    details = ["uses CPU time" if computing == (rank,) else "" for rank in range(3)]
+    assert [(suspicion.how, suspicion.detail) for suspicion in found] == [("stuck", detail) for detail in details]
+
+
 def test_at_the_deadline_equals_are_stuck_and_the_last_is_late() -> None:
     alike = {rank: _status(6) for rank in range(3)}
     stuck = [("stuck", 0), ("stuck", 1), ("stuck", 2)]

@@ -63,6 +63,18 @@ def test_the_primary_cause_is_named(scene: str, severity: str, kind: str, ranks:
     assert words in finding.what
 
 
+def test_a_rank_that_computes_while_all_hang_is_shown() -> None:
+    """It may hold the interpreter while its main thread waits inside the operation; no link explains its CPU time."""
+    stream = Stream(4, nodes=2).until("collectives")
+    entries = ({"rank": rank, "how": "stuck", "phase": "barrier"} for rank in range(4))
+    stream.trouble(*({**entry, "detail": "uses CPU time" if entry["rank"] == 2 else ""} for entry in entries))
+    stream.kill(0, 1, 2, 3)
+    (finding,) = findings(stream.close(ranks=False))
+    assert finding.culprit.kind == "fabric"
+    assert finding.what.endswith("; rank 2 used CPU time meanwhile, the others none")
+    assert finding.action.startswith("look at rank 2 first: ")
+
+
 @pytest.mark.parametrize("scene", ["healthy", "interrupted"])
 def test_no_fault_no_finding(scene: str) -> None:
     assert findings(SCENES[scene]()) == ()

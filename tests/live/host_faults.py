@@ -30,7 +30,7 @@ class HostFault:
     verdict: str = "FAIL"
     """Empty: no trial begins."""
     named: Sequence[str] = ()
-    """The beginning of each culprit's name, in any order."""
+    """The beginning of each culprit's name, in any order; ``|`` between those of which either is right."""
     words: Sequence[str] = ()
     """Parts of the sentences, of warnings too; of the errors where no trial begins."""
     hosts: int = 3
@@ -187,7 +187,7 @@ def faults_of(outcome: Outcome, fault: HostFault) -> list[str]:
     wrong = [] if verdict == fault.verdict else [f"the verdict is {verdict or 'none'}"]
     left = list(outcome.named) if outcome.report else []
     for start in fault.named:
-        match = next((name for name in left if name.startswith(start)), None)
+        match = next((name for name in left if name.startswith(tuple(start.split("|")))), None)
         if match is None:
             wrong.append(f"{start} is not named")
         else:

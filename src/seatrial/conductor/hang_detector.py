@@ -131,7 +131,8 @@ class HangDetector:
                 statuses, waiting, ahead, stacks, self._requested, now, self._deadline
             )
             return "deadline"
-        return None
+        self.suspicions = rank_status.all_wait(statuses, waiting, self._fresh(waiting), now)
+        return "trouble" if self.suspicions else None
 
     def stacks_to_request(self, now: float) -> list[int]:
         """Return the ranks whose stacks are needed now: each time once, and again only when they have become stale."""

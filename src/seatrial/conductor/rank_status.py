@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from seatrial.protocol.timeouts import PATIENCE_S, patience_s
+from seatrial.protocol.timeouts import PATIENCE_S, STUCK_S, patience_s
 
 _WAITS = (
     "/torch/distributed/",
@@ -23,6 +23,7 @@ _WAITS = (
 """Parts of frames that wait for other ranks. Our own functions that wait in C++ have wait_for_others in their name."""
 _INSIDE = (*_WAITS, "/torch/autograd/")
 """A backward pass waits for others, too; but while it uses CPU time it may as well compute."""
+
 _STEP_LOOP = "worker/worker_main.py"
 _CPU_NOISE_S = 0.2
 """CPU time that a waiting process may use within PATIENCE_S without counting as progress."""
@@ -189,6 +190,19 @@ def outside(statuses: Mapping[int, RankStatus], stacks: Mapping[int, str], now: 
     ]
 
 
+def all_wait(
+    statuses: Mapping[int, RankStatus], waiting: Collection[int], stacks: Mapping[int, str], now: float
+) -> list[Suspicion]:
+    """Return all ranks as stuck once each has waited inside an operation for STUCK_S, without any CPU time.
+
+    So a link that carries nothing ends a step of hours in minutes. Each rank must have shown its stack: one that is
+    outside may still come.
+    """
+    if all(now - statuses[rank].moved_at >= STUCK_S and is_inside(stacks.get(rank, ""), _WAITS) for rank in waiting):
+        return _all("stuck", statuses, waiting, now)
+    return []
+
+
 def absent_by_stack(
     suspects: Sequence[Suspicion], stacks: Mapping[int, str], requested: Collection[int]
 ) -> list[Suspicion]:
@@ -320,8 +334,16 @@ def _is_still(status: RankStatus, allowed_s: float, now: float) -> bool:
 def _all(
     how: Literal["stuck", "working"], statuses: Mapping[int, RankStatus], ranks: Collection[int], now: float
 ) -> list[Suspicion]:
+    """Return one suspicion for each rank. ``stuck``: one that uses CPU time while another uses none says so."""
+    quiet = {rank for rank in ranks if is_quiet(statuses[rank], now)}
     return [
-        Suspicion(how=how, rank=rank, phase=statuses[rank].phase, waited_s=now - statuses[rank].entered_at)
+        Suspicion(
+            how=how,
+            rank=rank,
+            phase=statuses[rank].phase,
+            waited_s=now - statuses[rank].entered_at,
+            detail="uses CPU time" if how == "stuck" and quiet and rank not in quiet else "",
+        )
         for rank in sorted(ranks)
     ]
 

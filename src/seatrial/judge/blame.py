@@ -282,6 +282,11 @@ def _fabric(view: StepView) -> list[Finding]:
         action = worst.action()
     elif only_large_messages(view, stuck):
         action = MTU_ACTION
+    if busy := [entry for entry in stuck if entry.detail and entry.rank is not None]:
+        # A rank that waits over gloo uses none. A stack shows a wait, too, while another thread holds the interpreter.
+        computing = named_ranks(sorted(entry.rank for entry in busy if entry.rank is not None))
+        what += f"; {computing} used CPU time meanwhile, the others none"
+        action = f"look at {computing} first: what its threads do (py-spy dump); else {action}"
     if view.trial.missing:
         # The event that names a culprit may be among those lost.
         what += "; events were lost, so the cause is not known"

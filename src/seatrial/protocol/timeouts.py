@@ -16,6 +16,9 @@ NODE_SILENT_S = 15.0
 """A node whose agent sends nothing for this long is taken for lost."""
 PATIENCE_S = 15.0
 """A rank that makes no progress for this long stands still."""
+STUCK_S = 90.0
+"""Ranks that all wait inside an operation for this long, without any CPU time, wait for a message that does not come.
+After an outage of up to 50 s TCP has sent again what was lost (Linux doubles its wait from 0.2 s: 51 s, then 102 s)."""
 OUTPUT_S = 60.0
 """Time for an agent to send the output that is left when all ranks have ended: 1 GiB at 17 MB/s."""
 _LEAST_PATIENCE_S = 5.0

@@ -125,10 +125,13 @@ def form(context: Context, name: str, ranks: Sequence[int], timeout: timedelta) 
     options: dict[str, Any] = {}
     # Over NCCL a transfer that fails or times out raises nothing by itself. 2: the group raises at the next operation.
     error_handling = "2"
-    if name == "world" and context.device.type == "cuda":
-        # 3: the process ends, since a rank that continued would compute with data that never came. The timeout covers
-        # each operation of all later steps, so a slow network must not trigger it; the conductor has deadlines.
-        error_handling, timeout = "3", timedelta(days=1)
+    if name == "world":
+        # The timeout covers each operation of all later steps, so neither a slow network nor a rank that computes for
+        # minutes while the others wait must trigger it: those that wait would complain of the fabric. The conductor
+        # has deadlines, and sees when all wait (HangDetector).
+        timeout = timedelta(days=1)
+        # 3: the process ends, since a rank that continued would compute with data that never came.
+        error_handling = "3" if context.device.type == "cuda" else error_handling
     if context.device.type == "cuda" and context.backend != "mpi":
         # Without device_id a barrier guesses the device, and may choose that of another rank.
         options["device_id"] = context.device.torch
