@@ -283,8 +283,8 @@ def test_the_failed_rank_of_a_real_training_is_named(tmp_path: Path) -> None:
     words = ("launch", "--device", "cpu", "--nproc-per-node", "2", str(SCRIPTS / "env_ddp.py"))
     ended = train(tmp_path, *words, env={"TOY_FAILS": "1"})
     assert ended.exit_code == 1
-    words = r'Error: rank 1 on node \S+ failed with exit code 1 .* its last line: "rank 1 fails as requested";'
-    assert re.search(words, ended.errors)
+    told = r'Error: rank 1 on node \S+ failed with exit code 1 .* its last line: "rank 1 fails as requested";'
+    assert re.search(told, ended.errors)
 
 
 @pytest.mark.slow
