@@ -109,7 +109,7 @@ def test_a_lost_daemon_blames_nobody_and_the_dead_rank_is_named(hosts: Callable[
     program.kill_on_second("rank")
     code, text = program.ended()
     assert code == 1, text
-    assert "Error: rank 1 on node1 was killed by signal 9 (SIGKILL)" in text
+    assert "Error: rank 1 on node node1 was killed by signal 9 (SIGKILL)" in text
 
 
 @pytest.mark.nightly
