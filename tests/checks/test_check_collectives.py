@@ -107,6 +107,7 @@ def evidence_of(outputs: list[Any]) -> Evidence:
     )
 
 
+@pytest.mark.slow
 def test_two_healthy_ranks_at_the_sizes_of_quick(tmp_path: Path) -> None:
     outputs = run_world(tmp_path, 2, {"repeats": 2, "minutes": 1e-6})
     params = Params(repeats=2)

@@ -96,6 +96,7 @@ def read_data(rank: int, folders: list[str], local_ranks: list[int]) -> tuple[An
     return ready, [fact.value for fact in context.facts]
 
 
+@pytest.mark.slow
 def test_ranks_agree_whether_they_can_train(tmp_path: Path) -> None:
     good, other, cut, unpacked = (str(tmp_path / name) for name in ("good", "other", "cut", "unpacked"))
     for folder in (good, other, cut):

@@ -48,6 +48,7 @@ def test_fsdp_resumes_to_the_same_bits_after_a_kill(tmp_path: Path) -> None:
     assert_same_bits(content(tmp_path / "whole.pt"), content(tmp_path / "broken.pt"))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
     torch.save({"position": [0, 0.0, 0.0], "recipe": [1, 2, 3, 4.0]}, tmp_path / "last.pt")
     scripts = {
