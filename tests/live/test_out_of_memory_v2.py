@@ -90,6 +90,6 @@ def test_an_out_of_memory_kill_is_called_that(tmp_path: Path) -> None:
     assert "counted: oom_kill 1" in said, said
     assert "exit code 1" in said, said
     (error,) = (line for line in said.splitlines() if line.startswith("Error: "))
-    assert "rank 1 on own-kernel" in error
+    assert "rank 1 on node own-kernel" in error
     assert "the kernel's out-of-memory killer ended it or a process that it started" in error
     assert "allows 160 MiB" in error
