@@ -177,6 +177,16 @@ def test_a_bad_result_is_no_failure() -> None:
     assert (outcome["how"], outcome["code"], outcome["restarts"]) == ("ended", 1, 0)
 
 
+def test_a_rank_with_another_code_than_all_others_is_told() -> None:
+    missed = [Act(at_s=3.0, what="result", code=7), Act(at_s=3.1, what="exit", code=7)]
+    fleet = SimulatedProgram(config(), {(0, 2): missed})
+    assert fleet.run()["code"] == 7
+    (note,) = fleet.recorded("note")
+    assert note["text"] == (
+        "the exit codes of the ranks differ: ranks 0, 1, 3 with 0, rank 2 with 7; the largest one counts"
+    )
+
+
 def test_a_rank_that_runs_on_after_the_results_is_named() -> None:
     outcome = SimulatedProgram(config(), {**everybody(0, *ends_well_at(3.0)), (0, 3): WAITS}).run()
     assert (

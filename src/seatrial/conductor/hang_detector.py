@@ -89,7 +89,7 @@ class HangDetector:
     def suspect(self, suspicion: Suspicion, now: float) -> None:
         """Note a suspicion. The first is seldom the cause: a peer's "connection reset" arrives before the death.
 
-        One of each kind of a rank or node counts, and a stop signal lengthens the grace once: no agent holds up the end.
+        One of each kind of a rank or node counts, and a stop signal lengthens the grace once: no agent delays the end.
         """
         origin = suspicion.how, suspicion.rank, suspicion.node
         if origin in self._reported:

@@ -61,6 +61,8 @@ _HEAR_STACKS_S = 8.0
 """Time for the answers of ranks that are about to be ended: py-spy has 5 s (``agent/standstill.py``)."""
 _MOST_LAST_LINES, _MOST_LINE_CHARS, _MOST_MESSAGE_CHARS = 40, 500, 8_000
 """Bounds of the last output of a rank, and of its error: an agent sends no more, unless it lies."""
+_MOST_CODES = 4
+"""Different exit codes of one training that are told."""
 _STILL_S = 60.0
 """A script that prints nothing and uses no CPU time for so long is reported: torch itself warns of nothing for the 10
 to 30 minutes of its timeouts, and people look after a minute."""
@@ -519,6 +521,12 @@ class ProgramConductor(BaseConductor):
             outcome["text"] = f"stopped by {self._interrupted_by}{self._how_stopped()}"
         else:
             outcome["code"] = max(codes.values(), default=0)
+            if self._config.watched and len(counts := Counter(codes.values())) > 1:
+                ended = (
+                    f"{named_ranks([rank for rank, other in sorted(codes.items()) if other == code])} with {code}"
+                    for code, _ in counts.most_common(_MOST_CODES)
+                )
+                self._note(f"the exit codes of the ranks differ: {', '.join(ended)}; the largest one counts")
         return outcome
 
     def _how_stopped(self) -> str:
