@@ -62,7 +62,7 @@ _HEAR_STACKS_S = 8.0
 _MOST_LAST_LINES, _MOST_LINE_CHARS, _MOST_MESSAGE_CHARS = 40, 500, 8_000
 """Bounds of the last output of a rank, and of its error: an agent sends no more, unless it lies."""
 _MOST_CODES = 4
-"""Different exit codes of one training that are told."""
+"""Different exit codes of one training that a note names."""
 _STILL_S = 60.0
 """A script that prints nothing and uses no CPU time for so long is reported: torch itself warns of nothing for the 10
 to 30 minutes of its timeouts, and people look after a minute."""
