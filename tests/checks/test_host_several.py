@@ -109,7 +109,7 @@ def test_a_choice_without_a_way_out_breaks_its_backend(
 ) -> None:
     (finding,) = judge(2, 2, chosen(variable, **choice), backend=backend)
     assert (finding.severity, finding.culprit.nodes) == (severity, ("n1",))
-    assert f"{variable}={{x}} on node n1 " in finding.what
+    assert f'{variable}="{{x}}" on node n1 ' in finding.what
     assert "eth0" in finding.action
 
 
