@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.checks.network.addresses import own_addresses
-from seatrial.checks.network.endpoint import Endpoint, Failure, reach
+from seatrial.checks.network.endpoint import Endpoint, Failure, Reached, reach
 from seatrial.checks.network.observations import ROLES, machine_at
 from seatrial.checks.network.params import MAX_NODES, NIC, PAYLOAD_BYTES, Params
 from seatrial.checks.network.schedule import targets, to_ranges
@@ -201,7 +201,12 @@ class _Calls:
     async def _call_place(self, peer: Peer, role: Role, address: str, port: int) -> None:
         is_data = role in ("data", self._only)
         payload_bytes = PAYLOAD_BYTES if is_data else 0
-        result = await reach(address, port, peer.identity, self._params.connect_timeout_s, payload_bytes=payload_bytes)
+        timeout_s = self._params.connect_timeout_s
+        reaching = reach(address, port, peer.identity, timeout_s, payload_bytes=payload_bytes, until=self._until)
+        try:
+            result = await asyncio.wait_for(reaching, self._until - asyncio.get_running_loop().time())
+        except asyncio.TimeoutError:  # one that answers slowly does not take the report of this node
+            result = Reached(failure="silent")
         if result.failure is not None:
             self._failed[role, result.failure, result.passes_bytes].append(peer.node)
             self._kinds[role, result.failure] += 1
