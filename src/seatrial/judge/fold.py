@@ -311,7 +311,7 @@ def _device_types(reader: Reader) -> str:
     types = _ranks_by_word(reader, "device_type")
     if len(types) < 2:
         return ""
-    return f"one type of devices on all ranks, without which no limit fits all of them: {_who_said(types)}"
+    return f"one type of devices on all ranks, without which no limit fits all of them: {_words_with_ranks(types)}"
 
 
 def _backends(reader: Reader) -> str:
@@ -323,7 +323,7 @@ def _backends(reader: Reader) -> str:
     backends.pop("", None)
     if len(backends) < 2:
         return ""
-    return f"one backend on all ranks, without which no rule fits all of them: {_who_said(backends)}"
+    return f"one backend on all ranks, without which no rule fits all of them: {_words_with_ranks(backends)}"
 
 
 def _ranks_by_word(reader: Reader, field: str) -> dict[str, list[int]]:
@@ -335,7 +335,7 @@ def _ranks_by_word(reader: Reader, field: str) -> dict[str, list[int]]:
     return ranks
 
 
-def _who_said(ranks: Mapping[str, list[int]]) -> str:
+def _words_with_ranks(ranks: Mapping[str, list[int]]) -> str:
     few = sorted(ranks, key=lambda word: (len(ranks[word]), word))[:4]
     return ", ".join(
         f"{as_name(word or 'none')} on {len(ranks[word])} ranks (rank {ranks[word][0]} first)" for word in few
