@@ -2,7 +2,7 @@
 # constraints.txt or requirements/ sets it up again; to change the Python below it, remove .venv. All packages but torch
 # are compared with the SHA-256 in requirements/.
 #
-#   make install          the command: .venv/bin/seatrial
+#   make install          the command: .venv/bin/seatrial; its last line says the versions
 #   make run ARGS=...     seatrial run; make changes the exit code: for that of the verdict use .venv/bin/seatrial
 #   make check            style, types, import contracts, house rules
 #   make test             the tests that run anywhere

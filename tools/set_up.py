@@ -17,6 +17,7 @@ from pathlib import Path
 __all__: list[str] = []
 
 _VENV = Path(".venv")
+_COMMAND = str(_VENV / "bin" / "seatrial")
 _PYTHON = str(_VENV / "bin" / "python")
 _HAS_PIP = "import pip, sys; sys.exit(sys.version_info < (3, 10))"
 # Pre-releases such as 2.4.0a0, which the images of vendors carry, count.
@@ -29,6 +30,7 @@ def main() -> None:
         _make_venv()
         _install_seatrial()
         _install_torch()
+        _prove_that_it_starts()
     elif sys.argv[1:] == ["dev"]:
         _say("installing what checks and tests")
         _pip_hashed("dev")
@@ -70,6 +72,22 @@ def _install_torch() -> None:
     _pip("torch", *shlex.split(os.environ.get("TORCH_PIP_ARGS", "")))
 
 
+def _prove_that_it_starts() -> None:
+    """Say where the command is; exit with a sentence where it lacks what only PYTHONPATH has, set now and not later."""
+    started = subprocess.run([_COMMAND, "--version"], env=_own_environment(), capture_output=True, text=True)
+    if started.returncode != 0:
+        last = (started.stderr.strip().splitlines() or [f"exit code {started.returncode}"])[-1]
+        sys.exit(f"make: {_COMMAND} --version does not start ({last}); remove {_VENV}, and repeat this command.")
+    code = "import torch; print(torch.__version__)"
+    torch = subprocess.run([_PYTHON, "-c", code], capture_output=True, text=True).stdout.strip() or "none"
+    _say(f"{_COMMAND} is ready: {started.stdout.strip()}; torch {torch}")
+
+
+def _own_environment() -> dict[str, str]:
+    """Return the environment without what makes packages of others look installed."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def _pip_hashed(name: str) -> None:
     """Install from requirements/NAME.txt: only files with the SHA-256 that is written there."""
     _pip("--require-hashes", "--requirement", f"requirements/{name}.txt")
@@ -77,7 +95,7 @@ def _pip_hashed(name: str) -> None:
 
 def _pip(*arguments: str) -> None:
     # Images with torch of their own may pin half of the index by PIP_CONSTRAINT, against our pins.
-    environment = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
+    environment = {name: value for name, value in _own_environment().items() if name != "PIP_CONSTRAINT"}
     command = [_PYTHON, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
     extra = shlex.split(os.environ.get("PIP_ARGS", ""))
     finished = subprocess.run([*command, "--constraint", "constraints.txt", *extra, *arguments], env=environment)

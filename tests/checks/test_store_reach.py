@@ -103,8 +103,12 @@ def test_a_closed_port_is_a_fact_at_once() -> None:
     assert [(fact.name, fact.value["how"]) for fact in context.facts] == [("store_unreachable", "refused")]
 
 
+NAME = {"store": {"host": "localhost", "port": 2}}
+"""A name may have many addresses that do not answer, and those who try them all would be named for it."""
+
+
 @pytest.mark.parametrize(
-    "shared", [{}, {"store": 5}, {"store": {"host": "10.0.0.1"}}, {"store": {"host": 1, "port": 2}}]
+    "shared", [{}, {"store": 5}, {"store": {"host": "10.0.0.1"}}, {"store": {"host": 1, "port": 2}}, NAME]
 )
 def test_a_first_rank_without_an_address_is_named(shared: dict[str, Any]) -> None:
     context = FakeContext(check="links", rank=1, world_size=2, given=shared)

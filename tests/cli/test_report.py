@@ -154,9 +154,9 @@ def test_a_training_or_a_script_has_no_report_and_is_not_failed(tmp_path: Path) 
     file = tmp_path / "controller.events"
     file.write_bytes(b"".join(encode({**run, "job": {"argv": ["python", "train.py"]}})))
     assert "events of seatrial train or launch" in refused(tmp_path)
-    outcome = {"kind": "outcome", "run": RUN, "src": "conductor", "seq": 1, "text": "rank 3 on node1 was killed"}
+    outcome = {"kind": "outcome", "run": RUN, "src": "conductor", "seq": 1, "text": "rank 3 on node node1 was killed"}
     (tmp_path / "b.events").write_bytes(b"".join(encode(outcome)))
-    assert refused(tmp_path).rstrip().endswith("Its end: rank 3 on node1 was killed.")
+    assert refused(tmp_path).rstrip().endswith("Its end: rank 3 on node node1 was killed.")
 
 
 def test_the_refusal_says_how_a_script_ended_and_where_its_places_are(tmp_path: Path) -> None:
@@ -164,11 +164,11 @@ def test_the_refusal_says_how_a_script_ended_and_where_its_places_are(tmp_path: 
     events = [
         {**run, "job": {"argv": ["python", "train.py"]}},
         {"kind": "stack", "run": RUN, "src": "node0", "seq": 0, "rank": 3, "quiet_s": 9.0},
-        {"kind": "outcome", "run": RUN, "src": "conductor", "seq": 1, "text": "rank 3 on n1 failed\x1b[2J"},
+        {"kind": "outcome", "run": RUN, "src": "conductor", "seq": 1, "text": "rank 3 on node n1 failed\x1b[2J"},
     ]
     (tmp_path / "controller.events").write_bytes(b"".join(line for event in events for line in encode(event)))
     said = refused(tmp_path)
-    assert " Its end: rank 3 on n1 failed\\x1b[2J. Where the ranks were: lines of kind note and stack of" in said
+    assert " Its end: rank 3 on node n1 failed\\x1b[2J. Where the ranks were: lines of kind note and stack of" in said
 
 
 def test_events_of_another_schema_name_the_version_that_reads_them(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from seatrial.conductor.program_conductor import ProgramConductor
 KILLED = Act(at_s=3.0, what="exit", code=-9)
 COMPLAINS = [Act(at_s=2.95, what="error", cause="fabric"), Act(at_s=3.1, what="exit", code=1)]
 WAITS = [Act(at_s=500.0, what="result"), Act(at_s=500.1, what="exit")]
+AGENTS, WELL = "stopped by signal 15 to the agent of node", "all 4 ranks ended by themselves"
+LAST = 'without a traceback; its last line: "its last"'
 
 
 def ends_well_at(at_s: float) -> list[Act]:
@@ -55,7 +57,7 @@ def test_the_killed_rank_is_named_and_not_the_first_to_complain() -> None:
     fleet = SimulatedProgram(config(), {(0, 0): COMPLAINS, (0, 1): WAITS, (0, 2): WAITS, (0, 3): [KILLED]})
     outcome = fleet.run()
     assert outcome["how"] == "failed"
-    assert outcome["text"] == "rank 3 on n1 was killed by signal 9 (SIGKILL) in step 7 forward"
+    assert outcome["text"] == "rank 3 on node n1 was killed by signal 9 (SIGKILL) in step 7 forward"
     assert [note[:44] for note in outcome["notes"]] == ["SIGKILL comes from the kernel when memory ru"]
     assert outcome["last_lines"] == ["its last"]
     (trouble,) = fleet.recorded("trouble")
@@ -84,7 +86,7 @@ def test_a_script_that_complains_of_others_is_a_witness() -> None:
     fails = Act(at_s=9.0, what="exit", code=2, last=("ValueError: no more", "warning: NCCL group was not destroyed"))
     fleet = SimulatedProgram(config(watched=False), {**everybody(0, *WAITS), (0, 0): [complains], (0, 3): [fails]})
     outcome = fleet.run()
-    assert outcome["text"] == "rank 3 on n1 failed with exit code 2 in step 7 forward: ValueError: no more"
+    assert outcome["text"] == "rank 3 on node n1 failed with exit code 2 in step 7 forward: ValueError: no more"
     assert outcome["last_lines"] == list(fails.last)
 
 
@@ -99,18 +101,21 @@ def test_an_abort_after_a_traceback_is_named_by_the_exception() -> None:
         acts = {**everybody(0, *WAITS), (0, 0): complains, (0, 3): [Act(at_s=3.6, what="exit", code=-6, last=last)]}
         return str(SimulatedProgram(config(watched=False), acts).run()["text"])
 
-    assert text_of(*raised) == "rank 3 on n1 was killed by signal 6 (SIGABRT) in step 7 forward: ValueError: bad batch"
+    assert (
+        text_of(*raised)
+        == "rank 3 on node n1 was killed by signal 6 (SIGABRT) in step 7 forward: ValueError: bad batch"
+    )
     # What is no such end: something raised long before, or nothing at all.
     for last in (raised[:1], ("a line of another kind", after)):
-        assert text_of(*last) == "rank 3 on n1 was killed by signal 6 (SIGABRT) in step 7 forward"
+        assert text_of(*last) == "rank 3 on node n1 was killed by signal 6 (SIGABRT) in step 7 forward"
 
 
 def test_of_two_scripts_that_end_together_the_killed_one_is_named() -> None:
     ends = {(0, 0): [Act(at_s=3.0, what="exit", code=1)], (0, 1): WAITS, (0, 2): WAITS}
     fleet = SimulatedProgram(config(watched=False), {**ends, (0, 3): [Act(at_s=3.1, what="exit", code=-9)]})
-    assert "rank 3 on n1 was killed" in fleet.run()["text"]
+    assert "rank 3 on node n1 was killed" in fleet.run()["text"]
     fleet = SimulatedProgram(config(watched=False), {**ends, (0, 3): [Act(at_s=3.6, what="exit", code=-11)]})
-    assert fleet.run()["text"] == "rank 0 on n0 failed with exit code 1 in step 7 forward: its last"
+    assert fleet.run()["text"] == f"rank 0 on node n0 failed with exit code 1 in step 7 forward {LAST}"
 
 
 def test_the_abort_of_a_watchdog_is_no_cause() -> None:
@@ -139,7 +144,7 @@ def test_restarts_use_another_port_until_it_ends_well() -> None:
     ports = [message["program"]["master_port"] for _, node, message in fleet.asked("start_program") if node == 1]
     assert ports == [5000, 5001, 5002]
     notes = [note["text"] for note in fleet.recorded("note")]
-    assert notes[0].startswith("rank 1 on n0 was killed by signal 9 (SIGKILL)")
+    assert notes[0].startswith("rank 1 on node n0 was killed by signal 9 (SIGKILL)")
     assert notes[0].endswith("all ranks restart (restart 1 of at most 3)")
 
 
@@ -163,7 +168,7 @@ def test_a_wrong_request_is_reported_and_never_restarted() -> None:
     script = {**everybody(0, *COMPLAINS), (0, 1): refused}
     outcome = SimulatedProgram(config(max_restarts=3), script).run()
     assert (outcome["how"], outcome["restarts"]) == ("refused", 0)
-    assert outcome["text"] == 'rank 1 on n0 says that the request is wrong: "request trouble"'
+    assert outcome["text"] == 'rank 1 on node n0 says that the request is wrong: "request trouble"'
 
 
 def test_a_bad_result_is_no_failure() -> None:
@@ -174,12 +179,15 @@ def test_a_bad_result_is_no_failure() -> None:
 
 def test_a_rank_that_runs_on_after_the_results_is_named() -> None:
     outcome = SimulatedProgram(config(), {**everybody(0, *ends_well_at(3.0)), (0, 3): WAITS}).run()
-    assert outcome["text"] == "rank 3 on n1 was still running 60 s after the other ranks had finished in step 7 forward"
+    assert (
+        outcome["text"]
+        == "rank 3 on node n1 was still running 60 s after the other ranks had finished in step 7 forward"
+    )
 
 
 def test_a_rank_that_never_gets_ready_is_named() -> None:
     outcome = SimulatedProgram(config(), {**everybody(0, *WAITS), (0, 2): [Act(at_s=999.0, what="never ready")]}).run()
-    assert outcome["text"].startswith("rank 2 on n1 was not ready 180 s after it was started")
+    assert outcome["text"].startswith("rank 2 on node n1 was not ready 180 s after it was started")
 
 
 def test_a_frozen_rank_ends_the_generation_while_others_wait() -> None:
@@ -188,7 +196,7 @@ def test_a_frozen_rank_ends_the_generation_while_others_wait() -> None:
     assert fleet.run()["how"] == "ended"
     (trouble,) = fleet.recorded("trouble")
     assert [(entry["rank"], entry["how"]) for entry in trouble["seen"]] == [(1, "frozen")]
-    assert "rank 1 on n0 made no progress for 15 s" in fleet.recorded("note")[0]["text"]
+    assert "rank 1 on node n0 made no progress for 15 s" in fleet.recorded("note")[0]["text"]
 
 
 def test_if_all_are_stopped_they_may_go_on() -> None:
@@ -202,7 +210,9 @@ def test_a_stopped_script_is_noted_once() -> None:
     acts = [Act(at_s=3.0, what="stop"), Act(at_s=60.0, what="move"), Act(at_s=61.0, what="exit")]
     fleet = SimulatedProgram(config(watched=False), {(0, 1): acts})
     assert fleet.run()["how"] == "ended"
-    assert [note["text"] for note in fleet.recorded("note")] == ["rank 1 on n0 has been stopped (state T) for 15 s"]
+    assert [note["text"] for note in fleet.recorded("note")] == [
+        "rank 1 on node n0 has been stopped (state T) for 15 s"
+    ]
 
 
 def test_a_slow_disk_under_a_checkpoint_is_no_frozen_rank() -> None:
@@ -230,7 +240,7 @@ def test_an_exit_code_of_0_without_a_result_is_a_failure() -> None:
         config(), {**everybody(0, *ends_well_at(3.0)), (0, 2): [Act(at_s=3.0, what="exit")]}
     ).run()
     assert outcome["how"] == "failed"
-    assert outcome["text"].startswith("rank 2 on n1 ended with exit code 0 before it had told a result")
+    assert outcome["text"].startswith("rank 2 on node n1 ended with exit code 0 before it had told a result")
 
 
 def test_nodes_that_are_lost_together_are_named_together() -> None:
@@ -274,16 +284,18 @@ def test_a_job_that_is_canceled_blames_no_rank_that_heard_of_it_first(*, watched
     script = everybody(0, TERMINATED) if all_ranks else {**everybody(0, *WAITS), (0, 3): [TERMINATED]}
     at_s = [(4.1, signal_to_node_0)]  # the program was started after 0.6 s
     outcome = SimulatedProgram(config(watched=watched), script, at_s=at_s).run()
-    assert (outcome["how"], outcome["text"]) == ("interrupted", "stopped by signal 15 to the agent of node 0")
+    assert outcome["how"] == "interrupted"
+    ends = "all 4 ranks" if all_ranks else "ranks 0, 1, 2 ended by themselves; rank 3 on node n1"
+    assert outcome["text"] == f"{AGENTS} 0; {ends} ended at SIGTERM without handling it"
 
 
 def test_a_rank_that_alone_was_terminated_is_named() -> None:
     outcome = SimulatedProgram(config(), {**everybody(0, *WAITS), (0, 3): [TERMINATED]}).run()
-    assert outcome["text"] == "rank 3 on n1 was killed by signal 15 (SIGTERM) in step 7 forward"
+    assert outcome["text"] == "rank 3 on node n1 was killed by signal 15 (SIGTERM) in step 7 forward"
     script = {**everybody(0, TERMINATED), (0, 3): [KILLED]}
     outcome = SimulatedProgram(config(), script, at_s=[(4.1, signal_to_node_0)]).run()
     assert outcome["how"] == "failed"
-    assert outcome["text"].startswith("rank 3 on n1 was killed by signal 9 (SIGKILL)")
+    assert outcome["text"].startswith("rank 3 on node n1 was killed by signal 9 (SIGKILL)")
 
 
 def test_a_late_interrupt_hides_no_failure() -> None:
@@ -305,14 +317,35 @@ def test_a_node_that_never_joins_is_named() -> None:
 def test_an_interrupt_gives_thirty_seconds() -> None:
     fleet = SimulatedProgram(config(max_restarts=3), everybody(0, *WAITS), at_s=[(5.0, SimulatedProgram.interrupt)])
     outcome = fleet.run()
-    assert (outcome["how"], outcome["text"], outcome["restarts"]) == ("interrupted", "stopped by SIGINT", 0)
+    assert (outcome["how"], outcome["text"], outcome["restarts"]) == ("interrupted", f"stopped by SIGINT; {WELL}", 0)
     assert fleet.recorded("interrupted") == [{"kind": "interrupted", "by": "SIGINT"}]
     assert fleet.now < 10
     fleet = SimulatedProgram(
         config(), everybody(0, *WAITS), at_s=[(5.0, SimulatedProgram.interrupt)], heeds_sigterm_after_s=None
     )
-    assert fleet.run()["how"] == "interrupted"
+    assert fleet.run()["text"] == "stopped by SIGINT; all 4 ranks were ended after 30 s"
     assert fleet.asked("kill")[0][0] == pytest.approx(35.0, abs=0.3)
+
+
+def test_the_end_of_a_stopped_run_says_which_ranks_may_not_have_saved() -> None:
+    """Rank 0 saves and exits with 0, SIGTERM ends rank 1, which ignores nothing, and rank 3 goes on."""
+    script = everybody(0, *WAITS) | {
+        (0, 0): [Act(at_s=6.0, what="exit", code=0)],
+        (0, 1): [Act(at_s=6.1, what="exit", code=-15)],
+        (0, 2): [Act(at_s=6.2, what="exit", code=1)],
+    }
+    at_s = [(5.0, SimulatedProgram.interrupt), (9.0, SimulatedProgram.interrupt)]
+    fleet = SimulatedProgram(config(watched=False), script, at_s=at_s, heeds_sigterm_after_s=None)
+    assert fleet.run()["text"] == (
+        "stopped by SIGINT; ranks 0, 2 ended by themselves (exit codes 0, 1); rank 1 on node n0 ended at SIGTERM"
+        " without handling it; rank 3 on node n1 was ended after 4.0 s"
+    )
+
+
+def test_a_rank_whose_end_was_not_heard_is_said() -> None:
+    at_s = [(5.0, SimulatedProgram.interrupt), (5.1, lambda fleet: fleet.lose(1))]
+    text = SimulatedProgram(config(watched=False), everybody(0, *WAITS), at_s=at_s).run()["text"]
+    assert text == "stopped by SIGINT; ranks 0, 1 ended by themselves; ranks 2, 3 sent no news of an end"
 
 
 def test_a_second_interrupt_leaves_no_grace() -> None:
@@ -332,7 +365,7 @@ def test_an_interrupt_before_the_start_ends_at_once(at_s: float) -> None:
 def test_a_signal_to_an_agent_stops_all_ranks_in_order() -> None:
     signal = [(5.0, lambda fleet: fleet.say(1, {"kind": "signal", "number": 15}))]
     fleet = SimulatedProgram(config(), everybody(0, *WAITS), at_s=signal)
-    assert fleet.run()["text"] == "stopped by signal 15 to the agent of node 1"
+    assert fleet.run()["text"].startswith(f"{AGENTS} 1")
     assert {node for _, node, _ in fleet.asked("terminate")} == {0, 1}
 
 

@@ -24,8 +24,8 @@ def outcome(*acts: list[Act], nproc_per_node: int = 1) -> dict[str, Any]:
 def test_a_peer_that_had_ended_well_is_said() -> None:
     """Batches are not even: rank 1 is through, and rank 0 waits for it in all_reduce."""
     assert outcome(ends(4.8, last=CLOSED), ends(3.0, 0))["text"] == (
-        "rank 1 on n1 had ended with exit code 0, 1.8 s earlier; then rank 0 on n0 failed with exit code 1 and reported"
-        " a lost connection: RuntimeError: Connection closed by peer [127.0.0.1]:1234"
+        "rank 1 on node n1 had ended with exit code 0, 1.8 s earlier; then rank 0 on node n0 failed with exit code 1"
+        " and reported a lost connection: RuntimeError: Connection closed by peer [127.0.0.1]:1234"
     )
 
 
@@ -37,10 +37,10 @@ def test_the_last_output_is_that_of_the_rank_that_had_left() -> None:
 def test_ranks_that_had_left_have_their_host() -> None:
     left = [ends(2.0, 0), ends(3.0, 0)]
     on_one = outcome(*left, ends(4.8, last=CLOSED), WAITS, nproc_per_node=2)
-    assert on_one["text"].startswith("ranks 0, 1 on n0 had ended with exit code 0; then rank 2 on n1 failed")
+    assert on_one["text"].startswith("ranks 0, 1 on node n0 had ended with exit code 0; then rank 2 on node n1 failed")
     assert on_one["last_lines"] == [CLOSED]
     on_two = outcome(left[0], ends(4.8, last=CLOSED), left[1], WAITS, nproc_per_node=2)
-    assert on_two["text"].startswith("ranks 0, 2 had ended with exit code 0; then rank 1 on n0 failed")
+    assert on_two["text"].startswith("ranks 0, 2 had ended with exit code 0; then rank 1 on node n0 failed")
 
 
 def test_what_torch_writes_around_an_error_is_left_out() -> None:
@@ -69,7 +69,7 @@ def test_an_error_of_the_script_is_no_lost_connection(last: str) -> None:
     script = {(0, 0): WAITS, (0, 1): ends(3.0, last=last)}
     fleet = SimulatedProgram(config(watched=False, nproc_per_node=1), script)
     over = fleet.run()
-    assert over["text"] == f"rank 1 on n1 failed with exit code 1: {last}"
+    assert over["text"] == f"rank 1 on node n1 failed with exit code 1: {last}"
     assert over["notes"] == ["rank 0 had not exited, and seatrial ended it"]
     # Nobody waits for the news of a lost node.
     assert fleet.asked("terminate")[0][0] < 7
@@ -77,13 +77,28 @@ def test_an_error_of_the_script_is_no_lost_connection(last: str) -> None:
 
 def test_all_that_complain_of_one_another_have_lost_the_connection() -> None:
     over = outcome(ends(3.0, last=CLOSED), ends(3.5, last=CLOSED), ends(3.6, last=CLOSED), WAITS, nproc_per_node=2)
-    assert over["text"].startswith("connection between ranks lost; rank 0 on n0 failed with exit code 1 and reported")
+    assert over["text"].startswith(
+        "connection between ranks lost; rank 0 on node n0 failed with exit code 1 and reported"
+    )
     assert over["text"].endswith("; rank 3 had not exited, and seatrial ended it")
+
+
+def test_a_line_that_is_no_error_is_no_reason() -> None:
+    assert outcome(ends(3.0, 3, last="hello from rank 0"), WAITS)["text"] == (
+        'rank 0 on node n0 failed with exit code 3 without a traceback; its last line: "hello from rank 0"'
+    )
+    assert outcome(ends(3.0, 3, last=" "), WAITS)["text"] == "rank 0 on node n0 failed with exit code 3"
+
+
+def test_an_exception_with_any_name_is_a_reason() -> None:
+    last = ("Traceback (most recent call last):", '  File "x.py", line 3, in <module>', "queue.Empty")
+    acts = [Act(at_s=3.0, what="exit", code=1, phase="", last=last)]
+    assert outcome(acts, WAITS)["text"] == "rank 0 on node n0 failed with exit code 1: queue.Empty"
 
 
 def test_the_ranks_beside_the_one_that_failed() -> None:
     over = outcome(ends(1.0, 0), ends(2.0, 0), ends(3.0, 7), WAITS, nproc_per_node=2)
-    assert over["text"] == "rank 2 on n1 failed with exit code 7: its last"
+    assert over["text"] == ('rank 2 on node n1 failed with exit code 7 without a traceback; its last line: "its last"')
     assert over["notes"] == ["ranks 0, 1 had ended with exit code 0; rank 3 had not exited, and seatrial ended it"]
     many = outcome(ends(1.0), *[WAITS] * 19, nproc_per_node=10)
     assert many["notes"] == ["ranks 1, 2, 3, 4, 5, 6, 7, 8 and 11 more had not exited, and seatrial ended them"]
@@ -108,7 +123,7 @@ def test_all_ranks_that_failed_alike_are_one_phrase() -> None:
 def test_of_several_nodes_on_one_machine_the_number_is_said() -> None:
     settings = config(watched=False, nproc_per_node=1, hosts=("vm", "vm"))
     over = SimulatedProgram(settings, {(0, 1): ends(3.0, 7), (0, 0): WAITS}).run()
-    assert over["text"] == "rank 1 on vm (node 1) failed with exit code 7: its last"
+    assert over["text"].startswith("rank 1 on node 1 (vm) failed with exit code 7")
 
 
 @pytest.mark.parametrize("code", [-9, 137])
@@ -116,8 +131,8 @@ def test_a_sigkill_says_where_to_look(code: int) -> None:
     over = outcome(ends(3.0, code), ends(3.1))
     assert over["notes"] == [
         "rank 1 failed at the same time",
-        "SIGKILL comes from the kernel when memory runs out, from a scheduler or from a person: see dmesg on n0, and"
-        " the memory limit of its job, container or cgroup",
+        "SIGKILL comes from the kernel when memory runs out, from a scheduler or from a person: see dmesg on node n0,"
+        " and the memory limit of its job, container or cgroup",
     ]
 
 
@@ -125,7 +140,7 @@ def test_a_script_that_is_not_on_its_host_is_told_so() -> None:
     last = "python3: can't open file '/root/train.py': [Errno 2] No such file or directory"
     over = outcome(ends(3.0, 2, last=last), WAITS)
     assert over["notes"][-1] == (
-        "the script is not on n0, or not at that path: copy it there, or start it in a folder that all hosts share"
+        "the script is not on node n0, or not at that path: copy it there, or start it in a folder that all hosts share"
     )
 
 
@@ -135,7 +150,7 @@ def test_a_script_that_is_nowhere_is_told_so() -> None:
     over = SimulatedProgram(
         settings, {(0, 0): ends(3.0, 2, last=last)} | {(0, rank): WAITS for rank in (1, 2, 3)}
     ).run()
-    assert over["notes"][-1] == "the script is not on n0, and not on this machine either: check its path"
+    assert over["notes"][-1] == "the script is not on node n0, and not on this machine either: check its path"
 
 
 def test_a_torch_without_libuv_is_told_what_helps() -> None:

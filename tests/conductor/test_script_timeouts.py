@@ -56,7 +56,7 @@ def text_of(*acts: tuple[Act, ...], stack: dict[str, Any] | None = None) -> str:
 def test_the_one_rank_that_still_ran_is_named_with_its_stack() -> None:
     fleet = ended(ends(20.0), ends(20.1), ends(20.2), STILL, stack={"text": AT_WORK})
     (outcome,) = fleet.recorded("outcome")
-    assert outcome["text"] == f"{THREE}; rank 3 on n1 still ran and never arrived: load_batch (mytrain.py:26)"
+    assert outcome["text"] == f"{THREE}; rank 3 on node n1 still ran and never arrived: load_batch (mytrain.py:26)"
     assert fleet.recorded("trouble")[0]["seen"][0]["rank"] == 3
     assert fleet.asked("dump_stack")[0][0] < fleet.asked("terminate")[0][0]
     (note,) = fleet.recorded("note")
@@ -82,7 +82,7 @@ def test_the_last_output_is_that_of_the_rank_that_still_ran() -> None:
 )
 def test_a_rank_that_may_wait_too_is_not_said_to_have_never_arrived(stack: dict[str, Any], where: str) -> None:
     text = text_of(ends(20.0), ends(20.1), ends(20.2), STILL, stack=stack)
-    assert text.startswith(f"{THREE}; rank 3 on n1 {where}")
+    assert text.startswith(f"{THREE}; rank 3 on node n1 {where}")
     assert "never arrived" not in text
 
 
@@ -103,26 +103,28 @@ def test_where_all_gave_up_none_is_named() -> None:
 
 def test_a_rank_that_fails_after_the_others_gave_up_comes_first() -> None:
     text = text_of(ends(20.0), ends(20.1), ends(20.2), ends(25.0, "ValueError: sample 4711"), stack={"text": AT_WORK})
-    assert text == "rank 3 on n1 failed with exit code 1: ValueError: sample 4711"
+    assert text == "rank 3 on node n1 failed with exit code 1: ValueError: sample 4711"
 
 
 def test_ranks_that_lost_one_that_gave_up_are_witnesses() -> None:
     """Gloo closes its connections when it gives up."""
     text = text_of(ends(20.4), ends(20.0, CLOSED), ends(20.5, CLOSED), STILL, stack={"text": AT_WORK})
     assert text == (
-        "rank 0 gave up waiting (timed out after 15 s), and ranks 1, 2 lost the connection; rank 3 on n1 still ran and"
-        " never arrived: load_batch (mytrain.py:26)"
+        "rank 0 gave up waiting (timed out after 15 s), and ranks 1, 2 lost the connection; rank 3 on node n1 still ran"
+        " and never arrived: load_batch (mytrain.py:26)"
     )
 
 
 def test_a_connection_that_was_lost_long_before_is_no_timeout() -> None:
     text = text_of(ends(20.0, CLOSED), ends(30.0), STILL, STILL)
-    assert text.startswith("connection between ranks lost; rank 0 on n0 failed with exit code 1 and reported it first")
+    assert text.startswith(
+        "connection between ranks lost; rank 0 on node n0 failed with exit code 1 and reported it first"
+    )
 
 
 def test_a_rank_that_had_left_is_the_one_they_waited_for() -> None:
     assert text_of(ends(20.0), ends(20.1), ends(20.2), ends(5.0, "done", 0)) == (
-        f"rank 3 on n1 had ended with exit code 0, 15.0 s earlier; then {THREE}"
+        f"rank 3 on node n1 had ended with exit code 0, 15.0 s earlier; then {THREE}"
     )
 
 
@@ -130,23 +132,24 @@ def test_with_nccl_a_script_waits_for_its_gpu_at_any_line() -> None:
     aborted = [ends(20.0 + rank, WATCHDOG, -6) for rank in range(3)]
     text = text_of(*aborted, STILL, stack={"text": AT_WORK})
     assert text == (
-        "ranks 0, 1, 2 gave up waiting (timed out after 600 s); rank 3 on n1 still ran, in load_batch (mytrain.py:26)"
+        "ranks 0, 1, 2 gave up waiting (timed out after 600 s); rank 3 on node n1 still ran, in load_batch"
+        " (mytrain.py:26)"
     )
 
 
 def test_a_rank_that_nccl_ended_is_no_first_failure() -> None:
     assert text_of(*[ends(20.0 + rank, WATCHDOG, -6) for rank in range(3)], ends(19.0, TOLD, -6)) == (
-        "ranks 0, 1, 2 gave up waiting (timed out after 600 s); rank 3 on n1 did not, and NCCL's watchdog ended it"
+        "ranks 0, 1, 2 gave up waiting (timed out after 600 s); rank 3 on node n1 did not, and NCCL's watchdog ended it"
     )
 
 
 def test_the_address_that_a_rank_could_not_reach_is_said() -> None:
     last = "DistNetworkError: The client socket has timed out after 6000ms while trying to connect to (node0, 29998)."
     text = text_of(ends(20.0, last), ends(20.1, last), ends(20.2, last), STILL, stack={"text": AT_WORK})
-    assert text.startswith("ranks 0, 1, 2 gave up waiting (timed out after 6 s); rank 3 on n1 still ran")
+    assert text.startswith("ranks 0, 1, 2 gave up waiting (timed out after 6 s); rank 3 on node n1 still ran")
     assert text.endswith(f"; the error: {last.rstrip('.')}")
 
 
 def test_a_timeout_of_the_script_about_something_else_is_its_own_failure() -> None:
     last = "TimeoutError: timed out waiting 15000ms for the data server"
-    assert text_of(ends(20.0, last), STILL, STILL, STILL) == f"rank 0 on n0 failed with exit code 1: {last}"
+    assert text_of(ends(20.0, last), STILL, STILL, STILL) == f"rank 0 on node n0 failed with exit code 1: {last}"

@@ -63,6 +63,11 @@ def test_a_late_node_ends_its_check_and_the_ranks_start() -> None:
     assert record.steps(0) == [NAMES[0], *((step.check, step.stage) for step in STEPS)]
     first = fold(record.events).steps[0]
     assert (first.outcome, first.nodes_done, first.complete()) == ("deadline", (0, 2), False)
+    (note,) = record.of("note")
+    assert (note["severity"], note["text"].partition(" within ")[0]) == (
+        "error",
+        "node 1 did not finish network/listen",
+    )
 
 
 def test_a_round_that_brings_nothing_is_not_repeated() -> None:

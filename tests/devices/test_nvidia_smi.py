@@ -237,10 +237,12 @@ def test_a_tool_that_prints_without_end_keeps_nobody(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     reader = open_reader()
     assert reader.samples is not None
-    for _ in range(3):
-        (sample,) = reader.samples()
-        assert sample.temperature_c == 71
-    reader.close()
+    try:
+        # None may have come yet where the tool has been started again, as it needs too much CPU time.
+        read = [sample.temperature_c for _ in range(3) for sample in reader.samples()]
+    finally:
+        reader.close()
+    assert set(read) == {71}
 
 
 def test_a_tool_without_a_loop_gives_no_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

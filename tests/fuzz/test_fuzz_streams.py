@@ -30,6 +30,7 @@ from seatrial.report.progress import Progress
 _WHOLE: dict[str, Trial] = {name: conclude(make().events, load=fake_load).trial for name, make in SCENES.items()}
 _VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 _TAGS = {
+    "code",
     "html",
     "head",
     "meta",

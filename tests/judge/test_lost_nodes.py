@@ -111,3 +111,11 @@ def test_an_unknown_conductor_may_be_on_either_node() -> None:
         assert finding.culprit.kind == "link"
     (finding,) = silent(3, 1, conductor="")
     assert finding.culprit.name == "node gpu-1", "at least one of the two others is reached over the network"
+
+
+def test_nodes_that_are_all_lost_at_once_are_not_blamed() -> None:
+    """Under MPICH a host that kills what its launcher started there has the agents of all hosts killed."""
+    (finding,) = silent(3, 2, 0, 1, how="lost")
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+    assert finding.what == "all 3 nodes were lost at once in collectives, node gpu-2 first"
+    assert silent(1, 0, how="lost")[0].culprit.name == "node gpu-0"

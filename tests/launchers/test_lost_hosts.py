@@ -109,7 +109,7 @@ def test_a_lost_daemon_blames_nobody_and_the_dead_rank_is_named(hosts: Callable[
     program.kill_on_second("rank")
     code, text = program.ended()
     assert code == 1, text
-    assert "Error: rank 1 on node1 was killed by signal 9 (SIGKILL)" in text
+    assert "Error: rank 1 on node node1 was killed by signal 9 (SIGKILL)" in text
 
 
 @pytest.mark.nightly
@@ -127,9 +127,10 @@ def test_a_host_that_dies_is_named(hosts: Callable[[int], Hosts], mpirun: str, c
             time.sleep(0.1)
     program.kill_on_second("agent", "rank", "daemon")
     code, text = program.ended()
-    assert code == 1, text
+    # MPICH kills the agents of all hosts in the same instant: the report says which was lost first, and names nobody.
+    all_lost = command == "run" and "mpich" in mpirun
+    assert code == (3 if all_lost else 1), text
     blamed = "\n".join(line for line in text.splitlines() if re.match(r"(- )?Error: |at fault: |fail +trial: ", line))
-    assert "node1" in blamed, text
-    # MPICH kills the agents of all hosts in the same instant, so both are lost.
+    assert "node1" in (text if all_lost else blamed), text
     if "mpich" not in mpirun:
         assert not re.search(r"node0|node 0|rank 0", blamed), text

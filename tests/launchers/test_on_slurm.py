@@ -122,7 +122,7 @@ def test_the_failed_rank_of_a_script_is_named(slurm: Mapping[str, str], tmp_path
     )
     assert done.returncode == 1, done.stderr
     assert "Error: rank 3 on " in done.stderr
-    assert " failed with exit code 5: 3 1.1/2 1 127.0.0.1 " in done.stderr
+    assert ' failed with exit code 5 without a traceback; its last line: "3 1.1/2 1 127.0.0.1 ' in done.stderr
     texts = {path.name: path.read_text() for path in tmp_path.glob("reports/*/rank*.log")}
     assert texts == {
         f"rank{rank}.gen0.log": f"{rank} {rank // 2}.{rank % 2}/2 {rank // 2} 127.0.0.1 {tmp_path}\n"

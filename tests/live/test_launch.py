@@ -91,7 +91,11 @@ def test_the_first_failure_is_named_with_code_and_last_lines(tmp_path: Path) -> 
     assert (ended.exit_code, ended.output) == (1, "begins\n")
     *_, whose, before, last_but_one, last = ended.errors.splitlines()
     assert (whose, before, last_but_one) == ("seatrial: the last output of rank 1:", "  begins", "  about to fail")
-    assert re.fullmatch(r"Error: rank 1 on \S+ failed with exit code 7: about to fail; all output is in \S+\.", last)
+    assert re.fullmatch(
+        r"Error: rank 1 on node \S+ failed with exit code 7 without a traceback; its last line: \"about to fail\";"
+        r" all output is in \S+\.",
+        last,
+    )
     assert len(logs(tmp_path)) == 2
 
 
@@ -104,7 +108,7 @@ def test_a_rank_that_only_lost_its_peers_is_not_named(tmp_path: Path) -> None:
     )
     ended = launch(tmp_path, "--nproc-per-node", "2", name).ended()
     assert "Error: rank 1 on" in ended.errors
-    assert "failed with exit code 1: the disk is full" in ended.errors
+    assert 'exit code 1 without a traceback; its last line: "the disk is full"' in ended.errors
 
 
 def test_the_traceback_of_a_rank_that_followed_comes_later(tmp_path: Path) -> None:
@@ -156,7 +160,8 @@ def test_the_rank_for_which_another_gave_up_waiting_is_named(tmp_path: Path) -> 
     assert (whose, last_line) == ("seatrial: the last output of rank 1:", "  takes long")
     assert others == "seatrial: the last output of rank 0, which gave up waiting:"
     assert re.match(
-        r"Error: rank 0 gave up waiting \(timed out after 2 s\); rank 1 on \S+ still ran, in \S*nanosleep; all", last
+        r"Error: rank 0 gave up waiting \(timed out after 2 s\); rank 1 on node \S+ still ran, in \S*nanosleep; all",
+        last,
     )
 
 
@@ -189,6 +194,9 @@ def test_ctrl_c_gives_the_script_its_grace(tmp_path: Path, heeds: bool) -> None:
     ended = running.ended()
     assert ended.exit_code == 130, ended.errors
     assert list(logs(tmp_path).values()) == ["up\nsaved\n"] * 2
+    assert f"{'20' if heeds else '1.5'} s (--grace) to save and to exit; a second Ctrl-C ends them at" in ended.errors
+    ends = "ended by themselves" if heeds else r"were ended after \d.\d s"
+    assert re.search(rf"\nseatrial: stopped by SIGINT; both ranks {ends}; all output is in", ended.errors)
     assert {event["code"] for event in running.events("exit")} == {0 if heeds else -signal.SIGKILL}
 
 
@@ -275,7 +283,8 @@ def test_the_failed_rank_of_a_real_training_is_named(tmp_path: Path) -> None:
     words = ("launch", "--device", "cpu", "--nproc-per-node", "2", str(SCRIPTS / "env_ddp.py"))
     ended = train(tmp_path, *words, env={"TOY_FAILS": "1"})
     assert ended.exit_code == 1
-    assert re.search(r"Error: rank 1 on \S+ failed with exit code 1: rank 1 fails as requested;", ended.errors)
+    told = r'Error: rank 1 on node \S+ failed with exit code 1 .* its last line: "rank 1 fails as requested";'
+    assert re.search(told, ended.errors)
 
 
 @pytest.mark.slow

@@ -52,7 +52,10 @@ def test_places_and_the_host_that_fails(hosts: Callable[[int], Hosts]) -> None:
         f"node{rank // 2} {rank} {rank // 2}.{rank % 2}/2 10.77.0.10\n" for rank in range(4)
     ]
     assert output == texts["rank0.gen0.log"]
-    assert "Error: rank 3 on node1 failed with exit code 5: node1 3 1.1/2" in errors
+    assert (
+        'Error: rank 3 on node node1 failed with exit code 5 without a traceback; its last line: "node1 3 1.1/2'
+        in errors
+    )
 
 
 def test_a_misspelled_script_is_missing_here_and_there(hosts: Callable[[int], Hosts]) -> None:
@@ -60,7 +63,7 @@ def test_a_misspelled_script_is_missing_here_and_there(hosts: Callable[[int], Ho
     code, _, errors, _ = launched(hosts(1), *words)
     assert code == 1
     assert "scripts/env_dpp.py is not on this machine; the nodes start what they have there." in errors
-    assert "the script is not on node0, and not on this machine either: check its path" in errors
+    assert "the script is not on node node0, and not on this machine either: check its path" in errors
 
 
 def test_all_output_of_a_host_without_the_folder_comes_home(hosts: Callable[[int], Hosts]) -> None:

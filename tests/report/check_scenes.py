@@ -118,11 +118,22 @@ def _links(cluster: SimulatedCluster) -> Stream:
 
 def wrong_memory() -> Stream:
     """Two words of one device are not what was written."""
+    evidence = memory_fleet([3000.0, 3010.0, 2990.0, 3005.0], device_type="cuda", wrong={3: 2}, facts=[_two_words(3)])
+    return trial_of("memory", evidence, 4, TWO, patterns=ONE.patterns)
+
+
+def sixteen_wrong_memories() -> Stream:
+    """The same on all devices of two of four nodes."""
+    wrong = range(16, 32)
+    facts = [_two_words(rank) for rank in wrong]
+    evidence = memory_fleet([3000.0] * 32, device_type="cuda", wrong=dict.fromkeys(wrong, 2), facts=facts)
+    return trial_of("memory", evidence, 32, FOUR, patterns=ONE.patterns)
+
+
+def _two_words(rank: int) -> Fact:
     value = {"pattern": "0x55", "round": 0, "words": 2, "first_byte": 4096, "last_byte": 8199, "tested_bytes": 65536}
     value |= {"expected": "0x5555555555555555", "found": "0x5555555555555557"}
-    facts = [memory_fact("wrong_words", 3, **value)]
-    evidence = memory_fleet([3000.0, 3010.0, 2990.0, 3005.0], device_type="cuda", wrong={3: 2}, facts=facts)
-    return trial_of("memory", evidence, 4, TWO, patterns=ONE.patterns)
+    return memory_fact("wrong_words", rank, **value)
 
 
 def slow_copies() -> Stream:
@@ -204,6 +215,7 @@ SCENES: Mapping[str, Callable[[], Stream]] = {
     "fail-links-slow": slow_cable,
     "fail-links-dead": dead_cable,
     "fail-memory-wrong": wrong_memory,
+    "fail-memory-wrong-on-16": sixteen_wrong_memories,
     "fail-memory-slow": slow_copies,
     "fail-storage-read-only": unwritable_folder,
     "fail-storage-not-shared": own_folder,

@@ -242,6 +242,25 @@ def test_places_are_in_the_order_of_the_ranks() -> None:
     assert shown == ["what each rank does", "rank 0", "rank 2", "rank 3", "rank 2 stands elsewhere", "rank 1"]
 
 
+def test_a_place_and_an_interruption_in_words() -> None:
+    errors = io.StringIO()
+    display = ProgramDisplay(None, errors, prefix=False, grace_s=4.5)
+    for node, host in enumerate(("a", "vm", "vm")):
+        display.on_event({"kind": "node", "src": f"node{node}", "hostname": host})
+        display.on_event({"kind": "stack", "src": f"node{node}", "rank": node, "state": "R", "quiet_s": 1.0})
+    display.on_event({"kind": "generation", "ranks": [[0, 0, 0]]})
+    for by in ("SIGINT", "SIGTERM"):
+        display.on_event({"kind": "interrupted", "by": by})
+    display.close()
+    shown = [line.partition("s] ")[2].partition(": ") for line in errors.getvalue().splitlines()]
+    assert [words[0] for words in shown[:3]] == ["rank 0 on node a", "rank 1 on node vm", "rank 2 on node 2 (vm)"]
+    grace = "the ranks get SIGTERM, and 4.5 s (--grace) to save and to exit"
+    assert [words[2] for words in shown[3:]] == [
+        f"{grace}; a second Ctrl-C ends them at once",
+        f"{grace}; a second SIGTERM ends them at once",
+    ]
+
+
 def test_places_are_shown_without_another_event() -> None:
     errors = io.StringIO()
     display = ProgramDisplay(None, errors, prefix=False)

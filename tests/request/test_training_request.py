@@ -12,7 +12,7 @@ from training.small_files import write_mnist
 
 from seatrial.cli.command import commands, options_of
 from seatrial.environment.identity import identify
-from seatrial.errors import RequestError
+from seatrial.errors import RequestError, SeatrialError
 from seatrial.request.training_request import TrainRequest, resolve
 from seatrial.targets.option import Option
 from seatrial.worker.train_spec import Spawn, TrainSpec
@@ -75,6 +75,13 @@ def test_the_named_folder_decides_the_sizes_of_a_workload(tmp_path: Path) -> Non
     write_mnist(tmp_path, 40, 10)
     with pytest.raises(RequestError, match="larger than the 40 training samples of mnist"):
         ask(workload="mnist", data=str(tmp_path), global_batch_size=64)
+
+
+def test_a_checkpoint_on_other_hosts_need_not_be_here(tmp_path: Path) -> None:
+    with pytest.raises(SeatrialError, match=r"^node0\.invalid"):
+        ask(resume=str(tmp_path / "none.pt"), target="ssh", hosts="node0.invalid", nproc_per_node=1)
+    (tmp_path / "here.pt").touch()
+    assert ask(resume=str(tmp_path / "here.pt")).spec.resume == str(tmp_path / "here.pt")
 
 
 def test_restarts_imply_a_checkpoint_each_epoch() -> None:
@@ -173,6 +180,7 @@ def test_a_dry_run_prints_what_runs() -> None:
         ({"spawn": True, "nodes": 2, "node_rank": 2, "init": "tcp://h:1"}, "--node-rank 2"),
         ({"spawn": True, "nodes": 2, "node_rank": 1}, "needs a rendezvous"),
         ({"strategy": "dp", "nproc_per_node": 2}, "--strategy dp"),
+        ({"resume": "checkpoints/none.pt"}, "--resume checkpoints/none.pt: there is no such file here"),
         ({"backend": "nccl"}, "--backend nccl"),
     ],
     ids=str,

@@ -99,16 +99,8 @@ def test_no_host_ends_a_run_by_words_about_another_one(line: str, tmp_path: Path
         said.now += 100.0
         time.sleep(1.1)
         assert said.launcher.poll((0, 1, 2)) is None
-        if "refuses" in line:
-            with pytest.raises(
-                RequestError, match=r"too small \(from the output of the launcher; node 1 has not joined"
-            ):
-                said.news(0, 2, after_s=0.0)
-        else:
-            assert said.news(0, 2, after_s=0.0) == (
-                1,
-                "node 1 has not joined; the output of the launcher says: node 0 is broken",
-            )
+        # A node that has joined and is gone has ended, or is lost by its connection: any host may have said that.
+        assert said.news(0, 2, after_s=0.0) is None
     finally:
         said.end()
 

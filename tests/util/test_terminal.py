@@ -94,6 +94,23 @@ def test_what_a_rank_printed_is_not_broken(shown: Callable[[Callable[[], None]],
     assert [line for line in lines if line.removeprefix("  ") in printed] == [f"  {line}" for line in printed]
 
 
+@pytest.mark.parametrize(
+    ("is_ended_by_us", "how"),
+    [(True, "printed a traceback, but had not exited before the first failure"), (False, "did not fail first")],
+)
+def test_a_traceback_of_a_rank_that_seatrial_ended_contradicts_nothing(
+    shown: Callable[[Callable[[], None]], str], tmp_path: Path, how: str, *, is_ended_by_us: bool
+) -> None:
+    outcome = {"kind": "outcome", "gen": 0, "how": "failed", "text": "rank 1 failed", "last_lines": []}
+    events = [
+        {"kind": "trouble", "gen": 0, "seen": [{"how": "dead", "rank": 1}]},
+        {"kind": "exit", "gen": 0, "rank": 0, "code": 1, "ours": is_ended_by_us},
+        outcome,
+    ]
+    text = shown(lambda: print(run_program._exit_code(events, tmp_path, {0: "Traceback"}, {})))
+    assert f"seatrial: the last output of rank 0, which {how}:" in " ".join(text.split())
+
+
 def ended_with(outcome: dict[str, Any], folder: Path) -> None:
     assert run_program._exit_code([outcome], folder, {}, {}) == 1
 

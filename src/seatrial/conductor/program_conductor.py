@@ -28,7 +28,7 @@ from seatrial.conductor.program_failures import (
     only_witnesses,
 )
 from seatrial.conductor.rank_status import RankStatus, Suspicion
-from seatrial.conductor.script_failures import advice, ended_ranks, peers, py_spy_hint, with_peers
+from seatrial.conductor.script_failures import advice, ended_ranks, how_stopped, peers, py_spy_hint, with_peers
 from seatrial.conductor.script_stacks import main_thread_frames, ranks_apart
 from seatrial.conductor.script_timeouts import late_failure
 from seatrial.protocol.commands import AgentReport, DumpStack, FindPort, StartProgram, Terminate
@@ -107,6 +107,8 @@ class ProgramConductor(BaseConductor):
         """Time until which the ranks may answer for which others gave up waiting."""
         self._notes: list[str] = []
         """Facts beside the first failure."""
+        self._terminated_at = self._grace_used_s = 0.0
+        """When the ranks got SIGTERM, and for how long those had run on that were killed then."""
 
     def _statuses(self) -> Mapping[int, RankStatus]:
         return self._rank_statuses
@@ -123,7 +125,7 @@ class ProgramConductor(BaseConductor):
         asked = self._ask_where() if self.state is State.RUN and not self._config.watched else ""
         if by != "SIGQUIT":
             if self._interrupted_by and self.state is State.TERMINATE:
-                self._kill((), now)
+                self._kill_left(now)
             else:
                 self._interrupt(by, now)
         if asked:
@@ -242,7 +244,7 @@ class ProgramConductor(BaseConductor):
             else:
                 self._stop(now)
         elif self.state is State.TERMINATE:
-            self._kill((), now)
+            self._kill_left(now)
 
     def _only_stop_signals(self) -> bool:
         return not self._losses and only_stop_signals(self._exits, self._errors)
@@ -418,11 +420,17 @@ class ProgramConductor(BaseConductor):
 
     def _terminate(self, grace_s: float, now: float) -> None:
         self.state = State.TERMINATE
+        self._terminated_at = now
         self._until = now + grace_s
         if all(rank in self._exits or self._nodes[rank] in self._gone for rank in self._rank_statuses):
             self._kill((), now)
         else:
             self._send_all(Terminate(kind="terminate", gen=self._generation))
+
+    def _kill_left(self, now: float) -> None:
+        """End the ranks that SIGTERM did not."""
+        self._grace_used_s = now - self._terminated_at
+        self._kill((), now)
 
     def _generation_killed(self, now: float) -> None:
         failure = self._failure
@@ -456,7 +464,7 @@ class ProgramConductor(BaseConductor):
         if self.state is State.PORT:
             self._lose(0, f"its agent named no port within {_PORT_TIMEOUT_S:.0f} s", now)
         elif self.state is State.TERMINATE:
-            self._kill((), now)
+            self._kill_left(now)
 
     # The end
 
@@ -489,10 +497,15 @@ class ProgramConductor(BaseConductor):
                 outcome["last_lines"] = list(self._exits[first].last_lines)
         elif self._interrupted_by and not (all_reported and not any(codes.values())):
             outcome["how"] = "interrupted"
-            outcome["text"] = f"stopped by {self._interrupted_by}"
+            outcome["text"] = f"stopped by {self._interrupted_by}{self._how_stopped()}"
         else:
             outcome["code"] = max(codes.values(), default=0)
         return outcome
+
+    def _how_stopped(self) -> str:
+        if self._generation < 0:
+            return " before the ranks were started"
+        return f"; {how_stopped(self._exits, self._rank_statuses.keys(), self._grace_used_s, self._on_host)}"
 
     def _sentence(self, failure: Failure) -> str:
         hosts = {item.rank: self._on_host(item.rank) for item in failure.suspicions if item.rank is not None}
@@ -505,7 +518,8 @@ class ProgramConductor(BaseConductor):
             return f" on node {node}"
         name = self._hostnames[node]
         # One machine may be several nodes.
-        return f" on {name} (node {node})" if Counter(self._hostnames.values())[name] > 1 else f" on {name}"
+        several = Counter(self._hostnames.values())[name] > 1
+        return f" on node {node} ({name})" if several else f" on node {name}"
 
 
 def _on_disk(status: RankStatus) -> bool:

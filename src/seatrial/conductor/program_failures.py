@@ -18,6 +18,7 @@ _TOGETHER_S = 0.25
 _MAX_TEXT_CHARS = 300
 _RAISED = re.compile(r"(?:\[rank\d+\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)(?::|$).*)")
 """The line of a traceback that names the exception; torch puts the rank before it."""
+_TRACEBACK = "Traceback (most recent call last):"
 _TORCH_RAISES = re.compile(
     r"([\w.]+\.)?(RuntimeError|Dist\w*Error|Exception)|Connection(Reset|Aborted)?Error|BrokenPipeError"
 )
@@ -76,6 +77,8 @@ class Failure:
     suspicions: tuple[Suspicion, ...]
     text: str
     """The error as the rank reported it, or an empty text."""
+    last_line: str = ""
+    """The last line that it printed, where no traceback and nothing else says why it ended."""
     refused: bool = False
     """The request was wrong, so a restart does not help."""
     whole: bool = False
@@ -99,6 +102,8 @@ class Failure:
         ranks = ", ".join(f"rank {suspicion.rank}{hosts.get(suspicion.rank or 0, '')}" for suspicion in self.suspicions)
         phase = f" in {first.phase}" if first.phase else ""
         error = f": {short_error(self.text)}" if self.text else ""
+        if self.last_line:
+            error += f" without a traceback; its last line: {quoted(self.last_line, _MAX_TEXT_CHARS)}"
         if first.how == "frozen":
             return f"{ranks} made no progress for {first.waited_s:.0f} s{phase} ({first.detail}) while others waited"
         if first.how == "error":
@@ -126,9 +131,11 @@ def first_failure(
     if others:
         together = [ended for ended in others if ended.at - earliest <= _TOGETHER_S]
         first = min(together, key=lambda ended: (not _killed(ended.code), ended.at))
-        text = errors.get(first.rank, ("", ""))[1] or _error_line(first)
-        text = "; ".join(filter(None, (text, first.oom)))
-        return Failure(suspicions=(_suspicion(first.rank, exits, how_ended(first.code)),), text=text)
+        line = _error_line(first)
+        said = errors.get(first.rank, ("", ""))[1] or (line if _has_raised(first) else "")
+        text = "; ".join(filter(None, (said, first.oom)))
+        suspicion = _suspicion(first.rank, exits, how_ended(first.code))
+        return Failure(suspicions=(suspicion,), text=text, last_line="" if text else line)
     # Errors are in the order of their arrival.
     for rank, (cause, message) in errors.items():
         if cause != "fabric":
@@ -215,6 +222,11 @@ def _error_line(ended: Exit) -> str:
     # A warning of torch at the very end is no reason.
     raised = [match[1] for line in lines if (match := _RAISED.match(line))]
     return (raised or lines)[-1].strip()
+
+
+def _has_raised(ended: Exit) -> bool:
+    """Return whether its last lines are those of an error, and not only what it happened to print last."""
+    return ended.code < 0 or any(_RAISED.match(line) or _TRACEBACK in line for line in ended.last_lines)
 
 
 def _of_watchdog(line: str) -> bool:

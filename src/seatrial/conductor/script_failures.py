@@ -9,11 +9,15 @@ from dataclasses import replace
 
 from seatrial.conductor.program_failures import Exit, Failure, how_ended, short_error
 from seatrial.conductor.rank_status import Suspicion
-from seatrial.util.text import all_of, named_ranks
+from seatrial.util.text import all_of, format_seconds, named_ranks
 
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
 _MAX_HOSTS = 8
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+_SAVED, _MAX_CODES = frozenset((0, 130)), 4
+_TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+"""Exit codes of a process that the signal ended, and of a shell above it."""
 _NO_SCRIPT = re.compile(r"can't open file '.*': \[Errno 2\]")
 """The line that Python prints, with exit code 2, when its script is not there."""
 _LIBUV = "use_libuv was requested"
@@ -89,6 +93,40 @@ def not_exited(running: Collection[int]) -> str:
     return f"{named_ranks(sorted(running))} had not exited, and seatrial ended {it}"
 
 
+def how_stopped(
+    exits: Mapping[int, Exit], ranks: Collection[int], grace_used_s: float, on_host: Callable[[int], str]
+) -> str:
+    """Return how each rank of a run that somebody stopped has ended: one that was killed may not have saved.
+
+    Args:
+        exits: rank -> its end.
+        ranks: all ranks.
+        grace_used_s: seconds from SIGTERM to SIGKILL.
+        on_host: rank -> " on HOST".
+    """
+    killed = sorted(rank for rank, ended in exits.items() if ended.ours and ended.code in _KILLED)
+    unhandled = sorted(rank for rank, ended in exits.items() if ended.code in _TERMINATED)
+    own = sorted(exits.keys() - {*killed, *unhandled})
+    lost = sorted(set(ranks) - exits.keys())
+    used = f"after {format_seconds(grace_used_s)}"
+
+    def those(found: Sequence[int], verb: str) -> str:
+        if len(found) == len(ranks) > 1:
+            return f"{all_of(len(found), 'rank')} {verb}"
+        return f"{named_ranks(found)}{on_host(found[0]) if len(found) == 1 else ''} {verb}"
+
+    codes = sorted({exits[rank].code for rank in own})[:_MAX_CODES]
+    said = "" if {*codes} <= _SAVED else f" (exit code{'' if len(codes) == 1 else 's'} {', '.join(map(str, codes))})"
+    were = "was" if len(killed) == 1 else "were"
+    phrases = (
+        (own, f"ended by {'itself' if len(own) == 1 else 'themselves'}{said}"),
+        (unhandled, "ended at SIGTERM without handling it"),
+        (killed, f"{were} ended {used}"),
+        (lost, "sent no news of an end"),
+    )
+    return "; ".join(those(found, verb) for found, verb in phrases if found)
+
+
 def ended_ranks(exits: Mapping[int, Exit]) -> str:
     """Return a phrase about the ranks that have ended, by exit code; may be empty."""
     codes = sorted({ended.code for ended in exits.values()})
@@ -106,7 +144,7 @@ def advice(ended: Exit, host: str, *, lacks_script_here: bool) -> str:
         host: " on HOST".
         lacks_script_here: the script is not on the controller's machine.
     """
-    if ended.code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not ended.oom:
+    if ended.code in _KILLED and not ended.oom:
         return (
             "SIGKILL comes from the kernel when memory runs out, from a scheduler or from a person: see dmesg"
             f"{host}, and the memory limit of its job, container or cgroup"

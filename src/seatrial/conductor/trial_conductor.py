@@ -37,6 +37,8 @@ from seatrial.protocol.events import (
 
 _MAX_REPEATS = 9
 """Ranks that one check may have measured again."""
+_MOST_LATE = 8
+"""Late nodes that are named."""
 _MAX_STACK_CHARS = 1 << 16
 _MAX_NODE_BYTES = 1_000
 """Values that one node may share with the stages that follow: all nodes receive them, also 4,096 from each other."""
@@ -451,6 +453,7 @@ class TrialConductor(BaseConductor):
 
     def _state_overdue(self, now: float) -> None:
         if self.state is State.AGENTS:
+            self._note_late_nodes(sorted(self._awaited), now)
             self._agents_finished("deadline", now)
         if self.state is State.QUIT:
             late = ", ".join(str(rank) for rank in sorted(self._quitting))
@@ -459,6 +462,18 @@ class TrialConductor(BaseConductor):
                 ranks = f"ranks {late} did not exit in time and were"
             self._record(NoteEvent(kind="note", severity="warn", text=f"{ranks} killed"))
             self._stop(now)
+
+    def _note_late_nodes(self, nodes: list[int], now: float) -> None:
+        """Name the nodes that have not finished a step of agents: no other part of the report knows them."""
+        step = self._plan[self._at]
+        names = ", ".join(self._config.host_name(node) for node in nodes[:_MOST_LATE])
+        more = f" and {len(nodes) - _MOST_LATE} more" if len(nodes) > _MOST_LATE else ""
+        text = (
+            f"{'node' if len(nodes) == 1 else 'nodes'} {names}{more} did not finish {step.check}"
+            f"{'/' + step.stage if step.stage else ''} within {now - self._started_at:.0f} s; look at what the agent"
+            " does there: a tool of a driver or a file system that does not answer"
+        )
+        self._record(NoteEvent(kind="note", severity="error", text=text))
 
     def _record_vanished(self, suspicions: list[Suspicion]) -> None:
         """Record nodes that vanished while the generation was killed: its ranks' errors may come from that."""

@@ -21,6 +21,8 @@ def blame_lost_nodes(view: StepView) -> list[Finding]:
         return []
     reachable = {node for rank in view.ranks if (node := view.node_of(rank)) is not None} - entries.keys()
     here = _conducting(view)
+    if not reachable and len(entries) > 1 and all(entry.how == "lost" for entry in entries.values()):
+        return [_all_lost(view, entries)]
     if any(entry.how != "silent" for entry in entries.values()) or (here and entries.keys() <= here):
         return _each(view, entries)
     if not reachable:
@@ -78,6 +80,20 @@ def _all(view: StepView, entries: Mapping[int, TroubleRecord]) -> Finding:
         what=f"{nodes}{_when(view, next(iter(entries.values())))}",
         culprit=NOBODY,
         action=f"look at the network of the conductor's machine, then at {_shared(names)}",
+    )
+
+
+def _all_lost(view: StepView, entries: Mapping[int, TroubleRecord]) -> Finding:
+    """Return one finding that names nobody: MPICH, Intel MPI and Slurm end the agents of all nodes with one of them."""
+    names = [view.trial.place(node) for node in entries]
+    return Finding(
+        severity="error",
+        check=view.check,
+        what=f"{all_of(len(names), 'node')} were lost at once{_where(view)}, node {names[0]} first",
+        culprit=NOBODY,
+        evidence=tuple(entry.detail for entry in list(entries.values())[:1] if entry.detail),
+        action=f"look at node {names[0]}, whose loss came first, and at the output of the launcher, which may have"
+        " ended the processes of all nodes",
     )
 
 

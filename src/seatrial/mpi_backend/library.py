@@ -142,7 +142,7 @@ def _loaded_library() -> str | None:
         lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
     except OSError:
         return None
-    return next((line.split()[-1] for line in lines if "/libmpi.so" in line), None)
+    return next((line[line.index("/") :] for line in lines if "/libmpi.so" in line), None)
 
 
 def end_mpi() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import ipaddress
 import os
 import socket
 import sys
@@ -93,12 +94,24 @@ def join_store(context: Context, timeout: timedelta, *, connect_timeout_s: float
 
 
 def _store_address(context: Context) -> tuple[str, int]:
-    """Return host and port that the first rank shared. Raises ValueError, which names it, for anything else."""
+    """Return address and port that the first rank shared. Raises ValueError, which names it, for anything else.
+
+    A name may have many addresses, or a resolver that is slow to say no: a rank would stand still there for longer
+    than PATIENCE_S, and be named for it.
+    """
     address = context.given.get("store")
     host, port = (address.get("host"), address.get("port")) if isinstance(address, dict) else (None, None)
-    if isinstance(host, str) and host and type(port) is int and 0 < port < 65_536:
+    if isinstance(host, str) and _is_address(host) and type(port) is int and 0 < port < 65_536:
         return host, port
     raise ValueError(f"rank {context.ranks[0]} shared no address of its store, but {quoted(str(address)[:100])}")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def how_unreachable(error: OSError) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from seatrial.evidence.findings import Finding
-from seatrial.report.summary import named_in_full, sentence
+from seatrial.report.summary import LABEL, sentence, with_culprit
 from seatrial.report.view import USUAL_COLUMNS, View, height
 from seatrial.util.text import fitted, printable
 
@@ -21,8 +21,6 @@ _MOST_HEADING_ROWS = 4
 _MOST_LINE_ROWS = 2
 _MOST_TEXT_LINES = 2
 """Most lines of a stack or of output, where not all evidence has room."""
-_LABEL = re.compile(r"(rank \d+) \([^()]*local rank[^()]*\)")
-"""The full name of a rank, with its device and node."""
 _NOISE = re.compile(r" *\[W\d{4} [\d:.]+ socket\.cpp:\d+\] \[c10d\] The (hostname|IPv6 network addresses) of ")
 """Warnings of torch about names, on hosts whose addresses have none; they are harmless, and look like a fault."""
 _CALL = 'File "'
@@ -65,7 +63,7 @@ def finding_lines(findings: tuple[Finding, ...], view: View, room: int) -> list[
 
 def _in_two_rows(finding: Finding, view: View) -> list[str]:
     """Return a fault that the card has in full: what happened, without the full name of the culprit, and one line."""
-    what = _LABEL.sub(r"\1", finding.what, count=1)
+    what = LABEL.sub(r"\1", finding.what, count=1)
     heading = _fitted(f"{finding.severity:5} {printable(finding.check)}: {printable(what)}", 1, view)
     return [heading, *_evidence_that_fits(finding, 1, view)]
 
@@ -141,8 +139,8 @@ def _rows(lines: list[str], view: View) -> int:
 
 
 def _heading(finding: Finding, *, is_first: bool) -> str:
-    """Return the sentence of a finding; the banner of the card has that of the first fault already."""
-    words = printable(named_in_full(finding)) if is_first and is_fault(finding) else sentence(finding)
+    """Return the sentence of a finding; of the first fault, the card has the rest."""
+    words = printable(with_culprit(finding, in_short=True)) if is_first and is_fault(finding) else sentence(finding)
     return f"{finding.severity:5} {printable(finding.check)}: {words}"
 
 

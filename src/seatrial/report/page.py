@@ -39,6 +39,7 @@ table { border-collapse: collapse; margin: .5rem 0; }
 td, th { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 .n { text-align: right; font-variant-numeric: tabular-nums; }
 .fail { color: var(--bad); } .error, .warn, .inconclusive { color: var(--open); } .pass { color: var(--good); }
+td.word { white-space: nowrap; }
 .scroll { overflow-x: auto; }
 pre { margin: .2rem 0 .2rem 1rem; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; }
 li, td, p { overflow-wrap: anywhere; } .planted { border: 2px solid var(--bad); padding: .5rem 1rem; }
@@ -155,7 +156,7 @@ def _checks(conclusion: Conclusion) -> Iterator[Markup]:
         lacks = ", ".join(ruling.absent[:_MOST_LACKING]) if ruling else ""
         if ruling and status == "not_applicable":
             words += f": {ruling.not_applicable}"
-        rows.append((name, element("td", words, class_=status), seen, judged, lacks))
+        rows.append((element("td", name, class_="word"), element("td", words, class_=status), seen, judged, lacks))
     yield element("h2", "Checks")
     yield _table(
         *(("check", None), ("status", None), ("looked at", None), ("numbers with a limit", _NUMBER), ("lacks", None)),

@@ -49,13 +49,23 @@ class ProgramDisplay:
     alive. So a thread writes from a queue, and lines that do not fit into the queue are counted.
     """
 
-    def __init__(self, output: IO[str] | None, errors: IO[str] | None, *, prefix: bool, kept: bool = True) -> None:
+    def __init__(
+        self,
+        output: IO[str] | None,
+        errors: IO[str] | None,
+        *,
+        prefix: bool,
+        kept: bool = True,
+        grace_s: float = 30.0,
+    ) -> None:
         """``output`` gets the lines of ranks, ``errors`` progress and notes; ``prefix``: name the rank of each line.
 
-        ``kept``: whether the files of the ranks outlive the run; those in a pod do not.
+        ``kept``: whether the files of the ranks outlive the run; those in a pod do not. ``grace_s``: seconds from
+        SIGTERM to SIGKILL when somebody stops the run.
         """
         self._output, self._errors = output, errors
         self._prefix = prefix
+        self._grace_s = grace_s
         self._where = _KEPT if kept else _GOES_WITH_POD
         self._text = printable_in_color if _takes_colors(output) else printable
         self._started_at = time.monotonic()
@@ -107,7 +117,13 @@ class ProgramDisplay:
         elif kind == "interrupted" and not self._started:
             self._say(f"interrupted by {event.get('by')} before the ranks were started")
         elif kind == "interrupted":
-            self._say(f"interrupted by {event.get('by')}: the ranks get SIGTERM, and time to save and to exit")
+            self._say(f"interrupted by {event.get('by')}: {self._grace_words(str(event.get('by')))}")
+
+    def _grace_words(self, by: str) -> str:
+        again = {"SIGINT": "a second Ctrl-C", "SIGTERM": "a second SIGTERM"}.get(by, "Ctrl-C")
+        return (
+            f"the ranks get SIGTERM, and {self._grace_s:g} s (--grace) to save and to exit; {again} ends them at once"
+        )
 
     def on_message(self, message: dict[str, Any]) -> None:
         """Show lines or progress of a rank. Raises LookupError, TypeError or ValueError for a malformed message."""
@@ -142,8 +158,9 @@ class ProgramDisplay:
         if self._where_left > 0:
             host = self._hosts.get(source, "")
             # One machine may be several nodes.
-            node = f" ({source.replace('node', 'node ')})" if list(self._hosts.values()).count(host) > 1 else ""
-            self._say(f"rank {rank}{host and f' on {host}{node}'}: {words}")
+            several = list(self._hosts.values()).count(host) > 1
+            where = f" on {source.replace('node', 'node ')} ({host})" if several else f" on node {host}"
+            self._say(f"rank {rank}{host and where}: {words}")
         elif self._where_left == 0:
             self._say("the other ranks: in the events of the run, kind stack")
 

@@ -38,6 +38,8 @@ _MISSING = "not checked: "
 """Begins a finding of the diagnostics about what could not be read."""
 _SILENT = (" did not answer ", " no longer says ")
 """Words of its warnings about drivers and devices that fell silent."""
+LABEL = re.compile(r"(rank \d+) \([^()]*local rank[^()]*\)")
+"""The full name of a rank, with its device and node."""
 _NAMED_IN_WORDS = ("none", "process")
 """Kinds of culprits that are not put into the sentence: the judge names the rank of a process there."""
 _SOURCE = re.compile(r" \([^()]*\)$")
@@ -201,9 +203,10 @@ def error_lines(conclusion: Conclusion) -> list[str]:
 def sentence(finding: Finding, longest: int | None = None) -> str:
     """Return what happened, the culprit, the measured value, the limit with its origin, and what to do, in one line.
 
-    ``longest``: most characters. First the origin of the limit is cut, then what happened, and last what to do.
+    ``longest``: most characters. First the name of the rank is shortened, which the line of the culprits has; then the
+    origin of the limit is cut, then what happened, and last what to do.
     """
-    what, limit, action = _with_culprit(finding), "", finding.action
+    what, limit, action = with_culprit(finding), "", finding.action
     measured = f"measured {finding.measured}" if finding.measured and finding.measured not in finding.what else ""
     if finding.limit is not None:
         limit = _limit_words(finding.limit)
@@ -214,6 +217,8 @@ def sentence(finding: Finding, longest: int | None = None) -> str:
 
     if longest is None:
         return in_one()
+    if len(in_one()) > longest and finding.severity == "fail":
+        what = LABEL.sub(r"\1", what, count=1)
     if len(in_one()) > longest:
         limit = fitted(limit, max(_SHORTEST_PART, len(limit) - 1 - (len(in_one()) - longest)))
         limit += ")" * (limit.count("(") - limit.count(")"))
@@ -239,11 +244,15 @@ def named_in_full(finding: Finding) -> str:
     return what[: mention.start()] + name + what[mention.end() :] if mention else what
 
 
-def _with_culprit(finding: Finding) -> str:
-    """Return ``what`` of the finding with the full name of the culprit, but never with the culprit twice."""
+def with_culprit(finding: Finding, *, in_short: bool = False) -> str:
+    """Return ``what`` of the finding with the full name of the culprit, but never with the culprit twice.
+
+    ``in_short``: a culprit that it does not name is added without what stands in parentheses.
+    """
     what, name = named_in_full(finding), finding.culprit.name
     if finding.culprit.kind in _NAMED_IN_WORDS or _mention(name, what):
         return what
+    name = name.partition(" (")[0] if in_short else name
     return f"{what}; at fault: {name}" if finding.severity == "fail" else f"{what}; {name}"
 
 

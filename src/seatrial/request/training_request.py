@@ -237,6 +237,13 @@ def _as_controller(
 ) -> TrainRequest:
     if values["strategy"] == "dp":
         target_request = replace(target_request, nproc_per_node=_dp_processes(values["nproc_per_node"]))
+    resume = values["resume"]
+    # On other machines its folder may be there and not here.
+    if target_request.target == "local" and resume not in ("auto", "never") and not os.path.lexists(resume):
+        raise RequestError(
+            f"--resume {printable(resume)}: there is no such file here; give the path of a checkpoint, or auto for the"
+            " newest one of --checkpoint-dir."
+        )
     placement = TARGETS[target_request.target].resolve(target_request)
     spec = _spec(values, placement.nodes * placement.nproc_per_node, placement, environ, debug)
     what = f"{process_count(placement.nodes * placement.nproc_per_node)} {placement.words}"

@@ -109,6 +109,7 @@ def run_program(job: ProgramJob, out: Path, *, debug: bool, rendezvous: Rendezvo
         sys.stderr,
         prefix=job.output == "all",
         kept=is_followed or "KUBERNETES_SERVICE_HOST" not in os.environ,
+        grace_s=job.stop_grace_s,
     )
     problem: Exception | None = None
     held: dict[int, str] = {}
@@ -172,7 +173,6 @@ def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, st
     outcome = next((event for event in reversed(events) if event.get("kind") == "outcome"), None)
     suspicion = {} if outcome is None else _suspicion(events, outcome)
     failed = suspicion.get("rank")
-    followed_how = "gave up waiting" if suspicion.get("how") == "late" else "did not fail first"
     followed = {rank: text for rank, text in held.items() if failed not in (None, rank)}
     _print_output(text for rank, text in held.items() if rank not in followed)
     if outcome is None:
@@ -204,16 +204,23 @@ def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, st
             # Not broken between words: the marks under a line of code would no longer stand where they belong.
             print_status_lines(f"  {printable(line)}")
         for rank, text in followed.items():
-            print_status(f"seatrial: the last output of rank {rank}, which {followed_how}:")
+            how = "gave up waiting" if suspicion.get("how") == "late" else _how_followed(events, rank, generation)
+            print_status(f"seatrial: the last output of rank {rank}, which {how}:")
             _print_output([text])
         print_status(f"Error: {printable(outcome['text']).rstrip('.')}; {_kept(events)} is in {folder}.")
         return 1
     if outcome["how"] == "interrupted":
-        if not lines:
-            print_status(f"seatrial: {outcome['text']} before the ranks had ended; {_kept(events)} is in {folder}.")
+        print_status(f"seatrial: {printable(outcome['text'])}; {_kept(events)} is in {folder}.")
         return _EXIT_INTERRUPTED
     code = int(outcome["code"])
     return code if code in (0, 2, _EXIT_INTERRUPTED) else 1
+
+
+def _how_followed(events: list[dict[str, Any]], rank: int, generation: int) -> str:
+    """Return why the traceback of a rank is not that of the first failure."""
+    ends = (event for event in events if event.get("kind") == "exit" and event.get("gen") == generation)
+    has_exited = any(event.get("rank") == rank and not event.get("ours") for event in ends)
+    return "did not fail first" if has_exited else "printed a traceback, but had not exited before the first failure"
 
 
 def _suspicion(events: list[dict[str, Any]], outcome: dict[str, Any]) -> dict[str, Any]:

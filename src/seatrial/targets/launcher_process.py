@@ -102,8 +102,9 @@ class Launcher(Agents):
         self._failure_reported = False
         self._end_reported = False
         self._next_poll_at = 0.0
-        self._has_agents = False
-        """Whether an agent has ever been connected: then no launcher has refused its options."""
+        self._ever_connected: set[int] = set()
+        """Nodes whose agents have ever been connected: no launcher has refused its options then, and its output tells
+        no more of them."""
         self._said_at: dict[Path, float] = {}
         """Output of a launcher -> when an error of an agent was first seen in it."""
 
@@ -134,19 +135,19 @@ class Launcher(Agents):
         return super().poll(connected)
 
     def _poll_launcher(self, connected: Collection[int]) -> tuple[int, str] | str | None:
-        self._has_agents = self._has_agents or bool(connected)
+        self._ever_connected.update(connected)
         for node, process in self.processes.items():
             code = process.poll()
             if code is not None and code < 0:
                 # A signal to the launcher comes from outside, so no node is at fault.
                 name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
                 return f"{name}, sent to its launcher"
-            if code and not self._has_agents:
+            if code and not self._ever_connected:
                 raise_if_refused(self._logs[node])
         if time.monotonic() >= self._next_poll_at:
             self._next_poll_at = time.monotonic() + _LOG_POLL_S
             for log in dict.fromkeys(self._logs.values()):
-                absent = [node for node, path in self._logs.items() if path == log and node not in connected]
+                absent = [node for node, path in self._logs.items() if path == log and node not in self._ever_connected]
                 if absent and (failure := self._said_by_agents(log, absent)):
                     return failure
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import hashlib
 import os
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.cpu import usable_cores
@@ -84,7 +86,9 @@ def run_rank(spec: TrainSpec, identity: RankIdentity) -> int:
     finally:
         if identity.rank == 0 and spec.init.startswith("file://"):
             # If it stayed, the ranks of the next run would meet the ranks of this one.
-            Path(spec.init.removeprefix("file://")).unlink(missing_ok=True)
+            # In a folder that is not ours it may have to stay, which changes no result.
+            with contextlib.suppress(OSError):
+                Path(urlparse(spec.init).path).unlink()
 
 
 def suppress_numpy_warning() -> None:

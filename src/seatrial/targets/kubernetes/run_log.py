@@ -373,7 +373,7 @@ class RunLog:
         for pod_and_reason in job.absent:
             self.note("warn", f"left out: {pod_and_reason}")
         if self.interrupted and not self.has_outcome and "plan" not in self._run:
-            self._outcome("interrupted", "stopped")
+            self._outcome("interrupted", "stopped before the ranks had ended")
         if self._source is not None:
             self._on_event(self._source.event(EndEvent(kind="end")))
 
