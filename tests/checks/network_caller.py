@@ -24,6 +24,8 @@ UNREADABLE: list[Any] = [
     ["m1", IDENTITY, [["data", "10.0.0.1", 65_536]]],
     ["m1", IDENTITY, [["data", "a name", 5]]],
     ["m1", IDENTITY, [["data", "10.0.0.1", 5]] * 40],
+    ["m1", IDENTITY, [["x", "127.0.0.1", 1]]],
+    ["m1", IDENTITY, [["data", "127.0.0.1", 1]] * 2],
     {"m1": 1},
 ]
 """What a node that lies may share."""

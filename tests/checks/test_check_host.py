@@ -186,6 +186,27 @@ def test_a_mask_that_is_not_known_is_not_judged() -> None:
     assert judge(1, 2, lambda node, rank, facts: facts["process"].update(affinity=None), **CPU) == ()
 
 
+@pytest.mark.parametrize("mask", [",".join(["0-65535"] * 2), "65536", "0-999999", ",".join(["0"] * 5_000)])
+def test_a_mask_that_no_machine_has_is_damage(mask: str) -> None:
+    evidence = host_fleet(1, 2, cores([mask, "0-7"]), **CPU)
+    assert CHECK.judge(evidence, CHECK.params()).absent == (
+        "a readable process of rank 0",
+        "process facts of rank 0",
+    )
+
+
+def test_a_mask_of_every_other_core_is_read() -> None:
+    mask = ",".join(str(core) for core in range(0, 2_048, 2))
+    assert judge(1, 2, cores([mask, mask]), **CPU) == ()
+
+
+def test_more_choices_of_interfaces_than_there_are_variables_are_damage() -> None:
+    choice = {"value": "x", "taken": [], "unknown": [], "has_own": False, "leaves_host": False}
+    many = {f"V{number}": choice for number in range(17)}
+    evidence = host_fleet(1, 2, lambda node, rank, facts: facts.update(chosen=many), **CPU)
+    assert "a readable host of rank 0" in CHECK.judge(evidence, CHECK.params()).absent
+
+
 # Devices
 
 

@@ -25,6 +25,19 @@ def _only(ruling: Ruling) -> Finding:
     return finding
 
 
+def test_a_rank_that_reports_another_accuracy_than_most_is_shown_first() -> None:
+    healthy = trained(32)
+    measurements = tuple(
+        replace(entry, value=0.1234) if (entry.name, entry.rank) == ("accuracy", 20) else entry
+        for entry in healthy.measurements
+    )
+    findings = judge(replace(healthy, measurements=measurements), SMOKE).findings
+    assert len(findings) == 2
+    for finding in findings:
+        assert "another accuracy than most hosts is reported by rank 20" in finding.evidence
+    assert findings[0].evidence[0].startswith("accuracy: rank 20: 0.1234, rank 0: ")
+
+
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 8])
 def test_a_healthy_training_passes_and_is_judged(num_ranks: int) -> None:
     ruling = judge(trained(num_ranks), SMOKE)
@@ -118,7 +131,10 @@ def test_a_stop_that_few_ranks_report_accuses_nobody() -> None:
     healthy = trained()
     ruling = judge(replace(healthy, facts=(*healthy.facts, _nonfinite(1, [0]))), SMOKE)
     assert ruling.findings == judge(healthy, SMOKE).findings
-    assert ruling.absent == tuple(f"the step at which training stopped, of rank {rank}" for rank in (0, 2, 3))
+    assert ruling.absent == (
+        "training that stopped on most hosts: only rank 1 said so",
+        *(f"the step at which training stopped, of rank {rank}" for rank in (0, 2, 3)),
+    )
 
 
 def test_a_stop_that_one_host_reports_accuses_nobody() -> None:
@@ -127,7 +143,7 @@ def test_a_stop_that_one_host_reports_accuses_nobody() -> None:
     ranks = {rank: replace(record, node="node-0", node_rank=0) for rank, record in healthy.ranks.items() if rank < 4}
     facts = (*healthy.facts, *(_nonfinite(rank, [0]) for rank in ranks))
     ruling = judge(replace(healthy, ranks={**healthy.ranks, **ranks}, facts=facts), SMOKE)
-    assert (ruling.findings, len(ruling.absent)) == (judge(healthy, SMOKE).findings, 2)
+    assert (ruling.findings, len(ruling.absent)) == (judge(healthy, SMOKE).findings, 3)
 
 
 @pytest.mark.parametrize("accused", [[0], [0, 2, 3], []])

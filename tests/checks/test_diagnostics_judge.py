@@ -184,6 +184,17 @@ def test_an_xid_that_follows_on_another_device_is_evidence_for_the_first() -> No
     assert finding.evidence == tuple(event.text for event in events)
 
 
+def test_more_lines_of_the_kernel_log_than_there_can_be_are_absent() -> None:
+    events = tuple(KernelEvent(kind="sxid", bus=f"0.{number}", text="") for number in range(1_001))
+    for count, absent in (
+        (1_000, ()),
+        (1_001, ("1 of 1001 lines of the kernel log of node gpu-00: they are too many",)),
+    ):
+        window = NodeWindow(check="compute", seconds=60, devices=(QUIET,), kernel_events=events[:count])
+        ruling = rule((NodeState(devices=(HEALTHY,)), (window,)))
+        assert (len(ruling.findings), ruling.absent) == (1_000, absent)
+
+
 def test_the_log_of_a_device_outside_this_container() -> None:
     line = "NVRM: Xid (PCI:0000:99:00): 79, pid=1, GPU has fallen off the bus"
     ((severity, what),) = one(events=logged(line))

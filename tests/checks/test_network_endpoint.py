@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from seatrial.checks.network import endpoint
-from seatrial.checks.network.params import PAYLOAD_BYTES
+from seatrial.checks.network.measure import Peer, _Calls
+from seatrial.checks.network.params import PAYLOAD_BYTES, Params
 
 OURS, OTHER = bytes(range(32)), bytes(32)
 
@@ -137,3 +138,30 @@ def test_an_error_of_the_kernel_has_its_word(monkeypatch: pytest.MonkeyPatch, nu
 
     monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_connect", refuse)
     assert asyncio.run(endpoint.reach("127.0.0.1", 1, OURS, 0.1)).failure == failure
+
+
+@pytest.mark.parametrize("word", [b"", OURS[16:]], ids=["silent", "half an answer"])
+def test_a_node_that_answers_slowly_does_not_take_the_report_of_others(word: bytes) -> None:
+    """It answers in part, after a long time, or never; the step of the caller ends before that."""
+    ended = asyncio.Event()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(word)
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        ended.set()
+
+    async def call() -> dict[str, Any]:
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        place = ("data", "127.0.0.1", server.sockets[0].getsockname()[1])
+        peer = Peer(node=1, machine="1", identity=OURS, places=(place,))
+        calls = _Calls({0: None, 1: peer}, 0, Params(connect_timeout_s=0.1), "")
+        calls.begun = await calls.run(0.5)
+        server.close()
+        await ended.wait()
+        return calls.to_json()
+
+    report = asyncio.run(asyncio.wait_for(call(), 5.0))
+    assert report["untried"] == []
+    assert [(entry["how"], entry["nodes"]) for entry in report["failed"]] == [("silent", [[1, 1]])]

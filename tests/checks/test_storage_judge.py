@@ -331,3 +331,27 @@ def test_a_count_that_is_no_number_ends_no_judge(count: Any) -> None:
     )
     ruling = CHECK.judge(replace(full, measurements=measurements), NAMED)
     assert [finding.measured for finding in grave(ruling)] == [f"{float(count):.0f} wrong bytes"]
+
+
+@pytest.mark.parametrize("sharers", [0, -1, 10**6 + 1, 10**300 - 1])
+def test_a_number_of_sharers_that_cannot_be_is_damage(sharers: int) -> None:
+    healthy = fleet([[1.0, 1.0]] * 4)
+    facts = tuple(
+        replace(entry, value={"sharers": sharers}) if (entry.name, entry.rank) == ("needs", 3) else entry
+        for entry in healthy.facts
+    )
+    ruling = CHECK.judge(replace(healthy, facts=facts), NAMED)
+    assert grave(ruling) == []
+    assert ruling.absent == ("a readable needs of rank 3", "the folder of rank 3")
+
+
+def test_one_rank_has_four_refused_folders_and_one_trouble() -> None:
+    healthy = fleet([[1.0, 1.0]] * 4)
+    folders = [["/ckpt", "EIO", f"{number}"] for number in range(5)]
+    many = fact("refused", 0, {"named": True, "folders": folders})
+    assert "a readable refused of rank 0" in CHECK.judge(replace(healthy, facts=(*healthy.facts, many)), NAMED).absent
+    value = {"named": True, "folder": "/ckpt", "code": "EIO", "doing": "append"}
+    troubles = tuple(fact("trouble", rank, {**value, "reason": f"{n}"}) for rank in (0, 3) for n in range(9))
+    refused = tuple(fact("refused", 1, {"named": True, "folders": [["/ckpt", "EIO", f"{n}"]]}) for n in range(9))
+    ruling = CHECK.judge(replace(healthy, facts=(*healthy.facts, *troubles, *refused)), NAMED)
+    assert [finding.culprit.nodes for finding in grave(ruling)] == [("n0", "n1"), ("n0",)]

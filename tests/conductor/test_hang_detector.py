@@ -43,6 +43,20 @@ def test_trouble_names_later_suspicions_as_well() -> None:
     assert hang_detector.trouble_payload(0, 4)["waiting"] == [[1, ""]]
 
 
+def test_what_one_rank_repeats_holds_up_no_end() -> None:
+    hang_detector = _hang_detector()
+    ended = Suspicion(how="dead", rank=1, detail="exit code -15", stopped_from_outside=True)
+    for now in range(1, 100):
+        hang_detector.suspect(ended, float(now))
+        if hang_detector.poll(float(now)) is not None:
+            break
+    assert (now, len(hang_detector.suspicions)) == (4, 1)
+    hang_detector = _hang_detector(9)
+    for now in range(1, 9):
+        hang_detector.suspect(Suspicion(how="dead", rank=now, stopped_from_outside=True), float(now))
+    assert hang_detector.poll(4.0) == "trouble"
+
+
 def test_a_fabric_error_is_no_guilt_and_another_error_is() -> None:
     hang_detector = _hang_detector(6)
     for rank, how, detail in ((0, "error", "fabric"), (1, "error", "memory"), (2, "stuck", ""), (3, "late", "")):

@@ -49,6 +49,8 @@ def test_a_node_may_send_about_itself_and_its_ranks(message: dict[str, Any]) -> 
         {**_EVENT, "src": "rank2.0", "rank": 3},
         *({**_EVENT, "src": "node1", "kind": kind} for kind in sorted(CONTROLLERS_KINDS)),
         {**_EVENT, "src": "rank2.0", "kind": "outcome"},
+        {**_EVENT, "src": "node1", "rank": 0, "t": -1},
+        {**_EVENT, "src": "rank2.0", "rank": 0, "seq": None},
         {"kind": "done", "rank": 1},
         {"kind": "done", "rank": 2},
         {"kind": "measurements", "gen": 0},

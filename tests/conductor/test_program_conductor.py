@@ -177,12 +177,53 @@ def test_a_bad_result_is_no_failure() -> None:
     assert (outcome["how"], outcome["code"], outcome["restarts"]) == ("ended", 1, 0)
 
 
+def test_a_rank_with_another_code_than_all_others_is_told() -> None:
+    missed = [Act(at_s=3.0, what="result", code=7), Act(at_s=3.1, what="exit", code=7)]
+    fleet = SimulatedProgram(config(), {(0, 2): missed})
+    assert fleet.run()["code"] == 7
+    (note,) = fleet.recorded("note")
+    assert note["text"] == (
+        "the exit codes of the ranks differ: ranks 0, 1, 3 with 0, rank 2 with 7; the largest one counts"
+    )
+
+
 def test_a_rank_that_runs_on_after_the_results_is_named() -> None:
     outcome = SimulatedProgram(config(), {**everybody(0, *ends_well_at(3.0)), (0, 3): WAITS}).run()
     assert (
         outcome["text"]
         == "rank 3 on node n1 was still running 60 s after the other ranks had finished in step 7 forward"
     )
+
+
+_FIRST_OF_THREE = {(0, rank): [Act(at_s=200.0, what="result"), Act(at_s=200.1, what="exit")] for rank in range(3)}
+
+
+def test_one_host_that_says_early_that_it_has_finished_ends_nothing() -> None:
+    early = [Act(at_s=3.0, what="result"), Act(at_s=200.1, what="exit")]
+    outcome = SimulatedProgram(config(nodes=3, nproc_per_node=1), {**_FIRST_OF_THREE, (0, 2): early}).run()
+    assert (outcome["how"], outcome["code"]) == ("ended", 0)
+
+
+def test_two_hosts_that_never_finish_are_waited_for_while_they_work() -> None:
+    stops = [Act(at_s=100.0, what="disk", phase="save"), *WAITS]
+    script = {(0, 0): stops, (0, 1): stops, (0, 2): [Act(at_s=3.0, what="result"), Act(at_s=3.1, what="exit")]}
+    fleet = SimulatedProgram(config(nodes=3, nproc_per_node=1), script)
+    outcome = fleet.run()
+    assert outcome["text"] == "rank 2 had finished, ranks 0, 1 had not 60 s later"
+    assert fleet.recorded("trouble")[0]["seen"] == []
+    assert fleet.asked("terminate")[0][0] == pytest.approx(161.0, abs=2.0)
+
+
+def test_of_two_hosts_nobody_is_named_that_has_not_finished() -> None:
+    outcome = SimulatedProgram(config(nproc_per_node=1), {(0, 0): WAITS, (0, 1): ends_well_at(3.0)}).run()
+    assert (outcome["how"], outcome["text"]) == ("failed", "rank 1 had finished, rank 0 had not 60 s later")
+
+
+def test_the_60_s_begin_with_the_second_of_three_hosts() -> None:
+    script = {(0, 0): ends_well_at(3.0), (0, 1): ends_well_at(53.0), (0, 2): WAITS}
+    fleet = SimulatedProgram(config(nodes=3, nproc_per_node=1), script)
+    assert fleet.run()["text"].startswith("rank 2 on node n2 was still running 60 s after the other ranks had finished")
+    assert fleet.asked("terminate")[0][0] > 113.0
 
 
 def test_a_rank_that_never_gets_ready_is_named() -> None:

@@ -479,6 +479,20 @@ def test_an_error_while_one_agent_is_heard_ends_that_agent_only() -> None:
     assert "RuntimeError: planted" in seen[0]["detail"]
 
 
+@pytest.mark.parametrize("kind", ["progress", "x"])
+def test_an_agent_that_floods_what_is_no_event_is_ended(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_allowance, "BURST_BYTES", 400_000)
+    monkeypatch.setattr(event_allowance, "BYTES_PER_S", 0)
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        with agent.socket, contextlib.suppress(OSError):
+            for _ in range(100):
+                agent.send({"kind": kind, "x": "x" * 50_000})
+        served.over()
+    (seen,) = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
+    assert "it sent more events than any check needs" in seen["detail"]
+
+
 @pytest.mark.parametrize("text_chars", [100, 50_000], ids=["short", "split"])
 def test_an_agent_that_floods_its_events_is_ended(text_chars: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_allowance, "BURST_BYTES", 400_000)

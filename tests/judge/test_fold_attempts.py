@@ -21,6 +21,22 @@ def test_limits_are_those_of_the_device_that_all_have(types: tuple[str, ...], li
     assert told == (len(set(types)) > 1)
 
 
+@pytest.mark.parametrize("asked", ["auto", "nccl"])
+@pytest.mark.parametrize(("said", "expected"), [("nccl", "nccl"), ("gloo", ""), ("none", ""), ("nccl and gloo", "")])
+def test_one_word_of_one_rank_changes_no_rules_of_others(said: str, expected: str, asked: str) -> None:
+    events = healthy().events
+    for event in events:
+        if event["kind"] == "rank":
+            event["backend"] = said if event["rank"] == 1 else "nccl"
+        if event["kind"] == "run":
+            event["job"]["backend"] = asked
+    trial = fold(events)
+    assert trial.backend == (expected if asked == "auto" else asked)
+    told = [what for what in trial.missing if what.startswith("one backend on all ranks")]
+    assert len(told) == (said != "nccl")
+    assert not told or "rank 1 first" in told[0]
+
+
 def test_the_devices_are_those_of_the_first_attempt() -> None:
     events = SCENES["second generation"]().events
     for event in events:

@@ -68,6 +68,12 @@ def test_a_part_that_is_no_piece_of_json_is_damage(text: str) -> None:
     assert decoder.damaged == 1
 
 
+def test_a_split_message_that_is_too_deep_is_damage() -> None:
+    decoder = Decoder()
+    assert list(decoder.lines(b"".join(encode({"x": ["y" * 9_000, json.loads("[" * 80 + "]" * 80)]})))) == []
+    assert decoder.damaged == 1
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_are_accepted(text: bytes) -> None:
     assert list(Decoder().lines(b"@seatrial1 " + text)) == []

@@ -33,6 +33,17 @@ def test_lines_of_ranks_and_notes_are_escaped() -> None:
     assert progress.endswith("s] epoch 1/1, step 5/10, loss 0.5000")
 
 
+def test_a_note_of_an_agent_is_no_sentence_of_the_controller() -> None:
+    errors = io.StringIO()
+    display = ProgramDisplay(None, errors, prefix=False)
+    display.on_event({"kind": "note", "src": "node2", "text": "node 0 (a) was lost"})
+    display.on_event({"kind": "note", "src": "conductor", "text": "node 1 (b) was lost"})
+    display.close()
+    first, second = errors.getvalue().splitlines()
+    assert first.endswith('s] node 2 says: "node 0 (a) was lost"')
+    assert second.endswith("s] node 1 (b) was lost")
+
+
 def test_a_gap_promises_no_file_that_is_not_kept() -> None:
     output = io.StringIO()
     display = ProgramDisplay(output, None, prefix=False, kept=False)

@@ -16,7 +16,9 @@ from seatrial.checks.shared.store_reach import store_findings
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Ruling
 from seatrial.rank.context import Context
+from seatrial.util.text import named_ranks
 
+_SHOWN = 4
 _LIBRARY_MARGIN_S = 30
 """Seconds by which the timeout of the library exceeds our deadline, so that ours comes first."""
 
@@ -80,6 +82,13 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     late = [entry.measurement for entry in judged if not entry.passed]
     if not late:
         return Ruling(findings=findings, judged=judged, absent=absent)
+    hosts = evidence.hosts()
+    late_ranks = sorted(rank for entry in late if (rank := entry.rank) is not None and rank in hosts)
+    if 2 * len({hosts[rank] for rank in late_ranks}) < len({hosts[rank] for rank in formed if rank in hosts}):
+        said = ", ".join(f"rank {rank} reports {formed[rank].value:.4g} s" for rank in late_ranks[:_SHOWN])
+        unlike = f"a time to form the world that most hosts report: {said}"
+        passed = tuple(entry for entry in judged if entry.passed)
+        return Ruling(findings=findings, judged=passed, absent=(*absent, unlike))
     # All ranks wait for the last one in here, so the time shows that forming was slow, not which rank was.
     worst = max(measurement.value for measurement in late)
     finding = Finding(
@@ -89,6 +98,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         culprit=Culprit(kind="none", name="nobody can be named: all wait for the last to come"),
         measured=f"{worst:.1f} s",
         limit=rule.limit(),
+        evidence=(f"reported by {named_ranks(late_ranks)}",),
         action="look at name resolution and the route to the address of rank 0, or raise bootstrap.max_form_s.",
     )
     return Ruling(findings=(finding, *findings), judged=judged, absent=absent)

@@ -46,6 +46,10 @@ class HangDetector:
         self.only_stop_signals = False
         """A rank was ended by a signal that stops jobs, and all else that was heard are complaints of the fabric."""
         self._has_other_cause = False
+        self._reported: set[tuple[str, int | None, int | None]] = set()
+        """Kind, rank and node of each suspicion that was reported."""
+        self._hears_stop = False
+        """The grace was lengthened for the agents to report a signal."""
         self.stacks: dict[int, str] = {}
         self._until, self._together = until, together
         self._deadline = Deadline(allowed_s=until - now, cut_short=cut_short)
@@ -83,14 +87,22 @@ class HangDetector:
             self.done.add(rank)
 
     def suspect(self, suspicion: Suspicion, now: float) -> None:
-        """Note a suspicion. The first is seldom the cause: a peer's "connection reset" arrives before the death."""
+        """Note a suspicion. The first is seldom the cause: a peer's "connection reset" arrives before the death.
+
+        One of each kind of a rank or node counts, and a stop signal lengthens the grace once: no agent delays the end.
+        """
+        origin = suspicion.how, suspicion.rank, suspicion.node
+        if origin in self._reported:
+            return
+        self._reported.add(origin)
         self.suspicions.append(suspicion)
         if (suspicion.how, suspicion.detail) != ("error", "fabric"):
             self._has_other_cause |= not suspicion.stopped_from_outside
             self.only_stop_signals = not self._has_other_cause
         if self._grace_until is None:
             self._grace_until = now + _GRACE_S
-        if self.only_stop_signals:
+        if self.only_stop_signals and not self._hears_stop:
+            self._hears_stop = True
             self._grace_until = max(self._grace_until, now + STOP_HEARD_S)
 
     def poll(self, now: float) -> Literal["trouble", "deadline"] | None:

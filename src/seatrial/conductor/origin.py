@@ -25,7 +25,8 @@ def validate_origin(node: int, message: Mapping[str, Any], nodes: Mapping[int, i
     ``nodes``: rank -> the node that it runs on. Raises TypeError or ValueError for a rank, number or time that is none.
     An event without a header would count here and be recorded nowhere.
     """
-    if "seq" in message or "src" in message or message.get("kind") in KINDS:
+    is_event = "seq" in message or "src" in message or message.get("kind") in KINDS
+    if is_event:
         src, source_rank = message.get("src"), None
         if isinstance(src, str) and (match := _RANK.fullmatch(src)):
             source_rank = int(match[1])
@@ -37,12 +38,13 @@ def validate_origin(node: int, message: Mapping[str, Any], nodes: Mapping[int, i
             raise OriginError(f"rank {source_rank} sent an event about rank {brief(message['rank'])}")
         if message.get("kind") in CONTROLLERS_KINDS:
             raise OriginError(f"node {node} sent an event of the controller, {brief(message['kind'])}")
-        fields.whole(message, "seq"), fields.number(message, "t", time=True)
     rows = [message.get("ranks"), message.get("still")] if message.get("kind") == "status" else []
     about = [rank for row in rows if isinstance(row, dict) for rank in row]
     for rank in [message["rank"], *about] if "rank" in message else about:
         if isinstance(rank, bool) or nodes.get(int(rank)) != node:
             raise OriginError(f"node {node} sent a message about rank {brief(rank)}")
+    if is_event:  # last: what is malformed is recorded all the same, but never in the name of another rank
+        fields.whole(message, "seq"), fields.number(message, "t", time=True)
 
 
 def brief(value: object, max_chars: int = _MAX_CHARS) -> str:

@@ -61,6 +61,8 @@ _HEAR_STACKS_S = 8.0
 """Time for the answers of ranks that are about to be ended: py-spy has 5 s (``agent/standstill.py``)."""
 _MOST_LAST_LINES, _MOST_LINE_CHARS, _MOST_MESSAGE_CHARS = 40, 500, 8_000
 """Bounds of the last output of a rank, and of its error: an agent sends no more, unless it lies."""
+_MOST_CODES = 4
+"""Different exit codes of one training that a note names."""
 _STILL_S = 60.0
 """A script that prints nothing and uses no CPU time for so long is reported: torch itself warns of nothing for the 10
 to 30 minutes of its timeouts, and people look after a minute."""
@@ -87,6 +89,8 @@ class ProgramConductor(BaseConductor):
         self._ready: set[int] = set()
         self._results: dict[int, int] = {}
         """Rank -> the exit code that it announced together with its result."""
+        self._finished_hosts: set[str] = set()
+        """Hosts of these ranks."""
         self._errors: dict[int, tuple[str, str]] = {}
         """Rank -> cause and message of its error."""
         self._exits: dict[int, Exit] = {}
@@ -209,8 +213,16 @@ class ProgramConductor(BaseConductor):
         if not isinstance(event["lines"], list):
             raise TypeError(f"the lines of the result of rank {rank} are no list")
         self._results[rank] = code
-        if len(self._results) == 1:
-            self._until = now + _SETTLE_S
+        place = self._places[self._nodes[rank]]
+        if place not in self._finished_hosts:
+            had_most = self._most_finished()
+            self._finished_hosts.add(place)
+            if len(self._finished_hosts) == 1 or (self._most_finished() and not had_most):
+                self._until = now + _SETTLE_S
+
+    def _most_finished(self) -> bool:
+        """Return whether ranks of more than half of the hosts have a result: a single one may say so early."""
+        return 2 * len(self._finished_hosts) > len(set(self._places.values()))
 
     def _receive_error(self, rank: int, event: ErrorEvent, now: float) -> None:
         self._errors[rank] = (brief(event["cause"]), brief(event["message"], _MOST_MESSAGE_CHARS))
@@ -372,6 +384,15 @@ class ProgramConductor(BaseConductor):
                 self._record(NoteEvent(kind="note", severity="warn", text=text))
 
     def _fail_late(self, running: Mapping[int, RankStatus], now: float) -> None:
+        if self._results and not self._most_finished():
+            left = sorted(self._rank_statuses.keys() - self._results.keys())
+            moved_at = max(self._rank_statuses[rank].moved_at for rank in left)
+            # Of three hosts, two that work on are no less right than one that has finished; of two, nobody knows.
+            if len(set(self._places.values())) == 2 or now - moved_at >= _SETTLE_S:
+                had_not = f"{named_ranks(left)} had not {_SETTLE_S:.0f} s later"
+                text = f"{named_ranks(sorted(self._results))} had finished, {had_not}"
+                self._fail(Failure(suspicions=(), text=text, whole=True), now)
+            return
         if self._results:
             late = sorted(rank for rank in running if rank not in self._results) or sorted(running)
             detail = f"was still running {_SETTLE_S:.0f} s after the other ranks had finished"
@@ -488,7 +509,7 @@ class ProgramConductor(BaseConductor):
         if failure is not None and not (self._interrupted_by and self._may_restart(failure)):
             outcome["how"] = "refused" if failure.refused else "failed" if self._generation >= 0 else "absent"
             outcome["text"] = self._sentence(failure)
-            first = failure.suspicions[0].rank
+            first = next((suspicion.rank for suspicion in failure.suspicions), None)
             # Where the rank itself reported the error, its last lines add nothing.
             reported = self._config.watched and first in self._errors
             if self._notes:
@@ -500,6 +521,12 @@ class ProgramConductor(BaseConductor):
             outcome["text"] = f"stopped by {self._interrupted_by}{self._how_stopped()}"
         else:
             outcome["code"] = max(codes.values(), default=0)
+            if self._config.watched and len(counts := Counter(codes.values())) > 1:
+                ended = (
+                    f"{named_ranks([rank for rank, other in sorted(codes.items()) if other == code])} with {code}"
+                    for code, _ in counts.most_common(_MOST_CODES)
+                )
+                self._note(f"the exit codes of the ranks differ: {', '.join(ended)}; the largest one counts")
         return outcome
 
     def _how_stopped(self) -> str:

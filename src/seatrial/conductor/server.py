@@ -33,6 +33,8 @@ _MAX_TIME_QUESTIONS = 64
 _READ_BYTES = 1 << 18
 _MAX_ERROR_CHARS = 200
 _MAX_SHOWN_NODES = 8
+_BOUNDED_ELSEWHERE = ("log", "output", "status")
+"""Messages of ranks that print, and of healthy ones, without end; they are not kept in memory."""
 _WRONG_FIELD = "a message with a wrong field"
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
 """A message of another version, or damage, raises one of these; the agent stays."""
@@ -277,7 +279,8 @@ class Server:
 
     def _take_in(self, peer: _Peer, node: int, message: dict[str, Any]) -> None:
         actions, sound = Actions(), True
-        if "seq" in message and not peer.allowance.take(peer.decoder.kept_bytes, time.monotonic()):
+        counts = "seq" in message or message.get("kind") not in _BOUNDED_ELSEWHERE
+        if counts and not peer.allowance.take(peer.decoder.kept_bytes, time.monotonic()):
             self._lose(
                 peer,
                 f"it sent more events than any check needs ({BURST_BYTES >> 20} MiB, then {BYTES_PER_S >> 10} KiB a"

@@ -19,6 +19,7 @@ from seatrial.judge.host_names import HostName, host_names
 from seatrial.judge.trial import GenerationRecord, NodeRecord, StepRecord, Trial
 from seatrial.protocol import fields
 from seatrial.protocol.fields import DamageError
+from seatrial.util.text import as_name
 
 _MOST_GENERATIONS = 4
 _MOST_CHARS = 120
@@ -68,8 +69,7 @@ def fold(messages: Iterable[Mapping[str, Any]], *, damaged_lines: int = 0) -> Tr
     if damage:
         reasons = ", ".join(f"{what} ({count})" for what, count in sorted(damage.items())[:6])
         missing.append(f"{damage.total()} damaged events: {reasons}")
-    if mixed := _device_types(reader):
-        missing.append(mixed)
+    missing += [mixed for mixed in (_device_types(reader), _backends(reader)) if mixed]
     if damaged_lines:
         missing.append(f"{damaged_lines} lines were cut or changed in transit")
     return _trial(run, reader, tuple(missing))
@@ -308,23 +308,50 @@ def _device_types(reader: Reader) -> str:
 
     The limits of GPUs are not those of CPUs. A rank that says something else would loosen those of all the others.
     """
-    types: dict[str, list[int]] = {}
-    for (generation, rank), event in sorted(reader.started.items()):
-        if generation == 0:
-            types.setdefault(event.get("device_type") or "none", []).append(rank)
+    types = _ranks_by_word(reader, "device_type")
     if len(types) < 2:
         return ""
-    few = sorted(types, key=lambda name: (len(types[name]), name))
-    said = ", ".join(f"{name} on {len(types[name])} ranks (rank {types[name][0]} first)" for name in few)
-    return f"one type of devices on all ranks, without which no limit fits all of them: {said}"
+    return f"one type of devices on all ranks, without which no limit fits all of them: {_words_with_ranks(types)}"
+
+
+def _backends(reader: Reader) -> str:
+    """Return what is wrong if ranks of one trial say that they use several backends; empty if they do not.
+
+    The rules of one backend are not those of another. A rank that says something else would change those of all.
+    """
+    backends = _ranks_by_word(reader, "backend")
+    backends.pop("", None)
+    if len(backends) < 2:
+        return ""
+    return f"one backend on all ranks, without which no rule fits all of them: {_words_with_ranks(backends)}"
+
+
+def _ranks_by_word(reader: Reader, field: str) -> dict[str, list[int]]:
+    """Return the ranks of generation 0 by what they say in that field of their ``rank`` event."""
+    ranks: dict[str, list[int]] = {}
+    for (generation, rank), event in sorted(reader.started.items()):
+        if generation == 0:
+            ranks.setdefault(event.get(field) or "", []).append(rank)
+    return ranks
+
+
+def _words_with_ranks(ranks: Mapping[str, list[int]]) -> str:
+    few = sorted(ranks, key=lambda word: (len(ranks[word]), word))[:4]
+    return ", ".join(
+        f"{as_name(word or 'none')} on {len(ranks[word])} ranks (rank {ranks[word][0]} first)" for word in few
+    )
 
 
 def _device_type_and_backend(reader: Reader) -> tuple[str, str]:
-    """Return device type and backend of generation 0."""
+    """Return device type and backend of generation 0. Where ranks contradict one another the backend is the one that
+    was asked for; empty where none was."""
     events = [event for (generation, _), event in reader.started.items() if generation == 0]
     types = {event.get("device_type") or "" for event in events}
-    backends = {event.get("backend") or "" for event in events}
-    return "cpu" if len(types) > 1 else "".join(types), " and ".join(sorted(backends - {""}))
+    backends = {event.get("backend") or "" for event in events} - {""}
+    if len(backends) > 1:
+        asked = reader.run.get("job", {}).get("backend")
+        backends = {asked} if isinstance(asked, str) and asked != "auto" else set()
+    return "cpu" if len(types) > 1 else "".join(types), "".join(backends)
 
 
 def _rounds(reader: Reader) -> dict[str, dict[str, Any]]:

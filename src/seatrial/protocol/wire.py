@@ -114,7 +114,9 @@ class Decoder:
             self.damaged += 1
             return None
         self.kept_bytes = _kept_bytes(body.encode())
-        return _loads(body)
+        merged = _loads(body)
+        self.damaged += merged is None
+        return merged
 
     def _forget(self, key: str) -> None:
         self._partial_chars -= sum(map(len, self._partial.pop(key).values()))

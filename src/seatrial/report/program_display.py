@@ -17,7 +17,7 @@ from seatrial.protocol.commands import Output, TrainingProgress
 from seatrial.report.live import live
 from seatrial.training.progress_lines import progress_words
 from seatrial.util.terminal import columns_of, wrapped
-from seatrial.util.text import printable, printable_in_color
+from seatrial.util.text import printable, printable_in_color, quoted
 
 _PLAIN_S = 5.0
 _KEPT = "the file of the rank has them"
@@ -35,6 +35,8 @@ _PLACES_S = 2.0
 _STATES = {"R": "runs", "S": "sleeps", "D": "waits for a disk", "T": "is stopped", "t": "is traced", "Z": "has ended"}
 _MAX_FRAMES = 6
 _TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\):")
+_NODE = re.compile(r"node([0-9]+)")
+"""The source of an agent's events: what it says is no sentence of the controller."""
 _HELD_S = 3.0
 """A traceback may be that of a rank which only lost another one, and news of that one's end may take so long."""
 _MAX_HELD = 200
@@ -104,7 +106,8 @@ class ProgramDisplay:
         self._show_places()
         if kind == "note":
             self._where_left = _MAX_WHERE
-            self._say(str(event.get("text", "")))
+            text, node = str(event.get("text", "")), _NODE.fullmatch(str(event.get("src")))
+            self._say(f"node {node[1]} says: {quoted(text)}" if node else text)
         elif kind == "node":
             self._hosts[str(event.get("src"))] = str(event.get("hostname", ""))
         elif kind == "generation":

@@ -10,7 +10,7 @@ from seatrial.checks.diagnostics.history import NAME, NodeHistory, histories, st
 from seatrial.checks.diagnostics.judge_device import device_findings, is_unread
 from seatrial.checks.diagnostics.judge_fleet import unlike_most
 from seatrial.checks.diagnostics.judge_handed import findings_of, handed_files, unjudged_of
-from seatrial.checks.diagnostics.judge_kernel_log import kernel_findings
+from seatrial.checks.diagnostics.judge_kernel_log import kernel_findings, too_many_events
 from seatrial.checks.diagnostics.params import Params
 from seatrial.devices.network_ports import ERROR_COUNTERS
 from seatrial.devices.readers import TWIN
@@ -74,6 +74,7 @@ def _judge_readable(evidence: Evidence, nodes: tuple[NodeHistory, ...], params: 
     ]
     state = Ruling(
         findings=(*findings, *_not_checked(nodes)),
+        absent=tuple(what for history in nodes if (what := too_many_events(history))),
         unjudged=(f"{NO_STATE} of {_names(unread)} not checked",) if unread else (),
     )
     return Ruling.merge((state, of_files))

@@ -16,13 +16,15 @@ _FATAL_ACTIONS = ("reset", "restart machine", "mechanics", "firmware")
 _FATAL_XIDS = (48, 74, 94, 171, 172)
 """Uncorrectable memory errors and the NVLink error, whose own workflow or program restart hides how grave they are."""
 _SHOWN = 10
+_MOST_EVENTS = 1_000
+"""Lines of a node that are judged. A node reports few of each kind and device; each is compared with all others."""
 _FATAL_AMD = ("uncorrectable", "reset begin", "poison")
 
 
 def kernel_findings(history: NodeHistory) -> Iterator[Finding]:
     """Yield a finding for each component that the log accuses, with the lines that follow from it as evidence."""
     by_bus = defaultdict[tuple[str, bool], list[tuple[KernelEvent, NodeWindow]]](list)
-    events = [(event, window) for window in history.windows for event in window.kernel_events if not event.old]
+    events = _new_events(history)[:_MOST_EVENTS]
     for event, window in events:
         by_bus[event.bus, _accuses_partner(event)].append((event, window))
     for (bus, is_partner), entries in by_bus.items():
@@ -34,6 +36,18 @@ def kernel_findings(history: NodeHistory) -> Iterator[Finding]:
         followers = [event.text for event, _ in events if event.follows in codes and event.bus != bus]
         lines = [event.text for event, _ in entries][:_SHOWN] + followers[:_SHOWN]
         yield _finding(history, bus, event, window, "fail" if grade == 0 else "warn", is_partner, tuple(lines))
+
+
+def too_many_events(history: NodeHistory) -> str:
+    """Return what is absent where the node reports more lines than are judged; empty where it does not."""
+    count = len(_new_events(history))
+    if count <= _MOST_EVENTS:
+        return ""
+    return f"{count - _MOST_EVENTS} of {count} lines of the kernel log of {a_node(history.node)}: they are too many"
+
+
+def _new_events(history: NodeHistory) -> list[tuple[KernelEvent, NodeWindow]]:
+    return [(event, window) for window in history.windows for event in window.kernel_events if not event.old]
 
 
 def _accuses_partner(event: KernelEvent) -> bool:

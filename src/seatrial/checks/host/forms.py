@@ -12,11 +12,25 @@ _NOTHING = type(None)
 _NUMBER = (int, float)
 _BYTES = (int, _NOTHING)
 _TEXT = (str, _NOTHING)
+_MOST_CHARS = 8_192
+_MOST_CORES = 65_536
+"""Cores of a machine, by number and in sum: each range is counted out, also one that repeats another one."""
+_MOST_CHOICES = 16
+"""Variables that choose network interfaces: there are few."""
 
 
 def _is_process(value: Any) -> bool:
     return has_fields(value, machine=_TEXT, network=_TEXT, affinity=_TEXT, device_used_known=bool) and (
-        value["affinity"] is None or re.fullmatch(r"(\d{1,6}(-\d{1,6})?(,(?=\d)|$))+", value["affinity"]) is not None
+        value["affinity"] is None or _is_affinity(value["affinity"])
+    )
+
+
+def _is_affinity(text: str) -> bool:
+    if len(text) > _MOST_CHARS or re.fullmatch(r"(\d{1,6}(-\d{1,6})?(,(?=\d)|$))+", text) is None:
+        return False
+    ranges = [(int(first), int(last or first)) for first, _, last in (part.partition("-") for part in text.split(","))]
+    return (
+        max(map(max, ranges)) < _MOST_CORES and sum(max(0, last - first + 1) for first, last in ranges) <= _MOST_CORES
     )
 
 
@@ -45,6 +59,7 @@ def _is_host(value: Any) -> bool:
         and (value["cgroup"] is None or _is_cgroup(value["cgroup"]))
         and has_fields(value["name"], name=str, addresses=(list, _NOTHING), own=_TEXT)
         and (value["clock"] is None or _is_clock(value["clock"]))
+        and len(value["chosen"]) <= _MOST_CHOICES
         and all(_is_choice(choice) for choice in value["chosen"].values())
     )
 

@@ -31,7 +31,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     setup = TrialSetup(
         params=params,
         gpu=evidence.device_type != "cpu",
-        gloo="gloo" in evidence.backend,
+        gloo=evidence.backend == "gloo",
         world_size=len(evidence.ranks),
     )
     hosts = []

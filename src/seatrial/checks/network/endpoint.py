@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import math
 import secrets
 import socket
 import struct
@@ -133,24 +134,33 @@ class Endpoint:
 
 
 async def reach(
-    address: str, port: int, identity: bytes, timeout_s: float, *, payload_bytes: int = PAYLOAD_BYTES
+    address: str,
+    port: int,
+    identity: bytes,
+    timeout_s: float,
+    *,
+    payload_bytes: int = PAYLOAD_BYTES,
+    until: float = math.inf,
 ) -> Reached:
     """Connect to an endpoint and exchange the payload with it.
 
-    ``identity``: that of the node that must answer there.
+    ``identity``: that of the node that must answer there. ``until``: when the caller stops, by the clock of the loop:
+    shortly before, no other sizes of packets are tried.
     """
     loop = asyncio.get_running_loop()
-    until = loop.time() + timeout_s
+    busy_until = loop.time() + timeout_s
     while True:
         connected = await _connect(address, port, timeout_s)
         if not isinstance(connected, socket.socket):
             return Reached(failure=connected)
         with connected:
             failure = await _exchange(connected, identity, payload_bytes, timeout_s)
-        if failure != "busy" or loop.time() > until:
+        if failure != "busy" or loop.time() > busy_until:
             break
         await asyncio.sleep(_BUSY_PAUSE_S)
     if failure not in ("large to", "large from") or payload_bytes < PAYLOAD_BYTES:
+        return Reached(failure=failure)
+    if loop.time() + 2 * timeout_s > until:
         return Reached(failure=failure)
     headers_bytes = _HEADERS[connected.family if connected.family in _HEADERS else socket.AF_INET]
     results = await asyncio.gather(
@@ -184,9 +194,11 @@ async def _connect(address: str, port: int, timeout_s: float) -> socket.socket |
         return connection
 
     attempts = [asyncio.ensure_future(attempt(start)) for start in _ATTEMPTS_S if start < timeout_s]
-    done, _ = await asyncio.wait(attempts, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    for task in attempts:
-        task.cancel()
+    try:
+        done, _ = await asyncio.wait(attempts, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in attempts:
+            task.cancel()
     results = await asyncio.gather(*attempts, return_exceptions=True)
     connected = [result for result in results if isinstance(result, socket.socket)]
     for other in connected[1:]:

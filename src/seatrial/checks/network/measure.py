@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.checks.network.addresses import own_addresses
-from seatrial.checks.network.endpoint import Endpoint, Failure, reach
-from seatrial.checks.network.observations import machine_at
+from seatrial.checks.network.endpoint import Endpoint, Failure, Reached, reach
+from seatrial.checks.network.observations import ROLES, machine_at
 from seatrial.checks.network.params import MAX_NODES, NIC, PAYLOAD_BYTES, Params
 from seatrial.checks.network.schedule import targets, to_ranges
 from seatrial.environment.interface_choice import is_free
@@ -132,16 +132,20 @@ def _peer(node: int, shared: list[Any], place: str) -> Peer | None:
         places = tuple((role, address, port) for role, address, port in places)
         peer = Peer(node=node, machine=machine_at(machine, place), identity=bytes.fromhex(identity), places=places)
         is_sound = isinstance(machine, str) and len(places) <= _MAX_PLACES and all(map(_is_place, places))
+        # Others report by role what failed; a role that there is not would make their reports unreadable.
+        is_sound = is_sound and len({role for role, _, _ in places}) == len(places)
     except (TypeError, ValueError):
         return None
     return peer if is_sound else None
 
 
 def _is_place(place: tuple[Any, Any, Any]) -> bool:
-    """Return whether this is a role, an address and a port. Raises ValueError for text that is no address."""
+    """Return whether this is a known role, an address and a port. Raises ValueError for text that is no address."""
     role, address, port = place
-    texts = isinstance(role, str) and isinstance(address, str) and bool(ipaddress.ip_address(address))
-    return texts and type(port) is int and 0 < port < 65_536
+    if not (isinstance(role, str) and isinstance(address, str) and ipaddress.ip_address(address)):
+        return False
+    is_known = role in ROLES or role.startswith(NIC)
+    return is_known and type(port) is int and 0 < port < 65_536
 
 
 class _Calls:
@@ -197,7 +201,12 @@ class _Calls:
     async def _call_place(self, peer: Peer, role: Role, address: str, port: int) -> None:
         is_data = role in ("data", self._only)
         payload_bytes = PAYLOAD_BYTES if is_data else 0
-        result = await reach(address, port, peer.identity, self._params.connect_timeout_s, payload_bytes=payload_bytes)
+        timeout_s = self._params.connect_timeout_s
+        reaching = reach(address, port, peer.identity, timeout_s, payload_bytes=payload_bytes, until=self._until)
+        try:
+            result = await asyncio.wait_for(reaching, self._until - asyncio.get_running_loop().time())
+        except asyncio.TimeoutError:  # one that answers slowly does not take the report of this node
+            result = Reached(failure="silent")
         if result.failure is not None:
             self._failed[role, result.failure, result.passes_bytes].append(peer.node)
             self._kinds[role, result.failure] += 1

@@ -65,9 +65,13 @@ def folder_remarks(evidence: Evidence) -> Iterator[Finding]:
 def judge_refused(evidence: Evidence) -> Ruling:
     """Return one finding for each folder and reason, with all nodes where the folder could not be used."""
     groups: dict[tuple[bool, str, str, str, str], list[Fact]] = {}
+    heard: set[tuple[int | None, str, str]] = set()
     for fact in evidence.facts:
-        if fact.rank not in evidence.ranks:
+        # Each stage of a rank reports such a fact once.
+        source = fact.rank, fact.name, fact.stage
+        if fact.rank not in evidence.ranks or source in heard:
             continue
+        heard.add(source)
         value = fact.value
         if fact.name == "refused":
             for folder, code, reason in value["folders"]:

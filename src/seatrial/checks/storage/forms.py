@@ -8,12 +8,20 @@ from typing import Any
 from seatrial.checks.shared.facts import has_fields
 
 _NUMBER = (int, float)
+_MOST_SHARERS = 10**6
+"""Ranks on one file system. The room that they need is a product with this, which must stay a number."""
+_MOST_FOLDERS = 4
+"""Folders of a rank that cannot be used: it tries two at most."""
 
 
 def _is_refused(value: Any) -> bool:
-    return has_fields(value, named=bool, folders=list) and all(
-        isinstance(entry, list) and len(entry) == 3 and all(isinstance(text, str) for text in entry)
-        for entry in value["folders"]
+    return (
+        has_fields(value, named=bool, folders=list)
+        and len(value["folders"]) <= _MOST_FOLDERS
+        and all(
+            isinstance(entry, list) and len(entry) == 3 and all(isinstance(text, str) for text in entry)
+            for entry in value["folders"]
+        )
     )
 
 
@@ -29,7 +37,7 @@ FORMS: Mapping[str, Callable[[Any], bool]] = {
     "trouble": lambda value: has_fields(value, named=bool, folder=str, code=str, reason=str, doing=str),
     "sees": _is_ranges,
     "foreign": _is_ranges,
-    "needs": lambda value: has_fields(value, sharers=int),
+    "needs": lambda value: has_fields(value, sharers=int) and 1 <= value["sharers"] <= _MOST_SHARERS,
     "moved": lambda value: has_fields(value, what=str, variant=str, bytes=int, began_s=_NUMBER, seconds=_NUMBER),
     "cut": lambda value: has_fields(value, what=str, done=int, of=int),
     "wrong_bytes": lambda value: has_fields(value, count=int, first_offset=(int, type(None))),

@@ -78,10 +78,12 @@ def _judge_nonfinite(evidence: Evidence) -> Ruling:
     hosts = evidence.hosts()
     saying = {hosts.get(rank) for rank, value in reports.items() if (value["step"], value["seed"]) == place}
     if 2 * num_reports <= len(reporters) or 2 * len(saying) <= len({hosts.get(rank) for rank in reporters}):
-        missing = sorted(
-            reporters - {rank for rank, value in reports.items() if (value["step"], value["seed"]) == place}
+        tellers = {rank for rank, value in reports.items() if (value["step"], value["seed"]) == place}
+        missing = sorted(reporters - tellers)
+        absent = (f"the step at which training stopped, of rank {rank}" for rank in missing)
+        return Ruling(
+            absent=(f"training that stopped on most hosts: only {named_ranks(sorted(tellers))} said so", *absent)
         )
-        return Ruling(absent=tuple(f"the step at which training stopped, of rank {rank}" for rank in missing))
     nonfinite = next(value for value in reports.values() if (value["step"], value["seed"]) == place)
     # A rank is named by its own report only.
     ranks = tuple(rank for rank in evidence.ranks if rank in reports and rank in reports[rank]["ranks"])
@@ -163,8 +165,11 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
         judged.append(Judged(measurement=evaluated[rank], limit=limit, passed=evaluated[rank].value == limit.value))
     wrong = [entry for entry in judged if not entry.passed]
     differs = len({accuracy[rank].value for rank in finished}) > 1
+    odd = minority({rank: accuracy[rank].value for rank in finished}, evidence.hosts()).odd
+    shown = [*odd, *(rank for rank in finished if rank not in odd)][:_SHOWN]
+    counts = ", ".join(f"rank {rank}: {accuracy[rank].value:.4f}" for rank in shown)
+    tellers = (f"another accuracy than most hosts is reported by {named_ranks(odd)}",) if odd else ()
     if wrong or differs:
-        counts = ", ".join(f"rank {rank}: {accuracy[rank].value:.4f}" for rank in finished[:_SHOWN])
         finding = Finding(
             severity="fail",
             check="training",
@@ -172,7 +177,7 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
             culprit=_NOBODY,
             measured=f"{wrong[0].measurement.value:.0f} samples" if wrong else "not the same sum on all ranks",
             limit=wrong[0].limit if wrong else None,
-            evidence=(f"accuracy: {counts}", *_tellers(wrong)),
+            evidence=(f"accuracy: {counts}", *tellers, *_tellers(wrong)),
             action="an all_reduce of two integers went wrong: look at the findings of collectives.",
         )
         findings.append(finding)
@@ -205,6 +210,7 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
             culprit=_NOBODY,
             measured=f"{lowest:.4f}",
             limit=rule.limit(),
+            evidence=tellers,
             action="look at the findings of compute and collectives; if there are none, repeat with another seed.",
         )
         findings.append(finding)
