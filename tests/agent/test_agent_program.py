@@ -232,7 +232,6 @@ def test_output_is_sent_while_the_rank_runs(conductor: StubConductor) -> None:
     assert not piece["last"]
 
 
-@pytest.mark.slow
 def test_where_ranks_are_that_stand_still(conductor: StubConductor) -> None:
     """The first waits for a child that sleeps; the second prints now and then, and then loops."""
     code = (
