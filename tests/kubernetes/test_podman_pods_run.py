@@ -67,7 +67,7 @@ def test_a_rank_over_the_memory_limit_of_its_pod_is_named(cluster: Cluster, tmp_
     words = ("launch", "--pvc=code:/code", "--memory=1Gi", "--shm-size=64Mi", "--", "/code/hog.py")
     ended = driven(cluster, tmp_path / "out", words, "pytorchjob")
     assert ended.code == 1, ended.said
-    assert re.search(r"rank 1 on node-\d was killed by signal 9", ended.said), ended.said
+    assert re.search(r"rank 1 on node node-\d was killed by signal 9", ended.said), ended.said
 
 
 @pytest.mark.skipif(not _IMAGES, reason="SEATRIAL_TEST_IMAGES names no images")
