@@ -1,4 +1,4 @@
-"""One rank of the links check as a process: ``python links_rank.py RANK SIZE PORT ROUND PARAMS ROUND_S``.
+"""One rank of the links check as a process: ``python links_rank.py RANK SIZE PORT ROUND PARAMS ROUND_S LIE``.
 
 It answers one round and prints its measurements and facts as a line of JSON.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,11 +16,19 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch.distributed as dist
 from checks.fake_context import FakeContext
 
-from seatrial.checks.links.measure import measure
+from seatrial.checks.links import measure as of_links
 from seatrial.checks.links.params import Params
 
 rank, size, port = (int(word) for word in sys.argv[1:4])
 store = dist.TCPStore("127.0.0.1", port, None, rank == 0, timedelta(seconds=30), wait_for_workers=False)
+lie, send, recv = sys.argv[7], dist.send, dist.recv
+if lie == "other bytes":
+    of_links.secrets.randbits = lambda bits: 0
+    dist.send = lambda tensor, to: send(tensor if tensor.numel() > 1 else tensor * 0, to)
+elif lie == "many transfers":
+    of_links._LEAST_TRANSFERS = 1_000_000
+elif lie == "late":
+    dist.recv = lambda tensor, start: (time.sleep(0.4), recv(tensor, start))
 params = Params(**json.loads(sys.argv[5]))
 context = FakeContext(
     check="links",
@@ -32,7 +41,7 @@ context = FakeContext(
     timeout_s=float(sys.argv[6]),
     given={"round": json.loads(sys.argv[4])},
 )
-measure(context, params)
+of_links.measure(context, params)
 # The store lives in rank 0: it goes last.
 store.add("left", 1)
 if rank == 0:
