@@ -1,8 +1,8 @@
 """Folders in which a program starts, and its script: could another user have put files there?
 
 The folder has the same path on each host, but not each host shares it: below /tmp or /scratch a neighbor may have made
-it. What the user trusts on the controller's machine is trusted on the others, too: a folder of a colleague, or one that
-is open to all.
+it. An owner that the user trusts on the controller's machine, such as a colleague, is trusted on the other hosts, too;
+and so are all users, where they can write there.
 """
 
 from __future__ import annotations
