@@ -116,8 +116,8 @@ def test_without_stacks_the_way_to_them_is_told_while_the_script_runs() -> None:
     program.go_on_until(12.0)
     assert program.recorded("note")[-1]["text"] == (
         "for the Python stacks: install py-spy beside the Python of the ranks on nodes n0 and n1 (pip install py-spy),"
-        " even now, and press Ctrl-\\ here; where pip refuses that, make a virtual environment with torch and py-spy on the"
-        " hosts, and launch with --python VENV/bin/python"
+        " even now, and press Ctrl-\\ here; where pip refuses that, make a virtual environment with torch and py-spy on"
+        " the hosts, and launch with --python VENV/bin/python"
     )
 
 
