@@ -300,10 +300,10 @@ def _next(conclusion: Conclusion, report: Path | None, blanks: Sequence[str]) ->
         words = f"report the bug{folder}; to try once more, {run}"
     else:
         words = f"resolve the problem above, then {run}"
-    return [*_look(conclusion), _Step(words=words, command=again)]
+    return [*_inspection(conclusion), _Step(words=words, command=again)]
 
 
-def _look(conclusion: Conclusion) -> list[_Step]:
+def _inspection(conclusion: Conclusion) -> list[_Step]:
     """Return where to look first, with the command of the first fault's advice; nothing where it names none."""
     fault = next(filter(is_fault, conclusion.findings), None)
     if fault is None:
