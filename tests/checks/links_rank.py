@@ -10,9 +10,11 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import torch
 import torch.distributed as dist
 from checks.fake_context import FakeContext
 
@@ -21,14 +23,28 @@ from seatrial.checks.links.params import Params
 
 rank, size, port = (int(word) for word in sys.argv[1:4])
 store = dist.TCPStore("127.0.0.1", port, None, rank == 0, timedelta(seconds=30), wait_for_workers=False)
-lie, send, recv = sys.argv[7], dist.send, dist.recv
+lie = sys.argv[7]
+distributed: Any = dist
+links: Any = of_links
+send, recv = distributed.send, distributed.recv
+
+
+def send_zeros(tensor: torch.Tensor, target: int) -> None:
+    send(tensor if tensor.numel() > 1 else tensor * 0, target)
+
+
+def receive_late(tensor: torch.Tensor, source: int) -> None:
+    time.sleep(0.4)
+    recv(tensor, source)
+
+
 if lie == "other bytes":
-    of_links.secrets.randbits = lambda bits: 0
-    dist.send = lambda tensor, to: send(tensor if tensor.numel() > 1 else tensor * 0, to)
+    links.secrets.randbits = lambda bits: 0
+    distributed.send = send_zeros
 elif lie == "many transfers":
-    of_links._LEAST_TRANSFERS = 1_000_000
+    links._LEAST_TRANSFERS = 1_000_000
 elif lie == "late":
-    dist.recv = lambda tensor, start: (time.sleep(0.4), recv(tensor, start))
+    distributed.recv = receive_late
 params = Params(**json.loads(sys.argv[5]))
 context = FakeContext(
     check="links",
@@ -41,7 +57,7 @@ context = FakeContext(
     timeout_s=float(sys.argv[6]),
     given={"round": json.loads(sys.argv[4])},
 )
-of_links.measure(context, params)
+links.measure(context, params)
 # The store lives in rank 0: it goes last.
 store.add("left", 1)
 if rank == 0:
