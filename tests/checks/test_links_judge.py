@@ -77,7 +77,7 @@ def test_one_rank_that_claims_a_little_more_has_no_other_blamed(nodes: int) -> N
     for seed in range(12):
         noise = random.Random(seed)
         pairs = itertools.permutations(range(nodes), 2)
-        rates = {(a, b): 1.12 if a == liar else noise.uniform(0.98, 1.01) for a, b in pairs}
+        rates: Slow = {(a, b): 1.12 if a == liar else noise.uniform(0.98, 1.01) for a, b in pairs}
         ruling = SimulatedCluster(nodes=nodes, device_type="cuda", slow=rates).trial()
         assert {(finding.severity, finding.culprit.kind) for finding in ruling.findings} <= {("warn", "none")}, seed
         assert ruling.absent == (), seed
