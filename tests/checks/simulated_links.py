@@ -34,6 +34,10 @@ class SimulatedCluster:
     """By (source, target), as ``slow``: the share of TCP's segments that is sent again; default 0."""
     crowd_resends: float = 0.0
     """Added to that share for each pair that is active at the same time."""
+    breaks_groups: int | None = None
+    """A rank with which every group fails, while it is clean as a pair."""
+    tells: bool = True
+    """Whether its partner in the first exchange says so; otherwise only itself."""
     largest_in_time: int = 10_000
     """Larger groups have no time for all their exchanges."""
     dead_reason: str = DEAD
@@ -119,7 +123,14 @@ class SimulatedCluster:
                     if shares[target] > most:
                         measurements.append(_measurement("resent_share", shares[target], "1", source, target, stage))
             for group in part["groups"]:
+                if self.breaks_groups in group:
+                    broken = {self.breaks_groups: group[0]} | ({group[0]: self.breaks_groups} if self.tells else {})
+                    for rank, peer in broken.items():
+                        why = {"peer": peer, "reason": DEAD} if self.tells else {"reason": DEAD}
+                        facts.append(Fact(check="links", name="failed", value=why, rank=rank, stage=stage))
                 for rank in group:
+                    if self.breaks_groups in group and (self.tells or rank == self.breaks_groups):
+                        continue
                     if len(group) > self.largest_in_time:
                         lateness = {"fabric": part["fabric"], "exchanges": [1, 2]}
                         facts.append(Fact(check="links", name="late", value=lateness, rank=rank, stage=stage))

@@ -83,6 +83,13 @@ def test_one_rank_that_claims_a_little_more_has_no_other_blamed(nodes: int) -> N
         assert ruling.absent == (), seed
 
 
+@pytest.mark.parametrize("nodes", [17, 33, 64])
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_node_with_which_groups_fail_is_named_though_its_pairs_are_clean(nodes: int, tells: bool) -> None:
+    ruling = SimulatedCluster(nodes=nodes, breaks_groups=nodes - 1, tells=tells).trial()
+    assert _only(ruling).culprit.name == f"node n{nodes - 1}"
+
+
 def test_the_slow_direction_is_named() -> None:
     assert "node n1 (sending) reaches 2 GB/s" in _only(SimulatedCluster(nodes=5, slow={(1, None): 0.2}).trial()).what
     link = _only(SimulatedCluster(nodes=5, slow={(3, 1): 0.2}).trial())

@@ -163,7 +163,7 @@ def observe(answers: Answers, fabric: Fabric) -> FabricObservations:
         groups = [tuple(dict.fromkeys(group)) for group in fact.value["groups"] if members.issuperset(group)]
         on_time = list[GroupResult]()
         for group in (group for group in groups if len(group) > 1):
-            result = _group_result(group, pairs, medians, reasons, fact.value)
+            result = _group_result(group, pairs, medians, failed, fact.value)
             if any((fact.stage, rank) in answers.late for rank in group) and reasons.keys().isdisjoint(group):
                 late.append(replace(result, failed="", gbps=fact.value.get("list_below_gbps") or 1.0, at_once=1))
             else:
@@ -227,13 +227,16 @@ def _group_result(
     members: tuple[int, ...],
     pairs: Iterable[PairResult],
     medians: Mapping[int, float],
-    failed: Mapping[int, str],
+    failed: Iterable[Fact],
     requested: Mapping[str, Any],
 ) -> GroupResult:
-    """Return the result of one group. ``medians`` (GB/s), ``failed`` (reasons): by rank; ``requested``: the round."""
+    """Return the result of one group. ``medians`` (GB/s): by rank; ``failed``: of all groups; ``requested``: the
+    round."""
     inside = set(members)
-    reasons = [failed[rank] for rank in members if rank in failed]
-    reasons += [f"rank {rank} reported nothing" for rank in members if rank not in medians]
+    told = [fact for fact in failed if fact.rank in inside]
+    silent = [rank for rank in members if rank not in medians]
+    reasons = [*(str(fact.value["reason"]) for fact in told), *(f"rank {rank} reported nothing" for rank in silent)]
+    reports = [inside.intersection((fact.rank, fact.value.get("peer"))) for fact in told] or [{rank} for rank in silent]
     gbps = None if reasons else median([medians[rank] for rank in members])
     listed_below = 0.9
     if gbps and requested.get("list_below_gbps"):
@@ -244,6 +247,7 @@ def _group_result(
         members=members,
         gbps=gbps,
         failed=reasons[0] if reasons else "",
+        reports=tuple(map(frozenset, reports)),
         slow=tuple(pair for pair in pairs if inside.issuperset((pair.source, pair.target))),
         listed_below=listed_below,
         at_once=requested["at_once"],

@@ -66,6 +66,8 @@ class GroupResult:
     gbps: float | None = None
     """The median over all exchanges in GB/s; None: the group failed."""
     failed: str = ""
+    reports: tuple[frozenset[int], ...] = ()
+    """The members that each report of the failure is about: the one that reports it, and its partner."""
     slow: tuple[PairResult, ...] = ()
     listed_below: float = 0.9
     at_once: int = 1

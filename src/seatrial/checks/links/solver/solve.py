@@ -84,7 +84,7 @@ def _solve_quantity(observations: Observations, topology: Topology, limits: Link
         for member in suspect.members
         if suspect.ratio == 0
     }
-    failed_groups, remains = _failed_groups(rates, endpoints, silent)
+    failed_groups, remains = _failed_groups(rates, endpoints, silent, topology)
     if len(members) > len(topology.members) / 2:
         share = f"{len(members)} of {len(topology.members)}"
         what = f"{share} are slower than the rest: two kinds of members, or a common cause"
@@ -278,13 +278,17 @@ def _whole_fabric(rates: LinkRates, limits: LinkLimits, by_cost: bool) -> list[S
     return [Suspect(kind="fabric", members=members, why=why, ratio=ratio)]
 
 
-def _failed_groups(rates: LinkRates, endpoints: Endpoints, silent: set[int]) -> tuple[list[Suspect], list[str]]:
+def _failed_groups(
+    rates: LinkRates, endpoints: Endpoints, silent: set[int], topology: Topology
+) -> tuple[list[Suspect], list[str]]:
     """Return the fabric for each failed group whose pairs are all clean, and the failed groups without explanation.
 
-    Dead members, dead links and the members in ``silent`` explain a failed group.
+    Dead members, dead links and the members in ``silent`` explain a failed group. If all reports are about one member,
+    that member is named: it may have made them up.
     """
     found: list[Suspect] = []
     remains: list[str] = []
+    reports: list[tuple[frozenset[int], ...]] = []
     dead = [key for key, link in rates.links.items() if link.uncontended and link.failed]
     for group in rates.groups:
         members = set(group.members)
@@ -292,12 +296,19 @@ def _failed_groups(rates: LinkRates, endpoints: Endpoints, silent: set[int]) -> 
             continue
         if any(members.issuperset(key) for key in dead):
             continue
+        reports.append(group.reports or (frozenset(),))
         reason = group.failed or "no measurement was measured"
         if _all_clean(group, rates):
             why = f"the group failed ({reason}) although every pair in it is clean: it takes many at once to show"
             found.append(Suspect(kind="fabric", members=tuple(sorted(members)), confidence="likely", why=why))
         else:
             remains.append(f"a group of {len(members)} failed ({reason}), and not every pair in it was measured since")
+    about = (
+        frozenset[int]().union(*reports[0]).intersection(*(each for some in reports for each in some)) if found else ()
+    )
+    if len(about) == 1 and len(reports) > 1:
+        why = f"{len(reports)} groups with it failed, all reports are about it, and as a pair it is clean"
+        found = [Suspect(kind=topology.kind, members=tuple(about), confidence="likely", why=why)]
     return found, remains
 
 
