@@ -30,6 +30,8 @@ from seatrial.training.resume import (
     compare_with_saved,
     find_state,
     load_state,
+    require_fields,
+    require_shapes,
     save_state,
 )
 from seatrial.training.step_clock import WARMUP_STEPS, Lap, StepClock, StepTimes, Stopwatch, median_times, synchronize
@@ -78,6 +80,7 @@ def train(
     clock = StepClock(device)
     model = build_model(recipe.model, workload.shape, workload.num_classes, recipe.seed).to(device)
     model = model.to(memory_format=layout(recipe, device))  # type: ignore[call-overload]
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
     strategy = find_strategy(recipe.strategy)(model, recipe, device=device, group=group, clock=clock)
     model, norms = strategy.model, batch_norms(strategy.model)
     parameters = [parameter for _, parameter in strategy.named_parameters()]
@@ -110,7 +113,9 @@ def train(
         if saved is not None:
             phase("resume")
             resumed_from, state = saved
+            require_fields(resumed_from, state)
             notes = compare_with_saved(state, recipe, num_steps, group.size(), device)
+            require_shapes(resumed_from, state, shapes)
             if 0 < state["step"] < num_steps:
                 # DDP rebuilds its buckets after the first backward and sums in another order from then on. So one
                 # backward must run before the state is loaded; its gradients are thrown away.
