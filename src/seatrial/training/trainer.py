@@ -38,6 +38,9 @@ from seatrial.training.step_clock import WARMUP_STEPS, Lap, StepClock, StepTimes
 from seatrial.training.strategies.strategy import find_strategy
 from seatrial.training.sync_points import SyncPoints
 
+_LONGEST_S = 1e9
+"""No epoch takes 30 years."""
+
 
 def train(
     recipe: Recipe,
@@ -205,7 +208,7 @@ def train(
         if done or (epoch_over and (callbacks is not None or target_accuracy is not None)):
             phase("evaluate")
             counts = evaluate(strategy, batches, recipe, group)
-            reached = target_accuracy is not None and counts[0] / counts[1] >= target_accuracy
+            reached = target_accuracy is not None and counts[0] / max(counts[1], 1) >= target_accuracy
             if callbacks is not None:
                 own_times = median_times(clock.times()[epoch_began.steps :])
                 rank_times, seconds = _gather_times(own_times, trained_s - epoch_began.seconds, group, device)
@@ -279,11 +282,16 @@ def _all_finite(parameters: list[nn.Parameter]) -> bool:
 def _gather_times(
     own: StepTimes, own_s: float, group: dist.ProcessGroup, device: torch.device
 ) -> tuple[tuple[StepTimes, ...], float]:
-    """Return the step times of each rank, and the longest ``own_s`` of all ranks in seconds."""
+    """Return the step times of each rank, and the longest ``own_s`` of all ranks in seconds.
+
+    A rank that sends what is no time is left out: a statistic ends no training.
+    """
     values = [*astuple(own), own_s]
     table = torch.zeros(group.size(), len(values), dtype=torch.float64, device=device)
     table[group.rank()] = torch.tensor(values, dtype=torch.float64)
     dist.all_reduce(table, group=group)
     names = [field.name for field in fields(StepTimes)]
-    rows = table.tolist()
-    return tuple(StepTimes(**dict(zip(names, row, strict=False))) for row in rows), max(row[-1] for row in rows)
+    rows = [row for row in table.tolist() if all(0 <= value <= _LONGEST_S for value in row)]
+    return tuple(StepTimes(**dict(zip(names, row, strict=False))) for row in rows), max(
+        [own_s, *(row[-1] for row in rows)]
+    )
