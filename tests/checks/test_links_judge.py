@@ -85,7 +85,7 @@ def test_one_rank_that_claims_a_little_more_has_no_other_blamed(nodes: int) -> N
 
 @pytest.mark.parametrize("nodes", [17, 33, 64])
 @pytest.mark.parametrize("tells", [True, False])
-def test_a_node_with_which_groups_fail_is_named_though_its_pairs_are_clean(nodes: int, tells: bool) -> None:
+def test_a_node_that_fails_groups_but_no_pair_is_named(nodes: int, tells: bool) -> None:
     ruling = SimulatedCluster(nodes=nodes, breaks_groups=nodes - 1, tells=tells).trial()
     assert _only(ruling).culprit.name == f"node n{nodes - 1}"
 
