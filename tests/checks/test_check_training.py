@@ -287,6 +287,8 @@ def test_a_wrong_count_of_test_samples_fails(evaluated: dict[int, int]) -> None:
     finding = _only(judge(trained(evaluated=evaluated), SMOKE))
     assert finding.severity == "fail"
     assert "counts of test samples" in finding.what
+    # It may be that one that is wrong.
+    assert finding.evidence[-1].endswith("; rank 0 reports how many the data have")
 
 
 def test_of_several_wrong_counts_that_of_the_first_rank_is_told() -> None:

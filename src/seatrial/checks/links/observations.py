@@ -233,10 +233,12 @@ def _group_result(
     """Return the result of one group. ``medians`` (GB/s): by rank; ``failed``: of all groups; ``requested``: the
     round."""
     inside = set(members)
-    told = [fact for fact in failed if fact.rank in inside]
+    failures = [fact for fact in failed if fact.rank in inside]
     silent = [rank for rank in members if rank not in medians]
-    reasons = [*(str(fact.value["reason"]) for fact in told), *(f"rank {rank} reported nothing" for rank in silent)]
-    reports = [inside.intersection((fact.rank, fact.value.get("peer"))) for fact in told] or [{rank} for rank in silent]
+    reasons = [*(str(fact.value["reason"]) for fact in failures), *(f"rank {rank} reported nothing" for rank in silent)]
+    reports = [inside.intersection((fact.rank, fact.value.get("peer"))) for fact in failures] or [
+        {rank} for rank in silent
+    ]
     gbps = None if reasons else median([medians[rank] for rank in members])
     listed_below = 0.9
     if gbps and requested.get("list_below_gbps"):

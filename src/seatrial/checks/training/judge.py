@@ -177,7 +177,7 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
             culprit=_NOBODY,
             measured=f"{wrong[0].measurement.value:.0f} samples" if wrong else "not the same sum on all ranks",
             limit=wrong[0].limit if wrong else None,
-            evidence=(f"accuracy: {counts}", *tellers, *_tellers(wrong)),
+            evidence=(f"accuracy: {counts}", *tellers, *_tellers(evidence, wrong)),
             action="an all_reduce of two integers went wrong: look at the findings of collectives.",
         )
         findings.append(finding)
@@ -217,10 +217,11 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
     return Ruling(findings=tuple(findings), judged=tuple(judged), absent=absent)
 
 
-def _tellers(wrong: list[Judged]) -> tuple[str, ...]:
+def _tellers(evidence: Evidence, wrong: list[Judged]) -> tuple[str, ...]:
     """Return who says that a sum is wrong: a sum that is wrong is wrong on all ranks, unless one lies."""
     ranks = [entry.measurement.rank for entry in wrong if entry.measurement.rank is not None]
-    return (f"a wrong number of samples is reported by {named_ranks(ranks)}",) if ranks else ()
+    first = f"rank {_first(evidence)} reports how many the data have"
+    return (f"a wrong number of samples is reported by {named_ranks(ranks)}; {first}",) if ranks else ()
 
 
 def _judge_digests(evidence: Evidence) -> Ruling:
