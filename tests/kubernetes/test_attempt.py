@@ -34,6 +34,7 @@ from seatrial.targets.kubernetes.run_log import RunLog
 
 _WORKLOAD = workload(nproc_per_node=1, gpus_per_node=1)
 _OBJECTS = manifest("job", _WORKLOAD)
+_JOB_PATH = "/apis/batch/v1/namespaces/ml/jobs/trial-1"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _UNSCHEDULABLE = [
     {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available."}
@@ -65,7 +66,10 @@ class Cluster:
         self.events: list[dict[str, Any]] = []
         for name, content in (("pods", {"items": pods}), ("none", {"items": []})):
             (folder / name).write_text(json.dumps(content))
-        created = [{**thing, "metadata": {**thing["metadata"], "uid": f"u-{thing['kind']}"}} for thing in _OBJECTS]
+        created = [
+            {**thing, "metadata": {**thing["metadata"], "uid": f"u-{thing['kind']}", "namespace": "ml"}}
+            for thing in _OBJECTS
+        ]
         # kubectl create prints one document for each object, and not a list.
         (folder / "workload").write_text(json.dumps(created[-1]))
         (folder / "others").write_text("\n".join(map(json.dumps, created[:-1])))
@@ -81,7 +85,7 @@ class Cluster:
             ),
             ("'get job.batch/trial-1 --ignore-not-found'*", f"cat {at}/workload"),
             ("'get job.batch/trial-1 '*'-o json'*", f"cat {at}/all"),
-            ("delete*", f"touch {at}/deleted"),
+            ("delete*", f"cat >> {at}/options; touch {at}/deleted"),
             ("'get pods'*", f"if [ -e {at}/deleted ]; then cat {at}/none; else cat {at}/pods; fi"),
             ("'get events'*", f"cat {at}/none"),
             ("logs*", "sleep 20"),
@@ -152,11 +156,25 @@ def test_all_objects_are_created_with_an_owner_and_none_is_changed(tmp_path: Pat
     assert {line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()} <= {
         *("create", "get", "delete", "logs"),
     }
-    named = cluster.deletes()[0].split()
-    for thing in _OBJECTS:
-        assert any(
-            word.startswith(thing["kind"].lower()) and word.endswith(thing["metadata"]["name"]) for word in named
-        )
+    paths = [line.split()[2] for line in cluster.deletes()]
+    assert paths[0] == _JOB_PATH
+    names = {thing["metadata"]["name"] for thing in _OBJECTS}
+    assert {path.rpartition("/")[2] for path in paths} == names
+    assert "/apis/networking.k8s.io/v1/namespaces/ml/networkpolicies/trial-1" in paths
+
+
+def test_objects_are_deleted_by_their_uids(tmp_path: Path) -> None:
+    """Between the look and the deletion a neighbor may put his own object in the place of ours."""
+    cluster = Cluster(tmp_path, [waiting(0)], queue_s=0.1)
+    cluster.error()
+    decoder, text, uids = json.JSONDecoder(), (tmp_path / "options").read_text(), list[str]()
+    while text:
+        options, end = decoder.raw_decode(text)
+        assert options["propagationPolicy"] == "Background"
+        uids.append(options["preconditions"]["uid"])
+        text = text[end:]
+    assert uids[0] == "u-Job"
+    assert set(uids) == {f"u-{thing['kind']}" for thing in _OBJECTS}
 
 
 def test_no_node_accepts_them(tmp_path: Path) -> None:
@@ -249,13 +267,33 @@ def test_a_server_that_stops_answering(tmp_path: Path) -> None:
     assert "API server has not answered for 3 s (Unable to connect to the server: EOF)" in text
 
 
+@pytest.mark.parametrize(
+    ("said", "calls"),
+    [
+        ('(NotFound): jobs.batch "trial-1" not found', 1),
+        # Somebody has put another object there since the look; the next look shows it.
+        ('(Conflict): Operation cannot be fulfilled on jobs.batch "trial-1": the UID does not match', 2),
+    ],
+)
+def test_what_is_gone_needs_no_deletion(said: str, calls: int, tmp_path: Path) -> None:
+    code = f"""echo >> {tmp_path}/deleted; cat > /dev/null; echo 'Error from server {said}' >&2; exit 1"""
+    theirs = json.dumps({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "trial-1", "uid": "u-theirs"}})
+    seen = f"if [ -e {tmp_path}/deleted ]; then echo {shlex.quote(theirs)}; else cat {tmp_path}/workload; fi"
+    cluster = Cluster(tmp_path, [], ("delete*", code), ("'get job.batch/trial-1 '*", seen))
+    objects = AppliedObjects(cluster.kubectl, "job", list(_OBJECTS))
+    objects.apply()
+    assert objects.delete(keep_waiting=lambda: True) == []
+    gets = [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith("get job.batch/")]
+    assert (len(cluster.deletes()), len(gets)) == (1, calls)
+
+
 def test_ctrl_c_deletes_all_objects(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, [waiting(0), waiting(1)])
     attempt = cluster.attempt()
     cluster.signals.append(signal.SIGINT)
     attempt.run()
     assert attempt.cleanup(keep=False) == []
-    assert "job.batch/trial-1" in cluster.deletes()[0]
+    assert _JOB_PATH in cluster.deletes()[0]
     assert [event["by"] for event in cluster.events if event["kind"] == "interrupted"] == ["SIGINT"]
 
 
@@ -376,7 +414,7 @@ def test_what_was_created_before_a_refusal_is_deleted(tmp_path: Path) -> None:
     said = 'Error from server (Forbidden): secrets is forbidden: User "me" cannot create resource "secrets"'
     cluster = Cluster(tmp_path, [], _refused(tmp_path, said))
     assert isinstance(cluster.error(), RequestError)
-    assert "job.batch/trial-1" in cluster.deletes()[0]
+    assert _JOB_PATH in cluster.deletes()[0]
 
 
 def test_an_object_of_somebody_else_is_neither_changed_nor_deleted(tmp_path: Path) -> None:
@@ -389,17 +427,16 @@ def test_an_object_of_somebody_else_is_neither_changed_nor_deleted(tmp_path: Pat
     text = str(cluster.error())
     assert 'secrets "trial-1" already exists' in text
     assert "choose another --name" in text
-    assert [line.split()[3:-1] for line in cluster.deletes()] == [["job.batch/trial-1"]]
+    assert [line.split()[2] for line in cluster.deletes()] == [_JOB_PATH]
 
 
 def test_what_was_created_although_the_answer_was_lost_is_deleted(tmp_path: Path) -> None:
     """The API server creates the workload, and the connection breaks before the answer."""
     said = f"cat > {tmp_path}/sent; echo 'Unable to connect to the server: EOF' >&2; exit 1"
-    cluster = Cluster(
-        tmp_path, [], ("'create -f - -o json'*", said), ("'get job.batch/trial-1 '*'-o json'*", f"cat {tmp_path}/sent")
-    )
+    marked = f"""sed 's/"metadata": {{/&"uid": "u-new", "namespace": "ml", /' {tmp_path}/sent"""
+    cluster = Cluster(tmp_path, [], ("'create -f - -o json'*", said), ("'get job.batch/trial-1 '*'-o json'*", marked))
     cluster.error()
-    assert [line.split()[3:-1] for line in cluster.deletes()] == [["job.batch/trial-1"]]
+    assert [line.split()[2] for line in cluster.deletes()] == [_JOB_PATH]
 
 
 def test_trainers_webhook_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
