@@ -281,7 +281,7 @@ def _require_ours(status: os.stat_result, name: str, folder: int, foreign: bool)
         return
     if status.st_nlink > 1:
         raise _refusal(name, f"a file with {status.st_nlink} names (hard links)")
-    if status.st_uid != os.geteuid() and status.st_uid != _owner_of_new_files(folder):
+    if status.st_uid != os.geteuid() and status.st_uid != owner_of_new_files(folder):
         raise _refusal(name, f"a file of user {status.st_uid}")
 
 
@@ -296,7 +296,7 @@ def _require_trusted(status: os.stat_result, name: str, private: bool) -> None:
         raise OSError(errno.EPERM, f"{ascii(name)[1:-1]} is {words} once you have looked at it")
 
 
-def _owner_of_new_files(folder: int) -> int:
+def owner_of_new_files(folder: int) -> int:
     """Return the owner of the files that this process creates in a folder. NFS and FUSE may map all users to one."""
     name = f".owner.{os.urandom(8).hex()}"
     fd = os.open(name, os.O_WRONLY | _NEW, 0o600, dir_fd=folder)

@@ -21,7 +21,7 @@ from seatrial.util.ports import free_port
 
 _PROGRAM: dict[str, Any] = {"watched": False, "shown": [0, 1], "world_size": 4, "group_rank": 1, "nnodes": 2}
 _PROGRAM |= {"master_addr": "10.0.0.1", "master_port": 5000, "args": [], "spawns": 0, "cwd": "/no/such"}
-_PROGRAM |= {"max_restarts": 0}
+_PROGRAM |= {"max_restarts": 0, "script": "", "owners": [], "open": False}
 
 
 @pytest.fixture
@@ -39,28 +39,37 @@ def start(conductor: StubConductor, code: str, **changes: Any) -> None:
     conductor.send({**command, "program": {**program, "shown": [rank + 2 for rank in program["shown"]]}})
 
 
-@pytest.mark.parametrize("refusal", ["", "/job belongs to user 7"])
-def test_ranks_start_in_no_folder_that_was_refused(
-    refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("mode", "is_open_there", "enters"), [(0o755, False, True), (0o777, False, False), (0o777, True, True)]
+)
+def test_ranks_start_in_no_folder_that_others_could_have_filled(
+    mode: int, is_open_there: bool, enters: bool, conductor: StubConductor, tmp_path: Path
 ) -> None:
-    if refusal:
-        monkeypatch.setenv("SEATRIAL_FOLDER_REFUSED", refusal)
-    stub = StubConductor(tmp_path)
-    try:
-        stub.send({"kind": "welcome", "run": "x"})
-        (tmp_path / "typed").mkdir()
-        start(stub, "import os; print('in', os.getcwd(), flush=True)", cwd=str(tmp_path / "typed"))
-        until_shown(stub, "in ")
-        said = {line for output in stub.of("output") for line in output["lines"]}
-        notes = [note["text"] for note in stub.of("note")]
-        if refusal:
-            assert f"in {tmp_path / 'typed'}" not in said
-            (note,) = notes
-            assert note.startswith("/job belongs to user 7 on this host, so the ranks start in the home folder")
-        else:
-            assert (said, notes) == ({f"in {tmp_path / 'typed'}"}, [])
-    finally:
-        stub.close()
+    """Also the agent's own folder may be one: srun goes to /tmp where the user's folder is not there."""
+    (typed := tmp_path / "typed").mkdir()
+    typed.chmod(mode)
+    start(conductor, "import os; print('in', os.getcwd(), flush=True)", cwd=str(typed), open=is_open_there)
+    until_shown(conductor, "in ")
+    said = {line for output in conductor.of("output") for line in output["lines"]}
+    notes = [note["text"] for note in conductor.of("note")]
+    assert said == {f"in {typed if enters else Path.cwd()}"}
+    assert [note.partition(";")[0] for note in notes] == (
+        [] if enters else [f"all users can write to {typed} on this host, so the ranks start in {Path.cwd()}"]
+    )
+
+
+def test_a_script_that_others_could_have_written_is_not_started(conductor: StubConductor, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("open('started', 'w')")
+    script.chmod(0o666)
+    start(conductor, "", argv=[sys.executable, "train.py"], cwd=str(tmp_path), script="train.py")
+    while len(conductor.of("exit")) < 2:
+        conductor.until_kind("exit")
+    assert {error["cause"] for error in conductor.of("error")} == {"request"}
+    assert {error["message"].partition(" on this host")[0] for error in conductor.of("error")} == {
+        f"train.py: all users can write to {script}"
+    }
+    assert not (tmp_path / "started").exists()
 
 
 def until_shown(conductor: StubConductor, text: str) -> None:

@@ -319,3 +319,53 @@ def test_what_most_hosts_say_names_a_rank() -> None:
             outcome = hang_detector.poll(now)
             hang_detector.stacks = dict.fromkeys(hang_detector.stacks_to_request(now), BEHIND)
         assert (outcome, hang_detector.guilty()) == ("trouble", {5})
+
+
+def _step_of(stacks: dict[int, str | None], hosts: int, *, computing: int | None = None) -> HangDetector:
+    """A step of 60 s in which no rank enters a phase, until it ends; their stacks whenever they are asked for."""
+    hang_detector = _hang_detector(len(stacks), hosts=hosts, until=60.0)
+    for second in range(1, 70):
+        if computing is not None:
+            hang_detector.statuses[computing].update(("R", float(second), 0, ""), float(second))
+        if hang_detector.poll(float(second)):
+            break
+        for rank in hang_detector.stacks_to_request(float(second)):
+            if (stack := stacks[rank]) is not None:
+                hang_detector.stacks[rank] = stack
+    return hang_detector
+
+
+@pytest.mark.parametrize("computing", [None, 1])
+@pytest.mark.parametrize(("hosts", "ranks_per_host"), [(3, 1), (4, 2), (8, 4), (20, 8)])
+def test_one_host_that_claims_to_wait_has_nobody_named(hosts: int, ranks_per_host: int, computing: int | None) -> None:
+    """All others stand elsewhere, as they say."""
+    stacks: dict[int, str | None] = {rank: BEHIND if rank % hosts else INSIDE for rank in range(hosts * ranks_per_host)}
+    assert _step_of(stacks, hosts, computing=computing).guilty() == set()
+
+
+def test_half_of_four_hosts_that_wait_have_nobody_named() -> None:
+    assert _step_of({0: INSIDE, 1: INSIDE, 2: BEHIND, 3: BEHIND}, 4).guilty() == set()
+    assert _step_of({0: INSIDE, 1: INSIDE, 2: INSIDE, 3: BEHIND}, 4).guilty() == {3}
+
+
+def test_of_two_hosts_none_has_a_silent_rank_named() -> None:
+    assert _step_of({0: INSIDE, 1: None}, 2).guilty() == set()
+    assert _step_of({0: INSIDE, 1: None}, 1).guilty() == {1}, "of one host its other ranks say so"
+    assert _step_of({0: INSIDE, 1: None, 2: INSIDE}, 3).guilty() == {1}
+
+
+@pytest.mark.parametrize("computing", [None, 1])
+@pytest.mark.parametrize(("hosts", "ranks"), [(1, 2), (2, 2), (2, 4), (3, 3), (3, 6), (8, 16)])
+def test_a_rank_that_says_itself_that_it_stands_elsewhere_is_named(
+    hosts: int, ranks: int, computing: int | None
+) -> None:
+    stacks: dict[int, str | None] = {rank: BEHIND if rank == 1 else INSIDE for rank in range(ranks)}
+    hang_detector = _step_of(stacks, hosts, computing=computing)
+    assert hang_detector.guilty() == {1}
+    assert {suspicion.how for suspicion in hang_detector.suspicions} == {"late" if computing else "absent"}
+
+
+def test_stacks_of_as_many_hosts_as_possible_are_requested() -> None:
+    hang_detector = HangDetector({rank: f"host {rank // 8}" for rank in range(8 * MAX_STACKS)}, 100.0, 0.0)
+    hang_detector.begin(range(8 * MAX_STACKS), 100.0, 0.0, together=True)
+    assert _request_stacks(hang_detector, PATIENCE_S) == list(range(0, 8 * MAX_STACKS, 8))

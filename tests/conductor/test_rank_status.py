@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,10 @@ def _status(
 def _ahead(statuses: dict[int, RankStatus], *, done: bool = False) -> Ahead:
     """Most hosts are as far as the furthest of these ranks."""
     return Ahead(done=done, furthest=max(status.number for status in statuses.values()))
+
+
+def _on_one_host(asked: Iterable[int]) -> dict[int, str]:
+    return dict.fromkeys(asked, "a")
 
 
 def _named(suspicions: list[Suspicion]) -> list[tuple[str, int | None]]:
@@ -136,9 +141,11 @@ def test_a_rank_that_waits_is_not_absent() -> None:
 
 def test_stacks_name_ranks_outside_if_some_are_inside() -> None:
     statuses = {rank: _status() for rank in range(4)}
-    assert _named(outside(statuses, {0: INSIDE, 1: BEHIND, 2: INSIDE, 3: INSIDE}, NOW)) == [("absent", 1)]
-    assert outside(statuses, dict.fromkeys(statuses, INSIDE), NOW) == []
-    assert outside(statuses, dict.fromkeys(statuses, BEHIND), NOW) == []
+    assert _named(outside(statuses, {0: INSIDE, 1: BEHIND, 2: INSIDE, 3: INSIDE}, _on_one_host(statuses), NOW)) == [
+        ("absent", 1)
+    ]
+    assert outside(statuses, dict.fromkeys(statuses, INSIDE), _on_one_host(statuses), NOW) == []
+    assert outside(statuses, dict.fromkeys(statuses, BEHIND), _on_one_host(statuses), NOW) == []
 
 
 def test_idle_ranks_are_quiet_with_the_fewest_phases() -> None:
@@ -168,19 +175,23 @@ def _in(place: str) -> str:
 def test_a_computing_rank_prevents_suspicion_a_spinning_one_not(place: str, waits: bool) -> None:
     statuses = {0: _status(moved_at=NOW), 1: _status(), 2: _status()}
     stacks = {0: _in(place), 1: BEHIND, 2: INSIDE}
-    assert _named(outside(statuses, stacks, NOW)) == ([("absent", 1)] if waits else [])
+    assert _named(outside(statuses, stacks, _on_one_host(statuses), NOW)) == ([("absent", 1)] if waits else [])
 
 
 def test_a_rank_asleep_in_backward_waits_for_others() -> None:
     statuses = {0: _status(), 1: _status()}
-    assert _named(outside(statuses, {0: _in("/x/torch/autograd/graph.py"), 1: BEHIND}, NOW)) == [("absent", 1)]
+    assert _named(
+        outside(statuses, {0: _in("/x/torch/autograd/graph.py"), 1: BEHIND}, _on_one_host(statuses), NOW)
+    ) == [("absent", 1)]
 
 
 def test_a_stack_without_the_step_loop_names_nobody() -> None:
     statuses = {rank: _status() for rank in range(3)}
     other_thread = 'Thread 0x2 (most recent call first):\n  File "/x/threading.py", line 9 in wait\n'
-    assert outside(statuses, {0: INSIDE, 1: "", 2: other_thread}, NOW) == []
-    assert _named(outside(statuses, {0: INSIDE, 1: f"{other_thread}\n{BEHIND}", 2: INSIDE}, NOW)) == [("absent", 1)]
+    assert outside(statuses, {0: INSIDE, 1: "", 2: other_thread}, _on_one_host(statuses), NOW) == []
+    assert _named(
+        outside(statuses, {0: INSIDE, 1: f"{other_thread}\n{BEHIND}", 2: INSIDE}, _on_one_host(statuses), NOW)
+    ) == [("absent", 1)]
 
 
 @pytest.mark.parametrize("computing", [(), (1,), (0, 1, 2)])
@@ -188,7 +199,7 @@ def test_who_computes_while_all_are_stuck_says_so(computing: tuple[int, ...]) ->
     """Only where another one does not: over NCCL all of them spin."""
     statuses = {rank: _status(6, moved_at=NOW if rank in computing else LONG_AGO) for rank in range(3)}
     stacks = dict.fromkeys(range(3), INSIDE)
-    found = at_deadline(statuses, [0, 1, 2], _ahead(statuses), stacks, range(3), NOW, MINUTE)
+    found = at_deadline(statuses, [0, 1, 2], _ahead(statuses), stacks, _on_one_host(range(3)), NOW, MINUTE)
     details = ["uses CPU time" if computing == (rank,) else "" for rank in range(3)]
     assert [(suspicion.how, suspicion.detail) for suspicion in found] == [("stuck", detail) for detail in details]
 
@@ -196,24 +207,28 @@ def test_who_computes_while_all_are_stuck_says_so(computing: tuple[int, ...]) ->
 def test_at_the_deadline_equals_are_stuck_and_the_last_is_late() -> None:
     alike = {rank: _status(6) for rank in range(3)}
     stuck = [("stuck", 0), ("stuck", 1), ("stuck", 2)]
-    assert _named(at_deadline(alike, [0, 1, 2], _ahead(alike), {}, (), NOW, MINUTE)) == stuck
+    assert _named(at_deadline(alike, [0, 1, 2], _ahead(alike), {}, {}, NOW, MINUTE)) == stuck
     behind = {0: _status(6), 1: _status(5), 2: _status(4)}
-    assert _named(at_deadline(behind, [0, 1, 2], _ahead(behind), {}, (), NOW, MINUTE)) == [("late", 2)]
+    assert _named(at_deadline(behind, [0, 1, 2], _ahead(behind), {}, {}, NOW, MINUTE)) == [("late", 2)]
     assert _named(
-        at_deadline({0: _status(7), 1: _status(6)}, [1], Ahead(done=True, furthest=7), {}, (), NOW, MINUTE)
+        at_deadline({0: _status(7), 1: _status(6)}, [1], Ahead(done=True, furthest=7), {}, {}, NOW, MINUTE)
     ) == [("late", 1)]
 
 
 def test_at_the_deadline_a_rank_inside_is_not_late() -> None:
     behind = {0: _status(7), 1: _status(6), 2: _status(6)}
     assert _named(
-        at_deadline(behind, [1, 2], _ahead(behind, done=True), {1: INSIDE, 2: INSIDE}, (1, 2), NOW, MINUTE)
+        at_deadline(
+            behind, [1, 2], _ahead(behind, done=True), {1: INSIDE, 2: INSIDE}, _on_one_host((1, 2)), NOW, MINUTE
+        )
     ) == [
         ("stuck", 1),
         ("stuck", 2),
     ]
     assert _named(
-        at_deadline(behind, [1, 2], _ahead(behind, done=True), {1: INSIDE, 2: BEHIND}, (1, 2), NOW, MINUTE)
+        at_deadline(
+            behind, [1, 2], _ahead(behind, done=True), {1: INSIDE, 2: BEHIND}, _on_one_host((1, 2)), NOW, MINUTE
+        )
     ) == [("late", 2)]
 
 
@@ -221,28 +236,30 @@ def test_at_the_deadline_ranks_not_asked_for_stacks_are_spared() -> None:
     # Wrong would be to take who was never asked for one that gave no answer.
     statuses, asked = {rank: _status(6) for rank in range(40)}, range(16)
     all_inside = dict.fromkeys(asked, INSIDE)
-    assert _named(at_deadline(statuses, range(40), _ahead(statuses), all_inside, asked, NOW, MINUTE)) == [
+    assert _named(at_deadline(statuses, range(40), _ahead(statuses), all_inside, _on_one_host(asked), NOW, MINUTE)) == [
         ("stuck", rank) for rank in statuses
     ]
     assert _named(
-        at_deadline(statuses, range(40), _ahead(statuses), {**all_inside, 7: BEHIND}, asked, NOW, MINUTE)
+        at_deadline(statuses, range(40), _ahead(statuses), {**all_inside, 7: BEHIND}, _on_one_host(asked), NOW, MINUTE)
     ) == [("late", 7)]
     silent = {rank: INSIDE for rank in asked if rank != 3}
-    assert _named(at_deadline(statuses, range(40), _ahead(statuses), silent, asked, NOW, MINUTE)) == [("late", 3)]
+    assert _named(at_deadline(statuses, range(40), _ahead(statuses), silent, _on_one_host(asked), NOW, MINUTE)) == [
+        ("late", 3)
+    ]
 
 
 def test_at_the_deadline_a_moment_in_state_d_is_no_fault() -> None:
     def blocked(state: str, since: float) -> dict[int, RankStatus]:
         return {0: _status(6), 1: _status(6, state=state, blocked_since=since)}
 
-    assert _named(at_deadline(blocked("D", NOW - 1), [0, 1], Ahead(furthest=6), {}, (), NOW, MINUTE)) == [
+    assert _named(at_deadline(blocked("D", NOW - 1), [0, 1], Ahead(furthest=6), {}, {}, NOW, MINUTE)) == [
         ("stuck", 0),
         ("stuck", 1),
     ]
-    assert _named(at_deadline(blocked("D", NOW - 16), [0, 1], Ahead(furthest=6), {}, (), NOW, MINUTE)) == [
+    assert _named(at_deadline(blocked("D", NOW - 16), [0, 1], Ahead(furthest=6), {}, {}, NOW, MINUTE)) == [
         ("frozen", 1)
     ]
-    assert _named(at_deadline(blocked("T", NOW - 1), [0, 1], Ahead(furthest=6), {}, (), NOW, MINUTE)) == [("frozen", 1)]
+    assert _named(at_deadline(blocked("T", NOW - 1), [0, 1], Ahead(furthest=6), {}, {}, NOW, MINUTE)) == [("frozen", 1)]
 
 
 def test_state_d_with_progress_is_not_blocked() -> None:
@@ -256,9 +273,11 @@ def test_at_a_deadline_ranks_with_progress_are_working() -> None:
     going = {rank: _status(entered_at=NOW - 4, moved_at=NOW - 1) for rank in range(3)}
     working = [("working", 0), ("working", 1), ("working", 2)]
     for stacks in ({}, {0: INSIDE, 1: BEHIND}, dict.fromkeys(range(3), INSIDE)):
-        assert _named(at_deadline(going, range(3), _ahead(going), stacks, range(3), NOW, MINUTE)) == working
+        assert (
+            _named(at_deadline(going, range(3), _ahead(going), stacks, _on_one_host(range(3)), NOW, MINUTE)) == working
+        )
     stopped_now = {**going, 1: _status(state="T", entered_at=NOW - 4, blocked_since=NOW - 1)}
-    assert _named(at_deadline(stopped_now, range(3), _ahead(stopped_now), {}, (), NOW, MINUTE)) == [("frozen", 1)]
+    assert _named(at_deadline(stopped_now, range(3), _ahead(stopped_now), {}, {}, NOW, MINUTE)) == [("frozen", 1)]
 
 
 @pytest.mark.parametrize(("allowed_s", "stood_s"), [(60.0, 15.0), (40.0, 10.0), (20.0, 5.0), (8.0, 5.0), (600.0, 15.0)])
@@ -270,7 +289,9 @@ def test_a_rank_that_stands_still_is_named_at_any_deadline(allowed_s: float, sto
         still = _status(entered_at=NOW - seconds, moved_at=NOW - seconds)
         statuses = {0: _status(entered_at=NOW - 1, moved_at=NOW - 1), 1: still}
         deadline = Deadline(allowed_s=allowed_s, cut_short=cut_short)
-        return _named(at_deadline(statuses, [0, 1], _ahead(statuses), {0: INSIDE, 1: BEHIND}, (0, 1), NOW, deadline))
+        return _named(
+            at_deadline(statuses, [0, 1], _ahead(statuses), {0: INSIDE, 1: BEHIND}, _on_one_host((0, 1)), NOW, deadline)
+        )
 
     assert named(stood_s) == [("late", 1)]
     assert named(stood_s - 0.1) == [("working", 0), ("working", 1)]
@@ -280,7 +301,7 @@ def test_ranks_that_stand_still_together_are_stuck_at_any_deadline() -> None:
     statuses, inside = {0: _status(), 1: _status()}, {0: INSIDE, 1: INSIDE}
     for cut_short in (False, True):
         deadline = Deadline(allowed_s=54.0, cut_short=cut_short)
-        assert _named(at_deadline(statuses, [0, 1], _ahead(statuses), inside, (0, 1), NOW, deadline)) == [
+        assert _named(at_deadline(statuses, [0, 1], _ahead(statuses), inside, _on_one_host((0, 1)), NOW, deadline)) == [
             ("stuck", 0),
             ("stuck", 1),
         ]
@@ -290,7 +311,7 @@ def test_ranks_that_stand_still_together_are_stuck_at_any_deadline() -> None:
         assert {
             how
             for how, _ in _named(
-                at_deadline(moving, [0, 1], _ahead(moving), {0: INSIDE, 1: place}, (0, 1), NOW, MINUTE)
+                at_deadline(moving, [0, 1], _ahead(moving), {0: INSIDE, 1: place}, _on_one_host((0, 1)), NOW, MINUTE)
             )
         } == {"working"}
 
@@ -299,11 +320,13 @@ def test_a_rank_that_computes_outside_for_long_is_late() -> None:
     """A loop that never lets others have the interpreter uses CPU time, and enters no phase."""
     statuses = {0: _status(), 1: _status(moved_at=NOW)}
     deadline = Deadline(allowed_s=50.0, cut_short=True)
-    assert _named(at_deadline(statuses, [0, 1], _ahead(statuses), {0: INSIDE, 1: BEHIND}, (0, 1), NOW, deadline)) == [
-        ("late", 1)
-    ]
+    assert _named(
+        at_deadline(statuses, [0, 1], _ahead(statuses), {0: INSIDE, 1: BEHIND}, _on_one_host((0, 1)), NOW, deadline)
+    ) == [("late", 1)]
     just_now = {0: _status(), 1: _status(moved_at=NOW, entered_at=NOW - 14)}
-    assert _named(at_deadline(just_now, [0, 1], _ahead(just_now), {0: INSIDE, 1: BEHIND}, (0, 1), NOW, deadline)) == [
+    assert _named(
+        at_deadline(just_now, [0, 1], _ahead(just_now), {0: INSIDE, 1: BEHIND}, _on_one_host((0, 1)), NOW, deadline)
+    ) == [
         ("working", 0),
         ("working", 1),
     ]

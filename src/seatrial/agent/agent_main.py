@@ -7,7 +7,6 @@ All settings come from its environment:
 - SEATRIAL_PROGRAM (optional): this agent also starts programs; one of an acceptance trial refuses them.
 - SEATRIAL_NODE_RANK: number of this node, or the name of the variable that holds it, such as SLURM_NODEID.
 - SEATRIAL_NODES_HERE (optional): nodes that share this machine and its cores.
-- SEATRIAL_FOLDER_REFUSED (optional): why programs start in the working folder of the agent instead of the user's.
 - SEATRIAL_PEER (optional): names or addresses of other nodes.
 - SEATRIAL_ADDRESS (optional): the address by which other nodes reach this one; else that of the route to them.
 - SEATRIAL_NIC=route (optional): Gloo and NCCL use the interface of the route to those.

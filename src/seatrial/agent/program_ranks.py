@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 from seatrial.environment.script_variables import CARRIED, CONDUCT, in_agreement, torchrun_variables
 from seatrial.environment.self_location import without_import_variables
-from seatrial.protocol.commands import StartProgram
+from seatrial.environment.working_folder import FolderTrust, refusal
+from seatrial.protocol.commands import ProgramSpec, StartProgram
 
-FOLDER_REFUSED = "SEATRIAL_FOLDER_REFUSED"
-"""Why the agent did not enter the folder in which the user typed (``targets/ssh/bootstrap.py``)."""
 _OURS = (
     "SEATRIAL_CONTROL",
     "SEATRIAL_KEEP",
     "SEATRIAL_PROGRAM",
     "SEATRIAL_NODE_RANK",
     "SEATRIAL_NODES_HERE",
-    FOLDER_REFUSED,
     "SEATRIAL_PEER",
     "SEATRIAL_ADDRESS",
     "SEATRIAL_NIC",
@@ -66,6 +66,39 @@ def environ_of(
         restarts, max_restarts = start["gen"], program["max_restarts"]
         environ |= torchrun_variables(environ, run=start["run"], restarts=restarts, max_restarts=max_restarts)
     return environ | {name: value for name, value in start["env"].items() if name not in place}
+
+
+def start_folder(program: ProgramSpec) -> tuple[str, str, str]:
+    """Return the folder in which the ranks start, why they must not start the script, and a note; both may be empty.
+
+    Of the user's folder, the agent's and the home folder it is the first that is here and that no other user could have
+    filled: srun starts an agent in /tmp where the user's folder is not on its host.
+    """
+    trust = FolderTrust(owners=tuple(program["owners"]), is_open=program["open"])
+    note = ""
+    for start in _folders(program["cwd"]):
+        refused = refusal(start, "", trust)
+        if not refused:
+            break
+        note = note or refused
+    if note:
+        share = "start from a folder that all hosts share, or name scripts by absolute paths"
+        note = f"{note} on this host, so the ranks start in {start}; {share}"
+    with suppress(OSError):  # the script is not here, as the ranks will say
+        if found := refusal(start, program["script"], trust):
+            not_so = "which is not so on the controller's machine"
+            text = f"{program['script']}: {found} on this host, {not_so}; put the script into a folder of yours"
+            return start, text, note
+    return start, "", note
+
+
+def _folders(typed: str) -> Iterator[str]:
+    """Yield the folders in which the ranks may start, of those that are here; at last the root, which is root's."""
+    here = os.readlink("/proc/self/cwd")
+    for folder in (typed, here, os.path.expanduser("~")):
+        if os.path.isabs(folder) and os.path.isdir(folder) and os.access(folder, os.X_OK):
+            yield folder
+    yield "/"
 
 
 class Relay:

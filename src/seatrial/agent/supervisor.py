@@ -21,7 +21,7 @@ from seatrial.agent.node_process import NodeProcess
 from seatrial.agent.node_watch import NodeWatch
 from seatrial.agent.oom_watch import OomWatch
 from seatrial.agent.output_spool import OutputSpool, OutputSpools
-from seatrial.agent.program_ranks import FOLDER_REFUSED, Relay, environ_of
+from seatrial.agent.program_ranks import Relay, environ_of, start_folder
 from seatrial.agent.rank_process import RankProcess, log_name
 from seatrial.agent.standstill import Standstill, stack_events
 from seatrial.environment.interface_choice import choose
@@ -44,7 +44,7 @@ from seatrial.protocol.commands import (
     Status,
     StepCommand,
 )
-from seatrial.protocol.events import EndEvent, ExitEvent, LeftEvent, NodeEvent, NoteEvent
+from seatrial.protocol.events import EndEvent, ErrorEvent, ExitEvent, LeftEvent, NodeEvent, NoteEvent
 from seatrial.protocol.line_tags import TAG_CHARS, LineTags
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, OUTPUT_S, STATUS_S
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder
@@ -354,10 +354,12 @@ class Agent:
         self._spools.share(program["nnodes"])
         if not program["watched"]:
             orphans.adopt()
-        refusal = os.environ.get(FOLDER_REFUSED, "")
-        if refusal:
-            text = f"{refusal} on this host, so the ranks start in the home folder; name scripts by absolute paths"
-            self._channel.event(NoteEvent(kind="note", severity="warn", text=text))
+        folder, script_refusal, note = start_folder(program)
+        if note:
+            self._channel.event(NoteEvent(kind="note", severity="warn", text=note))
+        if script_refusal:
+            self._refuse_script(start, script_refusal)
+            return
         for rank, place in start["places"]:
             local_rank = place if self._local_rank is None else self._local_rank
             log = self._open_log(rank, start["gen"])
@@ -365,11 +367,21 @@ class Agent:
                 environ, start, rank=rank, local_rank=local_rank, local_world_size=local_world_size
             )
             argv = [*program["argv"], *fill_placeholders(program["args"], rank_environ, program["spawns"])]
-            cwd = program["cwd"] if os.access(program["cwd"], os.X_OK) and not refusal else None
-            process = RankProcess(rank, start["gen"], rank_environ, log, argv=argv, watched=program["watched"], cwd=cwd)
+            process = RankProcess(
+                rank, start["gen"], rank_environ, log, argv=argv, watched=program["watched"], cwd=folder
+            )
             if rank in program["shown"]:
                 self._relays[rank] = Relay(partial(self._show, process))
             self._add(process)
+
+    def _refuse_script(self, start: StartProgram, text: str) -> None:
+        """Report that the request is wrong on this node, in place of each rank."""
+        for rank, _ in start["places"]:
+            place = {"gen": start["gen"], "rank": rank, "phase": ""}
+            error = {"kind": "error", "step": -1, "cause": "request", "type": "", "message": text, "stack": ""}
+            self._channel.event(cast("ErrorEvent", error | place))
+            ended = {"kind": "exit", "code": 2, "ours": False, "last_lines": [text]}
+            self._channel.event(cast("ExitEvent", ended | place))
 
     def _add(self, process: RankProcess) -> None:
         self._ranks[process.rank] = process

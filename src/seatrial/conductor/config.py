@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
 
 from seatrial.conductor.steps import StepPlan
+from seatrial.environment.working_folder import FolderTrust
 from seatrial.protocol.commands import ProgramSpec
 
 
@@ -107,6 +108,10 @@ class ProgramConfig(Config):
     """Processes that each rank starts itself (``--per-node``); 0: none."""
     cwd: str = ""
     """Working directory on each node that has this folder."""
+    script: str = ""
+    """Path of the user's script; empty: a module, or a program in PATH."""
+    trust: FolderTrust = field(default_factory=FolderTrust)
+    """The owners that the user trusts with the folder and the script."""
     output: Literal["all", "rank0", "none"] = "rank0"
     """Ranks whose output is shown."""
     max_restarts: int = 0
@@ -126,6 +131,9 @@ class ProgramConfig(Config):
             spawns=self.spawns,
             nnodes=self.nodes,
             cwd=self.cwd,
+            script=self.script,
+            owners=list(self.trust.owners),
+            open=self.trust.is_open,
             watched=self.watched,
             shown={"all": list(range(self.world_size)), "rank0": [0], "none": []}[self.output],
             world_size=self.world_size,

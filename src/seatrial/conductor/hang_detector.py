@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from typing import Literal
 
 from seatrial.conductor import rank_status
@@ -133,15 +135,14 @@ class HangDetector:
         if not self._wanted or not self._has_stacks(now):
             return None
         # A rank with fewer phases may only wait, for a message that was lost on its way: its stack shows that.
+        asked = {rank: self._hosts[rank] for rank in self._requested if rank in self._waiting}
         self.suspicions = rank_status.absent_by_stack(suspects, self._fresh(waiting), self._requested)
-        self.suspicions = self.suspicions or rank_status.outside(statuses, self._fresh(waiting), now)
+        self.suspicions = self.suspicions or rank_status.outside(statuses, self._fresh(waiting), asked, now)
         if self.suspicions and now < self._until:
             return "trouble"
         if now >= self._until:
             stacks = self._fresh(waiting)
-            self.suspicions = rank_status.at_deadline(
-                statuses, waiting, ahead, stacks, self._requested, now, self._deadline
-            )
+            self.suspicions = rank_status.at_deadline(statuses, waiting, ahead, stacks, asked, now, self._deadline)
             return "deadline"
         self.suspicions = rank_status.all_wait(statuses, waiting, self._fresh(waiting), now)
         return "trouble" if self.suspicions else None
@@ -151,9 +152,18 @@ class HangDetector:
         if not self._wanted or self._requested_at is not None:
             return []
         self._requested_at = now
-        ranks = list(dict.fromkeys([*self._candidates, *self._waiting]))[:MAX_STACKS]
-        self._requested = {rank: self._progress(rank, now) for rank in ranks}
-        return ranks
+        ranks = dict.fromkeys([*self._over_hosts(self._candidates), *self._over_hosts(self._waiting)])
+        self._requested = {rank: self._progress(rank, now) for rank in islice(ranks, MAX_STACKS)}
+        return list(self._requested)
+
+    def _over_hosts(self, ranks: Iterable[int]) -> list[int]:
+        """Return the ranks with the first one of each host in front, then the second ones: each host has one word."""
+        turns = Counter[str]()
+        in_turn = []
+        for rank in ranks:
+            in_turn.append((turns[self._hosts[rank]], rank))
+            turns[self._hosts[rank]] += 1
+        return [rank for _, rank in sorted(in_turn, key=lambda turn: turn[0])]
 
     def _progress(self, rank: int, now: float) -> tuple[int, bool]:
         return self.statuses[rank].number, rank_status.is_quiet(self.statuses[rank], now)

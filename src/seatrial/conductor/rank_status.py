@@ -168,15 +168,18 @@ def idle(statuses: Mapping[int, RankStatus], waiting: Collection[int], now: floa
     return [rank for rank in waiting if statuses[rank].number == fewest and is_quiet(statuses[rank], now)]
 
 
-def outside(statuses: Mapping[int, RankStatus], stacks: Mapping[int, str], now: float) -> list[Suspicion]:
+def outside(
+    statuses: Mapping[int, RankStatus], stacks: Mapping[int, str], asked: Mapping[int, str], now: float
+) -> list[Suspicion]:
     """Return the ranks that never entered the operation that others wait in, by the stacks of ranks without progress.
 
     A rank whose innermost Python frame waits for others is inside. If all are inside, or none, no rank is suspected;
-    nor is one while a rank computes outside, since all others may wait for it.
+    nor is one while a rank computes outside, since all others may wait for it. ``asked``: see ``apart``.
     """
     if any(not is_quiet(statuses[rank], now) and not is_inside(text, _WAITS) for rank, text in stacks.items()):
         return []
     inside = [rank for rank, text in stacks.items() if is_inside(text)]
+    known = apart(stacks, asked)
     return [
         Suspicion(
             how="absent",
@@ -186,8 +189,23 @@ def outside(statuses: Mapping[int, RankStatus], stacks: Mapping[int, str], now: 
             detail=f"it is in {_short(frame)}, outside the operation that {_ranks(inside)} wait in",
         )
         for rank, text in sorted(stacks.items())
-        if inside and (frame := _innermost(text)) is not None and not is_inside(text)
+        if rank in known and (frame := _innermost(text)) is not None
     ]
+
+
+def apart(stacks: Mapping[int, str], asked: Mapping[int, str]) -> set[int]:
+    """Return the ranks that do not wait in the operation in which more than half of the hosts have a rank that waits.
+
+    Of two hosts one is enough for a rank of the other one whose own stack is elsewhere. ``asked``: each rank that was
+    asked for its stack -> its host.
+    """
+    inside = {rank for rank, text in stacks.items() if is_inside(text)}
+    saying, hosts = {asked[rank] for rank in inside & asked.keys()}, set(asked.values())
+    if 2 * len(saying) > len(hosts):
+        return asked.keys() - inside
+    if len(saying) == 1 and len(hosts) == 2:
+        return {rank for rank in asked.keys() - inside if _innermost(stacks.get(rank, "")) is not None}
+    return set()
 
 
 def all_wait(
@@ -258,7 +276,7 @@ def at_deadline(
     waiting: Collection[int],
     ahead: Ahead,
     stacks: Mapping[int, str],
-    requested: Collection[int],
+    asked: Mapping[int, str],
     now: float,
     deadline: Deadline,
 ) -> list[Suspicion]:
@@ -268,20 +286,20 @@ def at_deadline(
     progress and none stands still outside, all are working: the time was too short.
 
     A rank that waits inside an operation is behind through no fault: the message that it waits for did not come.
-    ``requested``: the ranks that were asked for their stacks; one that sent none counts as outside. Of thousands only
-    some are asked: nothing is known of the others, so they are not suspected while a rank waits inside.
+    ``asked``: see ``apart``; one that sent no stack counts as outside. Of thousands only some are asked: nothing is
+    known of the others, so they are not suspected while a rank waits inside.
     """
     known = sorted(waiting)
     if deadline.cut_short or not ahead.done:
         known = [rank for rank in known if _is_still(statuses[rank], deadline.allowed_s, now)]
-    return _blocked(statuses, waiting, now) or _behind(statuses, waiting, known, ahead, stacks, requested, now)
+    return _blocked(statuses, waiting, now) or _behind(statuses, waiting, known, ahead, stacks, asked, now)
 
 
 def at_start_deadline(
     statuses: Mapping[int, RankStatus], waiting: Collection[int], ahead: Ahead, now: float
 ) -> list[Suspicion]:
     """Return the suspects when the ranks had no more time to start: those behind the others, or all as stuck."""
-    return _blocked(statuses, waiting, now) or _behind(statuses, waiting, sorted(waiting), ahead, {}, (), now)
+    return _blocked(statuses, waiting, now) or _behind(statuses, waiting, sorted(waiting), ahead, {}, {}, now)
 
 
 def _behind(
@@ -290,15 +308,13 @@ def _behind(
     known: Collection[int],
     ahead: Ahead,
     stacks: Mapping[int, str],
-    requested: Collection[int],
+    asked: Mapping[int, str],
     now: float,
 ) -> list[Suspicion]:
     """Return the ranks behind as late, or all as stuck or working. ``known``: those of ``waiting`` that stand still."""
-    inside = {rank for rank, text in stacks.items() if is_inside(text)}
-    if inside:
-        behind = [rank for rank in known if rank in requested and rank not in inside]
-    else:
-        behind = [rank for rank in known if statuses[rank].number < ahead.furthest or ahead.done]
+    behind = [rank for rank in known if statuses[rank].number < ahead.furthest or ahead.done]
+    if inside := {rank for rank, text in stacks.items() if is_inside(text)}:
+        behind = sorted((apart(stacks, asked).intersection(known) | asked.keys() & set(behind)) - inside)
     if behind and (ahead.done or len(behind) < len(waiting)):
         fewest = min(statuses[rank].number for rank in behind)
         return _late(statuses, [rank for rank in behind if statuses[rank].number == fewest], now)

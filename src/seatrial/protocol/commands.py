@@ -116,6 +116,12 @@ class ProgramSpec(TypedDict):
     """Number of nodes."""
     cwd: str
     """Working directory on nodes that have this folder."""
+    script: str
+    """Path of the user's script; empty: a module, or a program in PATH."""
+    owners: list[int]
+    """Other users who own the folder or the script, or a folder above, on the controller's machine."""
+    open: bool
+    """All users can put files there on the controller's machine."""
     watched: bool
     """It reports phases, errors and results."""
     shown: list[int]

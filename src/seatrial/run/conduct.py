@@ -21,6 +21,7 @@ from seatrial.conductor.program_conductor import ProgramConductor
 from seatrial.conductor.server import Server
 from seatrial.conductor.steps import of_plan
 from seatrial.conductor.trial_conductor import TrialConductor
+from seatrial.environment import working_folder
 from seatrial.judge.conclude import fails, interface, next_round, suspects
 from seatrial.probe.host import host_name
 from seatrial.protocol.commands import RankLog
@@ -98,6 +99,7 @@ def conduct_program(
 
     ``questions`` grows with each question where the ranks of a script are (``catch_questions``).
     """
+    script = "" if job.watched else working_folder.script_of(job.argv)
     config = ProgramConfig(
         run=job.run,
         nodes=job.nodes,
@@ -112,6 +114,8 @@ def conduct_program(
         max_restarts=job.max_restarts,
         stop_grace_s=job.stop_grace_s,
         cwd=job.cwd,
+        script=script,
+        trust=working_folder.trust_here(job.cwd, script),
         lacks_script_here=job.lacks_script_here,
         join_timeout_s=join_timeout_s(),
     )

@@ -52,34 +52,29 @@ def receive_bundle(
             return subprocess.run(
                 argv, env=environ, stdin=subprocess.DEVNULL, timeout=_SURVEY_S, check=False
             ).returncode
-        refusal = _enter(header["folder"], trusted_users())
-        if refusal:
-            environ["SEATRIAL_FOLDER_REFUSED"] = refusal
+        _enter(header["folder"], trusted_users())
         return _run_agent(argv, environ, header.get("devices"))
     finally:
         remove_copy(path)
 
 
-def _enter(folder: dict[str, Any], trusted: set[int]) -> str:
-    """Enter the folder in which the user typed. Return why another user could have put files into it here, or nothing.
+def _enter(folder: dict[str, Any], trusted: set[int]) -> None:
+    """Enter the folder in which the user typed, unless another user could have put files into it here.
 
     Relative paths mean the same as on the controller where this folder is shared; else in the home folder, where this
     process is. ``folder``: its path, its owner and whether all users can write to it, on the controller; a folder that
-    is not ours there, or open to all, is trusted here as it is there.
+    is not ours there, or open to all, is trusted here as it is there. The agent looks closer, and says what it finds,
+    before it starts a program there (``environment/working_folder.py``).
     """
-    path = folder["path"]
     with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_PATH | os.O_DIRECTORY)
+        fd = os.open(folder["path"], os.O_PATH | os.O_DIRECTORY)
         try:
             status = os.fstat(fd)
-            if status.st_uid not in trusted | {folder["owner"]}:
-                return f"{path} belongs to user {status.st_uid}"
-            if status.st_mode & 0o002 and not folder["open"]:
-                return f"all users can write to {path}"
-            os.fchdir(fd)
+            is_open = status.st_mode & 0o002 and not folder["open"]
+            if status.st_uid in trusted | {folder["owner"]} and not is_open:
+                os.fchdir(fd)
         finally:
             os.close(fd)
-    return ""
 
 
 def _read(stream: BinaryIO, size_bytes: int) -> bytes:

@@ -1,0 +1,106 @@
+"""Whose folders and scripts a program starts in, on hosts that do not share the controller's folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from seatrial.environment import working_folder
+from seatrial.environment.working_folder import FolderTrust, refusal, script_of, trust_here
+
+_NOBODY = FolderTrust()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that only we can write to, with a script in it."""
+    (folder := tmp_path / "above" / "job").mkdir(parents=True)
+    (folder / "train.py").write_text("")
+    return folder
+
+
+@pytest.fixture
+def as_another_user(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Have what we own belong to another user than this one."""
+    others = {os.lstat(parent).st_uid for parent in (folder, *folder.parents)} - {os.geteuid()}
+    monkeypatch.setattr(working_folder, "trusted_users", lambda: others | {os.geteuid() + 1})
+    monkeypatch.setattr(working_folder, "owner_of_new_files", lambda fd: os.geteuid() + 1)
+
+
+def test_a_folder_and_a_script_of_ours(folder: Path) -> None:
+    assert refusal(str(folder), "", _NOBODY) == refusal(str(folder), "train.py", _NOBODY) == ""
+
+
+@pytest.mark.parametrize("script", ["", "train.py"])
+@pytest.mark.usefixtures("as_another_user")
+def test_another_user_owns_it(script: str, folder: Path) -> None:
+    """As on the controller's machine it is the user's own choice: the folder of a colleague."""
+    assert f"belongs to user {os.geteuid()}" in refusal(str(folder), script, _NOBODY)
+    trust = trust_here(str(folder), script)
+    assert trust == FolderTrust(owners=(os.geteuid(),), is_open=False)
+    assert refusal(str(folder), script, trust) == ""
+
+
+@pytest.mark.parametrize("name", ["above/job/train.py", "above/job", "above"])
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_all_users_can_write_there(mode: int, name: str, folder: Path, tmp_path: Path) -> None:
+    (place := tmp_path / name).chmod(mode)
+    is_guarded = name == "above" and mode == 0o1777  # nobody else can exchange our folder in it
+    found = refusal(str(folder), "train.py", _NOBODY)
+    assert found == ("" if is_guarded else f"all users can write to {place}")
+    trust = trust_here(str(folder), "train.py")
+    assert trust.is_open == (not is_guarded)
+    assert refusal(str(folder), "train.py", trust) == ""
+
+
+def test_a_script_elsewhere(folder: Path, tmp_path: Path) -> None:
+    """Python imports from the folder of the script, and of what a link leads to."""
+    (tmp_path / "link.py").symlink_to(folder / "train.py")
+    folder.chmod(0o1777)
+    for script in (str(folder / "train.py"), "../link.py", "job/../../link.py", str(tmp_path / "link.py")):
+        assert refusal(str(folder.parent), script, _NOBODY) == f"all users can write to {folder}"
+
+
+@pytest.mark.usefixtures("as_another_user")
+def test_a_link_of_another_user(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (link := tmp_path / "link").symlink_to(folder)
+    ours = {os.lstat(parent).st_ino for parent in (folder, *folder.parents)}
+    real = os.lstat
+
+    def lstat(path: str) -> os.stat_result:
+        status = list(real(path))
+        status[4] = os.geteuid() + 1 if real(path).st_ino in ours else status[4]
+        return os.stat_result(status)
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    assert refusal(str(folder), "", _NOBODY) == ""
+    assert refusal(str(link), "", _NOBODY) == f"{link} belongs to user {os.geteuid()}"
+
+
+@pytest.mark.usefixtures("as_another_user")
+def test_a_share_that_maps_all_users_to_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an identity that the server does not know, NFS shows our own files as those of nobody."""
+    monkeypatch.setattr(working_folder, "owner_of_new_files", lambda fd: os.geteuid())
+    assert refusal(str(folder), "train.py", _NOBODY) == ""
+
+
+def test_what_is_not_there_is_not_trusted(tmp_path: Path) -> None:
+    assert trust_here(str(tmp_path / "nothing"), "x/train.py") == _NOBODY
+    with pytest.raises(FileNotFoundError):
+        refusal(str(tmp_path), "x/train.py", _NOBODY)
+
+
+@pytest.mark.parametrize(
+    ("argv", "script"),
+    [
+        (("python3", "train.py"), "train.py"),
+        (("python3", "/x/train.py"), "/x/train.py"),
+        (("python3", "-m", "train"), ""),
+        (("torchrun",), ""),
+        (("./run.sh",), "./run.sh"),
+    ],
+)
+def test_which_word_is_the_script(argv: tuple[str, ...], script: str) -> None:
+    assert script_of(argv) == script
