@@ -142,3 +142,16 @@ def test_a_missing_kubectl_is_a_request_error(tmp_path: Path, monkeypatch: pytes
     assert find_kubectl(None) == str(oc)
     with pytest.raises(RequestError, match="--kubectl /nowhere/kubectl: there is no such program"):
         find_kubectl("/nowhere/kubectl")
+
+
+@pytest.mark.parametrize("entry", ["", "."])
+def test_a_kubectl_of_the_working_folder_is_none(entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may have put it there, and an empty entry of PATH means that folder."""
+    program = tmp_path / "kubectl"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{entry}:/nowhere")
+    with pytest.raises(RequestError, match="neither kubectl nor oc is on PATH"):
+        find_kubectl(None)
+    assert find_kubectl("./kubectl") == "./kubectl"

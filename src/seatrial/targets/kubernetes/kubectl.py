@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 from seatrial.errors import RequestError, TargetUnreachableError
 from seatrial.targets.kubernetes.api_json import items_of, text
+from seatrial.util.tool import find_tool
 
 _CALL_TIMEOUT_S = 20.0
 """For one call. A healthy API server answers within a second, the login plug-in of a cloud within a few."""
@@ -229,7 +229,7 @@ class Kubectl:
 def find_kubectl(program: str | None) -> str:
     """Return the path of ``--kubectl``, else of kubectl, else of oc. Raises RequestError when there is none."""
     names = [program] if program else _PROGRAMS
-    path = next(filter(None, (shutil.which(name) for name in names)), None)
+    path = next(filter(None, map(find_tool, names)), None)
     if path is None:
         what = f"--kubectl {program}: there is no such program" if program else "neither kubectl nor oc is on PATH"
         raise RequestError(
