@@ -123,7 +123,21 @@ def test_one_host_of_many_names_is_one_of_those_to_compare_with() -> None:
     whole = evidence([100.0, 100.0, 100.0, 99.0, 99.0, 50.0])
     places = {0: "10.0.0.1", 1: "10.0.0.1", 2: "10.0.0.1", 3: "10.0.0.3", 4: "10.0.0.4", 5: "10.0.0.5"}
     assert suspects(whole, ONE) == (0, 5, 1, 2)
-    assert suspects(replace(whole, places_of_nodes=places), ONE) == (0, 5, 3, 4)
+    assert suspects(replace(whole, places_of_nodes=places), ONE) == (3, 5, 4, 0)
+
+
+@pytest.mark.parametrize("device_type", ["cuda", "cpu"])
+def test_a_host_with_most_of_the_ranks_makes_no_other_one_slow(device_type: str) -> None:
+    """Ranks 0 to 7 are on one host, which claims to be twice as fast; 8 to 11 on one host each; 12 is slow."""
+    places = {node: f"10.0.0.{max(node, 7)}" for node in range(13)}
+    for speeds, slow in (([200.0] * 8 + [100.0] * 4, set()), ([200.0] * 8 + [100.0] * 4 + [50.0], {12})):
+        together = replace(evidence(speeds, device_type=device_type), places_of_nodes=places)
+        assert {rank for rank in suspects(together, ONE) if speeds[rank] < 100} == slow
+        again = dict.fromkeys(range(7, len(speeds)), 100.0) | dict.fromkeys(slow, 50.0) | {7: 200.0}
+        findings = CHECK.judge(
+            replace(evidence(speeds, again, device_type=device_type), places_of_nodes=places), ONE
+        ).findings
+        assert {(each.severity, each.culprit.ranks) for each in findings} == {("fail", (rank,)) for rank in slow}
 
 
 def test_a_dtype_that_nobody_asked_for_is_not_judged() -> None:

@@ -65,6 +65,13 @@ def fleet(
 
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_a_host_with_most_of_the_ranks_makes_no_other_one_slow(device_type: str) -> None:
+    places = {node: f"10.0.0.{max(node, 7)}" for node in range(12)}
+    lies = replace(fleet([1400.0] * 8 + [700.0] * 4, device_type=device_type), places_of_nodes=places)
+    assert suspects(lies, ONE) == ()
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
 def test_a_healthy_fleet_passes_and_every_speed_is_judged(device_type: str) -> None:
     healthy = fleet([700, 701, 699, 702], device_type=device_type, facts=[taken(rank) for rank in range(4)])
     ruling = CHECK.judge(healthy, ONE)

@@ -216,6 +216,14 @@ def test_a_straggler_that_is_slow_alone_too_is_named(num_ranks: int) -> None:
     assert finding.limit.origin.startswith("fleet")
 
 
+@pytest.mark.parametrize("device_type", ["cuda", "cpu"])
+def test_a_host_with_most_of_the_ranks_makes_no_other_one_a_straggler(device_type: str) -> None:
+    """Ranks 0 to 7 are those of four agents of one host, and two each of three others."""
+    lies = trained(14, compute_s=dict.fromkeys(range(8), 0.004))
+    places = {node: f"10.0.0.{max(node, 3)}" for node in range(7)}
+    assert suspects(replace(lies, places_of_nodes=places, device_type=device_type), SMOKE) == ()
+
+
 @pytest.mark.parametrize("num_ranks", [2, 8])
 def test_a_straggler_that_is_fast_alone_is_a_warning(num_ranks: int) -> None:
     references = set(suspects(trained(num_ranks, compute_s={1: 0.030}), SMOKE)) - {1}

@@ -151,6 +151,31 @@ def test_the_first_rank_alone_passes_no_limit(time_us: float, is_believed: bool)
     assert is_believed or f"rank 0 reports {time_us:g} us, and most other ranks 10 us" in absent[0]
 
 
+@pytest.mark.parametrize(
+    ("counts", "slow_hosts", "is_believed"),
+    [
+        ((8, 1, 1), {0}, True),
+        ((8, 1, 1), {1}, True),
+        ((1, 8, 1), {1}, True),
+        ((8, 1, 1), {1, 2}, False),
+        ((8, 1), {1}, False),
+        ((8, 1), set(), True),
+    ],
+)
+def test_each_host_has_one_vote_on_the_time(counts: tuple[int, ...], slow_hosts: set[int], is_believed: bool) -> None:
+    """On slow hosts each operation takes ten times as long as the first rank says."""
+    node_of = [node for node, count in enumerate(counts) for _ in range(count)]
+    evidence = healthy(len(node_of))
+    ranks = {rank: replace(seen, node_rank=node_of[rank]) for rank, seen in evidence.ranks.items()}
+    measurements = tuple(
+        replace(entry, value=100.0) if entry.rank and node_of[entry.rank] in slow_hosts else entry
+        for entry in evidence.measurements
+    )
+    places = {node: f"10.0.0.{node}" for node in range(len(counts))}
+    told = replace(evidence, ranks=ranks, measurements=measurements, places_of_nodes=places)
+    assert (CHECK.judge(told, replace(SMALL, min_busbw_gbps=5.0)).absent == ()) == is_believed
+
+
 @pytest.mark.parametrize("count", [0, -1, 2**1000])
 def test_a_count_that_cannot_be_is_no_pass(count: int) -> None:
     value = {"operation": "all_reduce", "count": count, "contributors": []}

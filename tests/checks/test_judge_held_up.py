@@ -154,3 +154,29 @@ def test_a_rank_without_other_activity_on_its_host() -> None:
     assert any(line.startswith("during the group run no other activity on the host explains it") for line in lines), (
         ruling
     )
+
+
+def on_hosts(evidence: Evidence, *counts: int) -> Evidence:
+    """Return the evidence of hosts with these numbers of ranks."""
+    node_of = [node for node, count in enumerate(counts) for _ in range(count)]
+    ranks = {rank: replace(seen, node_rank=node_of[rank]) for rank, seen in evidence.ranks.items()}
+    return replace(evidence, ranks=ranks, places_of_nodes={node: f"10.0.0.{node}" for node in range(len(counts))})
+
+
+@pytest.mark.parametrize(
+    ("counts", "lost", "named"),
+    [
+        ((8, 1, 1), {8: 4.0, 9: 4.0}, set()),
+        ((8, 1, 1), {8: 6.0}, {8}),
+        ((8, 1, 1), dict.fromkeys(range(8), 60.0), set(range(8))),
+        ((1, 1, 1), {0: 6.0}, {0}),
+        ((1, 1, 1), {1: 4.0, 2: 4.0}, set()),
+        ((1, 1, 1, 1), {2: 6.0, 3: 6.0}, {2, 3}),
+        ((4, 4), dict.fromkeys(range(4, 8), 30.0), set(range(4, 8))),
+    ],
+)
+def test_a_host_of_many_ranks_is_not_most_others(
+    counts: tuple[int, ...], lost: dict[int, float], named: set[int]
+) -> None:
+    evidence = on_hosts(counted(*({"throttled_s": lost.get(rank, 0.0)} for rank in range(sum(counts)))), *counts)
+    assert held_up(evidence, "throttled_s").keys() == named

@@ -20,13 +20,13 @@ from checks.fake_context import CPU, FakeContext
 from seatrial.rank import groups
 
 _PART = {"fabric": "nodes", "pairs": [], "groups": [], "turns": 1, "at_once": 1, "repeats": 5, "list_below_gbps": None}
-_PARAMS = {"cpu_bytes": 65_536, "seconds": 0.05, "pair_timeout_s": 5.0}
+_PARAMS = {"cpu_bytes": 65_536, "seconds": 0.05, "pair_timeout_s": 1.0}
 
 
 def _measured(
-    size: int, *parts: dict[str, Any], round_s: float = 60.0
+    size: int, *parts: dict[str, Any], round_s: float = 60.0, lie: str = ""
 ) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-    """Return measurements and facts of each rank for a round of ``round_s`` seconds."""
+    """Return measurements and facts of each rank for a round of ``round_s`` seconds. Rank 0 tells the lie."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     asked = json.dumps({"parts": [{**_PART, **part} for part in parts]})
@@ -35,7 +35,9 @@ def _measured(
     with contextlib.ExitStack() as stack:
         running = [
             stack.enter_context(
-                subprocess.Popen([sys.executable, script, str(rank), *words], stdout=subprocess.PIPE, text=True)
+                subprocess.Popen(
+                    [sys.executable, script, str(rank), *words, "" if rank else lie], stdout=subprocess.PIPE, text=True
+                )
             )
             for rank in range(size)
         ]
@@ -60,6 +62,22 @@ def test_a_pair_and_a_group_on_two_fabrics() -> None:
     assert late == {(0, 1), (1, 0), (0, 2), (2, 0)}
     assert [[each["rank"] for each in rank if each["name"] == "group_gbps"] for rank, _ in answers] == [[0], [1], [2]]
     assert [[fact["name"] for fact in facts] for _, facts in answers] == [["asked", "asked"], [], []]
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        ("other bytes", "rank 0 sent back other bytes than it was sent"),
+        ("many transfers", "1000000 transfers were announced, which nobody asked for"),
+        ("late", "it had not ended after 8.1 s"),
+    ],
+)
+def test_a_rank_that_lies_to_its_peer_fails_their_pair_only(lie: str, reason: str) -> None:
+    answers = _measured(3, {"pairs": [[0, 1], [1, 2]], "turns": 2}, lie=lie)
+    assert [fact["value"] for fact in answers[1][1]] == [{"peer": 0, "reason": reason}]
+    assert [(each["rank"], each["peer"]) for each in answers[2][0] if each["name"] == "gbps"] == [(2, 1)]
 
 
 @pytest.mark.slow

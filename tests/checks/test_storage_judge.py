@@ -111,6 +111,20 @@ def test_a_host_with_many_agents_is_one_reference() -> None:
     assert suspects(replace(fleet_of_8, places_of_nodes=one_host), NAMED) == (0, 10, 6, 8)
 
 
+def test_a_host_with_many_names_is_no_standard_for_others() -> None:
+    """Nodes 0 to 4 are agents of one host; nodes 5 to 8 are hosts, of which the last is slow."""
+    places = {node: f"10.0.0.{max(node, 4)}" for node in range(9)}
+    for claimed in (1.0, 0.25):
+        whole = fleet([[claimed]] * 5 + [[0.5]] * 3 + [[0.25]])
+        assert (8 in suspects(whole, NAMED)) == (claimed == 1.0)
+        asked = suspects(replace(whole, places_of_nodes=places), NAMED)
+        assert {rank for rank in asked if rank >= 5} >= {8}
+        slow = dict.fromkeys(asked, 0.5) | {8: 0.25} | dict.fromkeys(range(5), claimed)
+        again = replace(fleet([[claimed]] * 5 + [[0.5]] * 3 + [[0.25]], again=slow), places_of_nodes=places)
+        named = {finding.culprit.nodes for finding in grave(CHECK.judge(again, NAMED)) if finding.severity == "fail"}
+        assert named == {("n8",)} | ({(f"n{node}",) for node in range(5)} if claimed < 0.5 else set())
+
+
 def test_a_rank_is_not_blamed_for_its_neighbour() -> None:
     uneven = fleet([[1.9, 0.1], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
     # The first one of them was done early; what counts is how long the node took for all.

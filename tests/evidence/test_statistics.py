@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from seatrial.evidence.findings import Limit
 from seatrial.evidence.measurement import Measurement
-from seatrial.evidence.statistics import FleetRates, compare_rates, judge_fleet, median, minority, reference_ranks
+from seatrial.evidence.statistics import (
+    FleetRates,
+    compare_rates,
+    host_median,
+    judge_fleet,
+    median,
+    minority,
+    reference_ranks,
+)
 
 Better = Literal["high", "low"]
 DEVICE_TYPES = st.sampled_from(["cpu", "cuda"])
@@ -132,6 +140,66 @@ def test_healthy_fleets_are_not_blamed(num_ranks: int) -> None:
     for _ in range(max(1, min(300, 20_000 // num_ranks))):
         values = {rank: source.gauss(1.0, 0.01) for rank in range(num_ranks)}
         assert judge_fleet(values, better="high", device_type="cuda").outliers == ()
+
+
+def on_hosts(*speeds: list[float]) -> tuple[dict[int, float], dict[int, str]]:
+    """Return values and hosts by rank, of hosts with these values of their ranks."""
+    ranks = [(f"host {host}", value) for host, values in enumerate(speeds) for value in values]
+    return dict(enumerate(value for _, value in ranks)), dict(enumerate(host for host, _ in ranks))
+
+
+@given(st.lists(st.lists(RATES, min_size=1, max_size=9), min_size=2, max_size=6), st.lists(RATES, max_size=40))
+def test_one_host_of_three_moves_the_median_to_values_of_others_only(
+    honest: list[list[float]], lie: list[float]
+) -> None:
+    values, hosts = on_hosts(*honest, lie)
+    every = [value for own in honest for value in own]
+    assert min(every) <= host_median(values, hosts) <= max(every)
+
+
+@given(st.lists(st.lists(RATES, min_size=3, max_size=3), min_size=1, max_size=9), st.booleans())
+def test_hosts_with_as_many_ranks_have_the_median_of_all(speeds: list[list[float]], several: bool) -> None:
+    values, hosts = on_hosts(*speeds)
+    assert host_median(values, hosts if several else None) == median(list(values.values()))
+
+
+_LIE = [200.0] * 8
+
+
+@pytest.mark.parametrize("share_cores", [False, True])
+@pytest.mark.parametrize(
+    ("speeds", "outliers"),
+    [
+        ((_LIE, [100.0], [100.0], [101.0], [99.0]), ()),
+        (([200.0] * 4, [100.0], [100.0]), ()),
+        (([200.0] * 6, [100.0, 101.0], [99.0, 100.0]), ()),
+        ((_LIE, [100.0], [100.0], [100.0], [50.0]), (11,)),
+        (([100.0] * 3, [100.0], [100.0]), ()),
+        (([100.0] * 8, [100.0], [50.0]), (9,)),
+        (([100.0] * 7 + [50.0], [100.0], [100.0]), (7,)),
+        (([100.0] * 7 + [50.0], [100.0] * 8), (7,)),
+        (([100.0] * 8, [50.0] * 8, [100.0] * 8), tuple(range(8, 16))),
+        (([100.0] * 8, [50.0]), (8,)),
+    ],
+)
+def test_a_fleet_of_uneven_hosts(speeds: tuple[list[float], ...], outliers: tuple[int, ...], share_cores: bool) -> None:
+    values, hosts = on_hosts(*speeds)
+    times = {rank: 1e4 / value for rank, value in values.items()}
+    rates = judge_fleet(values, better="high", device_type="cpu", hosts=hosts, share_cores=share_cores)
+    assert rates.outliers == outliers
+    assert (
+        judge_fleet(times, better="low", device_type="cpu", hosts=hosts, share_cores=share_cores).outliers == outliers
+    )
+
+
+def test_most_of_the_ranks_that_are_slow_on_one_host() -> None:
+    values, hosts = on_hosts([50.0] * 8, [100.0], [100.0], [100.0], [50.0])
+    assert judge_fleet(values, better="high", device_type="cuda").outliers == ()
+    ruling = judge_fleet(values, better="high", device_type="cuda", hosts=hosts)
+    assert ruling.outliers == (*range(8), 11)
+    assert ruling.method == "median 6 MAD and 5 % of 12, one vote for each of 5 hosts"
+    by_design = judge_fleet(values, better="high", device_type="cpu", hosts=hosts, share_cores=True)
+    assert by_design.outliers == (), "8 ranks may share the cores that each of the others has"
 
 
 def gpus(first: list[float], again: dict[int, float]) -> list[Measurement]:

@@ -7,10 +7,12 @@ so a value that is not a positive finite number is an outlier by itself and is c
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 from typing import Literal
 
 from seatrial.evidence.findings import Limit
@@ -26,6 +28,8 @@ _SIGMAS = 6
 _RATIO = {"cuda": 1.2, "cpu": 2.0}
 _EFFECT = {"cuda": 0.05, "cpu": 0.30}
 _COPIES_EFFECT = 0.10
+VOTING_HOSTS = 3
+"""From this many hosts on most of them agree against one that lies."""
 NUM_REFERENCES = 3
 """The number of ranks that are measured again for comparison: one of three that is disturbed changes nothing."""
 
@@ -185,6 +189,8 @@ def judge_fleet(
     device_type: str,
     copies: bool = False,
     best_known: float = math.inf,
+    hosts: Mapping[int, str] | None = None,
+    share_cores: bool = False,
 ) -> FleetRuling:
     """Compare every rank with its fleet.
 
@@ -199,36 +205,52 @@ def judge_fleet(
         device_type: ``cpu`` or ``cuda``.
         copies: the values are bandwidths of copies, which vary more.
         best_known: the best rate of a healthy device of this model. The best of a few ranks is no standard beyond it.
+        hosts: as for ``host_median``.
+        share_cores: the more ranks a host has, the slower is each of them by design. An outlier must then also be one
+            if each rank has one vote.
     """
     kind = "cpu" if device_type == "cpu" else "cuda"
-    measured = sorted(value for value in values.values() if _is_measured(value))
-    unmeasured = {rank for rank, value in values.items() if not _is_measured(value)}
+    measured = {rank: value for rank, value in values.items() if _is_measured(value)}
+    ordered, unmeasured = sorted(measured.values()), values.keys() - measured.keys()
     high = better == "high"
-    if len(measured) < 2:
-        reference = measured[0] if measured else math.nan
+    if len(ordered) < 2:
+        reference = ordered[0] if ordered else math.nan
         limit, method = None, "no other rank to compare with"
-    elif len(measured) <= _FEW:
-        reference = min(measured[-1], best_known) if high else measured[0]
+    elif len(ordered) <= _FEW:
+        reference = min(ordered[-1], best_known) if high else ordered[0]
         limit = reference / _RATIO[kind] if high else reference * _RATIO[kind]
-        best = "the best" if reference in measured else "what its model can, which is less than the best"
-        method = f"ratio {_RATIO[kind]} to {best} of {len(measured)}"
+        best = "the best" if reference in ordered else "what its model can, which is less than the best"
+        method = f"ratio {_RATIO[kind]} to {best} of {len(ordered)}"
     else:
-        reference = median(measured)
         effect = fleet_effect(device_type, copies=copies)
-        mad = median([abs(value - reference) for value in measured])
-        distance = max(_SIGMAS * _MAD_TO_SIGMA * mad, effect * reference)
-        limit = reference - distance if high else reference + distance
-        method = f"median {_SIGMAS} MAD and {effect * 100:.0f} % of {len(measured)}"
-        if limit <= 0:
-            limit, method = None, f"the {len(measured)} values lie too far apart to compare"
+        limits = [
+            _spread_limit(measured, voters, effect, high) for voters in ((hosts, None) if share_cores else (hosts,))
+        ]
+        # Without a limit all distances are allowed.
+        reference, limit, method = max(
+            limits, key=lambda each: math.inf if each[1] is None else -each[1] if high else each[1]
+        )
     slow: set[int] = set()
     if limit is not None:
-        slow = {
-            rank
-            for rank, value in values.items()
-            if rank not in unmeasured and (value < limit if high else value > limit)
-        }
+        slow = {rank for rank, value in measured.items() if (value < limit if high else value > limit)}
     return FleetRuling(reference=reference, limit=limit, method=method, outliers=tuple(sorted(slow | unmeasured)))
+
+
+def _spread_limit(
+    values: Mapping[int, float], hosts: Mapping[int, str] | None, effect: float, high: bool
+) -> tuple[float, float | None, str]:
+    """Return the median, the limit on one side of it, and how both were found."""
+    reference = host_median(values, hosts)
+    mad = host_median({rank: abs(value - reference) for rank, value in values.items()}, hosts)
+    distance = max(_SIGMAS * _MAD_TO_SIGMA * mad, effect * reference)
+    limit = reference - distance if high else reference + distance
+    if limit <= 0:
+        return reference, None, f"the {len(values)} values lie too far apart to compare"
+    method = f"median {_SIGMAS} MAD and {effect * 100:.0f} % of {len(values)}"
+    votes = _votes(values, hosts)
+    if _count_by_host(votes):
+        method += f", one vote for each of {sum(votes.values())} hosts"
+    return reference, limit, method
 
 
 def fleet_rules(*, copies: bool = False, gpu: bool = True) -> tuple[tuple[str, str], ...]:
@@ -237,7 +259,7 @@ def fleet_rules(*, copies: bool = False, gpu: bool = True) -> tuple[tuple[str, s
     effects = {**_EFFECT, "cuda": _COPIES_EFFECT} if copies else _EFFECT
     ratios = ", ".join(f"{_RATIO[kind]} ({shown})" for shown, kind in kinds)
     floors = ", ".join(f"{effects[kind] * 100:.0f} % ({shown})" for shown, kind in kinds)
-    spread = f"{_SIGMAS} x {_MAD_TO_SIGMA} MAD and {floors} from the median"
+    spread = f"{_SIGMAS} x {_MAD_TO_SIGMA} MAD and {floors} from the median (one vote for each of 3 or more hosts)"
     return (f"2 to {_FEW}", f"ratio {ratios} to the best"), (f"{_FEW + 1} or more", spread)
 
 
@@ -311,6 +333,7 @@ def compare_rates(
     ceiling: Limit | None = None,
     best_known: float = math.inf,
     hosts: Mapping[int, str] | None = None,
+    share_cores: bool = False,
 ) -> FleetRates:
     """Gather the rates of devices that may be compared: one measurement name, one variant, one device model.
 
@@ -323,7 +346,8 @@ def compare_rates(
         copies: as for ``judge_fleet``.
         ceiling: the rate that no device reaches.
         best_known: as for ``judge_fleet``.
-        hosts: as for ``reference_ranks``.
+        hosts: as for ``judge_fleet`` and ``reference_ranks``.
+        share_cores: as for ``judge_fleet``.
     """
     stages: dict[str, dict[int, Measurement]] = {"measure": {}, "repeat": {}}
     impossible = []
@@ -335,7 +359,15 @@ def compare_rates(
         else:
             stages[measurement.stage][measurement.rank] = measurement
     values = {rank: measurement.value for rank, measurement in stages["measure"].items()}
-    fleet = judge_fleet(values, better="high", device_type=device_type, copies=copies, best_known=best_known)
+    fleet = judge_fleet(
+        values,
+        better="high",
+        device_type=device_type,
+        copies=copies,
+        best_known=best_known,
+        hosts=hosts,
+        share_cores=share_cores,
+    )
     return FleetRates(
         first=stages["measure"],
         again=stages["repeat"],
@@ -362,20 +394,53 @@ def median(values: Sequence[float]) -> float:
     return mean if math.isfinite(mean) else low / 2 + high / 2
 
 
+def host_median(values: Mapping[int, float], hosts: Mapping[int, str] | None = None, *, low: bool = False) -> float:
+    """Return the median, in which each of three or more hosts has one vote, which its ranks share.
+
+    So one host that lies never moves it beyond the values of the others. Of one or two hosts each rank has one vote,
+    since two that contradict one another are not separable. Raises ValueError without values.
+
+    Args:
+        values: by rank.
+        hosts: by rank, its host; without it each rank has one vote.
+        low: of two values in the middle return the lower one, which one host alone cannot raise, and not their mean.
+    """
+    votes = _votes(values, hosts)
+    if not _count_by_host(votes):
+        return sorted(values.values())[(len(values) - 1) // 2] if low and values else median(list(values.values()))
+    ordered = sorted((value, votes[rank]) for rank, value in values.items())
+    sums = list(accumulate(vote for _, vote in ordered))
+    middle = bisect_left(sums, sums[-1] / 2)
+    is_between = sums[middle] == sums[-1] / 2 and not low
+    return median([value for value, _ in ordered[middle : middle + 1 + is_between]])
+
+
 def minority(values: Mapping[int, Hashable], hosts: Mapping[int, str] | None = None) -> Vote:
     """Vote on bits: each host has one vote, which its ranks share, that of rank 0 included; more than half decide.
 
     ``hosts``: by rank, its host: one that lies has no more votes for more ranks. Without it each rank is a host.
     """
-    places: Mapping[int, Hashable] = {rank: rank for rank in values} if hosts is None else hosts
-    num_voters = Counter(places[rank] for rank in values)
-    votes: defaultdict[Hashable, Fraction] = defaultdict(Fraction)
+    votes = _votes(values, hosts)
+    sums: defaultdict[Hashable, Fraction] = defaultdict(Fraction)
     for rank, value in values.items():
-        votes[value] += Fraction(1, num_voters[places[rank]])
-    most = max(votes, key=lambda value: votes[value], default=None)
-    if 2 * votes[most] <= len(num_voters):
+        sums[value] += votes[rank]
+    most = max(sums, key=lambda value: sums[value], default=None)
+    if 2 * sums[most] <= sum(votes.values()):
         return Vote(majority=None, odd=())
     return Vote(majority=most, odd=tuple(sorted(rank for rank, other in values.items() if other != most)))
+
+
+def _votes(ranks: Collection[int], hosts: Mapping[int, str] | None) -> dict[int, Fraction]:
+    """Return the vote of each rank, its share of the one of its host. Without ``hosts`` each rank is a host."""
+    if hosts is None:
+        return dict.fromkeys(ranks, Fraction(1))
+    num_voters = Counter(hosts[rank] for rank in ranks)
+    return {rank: Fraction(1, num_voters[hosts[rank]]) for rank in ranks}
+
+
+def _count_by_host(votes: Mapping[int, Fraction]) -> bool:
+    """Return whether hosts decide, and not ranks: they are enough, and have different numbers of ranks."""
+    return len(set(votes.values())) > 1 and sum(votes.values()) >= VOTING_HOSTS
 
 
 def _is_measured(value: float) -> bool:

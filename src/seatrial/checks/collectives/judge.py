@@ -16,7 +16,7 @@ from seatrial.checks.shared.host_activity import is_contention, load_of_others
 from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Culprit, Finding, Judged, Ruling
 from seatrial.evidence.measurement import Fact
-from seatrial.evidence.statistics import median
+from seatrial.evidence.statistics import VOTING_HOSTS, host_median
 from seatrial.util.text import format_size, named_ranks
 
 _LINES = 8
@@ -133,18 +133,27 @@ def _judge_limits(evidence: Evidence, params: Params) -> Iterator[Judged]:
 
 def _unlike_others(evidence: Evidence, limits: Iterable[Judged]) -> Iterator[str]:
     """Yield what is absent where the first rank, which alone reports the bandwidth, has far less time than most."""
-    first = min(evidence.ranks, default=0)
+    first, hosts = min(evidence.ranks, default=0), evidence.hosts()
     for size in {entry.measurement.size_bytes for entry in limits if entry.passed}:
         times = {
             entry.rank: entry.value
             for entry in evidence.measurements
-            if (entry.name, entry.variant, entry.size_bytes) == ("time_us", "all_reduce", size)
+            if (entry.name, entry.variant, entry.size_bytes) == ("time_us", "all_reduce", size) and entry.rank in hosts
         }
-        others = [value for rank, value in times.items() if rank != first and value > 0]
-        if others and median(others) > _MOST_TIMES * times.get(first, 0.0):
+        # Each of several hosts has one vote, that of the first rank too: one other host alone cannot contradict it. Of
+        # two hosts the other one speaks, and of one its other ranks.
+        several = len({hosts[rank] for rank in times}) >= VOTING_HOSTS
+        elsewhere = any(hosts[rank] != hosts[first] for rank in times)
+        voters = {
+            rank: value
+            for rank, value in times.items()
+            if value > 0 and (several or (hosts[rank] != hosts[first] if elsewhere else rank != first))
+        }
+        usual = host_median(voters, hosts, low=True) if voters else 0.0
+        if usual > _MOST_TIMES * times.get(first, 0.0):
             yield (
                 f"a time of all_reduce of {format_size(size or 0)} that fits the others: rank {first} reports"
-                f" {times.get(first, 0.0):.3g} us, and most other ranks {median(others):.3g} us"
+                f" {times.get(first, 0.0):.3g} us, and most other ranks {usual:.3g} us"
             )
 
 

@@ -156,6 +156,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
                 ceiling=ceiling(device),
                 best_known=math.inf if spec is None else spec.attainable_tflops.get(dtype, math.inf),
                 hosts=hosts,
+                share_cores=evidence.device_type == "cpu",
             ),
         )
 

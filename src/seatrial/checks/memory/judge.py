@@ -247,6 +247,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
             copies=True,
             ceiling=copy_ceiling(),
             hosts=hosts,
+            share_cores=evidence.device_type == "cpu",
         )
         yield device, kind, rates
 

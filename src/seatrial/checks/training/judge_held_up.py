@@ -14,7 +14,7 @@ from seatrial.checks.shared.host_activity import activity_lines
 from seatrial.checks.training.rules import OTHERS_SHARE, QUOTA_SHARE
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Limit, Ruling
-from seatrial.evidence.statistics import median
+from seatrial.evidence.statistics import VOTING_HOSTS, host_median, median
 
 Cause = Literal["throttled_s", "waited_s"]
 _LIMITS: dict[Cause, float] = {"throttled_s": QUOTA_SHARE, "waited_s": OTHERS_SHARE}
@@ -42,12 +42,12 @@ def held_up(evidence: Evidence, cause: Cause, *, in_vain: bool = False) -> dict[
         if (fact.name, fact.stage) == ("contention", "measure") and fact.rank is not None and cause in fact.value
     }
     shares, waits = {rank: _share(evidence, counters, rank, cause) for rank in counters}, _waits(evidence)
-    limits = {rank: _beyond(shares, rank, _LIMITS[cause]) for rank in (shares if len(shares) > 1 else ())}
+    limits = {rank: usual + _LIMITS[cause] for rank, usual in _usual(evidence, shares).items()}
+    patient = {rank for rank, usual in _usual(evidence, waits).items() if waits[rank] > usual + QUOTA_SHARE}
     return {
         rank: (shares[rank], limit)
         for rank, limit in limits.items()
-        if shares[rank] > limit
-        and (rank in waits and len(waits) > 1 and waits[rank] > _beyond(waits, rank, QUOTA_SHARE)) == in_vain
+        if shares[rank] > limit and (rank in patient) == in_vain
     }
 
 
@@ -78,8 +78,15 @@ def _waits(evidence: Evidence) -> dict[int, float]:
     }
 
 
-def _beyond(shares: Mapping[int, float], rank: int, more: float) -> float:
-    return median([shares[other] for other in shares if other != rank]) + more
+def _usual(evidence: Evidence, shares: Mapping[int, float]) -> dict[int, float]:
+    """Return by rank the share of most others; empty without others."""
+    hosts = evidence.hosts()
+    if len({hosts[rank] for rank in shares}) >= VOTING_HOSTS:
+        # Each host has one vote, that of the rank too: two others alone could contradict one another.
+        return dict.fromkeys(shares, host_median(shares, hosts, low=True))
+    if len(shares) < 2:
+        return {}
+    return {rank: median([shares[other] for other in shares if other != rank]) for rank in shares}
 
 
 def judge_held_up(evidence: Evidence) -> Ruling:

@@ -74,10 +74,17 @@ class ComputeFleet:
 def compute_fleets(evidence: Evidence) -> Iterable[ComputeFleet]:
     """Yield the fleet of each device model that has enough ranks to be compared."""
     first, again = by_rank(evidence, "compute_s"), by_rank(evidence, "compute_s", stage="repeat")
+    hosts = evidence.hosts()
     for device in sorted({evidence.ranks[rank].device for rank in first}):
         same_device = {rank: entry for rank, entry in first.items() if evidence.ranks[rank].device == device}
         values = {rank: measurement.value for rank, measurement in same_device.items()}
-        ruling = judge_fleet(values, better="low", device_type=evidence.device_type)
+        ruling = judge_fleet(
+            values,
+            better="low",
+            device_type=evidence.device_type,
+            hosts=hosts,
+            share_cores=evidence.device_type == "cpu",
+        )
         if ruling.limit is not None:
             limit = Limit(value=ruling.limit, unit="s", origin=f"fleet, {ruling.method}")
             yield ComputeFleet(
@@ -85,7 +92,7 @@ def compute_fleets(evidence: Evidence) -> Iterable[ComputeFleet]:
                 again=again,
                 limit=limit,
                 outliers=ruling.outliers,
-                references=reference_ranks(values, ruling, evidence.hosts()),
+                references=reference_ranks(values, ruling, hosts),
                 typical=ruling.reference,
                 effect=fleet_effect(evidence.device_type),
             )
