@@ -97,5 +97,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def event_files(folder: Path) -> list[Path]:
-    """Return the event files of a folder by name."""
-    return sorted(entry for entry in folder.iterdir() if entry.suffix in _SUFFIXES and entry.is_file())
+    """Return the event files of a folder by name; links are none, in the folder of another they may lead anywhere."""
+    # Some files of the kernel are regular, and whoever reads them waits for ever.
+    found = (entry for entry in folder.iterdir() if entry.suffix in _SUFFIXES and not entry.is_symlink())
+    return sorted(entry for entry in found if entry.is_file())
