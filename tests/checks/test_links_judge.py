@@ -90,6 +90,28 @@ def test_a_node_that_fails_groups_but_no_pair_is_named(nodes: int, tells: bool) 
     assert _only(ruling).culprit.name == f"node n{nodes - 1}"
 
 
+@pytest.mark.parametrize("liar", [0, 1])
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+@pytest.mark.parametrize("nproc_per_node", [1, 2])
+def test_of_two_nodes_no_word_of_one_has_the_other_named_alone(
+    liar: int, device_type: str, nproc_per_node: int
+) -> None:
+    mine = range(liar * nproc_per_node, (liar + 1) * nproc_per_node)
+    cluster = SimulatedCluster(nodes=2, nproc_per_node=nproc_per_node, device_type=device_type)
+    evidence, found = _measured(cluster), 0
+    for name, share in (("gbps", 5.0), ("gbps", 0.2), ("latency_us", 50.0), ("cpu_share", 0.01), ("resent_share", 0)):
+        told = [
+            replace(entry, value=entry.value * share or 0.5)
+            if (entry.name, entry.rank in mine) == (name, True)
+            else entry
+            for entry in evidence.measurements
+        ]
+        for finding in CHECK.judge(replace(evidence, measurements=tuple(told)), Params()).findings:
+            found += 1
+            assert set(mine) & set(finding.culprit.ranks) or not finding.culprit.ranks, finding
+    assert found
+
+
 def test_the_slow_direction_is_named() -> None:
     assert "node n1 (sending) reaches 2 GB/s" in _only(SimulatedCluster(nodes=5, slow={(1, None): 0.2}).trial()).what
     link = _only(SimulatedCluster(nodes=5, slow={(3, 1): 0.2}).trial())
