@@ -17,6 +17,8 @@ import pytest
 import torch.distributed as dist
 from checks.fake_context import CPU, FakeContext
 
+from seatrial.checks.links.measure import _RoundOnFabric
+from seatrial.checks.links.params import Params
 from seatrial.rank import groups
 
 _PART = {"fabric": "nodes", "pairs": [], "groups": [], "turns": 1, "at_once": 1, "repeats": 5, "list_below_gbps": None}
@@ -76,6 +78,26 @@ def test_a_late_group_says_so_and_reports_no_median() -> None:
     for rank, facts in answers:
         assert [each["name"] for each in rank] == []
         assert [each["value"] for each in facts if each["name"] == "late"] == [{"fabric": "nodes", "exchanges": [0, 1]}]
+
+
+@pytest.mark.parametrize(("announced", "is_refused"), [(3, False), (5, False), (6, True), (10**18, True), (-1, True)])
+def test_a_sender_announces_as_many_transfers_as_were_asked_for(
+    monkeypatch: pytest.MonkeyPatch, announced: int, is_refused: bool
+) -> None:
+    """A stand-in for a sender that lies: what it sends arrives at once."""
+    received = list[int]()
+
+    def stand_in(tensor: Any, source: int) -> None:
+        received.append(tensor.numel())
+        tensor.fill_(announced if tensor.numel() == 1 else 1)
+
+    monkeypatch.setattr(dist, "recv", stand_in)
+    monkeypatch.setattr(dist, "send", lambda tensor, target: None)
+    params = Params(cpu_bytes=64, pair_timeout_s=5.0)
+    receiver = _RoundOnFabric(FakeContext(check="links", stage="round 1"), params, {**_PART, "repeats": 5})
+    with pytest.raises(RuntimeError, match="announced") if is_refused else contextlib.nullcontext():
+        receiver._receive(1)
+    assert received == [64, 1, *([] if is_refused else [64] * announced)]
 
 
 @pytest.mark.parametrize(

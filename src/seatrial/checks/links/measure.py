@@ -194,10 +194,13 @@ class _RoundOnFabric:
         import torch.distributed as dist
 
         once_s = self._transfer_s(target_index)
-        number = max(_LEAST_TRANSFERS, min(self._request["repeats"], int(self._seconds / once_s)))
+        number = max(_LEAST_TRANSFERS, min(self._most_transfers(), int(self._seconds / once_s)))
         self._word.fill_(number)
         dist.send(self._word, target_index)
         return self._payload.numel() / self._typical([self._transfer_s(target_index) for _ in range(number)]) / 1e9
+
+    def _most_transfers(self) -> int:
+        return max(_LEAST_TRANSFERS, int(self._request["repeats"]))
 
     def _typical(self, readings: Sequence[float]) -> float:
         """Return the median; between CPUs the minimum: other processes slow most transfers, a slow cable slows all."""
@@ -213,7 +216,10 @@ class _RoundOnFabric:
         return time.perf_counter() - started
 
     def _receive(self, source_index: int) -> None:
-        """Receive one transfer, the number of those to come, and these; answer each transfer."""
+        """Receive one transfer, the number of those to come, and these; answer each transfer.
+
+        Raises RuntimeError where the sender says a number that was not asked for: it would keep this rank, or leave it.
+        """
         import torch.distributed as dist
 
         number = 1
@@ -223,7 +229,9 @@ class _RoundOnFabric:
                 dist.send(self._word, source_index)
             if not is_last:
                 dist.recv(self._word, source_index)
-                number = int(self._word.item())
+                number, most = int(self._word.item()), self._most_transfers()
+                if not _LEAST_TRANSFERS <= number <= most:
+                    raise RuntimeError(f"the sender announced {number} transfers, not {_LEAST_TRANSFERS} to {most}")
         # A GPU may still be sending the last answer when the group ends.
         self._context.device.synchronize()
 
