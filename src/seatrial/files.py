@@ -154,6 +154,13 @@ def read_trusted(path: str | os.PathLike[str], most_bytes: int, *, private: bool
     return content
 
 
+def require_ours(path: str | os.PathLike[str]) -> None:
+    """Raise OSError where the path exists and is no regular file of ours with one name: for a file that a library opens
+    by its path, which may be exchanged before it does."""
+    with contextlib.suppress(FileNotFoundError), _folder(path, False) as (folder, name):
+        _require_ours(os.stat(name, dir_fd=folder, follow_symlinks=False), name, folder, False)
+
+
 def write_atomically(
     path: str | os.PathLike[str],
     content: bytes,

@@ -1,4 +1,4 @@
-"""One rank of the links check as a process: ``python links_rank.py RANK SIZE PORT ROUND PARAMS ROUND_S``.
+"""One rank of the links check as a process: ``python links_rank.py RANK SIZE PORT ROUND PARAMS ROUND_S LIE``.
 
 It answers one round and prints its measurements and facts as a line of JSON.
 """
@@ -7,19 +7,44 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import torch
 import torch.distributed as dist
 from checks.fake_context import FakeContext
 
-from seatrial.checks.links.measure import measure
+from seatrial.checks.links import measure as of_links
 from seatrial.checks.links.params import Params
 
 rank, size, port = (int(word) for word in sys.argv[1:4])
 store = dist.TCPStore("127.0.0.1", port, None, rank == 0, timedelta(seconds=30), wait_for_workers=False)
+lie = sys.argv[7]
+distributed: Any = dist
+links: Any = of_links
+send, recv = distributed.send, distributed.recv
+
+
+def send_zeros(tensor: torch.Tensor, target: int) -> None:
+    send(tensor if tensor.numel() > 1 else tensor * 0, target)
+
+
+def receive_late(tensor: torch.Tensor, source: int) -> None:
+    time.sleep(0.4)
+    recv(tensor, source)
+
+
+if lie == "other bytes":
+    links.secrets.randbits = lambda bits: 0
+    distributed.send = send_zeros
+elif lie == "many transfers":
+    links._LEAST_TRANSFERS = 1_000_000
+elif lie == "late":
+    distributed.recv = receive_late
 params = Params(**json.loads(sys.argv[5]))
 context = FakeContext(
     check="links",
@@ -32,7 +57,7 @@ context = FakeContext(
     timeout_s=float(sys.argv[6]),
     given={"round": json.loads(sys.argv[4])},
 )
-measure(context, params)
+links.measure(context, params)
 # The store lives in rank 0: it goes last.
 store.add("left", 1)
 if rank == 0:

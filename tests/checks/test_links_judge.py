@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from dataclasses import replace
 
 import pytest
@@ -66,6 +68,41 @@ def test_one_rank_that_claims_to_be_fast_has_no_other_blamed(nodes: int, device_
     assert {finding.severity for finding in ruling.findings} <= {"warn"}
     negative = SimulatedCluster(nodes=nodes, device_type=device_type, resent={(liar, None): -0.0099}).trial()
     assert (negative.findings, negative.absent) == ((), (f"a resent_share of rank {liar} that can be",))
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 5, 6, 8])
+def test_one_rank_that_claims_a_little_more_has_no_other_blamed(nodes: int) -> None:
+    """With the rates of all others within 3 % of one another, one tenth less than what it claims is about the same."""
+    liar = nodes - 1
+    for seed in range(12):
+        noise = random.Random(seed)
+        pairs = itertools.permutations(range(nodes), 2)
+        rates: Slow = {(a, b): 1.12 if a == liar else noise.uniform(0.98, 1.01) for a, b in pairs}
+        ruling = SimulatedCluster(nodes=nodes, device_type="cuda", slow=rates).trial()
+        assert {(finding.severity, finding.culprit.kind) for finding in ruling.findings} <= {("warn", "none")}, seed
+        assert ruling.absent == (), seed
+
+
+@pytest.mark.parametrize("liar", [0, 1])
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+@pytest.mark.parametrize("nproc_per_node", [1, 2])
+def test_of_two_nodes_no_word_of_one_has_the_other_named_alone(
+    liar: int, device_type: str, nproc_per_node: int
+) -> None:
+    mine = range(liar * nproc_per_node, (liar + 1) * nproc_per_node)
+    cluster = SimulatedCluster(nodes=2, nproc_per_node=nproc_per_node, device_type=device_type)
+    evidence, found = _measured(cluster), 0
+    for name, share in (("gbps", 5.0), ("gbps", 0.2), ("latency_us", 50.0), ("cpu_share", 0.01), ("resent_share", 0)):
+        told = [
+            replace(entry, value=entry.value * share or 0.5)
+            if (entry.name, entry.rank in mine) == (name, True)
+            else entry
+            for entry in evidence.measurements
+        ]
+        for finding in CHECK.judge(replace(evidence, measurements=tuple(told)), Params()).findings:
+            found += 1
+            assert set(mine) & set(finding.culprit.ranks) or not finding.culprit.ranks, finding
+    assert found
 
 
 def test_the_slow_direction_is_named() -> None:

@@ -17,18 +17,16 @@ import pytest
 import torch.distributed as dist
 from checks.fake_context import CPU, FakeContext
 
-from seatrial.checks.links.measure import _RoundOnFabric
-from seatrial.checks.links.params import Params
 from seatrial.rank import groups
 
 _PART = {"fabric": "nodes", "pairs": [], "groups": [], "turns": 1, "at_once": 1, "repeats": 5, "list_below_gbps": None}
-_PARAMS = {"cpu_bytes": 65_536, "seconds": 0.05, "pair_timeout_s": 5.0}
+_PARAMS = {"cpu_bytes": 65_536, "seconds": 0.05, "pair_timeout_s": 1.0}
 
 
 def _measured(
-    size: int, *parts: dict[str, Any], round_s: float = 60.0
+    size: int, *parts: dict[str, Any], round_s: float = 60.0, lie: str = ""
 ) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-    """Return measurements and facts of each rank for a round of ``round_s`` seconds."""
+    """Return measurements and facts of each rank for a round of ``round_s`` seconds. Rank 0 tells the lie."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     asked = json.dumps({"parts": [{**_PART, **part} for part in parts]})
@@ -37,7 +35,9 @@ def _measured(
     with contextlib.ExitStack() as stack:
         running = [
             stack.enter_context(
-                subprocess.Popen([sys.executable, script, str(rank), *words], stdout=subprocess.PIPE, text=True)
+                subprocess.Popen(
+                    [sys.executable, script, str(rank), *words, "" if rank else lie], stdout=subprocess.PIPE, text=True
+                )
             )
             for rank in range(size)
         ]
@@ -65,6 +65,22 @@ def test_a_pair_and_a_group_on_two_fabrics() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        ("other bytes", "rank 0 sent back other bytes than it was sent"),
+        ("many transfers", "1000000 transfers were announced, which nobody asked for"),
+        ("late", "it had not ended after 8.1 s"),
+    ],
+)
+def test_a_rank_that_lies_to_its_peer_fails_their_pair_only(lie: str, reason: str) -> None:
+    answers = _measured(3, {"pairs": [[0, 1], [1, 2]], "turns": 2}, lie=lie)
+    assert [fact["value"] for fact in answers[1][1]] == [{"peer": 0, "reason": reason}]
+    assert [(each["rank"], each["peer"]) for each in answers[2][0] if each["name"] == "gbps"] == [(2, 1)]
+
+
+@pytest.mark.slow
 def test_a_large_group_does_not_wait_for_a_small_one() -> None:
     """Three have three turns, two have one."""
     answers = _measured(5, {"groups": [[0, 1, 2], [3, 4]], "list_below_gbps": 1e9})
@@ -78,26 +94,6 @@ def test_a_late_group_says_so_and_reports_no_median() -> None:
     for rank, facts in answers:
         assert [each["name"] for each in rank] == []
         assert [each["value"] for each in facts if each["name"] == "late"] == [{"fabric": "nodes", "exchanges": [0, 1]}]
-
-
-@pytest.mark.parametrize(("announced", "is_refused"), [(3, False), (5, False), (6, True), (10**18, True), (-1, True)])
-def test_a_sender_announces_as_many_transfers_as_were_asked_for(
-    monkeypatch: pytest.MonkeyPatch, announced: int, is_refused: bool
-) -> None:
-    """A stand-in for a sender that lies: what it sends arrives at once."""
-    received = list[int]()
-
-    def stand_in(tensor: Any, source: int) -> None:
-        received.append(tensor.numel())
-        tensor.fill_(announced if tensor.numel() == 1 else 1)
-
-    monkeypatch.setattr(dist, "recv", stand_in)
-    monkeypatch.setattr(dist, "send", lambda tensor, target: None)
-    params = Params(cpu_bytes=64, pair_timeout_s=5.0)
-    receiver = _RoundOnFabric(FakeContext(check="links", stage="round 1"), params, {**_PART, "repeats": 5})
-    with pytest.raises(RuntimeError, match="announced") if is_refused else contextlib.nullcontext():
-        receiver._receive(1)
-    assert received == [64, 1, *([] if is_refused else [64] * announced)]
 
 
 @pytest.mark.parametrize(

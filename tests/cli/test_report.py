@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from event_streams import RUN, SCENES, healthy, lines_of
 from fake_checks import fake_load
+from report import program_scenes
 
 from seatrial.checks import registry
 from seatrial.cli.click_app import cli
@@ -154,21 +156,77 @@ def test_a_training_or_a_script_has_no_report_and_is_not_failed(tmp_path: Path) 
     file = tmp_path / "controller.events"
     file.write_bytes(b"".join(encode({**run, "job": {"argv": ["python", "train.py"]}})))
     assert "events of seatrial train or launch" in refused(tmp_path)
-    outcome = {"kind": "outcome", "run": RUN, "src": "conductor", "seq": 1, "text": "rank 3 on node node1 was killed"}
-    (tmp_path / "b.events").write_bytes(b"".join(encode(outcome)))
-    assert refused(tmp_path).rstrip().endswith("Its end: rank 3 on node node1 was killed.")
 
 
-def test_the_refusal_says_how_a_script_ended_and_where_its_places_are(tmp_path: Path) -> None:
-    run = {"kind": "run", "run": RUN, "src": "conductor", "seq": 0, "version": "0.1.0", "schema": SCHEMA}
-    events = [
-        {**run, "job": {"argv": ["python", "train.py"]}},
-        {"kind": "stack", "run": RUN, "src": "node0", "seq": 0, "rank": 3, "quiet_s": 9.0},
-        {"kind": "outcome", "run": RUN, "src": "conductor", "seq": 1, "text": "rank 3 on node n1 failed\x1b[2J"},
+def program(tmp_path: Path, *events: dict[str, Any]) -> Path:
+    """Write the events of a program into a folder, and return it."""
+    run = {"kind": "run", "version": "0.1.0", "schema": SCHEMA, "job": {"argv": ["python", "train.py"]}}
+    all_events = ({"run": RUN, "src": "conductor", "seq": seq, **event} for seq, event in enumerate((run, *events)))
+    (tmp_path / "controller.events").write_bytes(b"".join(line for event in all_events for line in encode(event)))
+    return tmp_path
+
+
+FAILED = {
+    "kind": "outcome",
+    "gen": 0,
+    "how": "failed",
+    "text": "rank 3 on node n1 failed\x1b[2J",
+    "last_lines": ["  ^^^", "ValueError"],
+    "notes": ["all 4 ranks failed"],
+}
+TROUBLE = {"kind": "trouble", "gen": 0, "seen": [{"how": "dead", "rank": 3}]}
+
+
+def test_a_script_ends_as_it_did_on_the_terminal(tmp_path: Path) -> None:
+    folder = program(tmp_path, {"kind": "stack", "src": "node0", "rank": 3, "quiet_s": 9.0}, TROUBLE, FAILED)
+    (folder / "rank3.gen0.log").touch()
+    result = call(folder)
+    assert (result.return_value, result.stdout) == (2, "")
+    refusal, *end = result.stderr.splitlines()
+    assert refusal.startswith(f"seatrial: {folder}: these are the events of seatrial train or launch, and only a trial")
+    assert refusal.endswith(" Where the ranks were: lines of kind note and stack of controller.events.")
+    assert end == [
+        "seatrial: all 4 ranks failed.",
+        "seatrial: the last output of rank 3:",
+        "    ^^^",
+        "  ValueError",
+        f"Error: rank 3 on node n1 failed\\x1b[2J; all output is in {folder}.",
     ]
-    (tmp_path / "controller.events").write_bytes(b"".join(line for event in events for line in encode(event)))
-    said = refused(tmp_path)
-    assert " Its end: rank 3 on node n1 failed\\x1b[2J. Where the ranks were: lines of kind note and stack of" in said
+    assert call(folder, "--quiet").stderr.splitlines() == end[-1:]
+
+
+@pytest.mark.parametrize("name", sorted(program_scenes.SCENES))
+def test_the_end_of_a_folder_is_the_block_of_the_screen(tmp_path: Path, name: str) -> None:
+    scene = program_scenes.SCENES[name]()
+    scene.run()
+    folder = program(tmp_path, *scene.events)
+    (folder / "rank0.gen0.log").touch()
+    shown = " ".join(call(folder).stderr.replace(str(folder), "seatrial-runs/20260102-030405-abcd").split())
+    screen = (Path(program_scenes.__file__).parent / "screens" / f"{name}.80.txt").read_text()
+    block = re.search("^(seatrial|Error): .*", screen, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    assert shown.endswith(" ".join(block[0].split()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "end"),
+    [
+        ({"last_lines": 5, "notes": {"a": 1}}, ["Error: rank 3 on node n1 failed\\x1b[2J."]),
+        ({"last_lines": [None, ["x"], "y"], "notes": [7]}, ["seatrial: the last output of rank 3:", "  y"]),
+        ({"last_lines": ["x"] * 99 + ["y"], "notes": []}, ["seatrial: the last output of rank 3:", *["  x"] * 39]),
+        ({"how": "ended", "t": 10**299, "code": 0}, ["seatrial: rank 3 on node n1 failed\\x1b[2J."]),
+        ({"how": "interrupted", "text": "x\n\u202e"}, ["seatrial: x\\x0a\\u202e."]),
+    ],
+)
+def test_the_end_of_a_foreign_script_is_read_by_type(tmp_path: Path, changes: dict[str, Any], end: list[str]) -> None:
+    result = call(program(tmp_path, TROUBLE, {**FAILED, **changes}))
+    assert result.return_value == 2
+    assert result.stderr.splitlines()[1 : 1 + len(end)] == end
+
+
+@pytest.mark.parametrize("changes", [{"how": "no"}, {"how": []}, {"text": 5}, {"src": "node1"}, {"src": "rank1.0"}])
+def test_an_end_that_is_none_is_not_told(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert "events of seatrial train or launch" in refused(program(tmp_path, TROUBLE, {**FAILED, **changes}))
 
 
 def test_events_of_another_schema_name_the_version_that_reads_them(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
+from conductor.served import served as _served
 from conductor.stub_agent import StubAgent
-from conductor.test_server import _is_closed, _served
+from conductor.test_server import _is_closed
 
 from seatrial.conductor.node_addresses import THIS_MACHINE
 

@@ -115,9 +115,9 @@ def test_without_stacks_the_way_to_them_is_told_while_the_script_runs() -> None:
     program = SimulatedProgram(config(watched=False, nproc_per_node=1), script, at_s=events)
     program.go_on_until(12.0)
     assert program.recorded("note")[-1]["text"] == (
-        "for the Python stacks: install py-spy beside the Python of the ranks on n0, n1 (pip install py-spy), even now,"
-        " and press Ctrl-\\ here; where pip refuses that, make a virtual environment with torch and py-spy on the"
-        " hosts, and launch with --python VENV/bin/python"
+        "for the Python stacks: install py-spy beside the Python of the ranks on nodes n0 and n1 (pip install py-spy),"
+        " even now, and press Ctrl-\\ here; where pip refuses that, make a virtual environment with torch and py-spy on"
+        " the hosts, and launch with --python VENV/bin/python"
     )
 
 
@@ -125,8 +125,8 @@ def test_the_interpreter_that_needs_py_spy_is_named() -> None:
     hosts = [f"n{number}" for number in range(10)]
     hint = py_spy_hint("/usr/bin/python3", hosts, ends=True)
     assert hint.startswith(
-        "for the Python stacks: install py-spy beside /usr/bin/python3 on n0, n1, n2, n3, n4, n5, n6, n7 and 2 more"
-        " (/usr/bin/python3 -m pip install py-spy), before the next launch; "
+        "for the Python stacks: install py-spy beside /usr/bin/python3 on nodes n0, n1, n2, n3, n4, n5, n6, n7 and 2"
+        " more (/usr/bin/python3 -m pip install py-spy), before the next launch; "
     )
 
 

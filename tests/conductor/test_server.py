@@ -3,98 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import socket
 import threading
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
+from conductor.served import STEPS, Served
+from conductor.served import served as _served
 from conductor.stub_agent import RUN, TOKEN, StubAgent
-from event_streams import event_of
 
 from seatrial.agent import agent_main
-from seatrial.conductor import event_allowance
-from seatrial.conductor.config import TrialConfig
+from seatrial.conductor import server
 from seatrial.conductor.node_addresses import THIS_MACHINE
 from seatrial.conductor.server import Server
 from seatrial.conductor.steps import StepPlan
-from seatrial.conductor.trial_conductor import TrialConductor
 from seatrial.errors import SeatrialError
-from seatrial.protocol.events import Source
 from seatrial.protocol.handshake import node_token, proof, proves
 from seatrial.protocol.wire import MAX_LINE_BYTES, PREFIX, Decoder, encode
-from seatrial.report.program_display import ProgramDisplay
 
-_STEPS = (StepPlan(check="compute", scope="alone"), StepPlan(check="training", scope="world"))
 _HELLO = {"kind": "hello", "nonce": "n", "node_rank": 0}
 _MAX_STRANGERS = 256
 """Strangers that a server keeps at once."""
-
-
-class _Served:
-    """A server in a thread, and what it kept."""
-
-    def __init__(self, nodes: int, steps: tuple[StepPlan, ...]) -> None:
-        self.display = ProgramDisplay(io.StringIO(), io.StringIO(), prefix=True)
-        self.events: list[dict[str, Any]] = []
-        self.news: list[str | tuple[int, str]] = []
-        self.server = Server("127.0.0.1", lambda node: TOKEN, self._keep, on_message=self.display.on_message)
-        config = TrialConfig(
-            run=RUN,
-            nodes=nodes,
-            nproc_per_node=2,
-            steps=steps,
-            deadline_s=60.0,
-            env={},
-            device="cpu",
-            backend="gloo",
-            suspects=lambda check, events: (),
-        )
-        conductor = TrialConductor(config, time.monotonic())
-        arguments = (conductor, nodes, Source(RUN, "conductor"), self._on_idle)
-        self.thread = threading.Thread(target=self.server.serve, args=arguments)
-
-    def _on_idle(self, connected: Collection[int]) -> Any:
-        return self.news.pop() if self.news else None
-
-    def _keep(self, event: dict[str, Any]) -> None:
-        encode(event)  # as a recorder does, which raises for what JSON does not know
-        self.events.append(event)
-
-    def over(self) -> None:
-        """It has come to its own end."""
-        self.thread.join(20.0)
-        assert not self.thread.is_alive()
-        assert self.own()[-1] == "end"
-
-    def own(self) -> list[str]:
-        """The conductor's own events, by kind."""
-        return [event["kind"] for event in self.events if event.get("src") == "conductor"]
-
-    def outcomes(self) -> list[str]:
-        """How the steps ended."""
-        return [event["outcome"] for event in self.events if event.get("kind") == "step_end"]
-
-    def connect(self) -> socket.socket:
-        """A stranger's connection."""
-        return socket.create_connection(("127.0.0.1", self.server.port), timeout=20.0)
-
-
-@contextlib.contextmanager
-def _served(nodes: int = 1, steps: tuple[StepPlan, ...] = _STEPS) -> Iterator[_Served]:
-    served = _Served(nodes, steps)
-    served.thread.start()
-    try:
-        yield served
-    finally:
-        served.news.append("the test is over")
-        served.thread.join(20.0)
-        served.display.close()
 
 
 def _is_closed(stranger: socket.socket) -> bool:
@@ -372,6 +306,21 @@ def test_strangers_that_send_while_they_are_dropped() -> None:
     assert served.outcomes() == ["done", "done"]
 
 
+def test_a_hello_that_has_come_is_read_before_a_newcomer_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_MAX_STRANGERS", 1)
+    served = Served(1, STEPS)
+    with served.connect() as agent:
+        served.server._accept()
+        with served.connect():
+            agent.sendall(b"".join(encode(_HELLO)))
+            served.thread.start()
+            with agent.makefile("rb") as lines:
+                assert b'"proof"' in lines.readline()
+            served.news.append("the test is over")
+            served.thread.join(20.0)
+            served.display.close()
+
+
 @pytest.mark.parametrize(("leave_at", "outcomes"), [("start_workers", []), ("step", ["trouble"])])
 def test_an_agent_that_leaves_half_way_is_recorded(leave_at: str, outcomes: list[str]) -> None:
     with _served() as served:
@@ -406,7 +355,7 @@ def test_malformed_messages_of_an_agent_are_counted() -> None:
         agent.socket.close()
         served.over()
     assert served.outcomes() == ["done", "done"]
-    assert served.server.damaged == len(_STEPS) * (len(wrong) + len(damaged))
+    assert served.server.damaged == len(STEPS) * (len(wrong) + len(damaged))
     # Told once, with the node: it must not end everybody's trial unnamed.
     (note,) = [event for event in served.events if event["kind"] == "note"]
     assert (note["src"], note["severity"]) == ("conductor", "error")
@@ -456,7 +405,7 @@ def test_an_endless_number_of_an_agent_is_damage(field: str) -> None:
         agent.socket.close()
         served.over()
     assert served.outcomes() == ["done", "done"]
-    assert served.server.damaged == len(_STEPS)
+    assert served.server.damaged == len(STEPS)
 
 
 def test_an_error_while_one_agent_is_heard_ends_that_agent_only() -> None:
@@ -477,39 +426,6 @@ def test_an_error_while_one_agent_is_heard_ends_that_agent_only() -> None:
     seen = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
     assert [(entry["node"], entry["how"]) for entry in seen] == [(0, "lost")]
     assert "RuntimeError: planted" in seen[0]["detail"]
-
-
-@pytest.mark.parametrize("kind", ["progress", "x"])
-def test_an_agent_that_floods_what_is_no_event_is_ended(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_allowance, "BURST_BYTES", 400_000)
-    monkeypatch.setattr(event_allowance, "BYTES_PER_S", 0)
-    with _served() as served:
-        agent = StubAgent(served.server.port)
-        with agent.socket, contextlib.suppress(OSError):
-            for _ in range(100):
-                agent.send({"kind": kind, "x": "x" * 50_000})
-        served.over()
-    (seen,) = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
-    assert "it sent more events than any check needs" in seen["detail"]
-
-
-@pytest.mark.parametrize("text_chars", [100, 50_000], ids=["short", "split"])
-def test_an_agent_that_floods_its_events_is_ended(text_chars: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_allowance, "BURST_BYTES", 400_000)
-    monkeypatch.setattr(event_allowance, "BYTES_PER_S", 0)
-    with _served() as served:
-        agent = StubAgent(served.server.port)
-        source = Source(RUN, "node0")
-        with agent.socket, contextlib.suppress(OSError):
-            while True:
-                agent.send(event_of(source, "note", severity="info", text="x" * text_chars))
-        served.over()
-    (seen,) = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
-    assert (seen["node"], seen["how"]) == (0, "lost")
-    assert "it sent more events than any check needs" in seen["detail"]
-    lines = [encode(event) for event in served.events if event["src"] == "node0"]
-    text_bytes = sum(len(line) for parts in lines for line in parts)
-    assert 100_000 < text_bytes < 820_000
 
 
 def test_the_time_is_answered_at_once() -> None:

@@ -125,6 +125,13 @@ def test_an_absent_rank_is_named_before_the_deadline(at: int, kind: Literal["abs
     assert _blamed(record) == {("fail", (3,))}
 
 
+@pytest.mark.parametrize(("nodes", "nproc_per_node"), [(1, 2), (2, 1), (2, 2), (3, 1), (4, 4)])
+def test_a_hang_is_named_on_any_number_of_hosts(nodes: int, nproc_per_node: int) -> None:
+    record = _run(Planted(kind="hang", rank=1, at=3), nodes=nodes, nproc_per_node=nproc_per_node)
+    assert record.seen() == [("absent", 1)]
+    assert _blamed(record) == {("fail", (1,))}
+
+
 @pytest.mark.parametrize("spins", [False, True], ids=["who waits sleeps", "who waits spins"])
 def test_a_rank_that_computes_long_is_waited_for(spins: bool) -> None:
     record = _run(Planted(kind="slow", rank=3, at=3), spins=spins)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from seatrial.devices import amd_smi, amd_sysfs, rocm_smi
-from seatrial.devices.amd_values import number
+from seatrial.devices.amd_values import number, size_bytes
 from seatrial.devices.readers import UnreadableError
 
 
@@ -208,3 +208,9 @@ def test_sysfs_without_a_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [10**400, float("inf"), float("nan"), "9" * 400, {"value": -(10**400)}])
 def test_a_number_that_cannot_be_is_none(value: object) -> None:
     assert number(value) is None
+
+
+@pytest.mark.parametrize("unit", [["MB"], {}, None, 3, "furlong"])
+def test_a_size_in_no_known_unit_is_none(unit: object) -> None:
+    assert size_bytes({"value": 3, "unit": unit}) is None
+    assert size_bytes({"value": 3, "unit": "MB"}) == 3 << 20

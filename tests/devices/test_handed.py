@@ -385,3 +385,9 @@ def test_a_file_that_names_very_much_is_read_in_seconds(content: str, problem: s
     handed = read(content.encode())
     assert handed.problem == problem
     assert all(len(result.what) <= 500 and len(result.lines) <= 10 for result in handed.results)
+
+
+@pytest.mark.timeout(20)
+def test_blank_lines_without_end_keep_nobody() -> None:
+    """With 32 MiB of them a pattern that looks back over all of them again for each one takes hours."""
+    assert read(b'{"pid": 3' + b"\n" * 2_000_000).problem

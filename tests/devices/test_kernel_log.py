@@ -9,6 +9,8 @@ from devices.recorded_samples import sample
 
 from seatrial.devices import xid
 from seatrial.devices.kernel_log import KernelLog, open_log, parse
+from seatrial.devices.plain_json import from_json, to_json
+from seatrial.devices.state import KernelEvent
 
 
 def test_an_xid_with_the_header_of_kmsg() -> None:
@@ -177,6 +179,22 @@ def test_the_subcode_of_149_may_accuse_the_link_partner(first_word: str, subcode
     assert event is not None
     assert (event.subcode, event.link, event.fatal) == (subcode, 7, True)
     assert (subcode in xid.PARTNER_AT_FAULT) is accuses
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "79, caused by previous Xid " + "9" * 300,
+        f"145, Fatal XC0 i0 Link {'9' * 200} (0x00400000 0x0)",
+        f"145, Fatal XC0 i0 Link 3 (0x{'f' * 100})",
+    ],
+)
+def test_numbers_without_end_are_none(words: str) -> None:
+    """The controller would refuse the whole report of the node for one of them."""
+    event = parse(f"NVRM: Xid (PCI:0000:17:00): {words}")
+    assert event is not None
+    assert from_json(KernelEvent, to_json(event)) == event
+    assert (event.link, event.follows) == (None, None)
 
 
 def test_older_lines_are_marked_and_new_ones_come_later(tmp_path: Path) -> None:

@@ -64,8 +64,9 @@ def test_a_number_at_its_extreme_is_judged_in_bounded_time(number: float) -> Non
             assert may_pass(messages), (events[at]["kind"], place)
 
 
+@pytest.mark.parametrize("number", [16, 2**62])
 @pytest.mark.parametrize("kind", ["exit", "generation", "trouble", "step", "step_end", "error", "measurements"])
-def test_a_generation_that_cannot_be_is_damage(kind: str) -> None:
+def test_a_generation_that_cannot_be_is_damage(kind: str, number: int) -> None:
     found = [
         (make().events, at)
         for make in SCENES.values()
@@ -75,6 +76,6 @@ def test_a_generation_that_cannot_be_is_damage(kind: str) -> None:
     assert found
     events, at = found[0]
     with watched(kind):
-        conclusion = conclude(_with(events, at, ("gen",), 2**62), load=fake_load)
+        conclusion = conclude(_with(events, at, ("gen",), number), load=fake_load)
     assert any("damaged events" in line for line in conclusion.trial.missing)
     assert conclusion.verdict.status != "PASS"

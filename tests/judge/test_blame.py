@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from event_streams import SCENES, Stream, died, frozen, healthy, interrupted, raised
@@ -13,6 +14,7 @@ from seatrial.evidence.findings import Finding
 from seatrial.judge.blame import blame
 from seatrial.judge.fold import fold
 from seatrial.judge.step_view import works_alone
+from seatrial.judge.trial import NodeFailure
 from seatrial.plan.model import Setting
 
 
@@ -538,3 +540,29 @@ def test_an_abort_after_a_communication_error_is_explained_by_it() -> None:
     stream.kill(0)
     (finding,) = findings(stream.close(ranks=False))
     assert finding.culprit.kind == "fabric"
+
+
+class _CountedSteps(tuple):  # type: ignore[type-arg]
+    """The steps of a trial that count how often somebody goes through all of them."""
+
+    walks: ClassVar[int] = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        type(self).walks += 1
+        return super().__iter__()
+
+
+def test_the_steps_are_not_gone_through_for_each_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of somebody else may have a million of both."""
+    ranks = 100
+    stream = Stream(ranks, nodes=ranks, plan=a_plan(("compute",)))
+    stream.begin("compute")
+    seen = [{"rank": rank, "how": "late", "phase": f"part {rank}", "waited_s": 20.0} for rank in range(ranks)]
+    stream.send("conductor", "trouble", gen=0, step=0, seen=seen, waiting=[])
+    trial = fold(stream.events)
+    failures = tuple(NodeFailure(generation=0, step=0, node=node, error="boom") for node in range(ranks))
+    monkeypatch.setattr(_CountedSteps, "walks", 0)
+    found = blame(replace(trial, steps=_CountedSteps(trial.steps), node_failures=failures))
+    assert len(found) == 2 * ranks
+    assert {finding.check for finding in found} == {"compute"}
+    assert _CountedSteps.walks < 10

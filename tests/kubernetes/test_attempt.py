@@ -6,144 +6,36 @@ import json
 import shlex
 import signal
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from event_streams import Stream
+from kubernetes.attempted import INDEX, ITS_LOG_ENDS, JOB_PATH, OBJECTS, OWNED, WORKLOAD, Cluster, running, waiting
 from kubernetes.kubectl_script_double import scripted
-from kubernetes.test_pods import pod
 from kubernetes.workloads import workload
 
 from seatrial.errors import JobNotStartedError, RequestError, SeatrialError
-from seatrial.targets.job import Job
 from seatrial.targets.kubernetes import applied_objects, attempt
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
-from seatrial.targets.kubernetes.attempt import Attempt, TooFewNodesError, WaitLimits
+from seatrial.targets.kubernetes.attempt import TooFewNodesError
 from seatrial.targets.kubernetes.follower import PodFollower
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kinds.trainjob import PATCHES
 from seatrial.targets.kubernetes.kubectl import Kubectl
-from seatrial.targets.kubernetes.kubernetes_target import PodsDetail
 from seatrial.targets.kubernetes.manifest.render import manifest
 from seatrial.targets.kubernetes.manifest.workload import Patch
 from seatrial.targets.kubernetes.permissions import chosen_nodes, require_permission, spec_fields
-from seatrial.targets.kubernetes.run_log import RunLog
-
-_WORKLOAD = workload(nproc_per_node=1, gpus_per_node=1)
-_OBJECTS = manifest("job", _WORKLOAD)
-_INDEX = "batch.kubernetes.io/job-completion-index"
-_UNSCHEDULABLE = [
-    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available."}
-]
-
-
-_OWNED = [{"apiVersion": "batch/v1", "kind": "Job", "name": "trial-1", "uid": "u-Job", "controller": True}]
-_ITS_LOG_ENDS = ("'logs trial-1-1-x'*", "echo 2026-01-01T00:00:00.5Z its last line")
-
-
-def waiting(number: int, **changes: Any) -> dict[str, Any]:
-    text = {"spec__nodeName": "", "status__conditions": _UNSCHEDULABLE, "metadata__ownerReferences": _OWNED, **changes}
-    return pod(f"trial-1-{number}-x", metadata__labels={_INDEX: str(number)}, **text)
-
-
-def running(number: int, suffix: str = "x", owners: Any = _OWNED) -> dict[str, Any]:
-    status = {"phase": "Running", "containerStatuses": [{"name": "seatrial", "ready": True, "state": {"running": {}}}]}
-    name, labels = f"trial-1-{number}-{suffix}", {_INDEX: str(number)}
-    return pod(name, metadata__labels=labels, metadata__ownerReferences=owners, status=status)
-
-
-class Cluster:
-    """A cluster as a script in place of kubectl: its answers, and its calls."""
-
-    def __init__(self, folder: Path, pods: list[dict[str, Any]], *more: tuple[str, str], **limits: float) -> None:
-        self.folder = folder
-        self.printed: list[str] = []
-        self.signals: list[int] = []
-        self.events: list[dict[str, Any]] = []
-        for name, content in (("pods", {"items": pods}), ("none", {"items": []})):
-            (folder / name).write_text(json.dumps(content))
-        created = [{**thing, "metadata": {**thing["metadata"], "uid": f"u-{thing['kind']}"}} for thing in _OBJECTS]
-        # kubectl create prints one document for each object, and not a list.
-        (folder / "workload").write_text(json.dumps(created[-1]))
-        (folder / "others").write_text("\n".join(map(json.dumps, created[:-1])))
-        (folder / "all").write_text(json.dumps({"kind": "List", "items": created}))
-        at = shlex.quote(str(folder))
-        program = scripted(
-            folder,
-            *more,
-            (
-                "'create -f - -o json'*",
-                f"cat > {at}/sent; if [ -e {at}/sent-first ]; then mv {at}/sent {at}/sent-second; cat {at}/others;"
-                f" else mv {at}/sent {at}/sent-first; cat {at}/workload; fi",
-            ),
-            ("'get job.batch/trial-1 --ignore-not-found'*", f"cat {at}/workload"),
-            ("'get job.batch/trial-1 '*'-o json'*", f"cat {at}/all"),
-            ("delete*", f"touch {at}/deleted"),
-            ("'get pods'*", f"if [ -e {at}/deleted ]; then cat {at}/none; else cat {at}/pods; fi"),
-            ("'get events'*", f"cat {at}/none"),
-            ("logs*", "sleep 20"),
-        )
-        self.kubectl = Kubectl(program=program, namespace=None)
-        detail = PodsDetail(
-            workload=_WORKLOAD,
-            kubectl=self.kubectl,
-            under_mpi=False,
-            min_hosts=None,
-            queue_timeout_s=60.0,
-            keep=False,
-        )
-        self.job = Job(
-            run="run-1",
-            target="job",
-            nodes=2,
-            nproc_per_node=1,
-            device="cpu",
-            backend="gloo",
-            python="python3",
-            env={},
-            plan=Stream().plan,
-            detail=detail,
-        )
-        self.limits = WaitLimits(**{"queue_s": 60.0, **limits})
-
-    def attempt(self, min_hosts: int | None = None) -> Attempt:
-        run = {"kind": "run", "run": "run-1", "src": "conductor", "seq": 0, "t": 1.0, "job": {}}
-        self.run_log = RunLog(run, self.folder, self.events.append, lambda message: None)
-        return Attempt(
-            objects=AppliedObjects(self.kubectl, "job", _OBJECTS),
-            job=replace(self.job, detail=replace(self.job.detail, min_hosts=min_hosts)),
-            limits=self.limits,
-            run_log=self.run_log,
-            folder=self.folder,
-            signals=self.signals,
-            print_line=self.printed.append,
-        )
-
-    def error(self, min_hosts: int | None = None) -> SeatrialError:
-        """Return the error of an attempt that cannot end; everything is deleted after it."""
-        attempt = self.attempt(min_hosts)
-        try:
-            with pytest.raises(SeatrialError) as raised:
-                attempt.run()
-        finally:
-            assert attempt.cleanup(keep=False) == []
-        assert self.deletes()
-        return raised.value
-
-    def deletes(self) -> list[str]:
-        return [line for line in (self.folder / "calls").read_text().splitlines() if line.startswith("delete")]
 
 
 def test_all_objects_are_created_with_an_owner_and_none_is_changed(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, [waiting(0), waiting(1)], queue_s=0.1)
     cluster.error()
     (workload_sent,) = json.loads((tmp_path / "sent-first").read_text())["items"]
-    assert workload_sent["spec"] == _OBJECTS[-1]["spec"]
+    assert workload_sent["spec"] == OBJECTS[-1]["spec"]
     owned = json.loads((tmp_path / "sent-second").read_text())["items"]
-    assert {thing["kind"] for thing in owned} == {thing["kind"] for thing in _OBJECTS[:-1]}
+    assert {thing["kind"] for thing in owned} == {thing["kind"] for thing in OBJECTS[:-1]}
     # Containers start once the last object, a ConfigMap, is mounted.
     assert owned[-1]["kind"] == "ConfigMap"
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "trial-1", "uid": "u-Job"}
@@ -152,11 +44,25 @@ def test_all_objects_are_created_with_an_owner_and_none_is_changed(tmp_path: Pat
     assert {line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()} <= {
         *("create", "get", "delete", "logs"),
     }
-    named = cluster.deletes()[0].split()
-    for thing in _OBJECTS:
-        assert any(
-            word.startswith(thing["kind"].lower()) and word.endswith(thing["metadata"]["name"]) for word in named
-        )
+    paths = [line.split()[2] for line in cluster.deletes()]
+    assert paths[0] == JOB_PATH
+    names = {thing["metadata"]["name"] for thing in OBJECTS}
+    assert {path.rpartition("/")[2] for path in paths} == names
+    assert "/apis/networking.k8s.io/v1/namespaces/ml/networkpolicies/trial-1" in paths
+
+
+def test_objects_are_deleted_by_their_uids(tmp_path: Path) -> None:
+    """Between the look and the deletion a neighbor may put his own object in the place of ours."""
+    cluster = Cluster(tmp_path, [waiting(0)], queue_s=0.1)
+    cluster.error()
+    decoder, text, uids = json.JSONDecoder(), (tmp_path / "options").read_text(), list[str]()
+    while text:
+        options, end = decoder.raw_decode(text)
+        assert options["propagationPolicy"] == "Background"
+        uids.append(options["preconditions"]["uid"])
+        text = text[end:]
+    assert uids[0] == "u-Job"
+    assert set(uids) == {f"u-{thing['kind']}" for thing in OBJECTS}
 
 
 def test_no_node_accepts_them(tmp_path: Path) -> None:
@@ -225,7 +131,7 @@ def test_a_pod_whose_agent_does_not_join_is_told(tmp_path: Path, monkeypatch: py
         made.poll()
     assert made.cleanup(keep=False) == []
     assert "1 of 2 pods run and have not joined for 0 s, pod trial-1-1-x on node gpu-1 among them" in told[0]
-    assert "(seatrial: node 1 waits for trial-1-0.trial-1:1 for 10 s (no name))" in told[0]
+    assert '("seatrial: node 1 waits for trial-1-0.trial-1:1 for 10 s (no name)")' in told[0]
 
 
 def test_min_hosts_starts_again_with_fewer(tmp_path: Path) -> None:
@@ -249,13 +155,33 @@ def test_a_server_that_stops_answering(tmp_path: Path) -> None:
     assert "API server has not answered for 3 s (Unable to connect to the server: EOF)" in text
 
 
+@pytest.mark.parametrize(
+    ("said", "calls"),
+    [
+        ('(NotFound): jobs.batch "trial-1" not found', 1),
+        # Somebody has put another object there since the look; the next look shows it.
+        ('(Conflict): Operation cannot be fulfilled on jobs.batch "trial-1": the UID does not match', 2),
+    ],
+)
+def test_what_is_gone_needs_no_deletion(said: str, calls: int, tmp_path: Path) -> None:
+    code = f"""echo >> {tmp_path}/deleted; cat > /dev/null; echo 'Error from server {said}' >&2; exit 1"""
+    theirs = json.dumps({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "trial-1", "uid": "u-theirs"}})
+    seen = f"if [ -e {tmp_path}/deleted ]; then echo {shlex.quote(theirs)}; else cat {tmp_path}/workload; fi"
+    cluster = Cluster(tmp_path, [], ("delete*", code), ("'get job.batch/trial-1 '*", seen))
+    objects = AppliedObjects(cluster.kubectl, "job", list(OBJECTS))
+    objects.apply()
+    assert objects.delete(keep_waiting=lambda: True) == []
+    gets = [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith("get job.batch/")]
+    assert (len(cluster.deletes()), len(gets)) == (1, calls)
+
+
 def test_ctrl_c_deletes_all_objects(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, [waiting(0), waiting(1)])
     attempt = cluster.attempt()
     cluster.signals.append(signal.SIGINT)
     attempt.run()
     assert attempt.cleanup(keep=False) == []
-    assert "job.batch/trial-1" in cluster.deletes()[0]
+    assert JOB_PATH in cluster.deletes()[0]
     assert [event["by"] for event in cluster.events if event["kind"] == "interrupted"] == ["SIGINT"]
 
 
@@ -271,7 +197,7 @@ def test_another_workload_of_the_same_name_is_not_ours(tmp_path: Path) -> None:
     assert "job.batch/trial-1 was deleted by somebody before its pods ran" in str(cluster.error())
 
 
-@pytest.mark.parametrize("owners", [[], [{**_OWNED[0], "uid": "u-theirs"}], [{**_OWNED[0], "controller": False}]])
+@pytest.mark.parametrize("owners", [[], [{**OWNED[0], "uid": "u-theirs"}], [{**OWNED[0], "controller": False}]])
 def test_pods_of_others_with_our_labels_are_left_alone(owners: list[Any], tmp_path: Path) -> None:
     """They do not start the run, and no waiting one of them is deleted."""
     theirs = [running(0, "theirs", owners), waiting(1, metadata__name="theirs-1", metadata__ownerReferences=owners)]
@@ -291,7 +217,7 @@ def test_no_newer_pod_replaces_the_first_one_while_it_runs(tmp_path: Path) -> No
     """A neighbor that may read a pod can copy all that is in it, its owner too."""
     cluster = Cluster(tmp_path, [running(0), running(1)])
     cluster.attempt()
-    objects = AppliedObjects(cluster.kubectl, "job", _OBJECTS)
+    objects = AppliedObjects(cluster.kubectl, "job", OBJECTS)
     objects.apply()
     follower = PodFollower(
         objects=objects,
@@ -326,7 +252,7 @@ def soon_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_pod_evicted_before_the_first_pod_runs(tmp_path: Path, soon_gone: None) -> None:
     evicted = waiting(1, spec__nodeName="gpu-1", status__phase="Failed", status__reason="Evicted")
-    cluster = Cluster(tmp_path, [waiting(0), evicted], _ITS_LOG_ENDS)
+    cluster = Cluster(tmp_path, [waiting(0), evicted], ITS_LOG_ENDS)
     attempt = cluster.attempt()
     attempt.run()
     assert attempt.cleanup(keep=False) == []
@@ -341,7 +267,7 @@ def test_pods_that_a_queue_has_taken_back(is_suspended: bool, tmp_path: Path, so
     (tmp_path / "job").write_text(json.dumps({"spec": {"suspend": is_suspended}, "status": {"active": 0}}))
     deleted = waiting(1, spec__nodeName="gpu-1", metadata__deletionTimestamp="2026-01-01T00:00:10Z")
     asked = ("'get job.batch/trial-1 --ignore-not-found'*", f"cat {tmp_path}/job")
-    cluster = Cluster(tmp_path, [waiting(0), deleted], _ITS_LOG_ENDS, asked)
+    cluster = Cluster(tmp_path, [waiting(0), deleted], ITS_LOG_ENDS, asked)
     attempt = cluster.attempt()
     attempt.run()
     assert attempt.cleanup(keep=False) == []
@@ -353,7 +279,7 @@ def test_pods_that_a_queue_has_taken_back(is_suspended: bool, tmp_path: Path, so
 def test_a_pod_that_fails_before_the_first_one_runs(tmp_path: Path, soon_gone: None) -> None:
     state = {"terminated": {"exitCode": 3, "reason": "Error"}}
     failed = waiting(1, status__phase="Failed", status__containerStatuses=[{"name": "seatrial", "state": state}])
-    text = str(Cluster(tmp_path, [waiting(0), failed], _ITS_LOG_ENDS).error())
+    text = str(Cluster(tmp_path, [waiting(0), failed], ITS_LOG_ENDS).error())
     assert "pod trial-1-1-x ended with exit code 3 before the first pod ran; its log is in" in text
     assert (tmp_path / "trial-1-1-x.log").read_text() == "its last line\n"
 
@@ -376,7 +302,7 @@ def test_what_was_created_before_a_refusal_is_deleted(tmp_path: Path) -> None:
     said = 'Error from server (Forbidden): secrets is forbidden: User "me" cannot create resource "secrets"'
     cluster = Cluster(tmp_path, [], _refused(tmp_path, said))
     assert isinstance(cluster.error(), RequestError)
-    assert "job.batch/trial-1" in cluster.deletes()[0]
+    assert JOB_PATH in cluster.deletes()[0]
 
 
 def test_an_object_of_somebody_else_is_neither_changed_nor_deleted(tmp_path: Path) -> None:
@@ -389,23 +315,22 @@ def test_an_object_of_somebody_else_is_neither_changed_nor_deleted(tmp_path: Pat
     text = str(cluster.error())
     assert 'secrets "trial-1" already exists' in text
     assert "choose another --name" in text
-    assert [line.split()[3:-1] for line in cluster.deletes()] == [["job.batch/trial-1"]]
+    assert [line.split()[2] for line in cluster.deletes()] == [JOB_PATH]
 
 
 def test_what_was_created_although_the_answer_was_lost_is_deleted(tmp_path: Path) -> None:
     """The API server creates the workload, and the connection breaks before the answer."""
     said = f"cat > {tmp_path}/sent; echo 'Unable to connect to the server: EOF' >&2; exit 1"
-    cluster = Cluster(
-        tmp_path, [], ("'create -f - -o json'*", said), ("'get job.batch/trial-1 '*'-o json'*", f"cat {tmp_path}/sent")
-    )
+    marked = f"""sed 's/"metadata": {{/&"uid": "u-new", "namespace": "ml", /' {tmp_path}/sent"""
+    cluster = Cluster(tmp_path, [], ("'create -f - -o json'*", said), ("'get job.batch/trial-1 '*'-o json'*", marked))
     cluster.error()
-    assert [line.split()[3:-1] for line in cluster.deletes()] == [["job.batch/trial-1"]]
+    assert [line.split()[2] for line in cluster.deletes()] == [JOB_PATH]
 
 
 def test_trainers_webhook_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cache learns of the runtime only after a while (NVIDIA/aicr #1669)."""
     monkeypatch.setattr(applied_objects, "_POLL_S", 0.01)
-    objects = manifest("trainjob", _WORKLOAD)
+    objects = manifest("trainjob", WORKLOAD)
     said = (
         'Error from server (Forbidden): error when creating "STDIN": admission webhook'
         ' "validator.trainjob.trainer.kubeflow.org" denied the request: spec.runtimeRef: Invalid value: TrainingRuntime'
@@ -458,7 +383,7 @@ def test_pods_wait_for_the_pull_secret_of_a_new_account(
 
 def test_objects_that_stay_are_named_with_the_command(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, [], ("delete*", "echo 'Unable to connect to the server' >&2; exit 1"))
-    objects = AppliedObjects(cluster.kubectl, "job", list(_OBJECTS))
+    objects = AppliedObjects(cluster.kubectl, "job", list(OBJECTS))
     objects.apply()
     (left,) = objects.delete(keep_waiting=lambda: True)
     assert "Unable to connect" in left
@@ -470,7 +395,7 @@ def test_pods_without_a_first_one_end_the_attempt(tmp_path: Path) -> None:
     for each in pods:
         each["metadata"]["labels"] = {"another.example.com/index": "0"}
     text = str(Cluster(tmp_path, pods, no_first_pod_s=0.3).error())
-    assert f"by the label {_INDEX} none of them is the first node" in text
+    assert f"by the label {INDEX} none of them is the first node" in text
     assert "--on job supports" in text
 
 
@@ -491,14 +416,14 @@ def access(folder: Path, *cases: tuple[str, str]) -> Kubectl:
 def test_a_missing_permission_is_named(tmp_path: Path) -> None:
     kubectl = access(tmp_path, ("*subresource=log*", "echo no; exit 1"), ("*can-i*", "echo yes"))
     with pytest.raises(RequestError, match="you may not get pods/log in ml"):
-        require_permission(kubectl, "job", _OBJECTS)
-    require_permission(access(tmp_path, ("*can-i*", "echo yes")), "job", _OBJECTS)
+        require_permission(kubectl, "job", OBJECTS)
+    require_permission(access(tmp_path, ("*can-i*", "echo yes")), "job", OBJECTS)
 
 
 def test_a_name_in_use_is_refused(tmp_path: Path) -> None:
     kubectl = access(tmp_path, ("*'get job.batch/trial-1'*", "echo job.batch/trial-1"), ("*can-i*", "echo yes"))
     with pytest.raises(RequestError, match=r"--name trial-1: job\.batch/trial-1 already exists; delete it"):
-        require_permission(kubectl, "job", _OBJECTS)
+        require_permission(kubectl, "job", OBJECTS)
 
 
 def test_a_name_of_any_object_in_use_is_refused(tmp_path: Path) -> None:
@@ -506,7 +431,7 @@ def test_a_name_of_any_object_in_use_is_refused(tmp_path: Path) -> None:
     found = "echo networkpolicy.networking.k8s.io/trial-1; echo secret/trial-1"
     kubectl = access(tmp_path, ("*'get job.batch/trial-1 '*secret/trial-1*'-o name'*", found), ("*can-i*", "echo yes"))
     with pytest.raises(RequestError) as raised:
-        require_permission(kubectl, "job", _OBJECTS)
+        require_permission(kubectl, "job", OBJECTS)
     text = str(raised.value)
     assert "--name trial-1: networkpolicy.networking.k8s.io/trial-1 already exists (and 1 more objects)" in text
     assert "delete it" not in text
@@ -533,10 +458,10 @@ def test_pods_that_pod_security_will_refuse(enforced: str | None, refused: bool,
         ("*can-i*", "echo yes"),
     )
     if not refused:
-        require_permission(kubectl, "job", _OBJECTS)
+        require_permission(kubectl, "job", OBJECTS)
         return
     with pytest.raises(RequestError, match=r"Pod Security level of the namespace does not admit.*hostNetwork=true"):
-        require_permission(kubectl, "job", _OBJECTS)
+        require_permission(kubectl, "job", OBJECTS)
 
 
 def nodes(folder: Path, *unfit: str) -> Kubectl:

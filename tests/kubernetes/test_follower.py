@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kubernetes.test_attempt import _OBJECTS as OBJECTS
-from kubernetes.test_attempt import Cluster, running
+from kubernetes.attempted import OBJECTS, Cluster, running
 
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
 from seatrial.targets.kubernetes.follower import PodFollower

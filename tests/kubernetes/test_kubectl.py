@@ -35,6 +35,24 @@ def test_a_run_stays_in_its_context_whatever_the_user_chooses_meanwhile(
     assert kubectl.argv("get", "pods", streams=True)[1:] == [*options, "get", "pods"]
 
 
+@pytest.mark.parametrize(
+    ("server", "begins"),
+    [("https://rancher.example/k8s/clusters/c-1", "/k8s/clusters/c-1/api/v1"), ("https://a", "/api/v1")],
+)
+def test_the_path_of_the_server_counts_for_deletions(tmp_path: Path, server: str, begins: str) -> None:
+    """kubectl 1.32 replaces it by the path that ``--raw`` names."""
+    answer = json.dumps({"current-context": "a", "clusters": [{"name": "c", "cluster": {"server": server}}]})
+    program = scripted(tmp_path, ("*config*", f"echo '{answer}'"), ("*", f"cat > {tmp_path}/options"))
+    thing = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "ml", "uid": "u-1"}}
+    kubectl = Kubectl(program=program, namespace=None).in_present_context()
+    assert kubectl.start_deletion(thing, grace_s=1).wait().code == 0
+    *_, call = (tmp_path / "calls").read_text().splitlines()
+    assert call == f"--context=a delete --raw {begins}/namespaces/ml/pods/p -f - --request-timeout=15s"
+    options = json.loads((tmp_path / "options").read_text())
+    assert options["preconditions"] == {"uid": "u-1"}
+    assert options["gracePeriodSeconds"] == 1
+
+
 def test_where_there_is_no_context_none_is_named(tmp_path: Path) -> None:
     program = scripted(tmp_path, ("*", "echo 'error: current-context must exist in order to minify' >&2; exit 1"))
     kubectl = Kubectl(program=program, namespace="ml")
@@ -124,3 +142,16 @@ def test_a_missing_kubectl_is_a_request_error(tmp_path: Path, monkeypatch: pytes
     assert find_kubectl(None) == str(oc)
     with pytest.raises(RequestError, match="--kubectl /nowhere/kubectl: there is no such program"):
         find_kubectl("/nowhere/kubectl")
+
+
+@pytest.mark.parametrize("entry", ["", "."])
+def test_a_kubectl_of_the_working_folder_is_none(entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may have put it there, and an empty entry of PATH means that folder."""
+    program = tmp_path / "kubectl"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{entry}:/nowhere")
+    with pytest.raises(RequestError, match="neither kubectl nor oc is on PATH"):
+        find_kubectl(None)
+    assert find_kubectl("./kubectl") == "./kubectl"

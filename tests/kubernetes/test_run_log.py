@@ -487,18 +487,18 @@ def test_a_running_pod_is_no_success(tmp_path: Path) -> None:
     assert heard.outcome(training())["how"] == "failed"
 
 
-def test_an_invalid_request_is_reported_in_the_words_of_the_rank(tmp_path: Path) -> None:
+def test_an_invalid_request_is_reported_in_the_words_of_its_pod(tmp_path: Path) -> None:
     (tmp_path / "t-1.log").write_text("Error: digits has no column 65\n")
     heard = Heard(tmp_path, None)
     heard.run_log.end_by_exit_codes([ended_pod(0, 1), ended_pod(1, 2)], under_mpi=False)
     found = heard.outcome(training())
-    assert (found["how"], found["text"]) == ("refused", "digits has no column 65")
+    assert (found["how"], found["text"]) == ("refused", 'pod t-1 on node gpu-1 says "digits has no column 65"')
 
 
 def test_an_interpreter_that_the_image_lacks_is_named(tmp_path: Path) -> None:
     (tmp_path / "t-0.log").write_text("env: 'python3': No such file or directory\n")
     heard = Heard(tmp_path, None)
-    assert heard.run_log.reason_of(ended_pod(0, 127)) == " (env: 'python3': No such file or directory)"
+    assert heard.run_log.reason_of(ended_pod(0, 127)) == """ ("env: 'python3': No such file or directory")"""
     assert heard.run_log.reason_of(ended_pod(0, 1)) == ""
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from kubernetes.test_attempt import Cluster
+from kubernetes.attempted import Cluster
 
 from seatrial.targets.kubernetes.warnings_of_run import is_final
 

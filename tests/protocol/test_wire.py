@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seatrial.protocol import wire
 from seatrial.protocol.wire import MAX_LINE_BYTES, PREFIX, Decoder, encode
 
 values = st.recursive(
@@ -66,6 +67,39 @@ def test_a_part_that_is_no_piece_of_json_is_damage(text: str) -> None:
     decoder = Decoder()
     assert decoder.line(PREFIX + f"{zlib.crc32(body):08x} ".encode() + body) is None
     assert decoder.damaged == 1
+
+
+def test_a_message_that_is_longer_than_any_of_ours_is_damage() -> None:
+    text = '{"x":"' + "x" * 3_000 + '"}'
+    key = f"{zlib.crc32(text.encode()):08x}{len(text)}"
+    decoder = Decoder()
+    lines = [
+        encode({"part": [number, 2, key], "text": piece}) for number, piece in enumerate((text[:2_500], text[2_500:]))
+    ]
+    assert list(decoder.lines(b"".join(line for one in lines for line in one))) == []
+    assert decoder.damaged == 1
+
+
+def test_a_split_message_that_is_refused_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is too deep takes seconds to decode."""
+    asked: list[int] = []
+    decoded: list[str] = []
+    real = wire._loads
+
+    def refuse(kept_bytes: int) -> bool:
+        asked.append(kept_bytes)
+        return False
+
+    def keep(body: str) -> dict[str, Any] | None:
+        decoded.append(body)
+        return real(body)
+
+    monkeypatch.setattr(wire, "_loads", keep)
+    decoder = Decoder(refuse)
+    assert list(decoder.lines(b"".join(encode({"x": [[]] * 2_000})))) == []
+    assert (len(asked), decoder.damaged) == (1, 1)
+    assert asked[0] == decoder.kept_bytes > 2_000 * 16
+    assert max(map(len, decoded)) < 4_000
 
 
 def test_a_split_message_that_is_too_deep_is_damage() -> None:

@@ -100,6 +100,43 @@ def test_a_broken_command_is_read_by_a_shell_as_the_whole(columns: int) -> None:
     assert [part for line in broken for part in wrapped(line, columns)] == broken
 
 
+def faulty(*actions: str, device: str = "NVIDIA H200") -> Conclusion:
+    """Return a trial with a fault for each advice, on ranks of one node."""
+    culprits = [Culprit(kind="device", name=f"rank {i} ({device})", nodes=("n1",)) for i in range(len(actions))]
+    faults = (
+        Finding(severity="fail", check="x", what=f"it failed {number} times", culprit=culprit, action=action)
+        for number, (action, culprit) in enumerate(zip(actions, culprits, strict=True))
+    )
+    return replace(concluded(SCENES["killed"]()), findings=tuple(faults))
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_an_advice_is_said_once(count: int) -> None:
+    shown = "\n".join(lines(faulty(*["reset it"] * count, "replace it"))).partition("report: ")[0]
+    assert (shown.count("reset it"), shown.count("replace it")) == (1, int(count < 10))
+    assert "\n".join(lines(faulty("reset it", "replace it", "reset it"))).count("replace it") == 1
+    assert "\n".join(lines(faulty("reset it", "reset it"))).count("reset it") == 1
+
+
+@pytest.mark.parametrize(
+    ("advice", "device", "command"),
+    [
+        ("see (dmesg -T | grep -iE 'xid|ecc'), reset it", "x", "dmesg -T | grep -iE 'xid|ecc'"),
+        ("look (nvidia-smi -q -d ECC,ROW_REMAPPER or amd-smi metric --ecc)", "NVIDIA H200", "nvidia-smi -q -d ECC,ROW"),
+        ("look (nvidia-smi -q -d ECC,ROW_REMAPPER or amd-smi metric --ecc)", "AMD MI300X", "amd-smi metric --ecc"),
+        ("look (nvidia-smi -q -d ECC,ROW_REMAPPER or amd-smi metric --ecc)", "other", ""),
+        ("ask node dmesg -T | grep -i 'x' ; rm -rf /; $(rm)", "x", "dmesg -T | grep -i 'x'"),
+        ("check that nvidia-smi; rm -rf / is up (dmesg; rm)", "NVIDIA H200", ""),
+    ],
+)
+def test_the_command_of_an_advice_stands_after_next(advice: str, device: str, command: str) -> None:
+    last = lines(faulty(advice, device=device))[-1]
+    first = f"next: look on node n1: {command}" if command else "next: fix the problem above, then run: "
+    assert last.startswith(first)
+    assert "fix the problem above, then run: seatrial run quick" in last
+    assert "rm" not in last
+
+
 def test_a_number_stays_with_its_unit() -> None:
     assert wrapped("it waited until the end for 18 s", 30) == ["it waited until the end for", "  18 s"]
 

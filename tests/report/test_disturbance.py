@@ -15,6 +15,7 @@ from seatrial.judge.conclude import Conclusion
 from seatrial.report.card import card
 from seatrial.report.console import lines
 from seatrial.report.disturbance import DISTURBED_ORIGIN, cpu_shortage
+from seatrial.report.document import document
 from seatrial.report.formats.html import text as html
 from seatrial.report.view import View
 
@@ -37,6 +38,8 @@ def test_every_verdict_of_a_disturbed_run_says_so(name: str) -> None:
     assert WORDS in card(conclusion, None, View())
     assert WORDS in html(conclusion)
     assert lines(conclusion, None, View(is_quiet=True))[0].count(WORDS) == 1
+    assert f"disturbed: {document(conclusion)['acceptance']['disturbed']};" in WORDS
+    assert document(disturbed(recorded(name, undisturbed), 0.8))["acceptance"]["disturbed"] == ""
     assert not any("disturbed" in line for line in card(disturbed(recorded(name, undisturbed), 0.8), None, View()))
 
 

@@ -245,7 +245,7 @@ def test_one_fault_fits_into_a_terminal(scene: str, columns: int | None) -> None
     after = [line.partition(":")[0] for line in shown if line.startswith(("report: ", "next: "))]
     assert after == ["report", "next"]
     last = next(number for number, line in enumerate(shown) if line.startswith("next: "))
-    assert all(line.startswith("  ") for line in shown[last + 1 :])
+    assert all(line.startswith(("  ", "fix the problem above, then run:")) for line in shown[last + 1 :])
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])

@@ -352,3 +352,30 @@ def test_acceptance_demands_limits() -> None:
     read = read_plan("acceptance", schemas=registry.schemas(), scopes=registry.scopes())
     assert read.demands_limits
     assert {"compute", "memory", "links", "collectives"} <= set(read.checks)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e300, 10**299, 2e6])
+def test_a_speed_that_cannot_be_gives_no_limit(value: float) -> None:
+    """What a judge takes without a limit; from three runs it would also lower the limit to half of the lowest."""
+
+    def claim(event: dict[str, Any]) -> None:
+        for entry in event.get("measurements", ()):
+            if (entry["check"], entry["name"]) == ("collectives", "busbw"):
+                entry["value"] = value
+
+    with pytest.raises(RequestError, match=r"collectives.min_busbw_gbps: a rank of these runs reports .* no device"):
+        plan_text([recorded(), recorded(), recorded(change=claim)])
+
+
+@pytest.mark.parametrize("origin", [None, 5, ["x"], {"a": 1}])
+def test_a_plan_whose_origins_are_no_text_ends_in_a_sentence(origin: object) -> None:
+    def change(event: dict[str, Any]) -> None:
+        if event["kind"] == "run":
+            event["plan"]["demands_limits"] = True
+            event["plan"]["settings"]["compute"]["timeout_s"][1] = origin
+
+    conclusion = recorded(change=change)
+    assert conclusion.verdict.status == "INCONCLUSIVE"
+    assert lines(conclusion, Path("x/report.html"))
+    with pytest.raises(RequestError, match="INCONCLUSIVE"):
+        plan_text([conclusion])

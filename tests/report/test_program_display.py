@@ -13,7 +13,7 @@ import pytest
 
 from seatrial.report.program_display import ProgramDisplay
 
-PROGRESS: dict[str, Any] = {"kind": "progress", "step": 5, "num_steps": 10, "epoch": 0, "num_epochs": 1}
+PROGRESS: dict[str, Any] = {"kind": "progress", "rank": 0, "step": 5, "num_steps": 10, "epoch": 0, "num_epochs": 1}
 PROGRESS |= {"loss": 0.5, "accuracy": None, "samples_per_s": None, "left_s": None}
 
 
@@ -290,3 +290,11 @@ def test_a_wrong_place_is_an_error_of_its_sender(wrong: dict[str, Any]) -> None:
         display.on_event({"kind": "stack", "src": "node1", "rank": 1, **wrong})
     display.on_event({"kind": "note", "src": "node0", "text": "of another one"})
     assert display.close() == {}
+
+
+def test_only_the_first_rank_tells_the_progress() -> None:
+    errors = io.StringIO()
+    display = ProgramDisplay(None, errors, prefix=False)
+    display.on_message({**PROGRESS, "rank": 1})
+    display.close()
+    assert errors.getvalue() == ""

@@ -39,3 +39,16 @@ def test_the_bound_is_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(recorded_events, "_MAX_BYTES", 2 * cost - 1)
     with pytest.raises(RequestError, match="in total"):
         read_events([tmp_path])
+
+
+def test_links_in_a_folder_are_not_read(tmp_path: Path) -> None:
+    """To those with the right to read it /proc/kmsg is a regular file that never ends."""
+    folder = tmp_path / "sent"
+    folder.mkdir()
+    (folder / "a.events").symlink_to("/proc/kmsg")
+    with pytest.raises(RequestError, match="no event file in this folder"):
+        read_events([folder])
+    (folder / "b.events").write_bytes(b"".join(lines_of(healthy().events)))
+    assert len(read_events([folder])[0]) == len(healthy().events)
+    (tmp_path / "link").symlink_to(folder)
+    assert read_events([tmp_path / "link"]) == read_events([folder])

@@ -48,7 +48,8 @@ def test_the_card_is_on_the_last_screen(name: str, monkeypatch: pytest.MonkeyPat
     assert rows(card, 80) <= 23
     assert card.splitlines()[1].startswith("FINAL ACCEPTANCE: ")
     last = card[card.index("\nnext: ") :]
-    assert all(line.startswith(("next: ", "  ")) for line in last.splitlines()[1:]), "nothing follows it"
+    steps = ("next: ", "  ", "fix the problem above, then run:")
+    assert all(line.startswith(steps) for line in last.splitlines()[1:]), "nothing follows it"
 
 
 def commands_of(card: str) -> Iterator[str]:

@@ -146,6 +146,15 @@ def test_slurm_without_munge_is_refused_with_its_complaint(tmp_path: Path, monke
         _found("slurm")
 
 
+def test_a_munge_of_the_working_folder_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (planted := tmp_path / "munge").write_text("#!/bin/sh\necho planted\n")
+    planted.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", ".")
+    with pytest.raises(munge.MungeError, match="munge is not installed"):
+        munge.make_credential("token", "the token")
+
+
 # With a real munged
 
 

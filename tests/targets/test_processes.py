@@ -33,7 +33,7 @@ def test_an_exit_is_reported_once_after_the_last_messages(tmp_path: Path) -> Non
     now += 1.9
     assert agents.poll(()) is None
     now += 0.2
-    assert agents.poll(()) == (4, "its agent ended with exit code 3: why")
+    assert agents.poll(()) == (4, 'its agent ended with exit code 3: "why"')
     assert agents.poll(()) is None
 
 

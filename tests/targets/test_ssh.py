@@ -136,7 +136,7 @@ def test_a_changed_bundle_is_not_started(doubled: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr(connection, "_bundle", lambda: (content[:-1] + b"x", sha256))
     with pytest.raises(SeatrialError) as refused:
         SSH.resolve(where("a", nproc_per_node=1))
-    assert "a: ssh ended with exit code 3 (Error: the bundle that came by ssh has the SHA-256 " in str(refused.value)
+    assert 'a: ssh ended with exit code 3 ("Error: the bundle that came by ssh has the SHA-256 ' in str(refused.value)
     assert f"and {sha256} was expected" in str(refused.value)
     assert list(doubled.iterdir()) == []
 
@@ -189,8 +189,8 @@ def test_hosts_with_the_same_trouble_stand_together(doubled: Path, tmp_path: Pat
         SSH.resolve(where("n1,n2,n9,n3,n4,n5,n6,a", nproc_per_node=1))
     assert str(refused.value) == (
         "n1, n2, n3, n4 and 2 more: no SSH server listens on that port; start sshd, or name the port with --ssh-port"
-        " (ssh: connect to host n1 port 22: Connection refused); n9: its name cannot be resolved; check the spelling,"
-        " or name it in ~/.ssh/config (ssh: Could not resolve hostname n9: no answer)."
+        ' ("ssh: connect to host n1 port 22: Connection refused"); n9: its name cannot be resolved; check the spelling,'
+        ' or name it in ~/.ssh/config ("ssh: Could not resolve hostname n9: no answer").'
     )
 
 
@@ -198,7 +198,7 @@ def test_a_python_without_torch_is_named_with_its_host(doubled: Path, tmp_path: 
     request = where("a", nproc_per_node=1)
     venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
     for python, words in (
-        (f"{tmp_path}/bare/bin/python", "a: torch is not installed for"),
+        (f"{tmp_path}/bare/bin/python", 'a: it says "torch is not installed for'),
         ("/nope", "a: /nope does not exist there"),
     ):
         with pytest.raises(SeatrialError, match=words):
@@ -267,3 +267,9 @@ def test_ssh_messages_are_explained_with_the_next_step(code: int, said: str, wor
     assert sentence.startswith("a: ")
     assert words in sentence
     assert sentence.isprintable()
+
+
+def test_what_a_host_says_stays_its_words() -> None:
+    """Sentences about several hosts stand beside one another."""
+    sentence = explain_ssh_exit(Host(name="a"), 255, 'x); b: "it" is broken (y')
+    assert sentence == """a: ssh ended with exit code 255 ("x); b: 'it' is broken (y")"""

@@ -54,7 +54,7 @@ def test_a_script_that_keeps_python_away(
 
 def test_the_last_words_of_a_script_are_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_in_with(tmp_path, monkeypatch, "printf 'Please log in as \033[31mubuntu\033[0m.\\n'; exit 142")
-    with pytest.raises(SeatrialError, match=r"exit code 142 .*\(Please log in as .*ubuntu.*\)") as failed:
+    with pytest.raises(SeatrialError, match=r'exit code 142 .*\("Please log in as .*ubuntu.*"\)') as failed:
         SSH.resolve(where("a", nproc_per_node=1))
     assert str(failed.value).isprintable()
 
@@ -62,8 +62,8 @@ def test_the_last_words_of_a_script_are_quoted(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("shell", "words"),
     [
-        ("/usr/sbin/nologin -c", r"its login shell takes no commands; .* \(This account is currently not available"),
-        ("bash -r -c", r"its login shell is restricted .* \(.*restricted\)"),
+        ("/usr/sbin/nologin -c", r"its login shell takes no commands; .* \(.This account is currently not available"),
+        ("bash -r -c", r"its login shell is restricted .* \(.*restricted.\)"),
         ("false", r"its login shell ended with exit code 1"),
     ],
 )

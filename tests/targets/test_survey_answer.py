@@ -94,6 +94,10 @@ def test_a_wrong_field_is_named_with_its_value(path: tuple[str, ...], value: Any
     )
 
 
+def test_a_refusal_stays_the_words_of_its_host() -> None:
+    assert read({"refused": "no torch; b: it is broken."}) == 'it says "no torch; b: it is broken"'
+
+
 def test_what_was_requested_is_what_counts() -> None:
     assert isinstance(read(GOOD, device="cpu", nproc_per_node=2), SurveyAnswer)
     assert "device 'cpu'" in str(read(GOOD, device="cuda"))
@@ -173,8 +177,8 @@ def test_a_host_refuses_more_processes_than_it_serves(
     answer = read_answer(capsys.readouterr().out.strip().removeprefix(survey.MARK), device="cpu", nproc_per_node=33)
     assert (
         answer
-        == "--nproc-per-node 33: 33 processes on 2 cores; give at most 32, or --oversubscribe to start them"
-        + (" all the same")
+        == 'it says "--nproc-per-node 33: 33 processes on 2 cores; give at most 32, or --oversubscribe to start them'
+        + (' all the same"')
     )
     survey.report_resources({**request, "oversubscribe": True})
     answer = read_answer(capsys.readouterr().out.strip().removeprefix(survey.MARK), device="cpu", nproc_per_node=33)

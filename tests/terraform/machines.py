@@ -157,7 +157,7 @@ def started(cluster: Applied, folder: Path) -> Iterator[Machines]:
         yield Machines(folder=folder, _stack=stack)
 
 
-_SOURCE = ("LICENSE", "README.md", "constraints.txt", "pyproject.toml", "src")
+_SOURCE = ("LICENSE", "README.md", "constraints.txt", "pyproject.toml", "requirements", "src")
 
 
 def _name_of(instance: dict[str, object]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ SGD = Recipe(workload="digits", model="convnet", max_steps=20, global_batch_size
 # Of 2 samples a batch, one in three ranks has none: BatchNorm must do without, and so must the resumed one.
 TINY = Recipe(workload="synthetic-1x8x8", model="convnet", max_steps=9, global_batch_size=4, lr=0.01, num_samples=30)
 ADAM = replace(SGD, optimizer="adam", lr=0.003, schedule="cosine")
+PLANTED = replace(TINY, optimizer="adamw", max_steps=2)
 STOPPED = 7
 """In the middle of the first epoch."""
 
@@ -259,3 +261,52 @@ def test_a_position_counts_samples_of_its_epoch() -> None:
     position.begin_epoch()
     position.advance(2)
     assert (position.step, position.samples_seen, position.epoch_samples, position.epoch_loss_sum) == (2, 5, 2, 0.0)
+
+
+def _planted(change: Callable[[dict[str, Any]], object], alone: dist.ProcessGroup, folder: Path) -> str:
+    """Resume from a checkpoint with another content, under its own digest; return the refusal."""
+    with CheckpointFolder(folder) as store:
+        trainer.train(
+            PLANTED, device=CPU, group=alone, phase=lambda label: None, checkpoints=Checkpointing(store=store)
+        )
+        saved = store.newest()
+        assert saved is not None
+        change(saved[1])
+        store.save(21, saved[1])
+        with pytest.raises(RequestError) as refused:
+            trainer.train(
+                PLANTED, device=CPU, group=alone, phase=lambda label: None, checkpoints=Checkpointing(store=store)
+            )
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda state: state.pop("recipe"), "it has no usable recipe"),
+        (lambda state: state["recipe"].update({3: 4}), "it has no usable recipe"),
+        (lambda state: state.pop("made_by"), "it has no usable made_by"),
+        (lambda state: state.update(step=-1), "it has no usable step"),
+        (lambda state: state.update(epoch_loss_sum=float("nan")), "it has no usable epoch_loss_sum"),
+        (lambda state: state.update(buffers=[1]), "it has no usable buffers"),
+        (lambda state: state.update(loss_scale={"factor": "x"}), "it has no usable loss_scale"),
+        (lambda state: state["model"].clear(), "'features.0.weight' of its model is missing"),
+        (
+            lambda state: state["model"].update({"classifier.weight": torch.zeros(2, 3)}),
+            "'classifier.weight' of its model has",
+        ),
+        (lambda state: state["model"].update({"more": torch.zeros(1)}), "'more' of its model is of no model here"),
+        (lambda state: state["optimizer"].update(more={}), "'more' of its optimizer is of no parameter here"),
+        (
+            lambda state: state["optimizer"]["classifier.weight"].update(exp_avg=torch.zeros(3)),
+            "exp_avg of 'classifier.weight'",
+        ),
+        (lambda state: state["optimizer"]["classifier.weight"].update(exp_avg=7), "exp_avg of 'classifier.weight'"),
+    ],
+)
+def test_a_planted_checkpoint_is_refused_with_its_name(
+    change: Callable[[dict[str, Any]], object], words: str, alone: dist.ProcessGroup, tmp_path: Path
+) -> None:
+    said = _planted(change, alone, tmp_path)
+    assert said.startswith("checkpoint step 21: ")
+    assert words in said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,8 +12,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from training.rank_processes import groups_of
+from training.training_doubles import RecordingCallbacks
 
 from seatrial.checks.training.alone import time_alone
+from seatrial.training import trainer
 from seatrial.training.batches import Batches, layout
 from seatrial.training.models import build_model
 from seatrial.training.outcome import NonFinite, Outcome
@@ -183,3 +185,16 @@ def test_computing_alone_needs_no_group() -> None:
     assert [len(each.seconds) for each in timings] == [3, 3]
     assert min(seconds for each in timings for seconds in each.seconds) > 0
     assert all(0 < each.cpu_share < 2 for each in timings)
+
+
+@pytest.mark.parametrize("wrong_s", [float("nan"), float("inf"), -1.0, 1e300])
+def test_a_rank_that_sends_no_times_is_left_out(
+    wrong_s: float, alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy, wrong = RecordingCallbacks(), RecordingCallbacks()
+    train(EMPTY, device=CPU, group=alone, phase=lambda label: None, callbacks=healthy)
+    times = replace(healthy.epochs[0].rank_times[0], compute_s=wrong_s)
+    monkeypatch.setattr(trainer, "median_times", lambda rows: times)
+    train(EMPTY, device=CPU, group=alone, phase=lambda label: None, callbacks=wrong)
+    assert [stats.rank_times for stats in wrong.epochs] == [()] * len(healthy.epochs)
+    assert all(0 < stats.samples_per_s < 1e9 and stats.seconds > 0 for stats in wrong.epochs)

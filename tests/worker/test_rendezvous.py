@@ -52,18 +52,32 @@ def test_a_missing_rank_is_named() -> None:
     assert meet(dist.HashStore(), 4, range(3), timeout_s=0.2)[0] == "rank 3 did not come within 0 s"
 
 
-@pytest.mark.parametrize("kind", ["link", "dangling", "fifo"])
-def test_a_file_of_the_rendezvous_that_leads_elsewhere_is_refused(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("link", "a symbolic link"),
+        ("dangling", "a symbolic link"),
+        ("fifo", "a FIFO"),
+        ("second name", "2 names"),
+        pytest.param("foreign", "a file of user 65534", marks=pytest.mark.root),
+    ],
+)
+def test_a_file_of_the_rendezvous_that_leads_elsewhere_is_refused(kind: str, words: str, tmp_path: Path) -> None:
     """torch would follow a neighbor's link and write to a file of ours, or make one."""
     ours, path = tmp_path / "ours", tmp_path / "meet"
-    if kind == "link":
+    if kind in ("link", "second name"):
         ours.write_text("")
     if kind == "fifo":
         os.mkfifo(path)
+    elif kind == "second name":
+        path.hardlink_to(ours)
+    elif kind == "foreign":
+        path.write_text("")
+        os.chown(path, 65534, 65534)
     else:
         path.symlink_to(ours)
     try:
-        with pytest.raises(OSError, match="meet is a link or no regular file; name a new file"):
+        with pytest.raises(OSError, match=f"meet is .*{words}.*; remove it or name another place"):
             form_world(
                 f"file://{path}",
                 rank=0,
@@ -75,5 +89,5 @@ def test_a_file_of_the_rendezvous_that_leads_elsewhere_is_refused(kind: str, tmp
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-    assert ours.exists() == (kind == "link")
+    assert ours.exists() == (kind in ("link", "second name"))
     assert not ours.exists() or ours.read_bytes() == b""

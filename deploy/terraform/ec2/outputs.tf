@@ -3,7 +3,7 @@ locals {
   instances       = merge(var.multinode_mpi ? { launcher = one(aws_instance.launcher) } : {}, aws_instance.worker)
   worker_names    = [for number in range(length(local.workers)) : "worker-${number}"]
   trial           = var.multinode_mpi ? "seatrial run --on mpirun --hostfile /etc/seatrial/hostfile --device ${local.device} --out /shared/reports" : "seatrial run --device ${local.device} --out reports"
-  install_command = "COPYFILE_DISABLE=1 tar -C ../../.. --exclude __pycache__ -cf - LICENSE README.md constraints.txt pyproject.toml src | ssh -F seatrial-ssh/config ${local.head} seatrial-install"
+  install_command = "COPYFILE_DISABLE=1 tar -C ../../.. --exclude __pycache__ -cf - LICENSE README.md constraints.txt pyproject.toml requirements src | ssh -F seatrial-ssh/config ${local.head} seatrial-install"
   next_command    = "ssh -F seatrial-ssh/config -t ${local.head} ${local.trial}"
   folder_of_runs  = var.multinode_mpi ? "/shared/reports" : "reports"
 }

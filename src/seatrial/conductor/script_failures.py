@@ -9,11 +9,10 @@ from dataclasses import replace
 
 from seatrial.conductor.program_failures import Exit, Failure, how_ended, short_error
 from seatrial.conductor.rank_status import Suspicion
-from seatrial.util.text import all_of, format_seconds, named_ranks
+from seatrial.util.text import all_named, all_of, format_seconds, named_ranks
 
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
-_MAX_HOSTS = 8
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 _SAVED, _MAX_CODES = frozenset((0, 130)), 4
 _TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
@@ -175,7 +174,7 @@ def py_spy_hint(program: str, hosts: Sequence[str], *, ends: bool) -> str:
     """
     python = program if "python" in program.rpartition("/")[2] else "the Python of the ranks"
     install = f"{python} -m pip install py-spy" if python == program else "pip install py-spy"
-    on = ", ".join(hosts[:_MAX_HOSTS]) + (f" and {len(hosts) - _MAX_HOSTS} more" if len(hosts) > _MAX_HOSTS else "")
+    on = all_named("node", hosts)
     when = "before the next launch" if ends else "even now, and press Ctrl-\\ here"
     return (
         f"for the Python stacks: install py-spy beside {python} on {on} ({install}), {when}; where pip refuses that,"

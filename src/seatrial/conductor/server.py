@@ -35,6 +35,10 @@ _MAX_ERROR_CHARS = 200
 _MAX_SHOWN_NODES = 8
 _BOUNDED_ELSEWHERE = ("log", "output", "status")
 """Messages of ranks that print, and of healthy ones, without end; they are not kept in memory."""
+_LARGE_BYTES = 512 << 10
+"""No such message is as large. A larger one of any kind counts before it is decoded: that takes up to 50 ms for each
+MiB, in which nobody else is heard."""
+_FLOOD = f"it sent more events than any check needs ({BURST_BYTES >> 20} MiB, then {BYTES_PER_S >> 10} KiB a second)"
 _WRONG_FIELD = "a message with a wrong field"
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
 """A message of another version, or damage, raises one of these; the agent stays."""
@@ -44,8 +48,21 @@ class _Peer:
     """One connection."""
 
     __slots__ = (
-        "address", "allowance", "attached", "buffer", "claim", "credential", "decoder", "node", "out", "since",
-        "socket", "tags_received", "tags_sent", "time_questions",
+        "address",
+        "allowance",
+        "attached",
+        "buffer",
+        "claim",
+        "credential",
+        "decoder",
+        "floods",
+        "node",
+        "out",
+        "since",
+        "socket",
+        "tags_received",
+        "tags_sent",
+        "time_questions",
     )  # fmt: skip
 
     def __init__(self, connection: socket.socket, address: str = "", *, attached: int | None = None) -> None:
@@ -66,9 +83,19 @@ class _Peer:
         self.since = time.monotonic()
         self.buffer = b""
         self.out = b""
-        self.decoder = Decoder()
+        self.decoder = Decoder(self._may_decode)
         self.allowance = EventAllowance(self.since)
+        self.floods = False
+        """It sent more than its allowance."""
         self.time_questions = 0
+
+    def _may_decode(self, kept_bytes: int) -> bool:
+        return kept_bytes <= _LARGE_BYTES or self.count(kept_bytes)
+
+    def count(self, kept_bytes: int) -> bool:
+        """Count a message. Returns whether the agent is still within its allowance."""
+        self.floods = self.floods or not self.allowance.take(kept_bytes, time.monotonic())
+        return not self.floods
 
     def put(self, message: Mapping[str, Any]) -> None:
         """Add a message to the bytes that are sent next."""
@@ -133,7 +160,9 @@ class Server:
         self._conductor, self._nodes, self._source, self._over = conductor, nodes, source, False
         next_tick = time.monotonic()
         while not self._over:
-            for key, mask in self._selector.select(timeout=max(0.0, min(_TICK_S, next_tick - time.monotonic()))):
+            ready = self._selector.select(timeout=max(0.0, min(_TICK_S, next_tick - time.monotonic())))
+            # The listener comes last: what a new connection displaces may have said hello by now.
+            for key, mask in sorted(ready, key=lambda item: item[0].data is None):
                 if key.data is None:
                     self._accept()
                 elif mask & selectors.EVENT_WRITE:
@@ -259,6 +288,11 @@ class Server:
                 return
             damaged_before = peer.decoder.damaged
             message = peer.decoder.line(line)
+            if peer.decoder.damaged > damaged_before:
+                peer.count(peer.decoder.kept_bytes)
+            if peer.floods:
+                self._lose(peer, _FLOOD)
+                return
             if peer.node is not None and peer.decoder.damaged > damaged_before:
                 self._count_damage(peer.node, "a line that is cut or changed")
             if peer.node is None:
@@ -280,12 +314,8 @@ class Server:
     def _take_in(self, peer: _Peer, node: int, message: dict[str, Any]) -> None:
         actions, sound = Actions(), True
         counts = "seq" in message or message.get("kind") not in _BOUNDED_ELSEWHERE
-        if counts and not peer.allowance.take(peer.decoder.kept_bytes, time.monotonic()):
-            self._lose(
-                peer,
-                f"it sent more events than any check needs ({BURST_BYTES >> 20} MiB, then {BYTES_PER_S >> 10} KiB a"
-                " second)",
-            )
+        if counts and peer.decoder.kept_bytes <= _LARGE_BYTES and not peer.count(peer.decoder.kept_bytes):
+            self._lose(peer, _FLOOD)
             return
         try:
             try:

@@ -66,7 +66,8 @@ def size_bytes(value: Any) -> int | None:
     """Return the bytes of ``{"value": 12, "unit": "MB"}``; amd-smi means MiB by MB, as its C library does."""
     count = number(value)
     unit = value.get("unit", "B") if isinstance(value, Mapping) else "B"
-    return int(count * _UNITS[unit]) if count is not None and count >= 0 and unit in _UNITS else None
+    factor = _UNITS.get(unit) if isinstance(unit, str) else None
+    return int(count * factor) if count is not None and count >= 0 and factor is not None else None
 
 
 def text(value: Any) -> str:

@@ -39,8 +39,8 @@ _AMDGPU = re.compile(
 )
 """After ``process`` comes the name of a program, which may be any of these words; and the line of a crash begins with
 such a name, of 15 characters."""
-_LINK = re.compile(r"(Fatal|Nonfatal) XC\d i\d+ Link (-?\d+) \((0x[0-9a-fA-F]+)")
-_FOLLOWS = re.compile(r"caused by previous Xid (\d+)")
+_LINK = re.compile(r"(Fatal|Nonfatal) XC\d i\d+ Link (-?\d{1,4}) \((0x[0-9a-fA-F]{1,16})\b")
+_FOLLOWS = re.compile(r"caused by previous Xid (\d{1,4})\b")
 _FATAL = re.compile(r"\b(Non-?fatal|Fatal)\b", re.IGNORECASE)
 _KMSG_HEADER = re.compile(r"(\d{1,9}),\d+,(\d{1,18}),[^;]*;(.*)", re.DOTALL)
 _DMESG_HEADER = re.compile(

@@ -38,7 +38,7 @@ _MOST_DEVICES = 64
 _FAR_BEHIND = 2
 """Ranks issue one operation after the other, so a difference of one is the ordinary state."""
 # NCCL 2.28.9 leaves out the comma after the device of a missing rank.
-_NO_COMMA = re.compile(rb'("(?:nvml_dev|cuda_dev|pid)": -?\d+)(\s*\n\s*")')
+_NO_COMMA = re.compile(rb'("(?:nvml_dev|cuda_dev|pid)": -?\d+)([ \t\r]*\n[ \t]*")')
 
 _VERSION = re.compile(r"(NCCL|RCCL) version (\S+)")
 _MANAGED = r"GPUs? (?P<cuda>[\d,]+)(?: \(NVML (?P<nvml>[\d,]+)\))?"

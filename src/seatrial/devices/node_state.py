@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +33,8 @@ _VARIABLES: Mapping[Vendor, tuple[tuple[str, ...], ...]] = {
 """Vendor -> groups of variables; the first one of a group that is set counts, in what the earlier groups leave."""
 _LIBRARY = re.compile(r"/lib[nr]ccl\.so[.0-9]*$")
 _MOST_PROCESSES = 20_000
+_MOST_MAPS_CHARS = 1 << 22
+"""Ten times what a process with torch and CUDA has."""
 _BY_HEAT = {"sw_thermal", "hw_thermal"}
 _SLOWDOWN_C = (60, 150)
 """Between them lies the slowdown temperature of every device. A driver that says 0 K for a margin that it does not know
@@ -286,13 +289,19 @@ def _risen(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int
 
 
 def mapped_libraries(proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """Return the paths of libnccl and librccl that processes have mapped, of those that this user may look at."""
+    """Return the paths of libnccl and librccl that processes of this user have mapped.
+
+    Root may look at those of others too, who can map what they like, under any name and as often.
+    """
     found = set[str]()
     for number, folder in enumerate(proc.glob("[0-9]*")):
         if number >= _MOST_PROCESSES:
             break
         try:
-            lines = (folder / "maps").read_text(errors="replace").splitlines()
+            if folder.stat().st_uid != os.geteuid():
+                continue
+            with (folder / "maps").open(errors="replace", newline="\n") as file:
+                lines = file.read(_MOST_MAPS_CHARS).split("\n")
         except OSError:
             continue
         found |= {"/" + line.partition("/")[2] for line in lines if _LIBRARY.search(line)}

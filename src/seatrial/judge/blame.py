@@ -75,7 +75,12 @@ def observe(trial: Trial) -> tuple[Observed, ...]:
         culprit = Culprit(kind="node", name=node, ranks=(left.rank,), nodes=nodes)
         action = f"end process {left.pid} there, or restart {node}"
         observed.append(Observed(finding=_finding("warn", "trial", what, culprit, action=action)))
-    failures = [_could_not(trial, failure) for failure in trial.node_failures]
+    checks = {(step.generation, step.number): step.check for step in trial.steps} if trial.node_failures else {}
+    places = {node: trial.place(node) for node in {failure.node for failure in trial.node_failures}}
+    failures = [
+        _could_not(failure, checks.get((failure.generation, failure.step), "trial"), places[failure.node])
+        for failure in trial.node_failures
+    ]
     notes = [_finding(note.severity, "trial", _noted(trial, note), NOBODY) for note in trial.notes]
     return (*observed, *(Observed(finding=finding) for finding in (*failures, *notes)))
 
@@ -87,11 +92,9 @@ def _noted(trial: Trial, note: Note) -> str:
     return note.text if note.node is None else f"{trial.place(note.node)} says: {quoted(note.text)}"
 
 
-def _could_not(trial: Trial, failure: NodeFailure) -> Finding:
-    step = trial.step(failure.generation, failure.step)
-    check = "trial" if step is None else step.check
+def _could_not(failure: NodeFailure, check: str, place: str) -> Finding:
     error, *more = failure.error.splitlines() or ["no message"]
-    what = f"{_BUG}: {error}; seen on {a_node(trial.place(failure.node))}, in {check}"
+    what = f"{_BUG}: {error}; seen on {a_node(place)}, in {check}"
     return _finding("error", check, what, SEATRIAL, evidence=tuple(more), action=_REPORT_IT)
 
 

@@ -166,10 +166,11 @@ def _missing(reader: Reader) -> list[str]:
     ]
     # A node without a name could have another one blamed, or hide that it is another machine.
     with_ranks = {node for rows in reader.generations.values() for node, _ in rows.values()}
+    heard = sources & reader.seqs.keys()
     missing += [
         f"the `node` event of node {node} is missing or has no host name"
         for node in sorted(with_ranks)
-        if f"node{node}" in sources & reader.seqs.keys() and not (node in reader.nodes and reader.nodes[node].hostname)
+        if f"node{node}" in heard and not (node in reader.nodes and reader.nodes[node].hostname)
     ]
     missing += [
         f"the `rank` event of rank {rank} is missing"

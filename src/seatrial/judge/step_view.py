@@ -47,6 +47,8 @@ class StepView:
     stacks: Mapping[int, Sequence[StackRecord]]
     """By rank: an agent may have sent any number."""
     exits: Mapping[int, ExitRecord]
+    steps: Mapping[int, StepRecord]
+    """By number."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -68,7 +70,7 @@ class StepView:
 
     def step(self, number: int | None) -> StepRecord | None:
         """Return the step of that number in this generation."""
-        return self.trial.step(self.generation, number)
+        return None if number is None else self.steps.get(number)
 
     def last_step(self) -> StepRecord | None:
         """Return the last step of this generation."""
@@ -171,6 +173,7 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
         check=_check(trial, generation, troubles, raised),
         stacks=stacks,
         exits=exits,
+        steps={step.number: step for step in trial.steps if step.generation == generation},
     )
 
 

@@ -277,10 +277,6 @@ class Trial:
         pair = table.get(parameter) if isinstance(table, Mapping) else None
         return pair[1] if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], str) else ""
 
-    def step(self, generation: int, number: int | None) -> StepRecord | None:
-        """Return the step of that number, or None."""
-        return next((step for step in self.steps if (step.generation, step.number) == (generation, number)), None)
-
 
 def number_of(pair: object) -> float | None:
     """Return the number of a setting, which in events is a pair of value and origin; None if it is no number."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -88,14 +88,22 @@ class Plan:
             name=document["name"],
             checks=tuple(document["checks"]),
             not_asked=dict(document["not_asked"]),
-            deadline_s=Setting(value=document["deadline_s"][0], origin=document["deadline_s"][1]),
+            deadline_s=_setting(document["deadline_s"]),
             settings={
-                check: {name: Setting(value=pair[0], origin=pair[1]) for name, pair in table.items()}
+                check: {name: _setting(pair) for name, pair in table.items()}
                 for check, table in document["settings"].items()
             },
             demands_limits=document.get("demands_limits") is True,
             reduced=dict(document.get("reduced", {})),
         )
+
+
+def _setting(pair: Sequence[Any]) -> Setting:
+    """Read a setting from its JSON. Raises KeyError, TypeError or ValueError for any other JSON."""
+    value, origin = pair
+    if not isinstance(origin, str):
+        raise TypeError(f"the origin of a setting is {type(origin).__name__}, expected a text")
+    return Setting(value=value, origin=origin)
 
 
 def _listed(value: Any) -> Any:

@@ -10,7 +10,7 @@ _LATEST_S = 253_370_764_800.0
 """End of the year 9999: a later time has no date."""
 _DEEPEST = 32
 """Nesting of a value: deeper than any of ours, and far from the recursion limit of the JSON encoder."""
-_MOST_GENERATIONS = 1_000
+_MOST_GENERATIONS = 16
 """A trial has three generations. A larger number is damage: some of what is judged costs time for each generation."""
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from seatrial.util.tool import find_tool
+
 _TIMEOUT_S = 10.0
 """Time for munged, which answers in milliseconds and waits for nobody else."""
 _DAEMON_CODES = (6, 7)
@@ -80,12 +82,13 @@ def _address(text: str) -> str:
 
 
 def _run(command: str, option: str, *, data: str) -> tuple[int, str, str]:
+    program = find_tool(command)
+    if program is None:
+        raise MungeError(f"{command} is not installed")
     try:
         done = subprocess.run(
-            [command, option], input=data, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            [program, option], input=data, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
-    except FileNotFoundError:
-        raise MungeError(f"{command} is not installed") from None
     except (OSError, UnicodeError) as error:
         raise MungeError(f"{command} cannot be started: {error}") from error
     except subprocess.TimeoutExpired:

@@ -12,12 +12,14 @@ import json
 import math
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 PREFIX = b"@seatrial1 "
 MAX_LINE_BYTES = 4_000
 _MAX_PARTS = 4_096
+_PART_CHARS = (MAX_LINE_BYTES - 120) // 2
+"""Quoting a piece of JSON inside JSON at most doubles it (every quote and backslash is escaped)."""
 _OPEN_PARTIALS = 64
 _OPEN_CHARS = 16 << 20
 """Split messages that may be incomplete at once, and their characters; beyond that the oldest is dropped, to bound the
@@ -41,9 +43,7 @@ def encode(message: Mapping[str, object]) -> list[bytes]:
     if len(line) <= MAX_LINE_BYTES:
         return [line]
     key = f"{zlib.crc32(body.encode()):08x}{len(body)}"
-    # Quoting a piece of JSON inside JSON at most doubles it (every quote and backslash is escaped).
-    step = (MAX_LINE_BYTES - 120) // 2
-    pieces = [body[start : start + step] for start in range(0, len(body), step)]
+    pieces = [body[start : start + _PART_CHARS] for start in range(0, len(body), _PART_CHARS)]
     if len(pieces) > _MAX_PARTS:
         raise ValueError(f"a message of {len(body)} bytes is too large to be sent")
     return [
@@ -59,12 +59,18 @@ def _line(body: bytes) -> bytes:
 class Decoder:
     """Turns lines into messages. Other lines are ignored; damaged ones are counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_decode: Callable[[int], bool] = lambda kept_bytes: True) -> None:
+        """Begin without a message.
+
+        ``may_decode``: asked with the ``kept_bytes`` of each split message before it is decoded, which takes about as
+        long as it costs to keep it; one that may not be decoded is damage.
+        """
+        self._may_decode = may_decode
         self.damaged = 0
         """Lines with our prefix that were cut or changed."""
         self.kept_bytes = 0
-        """What it costs to keep the last message: the bytes of its JSON, and some for each value, since small values
-        take far more as objects than as text."""
+        """The cost of the last message, sound or damaged: the bytes of its JSON, and some for each value, since small
+        values take far more memory as objects than as text."""
         self._partial: OrderedDict[str, dict[int, str]] = OrderedDict()
         self._partial_chars = 0
         """Characters in ``_partial``."""
@@ -74,11 +80,11 @@ class Decoder:
         start = line.find(PREFIX)
         if start < 0:
             return None
+        self.kept_bytes = _kept_bytes(line[start + len(PREFIX) :])
         message = _parse(line[start + len(PREFIX) :])
         if message is None:
             self.damaged += 1
             return None
-        self.kept_bytes = _kept_bytes(line[start + len(PREFIX) :])
         return self._merge(message) if "part" in message else message
 
     def lines(self, text: bytes) -> Iterator[dict[str, Any]]:
@@ -94,7 +100,8 @@ class Decoder:
             text = message["text"]
             if not (isinstance(text, str) and isinstance(key, str) and type(number) is type(count) is int):
                 raise ValueError
-            if not text.isascii():  # pieces of what ``encode`` made are, and a lone surrogate has no bytes
+            # Pieces of ``encode`` are in ASCII and no longer; a lone surrogate has no bytes.
+            if len(text) > _PART_CHARS or not text.isascii():
                 raise ValueError
             if not 0 <= number < count <= _MAX_PARTS:
                 raise ValueError
@@ -114,7 +121,7 @@ class Decoder:
             self.damaged += 1
             return None
         self.kept_bytes = _kept_bytes(body.encode())
-        merged = _loads(body)
+        merged = _loads(body) if self._may_decode(self.kept_bytes) else None
         self.damaged += merged is None
         return merged
 

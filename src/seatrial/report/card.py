@@ -15,7 +15,7 @@ from seatrial.evidence.findings import SEATRIAL, Finding
 from seatrial.judge.conclude import Conclusion
 from seatrial.plan.plan_file import LEVELS
 from seatrial.report.disturbance import cpu_shortage, disturbance_lines
-from seatrial.report.finding_lines import MOST_IN_CARD, is_fault
+from seatrial.report.finding_lines import MOST_IN_CARD, advised_once, is_fault
 from seatrial.report.summary import (
     comm_variables,
     drill,
@@ -56,6 +56,13 @@ _HARMLESS_FLAGS = ("--require-full", "--validation-only", "--oversubscribe")
 _HARMLESS_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,:-]*")
 _NOT_SHOWN, _OTHER_PLAN = "OTHER-OPTIONS", "PLAN.toml"
 """Stand for options that no command of ours has or that take no value, and for a plan file."""
+_LOOKS = (
+    (re.compile(r"dmesg -T \| grep -iE? '[a-z| ]+'"), ""),
+    (re.compile(r"nvidia-smi (?:-q -d [A-Z_,]+|topo -m)"), "NVIDIA "),
+    (re.compile(r"amd-smi metric(?: --[a-z]+)?"), "AMD "),
+)
+"""Commands in an advice that only read, and the devices that they are about: whatever matches does no harm."""
+_WORD = re.compile(r"'[^']*'|\S+")
 _STRONGER = {"smoke": "quick", "quick": "standard", "standard": "acceptance"}
 
 
@@ -134,7 +141,7 @@ def _number(count: int, word: str) -> str:
 
 def _errors(conclusion: Conclusion, view: View) -> list[str]:
     """Return the first error in full, or both of two; and the number of the others, which stand above the card."""
-    errors = [finding for finding in conclusion.findings if is_fault(finding)]
+    errors = [finding for finding in advised_once(conclusion.findings) if is_fault(finding)]
     if len(errors) == MOST_IN_CARD:
         return [_error(finding, _MOST_ROWS_OF_TWO, view) for finding in errors]
     count = len(errors) - 1
@@ -293,7 +300,18 @@ def _next(conclusion: Conclusion, report: Path | None, blanks: Sequence[str]) ->
         words = f"report the bug{folder}; to try once more, {run}"
     else:
         words = f"resolve the problem above, then {run}"
-    return [_Step(words=words, command=again)]
+    return [*_inspection(conclusion), _Step(words=words, command=again)]
+
+
+def _inspection(conclusion: Conclusion) -> list[_Step]:
+    """Return where to look first, with the command of the first fault's advice; nothing where it names none."""
+    fault = next(filter(is_fault, conclusion.findings), None)
+    if fault is None:
+        return []
+    nodes = fault.culprit.nodes
+    where = f"on {a_node(nodes[0])}" if len(nodes) == 1 else "there"
+    found = (command.search(fault.action) for command, device in _LOOKS if device in fault.culprit.name)
+    return [_Step(words=f"look {where}:", command=tuple(_WORD.findall(match[0]))) for match in found if match][:1]
 
 
 def _longer(plan: str, keys: Mapping[str, str], run: str, conclusion: Conclusion) -> list[_Step]:

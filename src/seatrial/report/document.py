@@ -16,6 +16,7 @@ from seatrial.judge.conclude import Conclusion
 from seatrial.judge.decide import TRAINING, CheckStatus, Status
 from seatrial.judge.trial import ExitRecord, NodeRecord, StepRecord
 from seatrial.protocol.events import SCHEMA
+from seatrial.report.disturbance import cpu_shortage
 from seatrial.report.gpu_diagnostics import HandedReport, NodeReport, gpu_diagnostics, handed_over
 from seatrial.report.summary import (
     DIAGNOSTICS,
@@ -42,6 +43,8 @@ class Acceptance:
     reasons: tuple[str, ...]
     """Why it is INCONCLUSIVE."""
     interrupted_by: str | None
+    disturbed: str
+    """Which rank waited for the CPU most, and why: the speeds say little; empty: each rank got enough of it."""
     fault_injection: str
     """The faults that were planted, and that the verdict says nothing about the cluster; empty: none was planted."""
 
@@ -177,6 +180,7 @@ def _report(conclusion: Conclusion) -> Report:
             unlimited=verdict.unlimited,
             reasons=verdict.reasons,
             interrupted_by=trial.interrupted,
+            disturbed=cpu_shortage(conclusion),
             fault_injection=drill(conclusion),
         ),
         validation=Validation(

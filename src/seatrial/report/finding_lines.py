@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from seatrial.evidence.findings import Finding
 from seatrial.report.summary import LABEL, sentence, with_culprit
@@ -40,7 +41,7 @@ def finding_lines(findings: tuple[Finding, ...], view: View, room: int) -> list[
             for finding in findings
             for line in (_heading(finding, is_first=False), *(line for entry in _evidence(finding) for line in entry))
         ]
-    shown = findings[:_MOST_FINDINGS]
+    shown = advised_once(findings[:_MOST_FINDINGS])
     faults = sum(map(is_fault, findings))
     # A narrower terminal has no room for all of it: it scrolls, and what happened counts more.
     is_single = faults <= 1 and (view.columns or USUAL_COLUMNS) >= USUAL_COLUMNS
@@ -59,6 +60,16 @@ def finding_lines(findings: tuple[Finding, ...], view: View, room: int) -> list[
         counts = Counter(finding.severity for finding in left_out)
         entries.append("and " + ", ".join(f"{count} more of {severity}" for severity, count in counts.items()))
     return entries
+
+
+def advised_once(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings, each without an advice that an earlier one has: the first fault's is in the card."""
+    said: set[str] = set()
+    shown = []
+    for finding in findings:
+        shown.append(replace(finding, action="") if finding.action in said else finding)
+        said.add(finding.action)
+    return shown
 
 
 def _in_two_rows(finding: Finding, view: View) -> list[str]:

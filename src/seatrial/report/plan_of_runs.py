@@ -16,10 +16,12 @@ from seatrial.plan.model import Plan
 from seatrial.plan.plan_file import LEVELS
 from seatrial.plan.plan_reader import LONGEST_ORIGIN, read_plan
 from seatrial.report.disturbance import DISTURBED_ORIGIN, cpu_shortage, is_one_machine
-from seatrial.util.text import fitted, plan_value, printable
+from seatrial.util.text import fitted, format_number, plan_value, printable
 
 _CHECKS = ("compute", "memory", "links", "collectives")
 """The checks of speeds that a user can set a limit for."""
+_MOST_SPEED = 1e6
+"""GB/s or TFLOP/s that nothing reaches: the fastest devices have some thousands."""
 _LEAST_MARGIN = 0.1
 """The difference of a healthy device from one day to the next; more where the runs differ by more."""
 ENOUGH_RUNS = 3
@@ -260,6 +262,11 @@ def _speeds(conclusions: Sequence[Conclusion]) -> Iterator[_Speed]:
         ("collectives", "min_busbw_gbps", "GB/s, bus bandwidth of the largest all_reduce"),
     ):
         values = [value for conclusion in conclusions for value in _values(conclusion, check, parameter)]
+        if impossible := [value for value in values if not value <= _MOST_SPEED]:
+            raise RequestError(
+                f"{check}.{parameter}: a rank of these runs reports {format_number(impossible[0])} {words}, which no"
+                " device reaches; repeat that run without its node."
+            )
         if values:
             yield _Speed(check=check, parameter=parameter, words=words, values=tuple(values))
 
@@ -273,7 +280,7 @@ def _values(conclusion: Conclusion, check: str, parameter: str) -> Iterator[floa
         # The links check measures in rounds, each of them a stage.
         stage = measurement.stage if check == "links" else "measure"
         is_first = (measurement.check, measurement.generation, measurement.stage) == (check, 0, stage)
-        if is_first and measurement.value > 0 and _is_limited(conclusion, measurement, parameter):
+        if is_first and not measurement.value <= 0 and _is_limited(conclusion, measurement, parameter):
             yield measurement.value
 
 

@@ -136,7 +136,8 @@ class ProgramDisplay:
                 lines = _within([str(line) for line in received["lines"]], _MAX_MESSAGE_CHARS)
                 left_out = int(received["left_out"]) + len(received["lines"]) - len(lines)
                 self._show(int(received["rank"]), lines, left_out)
-            case "progress":
+            # The others have none to report: one of them would show a training that there is not.
+            case "progress" if received["rank"] == 0:
                 self._show_progress(received)
             case _:
                 pass

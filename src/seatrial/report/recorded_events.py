@@ -12,10 +12,17 @@ from seatrial.errors import RequestError
 from seatrial.files import open_to_read
 from seatrial.protocol.events import SCHEMA
 from seatrial.protocol.wire import Decoder
-from seatrial.util.text import printable
 
 _MAX_BYTES = 1 << 30
 _SUFFIXES = (".events", ".jsonl")
+
+
+class ProgramEventsError(RequestError):
+    """The events are those of a program, which is not judged."""
+
+    def __init__(self, message: str, events: list[dict[str, Any]]) -> None:
+        super().__init__(message)
+        self.events = events
 
 
 def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
@@ -52,22 +59,17 @@ def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
     return messages, decoder.damaged
 
 
-def _ending(messages: list[dict[str, Any]]) -> str:
-    """Return how a program ended, as a sentence after a space; empty where no event says it."""
-    outcome = next((message for message in reversed(messages) if message.get("kind") == "outcome"), None)
-    places = " Where the ranks were: lines of kind note and stack of controller.events."
-    asked = places if any(message.get("kind") == "stack" for message in messages) else ""
-    return asked if outcome is None else f" Its end: {printable(str(outcome.get('text')))}.{asked}"
-
-
 def _refuse_other_runs(names: str, run_events: list[dict[str, Any]], messages: list[dict[str, Any]]) -> None:
     """Raise RequestError for events that would be judged as a trial whose events were all lost."""
 
     jobs = [event.get("job") for event in run_events]
     if jobs and all(isinstance(job, dict) and "argv" in job for job in jobs):
-        raise RequestError(
+        asked = any(message.get("kind") == "stack" for message in messages)
+        places = " Where the ranks were: lines of kind note and stack of controller.events." if asked else ""
+        raise ProgramEventsError(
             f"{names}: these are the events of seatrial train or launch, and only a trial (seatrial run) is judged;"
-            f" the output of the ranks is in the files rank*.log of that folder.{_ending(messages)}"
+            f" the output of the ranks is in the files rank*.log of that folder.{places}",
+            messages,
         )
     if run_events and all(type(event.get("schema")) is int and event["schema"] != SCHEMA for event in run_events):
         raise RequestError(
@@ -95,5 +97,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def event_files(folder: Path) -> list[Path]:
-    """Return the event files of a folder by name."""
-    return sorted(entry for entry in folder.iterdir() if entry.suffix in _SUFFIXES and entry.is_file())
+    """Return the event files of a folder by name; links are none, in the folder of another they may lead anywhere."""
+    # Some files of the kernel are regular, and whoever reads them waits for ever.
+    found = (entry for entry in folder.iterdir() if entry.suffix in _SUFFIXES and not entry.is_symlink())
+    return sorted(entry for entry in found if entry.is_file())

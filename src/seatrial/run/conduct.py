@@ -29,6 +29,7 @@ from seatrial.protocol.events import SCHEMA, EndEvent, NoteEvent, RunEvent, Sour
 from seatrial.protocol.handshake import node_token
 from seatrial.protocol.munge import make_credential
 from seatrial.protocol.timeouts import join_timeout_s
+from seatrial.report.program_ending import LOGS
 from seatrial.run.external_launcher import Rendezvous, own_agent_command
 from seatrial.run.host_addresses import addresses_of
 from seatrial.run.munge_hosts import hosts_of_credentials
@@ -39,8 +40,6 @@ from seatrial.targets.registry import TARGETS
 from seatrial.targets.target import Driver
 from seatrial.util.file_limit import raise_file_limit
 
-LOGS = "logs"
-"""Source of the notes about output that is missing."""
 _JOIN_S = 60.0
 """The time in which agents that start together have connected."""
 _FILES_OF_NODE = 8

@@ -18,7 +18,7 @@ from seatrial.targets.job import ProgramJob
 from seatrial.targets.option import Option, is_given
 from seatrial.targets.registry import TARGETS, dry_run_lines
 from seatrial.util.streams import print_status, print_status_lines
-from seatrial.util.text import format_seconds, printable
+from seatrial.util.text import printable
 
 if TYPE_CHECKING:
     from seatrial.run.external_launcher import Rendezvous
@@ -92,6 +92,7 @@ def run_program(job: ProgramJob, out: Path, *, debug: bool, rendezvous: Rendezvo
     """
     # Imported here: --dry-run needs neither the conductor nor the display.
     from seatrial.report.program_display import ProgramDisplay
+    from seatrial.report.program_ending import ending, lines, print_ending
     from seatrial.run.conduct import catch_questions, catch_signals, conduct_program
     from seatrial.run.external_launcher import warn_unprotected
     from seatrial.run.record import Recorder, new_folder
@@ -146,19 +147,10 @@ def run_program(job: ProgramJob, out: Path, *, debug: bool, rendezvous: Rendezvo
     # Lines of several ranks are mixed: there the last ones of one rank are shown again.
     seen = {rank: line for rank, line in display.last_lines.items() if rank in held or job.output == "rank0"}
     exit_code = _exit_code(recorder.events, folder, held, seen)
-    if exit_code == 0 and not job.watched and not is_followed:
-        print_status(f"seatrial: {_good_end(recorder.events, job)}; all output is in {folder}.")
+    end = ending(recorder.events, str(folder))
+    if end is not None and exit_code == 0 and not job.watched and not is_followed:
+        print_ending([*lines(end)][-1:])
     return exit_code
-
-
-def _good_end(events: list[dict[str, Any]], job: ProgramJob) -> str:
-    """Return in words that all processes exited with 0, and how long that took since they were started."""
-    started = next(event for event in events if event.get("kind") == "generation")
-    outcome = next(event for event in reversed(events) if event.get("kind") == "outcome")
-    count = job.nodes if job.per_node else job.world_size
-    duration = format_seconds(outcome["t"] - started["t"])
-    restarts = f" (restarts: {outcome['restarts']})" if outcome["restarts"] else ""
-    return f"{process_count(count)} exited with 0 after {duration}{restarts}"
 
 
 def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, str], seen: Mapping[int, str]) -> int:
@@ -170,50 +162,31 @@ def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, st
         held: rank -> output that was held back, so that the first failure comes first.
         seen: rank -> the last line of its output, where that is on the terminal already or is held.
     """
-    outcome = next((event for event in reversed(events) if event.get("kind") == "outcome"), None)
-    suspicion = {} if outcome is None else _suspicion(events, outcome)
-    failed = suspicion.get("rank")
+    from seatrial.report.program_ending import ending, lines, output_heading, print_ending
+
+    end = ending(events, str(folder))
+    failed = None if end is None else end.rank
     followed = {rank: text for rank, text in held.items() if failed not in (None, rank)}
     _print_output(text for rank, text in held.items() if rank not in followed)
-    if outcome is None:
+    if end is None:
         raise SeatrialError(f"the job ended without an outcome; its events are in {folder}.")
-    generation = outcome["gen"]
-    results = [event for event in events if event.get("kind") == "result" and event.get("gen") == generation]
-    # Also what the conductor refused is recorded.
-    sound = (event["lines"] for event in results if event.get("rank") == 0 and isinstance(event.get("lines"), list))
-    lines: list[str] = next(sound, [])
-    if lines and outcome["how"] in ("ended", "interrupted"):
-        restarts = outcome["restarts"]
-        if restarts:
-            lines = [*lines, f"restarts: {restarts}"]
-        # The exit code stays that of the training, whether standard output can be written or not.
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            print("\n".join(printable(str(line)) for line in lines), flush=True)
-    if outcome["how"] == "refused":
-        raise RequestError(printable(outcome["text"]))
-    if outcome["how"] == "absent":
-        raise SeatrialError(f"{printable(outcome['text'])}; its output is in {folder}.")
-    if outcome["how"] == "failed":
-        for note in outcome.get("notes", []):
-            print_status(f"seatrial: {printable(note)}.")
-        last_lines = [line for line in outcome["last_lines"] if line.strip()]
-        is_seen = bool(last_lines) and failed is not None and seen.get(failed, "").endswith(last_lines[-1])
-        if last_lines and not is_seen:
-            print_status(f"seatrial: the last output of rank {failed}:")
-        for line in [] if is_seen else outcome["last_lines"]:
-            # Not broken between words: the marks under a line of code would no longer stand where they belong.
-            print_status_lines(f"  {printable(line)}")
-        for rank, text in followed.items():
-            how = "gave up waiting" if suspicion.get("how") == "late" else _how_followed(events, rank, generation)
-            print_status(f"seatrial: the last output of rank {rank}, which {how}:")
-            _print_output([text])
-        print_status(f"Error: {printable(outcome['text']).rstrip('.')}; {_kept(events)} is in {folder}.")
-        return 1
-    if outcome["how"] == "interrupted":
-        print_status(f"seatrial: {printable(outcome['text'])}; {_kept(events)} is in {folder}.")
-        return _EXIT_INTERRUPTED
-    code = int(outcome["code"])
-    return code if code in (0, 2, _EXIT_INTERRUPTED) else 1
+    _print_output(end.result)
+    if end.how == "refused":
+        raise RequestError(end.sentence)
+    if end.how == "absent":
+        raise SeatrialError(end.sentence)
+    if end.how == "ended":
+        return end.code if end.code in (0, 2, _EXIT_INTERRUPTED) else 1
+    said = [line for line in end.last_lines if line.strip()]
+    is_seen = bool(said) and failed is not None and printable(seen.get(failed, "")).endswith(said[-1])
+    *before, last = lines(replace(end, result=(), last_lines=() if is_seen else end.last_lines))
+    print_ending(before)
+    for rank, text in followed.items():
+        how = "gave up waiting" if end.has_given_up else _how_followed(events, rank, end.generation)
+        print_status(output_heading(rank, f", which {how}"))
+        _print_output([text])
+    print_ending([last])
+    return 1 if end.is_error else _EXIT_INTERRUPTED
 
 
 def _how_followed(events: list[dict[str, Any]], rank: int, generation: int) -> str:
@@ -223,24 +196,8 @@ def _how_followed(events: list[dict[str, Any]], rank: int, generation: int) -> s
     return "did not fail first" if has_exited else "printed a traceback, but had not exited before the first failure"
 
 
-def _suspicion(events: list[dict[str, Any]], outcome: dict[str, Any]) -> dict[str, Any]:
-    """Return the first suspicion of a program that failed, about the rank that the outcome names; empty without one."""
-    if outcome["how"] != "failed":
-        return {}
-    troubles = (event for event in reversed(events) if event.get("kind") == "trouble")
-    seen: list[dict[str, Any]] = next((event["seen"] for event in troubles if event.get("gen") == outcome["gen"]), [])
-    return seen[0] if seen else {}
-
-
 def _print_output(texts: Iterable[str]) -> None:
     # The exit code stays the same, whether standard output can be written or not.
     with contextlib.suppress(OSError, ValueError, AttributeError):
         for text in texts:
             print(text, flush=True)
-
-
-def _kept(events: list[dict[str, Any]]) -> str:
-    """Return how much of the output of the ranks the folder has, in words."""
-    from seatrial.run.conduct import LOGS
-
-    return "what arrived of the output" if any(event.get("src") == LOGS for event in events) else "all output"

@@ -16,6 +16,7 @@ from seatrial.environment.pmi import launcher_fds
 from seatrial.errors import RequestError
 from seatrial.files import open_to_append, open_to_overwrite, open_to_read
 from seatrial.targets.command import Command
+from seatrial.util.text import quoted
 
 Attach = Callable[[socket.socket, bytes, int], None]
 """A function that takes a connection to an agent, the bytes to send on it first, and the node of the agent."""
@@ -34,7 +35,7 @@ _MAX_LOG_BYTES = 64 << 20
 
 def _agent_ended(node: int, code: int, output: str) -> str:
     last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
-    return f"its agent ended with exit code {code}{last and f': {last}'}"
+    return f"its agent ended with exit code {code}{last and f': {quoted(last)}'}"
 
 
 class Agents:

@@ -44,7 +44,7 @@ class EpochStats:
     seconds: float
     """Training time of the slowest rank, without evaluation, since the epoch began or was resumed."""
     rank_times: tuple[StepTimes, ...]
-    """For each group rank, the median over the steps of the epoch."""
+    """For each group rank, the median over the steps of the epoch; without the ranks that sent no times."""
 
     @property
     def accuracy(self) -> float:

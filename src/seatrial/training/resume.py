@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import math
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -255,12 +256,71 @@ def compare_with_saved(
     return tuple(notes)
 
 
+def require_fields(name: str, state: Mapping[str, Any]) -> None:
+    """Raise RequestError, with the name of the checkpoint and of the first field that is none, for a damaged state."""
+    if state.get("format") != _FORMAT:
+        return  # compare_with_saved says so
+    numbers = ["world_size", *(field.name for field in fields(Position))]
+    kinds: dict[str, type | tuple[type, ...]] = {**dict.fromkeys(numbers, (int, float)), "made_by": str}
+    kinds |= dict.fromkeys(("recipe", "model", "optimizer"), dict)
+    wrong = [key for key, kind in kinds.items() if not isinstance(state.get(key), kind)]
+    wrong += [key for key in numbers if key not in wrong and not 0 <= state[key] < math.inf]
+    wrong += [key for key in numbers if key not in (*wrong, "epoch_loss_sum") and type(state[key]) is not int]
+    scale, rows = state.get("loss_scale"), state.get("buffers")
+    if not isinstance(scale, dict) or (
+        scale and not all(_is_finite(scale.get(key)) for key in ("factor", "good_steps"))
+    ):
+        wrong.append("loss_scale")
+    if not isinstance(rows, torch.Tensor) or rows.dim() != 2:
+        wrong.append("buffers")
+    if "recipe" not in wrong and not all(isinstance(key, str) for key in state["recipe"]):
+        wrong.append("recipe")
+    if wrong:
+        raise _misfit(name, f"it has no usable {wrong[0]}")
+
+
+def require_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, torch.Size]) -> None:
+    """Raise RequestError, with the name of the checkpoint and the first entry that is wrong, for a state of another
+    model. ``shapes``: the entries of the model's state dict."""
+    model, optimizer = state["model"], state["optimizer"]
+    for entry, shape in shapes.items():
+        if entry not in model:
+            raise _misfit(name, f"{entry!r} of its model is missing")
+        if (found := _shape(model[entry])) != shape:
+            raise _misfit(name, f"{entry!r} of its model has {_words(found)} in place of {_words(shape)}")
+    for part, entries, kind in (("model", model, "model"), ("optimizer", optimizer, "parameter")):
+        if more := [entry for entry in entries if entry not in shapes]:
+            raise _misfit(name, f"{more[0]!r} of its {part} is of no {kind} here")
+    for entry, values in optimizer.items():
+        if not isinstance(values, dict):
+            raise _misfit(name, f"{entry!r} of its optimizer has no values")
+        for key, value in values.items():
+            if (found := _shape(value)) not in ((), shapes[entry]):
+                raise _misfit(name, f"{key} of {entry!r} in its optimizer has {_words(found)}")
+
+
+def _misfit(name: str, wrong: str) -> RequestError:
+    return RequestError(f"checkpoint {name}: {wrong}; move it away, or give another one.")
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _shape(value: object) -> tuple[int, ...] | None:
+    return tuple(value.shape) if isinstance(value, torch.Tensor) and value.layout is torch.strided else None
+
+
+def _words(shape: tuple[int, ...] | None) -> str:
+    return "no plain tensor" if shape is None else f"the shape {tuple(shape)}"
+
+
 def load_state(training: Training, state: Mapping[str, Any]) -> None:
     """Load a state into the model, the optimizer and the position of this rank."""
     strategy, position = training.strategy, training.position
     strategy.load(training.optimizer, state["model"], state["optimizer"])
     rows = state["buffers"]
-    if rows.shape[1] and len(rows) == training.group.size():
+    if rows.shape == (training.group.size(), sum(buffer.numel() for buffer in strategy.model.buffers())):
         with torch.no_grad():
             load_buffers(strategy.model, rows[training.group.rank()])
     training.loss_scale.load(state["loss_scale"])

@@ -30,11 +30,16 @@ from seatrial.training.resume import (
     compare_with_saved,
     find_state,
     load_state,
+    require_fields,
+    require_shapes,
     save_state,
 )
 from seatrial.training.step_clock import WARMUP_STEPS, Lap, StepClock, StepTimes, Stopwatch, median_times, synchronize
 from seatrial.training.strategies.strategy import find_strategy
 from seatrial.training.sync_points import SyncPoints
+
+_LONGEST_S = 1e9
+"""No epoch takes 30 years."""
 
 
 def train(
@@ -78,6 +83,7 @@ def train(
     clock = StepClock(device)
     model = build_model(recipe.model, workload.shape, workload.num_classes, recipe.seed).to(device)
     model = model.to(memory_format=layout(recipe, device))  # type: ignore[call-overload]
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
     strategy = find_strategy(recipe.strategy)(model, recipe, device=device, group=group, clock=clock)
     model, norms = strategy.model, batch_norms(strategy.model)
     parameters = [parameter for _, parameter in strategy.named_parameters()]
@@ -110,7 +116,9 @@ def train(
         if saved is not None:
             phase("resume")
             resumed_from, state = saved
+            require_fields(resumed_from, state)
             notes = compare_with_saved(state, recipe, num_steps, group.size(), device)
+            require_shapes(resumed_from, state, shapes)
             if 0 < state["step"] < num_steps:
                 # DDP rebuilds its buckets after the first backward and sums in another order from then on. So one
                 # backward must run before the state is loaded; its gradients are thrown away.
@@ -200,7 +208,7 @@ def train(
         if done or (epoch_over and (callbacks is not None or target_accuracy is not None)):
             phase("evaluate")
             counts = evaluate(strategy, batches, recipe, group)
-            reached = target_accuracy is not None and counts[0] / counts[1] >= target_accuracy
+            reached = target_accuracy is not None and counts[0] / max(counts[1], 1) >= target_accuracy
             if callbacks is not None:
                 own_times = median_times(clock.times()[epoch_began.steps :])
                 rank_times, seconds = _gather_times(own_times, trained_s - epoch_began.seconds, group, device)
@@ -274,11 +282,16 @@ def _all_finite(parameters: list[nn.Parameter]) -> bool:
 def _gather_times(
     own: StepTimes, own_s: float, group: dist.ProcessGroup, device: torch.device
 ) -> tuple[tuple[StepTimes, ...], float]:
-    """Return the step times of each rank, and the longest ``own_s`` of all ranks in seconds."""
+    """Return the step times of each rank, and the longest ``own_s`` of all ranks in seconds.
+
+    A rank that sends what is no time is left out: a statistic ends no training.
+    """
     values = [*astuple(own), own_s]
     table = torch.zeros(group.size(), len(values), dtype=torch.float64, device=device)
     table[group.rank()] = torch.tensor(values, dtype=torch.float64)
     dist.all_reduce(table, group=group)
     names = [field.name for field in fields(StepTimes)]
-    rows = table.tolist()
-    return tuple(StepTimes(**dict(zip(names, row, strict=False))) for row in rows), max(row[-1] for row in rows)
+    rows = [row for row in table.tolist() if all(0 <= value <= _LONGEST_S for value in row)]
+    return tuple(StepTimes(**dict(zip(names, row, strict=False))) for row in rows), max(
+        [own_s, *(row[-1] for row in rows)]
+    )

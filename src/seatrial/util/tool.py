@@ -17,7 +17,7 @@ _MOST_BYTES = 1 << 24
 
 
 def find_tool(name: str) -> str | None:
-    """Return the path of a tool in PATH; None where there is none.
+    """Return the path of a tool in PATH, or the one that is named with a folder; None where there is none.
 
     Entries that are not absolute are left out: they name the working folder, in which anybody may have put the tool.
     """

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import secrets
-import stat
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
+
+from seatrial.files import require_ours
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -39,7 +38,8 @@ def form_world(init: str, *, rank: int, world_size: int, backend: str, device: D
     from seatrial.rank.groups import has_libuv, torch_backend
 
     if init.startswith("file:"):
-        _require_no_link(urlparse(init).path)
+        # torch would follow a link of another user, and write to what it finds.
+        require_ours(urlparse(init).path)
     timeout = timedelta(seconds=timeout_s)
     options: dict[str, Any] = {}
     if backend == "nccl":
@@ -58,13 +58,6 @@ def form_world(init: str, *, rank: int, world_size: int, backend: str, device: D
     if init != "env://" or "store" in options:
         options |= {"rank": rank, "world_size": world_size}
     dist.init_process_group(torch_backend(backend), timeout=timeout, **options)
-
-
-def _require_no_link(path: str) -> None:
-    """Raise OSError for anything but a regular file. torch would follow a link of another user, and write there."""
-    with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise OSError(errno.EINVAL, f"{path} is a link or no regular file; name a new file")
 
 
 def fresh_prefix(store: dist.Store, rank: int, world_size: int, timeout_s: float) -> str:

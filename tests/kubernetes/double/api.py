@@ -8,12 +8,14 @@ operators' schemas are at hand.
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 from kubernetes.double.arguments import Arguments, RefusedError, parse
@@ -99,6 +101,8 @@ class Api:
                 raise RefusedError(f'Error from server (NotFound): {resource.full_plural} "{name}" not found')
             patch = json.loads(told.one("patch") or "{}")
             assert patch.keys() <= {"metadata", "spec"}, patch
+            if patch.get("metadata", {}).pop("uid", known["metadata"]["uid"]) != known["metadata"]["uid"]:
+                raise RefusedError(f'Error from server (Conflict): {resource.full_plural} "{name}": uid mismatch')
             known.update(merged({key: known[key] for key in patch}, patch))
             self._world.store.touch(known)
         yield "out", f"{resource.full_name}/{name} patched\n"
@@ -266,7 +270,41 @@ class Api:
         if text:
             yield "out", f"{text}\n"
 
+    def _delete_raw(self, told: Arguments, stdin: str) -> Output:
+        """By a path of the API, with DeleteOptions: kubectl's ``pkg/rawhttp/raw.go`` sends them as they are."""
+        path = urlsplit(told.one("raw") or "").path
+        match = re.fullmatch(r"/(api|apis/[^/]+)/[^/]+/(?:namespaces/([^/]+)/)?([^/]+)/([^/]+)", path)
+        if match is None or told.one("filename") != "-":
+            raise RefusedError("Error from server (NotFound): the server could not find the requested resource")
+        group, namespace, plural, name = match.groups()
+        group = group.partition("/")[2]
+        resource = self._resource(f"{plural}.{group}" if group else plural)
+        options = json.loads(stdin)
+        assert resource.namespaced == (namespace is not None), path
+        assert options.keys() <= {"apiVersion", "kind", "preconditions", "propagationPolicy", "gracePeriodSeconds"}
+        # A Job would leave its pods otherwise (batch/v1: OrphanDependents).
+        assert options["propagationPolicy"] == "Background"
+        with self._lock:
+            self._see_that_one_may("delete", resource, namespace or "", name)
+            thing = self._world.store.get(resource.kind, namespace or "", name)
+            if thing is None:
+                raise RefusedError(f'Error from server (NotFound): {resource.full_plural} "{name}" not found')
+            metadata, wanted = thing["metadata"], options["preconditions"]["uid"]
+            if wanted != metadata["uid"]:
+                raise RefusedError(
+                    f'Error from server (Conflict): Operation cannot be fulfilled on {resource.full_plural} "{name}":'
+                    f" the UID in the precondition ({wanted}) does not match the UID in record ({metadata['uid']}). The"
+                    " object might have been deleted and then recreated"
+                )
+            if resource.kind == "Pod" and (grace := options.get("gracePeriodSeconds")) is not None:
+                metadata["deletionGracePeriodSeconds"] = grace
+            self._world.store.drop(thing)
+        yield "out", json.dumps({"kind": "Status", "apiVersion": "v1", "status": "Success"})
+
     def _delete(self, told: Arguments, stdin: str) -> Output:
+        if told.one("raw"):
+            yield from self._delete_raw(told, stdin)
+            return
         words = list(told.words)
         if told.one("filename") == "-":
             for document in yaml.safe_load_all(stdin):

@@ -28,6 +28,7 @@ _WITH_VALUE = {
     "namespace",
     "output",
     "patch",
+    "raw",
     "request-timeout",
     "selector",
     "subresource",

@@ -7,6 +7,7 @@ one round after the other, each derived from all results so far (``round_request
 from __future__ import annotations
 
 import re
+import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -20,11 +21,15 @@ from seatrial.rank import groups
 from seatrial.rank.context import Context
 from seatrial.util.round_robin import round_robin
 
-_PINGS = 20
+_PINGS = 10
+"""The pings that each end of a pair begins."""
 _LEAST_TRANSFERS = 3
 _LEAST_SEGMENTS = 200
 """The least number of TCP segments for a share: with fewer, a single one would be half of ``MAX_RESENT``. RDMA sends no
 TCP segments."""
+_MOST_TIMEOUTS = 8
+"""The time for both directions of a pair, as a number of transfers that just do not fail, besides ``Params.seconds``.
+An end that answers each of its messages late would otherwise keep all others until the round is over."""
 _BUDGET = 0.5
 """The share of a round's time after which no turn begins; the rest is for a last turn in which all pairs fail."""
 _MOST_REPORTED = 4
@@ -68,6 +73,9 @@ class _RoundOnFabric:
         self._name = f"links/{context.stage}/{request['fabric']}"
         self._last_start = time.monotonic() + _BUDGET * context.timeout_s
         self._seconds = params.seconds
+        self._allowed_s = 2 * params.seconds + _MOST_TIMEOUTS * params.pair_timeout_s
+        self._ends_at = 0.0
+        """The time at which the exchange with the present peer has failed."""
         self._resent = dict[int, float]()
         """Peer -> share of the segments that TCP sent again, for exchanges that were not slow."""
 
@@ -87,6 +95,7 @@ class _RoundOnFabric:
 
     def _run_pair(self, a: int, b: int) -> None:
         peer = b if self._context.rank == a else a
+        self._ends_at = time.monotonic() + self._allowed_s
         failed = self._form_group(f"{a}-{b}", [a, b])
         try:
             if not failed:
@@ -127,6 +136,7 @@ class _RoundOnFabric:
             for a, b in pairs:
                 if self._context.rank not in (a, b) or store.check([broken]):
                     continue
+                self._ends_at = time.monotonic() + self._allowed_s
                 try:
                     rates += self._exchange(a, b, group)
                 except RuntimeError as error:
@@ -153,16 +163,28 @@ class _RoundOnFabric:
         groups.close_world()
 
     def _ping(self, peer_index: int, peer: int) -> None:
-        """Send 8 bytes there and back. Both ranks report the time, so that none can claim to be faster than it is."""
+        """Send 8 bytes there and back. Each rank begins half of the pings and times those.
+
+        The other one sends back what came. So none can claim to be faster than it is, or answer before it was asked.
+        """
         import torch.distributed as dist
 
-        is_first, readings = peer_index == 1, list[float]()
-        for _ in range(_PINGS + 2):
-            started = time.perf_counter()
-            for is_sending in (is_first, not is_first):
-                (dist.send if is_sending else dist.recv)(self._word, peer_index)
-            self._context.device.synchronize()
-            readings.append(time.perf_counter() - started)
+        readings = list[float]()
+        for is_mine in (peer_index == 1, peer_index != 1):
+            for _ in range(_PINGS + 2):
+                self._require_time()
+                number = secrets.randbits(62)
+                if is_mine:
+                    self._word.fill_(number)
+                    self._context.device.synchronize()
+                started = time.perf_counter()
+                for is_sending in (is_mine, not is_mine):
+                    (dist.send if is_sending else dist.recv)(self._word, peer_index)
+                self._context.device.synchronize()
+                if is_mine:
+                    readings.append(time.perf_counter() - started)
+                    if self._word.item() != number:
+                        raise RuntimeError(f"rank {peer} sent back other bytes than it was sent")
         self._context.measurement("latency_us", self._typical(readings[2:]) / 2 * 1e6, "us", "low", peer=peer)
 
     def _exchange(self, a: int, b: int, ranks: Sequence[int]) -> list[float]:
@@ -194,13 +216,10 @@ class _RoundOnFabric:
         import torch.distributed as dist
 
         once_s = self._transfer_s(target_index)
-        number = max(_LEAST_TRANSFERS, min(self._most_transfers(), int(self._seconds / once_s)))
+        number = max(_LEAST_TRANSFERS, min(self._request["repeats"], int(self._seconds / once_s)))
         self._word.fill_(number)
         dist.send(self._word, target_index)
         return self._payload.numel() / self._typical([self._transfer_s(target_index) for _ in range(number)]) / 1e9
-
-    def _most_transfers(self) -> int:
-        return max(_LEAST_TRANSFERS, int(self._request["repeats"]))
 
     def _typical(self, readings: Sequence[float]) -> float:
         """Return the median; between CPUs the minimum: other processes slow most transfers, a slow cable slows all."""
@@ -209,6 +228,7 @@ class _RoundOnFabric:
     def _transfer_s(self, target_index: int) -> float:
         import torch.distributed as dist
 
+        self._require_time()
         started = time.perf_counter()
         dist.send(self._payload, target_index)
         dist.recv(self._word, target_index)
@@ -216,24 +236,27 @@ class _RoundOnFabric:
         return time.perf_counter() - started
 
     def _receive(self, source_index: int) -> None:
-        """Receive one transfer, the number of those to come, and these; answer each transfer.
-
-        Raises RuntimeError where the sender says a number that was not asked for: it would keep this rank, or leave it.
-        """
+        """Receive one transfer, the number of those to come, and these; answer each transfer."""
         import torch.distributed as dist
 
         number = 1
         for is_last in (False, True):
             for _ in range(number):
+                self._require_time()
                 dist.recv(self._payload, source_index)
                 dist.send(self._word, source_index)
             if not is_last:
                 dist.recv(self._word, source_index)
-                number, most = int(self._word.item()), self._most_transfers()
-                if not _LEAST_TRANSFERS <= number <= most:
-                    raise RuntimeError(f"the sender announced {number} transfers, not {_LEAST_TRANSFERS} to {most}")
+                number = int(self._word.item())
+                if not _LEAST_TRANSFERS <= number <= max(_LEAST_TRANSFERS, self._request["repeats"]):
+                    raise RuntimeError(f"{number} transfers were announced, which nobody asked for")
         # A GPU may still be sending the last answer when the group ends.
         self._context.device.synchronize()
+
+    def _require_time(self) -> None:
+        """Raise RuntimeError once the exchange with the present peer takes too long."""
+        if time.monotonic() > self._ends_at:
+            raise RuntimeError(f"it had not ended after {self._allowed_s:g} s")
 
     def _begin_turn(self, turn: int, members: Collection[int]) -> bool:
         """Wait until all members are ready for this turn. Returns False if it is too late to begin another turn.

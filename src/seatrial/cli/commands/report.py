@@ -9,7 +9,10 @@ from seatrial.cli.command import Command
 from seatrial.targets.option import Option
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from seatrial.devices.handed import HandedFile
+    from seatrial.report.recorded_events import ProgramEventsError
 
 
 def options() -> Mapping[str, tuple[Option, ...]]:
@@ -46,12 +49,15 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     """Judge the events in the paths again; return the exit code of the verdict."""
     from seatrial.cli.command import commands, options_of
     from seatrial.judge.conclude import conclude
-    from seatrial.report.recorded_events import read_events
+    from seatrial.report.recorded_events import ProgramEventsError, read_events
     from seatrial.report.show import show
     from seatrial.report.write import find_written, write_reports
     from seatrial.run.handed_files import read_evidence
 
-    messages, damaged = read_events(options["paths"])
+    try:
+        messages, damaged = read_events(options["paths"])
+    except ProgramEventsError as error:
+        return _show_ending(error, options["paths"][0], is_quiet=options["quiet"])
     if handed := read_evidence(options["evidence"]):
         messages += _events_of_handed(handed, messages)
     conclusion = conclude(messages, damaged=damaged)
@@ -64,6 +70,22 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
         quiet=options["quiet"],
         foreign=[flag for option in options_of(commands()["run"]) if not option.flag for flag in option.flags],
     )
+
+
+def _show_ending(error: ProgramEventsError, path: Path, *, is_quiet: bool) -> int:
+    """Print how a program ended, as its command did, and return the exit code. Raises the error where it is unknown."""
+    from seatrial.report.program_ending import ending, lines, print_ending
+    from seatrial.util.streams import print_status
+
+    folder = path if path.is_dir() else path.parent
+    has_output = next(folder.glob("rank*.log"), None) is not None
+    end = ending(error.events, str(folder) if has_output else "")
+    if end is None:
+        raise error
+    if not is_quiet:
+        print_status(f"seatrial: {error}")
+    print_ending([*lines(end)][-1 if is_quiet else 0 :])
+    return error.exit_code
 
 
 def _events_of_handed(handed: Collection[HandedFile], messages: Collection[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -86,7 +86,9 @@ class AppliedObjects:
         for thing in first if uid is not None else ():
             if thing["kind"] != "SecurityContextConstraints":
                 # Without the right to patch, `delete` still names the object.
-                patch = {"metadata": {"ownerReferences": [_owner(workload, uid or "")]}}
+                # With its uid the API server changes no later object of the same name.
+                its_uid = self._uids.get(resource_name(thing), "")
+                patch = {"metadata": {"uid": its_uid, "ownerReferences": [_owner(workload, uid or "")]}}
                 self._kubectl.call("patch", resource_name(thing), "--type=merge", "-p", json.dumps(patch), "-o", "name")
 
     def _await_pull_secret(self, account: str) -> None:
@@ -163,9 +165,9 @@ class AppliedObjects:
             if waiting and not hurried:
                 hurried = True
                 # Without the right to delete pods the wait ends all the same, and the cluster removes them in its time.
-                names = [f"pod/{pod.name}" for pod in waiting if pod.uid in owned]
-                if names:
-                    self._kubectl.call("delete", "--ignore-not-found", "--wait=false", "--grace-period=1", *names)
+                calls = [self._kubectl.start_deletion(owned[pod.uid], grace_s=1) for pod in waiting if pod.uid in owned]
+                for call in calls:
+                    call.wait()
             only_waiting = bool(waiting) and len(waiting) == len(_alive(pods or ()))
             is_late = elapsed_s > (_WAITING_DELETED_S if only_waiting else _DELETED_S)
             if is_late or not keep_waiting():
@@ -185,22 +187,36 @@ class AppliedObjects:
                 self.owners.take_workload(text(ours[self.workload], "metadata", "uid"))
             if not ours:
                 return ""
-            found = [name for name in names if name in ours]
-            result = self._kubectl.call("delete", "--ignore-not-found", "--wait=false", *found)
-        return "" if result.code == 0 else result.complaint
+            return self._delete_these([ours[name] for name in names if name in ours])
+        return result.complaint
 
-    def _remaining_pods(self) -> tuple[tuple[PodStatus, ...] | None, set[str]]:
-        """Return the pods that may be of the run (None when the API server does not answer), and the uids of those that
-        certainly are: when a workload is deleted, its Jobs may be gone before their pods."""
+    def _delete_these(self, things: Sequence[Object]) -> str:
+        """Request the deletion of objects, of the first one before the others. Returns a complaint of kubectl; that an
+        object is gone already, as its owner is, is none."""
+        complaints = []
+        for part in (things[:1], things[1:]):
+            calls = [(thing, self._kubectl.start_deletion(thing)) for thing in part]
+            ended = [(thing, call.wait()) for thing, call in calls]
+            complaints += [
+                result.complaint
+                for thing, result in ended
+                if result.code != 0 and f'"{thing["metadata"]["name"]}" not found' not in result.complaint
+            ]
+        return next(iter(complaints), "")
+
+    def _remaining_pods(self) -> tuple[tuple[PodStatus, ...] | None, dict[str, Object]]:
+        """Return the pods that may be of the run (None when the API server does not answer), and by uid the objects of
+        those that certainly are: when a workload is deleted, its Jobs may be gone before their pods."""
         kind = KINDS[self._target]
         result = self._kubectl.call("get", "pods", "-l", run_selector(self.run), "-o", "json")
         if result.code != 0:
-            return None, set()
+            return None, {}
         items = list(items_of(result.json, "items"))
         for _ in kind.owners:
             if names := self.owners.question(items):
                 self.owners.take_answer(self._kubectl.call("get", *names, "--ignore-not-found", "-o", "json"))
-        owned = {text(item, "metadata", "uid") for item in self.owners.owned(items)}
+        pod = {"apiVersion": "v1", "kind": "Pod"}
+        owned = {text(item, "metadata", "uid"): {**item, **pod} for item in self.owners.owned(items)}
         return pods_of({"items": self.owners.possible(items)}, kind), owned
 
     def is_suspended(self) -> bool:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -14,9 +13,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 from seatrial.errors import RequestError, TargetUnreachableError
-from seatrial.targets.kubernetes.api_json import text
+from seatrial.targets.kubernetes.api_json import items_of, text
+from seatrial.util.tool import find_tool
 
 _CALL_TIMEOUT_S = 20.0
 """For one call. A healthy API server answers within a second, the login plug-in of a cloud within a few."""
@@ -149,6 +150,8 @@ class Kubectl:
     timeout_s: float = _CALL_TIMEOUT_S
     context: tuple[str, ...] = ()
     """The option that names the context; empty: the one that is current at a call."""
+    server_path: str = ""
+    """The path in the URL of the server, as Rancher has one for each cluster. ``--raw`` leaves it out."""
 
     def in_present_context(self) -> Kubectl:
         """Return the same for the context that is current now: the user may change it before the run has ended.
@@ -156,8 +159,13 @@ class Kubectl:
         Where there is none, as in a pod with an account, nothing changes.
         """
         # Where the program is a script that adds --context, this says that one.
-        name = text(self.call("config", "view", "--minify", "-o", "json").json, "current-context")
-        return replace(self, context=(f"--context={name}",)) if name else self
+        view = self.call("config", "view", "--minify", "-o", "json").json
+        name = text(view, "current-context")
+        server = next((text(entry, "cluster", "server") for entry in items_of(view, "clusters")), "")
+        server_path = ""
+        with contextlib.suppress(ValueError):
+            server_path = urlsplit(server).path.rstrip("/")
+        return replace(self, context=(f"--context={name}",) if name else (), server_path=server_path)
 
     def argv(self, *words: str, streams: bool = False) -> list[str]:
         """Return the command. ``streams``: it runs for as long as there is output, without a request timeout."""
@@ -183,6 +191,25 @@ class Kubectl:
         """Run a call to its end, at most ``timeout_s`` seconds."""
         return self.start(*words, stdin_bytes=stdin_bytes).wait()
 
+    def start_deletion(self, thing: dict[str, Any], *, grace_s: int | None = None) -> PendingCall:
+        """Start the deletion of this object, and of no later one of its name: by its uid, which only ``--raw`` takes.
+
+        Args:
+            thing: the object as the API server prints it.
+            grace_s: seconds between SIGTERM and SIGKILL for a pod; None: those of its specification.
+        """
+        metadata, version, kind = thing["metadata"], thing["apiVersion"], thing["kind"].lower()
+        plural = kind if kind.endswith("s") else f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+        place = f"namespaces/{space}/" if (space := text(metadata, "namespace")) else ""
+        path = (
+            f"{self.server_path}/api{'s' if '/' in version else ''}/{version}/{place}{plural}/{text(metadata, 'name')}"
+        )
+        options: dict[str, Any] = {"preconditions": {"uid": text(metadata, "uid")}, "propagationPolicy": "Background"}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        document = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
+        return self.start("delete", "--raw", path, "-f", "-", stdin_bytes=json.dumps(document).encode())
+
     def json(self, *words: str) -> Any:
         """Return the JSON that a call prints. Raises SeatrialError when the call fails."""
         result = self.call(*words, "-o", "json")
@@ -202,7 +229,7 @@ class Kubectl:
 def find_kubectl(program: str | None) -> str:
     """Return the path of ``--kubectl``, else of kubectl, else of oc. Raises RequestError when there is none."""
     names = [program] if program else _PROGRAMS
-    path = next(filter(None, (shutil.which(name) for name in names)), None)
+    path = next(filter(None, map(find_tool, names)), None)
     if path is None:
         what = f"--kubectl {program}: there is no such program" if program else "neither kubectl nor oc is on PATH"
         raise RequestError(

@@ -29,6 +29,7 @@ from seatrial.targets.job import Job, Processes
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.targets.launcher_messages import reason
 from seatrial.targets.processes import read_tail
+from seatrial.util.text import quoted
 
 _RESULT = re.compile(r"trained \d+ of \d+ steps|after step \d+ of|stopped (?:on request|at step)")
 """The first of the lines with which a training ends (``training/progress_lines.py``)."""
@@ -280,8 +281,8 @@ class RunLog:
         return frozenset(self._nodes)
 
     def last_line(self, pod: PodStatus) -> str:
-        """Return the last line that a pod has printed; empty if there is none."""
-        return next((line.strip() for line in reversed(self._last_lines(pod)) if line.strip()), "")
+        """Return the last line that a pod has printed, in quotes; empty if there is none."""
+        return next((quoted(line.strip()) for line in reversed(self._last_lines(pod)) if line.strip()), "")
 
     def launcher_was_killed(self, pod: PodStatus) -> bool:
         """Return whether something killed the launcher of MPI, which then says nothing.
@@ -346,7 +347,8 @@ class RunLog:
         refused = next((pod for pod in judged if pod.exit_code == RequestError.exit_code), None)
         lines = self._last_lines(refused or worst)
         if refused:
-            self._outcome("refused", _error(lines) or "the request is wrong")
+            said = _error(lines)
+            self._outcome("refused", f"{refused.label} {f'says {quoted(said)}' if said else 'refuses the request'}")
         else:
             self.fail(worst, worst.end or worst.stop or "has not ended")
 
@@ -362,7 +364,8 @@ class RunLog:
             self.note(
                 "error",
                 f"the first pod has sent {self.damaged} messages that cannot be read (the first one: "
-                f"{self._first_damaged}); see whether the image has the same seatrial, and who can write to its host",
+                f"{quoted(self._first_damaged)}); see whether the image has the same seatrial, and who can write to its"
+                " host",
             )
         if not self.started:
             self._on_event(self._run)
@@ -384,7 +387,7 @@ class RunLog:
             or self._not_found(pod)
             or (reason(self._last_output(pod)) if pod.is_launcher else "")
         )
-        return text and f" ({text.rstrip('.')})"
+        return text and f" ({quoted(text.rstrip('.'))})"
 
     def _not_found(self, pod: PodStatus) -> str:
         """Return the last line of a pod whose command, or the interpreter in it, does not exist or is no program."""

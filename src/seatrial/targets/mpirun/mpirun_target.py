@@ -131,12 +131,12 @@ def _hosts(target_request: TargetRequest) -> tuple[Host, ...]:
 
 
 def _find_mpirun(name: str) -> MpiLauncher:
-    import shutil
     import subprocess
 
     from seatrial.targets.mpirun.implementations import recognize
+    from seatrial.util.tool import find_tool
 
-    path = shutil.which(name)
+    path = find_tool(name)
     if path is None:
         raise RequestError(
             f"--on mpirun: {name} was not found; give the path of an mpirun with --mpirun, or add its folder to PATH."

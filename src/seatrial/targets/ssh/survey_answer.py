@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from seatrial.util.text import printable
+from seatrial.util.text import quoted
 
 _DEVICES = ("cpu", "cuda", "rocm")
 _LOOPBACKS = ("", "lo", "lo0")
@@ -47,7 +47,7 @@ def read_answer(text: str, *, device: str, nproc_per_node: int | None) -> Survey
     try:
         answer = json.loads(text)
         if isinstance(answer, dict) and isinstance(answer.get("refused"), str) and answer["refused"]:
-            return printable(answer["refused"][:_MAX_PHRASE_CHARS]).rstrip(".")
+            return f"it says {quoted(answer['refused'].rstrip('.'), _MAX_PHRASE_CHARS)}"
         return _read(answer, device, nproc_per_node)
     except _WrongFieldError as error:
         return f"its answer has {error}; check which seatrial and which login script run there"
@@ -67,7 +67,7 @@ def _read(answer: Any, device: str, nproc_per_node: int | None) -> SurveyAnswer:
     result = SurveyAnswer(
         device=_field(found, "device", str),
         nproc_per_node=_field(found, "nproc_per_node", int),
-        because=printable(because[:_MAX_PHRASE_CHARS]),
+        because=quoted(because, _MAX_PHRASE_CHARS),
         torch=torch,
         address=_address(address),
         loopback=_field(answer, "loopback", str),

@@ -21,7 +21,7 @@ from seatrial.targets.ssh import survey
 from seatrial.targets.ssh.connection import CONNECT_S, CUT, STARTED, feed_of, ssh_argv
 from seatrial.targets.ssh.survey_answer import SurveyAnswer, read_answer
 from seatrial.targets.target import TargetRequest
-from seatrial.util.text import printable
+from seatrial.util.text import quoted
 
 HostKey = tuple[str, str | None, int | None]
 """``Host.at``: name, user and port."""
@@ -327,7 +327,7 @@ def explain_ssh_exit(
 
 
 def _last_words(errors: str, output: str) -> str:
-    """Return the last line of the error output, else of the output: printable, at most 300 characters."""
+    """Return the last line of the error output, else of the output: in quotes, at most 300 characters."""
     lines = [line.strip() for text in (errors, output) for line in reversed(text.splitlines())]
     line = next((line for line in lines if line and line != STARTED), "")
-    return printable(line[:_MAX_SAID_CHARS]) or "without output"
+    return quoted(line, _MAX_SAID_CHARS) if line else "without output"

@@ -86,14 +86,20 @@ def typical(values: Iterable[float]) -> float | None:
 def _standard(rates: Iterable[tuple[int, float]]) -> float | None:
     """Return the typical healthy rate of (sender, rate) that more than one sender reaches, where more than two sent.
 
-    The sender measures a rate: one that is faster than all others, or says so, is no standard for them.
+    The sender measures a rate: one that is faster than all others, or says so, is no standard for them. Where it is
+    little faster, what the next one typically reaches is the standard.
     """
     left = [(sender, rate) for sender, rate in rates if rate > 0]
     while True:
         value = typical(rate for _, rate in left)
-        fast = {sender for sender, rate in left if rate >= 0.9 * (value or 0.0)}
-        if value is None or len(fast) > 1 or len({sender for sender, _ in left}) < 3:
+        fast: dict[int, list[float]] = {}
+        for sender, rate in left:
+            if rate >= 0.9 * (value or 0.0):
+                fast.setdefault(sender, []).append(rate)
+        if value is None or len({sender for sender, _ in left}) < 3:
             return value
+        if len(fast) > 1:
+            return min(value, sorted(map(median, fast.values()))[-2])
         left = [(sender, rate) for sender, rate in left if sender not in fast]
 
 

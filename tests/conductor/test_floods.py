@@ -1,0 +1,83 @@
+"""Agents that joined and send more than any check needs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import zlib
+
+import pytest
+from conductor.served import served as _served
+from conductor.stub_agent import RUN, StubAgent
+from event_streams import event_of
+
+from seatrial.conductor import event_allowance, server
+from seatrial.protocol.events import Source
+from seatrial.protocol.wire import PREFIX, encode
+
+
+@pytest.fixture(autouse=True)
+def _small_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_allowance, "BURST_BYTES", 400_000)
+    monkeypatch.setattr(event_allowance, "BYTES_PER_S", 0)
+
+
+def _line(body: str) -> bytes:
+    """A line that our own encoder would not write."""
+    return PREFIX + f"{zlib.crc32(body.encode()):08x} ".encode() + body.encode() + b"\n"
+
+
+@pytest.mark.parametrize("kind", ["progress", "x"])
+def test_an_agent_that_floods_what_is_no_event_is_ended(kind: str) -> None:
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        with agent.socket, contextlib.suppress(OSError):
+            for _ in range(100):
+                agent.send({"kind": kind, "x": "x" * 50_000})
+        served.over()
+    (seen,) = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
+    assert "it sent more events than any check needs" in seen["detail"]
+
+
+@pytest.mark.parametrize("kind", ["status", "x"])
+@pytest.mark.parametrize("depth", [1, 90], ids=["sound", "too deep"])
+def test_large_messages_count_before_they_are_decoded(depth: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not kept may be sent without end, but decoding it takes time, in which nobody else is heard."""
+    monkeypatch.setattr(server, "_LARGE_BYTES", 40_000)
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        with agent.socket, contextlib.suppress(OSError):
+            for _ in range(100):
+                agent.send({"kind": kind, "ranks": {}, "x": json.loads("[" * depth + "]" * depth), "y": "y" * 50_000})
+        served.over()
+    (seen,) = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
+    assert (seen["node"], seen["how"]) == (0, "lost")
+    assert "it sent more events than any check needs" in seen["detail"]
+
+
+def test_an_agent_that_sends_damage_without_end_is_ended() -> None:
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        with agent.socket, contextlib.suppress(OSError):
+            agent.send_lines(_line('{"kind":"status","x":' + "[" * 90 + "]" * 90 + "}") * 1_000)
+        served.over()
+    (seen,) = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
+    assert "it sent more events than any check needs" in seen["detail"]
+    assert served.server.damaged < 1_000
+
+
+@pytest.mark.parametrize("text_chars", [100, 50_000], ids=["short", "split"])
+def test_an_agent_that_floods_its_events_is_ended(text_chars: int) -> None:
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        source = Source(RUN, "node0")
+        with agent.socket, contextlib.suppress(OSError):
+            while True:
+                agent.send(event_of(source, "note", severity="info", text="x" * text_chars))
+        served.over()
+    (seen,) = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
+    assert (seen["node"], seen["how"]) == (0, "lost")
+    assert "it sent more events than any check needs" in seen["detail"]
+    lines = [encode(event) for event in served.events if event["src"] == "node0"]
+    text_bytes = sum(len(line) for parts in lines for line in parts)
+    assert 100_000 < text_bytes < 820_000
