@@ -218,6 +218,34 @@ def test_a_rank_that_sees_too_little_or_is_not_seen_is_named() -> None:
         assert finding.culprit.nodes == ("n3",)
 
 
+@pytest.mark.parametrize(
+    ("hidden_from", "kind", "nodes"),
+    [
+        ({2, 3}, "node", ("n4",)),
+        ({0, 1, 2, 3}, "node", ("n4",)),
+        ({1}, "none", ("n1", "n4")),
+    ],
+)
+def test_a_host_that_hides_its_token_has_no_other_one_named(
+    hidden_from: set[int], kind: str, nodes: tuple[str, ...]
+) -> None:
+    """Node 4 sees all, and some see all but its token."""
+    views = {rank: [[0, 3 if rank in hidden_from else 4]] for rank in range(5)}
+    (finding,) = grave(CHECK.judge(fleet([[1.0]] * 5, views=views), replace(NAMED, shared="yes")))
+    assert (finding.severity, finding.culprit.kind, finding.culprit.nodes) == ("fail", kind, nodes)
+
+
+def test_a_host_that_lies_does_not_hide_a_real_fault() -> None:
+    """Node 5 is elsewhere; node 4, which sees all, hides its token from 2 and 3, and then from 3 only."""
+    for hidden_from, nodes in (({2, 3}, ("n4", "n5")), ({3}, ("n5",))):
+        views = {rank: [[0, 3 if rank in hidden_from else 4]] for rank in range(5)} | {5: [[5, 5]]}
+        (finding,) = grave(CHECK.judge(fleet([[1.0]] * 6, views=views), replace(NAMED, shared="yes")))
+        if len(nodes) == 1:
+            assert (finding.culprit.kind, finding.measured) == ("none", "at most 4 of 6 ranks see one another")
+        else:
+            assert finding.culprit.nodes == nodes
+
+
 def test_views_of_any_length_and_order_count_for_the_ranks_that_there_are() -> None:
     odd = [[3, 10**18], [-(10**18), 1], [2, 2], [5, 1], [0, 1], *([number, number] for number in range(100, 10_000))]
     views: dict[int, Any] = {rank: [[0, 3]] for rank in range(3)} | {3: odd}

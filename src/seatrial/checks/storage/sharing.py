@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +14,15 @@ from seatrial.checks.storage.node_names import node_culprit, node_names, rank_na
 from seatrial.checks.storage.params import Params
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Limit, Ruling
+from seatrial.evidence.statistics import VOTING_HOSTS
 from seatrial.util.text import as_name
 
 View: TypeAlias = frozenset[int]
 """The ranks whose tokens a rank sees."""
+_Kind: TypeAlias = tuple[int, int]
+"""The number of a rank's view, and a bit for the number of each view in which the rank is."""
+_MOST_VIEWS = 1000
+"""More different views are those of ranks with a folder each, or made up."""
 
 
 def judge_sharing(evidence: Evidence, params: Params) -> Ruling:
@@ -75,20 +81,23 @@ def _not_one_folder(evidence: Evidence, groups: Mapping[View, list[int]], nodes:
     def votes(ranks: Iterable[int]) -> Fraction:
         return sum((Fraction(1, ranks_per_host[hosts[rank]]) for rank in ranks), start=Fraction())
 
-    view, ranks = max(groups.items(), key=lambda item: votes(item[1]))
+    together, odd, either = _see_one_another(groups, nodes, hosts)
     path = next((as_name(fact.value["path"]) for fact in evidence.facts if fact.name == "folder"), "the folder")
-    together = [rank for rank in ranks if rank in view]
-    if 2 * votes(together) > len(ranks_per_host):
-        odd_nodes = {node for rank, node in nodes.items() if rank not in together}
+    odd_nodes = {nodes[rank] for rank in odd}
+    # Other ranks of a node that is named say nothing for those that name it.
+    agreed = [rank for rank in together if len(ranks_per_host) < VOTING_HOSTS or nodes[rank] not in odd_nodes]
+    most_agree = 2 * votes(agreed) > len(ranks_per_host)
+    if most_agree and odd_nodes:
         what = f"{path} on {node_names(odd_nodes)} is not the folder that most nodes see"
         culprit = node_culprit(evidence, odd_nodes)
     else:
-        what = f"the ranks do not see one folder at {path}, and no group of them is more than half of the nodes"
-        culprit = Culprit(
-            kind="none",
-            name=f"some of {node_names(set(nodes.values()))}, not separable",
-            nodes=tuple(sorted(set(nodes.values()))),
+        why = "which of two does not see the other, or is not seen, is open"
+        what = f"the ranks do not see one folder at {path}, and " + (
+            why if most_agree else "no group of them is more than half of the nodes"
         )
+        some = tuple(sorted({nodes[rank] for rank in (either if most_agree else nodes)}))
+        culprit = Culprit(kind="none", name=f"some of {node_names(some)}, not separable", nodes=some)
+    num_together = max(len(together), *(len(view.intersection(members)) for view, members in groups.items()))
     lines = []
     for seen, members in sorted(groups.items(), key=lambda item: -len(item[1]))[:4]:
         verb = "sees" if len(members) == 1 else "see"
@@ -98,11 +107,61 @@ def _not_one_folder(evidence: Evidence, groups: Mapping[View, list[int]], nodes:
         check="storage",
         what=what,
         culprit=culprit,
-        measured=f"at most {len(together)} of {len(nodes)} ranks see one another",
+        measured=f"at most {num_together} of {len(nodes)} ranks see one another",
         limit=Limit(value=len(nodes), unit="ranks", origin="user storage.shared"),
         evidence=tuple(lines),
         action="check that the shared file system is mounted there, at that path.",
     )
+
+
+def _see_one_another(
+    groups: Mapping[View, Sequence[int]], nodes: Mapping[int, str], hosts: Mapping[int, str]
+) -> tuple[set[int], set[int], set[int]]:
+    """Return the ranks that all see one another, those that do not see them, and those of which either may be at fault.
+
+    One after the other the ranks leave that miss most hosts, or are missed by them. A host that lies about itself
+    misses and is missed, too: so no honest rank leaves before its ranks, unless only two hosts stand against each
+    other. With very many different views nobody is at fault: there is no folder that most see.
+    """
+    if len(groups) > _MOST_VIEWS:
+        return set(), set(), set(nodes)
+    # Ranks with one view that the same ranks see are alike, and thousands of ranks are of a few kinds.
+    seen_by = dict.fromkeys(nodes, 0)
+    for number, view in enumerate(groups):
+        for rank in view:
+            seen_by[rank] |= 1 << number
+    kinds: dict[_Kind, list[int]] = {}
+    for number, members in enumerate(groups.values()):
+        for rank in members:
+            kinds.setdefault((number, seen_by[rank]), []).append(rank)
+    if len(kinds) > _MOST_VIEWS:
+        return set(), set(), set(nodes)
+    hosts_of = {kind: {hosts[rank] for rank in ranks} for kind, ranks in kinds.items()}
+    missed = {kind: {other for other in kinds if not _see(kind, other)} for kind in kinds}
+    num_missed = {kind: Counter(host for other in missed[kind] for host in hosts_of[other]) for kind in kinds}
+    left, odd, either = dict(kinds), set[int](), set[int]()
+    while most := max((len(num_missed[kind]) for kind in left), default=0):
+        worst = {kind for kind in left if len(num_missed[kind]) == most}
+        odd_nodes = {nodes[rank] for rank in odd}
+        # A rank that misses one that is itself missed less is at fault, and so are other ranks of its node.
+        known = {
+            kind
+            for kind in worst
+            if missed[kind] & left.keys() - worst or odd_nodes.issuperset(nodes[rank] for rank in kinds[kind])
+        }
+        for kind in known or worst:
+            (odd if known else either).update(left.pop(kind))
+        for kind in known or worst:
+            for other, host in itertools.product(missed[kind] & left.keys(), hosts_of[kind]):
+                num_missed[other][host] -= 1
+                if not num_missed[other][host]:
+                    del num_missed[other][host]
+    return {rank for ranks in left.values() for rank in ranks}, odd, either
+
+
+def _see(one: _Kind, other: _Kind) -> bool:
+    """Return whether ranks of these kinds see one another."""
+    return bool(one[1] >> other[0] & 1 and other[1] >> one[0] & 1)
 
 
 def _judge_not_shared(evidence: Evidence, views: Mapping[int, View], nodes: Mapping[int, str]) -> Ruling:
