@@ -58,16 +58,25 @@ def test_ranks_start_in_no_folder_that_others_could_have_filled(
     )
 
 
-def test_a_script_that_others_could_have_written_is_not_started(conductor: StubConductor, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_a_script_that_others_could_have_written_is_not_started(
+    is_missing: bool, conductor: StubConductor, tmp_path: Path
+) -> None:
+    """Also one that is missing in a folder like /tmp: another user could put it there in time."""
+    (above := tmp_path / "above").mkdir()
+    script = above / "train.py"
     script.write_text("open('started', 'w')")
     script.chmod(0o666)
-    start(conductor, "", argv=[sys.executable, "train.py"], cwd=str(tmp_path), script="train.py")
+    if is_missing:
+        script.unlink()
+        above.chmod(0o1777)
+    start(conductor, "", argv=[sys.executable, "above/train.py"], cwd=str(tmp_path), script="above/train.py")
     while len(conductor.of("exit")) < 2:
         conductor.until_kind("exit")
     assert {error["cause"] for error in conductor.of("error")} == {"request"}
+    found = f"all users can write to {above}" if is_missing else f"all users can write to {script}"
     assert {error["message"].partition(" on this host")[0] for error in conductor.of("error")} == {
-        f"train.py: all users can write to {script}"
+        f"above/train.py: {found}"
     }
     assert not (tmp_path / "started").exists()
 

@@ -88,8 +88,56 @@ def test_a_share_that_maps_all_users_to_one(folder: Path, monkeypatch: pytest.Mo
 
 def test_what_is_not_there_is_not_trusted(tmp_path: Path) -> None:
     assert trust_here(str(tmp_path / "nothing"), "x/train.py") == _NOBODY
-    with pytest.raises(FileNotFoundError):
-        refusal(str(tmp_path), "x/train.py", _NOBODY)
+    tmp_path.chmod(0o1777)
+    assert trust_here(str(tmp_path / "nothing"), "x/train.py") == _NOBODY
+
+
+@pytest.mark.parametrize(
+    "script", ["nothing/train.py", "above/nothing.py", "above/job/../nothing/x/train.py", "link.py"]
+)
+@pytest.mark.parametrize("mode", [0o755, 0o777, 0o1777])
+def test_a_name_that_is_missing(mode: int, script: str, folder: Path, tmp_path: Path) -> None:
+    """Whoever can write to the last folder that exists could put the script there before the ranks start."""
+    (tmp_path / "link.py").symlink_to("above/nothing/train.py")
+    last = tmp_path if script.startswith("nothing") else folder.parent
+    last.chmod(mode)
+    found = refusal(str(tmp_path), script, _NOBODY)
+    assert found.endswith("" if mode == 0o755 else f"all users can write to {last}")
+    assert bool(found) == (mode != 0o755)
+    assert refusal(str(tmp_path), script, FolderTrust(is_open=True)) == ""
+
+
+@pytest.mark.parametrize("folder_typed", ["above/job/..", "above/.", "above//", "link", "link/../above"])
+def test_a_folder_typed_in_another_way(folder_typed: str, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(folder.parent)
+    folder.parent.chmod(0o1777)
+    assert refusal(str(tmp_path / folder_typed), "", _NOBODY) == f"all users can write to {folder.parent}"
+
+
+@pytest.mark.usefixtures("as_another_user")
+def test_each_link_of_a_chain_counts(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link between the path and what it leads to, in an open folder, is its owner's to exchange."""
+    (tmp_path / "last").symlink_to(folder)
+    (between := tmp_path / "between").symlink_to("last")
+    (tmp_path / "first").symlink_to(between)
+    real = os.lstat
+
+    def lstat(path: str) -> os.stat_result:
+        status = list(real(path))
+        status[4] = os.geteuid() + (path != str(between))
+        return os.stat_result(status)
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    assert refusal(str(folder), "train.py", _NOBODY) == refusal(str(tmp_path / "last"), "", _NOBODY) == ""
+    assert refusal(str(tmp_path / "first"), "", _NOBODY) == f"{between} belongs to user {os.geteuid()}"
+    script = str(tmp_path / "first" / "train.py")
+    assert refusal(str(folder), script, _NOBODY) == f"{between} belongs to user {os.geteuid()}"
+
+
+def test_links_in_a_circle(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    assert refusal(str(tmp_path), "a/train.py", _NOBODY) == f"{tmp_path}/a: Too many levels of symbolic links"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 
 from seatrial.environment.script_variables import CARRIED, CONDUCT, in_agreement, torchrun_variables
 from seatrial.environment.self_location import without_import_variables
@@ -84,11 +83,10 @@ def start_folder(program: ProgramSpec) -> tuple[str, str, str]:
     if note:
         share = "start from a folder that all hosts share, or name scripts by absolute paths"
         note = f"{note} on this host, so the ranks start in {start}; {share}"
-    with suppress(OSError):  # the script is not here, as the ranks will say
-        if found := refusal(start, program["script"], trust):
-            not_so = "which is not so on the controller's machine"
-            text = f"{program['script']}: {found} on this host, {not_so}; put the script into a folder of yours"
-            return start, text, note
+    if program["script"] and (found := refusal(start, program["script"], trust)):
+        not_so = "which is not so on the controller's machine"
+        text = f"{program['script']}: {found} on this host, {not_so}; put the script into a folder of yours"
+        return start, text, note
     return start, "", note
 
 

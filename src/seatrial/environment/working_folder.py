@@ -7,6 +7,7 @@ and so are all users, where they can write there.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,9 @@ from dataclasses import dataclass
 
 from seatrial.files import owner_of_new_files
 from seatrial.start import trusted_users
+
+_MAX_LINKS = 40
+"""As the kernel has it (MAXSYMLINKS in include/linux/namei.h)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +43,10 @@ def trust_here(folder: str, script: str) -> FolderTrust:
     owners: set[int] = set()
     is_open = False
     for place in (folder, *_places_of(folder, script)):
-        for name, is_last in _way(place):
-            with suppress(OSError):
-                status = os.lstat(name)
-                owners |= {status.st_uid} - trusted
-                is_open |= _is_open(status, is_last)
+        with suppress(OSError):
+            for step in _steps(place):
+                owners |= {step.status.st_uid} - trusted
+                is_open |= _is_open(step) and not step.missing
     # The number of a user may be that of somebody else on another host.
     return FolderTrust(owners=tuple(sorted(owners)), is_open=is_open)
 
@@ -51,7 +54,9 @@ def trust_here(folder: str, script: str) -> FolderTrust:
 def refusal(folder: str, script: str, trust: FolderTrust) -> str:
     """Return why another user could have put files into the folder or the script, or exchanged them; empty: none could.
 
-    Each name on the way is looked at from the root down, so that nobody can exchange one that has passed.
+    Each name on the way, also of links, is looked at from the root down, so that nobody can exchange one that has
+    passed. Where a name is missing, another user could put one there before a rank starts: the processes of the other
+    hosts show its path.
 
     Args:
         folder: an absolute path.
@@ -59,14 +64,29 @@ def refusal(folder: str, script: str, trust: FolderTrust) -> str:
         trust: on the controller's machine.
     """
     trusted = trusted_users() | {*trust.owners}
-    for place in _places_of(folder, script) if script else (folder,):
-        for name, is_last in _way(place):
-            status = os.lstat(name)
-            if status.st_uid not in trusted and not _owns_all(status, folder):
-                return f"{name} belongs to user {status.st_uid}"
-            if _is_open(status, is_last) and not trust.is_open:
-                return f"all users can write to {name}"
+    try:
+        for place in _places_of(folder, script) if script else (folder,):
+            for step in _steps(place):
+                if step.status.st_uid not in trusted and not _owns_all(step.status, folder):
+                    return f"{step.name} belongs to user {step.status.st_uid}"
+                if _is_open(step) and not trust.is_open:
+                    cause = f"{step.missing} is missing, and " if step.missing else ""
+                    return f"{cause}all users can write to {step.name}"
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
     return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """One name on the way to a file."""
+
+    name: str
+    status: os.stat_result
+    is_last: bool
+    """What follows is no entry of this folder that exists, so that its sticky bit does not guard it."""
+    missing: str = ""
+    """The next name, where there is none."""
 
 
 def _places_of(folder: str, script: str) -> tuple[str, ...]:
@@ -75,21 +95,42 @@ def _places_of(folder: str, script: str) -> tuple[str, ...]:
     return (os.path.dirname(os.path.realpath(path)), path) if script else ()
 
 
-def _way(path: str) -> Iterator[tuple[str, bool]]:
-    """Yield the path with all folders above it, from the root down, and the same for what it leads to by links.
+def _steps(path: str) -> Iterator[_Step]:
+    """Yield what the kernel visits on the way to an absolute path, from the root down, each link among it."""
+    names = _names_of(path)
+    place = "/"
+    yield _Step(name=place, status=os.lstat(place), is_last=not names)
+    links = 0
+    while names:
+        name = names.pop()
+        entry = os.path.dirname(place) if name == ".." else os.path.join(place, name)
+        try:
+            status = os.lstat(entry)
+        except FileNotFoundError:
+            yield _Step(name=place, status=os.lstat(place), is_last=True, missing=entry)
+            return
+        if not stat.S_ISLNK(status.st_mode):
+            place = entry
+        yield _Step(name=entry, status=status, is_last=not names)
+        if stat.S_ISLNK(status.st_mode):
+            links += 1
+            if links > _MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            target = os.readlink(entry)
+            place = "/" if os.path.isabs(target) else place
+            names += _names_of(target)
 
-    The second value says whether it is the last one.
-    """
-    for way in dict.fromkeys((path, os.path.realpath(path))):
-        names = way.strip("/").split("/")
-        for count in range(len(names) + 1):
-            yield "/" + "/".join(names[:count]), count == len(names)
+
+def _names_of(path: str) -> list[str]:
+    """Return the names in a path, the first one last."""
+    return [name for name in path.split("/")[::-1] if name not in ("", ".")]
 
 
-def _is_open(status: os.stat_result, is_last: bool) -> bool:
+def _is_open(step: _Step) -> bool:
     """Return whether all users can put files there, or exchange those of others where there are such."""
-    has_guard = status.st_mode & stat.S_ISVTX and not is_last
-    return bool(status.st_mode & stat.S_IWOTH) and not stat.S_ISLNK(status.st_mode) and not has_guard
+    mode = step.status.st_mode
+    has_guard = mode & stat.S_ISVTX and not step.is_last
+    return bool(mode & stat.S_IWOTH) and not stat.S_ISLNK(mode) and not has_guard
 
 
 def _owns_all(status: os.stat_result, folder: str) -> bool:
