@@ -18,7 +18,7 @@ from seatrial.files import owner_of_new_files
 from seatrial.start import trusted_users
 
 _MAX_LINKS = 40
-"""As the kernel has it (MAXSYMLINKS in include/linux/namei.h)."""
+"""The kernel's own limit (MAXSYMLINKS in include/linux/namei.h)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class _Step:
     name: str
     status: os.stat_result
     is_last: bool
-    """What follows is no entry of this folder that exists, so that its sticky bit does not guard it."""
+    """Nothing that exists in this folder comes next, so that its sticky bit guards nothing."""
     missing: str = ""
     """The next name, where there is none."""
 
