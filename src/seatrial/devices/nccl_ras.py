@@ -20,7 +20,6 @@ from seatrial.devices.handed import (
     json_object,
     mapping,
     name_text,
-    text,
     whole,
 )
 
