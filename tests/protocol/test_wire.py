@@ -80,7 +80,7 @@ def test_a_message_that_is_longer_than_any_of_ours_is_damage() -> None:
     assert decoder.damaged == 1
 
 
-def test_one_line_that_is_longer_than_any_of_ours_is_damage_before_it_is_decoded() -> None:
+def test_a_line_longer_than_any_of_ours_is_not_decoded() -> None:
     body = b'{"x":[' + b"[]," * 2_000_000 + b"[]]}"
     line = PREFIX + f"{zlib.crc32(body):08x} ".encode() + body
     decoder = Decoder()

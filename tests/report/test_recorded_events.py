@@ -56,9 +56,7 @@ def test_links_in_a_folder_are_not_read(tmp_path: Path) -> None:
     assert read_events([tmp_path / "link"]) == read_events([folder])
 
 
-def test_a_link_that_was_put_in_the_place_of_a_listed_file_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listed_file_that_became_a_link_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sent").mkdir()
     listed = tmp_path / "sent" / "a.events"
     target = tmp_path / "elsewhere"
