@@ -38,6 +38,7 @@ def rule(
     domain: str = "",
     others: dict[str, int] | None = None,
     places: dict[int, str] | None = None,
+    damaged: object = None,
 ) -> Ruling:
     """Return the ruling about nodes with two devices each: serial numbers S0 and S1 on gpu-00, S2 and S3 on gpu-01.
 
@@ -64,6 +65,7 @@ def rule(
             Fact(check="diagnostics", name=name, value=state, node_rank=node_rank) for name in ("before", "after")
         ]
     facts += [Fact(check="diagnostics", name="handed", value=to_json(file)) for file in files]
+    facts += [Fact(check="diagnostics", name="handed", value=damaged)] if damaged is not None else []
     names = {node: f"gpu-{node:02d}{domain}" for node in range(nodes)}
     known = {f"10.0.0.{node + 1}": node for node in range(nodes)} | {"gpu-01.example.com": 1}
     evidence = Evidence(
@@ -121,6 +123,21 @@ def test_a_file_about_others_is_said_and_no_pass(file: HandedFile, why: str) -> 
     assert finding.severity == "warn"
     assert finding.what.startswith(f"{file.name}, which was handed over, counts for nothing: {why}")
     assert ruling.unjudged == (f"{file.name} not used",)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "which"),
+    [
+        ({**to_json(RAS), "passed": 1 << 70}, "ras.txt"),
+        ({"name": "GPU 3 is broken. Replace it", "hosts": 5}, '"GPU 3 is broken. Replace it"'),
+        (5, "a file"),
+    ],
+)
+def test_one_unreadable_file_hides_no_broken_device(damaged: object, which: str) -> None:
+    ruling = rule(DCGM, damaged=damaged)
+    assert [finding.severity for finding in ruling.findings] == ["fail"]
+    (absent,) = ruling.absent
+    assert absent.startswith(f"what {which} says, which was handed over (")
 
 
 def test_the_person_says_whose_file_it_is() -> None:

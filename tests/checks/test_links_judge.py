@@ -166,6 +166,14 @@ def test_a_slow_node_with_one_busy_peer_is_named(nodes: int) -> None:
     assert finding.culprit.nodes == ("n1",)
 
 
+@pytest.mark.parametrize("slow", [{(1, None): 0.2}, {(None, 1): 0.2}])
+def test_a_peer_without_the_cpu_does_not_clear_a_slow_node(slow: Slow) -> None:
+    """Of three nodes one tells of a lack of CPU: the slow link between the two others stays a failure."""
+    finding = _only(SimulatedCluster(nodes=3, slow=slow, cpu_share={0: 0.0}).trial())
+    assert (finding.severity, finding.culprit.nodes) == ("fail", ("n1", "n2"))
+    assert "endpoints not separable" in finding.culprit.name
+
+
 def test_two_nodes_slow_alike_miss_the_users_limit() -> None:
     both: Slow = {(0, 1): 0.5, (1, 0): 0.5}
     assert SimulatedCluster(nodes=2, slow=both).trial().findings == ()

@@ -12,6 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seatrial.devices.handed import MOST_BYTES, HandedFile, read
+from seatrial.devices.plain_json import from_json, to_json
+from seatrial.protocol.wire import encode
+from seatrial.run.handed_files import events_of
 
 # The form of NVIDIA/DCGM testing/python3/dcgm_diag_schema.json.
 NEW: dict[str, Any] = {
@@ -206,7 +209,10 @@ def test_a_serial_number_that_is_none(serial: str) -> None:
         (json.dumps(NEW).replace('"Fail"', '"Broken"'), "the test memory has the unknown status 'Broken'"),
         ({**NEW, "DCGM Diagnostic": {"test_categories": []}}, "it has no results"),
         ({**NEW, "DCGM Diagnostic": {"runtime_error": "no GPU"}}, "the diagnostics ended with an error: no GPU"),
-        (json.dumps(OLD).replace('"0,1"', '"0,x"'), "gpu_ids of Persistence Mode is no number: 'x'"),
+        (
+            json.dumps(OLD).replace('"0,1"', '"0,x"'),
+            "gpu_ids of Persistence Mode is no number of up to nine digits: 'x'",
+        ),
         (ras(ranks_count=5), "a communicator has another number of ranks than it says"),
         (TEXT.format(errors="", warnings="").partition("Warnings")[0], "it is cut: its section Warnings is missing"),
         ("{" * 100_000, "it is in none of the known forms"),
@@ -293,7 +299,7 @@ def test_no_changed_value_raises(document: dict[str, Any], random: Any) -> None:
     changed = json.loads(json.dumps(document))
     for _ in range(random.randint(1, 3)):
         _change(changed, random)
-    read(json.dumps(changed).encode())
+    from_json(HandedFile, json.loads(json.dumps(to_json(read(json.dumps(changed).encode())))))
 
 
 def _change(value: Any, random: Any) -> None:
@@ -385,6 +391,56 @@ def test_a_file_that_names_very_much_is_read_in_seconds(content: str, problem: s
     handed = read(content.encode())
     assert handed.problem == problem
     assert all(len(result.what) <= 500 and len(result.lines) <= 10 for result in handed.results)
+
+
+_DIGITS = "9" * 24
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"  Process {_DIGITS} on node gpu-00 managing GPU 0",
+        f"  Rank {_DIGITS} -- GPU 0 managed by process 5 on node gpu-00",
+        f"  Rank 3 -- GPU 0 managed by process {_DIGITS} on node gpu-00",
+        f"  The missing ranks: 2, {_DIGITS}",
+        "  Process \u0661\u0662 on node gpu-00 managing GPU 0",
+    ],
+)
+def test_a_number_that_no_judge_reads_is_a_problem_of_the_file(line: str) -> None:
+    assert "is no number of up to nine digits" in read(_ras(line).encode()).problem
+
+
+def _many_hosts(of_each: str) -> dict[str, Any]:
+    status = {"init_state": 0, "async_error": 0}
+    ranks = [{"host": f"{rank}{of_each}", "rank": rank, "pid": rank, "status": status} for rank in range(4_096)]
+    return {"nccl_version": "2.28", "communicators": [{"ranks_count": len(ranks), "ranks": ranks}]}
+
+
+def _many_serials(of_each: str) -> dict[str, Any]:
+    entities = [{"entity_id": number, "serial_num": f"{number}{of_each}"} for number in range(4_096)]
+    return {**NEW, "entity_groups": [{"entity_group": "GPU", "entities": entities}]}
+
+
+@pytest.mark.parametrize("content", [_many_hosts("\u00e9" * 500), _many_serials("\u00e9" * 500)])
+def test_a_file_that_no_event_can_hold_is_a_problem(content: dict[str, Any]) -> None:
+    assert read(json.dumps(content).encode()).problem == "it says too much: more than 4 MiB"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps(_many_hosts("h" * 500)),
+        json.dumps(_many_serials("s" * 500)),
+        _ras(*(f"  Process {pid} on node {'h' * 30_000} managing GPU 0" for pid in range(600))),
+        f"RCCL version {'9' * 5_000_000}\nJob summary\nErrors\nWarnings\n",
+    ],
+)
+def test_names_are_short_and_each_event_can_be_written(content: str) -> None:
+    handed = read(content.encode())
+    assert handed.problem == ""
+    assert max(map(len, (handed.form, *handed.hosts, *handed.serials.values()))) < 270
+    (event, _) = events_of("run", [handed])
+    assert encode(event)
 
 
 @pytest.mark.timeout(20)

@@ -20,6 +20,7 @@ from seatrial.devices.handed import (
     entries,
     json_object,
     mapping,
+    name_text,
     text,
     whole,
 )
@@ -62,8 +63,8 @@ def parse(content: bytes) -> HandedFile | None:
     if len(gpus) > MOST_DEVICES:
         raise ValueError(f"it names more than {MOST_DEVICES:,} devices")
     return HandedFile(
-        form=f"DCGM diagnostics {text(metadata.get('version', ''), 'version')}".strip(),
-        driver=text(metadata.get("Driver Version Detected", ""), "Driver Version Detected"),
+        form=f"DCGM diagnostics {name_text(metadata.get('version', ''), 'version')}".strip(),
+        driver=name_text(metadata.get("Driver Version Detected", ""), "Driver Version Detected"),
         serials=serials,
         gpus=tuple(sorted(gpus)),
         passed=seen.passed,
@@ -166,7 +167,7 @@ def _new_serials(document: Mapping[str, Any]) -> dict[str, str]:
             continue
         for entity in entries(group.get("entities"), "entities"):
             number = whole(mapping(entity, "entity").get("entity_id"), "entity_id")
-            serial = text(entity.get("serial_num", ""), "serial_num").strip()
+            serial = name_text(entity.get("serial_num", ""), "serial_num").strip()
             if not _NO_SERIAL.fullmatch(serial):
                 serials[str(number)] = serial
     return serials
@@ -176,6 +177,6 @@ def _old_serials(metadata: Mapping[str, Any]) -> dict[str, str]:
     found = metadata.get("GPU Device Serials")
     if found is None or isinstance(found, list):  # a list has no numbers: nobody knows which ones it lacks
         return {}
-    serials = {whole(gpu, "GPU Device Serials"): text(serial, "serial").strip() for gpu, serial in
+    serials = {whole(gpu, "GPU Device Serials"): name_text(serial, "serial").strip() for gpu, serial in
                mapping(found, "GPU Device Serials").items()}  # fmt: skip
     return {str(gpu): serial for gpu, serial in serials.items() if not _NO_SERIAL.fullmatch(serial)}

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from seatrial.devices.plain_json import from_json, to_json
+
 FORMS = ("dcgm", "nccl_ras")
 """Modules of this folder, each for one form."""
 MOST_BYTES = 1 << 25
@@ -21,7 +23,10 @@ MOST_RESULTS = 512
 MOST_LINES = 10
 """Lines that are kept of one result."""
 MOST_DEVICES = 4_096
+_MOST_EVENT_BYTES = 1 << 22
+"""Bytes of the event that keeps a file, which the line format must be able to hold."""
 _TEXT_CHARS = 500
+_NAME_CHARS = 253
 Verdict = Literal["broken", "warning", "not checked"]
 
 
@@ -87,8 +92,21 @@ def read(content: bytes, *, name: str = "", node: str = "") -> HandedFile:
         except (ValueError, RecursionError) as error:
             return replace(known, form=form.replace("_", " ").upper(), problem=str(error)[:_TEXT_CHARS])
         if parsed is not None:
-            return replace(parsed, name=known.name, node=node, sha256=known.sha256)
+            return _as_judge_reads_it(replace(parsed, name=known.name, node=node, sha256=known.sha256))
     return replace(known, problem="it is in none of the known forms (dcgmi diag -j, ncclras)")
+
+
+def _as_judge_reads_it(handed: HandedFile) -> HandedFile:
+    """Return a file as it is, or with the problem for which no event could hold it or no judge would read it."""
+    text_of_event = json.dumps(to_json(handed))
+    known = HandedFile(name=handed.name, node=handed.node, sha256=handed.sha256, form=handed.form)
+    if len(text_of_event) > _MOST_EVENT_BYTES:
+        return replace(known, problem=f"it says too much: more than {_MOST_EVENT_BYTES >> 20} MiB")
+    try:
+        from_json(HandedFile, json.loads(text_of_event))
+    except ValueError as error:
+        return replace(known, problem=f"a value cannot be ({error})")
+    return handed
 
 
 def json_object(content: bytes) -> Mapping[str, Any] | None:
@@ -113,7 +131,7 @@ def whole(value: object, what: str) -> int:
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31:
         return value
-    raise ValueError(f"{what} is no number: {str(value)[:40]!r}")
+    raise ValueError(f"{what} is no number of up to nine digits: {str(value)[:40]!r}")
 
 
 def text(value: object, what: str) -> str:
@@ -121,6 +139,11 @@ def text(value: object, what: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{what} is no text: {str(value)[:40]!r}")
     return value[:_TEXT_CHARS]
+
+
+def name_text(value: object, what: str) -> str:
+    """Return the name of a host, a serial number or a version, cut to 253 characters. Raises ValueError."""
+    return text(value, what)[:_NAME_CHARS]
 
 
 def entries(value: object, what: str) -> list[Any]:

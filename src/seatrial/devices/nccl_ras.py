@@ -19,7 +19,7 @@ from seatrial.devices.handed import (
     entries,
     json_object,
     mapping,
-    text,
+    name_text,
     whole,
 )
 
@@ -71,7 +71,7 @@ def parse(content: bytes) -> HandedFile | None:
     version = next((match for line in lines if (match := _VERSION.match(line))), None)
     if "Job summary" not in lines and version is None and not any(_PROCESS_LINE.fullmatch(line) for line in lines):
         return None
-    return _of_text(lines, f"{version[1]} RAS {version[2]}" if version else "NCCL RAS")
+    return _of_text(lines, f"{version[1]} RAS {name_text(version[2], 'version')}" if version else "NCCL RAS")
 
 
 class _Said:
@@ -138,14 +138,14 @@ def _of_text(lines: list[str], form: str) -> HandedFile:
             said.add(_process_of(match, None), _by_kind(kind), line)
         elif match := _RANK.fullmatch(line):
             what = match["says"] or group.replace("have ", "has ", 1) or _by_kind(kind)
-            process = _process_of(match, int(match["rank"]))
+            process = _process_of(match, whole(match["rank"], "rank"))
             if (launched := _LAUNCHED.search(what)) is None:
                 said.add(process, what, line)
             elif usual is not None and usual - int(launched[1] or 0) >= _FAR_BEHIND:
                 counts[process] = (usual - int(launched[1] or 0), line)
         elif match := _MISSING.fullmatch(line):
             for rank in match[1].replace(",", " ").split():
-                said.add(("", None, None, int(rank)), _by_kind(kind), line)
+                said.add(("", None, None, whole(rank, "rank")), _by_kind(kind), line)
         elif line.startswith("  Communicator ranks have different "):
             group, usual = "", None
         elif not _KNOWN.fullmatch(line):
@@ -173,7 +173,8 @@ def _by_kind(kind: str) -> str:
 def _process_of(match: re.Match[str], rank: int | None) -> _Process:
     devices = match["nvml"] or match["cuda"] or ""
     gpu = int(devices) if devices.isdigit() and len(devices) < 4 else None
-    return match["host"] or "", int(match["pid"]) if match["pid"] else None, gpu, rank
+    pid = whole(match["pid"], "pid") if match["pid"] else None
+    return name_text(match["host"] or "", "host"), pid, gpu, rank
 
 
 def _of_json(document: Mapping[str, Any]) -> HandedFile:
@@ -212,7 +213,7 @@ def _of_json(document: Mapping[str, Any]) -> HandedFile:
             elif status["unresponsive"] is True:
                 said.add(process, _by_kind("INCOMPLETE"), json.dumps(dict(rank)))
     named = tuple(host for host in hosts if host)[:4_096]
-    version = text(document["nccl_version"], "nccl_version")
+    version = name_text(document["nccl_version"], "nccl_version")
     return HandedFile(form=f"NCCL RAS {version}", hosts=named, passed=passed, results=said.results())
 
 
@@ -238,7 +239,7 @@ def _most_common(values: Iterable[int]) -> int:
 
 
 def _process_of_json(rank: Mapping[str, Any]) -> _Process:
-    host, pid = text(rank.get("host"), "host"), rank.get("pid")
+    host, pid = name_text(rank.get("host"), "host"), rank.get("pid")
     gpu = rank.get("nvml_dev", rank.get("cuda_dev"))
     return (
         "" if host == "unknown" else host,

@@ -104,14 +104,11 @@ def gpu_diagnostics(conclusion: Conclusion) -> tuple[NodeReport, ...]:
 
 
 def handed_over(conclusion: Conclusion) -> tuple[HandedReport, ...]:
-    """Return the files that were handed over; none where the reports of the nodes are damaged."""
+    """Return the files that were handed over, without those that are damaged."""
     trial = conclusion.trial
     facts = tuple(fact for fact in trial.facts if (fact.check, fact.generation) == (DIAGNOSTICS, 0))
     nodes, _ = histories(facts, trial.ranks, trial.host_names)
-    try:
-        files = handed_files(evidence_of(trial, DIAGNOSTICS), nodes)
-    except ValueError:
-        return ()
+    files, _ = handed_files(evidence_of(trial, DIAGNOSTICS), nodes)
     return tuple(
         HandedReport(
             name=entry.file.name,

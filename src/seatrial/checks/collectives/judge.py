@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from seatrial.checks.collectives.operations import OPERATIONS, array_sizes
+from seatrial.checks.collectives.operations import OPERATIONS, array_sizes, busbw_factor
 from seatrial.checks.collectives.params import Params
 from seatrial.checks.collectives.rules import WRONG_ELEMENTS, busbw_rule, latency_rule
 from seatrial.checks.shared.culprits import rank_culprit
@@ -16,12 +17,15 @@ from seatrial.checks.shared.host_activity import is_contention, load_of_others
 from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Culprit, Finding, Judged, Ruling
 from seatrial.evidence.measurement import Fact
-from seatrial.evidence.statistics import VOTING_HOSTS, host_median
+from seatrial.evidence.statistics import VOTING_HOSTS, fleet_effect, host_median
 from seatrial.util.text import format_size, named_ranks
 
 _LINES = 8
 _MOST_TIMES = 2.0
-"""All ranks wait for one another in all_reduce, so that their times are alike but for when they call it."""
+"""All ranks wait for one another in all_reduce, so that their times are alike but for when they call it, and which of
+them is done first: for a few bytes that is up to this factor."""
+_ROUNDING = 1e-6
+"""A bandwidth and its time come from one float, and both are written whole."""
 _MOST_ELEMENTS = 1 << 53
 """More elements than any array has, and exact as a float."""
 _NOBODY = Culprit(kind="none", name="nobody")
@@ -111,7 +115,9 @@ def _absent(evidence: Evidence, params: Params, lacking: Collection[str]) -> Ite
             continue
         sizes = array_sizes(operation, params.sizes(evidence.device_type), len(evidence.ranks))
         is_first = rank == min(evidence.ranks)
-        needed = [("time_us", size or None) for size in (sizes if is_first else sizes[-1:])]
+        is_limited = operation == "all_reduce" and latency_rule(params).value is not None
+        times = dict.fromkeys(sizes if is_first else (*sizes[:is_limited], sizes[-1]))
+        needed = [("time_us", size or None) for size in times]
         if operation != "barrier":
             needed += [("wrong_elements", None), *(("busbw", size) for size in sizes if is_first)]
         for name, size in needed:
@@ -134,12 +140,16 @@ def _judge_limits(evidence: Evidence, params: Params) -> Iterator[Judged]:
 def _unlike_others(evidence: Evidence, limits: Iterable[Judged]) -> Iterator[str]:
     """Yield what is absent where the first rank, which alone reports the bandwidth, has far less time than most."""
     first, hosts = min(evidence.ranks, default=0), evidence.hosts()
-    for size in {entry.measurement.size_bytes for entry in limits if entry.passed}:
+    for entry, limit in ((entry.measurement, entry.limit) for entry in limits if entry.passed):
+        size = entry.size_bytes or 0
         times = {
-            entry.rank: entry.value
-            for entry in evidence.measurements
-            if (entry.name, entry.variant, entry.size_bytes) == ("time_us", "all_reduce", size) and entry.rank in hosts
+            other.rank: other.value
+            for other in evidence.measurements
+            if (other.name, other.variant, other.size_bytes) == ("time_us", "all_reduce", size) and other.rank in hosts
         }
+        if entry.name == "busbw" and not entry.value <= _busbw_gbps(evidence, size, times.get(first)) * (1 + _ROUNDING):
+            yield f"a busbw of all_reduce of {format_size(size)} that fits the time that rank {first} reports with it"
+            continue
         # Each of several hosts has one vote, that of the first rank too: one other host alone cannot contradict it. Of
         # two hosts the other one speaks, and of one its other ranks.
         several = len({hosts[rank] for rank in times}) >= VOTING_HOSTS
@@ -150,11 +160,22 @@ def _unlike_others(evidence: Evidence, limits: Iterable[Judged]) -> Iterator[str
             if value > 0 and (several or (hosts[rank] != hosts[first] if elsewhere else rank != first))
         }
         usual = host_median(voters, hosts, low=True) if voters else 0.0
-        if usual > _MOST_TIMES * times.get(first, 0.0):
+        if entry.name == "busbw":
+            fits = not _busbw_gbps(evidence, size, usual) < limit.value * (1 - fleet_effect(evidence.device_type))
+        else:
+            fits = usual <= _MOST_TIMES * times.get(first, 0.0)
+        if not fits:
             yield (
-                f"a time of all_reduce of {format_size(size or 0)} that fits the others: rank {first} reports"
+                f"a time of all_reduce of {format_size(size)} that fits the others: rank {first} reports"
                 f" {times.get(first, 0.0):.3g} us, and most other ranks {usual:.3g} us"
             )
+
+
+def _busbw_gbps(evidence: Evidence, size_bytes: int, time_us: float | None) -> float:
+    """Return the bus bandwidth (GB/s) of an all_reduce that takes so long; NaN without a time."""
+    if not time_us or not 0 < time_us < math.inf:
+        return math.nan
+    return size_bytes * busbw_factor("all_reduce", len(evidence.ranks)) / (time_us * 1e3)
 
 
 def _slow(evidence: Evidence, entry: Judged) -> Finding:

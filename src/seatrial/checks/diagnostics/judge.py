@@ -44,17 +44,15 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
 
 
 def _judge_readable(evidence: Evidence, nodes: tuple[NodeHistory, ...], params: Params) -> Ruling:
-    try:
-        handed = handed_files(evidence, nodes)
-    except ValueError as error:
-        return Ruling(absent=(f"a readable state of the devices ({error})",))
+    handed, damaged = handed_files(evidence, nodes)
     of_files = Ruling(
         findings=tuple(finding for entry in handed for finding in findings_of(entry)),
+        absent=damaged,
         unjudged=tuple(what for entry in handed for what in unjudged_of(entry)),
     )
     if not any(history.before.devices or history.before.not_checked for history in nodes):
         if evidence.device_type != "cuda" and len(nodes) == len(evidence.nodes):
-            return replace(of_files, not_applicable="" if handed else "no node has a GPU")
+            return replace(of_files, not_applicable="" if handed or damaged else "no node has a GPU")
         return Ruling.merge((Ruling(unjudged=(f"{NO_STATE}: no driver showed a device",)), of_files))
     places = evidence.places_of_nodes
     findings = [finding for history in nodes for finding in _of_node(history, params)]

@@ -13,6 +13,7 @@ from seatrial.devices.state import DeviceState
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import NOBODY, Culprit, Finding
 from seatrial.evidence.measurement import HANDED
+from seatrial.util.text import as_name
 
 _SHOWN = 3
 _LOOPBACK = ("127.", "::1", "localhost")
@@ -33,11 +34,19 @@ class Handed:
     """Machine as the file names it -> the node; "": all of the file is about that node."""
 
 
-def handed_files(evidence: Evidence, histories: Iterable[NodeHistory]) -> tuple[Handed, ...]:
-    """Return each file with what it is about. Raises ValueError for facts that are not as we write them."""
-    nodes = tuple(histories)
-    files = [from_json(HandedFile, fact.value) for fact in evidence.facts if (fact.check, fact.name) == HANDED]
-    return tuple(_placed(file, evidence, nodes) for file in sorted(files, key=lambda file: (file.name, file.key())))
+def handed_files(evidence: Evidence, histories: Iterable[NodeHistory]) -> tuple[tuple[Handed, ...], tuple[str, ...]]:
+    """Return each file with what it is about, and what is wrong with those that are not as we write them."""
+    nodes, files, damaged = tuple(histories), list[HandedFile](), dict[str, None]()
+    for fact in evidence.facts:
+        if (fact.check, fact.name) == HANDED:
+            try:
+                files.append(from_json(HandedFile, fact.value))
+            except ValueError as error:
+                name = fact.value.get("name") if isinstance(fact.value, Mapping) else None
+                which = as_name(name) if name and isinstance(name, str) else "a file"
+                damaged[f"what {which} says, which was handed over ({error})"] = None
+    placed = (_placed(file, evidence, nodes) for file in sorted(files, key=lambda file: (file.name, file.key())))
+    return tuple(placed), tuple(damaged)
 
 
 def findings_of(handed: Handed) -> Iterator[Finding]:

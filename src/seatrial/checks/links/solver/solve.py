@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -98,7 +98,7 @@ def _solve_quantity(observations: Observations, topology: Topology, limits: Link
         if gaps:
             remains.append(gaps)
     return Diagnosis(
-        culprits=(*culprits, *failed_groups),
+        culprits=(*_with_the_cpu(culprits, topology), *failed_groups),
         unconfirmed=unconfirmed,
         remains=tuple(remains),
         reference=rates.reference,
@@ -130,6 +130,23 @@ def _suspect_members(endpoints: Endpoints, topology: Topology) -> list[Suspect]:
             )
         )
     return found
+
+
+def _with_the_cpu(suspects: Sequence[Suspect], topology: Topology) -> Iterator[Suspect]:
+    """Yield the suspects, and for a member that most links cannot accuse, the slow links whose ends had the CPU.
+
+    One end that says it lacked the CPU does not make such a link fast.
+    """
+    for suspect in suspects:
+        had_cpu = [link for link in suspect.evidence if not link.starved]
+        if suspect.kind != topology.kind or not suspect.lacked_cpu or not had_cpu:
+            yield suspect
+            continue
+        by_pair: dict[tuple[int, int], list[DirectedLink]] = {}
+        for link in had_cpu:
+            by_pair.setdefault((min(link.source, link.target), max(link.source, link.target)), []).append(link)
+        for pair, links in sorted(by_pair.items()):
+            yield replace(_link(pair, links, pair), why="other links of its ends are slow too, and lacked the CPU")
 
 
 def link_fault(endpoints: Endpoints, link: DirectedLink) -> Literal["yes", "no", "unclear", "unknown"]:
