@@ -285,6 +285,11 @@ MISTYPED: dict[str, tuple[str, ...]] = {
     "check": ("no such command 'check'", "run, train"),
     "doctor": ("no such command 'doctor'", "run, train"),
     "plan quick": ("quick", "plan show quick"),
+    "--token=hunter2": ("no such option --token here",),
+    "HF_TOKEN=hunter2 run": ("no such command 'HF_TOKEN'",),
+    "run smoke HF_TOKEN=hunter2": ("unexpected argument HF_TOKEN",),
+    "run smoke ghp_abcdefghijklmnopqrstuvwxyz0123456789": ("unexpected argument (hidden)",),
+    "run --env HUNTER2=x --env hunter2": ("--env ...", "NAME=VALUE"),
     "plan show smoke quick": ("unexpected argument quick",),
     "run smoke standard": ("unexpected argument standard",),
     "data fetch mnist cifar10": ("unexpected argument cifar10",),
@@ -336,7 +341,7 @@ MISTYPED: dict[str, tuple[str, ...]] = {
     "run --deadline inf": ("--deadline inf", "5m or 2h"),
     "run --nproc-per-node 0x2": ("--nproc-per-node 0x2", "a number from 1"),
     "run --nproc-per-node=": ("--nproc-per-node ''", "a number from 1"),
-    "run --env A:1": ("--env A:1", "NAME=VALUE"),
+    "run --env A:1": ("--env A...", "NAME=VALUE"),
     "run --env 1A=2": ("--env 1A=...", "NAME=VALUE"),
     "run --evidence": ("--evidence: the value is missing", "FILE"),
     "run --backend mpich": ("--backend mpich", "auto, nccl, gloo, mpi"),
@@ -380,6 +385,7 @@ def test_each_answer_is_a_sentence(
     with pytest.raises(SystemExit) as ended:
         entry()
     shown, complaint = capfd.readouterr()
+    assert not {word for word in ("hunter2", "ghp_") if word in complaint}
     sentence = complaint.rpartition("Error: ")[2]
     assert (ended.value.code, shown) == (2, ""), complaint
     assert sentence.count("\n") == 1

@@ -67,6 +67,10 @@ def test_messages_repeat_no_secret() -> None:
         with pytest.raises(RequestError, match=f"--env {told.partition('=')[0]}") as raised:
             target_request_of({**VALUES, "env": (told,)})
         assert "hunter2" not in str(raised.value)
+    with pytest.raises(RequestError, match=r"--env \.\.\.: expected NAME=VALUE"):
+        target_request_of({**VALUES, "env": ("hunter2",)})
+    with pytest.raises(RequestError, match="--env HF_TOKEN: expected NAME=VALUE"):
+        target_request_of({**VALUES, "env": ("HF_TOKEN",)})
 
 
 @pytest.mark.parametrize("command", ["run", "train", "launch"])

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from seatrial import __version__
 from seatrial.cli.command import HELP_COLUMNS, OPTIONS, Command, commands, find_command, options_of
-from seatrial.cli.exit import no_such_command, no_such_option, run_and_exit, split_debug, without_value
+from seatrial.cli.exit import no_such_command, no_such_option, run_and_exit, split_debug, without_secret, without_value
 from seatrial.cli.help_sections import closing, help_sections
 from seatrial.cli.option_values import read_value
 from seatrial.cli.run_command import defaults, run_command
@@ -95,7 +95,9 @@ def _typed(program: str, command: Command, arguments: list[str]) -> dict[str, An
     namespace, unknown = parser.parse_known_args(arguments)
     if unknown:
         is_option = unknown[0].startswith("-")
-        parser.error(no_such_option(unknown[0], command) if is_option else f"unexpected argument {unknown[0]}")
+        parser.error(
+            no_such_option(unknown[0], command) if is_option else f"unexpected argument {without_secret(unknown[0])}"
+        )
     values = vars(namespace)
     return {
         option.name: _value(option, values[option.name])

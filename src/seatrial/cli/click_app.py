@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from seatrial import __version__
 from seatrial.cli.command import HELP_COLUMNS, OPTIONS, Command, commands, options_of
-from seatrial.cli.exit import no_such_command, no_such_option, run_and_exit, split_debug, without_value
+from seatrial.cli.exit import no_such_command, no_such_option, run_and_exit, split_debug, without_secret, without_value
 from seatrial.cli.help_sections import HelpSections, closing, help_sections
 from seatrial.cli.option_values import read_value
 from seatrial.cli.run_command import run_command
@@ -142,7 +142,7 @@ class _SectionedCommand(click.Command):
             raise click.UsageError(f"{without_value(error.option_name, self._command)}.", ctx) from None
         except click.UsageError as error:
             if extra := _EXTRA.match(error.message):
-                raise click.UsageError(f"unexpected argument {extra[1]}.", ctx) from None
+                raise click.UsageError(f"unexpected argument {without_secret(extra[1])}.", ctx) from None
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from seatrial.cli.command import Command, num_own_words, options_of, with_dashes
 from seatrial.environment.self_location import exit_on_sigterm
 from seatrial.errors import SeatrialError
+from seatrial.targets.hidden_values import HIDDEN, is_secret
 from seatrial.util import streams
 from seatrial.util.text import printable
 
@@ -91,6 +92,7 @@ def no_such_command(word: str, names: Collection[str]) -> str:
     """Return the message about an unknown command, with the nearest known one."""
     import difflib
 
+    word = without_secret(word)
     if word.startswith("-"):
         if near := difflib.get_close_matches(word, _BEFORE_COMMANDS, n=1, cutoff=0.75):
             return f"no such option {word} (did you mean {near[0]}?)."
@@ -105,6 +107,12 @@ def no_such_command(word: str, names: Collection[str]) -> str:
         return f"no such command {word!r}. Did you mean 'launch {last}'?"
     near = [f"--{word}"] if word in ("help", "version") else difflib.get_close_matches(word, names, n=1)
     return f"no such command {word!r}." + (f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(names)}.")
+
+
+def without_secret(word: str) -> str:
+    """Return a word that was typed where none belongs; of ``NAME=VALUE`` the name, and of a secret nothing."""
+    name = word.partition("=")[0]
+    return HIDDEN if is_secret("", name) else name
 
 
 def without_value(flag: str, command: Command) -> str:
@@ -129,7 +137,7 @@ def no_such_option(word: str, command: Command) -> str:
     """Return the message about an unknown option: with one that begins like it, else the nearest, else none."""
     import difflib
 
-    word = word.partition("=")[0]
+    word = without_secret(word)
     if word.startswith(_OF_RENDEZVOUS):
         return f"no such option {word}: seatrial finds the addresses of its processes itself; leave it out"
     flags = [flag for option in options_of(command) for flag in option.flags if flag.startswith("--")]

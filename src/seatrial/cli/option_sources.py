@@ -33,6 +33,7 @@ TABLES = ("run", "train", "launch")
 
 _MOST_BYTES = 1 << 16
 """A file of options has some lines."""
+_INT_BITS = 63
 _WORDS = {"1": True, "true": True, "0": False, "false": False}
 _KINDS: Mapping[Any, tuple[tuple[type, ...], str]] = {
     int: ((int,), "a whole number"),
@@ -188,14 +189,25 @@ def _value(option: Option, value: Any, origin: str, *, is_environment: bool) -> 
     kinds, words = _KINDS.get(option.type, ((str,), choices))
     several = " or a list" if option.multiple or option.is_list else ""
     for part in parts:
+        if isinstance(part, int) and part.bit_length() > _INT_BITS:  # which Python may not even write in decimal
+            raise RequestError(f"{origin} is a whole number of more than {_INT_BITS} bits, expected {words}{several}.")
         if isinstance(part, bool) or not isinstance(part, kinds):
-            raise RequestError(f"{origin} is {shown(value)}, expected {words}{several}.")
+            raise RequestError(f"{origin} is {_shown(option, value)}, expected {words}{several}.")
         if option.name == "env" and is_secret(*str(part).partition("=")[::2]):
             name = str(part).partition("=")[0]
             raise RequestError(
                 f"{origin} has {name}, which may be a secret; keep it out of files: type --env, or set it on the nodes."
             )
     return _in_one(option, [_read(option, str(part), origin) for part in parts])
+
+
+def _shown(option: Option, value: Any) -> str:
+    """Return a value for an error message; of one that may hold a secret only its kind."""
+    text = shown(value)
+    kind = text.rpartition("(")[2].rstrip(")")
+    # Python writes no integer of thousands of digits, and ``shown`` has only its kind.
+    is_hidden = option.name == "env" or isinstance(value, dict) or (text != kind and is_secret("", str(value)))
+    return kind if is_hidden else text
 
 
 def _value_of_text(option: Option, text: str, origin: str) -> Any:

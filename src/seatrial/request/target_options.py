@@ -74,8 +74,9 @@ def target_request_of(values: Mapping[str, Any], typed: tuple[str, ...] = ()) ->
 def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (equals and re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)) or "\0" in value:
-        # The value may be a secret: it is not repeated.
-        raise RequestError(f"--env {name}{equals}{equals and '...'}: expected NAME=VALUE.")
+        # The value may be a secret, and so may a word without a name: it is not repeated.
+        known = name + equals if equals else "".join(re.findall("^[A-Z_][A-Z0-9_]*", text))
+        raise RequestError(f"--env {known}{'' if known == text else '...'}: expected NAME=VALUE.")
     if value == HIDDEN:
         raise RequestError(f"--env {name}={HIDDEN}: a report leaves the value out; write it in place of {HIDDEN}.")
     if name in _RESERVED or (name.startswith("SEATRIAL_") and name != DATA_VARIABLE):
