@@ -14,8 +14,10 @@ cannot start anything, it prints one sentence and ends with exit code 3.
 import contextlib
 import hashlib
 import os
+import re
 import stat
 import sys
+from collections.abc import Mapping
 
 _NAME = "seatrial.pyz"
 _OLDEST_PYTHON = (3, 10)
@@ -24,6 +26,17 @@ _MOST_BYTES = 64 << 20
 """A hundred times the size of the bundle."""
 _NOBODY = 65534
 """The user as which the kernel shows the users that a user namespace does not have (user_namespaces(7))."""
+_SEARCHED = {
+    "PATH": ":",
+    "PYTHONHOME": ":",
+    "PYTHONPATH": ":",
+    "PYTHONPYCACHEPREFIX": "\0",
+    "PYTHONUSERBASE": "\0",
+    "LD_AUDIT": ":",
+    "LD_LIBRARY_PATH": "[:;]",
+    "LD_PRELOAD": "[: ]",
+}
+"""Variable that says where programs, libraries or modules are -> what separates its entries, as a pattern."""
 
 
 def main(words: "list[str]") -> int:
@@ -35,8 +48,28 @@ def main(words: "list[str]") -> int:
     path = write_copy(b"".join(map(_read, parts)), sha256, source, folder)
     if end < len(words):
         private = {"SEATRIAL_COPY": os.path.dirname(path)} if folder == "-" else {}
-        os.execve(sys.executable, [sys.executable, path, *words[end + 1 :]], {**os.environ, **private})
+        environ = {**os.environ, **absolute_entries(os.environ), **private}
+        os.execve(sys.executable, [sys.executable, path, *words[end + 1 :]], environ)
     return 0
+
+
+def absolute_entries(environ: "Mapping[str, str]") -> "dict[str, str]":
+    """Return the variables of ``environ`` that search the working folder, without the entries that make them do so.
+
+    An empty or relative entry means the working folder. On another host it may be a neighbor's: srun goes to /tmp where
+    a host lacks the folder of the user.
+    """
+    changed = {}
+    for name, separator in _SEARCHED.items():
+        entries = re.split(separator, environ.get(name, ""))
+        # The loader looks for a bare name where libraries are.
+        is_bare = name in ("LD_AUDIT", "LD_PRELOAD")
+        kept = [entry for entry in entries if os.path.isabs(entry) or (is_bare and entry and "/" not in entry)]
+        # Without a value PATH means the working folder, too.
+        value = ":".join(kept) or (os.defpath if name == "PATH" else "")
+        if kept != entries and value != environ.get(name, value):
+            changed[name] = value
+    return changed
 
 
 def write_copy(content: bytes, sha256: str, source: str, folder: str) -> str:

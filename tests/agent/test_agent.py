@@ -52,8 +52,12 @@ def test_hello_is_all_that_it_sends_before_the_welcome(conductor: StubConductor)
 def test_a_typed_number_of_threads_counts(conductor: StubConductor) -> None:
     conductor.send({"kind": "welcome", "run": "x"})
     typed = conductor.until_kind("node")["cores"] + 1
-    conductor.send({**_START, "ranks": [[0, 0]], "places": [[0, 0]], "env": {"OMP_NUM_THREADS": str(typed)}})
-    assert conductor.until_kind("rank")["threads"] == typed
+    env = {"OMP_NUM_THREADS": str(typed), "PYTHONPATH": ":/nowhere"}
+    conductor.send({**_START, "ranks": [[0, 0]], "places": [[0, 0]], "env": env})
+    rank = conductor.until_kind("rank")
+    assert rank["threads"] == typed
+    # The agent may stand where others can put modules.
+    assert b"\0PYTHONPATH=/nowhere\0" in b"\0" + Path(f"/proc/{rank['pid']}/environ").read_bytes()
     conductor.send({"kind": "stop"})
 
 

@@ -72,6 +72,15 @@ def test_a_secret_argument_crosses_no_network_unencrypted(target: str) -> None:
     assert job("train.py", "--api-key=hunter2").args == ("--api-key=hunter2",)
 
 
+def test_ranks_of_slurm_keep_what_their_agents_must_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative entry means another folder where an agent starts; ranks start in one that is looked at before."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    words = ("--on", "slurm", "--nproc-per-node", "1", "train.py")
+    assert job(*words, environ={"PYTHONPATH": "src:/a"}).env["PYTHONPATH"] == "src:/a"
+    assert job("--env", "PYTHONPATH=/b", *words, environ={"PYTHONPATH": "src:/a"}).env["PYTHONPATH"] == "/b"
+    assert "PYTHONPATH" not in job(*words, environ={"PYTHONPATH": "/a"}).env
+
+
 def test_what_is_not_python(tmp_path: Path) -> None:
     assert job("--no-python", "--pass-local-rank", "./a.out", "x").argv == ("./a.out",)
     assert job("--no-python", "./a.out", "{rank}").args == ("{rank}",)

@@ -48,6 +48,7 @@ from seatrial.protocol.events import EndEvent, ErrorEvent, ExitEvent, LeftEvent,
 from seatrial.protocol.line_tags import TAG_CHARS, LineTags
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, OUTPUT_S, STATUS_S
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder
+from seatrial.start import absolute_entries
 from seatrial.util.ports import free_port
 
 _END_S = 5.0
@@ -285,7 +286,7 @@ class Agent:
         self._channel.event(event)
 
     def _send_node_step(self, command: NodeStepCommand) -> None:
-        environ = {**os.environ, **command["env"]}
+        environ = {**os.environ, **command["env"], **absolute_entries(command["env"])}
         node = {"node": self._node_rank, "hostname": host_name(), "address": self._address}
         step = cast("NodeStep", {**command, **node, "local_rank": self._local_rank})
         if command["watches"]:
@@ -319,7 +320,7 @@ class Agent:
         if start["interface"]:
             choose(os.environ, start["interface"])
             self._address = address_of(start["interface"]) or self._address
-        environ = {**os.environ, **start["env"]}
+        environ = {**os.environ, **start["env"], **absolute_entries(start["env"])}
         environ.setdefault("OMP_NUM_THREADS", str(threads))
         self._program, self._mpi = False, start["backend"] == "mpi"
         for rank, local_rank in start["places"]:

@@ -22,6 +22,7 @@ from seatrial.request.target_options import placement_fields, sends_in_clear, ta
 from seatrial.run import external_launcher
 from seatrial.run.external_launcher import Rendezvous
 from seatrial.run.run_program import process_count, refuse_decided, refuse_numbers
+from seatrial.start import absolute_entries
 from seatrial.targets.command import shell_line
 from seatrial.targets.hidden_values import refuse_secret_arguments
 from seatrial.targets.job import ProgramJob
@@ -30,6 +31,8 @@ from seatrial.targets.registry import TARGETS
 from seatrial.targets.target import TargetRequest
 from seatrial.util.streams import print_status
 
+_HANDS_ON_PATHS = ("mpirun", "slurm")
+"""Targets whose agents get the PYTHONPATH of the controller, without what is relative."""
 _HEAD_BYTES = 200
 _ONE_AGENT_PER_RANK = ("mpirun",)
 """Targets whose agents have one rank each, so that the variables of MPI in a rank are correct."""
@@ -66,6 +69,9 @@ def job_of(
         # A variable that the user has set for the script wins over the default of seatrial.
         kept = [name for name in fields["env"] if name in target_request.env or name not in environ]
         fields["env"] = {name: fields["env"][name] for name in kept}
+    if target.name in _HANDS_ON_PATHS and rendezvous is None and "PYTHONPATH" in absolute_entries(environ):
+        # Ranks start in a folder in which nobody else can have put modules.
+        fields["env"] = {"PYTHONPATH": environ["PYTHONPATH"], **fields["env"]}
     job = ProgramJob(
         run="",
         argv=_argv(options, placement.python),

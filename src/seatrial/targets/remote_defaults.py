@@ -63,7 +63,8 @@ def start_argv(python: str, bundle_path: str) -> tuple[str, ...]:
     text = inspect.getsource(start)
     # In one line, which every launcher hands on; `-c` would look for modules in the working folder first.
     script = f'import sys; del sys.path[: sys.path[:1] == [""]]; exec({text!r})'
-    return (python, "-c", script, hashlib.sha256(bundle()).hexdigest(), "-", bundle_path, "--")
+    # -E: it needs no module of the user, and the login of a host may set a PYTHONPATH with the working folder in it.
+    return (python, "-Ec", script, hashlib.sha256(bundle()).hexdigest(), "-", bundle_path, "--")
 
 
 def agent_environ(environ: Mapping[str, str], *, control: str, token: str, keep: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from seatrial import start
 from seatrial.environment import self_location
 from seatrial.errors import RequestError, TargetUnreachableError
 from seatrial.targets.hosts import HOSTFILE, HOSTS, Host, hosts_of
@@ -187,8 +188,11 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     hostfile = os.path.join(folder, "hostfile")
     bundle_path = None if mpi.installed else os.path.join(folder, "seatrial.pyz")
     environ = {**agent_environ(os.environ, control=control, token=token, keep=folder), **job.agent_env}
+    # hydra hands all variables on, and on another host the working folder may be a neighbor's.
+    own = {} if mpi.only_this_machine else start.absolute_entries(os.environ)
+    environ |= {name: value for name, value in own.items() if name in environ}
     if bundle_path is None:
-        environ |= self_location.import_variables(os.environ)
+        environ |= self_location.import_variables({**os.environ, **own})
         agent = self_location.module_argv(job.python, _AGENT)
     else:
         agent = (*start_argv(job.python, bundle_path), "-m", _AGENT)
@@ -205,7 +209,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     return (
         FileCommand(
             argv=(*argv, *_SHELL, *agent, mpi.counted, rank, local_rank, hosts),
-            env={**environ, **environ_of(mpi.launcher, os.environ)},
+            env={**own, **environ, **environ_of(mpi.launcher, {**os.environ, **own})},
             nodes=tuple(range(job.nodes)),
             files={hostfile: hostfile_of(mpi.launcher, mpi.hosts)},
             bundle_path=bundle_path,

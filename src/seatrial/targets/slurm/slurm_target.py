@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from seatrial import start
 from seatrial.errors import RequestError
 from seatrial.targets.hosts import QUEUE_TIMEOUT, queue_timeout_s
 from seatrial.targets.option import NODES, Option
@@ -143,6 +144,8 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     bundle_path = os.path.join(folder, "seatrial.pyz")
     environ = {**agent_environ(os.environ, control=control, token=token, keep=folder), **job.agent_env}
     environ["SEATRIAL_NODE_RANK"] = "SLURM_NODEID"
+    # --export=ALL hands all variables on, and srun goes to /tmp where a host lacks the working folder.
+    environ |= start.absolute_entries(os.environ)
     # Neither the end of a task nor the loss of a node ends the other tasks: the agents report first what happened.
     step = ["srun", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1", "--export=ALL"]
     # By its name the controller finds the step again, and asks Slurm on which host each node of it is.

@@ -1,0 +1,124 @@
+"""Where agents on other hosts look for programs, libraries and modules: never in the folder in which they start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from seatrial.start import absolute_entries
+from seatrial.targets.command import Command
+from seatrial.targets.job import Processes
+from seatrial.targets.launcher_process import write_bundle
+from seatrial.targets.mpirun.implementations import Kind, MpiLauncher
+from seatrial.targets.mpirun.mpirun_target import _Mpirun
+from seatrial.targets.registry import TARGETS
+from seatrial.targets.slurm.slurm_target import _Slurm
+
+_SLURM = _Slurm(requested=(), extra_args=(), container_image=None, partition=None, allocation="1", queue_timeout_s=1.0)
+
+
+def mpirun(*, kind: Kind = "openmpi", here: bool = False, installed: bool = False) -> _Mpirun:
+    return _Mpirun(
+        launcher=MpiLauncher(path="/opt/bin/mpirun", kind=kind, version="5"),
+        hosts=(("a", 1), ("b", 1)),
+        extra_args=(),
+        only_this_machine=here,
+        counted="any",
+        installed=installed,
+    )
+
+
+def rendered(target: str, detail: object, keep: str = "/shared") -> Command:
+    job = Processes(
+        run="x",
+        target=target,
+        nodes=2,
+        nproc_per_node=1,
+        device="cpu",
+        backend="gloo",
+        python=sys.executable,
+        env={},
+        detail=detail,
+    )
+    (command,) = TARGETS[target].render(job, control="127.0.0.1:1", token="t" * 32, keep=keep)
+    return command
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("PYTHONPATH", ":/a", "/a"),
+        ("PYTHONPATH", "/a::/b:", "/a:/b"),
+        ("PYTHONPATH", "lib", ""),
+        ("LD_LIBRARY_PATH", "/a;;/b", "/a:/b"),
+        ("LD_PRELOAD", "libx.so ./y.so", "libx.so"),
+        ("PATH", ".:/bin", "/bin"),
+        ("PATH", "", os.defpath),
+        ("PYTHONUSERBASE", "up:here", ""),
+        ("PYTHONHOME", ".", ""),
+    ],
+)
+def test_entries_that_mean_the_working_folder_are_left_out(name: str, value: str, expected: str) -> None:
+    assert absolute_entries({name: value, "HOME": "."}) == {name: expected}
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [{"PYTHONPATH": "/a:/b"}, {"PYTHONPATH": ""}, {"LD_PRELOAD": "libx.so /y.so"}, {"PYTHONUSERBASE": "/a:b"}, {}],
+    ids=str,
+)
+def test_other_values_stay_as_they_are(kept: dict[str, str]) -> None:
+    assert absolute_entries(kept) == {}
+
+
+@pytest.mark.parametrize("path", [":/nowhere", "lib", "/nowhere::/none", "."])
+@pytest.mark.parametrize(("target", "detail"), [("slurm", _SLURM), ("mpirun", mpirun())], ids=["slurm", "mpirun"])
+def test_an_agent_imports_nothing_from_the_folder_of_a_neighbor(
+    target: str, detail: object, path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The launcher goes to another folder where a host lacks that of the user."""
+    neighbor, keep = tmp_path / "neighbor", tmp_path / "keep"
+    for folder in (neighbor / "lib", keep):
+        folder.mkdir(parents=True)
+    for folder in (neighbor, neighbor / "lib"):
+        for module in ("sitecustomize", "contextlib", "hashlib"):
+            (folder / f"{module}.py").write_text("raise SystemExit('code of a neighbor')\n")
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    command = rendered(target, detail, str(keep))
+    write_bundle(command)
+    words = command.argv[command.argv.index(sys.executable) :]
+    # Slurm and hydra hand on what they have; a host may also have a value of its own.
+    for handed_on in (command.env, {name: text for name, text in command.env.items() if name != "PYTHONPATH"}):
+        environ = {**os.environ, **handed_on, "SEATRIAL_NODE_RANK": "none", "TMPDIR": str(tmp_path)}
+        done = subprocess.run(words, cwd=neighbor, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        assert "neighbor" not in done.stderr
+        assert "seatrial" in done.stderr, "the agent itself says that its environment is wrong"
+
+
+@pytest.mark.parametrize(
+    ("target", "detail"),
+    [("slurm", _SLURM), ("mpirun", mpirun(kind="intel")), ("mpirun", mpirun(installed=True))],
+    ids=["slurm", "hydra", "installed"],
+)
+def test_what_a_launcher_hands_on_names_no_working_folder(
+    target: str, detail: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH"):
+        monkeypatch.setenv(name, ":/mine:.")
+    environ = rendered(target, detail).env
+    for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH"):
+        entries = environ[name].split(":")
+        assert "/mine" in entries, name
+        assert all(map(os.path.isabs, entries)), name
+    monkeypatch.setenv("PYTHONPATH", "lib")
+    assert rendered(target, detail).env["PYTHONPATH"] == "", "else the launcher would hand on the old one"
+
+
+def test_on_this_machine_agents_find_what_the_controller_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "src")
+    assert rendered("mpirun", mpirun(here=True, installed=True)).env["PYTHONPATH"] == "src"
