@@ -89,9 +89,10 @@ def write_holder(lock: int, text: str) -> None:
         os.pwrite(lock, text.encode(), 0)
 
 
-def open_to_read(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file to read it; links are followed. Never waits for the writer of a FIFO."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+def open_to_read(path: str | os.PathLike[str], *, follows_links: bool = True) -> BinaryIO:
+    """Open a regular file to read it. Never waits for the writer of a FIFO."""
+    links = 0 if follows_links else os.O_NOFOLLOW
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | links)
     try:
         status = os.fstat(fd)
         if stat.S_ISDIR(status.st_mode):

@@ -80,6 +80,26 @@ def test_a_message_that_is_longer_than_any_of_ours_is_damage() -> None:
     assert decoder.damaged == 1
 
 
+def test_a_line_longer_than_any_of_ours_is_not_decoded() -> None:
+    body = b'{"x":[' + b"[]," * 2_000_000 + b"[]]}"
+    line = PREFIX + f"{zlib.crc32(body):08x} ".encode() + body
+    decoder = Decoder()
+    tracemalloc.start()
+    try:
+        assert decoder.line(b"rank 0: " + line) is None
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (decoder.damaged, peak_bytes < 4 * len(line)) == (1, True)
+
+
+def test_a_long_text_before_a_message_and_its_carriage_return_stay() -> None:
+    message = {"x": "y" * (MAX_LINE_BYTES - len(encode({"x": ""})[0]))}
+    (line,) = encode(message)
+    assert len(line) == MAX_LINE_BYTES
+    assert Decoder().line(b"#" * 100_000 + line[:-1] + b"\r\n") == message
+
+
 def test_a_split_message_that_is_refused_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that is too deep takes seconds to decode."""
     asked: list[int] = []

@@ -17,6 +17,8 @@ from typing import Any
 
 PREFIX = b"@seatrial1 "
 MAX_LINE_BYTES = 4_000
+_MOST_LINE_BYTES = MAX_LINE_BYTES + 1
+"""Bytes of a line as a log may hold it: with a carriage return before its newline."""
 _MAX_PARTS = 4_096
 _PART_CHARS = (MAX_LINE_BYTES - 120) // 2
 """Quoting a piece of JSON inside JSON at most doubles it (every quote and backslash is escaped)."""
@@ -80,8 +82,12 @@ class Decoder:
         start = line.find(PREFIX)
         if start < 0:
             return None
-        self.kept_bytes = _kept_bytes(line[start + len(PREFIX) :])
-        message = _parse(line[start + len(PREFIX) :])
+        message = None
+        if len(line) - start > _MOST_LINE_BYTES:  # of others: decoding it could take any time and memory
+            self.kept_bytes = len(line) - start
+        else:
+            self.kept_bytes = _kept_bytes(line[start + len(PREFIX) :])
+            message = _parse(line[start + len(PREFIX) :])
         if message is None:
             self.damaged += 1
             return None

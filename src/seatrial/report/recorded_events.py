@@ -27,21 +27,26 @@ class ProgramEventsError(RequestError):
 
 def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
     """Return all messages and the number of damaged lines. One decoder for all: a log may be cut between two parts."""
-    decoder = Decoder()
     messages: list[dict[str, Any]] = []
     bytes_left = _MAX_BYTES
+
+    def may_decode(cost_bytes: int) -> bool:
+        if cost_bytes > bytes_left:
+            raise RequestError(f"{file}: more than {_MAX_BYTES >> 30} GiB in total; give the event files only.")
+        return True
+
+    decoder = Decoder(may_decode)
     for path in paths:
         for file in _files(path):
             try:
-                with open_to_read(file) as text:
+                # The owner of the folder may have put a link there since it was listed.
+                with open_to_read(file, follows_links=file is path) as text:
                     # A file may grow meanwhile, and some claim a size that their text does not have.
                     while line := text.readline(bytes_left + 1):
                         message = decoder.line(line)
-                        bytes_left -= len(line) if message is None else max(len(line), decoder.kept_bytes)
-                        if bytes_left < 0:
-                            raise RequestError(
-                                f"{file}: more than {_MAX_BYTES >> 30} GiB in total; give the event files only."
-                            )
+                        cost_bytes = len(line) if message is None else max(len(line), decoder.kept_bytes)
+                        may_decode(cost_bytes)
+                        bytes_left -= cost_bytes
                         if message is not None:
                             messages.append(message)
             except OSError as error:
