@@ -170,6 +170,26 @@ def test_ranks_aborted_by_the_watchdog_are_witnesses() -> None:
     assert _aborted(r1=MISSED).culprit.kind == "fabric"
 
 
+GLOO_ABORT = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+    "  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <="
+    " op.nbytes. 16 vs 8. Received data size doesn't match expected size.",
+)
+
+
+@pytest.mark.parametrize(("said", "kind"), [(GLOO_ABORT, "fabric"), (("free(): invalid pointer",), "process")])
+def test_a_rank_that_gloo_aborts_for_the_message_of_a_peer_is_a_witness(said: tuple[str, ...], kind: str) -> None:
+    """A peer that sends 16 bytes in place of 8 then waits like all others."""
+    stream = Stream(4, nodes=4).until("collectives")
+    stream.exit(3, -6, ours=False, last_lines=said)
+    stream.trouble({"rank": 3, "how": "dead", "detail": "exit code -6"}, waiting=(0, 1, 2))
+    stream.kill(0, 1, 2)
+    (finding,) = findings(stream.close(ranks=False))
+    assert (finding.severity, finding.culprit.kind) == ("fail", kind)
+    assert (3 in finding.culprit.ranks) == (kind == "process")
+    assert "16 vs 8" in str(finding.evidence) or kind == "process"
+
+
 def test_a_failed_device_is_named_among_watchdog_aborts() -> None:
     finding = _aborted(r0=MISSED, r1=BROKEN)
     assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "rank", (1,))

@@ -19,6 +19,9 @@ _SOURCE_PLACE = re.compile(r"^\[[^\]\s]{1,300}\.(?:cc|cpp|h|hpp):\d+\] ")
 """Such as ``[/src/gloo/transport/tcp/pair.cc:547] ``, with which Gloo begins."""
 DEVICE_ERROR = re.compile("(cuda|hip) error", re.IGNORECASE)
 """Words in the output of a rank whose device may have failed."""
+_ABORT_FOR_A_PEER = ("watchdog", "gloo::", "/gloo/")
+"""Words in the last output of a process that its library aborted for what a peer did, or did not do: NCCL's watchdog;
+Gloo, as ``terminate called after throwing an instance of 'gloo::EnforceNotMet'``."""
 _BLOCKED = ("D", "T", "t", "Z")
 """Letters of /proc: in uninterruptible sleep, stopped, traced, ended."""
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
@@ -131,18 +134,18 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
     for rank, ending in exits.items():
         if ending.ours or f"rank{rank}.{generation}" in trial.ended or _explained(ending, raised, causes):
             continue
-        watchdog = " ".join(line for line in ending.last_lines if "watchdog" in line)
+        said = " ".join(line for line in ending.last_lines if any(word in line for word in _ABORT_FOR_A_PEER))
         aborted = describe_exit(ending.code).signal == "SIGABRT"
-        if watchdog and aborted and not DEVICE_ERROR.search(watchdog):
-            # NCCL's watchdog aborts its process when a peer is missing. So the rank is a witness, unless its own device
-            # failed, which the watchdog reports as well.
+        if said and aborted and not DEVICE_ERROR.search(said):
+            # NCCL's watchdog aborts its process when a peer is missing, and Gloo's when one sends more than it should.
+            # So the rank is a witness, unless its own device failed, which the watchdog reports as well.
             witness = ErrorRecord(
                 generation=generation,
                 step=None,
                 rank=rank,
                 cause="fabric",
                 type="",
-                message=watchdog,
+                message=said,
                 stack="",
                 phase=ending.phase,
             )

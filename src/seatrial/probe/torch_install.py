@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from seatrial.environment import self_location
 from seatrial.errors import RequestError
+from seatrial.util.tool import find_tool
 
 _OLDEST = (2, 4)
 _OLDEST_PYTHON = (3, 10)
@@ -49,11 +50,24 @@ class TorchInstall:
     """ROCm version; empty: built without."""
 
 
+def interpreter(name: str) -> str:
+    """Return the program that ``--python`` names on this machine: a path as it is typed, a name as found in PATH.
+
+    Not in the working folder, and not in an entry of PATH that means it: anybody may have put a program there. Raises
+    RequestError.
+    """
+    path = name if os.path.dirname(name) else find_tool(name)
+    if path is None:
+        raise RequestError(f"--python {name}: no such program in PATH; name a Python interpreter, or give its path.")
+    return path
+
+
 def find_torch(python: str) -> TorchInstall:
     """Query an interpreter. Raises RequestError when it cannot run, has no torch, or it or its torch is too old."""
+    program = interpreter(python)
     try:
         done = subprocess.run(
-            [python, "-c", _PROGRAM],
+            [program, "-c", _PROGRAM],
             # As agents are started: they do not import a folder named torch in the working folder.
             env={**os.environ, **self_location.import_variables(os.environ)},
             capture_output=True,

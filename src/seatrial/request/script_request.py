@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -15,6 +16,7 @@ from seatrial.environment.script_variables import CARRIED
 from seatrial.errors import RequestError
 from seatrial.files import open_to_read
 from seatrial.probe.cpu import usable_cores
+from seatrial.probe.torch_install import interpreter
 from seatrial.request.common_options import TARGET_OPTIONS
 from seatrial.request.program_options import PROGRAM
 from seatrial.request.script_options import LAUNCH
@@ -118,7 +120,7 @@ def rank_of(
             f"{identity.launcher} does not set the {error.args[0]} of this process, which an argument of the script"
             " needs; set it in the environment, or leave it out."
         ) from error
-    return env, (*_argv(options, target_request.python or sys.executable), *args)
+    return env, (*_argv(options, interpreter(target_request.python or sys.executable)), *args)
 
 
 def become_rank(options: Mapping[str, Any], target_request: TargetRequest, identity: Identity) -> int:
@@ -131,8 +133,14 @@ def become_rank(options: Mapping[str, Any], target_request: TargetRequest, ident
         started = f"{process_count(identity.world_size)} as {identity.launcher} started them"
         print_status(f"seatrial launch {options['script'][0]}: {started}")
     sys.stdout.flush()
+    environ = {**os.environ, **env}
+    # Not in the working folder, where anybody may have put a program of this name.
+    folders = (environ | absolute_entries(environ)).get("PATH")
+    program = argv[0] if os.path.dirname(argv[0]) else shutil.which(argv[0], path=folders)
     try:
-        os.execvpe(argv[0], argv, {**os.environ, **env})
+        if program is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        os.execve(program, argv, environ)
     except OSError as error:
         option = "" if options["no_python"] else "--python "
         raise RequestError(f"{option}{argv[0]}: cannot be started ({error.strerror}).") from error

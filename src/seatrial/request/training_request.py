@@ -14,6 +14,7 @@ from typing import Any
 from seatrial.environment import self_location
 from seatrial.environment.identity import Identity
 from seatrial.errors import RequestError
+from seatrial.probe.torch_install import interpreter
 from seatrial.rank.faults import parse_faults
 from seatrial.request.common_options import TARGET_OPTIONS
 from seatrial.request.program_options import PROGRAM
@@ -184,7 +185,12 @@ def _as_rank(
     spec = _spec(values, identity.world_size, here, environ, debug)
     what = f"{process_count(identity.world_size)} as {identity.launcher} started them"
     return _request(
-        spec, None, values, {**here.env, **target_request.env, **env}, what, prints_summary=identity.rank == 0
+        spec,
+        _python(values),
+        values,
+        {**here.env, **target_request.env, **env},
+        what,
+        prints_summary=identity.rank == 0,
     )
 
 
@@ -229,7 +235,7 @@ def _as_spawn(
     else:
         mine = f"{here.nproc_per_node} of them here as node {node_rank} of {nnodes}"
         what = f"{process_count(world_size)}, {mine}, rendezvous at {spec.init}"
-    return _request(replace(spec, spawn=spawned), None, values, env, what, prints_summary=True)
+    return _request(replace(spec, spawn=spawned), _python(values), values, env, what, prints_summary=True)
 
 
 def _as_controller(
@@ -247,7 +253,7 @@ def _as_controller(
     placement = TARGETS[target_request.target].resolve(target_request)
     spec = _spec(values, placement.nodes * placement.nproc_per_node, placement, environ, debug)
     what = f"{process_count(placement.nodes * placement.nproc_per_node)} {placement.words}"
-    request = replace(_request(spec, None, values, placement.env, what, prints_summary=True), python=placement.python)
+    request = _request(spec, placement.python, values, placement.env, what, prints_summary=True)
     job = ProgramJob(
         run="",
         **placement_fields(target_request, placement),
@@ -279,12 +285,17 @@ def _local_resources(
         backend=values["backend"],
         nproc_per_node=nproc_per_node,
         processes_by=target_request.processes_by,
-        python=values["python"] or sys.executable,
+        python=_python(values),
         on_one_node=on_one_node,
         started=started,
     )
     require_accelerator(target_request, here.device)
     return here
+
+
+def _python(values: Mapping[str, Any]) -> str:
+    """Return the interpreter of ranks on this machine."""
+    return interpreter(values["python"] or sys.executable)
 
 
 def _dp_processes(nproc_per_node: int | str | None) -> int:
@@ -350,7 +361,7 @@ def _recipe(values: Mapping[str, Any], world_size: int) -> Recipe:
 
 def _request(
     spec: TrainSpec,
-    job: None,
+    python: str,
     values: Mapping[str, Any],
     env: Mapping[str, str],
     location: str,
@@ -372,8 +383,8 @@ def _request(
     )
     return TrainRequest(
         spec=spec,
-        job=job,
-        python=values["python"] or sys.executable,
+        job=None,
+        python=python,
         env=env,
         summary=f"seatrial train {recipe.workload}: {what}, {strategy}; {location}",
         out=values["out"],

@@ -20,6 +20,7 @@ from seatrial.agent.controller_search import JOIN_SIGNALS, address_of_this_node
 from seatrial.environment.identity import Identity
 from seatrial.errors import RequestError
 from seatrial.probe.names import resolve
+from seatrial.probe.torch_install import interpreter
 from seatrial.run.job_secret import find_job_secret
 from seatrial.targets import local_target, resources
 from seatrial.targets.hidden_values import refuse_secrets_in_clear
@@ -142,7 +143,7 @@ def placement(target_request: TargetRequest, identity: Identity, rendezvous: Ren
         refuse_secrets_in_clear(target_request.env, f"under {identity.launcher}")
     # Ranks that a launcher started have one agent each; otherwise each node has one, which starts its ranks.
     is_rank = identity.level == "rank"
-    python = target_request.python or sys.executable
+    python = interpreter(target_request.python or sys.executable)
     here = resources.local_resources(
         device=target_request.device,
         backend=target_request.backend,

@@ -52,13 +52,14 @@ def _devices(job: Processes, node: int) -> Mapping[str, str]:
 
 def _resolve(target_request: TargetRequest) -> Placement:
     from seatrial.probe.capacity import refuse_too_many
+    from seatrial.probe.torch_install import interpreter
     from seatrial.targets import resources
 
     nodes = 1 if target_request.own["nodes"] is None else target_request.own["nodes"]
     if nodes < 1:
         raise RequestError(f"--nodes {nodes}: expected at least 1.")
     requested = target_request.nproc_per_node
-    python = target_request.python or sys.executable
+    python = interpreter(target_request.python or sys.executable)
     local = resources.local_resources(
         device=target_request.device,
         backend=target_request.backend,

@@ -63,18 +63,20 @@ class _Mpirun:
 
 def _resolve(target_request: TargetRequest) -> Placement:
     from seatrial.probe.capacity import refuse_too_many
+    from seatrial.probe.torch_install import interpreter
     from seatrial.targets import resources
     from seatrial.targets.remote_defaults import device_of
 
-    python = target_request.python or sys.executable
     launcher = _find_mpirun(target_request.own["mpirun"])
     requested_hosts = _hosts(target_request)
+    python = target_request.python or sys.executable
     of_torch = target_request.typed[:1] != ("launch",)
     if requested_hosts:
         device = device_of(target_request, python)
         hosts = tuple((host.name, _slots(host, target_request)) for host in requested_hosts)
         env: dict[str, str] = {}
     else:
+        python = interpreter(python)
         local = resources.local_resources(
             device=target_request.device,
             backend=target_request.backend,
