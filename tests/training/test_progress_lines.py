@@ -110,7 +110,24 @@ def test_progress_says_where_how_good_how_fast_and_how_long() -> None:
     ],
 )
 def test_the_odd_rank_is_named_by_majority_and_by_nothing_else(digests: str, words: str) -> None:
-    assert (words in difference(list(digests))) if words else difference(list(digests)) == ""
+    for machines in ("0" * len(digests), "0123456789"[: len(digests)]):
+        sentence = difference(digests, machines)
+        assert (words in sentence) if words else sentence == ""
+
+
+@pytest.mark.parametrize(
+    ("digests", "machines", "words"),
+    [
+        ("bbbbbaaaa", "000001122", "ranks 0, 1, 2, 3, 4 have other parameters than the 4 others, which most hosts have;"),
+        ("aaaabbbbb", "001122222", "ranks 4, 5, 6, 7, 8 have other"),
+        ("aaabbbbbb", "012222222", "ranks 3, 4, 5, 6, 7, 8 have other parameters than the 3 others, which most hosts"),
+        ("bbbbba", "000001", "no set has a majority"),
+        ("bbbbac", "000012", "no set has a majority"),
+        ("aaaaaaab", "00001111", "rank 7 has other parameters than the 7 others;"),
+    ],
+)
+def test_a_host_with_most_of_the_ranks_makes_no_other_one_odd(digests: str, machines: str, words: str) -> None:
+    assert words in difference(digests, machines)
 
 
 def test_a_restart_adds_no_epoch_twice_and_a_new_run_is_a_new_run(tmp_path: Path) -> None:

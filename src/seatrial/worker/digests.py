@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
+
+from seatrial.evidence.statistics import minority
 
 _MOST_RANKS_NAMED = 8
 
 
-def difference(digests: Sequence[str]) -> str:
+def difference(digests: Sequence[str], machines: Sequence[str]) -> str:
     """Return one sentence that names the ranks with other parameters by majority, or says why it cannot; empty if all
     are equal.
 
-    ``digests``: one digest per rank, by rank.
+    Each machine has one vote, which its ranks share: one that lies, or errs, is not right more often for more ranks.
+
+    Args:
+        digests: one per rank, by rank.
+        machines: by rank, the machine that it is on.
     """
-    counts = Counter(digests)
-    if len(counts) < 2:
+    num_sets = len(set(digests))
+    if num_sets < 2:
         return ""
-    (most, votes), *_ = counts.most_common(1)
     if len(digests) == 2:
         return "rank 0 and rank 1 have different parameters; with two ranks, the wrong one is not separable."
-    if 2 * votes <= len(digests):
-        return f"the {len(digests)} ranks have {len(counts)} different sets of parameters, and no set has a majority."
-    odd = [rank for rank, digest in enumerate(digests) if digest != most]
+    odd = minority(dict(enumerate(digests)), dict(enumerate(machines))).odd
+    if not odd:
+        return f"the {len(digests)} ranks have {num_sets} different sets of parameters, and no set has a majority."
     names = ", ".join(str(rank) for rank in odd[:_MOST_RANKS_NAMED]) + (
         " and others" if len(odd) > _MOST_RANKS_NAMED else ""
     )
-    one = len(odd) == 1
+    one, num_others = len(odd) == 1, len(digests) - len(odd)
+    where = "" if num_others > len(odd) else ", which most hosts have"
     return (
-        f"{'rank' if one else 'ranks'} {names} {'has' if one else 'have'} other parameters than the {votes} others;"
-        f" replicas must stay equal, so check {'its device' if one else 'their devices'} first."
+        f"{'rank' if one else 'ranks'} {names} {'has' if one else 'have'} other parameters than the"
+        f" {num_others} others{where}; replicas must stay equal, so check"
+        f" {'its device' if one else 'their devices'} first."
     )

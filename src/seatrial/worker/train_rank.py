@@ -111,7 +111,8 @@ def _train(spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, sto
     _rendezvous(spec, identity, backend, device)
     # Only now: a rank that waits in C++ for the others would not run a Python handler, and has nothing to save.
     _catch_stop_signals(stop_signals)
-    threads = _threads(max(identity.local_world_size, _ranks_on_this_machine(identity.world_size, device)))
+    machines = _machines(identity.world_size, device)
+    threads = _threads(max(identity.local_world_size, machines.count(machines[identity.rank])))
     torch.set_num_threads(threads)
     reporter.ready(device, backend, identity.local_rank, threads)
     assert dist.group.WORLD is not None
@@ -142,7 +143,7 @@ def _train(spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, sto
     reporter.enter("compare digests")
     profile_written = profile is not None and profile.is_written
     digests = _gather_digests(outcome.digest, identity, device)
-    result = _result(spec, identity, reporter, outcome, profile_written, digests)
+    result = _result(spec, identity, reporter, outcome, profile_written, difference(digests, machines))
     code = _exit_code(result)
     reporter.enter("end")
     close_world()
@@ -225,8 +226,8 @@ def _gather(content: bytes, world_size: int, device: Device) -> list[bytes]:
     return [bytes(part.tolist()) for part in parts]
 
 
-def _ranks_on_this_machine(world_size: int, device: Device) -> int:
-    """Return the number of ranks on this machine (or in this container), whatever started them: they share its cores.
+def _machines(world_size: int, device: Device) -> list[str]:
+    """Return the machine (or container) of each rank, by rank, whatever started them: ranks of one share its cores.
 
     With too many threads ranks slow one another down, with OpenMP several hundredfold.
     """
@@ -235,7 +236,7 @@ def _ranks_on_this_machine(world_size: int, device: Device) -> int:
     except OSError:
         namespace = 0
     machine = hashlib.sha256(f"{platform.node()} {namespace}".encode()).digest()
-    return _gather(machine, world_size, device).count(machine)
+    return [content.hex() for content in _gather(machine, world_size, device)]
 
 
 def _gather_digests(digest: str, identity: RankIdentity, device: Device) -> list[str]:
@@ -248,7 +249,7 @@ def _result(
     reporter: TrainReporter,
     outcome: Outcome,
     profile_written: bool,
-    digests: list[str],
+    different: str,
 ) -> dict[str, Any]:
     """Return the values that ``progress_lines.result_lines`` prints."""
     nonfinite = outcome.nonfinite
@@ -270,7 +271,7 @@ def _result(
         "num_evaluated": outcome.num_evaluated,
         "samples_per_s": outcome.samples_per_s,
         "digest": outcome.digest,
-        "difference": difference(digests),
+        "difference": different,
         "nonfinite": None if nonfinite is None else {"what": nonfinite.what, "ranks": list(nonfinite.group_ranks)},
         "stopped": outcome.interrupted,
         "missed": target if target is not None and (accuracy is None or accuracy < target) else None,
