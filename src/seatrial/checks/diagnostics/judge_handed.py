@@ -211,7 +211,8 @@ def _placed_devices(
     if not file.serials and file.driver and drivers and file.driver not in drivers:
         return Handed(
             file=file,
-            unused=f"it was written with driver {as_name(file.driver)}, and {file.node} has {', '.join(sorted(drivers))}",
+            unused=f"it was written with driver {as_name(file.driver)}, and {file.node} has"
+            f" {', '.join(sorted(drivers))}",
         )
     return Handed(file=file, devices=found, disputed=disputed, nodes={"": own.node} if own else _only_node(found))
 
