@@ -29,6 +29,7 @@ _DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/dev/null")
 _TRIES = 100
 """Attempts to open a file that others create and remove meanwhile."""
 _KINDS = (
+    (stat.S_ISREG, "a regular file"),
     (stat.S_ISLNK, "a symbolic link"),
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a FIFO"),
@@ -98,7 +99,7 @@ def open_to_read(path: str | os.PathLike[str], *, follows_links: bool = True) ->
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(status.st_mode):
-            raise _refusal(os.path.basename(path), f"{_kind(status)} and no regular file")
+            raise _refusal(os.path.basename(path), f"{kind_of(status)} and no regular file")
         os.set_blocking(fd, True)
     except BaseException:
         os.close(fd)
@@ -117,7 +118,7 @@ def read_input(path: str | os.PathLike[str], most_bytes: int) -> bytes:
         status = os.fstat(fd)
         is_given = os.fspath(path).startswith(_DESCRIPTORS)
         if not stat.S_ISREG(status.st_mode) and not is_given and status.st_uid != os.geteuid():
-            raise _refusal(os.path.basename(path), f"{_kind(status)} of user {status.st_uid}")
+            raise _refusal(os.path.basename(path), f"{kind_of(status)} of user {status.st_uid}")
         os.set_blocking(fd, True)
     except BaseException:
         os.close(fd)
@@ -248,7 +249,7 @@ def _folder(path: str | os.PathLike[str], run_folder: bool) -> Iterator[tuple[in
         fd = os.open(parent or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
     except NotADirectoryError:
         # Linux reports a link in this way, too.
-        raise _refusal(parent, f"{_kind(os.lstat(parent))} and no folder") from None
+        raise _refusal(parent, f"{kind_of(os.lstat(parent))} and no folder") from None
     try:
         yield fd, name
     finally:
@@ -277,7 +278,7 @@ def _open_ours(path: str | os.PathLike[str], access: int, *, run_folder: bool = 
 
 def _require_ours(status: os.stat_result, name: str, folder: int, foreign: bool) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise _refusal(name, f"{_kind(status)} and no regular file")
+        raise _refusal(name, f"{kind_of(status)} and no regular file")
     if foreign:
         return
     if status.st_nlink > 1:
@@ -288,7 +289,7 @@ def _require_ours(status: os.stat_result, name: str, folder: int, foreign: bool)
 
 def _require_trusted(status: os.stat_result, name: str, private: bool) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise _refusal(name, f"{_kind(status)} and no regular file")
+        raise _refusal(name, f"{kind_of(status)} and no regular file")
     if status.st_uid != os.geteuid() and (private or status.st_uid != 0):
         raise _refusal(name, f"a file of user {status.st_uid}, not of user {os.geteuid()}")
     if status.st_mode & (0o077 if private else 0o022):
@@ -308,7 +309,8 @@ def owner_of_new_files(folder: int) -> int:
         os.close(fd)
 
 
-def _kind(status: os.stat_result) -> str:
+def kind_of(status: os.stat_result) -> str:
+    """Return what an entry of a folder is: ``a regular file``, ``a FIFO``."""
     return next((words for is_kind, words in _KINDS if is_kind(status.st_mode)), "a special file")
 
 

@@ -174,6 +174,26 @@ def test_reports_replace_links_and_write_through_none(tmp_path: Path, kind: str)
     assert_unharmed(out / "cluster_test_report.json")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_newest_report_of_another_user_in_a_shared_folder_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    out.chmod(0o1777)
+    monkeypatch.chdir(out)  # others cannot enter the folders above it
+    (out / "cluster_test_report.json").write_text("{}")
+    os.chown(out / "cluster_test_report.json", 12345, 12345)
+    os.seteuid(12346)
+    try:
+        written = write_reports(conclude(healthy().events, load=fake_load), Path())
+    finally:
+        os.seteuid(0)
+    assert "(Operation not permitted), and what lies there is a regular file of user 12345." in written.not_copied
+    assert json.loads(written.document.read_text())["acceptance"]["status"] == "PASS"
+    assert written.latest.read_text() == "{}"
+
+
 @pytest.mark.parametrize("kind", ["FIFO", "socket", "device", "loop", "folder", "link"])
 def test_what_is_no_report_stops_nothing_and_is_kept(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "out" / RUN

@@ -135,7 +135,24 @@ def test_a_report_elsewhere_says_why_it_is_no_pass(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     out = tmp_path / "out"
-    (out / "cluster_test_report.json").mkdir(parents=True)
-    assert run_scene(out, tells("healthy"), monkeypatch) == 3
+    healthy_double = tells("healthy")
+
+    def conduct_double(job: Job, folder: Path, *others: Any) -> int:
+        (folder / "report.html").mkdir()
+        return healthy_double(job, folder, *others)
+
+    assert run_scene(out, conduct_double, monkeypatch) == 3
     (elsewhere,) = tmp_path.glob("seatrial-*/*/report.json")
     assert json.loads(elsewhere.read_text()) == json.loads(capsys.readouterr().out)
+
+
+def test_no_copy_of_the_newest_report_changes_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    latest = tmp_path / "cluster_test_report.json"
+    latest.mkdir()
+    assert run_scene(tmp_path, tells("healthy"), monkeypatch) == 0
+    shown, told = capsys.readouterr()
+    assert f"seatrial: {latest} is no copy of this report (Is a directory), and what lies there is a folder of" in told
+    (written,) = tmp_path.glob("*-*/report.json")
+    assert json.loads(written.read_text()) == json.loads(shown)

@@ -26,7 +26,8 @@ def show(
 ) -> int:
     """Print the report on standard output, for people or as JSON, and return the exit code of the verdict.
 
-    A report that cannot be printed does not change the verdict; a line on standard error then says where it is.
+    A report that cannot be printed, or copied to where the newest one is, does not change the verdict; a line on
+    standard error then says where it is.
     ``foreign``: as of ``View``.
     """
     text = to_text(document(conclusion)) if as_json else ""
@@ -44,6 +45,8 @@ def show(
         path = f"it is in {written.document if as_json else written.best}" if written else "no file of it was written"
         reason = getattr(error, "strerror", None) or error
         print_status(f"seatrial: {conclusion.verdict.status}; the report could not be printed ({reason}), {path}.")
+    if written and written.not_copied:
+        print_status(f"seatrial: {printable(written.not_copied)}")
     return conclusion.verdict.exit_code
 
 

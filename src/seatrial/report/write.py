@@ -7,11 +7,11 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.files import open_to_read, write_atomically
+from seatrial.files import kind_of, open_to_read, write_atomically
 from seatrial.judge.conclude import Conclusion
 from seatrial.report import formats
 from seatrial.util.text import format_time
@@ -36,6 +36,8 @@ class Written:
     """The file of each format, by the name of the format."""
     latest: Path
     """A copy of the newest JSON report, at a path that never changes."""
+    not_copied: str = ""
+    """Why there is no such copy of this report, as a sentence."""
 
     @property
     def document(self) -> Path:
@@ -66,12 +68,24 @@ def write_reports(conclusion: Conclusion, out: Path) -> Written:
         # The document first: without one, the other files are not ours.
         for name in sorted(texts, key=lambda name: name != _DOCUMENT):
             write_atomically(written.files[name], _encoded(texts[name]), run_folder=True)
-        write_atomically(written.latest, _encoded(texts[_DOCUMENT]))
     except OSError as error:
         raise RequestError(
             f"--out {out}: the report cannot be written there ({error.strerror or error}); name another folder."
         ) from error
+    try:
+        write_atomically(written.latest, _encoded(texts[_DOCUMENT]))
+    except OSError as error:
+        return replace(written, not_copied=_not_copied(written.latest, error))
     return written
+
+
+def _not_copied(path: Path, error: OSError) -> str:
+    try:
+        status = os.lstat(path)
+        there = f", and what lies there is {kind_of(status)} of user {status.st_uid}"
+    except OSError:
+        there = ""
+    return f"{path} is no copy of this report ({error.strerror or error}){there}."
 
 
 def write_somewhere(conclusion: Conclusion, out: Path) -> tuple[Written | None, str]:
