@@ -111,13 +111,13 @@ def _launcher_may_have_ended(view: StepView) -> bool:
 def _lost_at_once(view: StepView, lost: Mapping[int, TroubleRecord], others: Sequence[int]) -> Finding:
     """Return one finding that names nobody: MPICH, Intel MPI and Slurm end the agents of all nodes with one of them."""
     names, left = [view.trial.place(node) for node in lost], [view.trial.place(node) for node in others]
-    count = f"{len(names)} of {len(names) + len(left)} nodes" if left else all_of(len(names), "node")
+    how_many = f"{len(names)} of {len(names) + len(left)} nodes" if left else all_of(len(names), "node")
     after = f", {all_named('node', left)} {'was' if len(left) == 1 else 'were'} not" if left else ""
     look = f"node {names[0]}, whose loss came first, {'at ' + ', '.join(left[:8]) + ', ' if left else ''}"
     return Finding(
         severity="error",
         check=view.check,
-        what=f"{count} were lost at once{_where(view)}, node {names[0]} first{after}",
+        what=f"{how_many} were lost at once{_where(view)}, node {names[0]} first{after}",
         culprit=NOBODY,
         evidence=tuple(entry.detail for entry in list(lost.values())[:1] if entry.detail),
         action=f"look at {look}and at the output of the launcher, which may have ended the processes of all nodes",
