@@ -113,14 +113,15 @@ def _lost_at_once(view: StepView, lost: Mapping[int, TroubleRecord], others: Seq
     names, left = [view.trial.place(node) for node in lost], [view.trial.place(node) for node in others]
     how_many = f"{len(names)} of {len(names) + len(left)} nodes" if left else all_of(len(names), "node")
     after = f", {all_named('node', left)} {'was' if len(left) == 1 else 'were'} not" if left else ""
-    look = f"node {names[0]}, whose loss came first, {'at ' + ', '.join(left[:8]) + ', ' if left else ''}"
+    hosts = f", at {', '.join(left[:8])}" if left else ""
     return Finding(
         severity="error",
         check=view.check,
         what=f"{how_many} were lost at once{_where(view)}, node {names[0]} first{after}",
         culprit=NOBODY,
         evidence=tuple(entry.detail for entry in list(lost.values())[:1] if entry.detail),
-        action=f"look at {look}and at the output of the launcher, which may have ended the processes of all nodes",
+        action=f"look at node {names[0]}, whose loss came first{hosts}, and at the output of the launcher, which may have"
+        " ended the processes of all nodes",
     )
 
 
