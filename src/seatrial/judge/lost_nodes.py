@@ -120,8 +120,8 @@ def _lost_at_once(view: StepView, lost: Mapping[int, TroubleRecord], others: Seq
         what=f"{how_many} were lost at once{_where(view)}, node {names[0]} first{after}",
         culprit=NOBODY,
         evidence=tuple(entry.detail for entry in list(lost.values())[:1] if entry.detail),
-        action=f"look at node {names[0]}, whose loss came first{hosts}, and at the output of the launcher, which may have"
-        " ended the processes of all nodes",
+        action=f"look at node {names[0]}, whose loss came first{hosts}, and at the output of the launcher, which may"
+        " have ended the processes of all nodes",
     )
 
 
