@@ -235,3 +235,23 @@ def test_events_of_another_schema_name_the_version_that_reads_them(tmp_path: Pat
     told = {"run": {"schema": SCHEMA + 1, "version": "7.8.9"}}
     file.write_bytes(b"".join(lines_of([{**event, **told.get(event["kind"], {})} for event in healthy().events])))
     assert f"seatrial 7.8.9 wrote these events, in schema {SCHEMA + 1}" in refused(file)
+
+
+@pytest.mark.parametrize("changes", [{"checks": 5}, {"checks": {"diagnostics": 1}}, {"checks": "diagnostics"}])
+def test_evidence_beside_a_plan_that_is_none_is_a_sentence(tmp_path: Path, changes: dict[str, Any]) -> None:
+    events = healthy().events
+    (run,) = (event for event in events if event["kind"] == "run")
+    run["plan"] |= changes
+    (tmp_path / "all.events").write_bytes(b"".join(lines_of(events)))
+    (tmp_path / "diag.json").write_text("{}")
+    assert "did without it" in refused(tmp_path / "all.events", "--evidence", tmp_path / "diag.json")
+
+
+def test_evidence_beside_an_event_of_nobody_is_judged(tmp_path: Path) -> None:
+    events = healthy().events
+    (run,) = (event for event in events if event["kind"] == "run")
+    run["plan"]["checks"] = ["diagnostics"]
+    events[-1]["src"] = ["node0"]
+    (tmp_path / "all.events").write_bytes(b"".join(lines_of(events)))
+    (tmp_path / "diag.json").write_text("{}")
+    assert call(tmp_path / "all.events", "--evidence", tmp_path / "diag.json").return_value == 3

@@ -86,6 +86,19 @@ def test_a_node_that_vanishes_meanwhile_is_named(disturb: Callable[[SimulatedFle
     assert [finding.culprit.kind for finding in findings if finding.severity == "fail"] == ["node"]
 
 
+def test_nodes_that_vanish_together_are_all_told() -> None:
+    """A launcher that ends all agents does so one after the other: the first one alone would be named."""
+
+    def disturb(fleet: SimulatedFleet) -> None:
+        for node in (0, 1):
+            fleet.lose(node)
+
+    record = run(on_state={State.AGENTS: disturb})
+    assert record.seen() == [("lost", 0), ("lost", 1)]
+    assert [event["outcome"] for event in record.of("step_end")] == ["trouble"]
+    assert record.steps(0) == NAMES[:1]
+
+
 def test_an_interruption_ends_it() -> None:
     record = run(on_state={State.AGENTS: lambda fleet: fleet.interrupt()})
     assert [event["outcome"] for event in record.of("step_end")] == ["interrupted"]

@@ -349,3 +349,12 @@ def test_the_controller_may_interrupt_a_trial_that_others_conduct() -> None:
     stream.send("controller", "trouble", gen=0, step=0, order=30, seen=[{"node": 0, "how": "lost"}], waiting=[])
     (trouble,) = fold(stream.events).troubles
     assert (trouble.node, trouble.how, trouble.order) == (0, "lost", 30)
+
+
+@pytest.mark.timeout(20)
+def test_many_events_before_a_step_keep_nobody() -> None:
+    """Looking at all numbers of the conductor for each of them takes minutes."""
+    ended = [{"kind": "end", "run": "r", "src": "conductor", "seq": number, "t": 1} for number in range(80_000)]
+    of_rank = {"kind": "facts", "run": "r", "src": "rank0.0", "t": 1, "gen": 0, "step": 7, "facts": [{}]}
+    trial = fold([*ended, *({**of_rank, "seq": number} for number in range(80_000))])
+    assert any("of a step that was not begun" in reason for reason in trial.missing)

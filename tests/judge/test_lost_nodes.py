@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from event_streams import Stream
 
-from seatrial.evidence.findings import Culprit, Finding
+from seatrial.evidence.findings import NOBODY, Culprit, Finding
 from seatrial.judge.blame import blame
 from seatrial.judge.fold import fold
 
@@ -19,12 +20,17 @@ def silent(
     conductor: str = "gpu-0",
     hostnames: Sequence[str] = (),
     lost: str = "",
+    places: Sequence[str] = (),
+    **job: Any,
 ) -> tuple[Finding, ...]:
     """Return the findings for nodes ``gpu-0`` and so on, some of which fall silent in the collectives.
 
     ``lost``: the first event of this kind is missing.
     """
-    stream = Stream(nodes, nodes=nodes, conductor=conductor, hostnames=hostnames).until("collectives")
+    stream = Stream(nodes, nodes=nodes, conductor=conductor, hostnames=hostnames, **job).until("collectives")
+    for event in stream.events:
+        if event["kind"] == "generation":
+            event["places_of_nodes"] = {str(node): place for node, place in enumerate(places)}
     left = tuple(sorted(set(range(nodes)) - set(lost_nodes)))
     stream.trouble(*({"node": node, "how": how, "waited_s": 15.2} for node in lost_nodes), waiting=left)
     stream.kill(*left)
@@ -119,3 +125,49 @@ def test_nodes_that_are_all_lost_at_once_are_not_blamed() -> None:
     assert (finding.severity, finding.culprit.kind) == ("error", "none")
     assert finding.what == "all 3 nodes were lost at once in collectives, node gpu-2 first"
     assert silent(1, 0, how="lost")[0].culprit.name == "node gpu-0"
+
+
+ONE_LAUNCHER = [{"target": "mpirun"}, {"target": "slurm"}, {"launcher": "hydra"}, {"launcher": "torchrun"}]
+
+
+@pytest.mark.parametrize("job", ONE_LAUNCHER, ids=str)
+def test_no_host_has_those_named_that_its_launcher_ended(job: dict[str, str]) -> None:
+    """A host that ends what the launcher started there, and itself goes on, has the agents of all others killed."""
+    (finding,) = silent(4, 1, 0, 2, how="lost", **job)
+    assert (finding.severity, finding.culprit) == ("error", NOBODY)
+    assert finding.what == "3 of 4 nodes were lost at once in collectives, node gpu-1 first, node gpu-3 was not"
+    assert "node gpu-1, whose loss came first, at gpu-3, and at the output of the launcher" in finding.action
+    (finding,) = silent(3, 0, 1, how="lost", **job)
+    assert finding.culprit == NOBODY
+    (finding,) = silent(4, 0, 1, how="lost", **job)
+    assert finding.culprit == NOBODY, "the launcher may need longer for the others"
+
+
+@pytest.mark.parametrize("job", ONE_LAUNCHER, ids=str)
+def test_under_one_launcher_a_few_lost_nodes_are_named(job: dict[str, str]) -> None:
+    for nodes, gone in ((2, (1,)), (4, (2,)), (8, (2, 5, 6))):
+        found = silent(nodes, *gone, how="lost", **job)
+        assert [finding.culprit.name for finding in found] == [f"node gpu-{node}" for node in gone]
+    # Six agents of two hosts, of which one is gone.
+    found = silent(6, 3, 4, 5, how="lost", places=("a", "a", "a", "b", "b", "b"), **job)
+    assert [finding.culprit.name for finding in found] == ["node gpu-3", "node gpu-4", "node gpu-5"]
+
+
+def test_a_host_with_many_agents_counts_once() -> None:
+    """It ends some of its agents, too, and has those of two hosts with one agent each ended."""
+    places = ("a", "b", *("c",) * 6)
+    (finding,) = silent(8, 0, 1, 2, how="lost", places=places, target="mpirun")
+    assert finding.culprit == NOBODY
+
+
+def test_losses_in_two_generations_count_together() -> None:
+    stream = Stream(6, nodes=6, target="mpirun").until("collectives")
+    stream.trouble({"node": 0, "how": "lost"}, {"node": 1, "how": "lost"}, waiting=(2, 3, 4, 5))
+    stream.kill(2, 3, 4, 5)
+    stream.generation = 1
+    stream.start((2, 3, 4, 5))
+    stream.begin("collectives")
+    stream.trouble({"node": 2, "how": "lost"}, {"node": 3, "how": "lost"}, waiting=(4, 5))
+    stream.kill(4, 5)
+    found = blame(fold(stream.close(ranks=False, nodes=(4, 5)).events))
+    assert [finding.culprit for finding in found if "lost" in finding.what] == [NOBODY, NOBODY]

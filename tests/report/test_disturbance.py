@@ -14,7 +14,7 @@ from seatrial.evidence.findings import Ruling
 from seatrial.judge.conclude import Conclusion
 from seatrial.report.card import card
 from seatrial.report.console import lines
-from seatrial.report.disturbance import DISTURBED_ORIGIN, cpu_shortage
+from seatrial.report.disturbance import DISTURBED_ORIGIN, cpu_shortage, disturbance_lines
 from seatrial.report.document import document
 from seatrial.report.formats.html import text as html
 from seatrial.report.view import View
@@ -92,3 +92,13 @@ def test_a_disturbed_run_is_not_proposed_for_limits() -> None:
     shown = card(loaded, Path("reports/x/report.html"), View())[-1]
     assert shown.startswith("next: this run gives no limits; 0 of 3 runs for limits so far; on idle nodes, run: ")
     assert shown.endswith(", after 3: seatrial plan from RUN1 RUN2 RUN3 > limits.toml")
+
+
+@pytest.mark.parametrize("pair", [5, {"a": 1}, "x", None, []])
+def test_a_limit_of_a_foreign_plan_that_is_no_pair_is_none(pair: object) -> None:
+    def change(event: dict[str, Any]) -> None:
+        undisturbed(event)
+        if event["kind"] == "run":
+            event["plan"]["settings"] = {"compute": {"min_tflops": pair}}
+
+    assert disturbance_lines(disturbed(recorded("killed", change))) == [WORDS]

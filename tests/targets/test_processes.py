@@ -46,7 +46,7 @@ def test_a_connected_agent_is_not_lost_with_the_process_that_started_it(tmp_path
     launcher.processes[0].wait()
     assert launcher.poll((0, 2)) is None
     now += 3.0
-    ended = "its launcher ended: it has lost its daemon on hostb"
+    ended = 'its launcher ended: "it has lost its daemon on hostb"'
     assert launcher.poll((0, 2)) == (1, ended)
     assert launcher.poll((0, 2)) is None
     assert said == [f"seatrial: {ended}; 2 of the 3 agents that it started are still connected, and their ranks go on"]
@@ -82,9 +82,9 @@ def test_an_agent_that_says_why_is_the_one_that_is_lost(tmp_path: Path) -> None:
     try:
         assert said.news(0, after_s=11.0) == (
             2,
-            "nodes 1, 2 have not joined; the output of the launcher says: node 2 (hostc) found no controller",
+            'nodes 1, 2 have not joined; the output of the launcher says: "node 2 (hostc) found no controller"',
         )
-        assert said.status == ["seatrial: in the output of the launcher: node 2 (hostc) found no controller"]
+        assert said.status == ['seatrial: in the output of the launcher: "node 2 (hostc) found no controller"']
     finally:
         said.end()
 

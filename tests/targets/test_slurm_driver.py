@@ -197,10 +197,21 @@ def test_the_end_of_the_job_is_the_end_of_all_agents(slurm: StubSlurm, tmp_path:
     batch = slurm.batch("RUNNING|None|n[0-1]", "FAILED|NonZeroExitCode|n[0-1]")
     batch.submit([COMMAND], tmp_path, [], no_feed)
     (tmp_path / "slurm.log").write_text("srun: error: n1: task 1: Killed\n")
-    words = "Slurm job 12: it failed (FAILED); n1: task 1: Killed"
+    words = 'Slurm job 12: it failed (FAILED); its output says: "n1: task 1: Killed"'
     assert news(batch, 2) == [(0, words), (1, words)]
     assert batch.cleanup() == []
     assert slurm.cancelled == ""
+
+
+def test_bytes_of_slurm_that_are_no_text_are_shown_as_such(slurm: StubSlurm, tmp_path: Path) -> None:
+    """The reason of a job is text of an administrator, in any encoding."""
+    batch = slurm.batch("RUNNING|None|n[0-1]")
+    states = b"PENDING|ge\xe4ndert|\nRUNNING|None|n[0-1]\nRUNNING|\xe4|n\nFAILED|\xe4|\n"
+    (tmp_path / "squeue.out").write_bytes(states)
+    batch.submit([COMMAND], tmp_path, [], no_feed)
+    assert slurm.status[1] == "seatrial: Slurm job 12 is waiting: ge\ufffdndert"
+    assert [told[0] for told in news(batch, 2)] == [0, 1]
+    assert batch.cleanup() == []
 
 
 def test_options_that_srun_refuses_are_a_wrong_request(slurm: StubSlurm, tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from seatrial.util.text import fitted, format_number, format_size, format_time, plan_value, printable
+from seatrial.util.toml_text import parse_toml
 
 
 @given(st.text())
@@ -50,6 +51,14 @@ def test_values_are_shown_as_in_a_plan_file() -> None:
     assert [plan_value(value) for value in (None, True, "a", 30.0, 0.5, ["fp32", None])] == [
         *("none", "true", '"a"', "30", "0.5", '["fp32", none]')
     ]
+
+
+@given(st.text() | st.lists(st.text()))
+@example('\x9b2J\u202e\x7f\x00\U000e0001\u00a0"\\x9b')
+def test_a_value_of_a_plan_is_one_printable_line_of_toml(value: str | list[str]) -> None:
+    written = plan_value(value)
+    assert written.isprintable()
+    assert parse_toml(f"a = {written}", "plan", instead="")["a"] == value
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from seatrial.conductor.rank_status import Deadline, RankStatus, Suspicion
 from seatrial.protocol.events import TroubleEvent
 from seatrial.protocol.timeouts import PATIENCE_S
 
-_GRACE_S = 1.0
+GRACE_S = 1.0
 """Time from the first suspicion to trouble: the first report is seldom the cause."""
 _STACK_TIMEOUT_S = 3.0
 MAX_STACKS = 16
@@ -102,7 +102,7 @@ class HangDetector:
             self._has_other_cause |= not suspicion.stopped_from_outside
             self.only_stop_signals = not self._has_other_cause
         if self._grace_until is None:
-            self._grace_until = now + _GRACE_S
+            self._grace_until = now + GRACE_S
         if self.only_stop_signals and not self._hears_stop:
             self._hears_stop = True
             self._grace_until = max(self._grace_until, now + STOP_HEARD_S)

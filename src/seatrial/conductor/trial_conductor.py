@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 from seatrial.conductor.base import END_S, BaseConductor
 from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.config import State, TrialConfig
-from seatrial.conductor.hang_detector import HangDetector
+from seatrial.conductor.hang_detector import GRACE_S, HangDetector
 from seatrial.conductor.origin import brief
 from seatrial.conductor.rank_status import RankStatus, Suspicion
 from seatrial.conductor.steps import StepPlan, next_generation, ranges, without_network
@@ -75,6 +75,8 @@ class TrialConductor(BaseConductor):
         self._rank_events: list[dict[str, Any]] = []
         self._check_events: list[dict[str, Any]] = []
         """The generation, steps of the current check, their measurements and facts."""
+        self._ends_with_agents = False
+        """A node vanished in a step of agents, which goes no further."""
         self._interface = ""
         """Network interface that a check of agents chose for the ranks."""
         self._quitting: set[int] = set()
@@ -302,7 +304,7 @@ class TrialConductor(BaseConductor):
         if event["share"]:
             self._shared[str(node)] = event["share"]
         self._awaited.discard(node)
-        if not self._awaited:
+        if not self._awaited and not self._ends_with_agents:
             self._agents_finished("done", now)
 
     def _receive_done(self, event: DoneEvent, now: float) -> None:
@@ -382,13 +384,14 @@ class TrialConductor(BaseConductor):
         elif self.state is State.AGENTS:
             self._gone.add(node)
             suspicion = Suspicion(how="silent", node=node, waited_s=silent_s)
-            self._end_with_agents([suspicion], now)
+            self._end_with_agents(suspicion, now)
 
-    def _end_with_agents(self, suspicions: list[Suspicion], now: float) -> None:
-        """Stop, as a node vanished in a step of agents."""
-        self._record_vanished(suspicions)
-        self._end_step("trouble", now)
-        self._stop(now)
+    def _end_with_agents(self, suspicion: Suspicion, now: float) -> None:
+        """Stop soon, as a node vanished in a step of agents: others may be about to, for the same reason."""
+        self._record_vanished([suspicion])
+        if not self._ends_with_agents:
+            self._ends_with_agents = True
+            self._until = now + GRACE_S
 
     def _node_lost(self, node: int, detail: str, now: float) -> None:
         suspicion = Suspicion(how="lost", node=node, phase=self._phase_of(node), detail=detail)
@@ -397,7 +400,7 @@ class TrialConductor(BaseConductor):
         elif self.state is State.KILL:
             self._record_vanished([suspicion])
         elif self.state is State.AGENTS:
-            self._end_with_agents([suspicion], now)
+            self._end_with_agents(suspicion, now)
         elif self.state is State.GATHER:
             text = f"node {self._config.host_name(node)} was lost before the ranks were started: {detail}"
             self._record(NoteEvent(kind="note", severity="error", text=text))
@@ -452,6 +455,10 @@ class TrialConductor(BaseConductor):
         )
 
     def _state_overdue(self, now: float) -> None:
+        if self.state is State.AGENTS and self._ends_with_agents:
+            self._end_step("trouble", now)
+            self._stop(now)
+            return
         if self.state is State.AGENTS:
             self._note_late_nodes(sorted(self._awaited), now)
             self._agents_finished("deadline", now)

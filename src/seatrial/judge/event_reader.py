@@ -64,6 +64,8 @@ class Reader:
         self.earliest = float("inf")
         self.conductor_latest = float("-inf")
         """Time of the conductor's last event, by its clock."""
+        self._conductor_last = -1
+        """The largest number of the conductor's events. Asked for with each event, which may be many."""
         self.run: Event = {}
         self.interrupted: tuple[str, int] | None = None
         self.nodes: dict[int, NodeRecord] = {}
@@ -101,6 +103,7 @@ class Reader:
         self.earliest = min(self.earliest, event["t"])
         if src == "conductor":
             self.conductor_latest = max(self.conductor_latest, event["t"])
+            self._conductor_last = max(self._conductor_last, seq)
         kind = event["kind"]
         rank, node = _RANK.fullmatch(src), _NODE.fullmatch(src)
         try:
@@ -222,8 +225,7 @@ class Reader:
             raise DamageError("of a generation that was not begun")
 
     def _has_all_of_conductor(self) -> bool:
-        numbers = self.seqs.get("conductor", [])
-        return "conductor" in self.ends and max(numbers) + 1 == len(numbers)
+        return "conductor" in self.ends and self._conductor_last + 1 == len(self.seqs["conductor"])
 
     def _from_node(self, kind: str, node: int, event: Event) -> None:
         if kind == "node":

@@ -6,12 +6,16 @@ the conductor still hears another node over that network does its own connection
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from seatrial.evidence.findings import NOBODY, Culprit, Finding
 from seatrial.judge.step_view import StepView, waited
 from seatrial.judge.trial import TroubleRecord
-from seatrial.util.text import all_of
+from seatrial.util.text import all_named, all_of
+
+_TARGETS = ("mpirun", "slurm")
+_LAUNCHERS = ("torchrun", "openmpi", "hydra", "slurm")
+"""Targets, and launchers around us, that may end the processes of all nodes with those of one."""
 
 
 def blame_lost_nodes(view: StepView) -> list[Finding]:
@@ -21,8 +25,10 @@ def blame_lost_nodes(view: StepView) -> list[Finding]:
         return []
     reachable = {node for rank in view.ranks if (node := view.node_of(rank)) is not None} - entries.keys()
     here = _conducting(view)
-    if not reachable and len(entries) > 1 and all(entry.how == "lost" for entry in entries.values()):
-        return [_all_lost(view, entries)]
+    lost = {node: entry for node, entry in entries.items() if entry.how == "lost"}
+    all_lost = len(lost) == len(entries) and not reachable
+    if len(lost) > 1 and (all_lost or _launcher_may_have_ended(view)):
+        return [_lost_at_once(view, lost, sorted({*entries, *reachable} - lost.keys()))]
     if any(entry.how != "silent" for entry in entries.values()) or (here and entries.keys() <= here):
         return _each(view, entries)
     if not reachable:
@@ -83,17 +89,39 @@ def _all(view: StepView, entries: Mapping[int, TroubleRecord]) -> Finding:
     )
 
 
-def _all_lost(view: StepView, entries: Mapping[int, TroubleRecord]) -> Finding:
+def _launcher_may_have_ended(view: StepView) -> bool:
+    """Return whether one launcher started all nodes, and half of the hosts or more were lost, at least two.
+
+    A host that ends what the launcher started on it, and itself goes on, has the launcher end those of all others.
+    """
+    job = view.trial.job
+    if job.get("target") not in _TARGETS and job.get("launcher") not in _LAUNCHERS:
+        return False
+    # Of the whole trial: the launcher may need longer for some of them than we wait.
+    lost = {entry.node for entry in view.trial.troubles if entry.node is not None and entry.how == "lost"}
+    nodes = {node for generation in view.trial.generations for node in generation.nodes.values()}
+    # A node whose place is not known is one.
+    places = {node: view.trial.places_of_nodes.get(node, f"node {node}") for node in nodes | lost}
+    going_on = {place for node, place in places.items() if node not in lost}
+    num_hosts = len({*places.values()})
+    num_lost = num_hosts - len(going_on)
+    return num_lost > 1 and 2 * num_lost >= num_hosts
+
+
+def _lost_at_once(view: StepView, lost: Mapping[int, TroubleRecord], others: Sequence[int]) -> Finding:
     """Return one finding that names nobody: MPICH, Intel MPI and Slurm end the agents of all nodes with one of them."""
-    names = [view.trial.place(node) for node in entries]
+    names, left = [view.trial.place(node) for node in lost], [view.trial.place(node) for node in others]
+    how_many = f"{len(names)} of {len(names) + len(left)} nodes" if left else all_of(len(names), "node")
+    after = f", {all_named('node', left)} {'was' if len(left) == 1 else 'were'} not" if left else ""
+    hosts = f", at {', '.join(left[:8])}" if left else ""
     return Finding(
         severity="error",
         check=view.check,
-        what=f"{all_of(len(names), 'node')} were lost at once{_where(view)}, node {names[0]} first",
+        what=f"{how_many} were lost at once{_where(view)}, node {names[0]} first{after}",
         culprit=NOBODY,
-        evidence=tuple(entry.detail for entry in list(entries.values())[:1] if entry.detail),
-        action=f"look at node {names[0]}, whose loss came first, and at the output of the launcher, which may have"
-        " ended the processes of all nodes",
+        evidence=tuple(entry.detail for entry in list(lost.values())[:1] if entry.detail),
+        action=f"look at node {names[0]}, whose loss came first{hosts}, and at the output of the launcher, which may"
+        " have ended the processes of all nodes",
     )
 
 

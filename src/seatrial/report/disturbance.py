@@ -55,5 +55,5 @@ def _limits_of_disturbed_runs(conclusion: Conclusion) -> list[str]:
         printable(f"{check}.{name}")
         for check, table in (tables.items() if isinstance(tables, dict) else ())
         for name, pair in (table.items() if isinstance(table, dict) else ())
-        if name.startswith(("min_", "max_")) and DISTURBED_ORIGIN in str(pair[1:])
+        if name.startswith(("min_", "max_")) and isinstance(pair, list) and DISTURBED_ORIGIN in str(pair[1:])
     ]

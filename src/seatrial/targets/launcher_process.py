@@ -19,6 +19,7 @@ from seatrial.targets.command import Command, shell_line, shell_lines
 from seatrial.targets.launcher_messages import reason, reason_of_agent, refused
 from seatrial.targets.processes import Agents, Attach, read_tail
 from seatrial.util.streams import print_status
+from seatrial.util.text import quoted
 
 _TERMINATED_S = 3.0
 _LOG_POLL_S = 1.0
@@ -159,7 +160,7 @@ class Launcher(Agents):
         if not (error or refusal):
             return None
         if log not in self._said_at:
-            self._on_status(f"seatrial: in the output of the launcher: {error or refusal}")
+            self._on_status(f"seatrial: in the output of the launcher: {quoted(error or refusal)}")
         if self._clock() - self._said_at.setdefault(log, self._clock()) < _JOIN_S:
             return None
         numbers = ", ".join(map(str, absent[:_MOST_NAMED])) + (", ..." if len(absent) > _MOST_NAMED else "")
@@ -167,10 +168,10 @@ class Launcher(Agents):
             f"{'node' if len(absent) == 1 else 'nodes'} {numbers} {'has' if len(absent) == 1 else 'have'} not joined"
         )
         if not error:
-            raise RequestError(f"{refusal} (from the output of the launcher; {lacking}).")
+            raise RequestError(f"{lacking}; the output of the launcher says: {quoted(refusal)}.")
         named = re.match(r"node (\d{1,9}) ", error)
         node = int(named[1]) if named and int(named[1]) in absent else absent[0]
-        return node, f"{lacking}; the output of the launcher says: {error}"
+        return node, f"{lacking}; the output of the launcher says: {quoted(error)}"
 
     def kill(self) -> None:
         """Send SIGTERM, then SIGKILL: a launcher killed at once could not end its helpers on other hosts."""
@@ -198,4 +199,6 @@ def raise_if_refused(log: Path) -> None:
 
 
 def _describe_end(node: int, code: int, output: str) -> str:
-    return f"its launcher ended: {reason(output) or f'exit code {code}'}"
+    # Every host of the job writes to that output.
+    said = reason(output)
+    return f"its launcher ended: {quoted(said) if said else f'exit code {code}'}"

@@ -120,11 +120,13 @@ def format_time(seconds: float) -> str:
 
 
 def plan_value(value: Any) -> str:
-    """Return a value as a plan file writes it; ``none``, which TOML lacks, for a parameter that is off."""
+    """Return a value as a plan file writes it, in one printable line; ``none`` for a parameter that is off."""
     if value is None:
         return "none"
     if isinstance(value, bool | str):
-        return json.dumps(value, ensure_ascii=False)
+        text = json.dumps(value, ensure_ascii=False)
+        # TOML has no \\x, and takes four digits or eight.
+        return "".join(char if char.isprintable() else _escape(char).replace("\\x", "\\u00") for char in text)
     if isinstance(value, tuple | list):
         return f"[{', '.join(plan_value(item) for item in value)}]"
     return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)

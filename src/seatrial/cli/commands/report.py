@@ -96,9 +96,10 @@ def _events_of_handed(handed: Collection[HandedFile], messages: Collection[Mappi
 
     run = next((message for message in messages if message.get("kind") == "run"), {})
     plan = run.get("plan")
-    if not isinstance(plan, dict) or NAME not in (plan.get("checks") or ()):
+    checks = plan.get("checks") if isinstance(plan, dict) else None
+    if not isinstance(checks, list) or NAME not in checks:
         raise RequestError(f"--evidence: the check {NAME} judges such files, and this trial did without it.")
-    known = {message.get("src") for message in messages}
+    known = {src for message in messages if isinstance(src := message.get("src"), str)}
     return [event for event in events_of(str(run.get("run")), handed) if event["src"] not in known]
 
 

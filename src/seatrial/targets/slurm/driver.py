@@ -25,6 +25,7 @@ from seatrial.targets.slurm.reasons import (
     pending_reason,
 )
 from seatrial.util.streams import print_status
+from seatrial.util.text import quoted
 
 _ANSWER_S = 60.0
 """Deadline of one command. Slurm's commands retry for as long as its configuration says, which may be minutes."""
@@ -205,6 +206,7 @@ class BatchJobDriver:
                         stdout=subprocess.PIPE,
                         stderr=subprocess.DEVNULL,
                         text=True,
+                        errors="replace",
                         start_new_session=True,
                     )
             return None
@@ -218,7 +220,7 @@ class BatchJobDriver:
 
     def _last_error(self) -> str:
         error = last_error(read_tail(self._log, _READ_BYTES))
-        return f"; {error}" if error else ""
+        return f"; its output says: {quoted(error)}" if error else ""
 
 
 def _submit(command: Command, requested: str) -> str:
@@ -265,6 +267,7 @@ def _run(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
+        errors="replace",
         timeout=timeout_s,
         check=False,
     )

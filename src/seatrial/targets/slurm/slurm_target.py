@@ -197,6 +197,7 @@ def _address(job: Processes) -> str:
             ["sinfo", "--noheader", "--Node", "--format=%o", *partition],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_SINFO_S,
             check=False,
         ).stdout
