@@ -74,12 +74,12 @@ def read_answers(evidence: Evidence) -> Answers:
         evidence, measurements=tuple(entry for entry in evidence.measurements if not _is_impossible(entry))
     )
     # Each rank reports each value of a pair or group once. A repeated one must not be a vote or replace the first one.
-    first: dict[tuple[str, str, int | None, int | None], Measurement] = {}
+    told: dict[tuple[str, str, int | None, int | None], Measurement] = {}
     for entry in evidence.measurements:
-        kept = first.setdefault((entry.stage, entry.name, entry.rank, entry.peer), entry)
+        kept = told.setdefault((entry.stage, entry.name, entry.rank, entry.peer), entry)
         damaged += () if kept is entry else (f"one {entry.name} of rank {entry.rank} for each transfer",)
     damaged = tuple(dict.fromkeys(damaged))
-    evidence = replace(evidence, measurements=tuple(first.values()))
+    evidence = replace(evidence, measurements=tuple(told.values()))
     rounds: dict[str, list[Fact]] = {}
     begun = {(fact.stage, fact.value["fabric"], fact.rank) for fact in evidence.facts if fact.name == "asked"}
     for stage, request in evidence.rounds.items():
