@@ -74,12 +74,12 @@ def read_answers(evidence: Evidence) -> Answers:
         evidence, measurements=tuple(entry for entry in evidence.measurements if not _is_impossible(entry))
     )
     # Each rank reports each value of a pair or group once. A repeated one must not be a vote or replace the first one.
-    told: dict[tuple[str, str, int | None, int | None], Measurement] = {}
+    values: dict[tuple[str, str, int | None, int | None], Measurement] = {}
     for entry in evidence.measurements:
-        kept = told.setdefault((entry.stage, entry.name, entry.rank, entry.peer), entry)
+        kept = values.setdefault((entry.stage, entry.name, entry.rank, entry.peer), entry)
         damaged += () if kept is entry else (f"one {entry.name} of rank {entry.rank} for each transfer",)
     damaged = tuple(dict.fromkeys(damaged))
-    evidence = replace(evidence, measurements=tuple(told.values()))
+    evidence = replace(evidence, measurements=tuple(values.values()))
     rounds: dict[str, list[Fact]] = {}
     begun = {(fact.stage, fact.value["fabric"], fact.rank) for fact in evidence.facts if fact.name == "asked"}
     for stage, request in evidence.rounds.items():
@@ -113,8 +113,8 @@ def _directions_without_rate(evidence: Evidence, rounds: Mapping[str, Iterable[F
     for fact in itertools.chain.from_iterable(rounds.values()):
         for a, b in (pair for pair in fact.value["pairs"] if len(pair) == 2):
             for source, target in ((a, b), (b, a)):
-                is_told = (fact.stage, source, target) in sent or (fact.stage, frozenset((a, b))) in failed
-                if not is_told and (fact.stage, target, source) in sent:
+                is_known = (fact.stage, source, target) in sent or (fact.stage, frozenset((a, b))) in failed
+                if not is_known and (fact.stage, target, source) in sent:
                     yield f"a rate of rank {source} to rank {target}"
 
 
@@ -235,7 +235,7 @@ def _starved(measurements: Iterable[Measurement]) -> frozenset[frozenset[int | N
 
 def _cost_results(cost: Cost, measurements: Sequence[Measurement], common: Mapping[str, Any]) -> Iterator[PairResult]:
     starved, values = _starved(measurements), dict[tuple[int, int], float]()
-    told: dict[tuple[int, int], float] = {}
+    reports: dict[tuple[int, int], float] = {}
     for measurement in measurements:
         if measurement.name == cost.measurement and measurement.rank is not None and measurement.peer is not None:
             key = measurement.rank, measurement.peer
