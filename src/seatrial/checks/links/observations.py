@@ -75,10 +75,11 @@ def read_answers(evidence: Evidence) -> Answers:
     )
     # Each rank reports each value of a pair or group once. A repeated one must not be a vote or replace the first one.
     values: dict[tuple[str, str, int | None, int | None], Measurement] = {}
+    repeated: dict[str, None] = {}
     for entry in evidence.measurements:
-        kept = values.setdefault((entry.stage, entry.name, entry.rank, entry.peer), entry)
-        damaged += () if kept is entry else (f"one {entry.name} of rank {entry.rank} for each transfer",)
-    damaged = tuple(dict.fromkeys(damaged))
+        if values.setdefault((entry.stage, entry.name, entry.rank, entry.peer), entry) is not entry:
+            repeated[f"one {entry.name} of rank {entry.rank} for each transfer"] = None
+    damaged += tuple(repeated)
     evidence = replace(evidence, measurements=tuple(values.values()))
     rounds: dict[str, list[Fact]] = {}
     begun = {(fact.stage, fact.value["fabric"], fact.rank) for fact in evidence.facts if fact.name == "asked"}
@@ -239,14 +240,14 @@ def _cost_results(cost: Cost, measurements: Sequence[Measurement], common: Mappi
     for measurement in measurements:
         if measurement.name == cost.measurement and measurement.rank is not None and measurement.peer is not None:
             key = measurement.rank, measurement.peer
-            told[key] = max(measurement.value, told.get(key, measurement.value))
-    for (a, b), value in told.items():
-        # Both ends report what covers both ways, and the worse report counts. What one end alone reports is its word
-        # about the other one: it accuses nobody, and is no standard.
+            reports[key] = max(measurement.value, reports.get(key, measurement.value))
+    for (a, b), value in reports.items():
+        # Both ends report a value that covers both ways, and the worse report counts. A report of one end alone is its
+        # word about the other one: it accuses nobody, and is no standard.
         if not cost.both_ways:
             values[a, b] = value
-        elif (b, a) in told:
-            values[a, b] = max(value, told[b, a])
+        elif (b, a) in reports:
+            values[a, b] = max(value, reports[b, a])
     for (a, b), value in values.items():
         # Lost segments are no matter of the CPU.
         lacked = cost.both_ways and frozenset((a, b)) in starved
