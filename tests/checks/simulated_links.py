@@ -117,6 +117,7 @@ class SimulatedCluster:
                         measurements.append(_measurement("cpu_share", share, "1", rank, peer, stage))
                     late = max(self.late_us.get(a, 0.0), self.late_us.get(b, 0.0))
                     measurements.append(_measurement("latency_us", 50.0 + late, "us", a, b, stage))
+                    measurements.append(_measurement("latency_us", 50.0 + late, "us", b, a, stage))
             for source, shares in resent.items():
                 most = MAX_RESENT + median(shares.values())
                 for target in sorted(shares, key=shares.__getitem__)[-4:]:

@@ -29,6 +29,8 @@ DCGM = HandedFile(
 DEAD = HandedResult(verdict="warning", what="did not answer RAS", gpu=3, host="10.0.0.2", rank=7, pid=4711)
 RAS = HandedFile(name="ras.txt", sha256="cd", form="NCCL RAS 2.28.3", hosts=("10.0.0.2",), results=(DEAD,))
 
+_SENTENCE = "S0, and GPU 7 is broken"
+
 
 def rule(
     *files: HandedFile,
@@ -113,6 +115,12 @@ def test_clean_files_change_nothing() -> None:
         (replace(DCGM, serials={}, node="gpu-00", gpus=(5,)), "gpu-00 has no device 5"),
         (replace(DCGM, node="gpu-01"), "it is about other devices (serial number S0)"),
         (replace(RAS, hosts=("10.9.9.9",)), "it is about 10.9.9.9, and no node of this trial has such a name"),
+        (replace(DCGM, serials={"0": _SENTENCE}), f'it is about other devices (serial number "{_SENTENCE}")'),
+        (replace(RAS, hosts=(_SENTENCE,)), f'it is about "{_SENTENCE}", and no node'),
+        (
+            replace(DCGM, serials={}, node="gpu-00", driver=_SENTENCE),
+            f'it was written with driver "{_SENTENCE}", and gpu-00 has 5',
+        ),
         (replace(RAS, hosts=()), "it names no node; say whose it is with --evidence NODE=ras.txt"),
         (HandedFile(name="x", problem="it is empty"), "it is empty"),
     ],

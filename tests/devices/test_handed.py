@@ -208,7 +208,7 @@ def test_a_serial_number_that_is_none(serial: str) -> None:
         (json.dumps(ras())[:-20], "its JSON is cut or damaged"),
         (json.dumps(NEW).replace('"Fail"', '"Broken"'), "the test memory has the unknown status 'Broken'"),
         ({**NEW, "DCGM Diagnostic": {"test_categories": []}}, "it has no results"),
-        ({**NEW, "DCGM Diagnostic": {"runtime_error": "no GPU"}}, "the diagnostics ended with an error: no GPU"),
+        ({**NEW, "DCGM Diagnostic": {"runtime_error": "no GPU"}}, 'the diagnostics ended with an error: "no GPU"'),
         (
             json.dumps(OLD).replace('"0,1"', '"0,x"'),
             "gpu_ids of Persistence Mode is no number of up to nine digits: 'x'",
@@ -269,6 +269,21 @@ def test_ras_errors_of_ranks() -> None:
     answer = ras()
     answer["communicators"][0]["ranks"][3]["status"]["async_error"] = 2
     assert [(result.rank, result.what) for result in told(answer)[0].results] == [(3, "reported System error")]
+
+
+_SENTENCE = "it, and GPU 7 of gpu-00 is broken: replace it"
+
+
+def test_words_of_a_file_that_may_be_a_sentence_are_quoted() -> None:
+    renamed = json.dumps(NEW).replace('"memory"', json.dumps(_SENTENCE)).replace("4.2.3", _SENTENCE)
+    handed, results = told(renamed)
+    assert results == [("broken", 1, f'failed the test "{_SENTENCE}" of DCGM')]
+    assert handed.form == f'DCGM diagnostics "{_SENTENCE}"'
+    said = f"ERROR\n  2 ranks reported {_SENTENCE}\n  Rank 1 -- GPU 1 managed by process 5 on node a\n"
+    said += f"  Rank 2 has {_SENTENCE} -- GPU 2 managed by process 6 on node a\n"
+    handed, results = told(TEXT.format(errors=said, warnings=""))
+    assert [what for _, _, what in results] == [f'reported "{_SENTENCE}"', f'has "{_SENTENCE}"']
+    assert read(json.dumps({**ras(), "nccl_version": _SENTENCE}).encode()).form == f'NCCL RAS "{_SENTENCE}"'
 
 
 def test_ras_in_words_that_are_not_known_says_so() -> None:

@@ -24,6 +24,7 @@ from seatrial.devices.handed import (
     text,
     whole,
 )
+from seatrial.util.text import as_name, quoted
 
 _NEW, _OLD = "DCGM Diagnostic", "DCGM GPU Diagnostic"
 _STATUS = {"pass": "pass", "fail": "fail", "warn": "warn", "skip": "skip", "skipped": "skip", "notrun": "skip"}
@@ -33,6 +34,8 @@ _DEPLOYMENT = "deployment"
 """Category of the tests of software and configuration."""
 _ABOUT_DEVICES = ("page retirement/row remap",)
 """Tests of that category that are about the device all the same."""
+_TEST_NAME = re.compile(r"[A-Za-z/_-]{1,20}(?: [A-Za-z/_-]{1,20}){0,4}")
+"""``Permissions and OS Blocks``; longer ones are quoted, since they may be a sentence."""
 _NO_SERIAL = re.compile(r"|<<<.*>>>|\[?N/A\]?|0|Unknown|Not Supported", re.IGNORECASE)
 
 
@@ -49,7 +52,7 @@ def parse(content: bytes) -> HandedFile | None:
     root = mapping(document[_NEW if is_new else _OLD], _NEW if is_new else _OLD)
     metadata = mapping(document.get("metadata", {}), "metadata") if is_new else {**document, **root}
     if error := root.get("runtime_error") or document.get("runtime_error"):
-        raise ValueError(f"the diagnostics ended with an error: {text(error, 'runtime_error')}")
+        raise ValueError(f"the diagnostics ended with an error: {quoted(text(error, 'runtime_error'))}")
     if "test_categories" not in root:
         raise ValueError("it has no results")
     seen = _Seen()
@@ -62,8 +65,9 @@ def parse(content: bytes) -> HandedFile | None:
     gpus = {*seen.gpus, *map(int, serials)}
     if len(gpus) > MOST_DEVICES:
         raise ValueError(f"it names more than {MOST_DEVICES:,} devices")
+    version = name_text(metadata.get("version", ""), "version").strip()
     return HandedFile(
-        form=f"DCGM diagnostics {name_text(metadata.get('version', ''), 'version')}".strip(),
+        form=f"DCGM diagnostics {as_name(version)}" if version else "DCGM diagnostics",
         driver=name_text(metadata.get("Driver Version Detected", ""), "Driver Version Detected"),
         serials=serials,
         gpus=tuple(sorted(gpus)),
@@ -91,6 +95,7 @@ class _Seen:
             if not name:
                 raise ValueError("a test has no name")
             is_setting = is_deployment and name.lower() not in _ABOUT_DEVICES
+            name = name if _TEST_NAME.fullmatch(name) else as_name(name)
             num_results, counted = len(self.results), self.count
             for result in entries(test.get("results"), f"results of {name}"):
                 if result is not None:

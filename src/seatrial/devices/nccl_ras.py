@@ -22,6 +22,7 @@ from seatrial.devices.handed import (
     name_text,
     whole,
 )
+from seatrial.util.text import as_name, quoted
 
 _Process = tuple[str, int | None, int | None, int | None]
 """Host, process, device (NVML), rank: each as far as it is known."""
@@ -137,10 +138,10 @@ def _of_text(lines: list[str], form: str) -> HandedFile:
         elif match := _PROCESS_LINE.fullmatch(line):
             said.add(_process_of(match, None), _by_kind(kind), line)
         elif match := _RANK.fullmatch(line):
-            what = match["says"] or group.replace("have ", "has ", 1) or _by_kind(kind)
+            what = match["says"] or group.replace("have ", "has ", 1)
             process = _process_of(match, whole(match["rank"], "rank"))
             if (launched := _LAUNCHED.search(what)) is None:
-                said.add(process, what, line)
+                said.add(process, _its_words(what) or _by_kind(kind), line)
             elif usual is not None and usual - int(launched[1] or 0) >= _FAR_BEHIND:
                 counts[process] = (usual - int(launched[1] or 0), line)
         elif match := _MISSING.fullmatch(line):
@@ -159,6 +160,12 @@ def _of_text(lines: list[str], form: str) -> HandedFile:
         lines_word = "1 line" if unknown == 1 else f"{unknown} lines"
         results += (HandedResult(verdict="not checked", what=f"{lines_word} of {form} in words that are not known"),)
     return HandedFile(form=form, hosts=_hosts(results), results=results)
+
+
+def _its_words(what: str) -> str:
+    """Return ``reported System error`` as it is, and other words of RAS in quotes: they may be a sentence."""
+    verb, _, words = what.partition(" ")
+    return what if words in ("", *_RESULTS.values()) else f"{verb} {quoted(words, _LINE_CHARS)}"
 
 
 def _by_kind(kind: str) -> str:
@@ -214,7 +221,7 @@ def _of_json(document: Mapping[str, Any]) -> HandedFile:
                 said.add(process, _by_kind("INCOMPLETE"), json.dumps(dict(rank)))
     named = tuple(host for host in hosts if host)[:4_096]
     version = name_text(document["nccl_version"], "nccl_version")
-    return HandedFile(form=f"NCCL RAS {version}", hosts=named, passed=passed, results=said.results())
+    return HandedFile(form=f"NCCL RAS {as_name(version)}", hosts=named, passed=passed, results=said.results())
 
 
 def _behind(ranks: Iterable[Mapping[str, Any]]) -> dict[int | None, int]:

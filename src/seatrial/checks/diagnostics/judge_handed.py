@@ -95,7 +95,7 @@ def unjudged_of(handed: Handed) -> tuple[str, ...]:
 def _of_disputed(handed: Handed, result: HandedResult, culprit: Culprit) -> Finding:
     """Return the finding for a device whose serial number several have: any of them may only say so."""
     file = handed.file
-    serial = file.serials[str(result.gpu)]
+    serial = as_name(file.serials[str(result.gpu)])
     return Finding(
         severity="error" if result.verdict == "broken" else "warn",
         check=NAME,
@@ -138,7 +138,7 @@ def _placed(file: HandedFile, evidence: Evidence, histories: tuple[NodeHistory, 
         if not (host.startswith(_LOOPBACK) and len(names) > 1) and known.get(host) in names
     }
     if not found:
-        shown = ", ".join(file.hosts[:_SHOWN])
+        shown = ", ".join(map(as_name, file.hosts[:_SHOWN]))
         return Handed(
             file=file,
             unused=f"it is about {shown}{' and others' if len(file.hosts) > _SHOWN else ''}, and no node of this trial"
@@ -198,7 +198,7 @@ def _placed_devices(
         return Handed(file=file, disputed=disputed)
     if not found and file.serials:
         return Handed(
-            file=file, unused=f"it is about other devices (serial number {next(iter(file.serials.values()))})"
+            file=file, unused=f"it is about other devices (serial number {as_name(next(iter(file.serials.values())))})"
         )
     if not found and node is None:
         return Handed(
@@ -211,7 +211,8 @@ def _placed_devices(
     if not file.serials and file.driver and drivers and file.driver not in drivers:
         return Handed(
             file=file,
-            unused=f"it was written with driver {file.driver}, and {file.node} has {', '.join(sorted(drivers))}",
+            unused=f"it was written with driver {as_name(file.driver)}, and {file.node} has"
+            f" {', '.join(sorted(drivers))}",
         )
     return Handed(file=file, devices=found, disputed=disputed, nodes={"": own.node} if own else _only_node(found))
 
@@ -244,7 +245,7 @@ def _culprit(handed: Handed, result: HandedResult) -> Culprit | None:
         return None
     place = [f"GPU {result.gpu}"] if result.gpu is not None else []
     place += [f"process {result.pid}"] if result.pid is not None else []
-    machine = node or result.host or handed.nodes[""]
+    machine = node or (as_name(result.host) if result.host else handed.nodes[""])
     where = f"{', '.join(place)} of {machine}" if place else f"of a job on {machine}"
     name = f"rank {result.rank} of a job ({where})" if result.rank is not None else f"a rank ({where})"
     return Culprit(kind="rank", name=name, nodes=(node,) if node else ())
