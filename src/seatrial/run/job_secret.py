@@ -127,7 +127,8 @@ def _private_text(path: Path) -> str:
     except OSError as error:
         if error.errno in (errno.EINVAL, errno.EPERM):
             raise RequestError(
-                f"{path.parent}: {error.strerror}; set XDG_RUNTIME_DIR or TMPDIR to a folder in which nobody else can rename."
+                f"{path.parent}: {error.strerror}; set XDG_RUNTIME_DIR or TMPDIR to a folder in which nobody else can"
+                " rename."
             ) from error
         raise
 
