@@ -114,3 +114,11 @@ def test_a_refusal_is_distinguished_from_a_failure(output: str, words: str) -> N
 
 def test_a_running_launcher_is_only_judged_by_its_agents() -> None:
     assert reason_of_agent("ssh: a warning\nsrun: error: something\n") == ""
+
+
+def test_the_last_lines_that_say_something_count() -> None:
+    """A host may fill the output with lines that say nothing."""
+    error = "seatrial agent: node 2 (c) found no controller"
+    assert reason_of_agent("\n" * 60_000 + error + "\n" * 60_000) == "node 2 (c) found no controller"
+    assert reason_of_agent(f"{error}\n" + "noise\n" * 199) == "node 2 (c) found no controller"
+    assert reason_of_agent(f"{error}\n" + "noise\n" * 200) == ""
