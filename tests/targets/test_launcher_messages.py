@@ -78,6 +78,9 @@ def test_the_error_of_a_launcher_is_reported(output: str, words: str) -> None:
         ),
         ("agent: 1: /opt/none/python: not found\n", "a host has no /opt/none/python; name a Python"),
         ("agent: line 1: /opt/python: No such file or directory\n", "a host has no /opt/python; name a Python"),
+        ("/usr/bin/env: \u2018py9\u2019: No such file or directory\n", "a host has no py9; name a Python"),
+        ("0: /usr/bin/env: 'py9': No such file or directory\n", "a host has no py9; name a Python"),
+        ("env: can't execute 'py9': No such file or directory\n", "a host has no py9; name a Python"),
     ],
 )
 def test_the_error_of_an_agent_takes_precedence(output: str, words: str) -> None:
