@@ -148,24 +148,36 @@ def _new_folder() -> str:
     raise _refusal(f"finds no temporary folder ({'; '.join(refused)}); set TMPDIR to one that only you can write to")
 
 
-def trusted_users() -> "set[int]":
-    """Return the users who may own a folder in which we work: this one, and root, also as a container shows it."""
+def trusted_users(path: str = "/") -> "set[int]":
+    """Return the users who may own what is at ``path``: this one, and root, also as a container of a user shows it.
+
+    Such a container shows all other users as one. Below a folder in which all users can make others, that one is not
+    trusted. ``path``: with no link in it but the last name.
+    """
     trusted = {0, os.geteuid()}
     try:
         with open("/proc/self/uid_map", encoding="ascii") as lines:
-            if all(line.split()[0] != "0" for line in lines):
-                trusted.add(_NOBODY)  # root, in a container of a user
+            if all(line.split()[0] != "0" for line in lines) and not _is_below_open(path):
+                trusted.add(_NOBODY)
     except OSError:
         pass
     return trusted
 
 
+def _is_below_open(path: str) -> bool:
+    while path != os.path.dirname(path):
+        path = os.path.dirname(path)
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(path).st_mode & 0o002:
+                return True
+    return False
+
+
 def _possible_exchange(folder: str) -> str:
     """Return how another user could put a folder in place of one in ``folder``; empty: nobody but root can."""
-    trusted = trusted_users()
     while True:
         status = os.stat(folder)
-        if status.st_uid not in trusted:
+        if status.st_uid not in trusted_users(folder):
             return f"{folder} belongs to user {status.st_uid}"
         if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
             return f"other users can write to {folder}"

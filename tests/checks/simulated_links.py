@@ -90,6 +90,7 @@ class SimulatedCluster:
         for part in request["parts"]:
             first = min(rank for group in (part["groups"] or part["pairs"]) for rank in group)
             facts.append(Fact(check="links", name="asked", value={"fabric": part["fabric"]}, rank=first, stage=stage))
+            assert len({frozenset(pair) for pair in part["pairs"]}) == len(part["pairs"]), "a pair twice in a round"
             pairs = part["pairs"] or [pair for group in part["groups"] for some in round_robin(group) for pair in some]
             resent = dict[int, dict[int, float]]()
             dead = [pair for pair in pairs if not (self.rate(*pair) and self.rate(*pair[::-1]))]
@@ -117,6 +118,7 @@ class SimulatedCluster:
                         measurements.append(_measurement("cpu_share", share, "1", rank, peer, stage))
                     late = max(self.late_us.get(a, 0.0), self.late_us.get(b, 0.0))
                     measurements.append(_measurement("latency_us", 50.0 + late, "us", a, b, stage))
+                    measurements.append(_measurement("latency_us", 50.0 + late, "us", b, a, stage))
             for source, shares in resent.items():
                 most = MAX_RESENT + median(shares.values())
                 for target in sorted(shares, key=shares.__getitem__)[-4:]:

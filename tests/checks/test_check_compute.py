@@ -140,6 +140,23 @@ def test_a_host_with_most_of_the_ranks_makes_no_other_one_slow(device_type: str)
         assert {(each.severity, each.culprit.ranks) for each in findings} == {("fail", (rank,)) for rank in slow}
 
 
+@pytest.mark.parametrize("lie", [250.0, 40.0])
+@pytest.mark.parametrize("device_type", ["cuda", "cpu"])
+def test_one_host_of_four_hides_no_slow_one(lie: float, device_type: str) -> None:
+    speeds = [100.0, 101.0, 40.0, lie]
+    first = evidence(speeds, device_type=device_type)
+    assert 2 in suspects(first, ONE)
+    for again in ({}, {2: 41.0, 3: lie}):
+        absent = CHECK.judge(evidence(speeds, again, device_type=device_type), ONE).absent
+        assert any("of rank 2 compared without host n3" in each for each in absent)
+    # As fast as the others alone: what slowed it is gone.
+    recovered = CHECK.judge(evidence(speeds, {2: 101.0, 3: 101.0}, device_type=device_type), ONE)
+    assert not any("of rank 2 compared" in each for each in recovered.absent)
+    # The limit of the user needs no other rank.
+    limited = CHECK.judge(evidence(speeds, {2: 41.0}, device_type=device_type), replace(ONE, min_tflops=30.0))
+    assert not any("compared without host" in each for each in limited.absent)
+
+
 def test_a_dtype_that_nobody_asked_for_is_not_judged() -> None:
     whole = evidence([100.0, 100.0, 50.0])
     made_up = tuple(reading("tflops", 1.0 + rank, rank, f"made up {rank}") for rank in range(3))

@@ -224,6 +224,15 @@ def test_a_host_with_most_of_the_ranks_makes_no_other_one_a_straggler(device_typ
     assert suspects(replace(lies, places_of_nodes=places, device_type=device_type), SMOKE) == ()
 
 
+def test_one_host_of_four_hides_no_straggler() -> None:
+    """Ranks 4 and 5 are slow on their host; 6 and 7 are those of a host that claims to be fast."""
+    slow = dict.fromkeys((4, 5), 0.025) | dict.fromkeys((6, 7), 0.004)
+    assert {4, 5} <= set(suspects(trained(8, compute_s=slow), SMOKE))
+    for alone_s, is_slow in (({}, True), ({4: 0.025, 5: 0.025}, True), ({4: 0.008, 5: 0.008}, False)):
+        absent = judge(trained(8, compute_s=slow, alone_s=alone_s), SMOKE).absent
+        assert any("compute_s of rank 4 compared without host" in each for each in absent) == is_slow
+
+
 @pytest.mark.parametrize("num_ranks", [2, 8])
 def test_a_straggler_that_is_fast_alone_is_a_warning(num_ranks: int) -> None:
     references = set(suspects(trained(num_ranks, compute_s={1: 0.030}), SMOKE)) - {1}

@@ -80,7 +80,9 @@ def test_one_rank_that_claims_a_little_more_has_no_other_blamed(nodes: int) -> N
         rates: Slow = {(a, b): 1.12 if a == liar else noise.uniform(0.98, 1.01) for a, b in pairs}
         ruling = SimulatedCluster(nodes=nodes, device_type="cuda", slow=rates).trial()
         assert {(finding.severity, finding.culprit.kind) for finding in ruling.findings} <= {("warn", "none")}, seed
-        assert ruling.absent == (), seed
+        # Of three, two that are slow alike look the same: that is no PASS, and says whose links are faster.
+        assert [name for name in ruling.absent if f"n{liar}" not in name] == [], seed
+        assert (ruling.absent == ()) or nodes == 3, seed
 
 
 @pytest.mark.parametrize("nodes", [17, 33, 64])

@@ -125,6 +125,14 @@ def test_a_host_with_many_names_is_no_standard_for_others() -> None:
         assert named == {("n8",)} | ({(f"n{node}",) for node in range(5)} if claimed < 0.5 else set())
 
 
+@pytest.mark.parametrize("lie", [0.3, 0.1, 9.0])
+def test_one_node_of_four_hides_no_slow_one(lie: float) -> None:
+    writes = [[2.0], [2.0], [0.3], [lie]]
+    assert 2 in suspects(fleet(writes), NAMED)
+    absent = CHECK.judge(fleet(writes, again={2: 0.3, 3: lie}), NAMED).absent
+    assert any("write_gbps of node n2 compared without host n3" in each for each in absent)
+
+
 def test_a_rank_is_not_blamed_for_its_neighbour() -> None:
     uneven = fleet([[1.9, 0.1], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
     # The first one of them was done early; what counts is how long the node took for all.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from seatrial import start
 from seatrial.environment import working_folder
 from seatrial.environment.working_folder import FolderTrust, refusal, script_of, trust_here
 
@@ -25,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 def as_another_user(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Have what we own belong to another user than this one."""
     others = {os.lstat(parent).st_uid for parent in (folder, *folder.parents)} - {os.geteuid()}
-    monkeypatch.setattr(working_folder, "trusted_users", lambda: others | {os.geteuid() + 1})
+    monkeypatch.setattr(working_folder, "trusted_users", lambda path="/": others | {os.geteuid() + 1})
     monkeypatch.setattr(working_folder, "owner_of_new_files", lambda fd: os.geteuid() + 1)
 
 
@@ -152,3 +156,55 @@ def test_links_in_a_circle(tmp_path: Path) -> None:
 )
 def test_which_word_is_the_script(argv: tuple[str, ...], script: str) -> None:
     assert script_of(argv) == script
+
+
+_OVERFLOW = 65534
+_LOOK = """
+import sys
+from seatrial import start
+from seatrial.environment.working_folder import FolderTrust, refusal
+for folder in sys.argv[1:]:
+    print(refusal(folder, "train.py", FolderTrust()), start._possible_exchange(folder), sep=" | ")
+"""
+
+
+def test_a_container_that_shows_all_other_users_as_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folders of root are trusted there; where all users can make others, nobody knows which these are."""
+    uid_map = folder / "uid_map_double"
+    uid_map.write_text("      4711       4711          1\n")
+    monkeypatch.setattr(start, "open", lambda path, **options: uid_map.open(**options), raising=False)
+    folder.parent.chmod(0o1777)
+    for name in ("lstat", "stat"):
+        monkeypatch.setattr(os, name, _as_overflow(getattr(os, name)))
+    assert refusal("/usr/lib", "", _NOBODY) == start._possible_exchange("/usr/lib") == ""
+    for found in (refusal(str(folder), "", _NOBODY), start._possible_exchange(str(folder))):
+        assert found.endswith(f" belongs to user {_OVERFLOW}")
+    assert refusal(str(folder), "", FolderTrust(owners=(_OVERFLOW,))) == ""
+
+
+def _as_overflow(real: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+    """Return a double of ``lstat`` or ``stat`` that shows every owner as the kernel shows a user without a number."""
+
+    def status_of(path: str, **options: bool) -> os.stat_result:
+        status = list(real(path, **options))
+        status[4] = _OVERFLOW
+        return os.stat_result(status)
+
+    return status_of
+
+
+@pytest.mark.nightly
+@pytest.mark.root
+def test_a_user_namespace_without_root(tmp_path: Path) -> None:
+    """As Pyxis and enroot make it: this user is 4711 there, and root does not exist."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    for place in (theirs, ours):
+        place.mkdir()
+        (place / "train.py").write_text("")
+    for path in (theirs, theirs / "train.py"):
+        os.chown(path, 12346, 12346)
+    tmp_path.chmod(0o1777)
+    inside = ["unshare", "-U", "--map-user=4711", "--map-group=4711", sys.executable, "-c", _LOOK]
+    done = subprocess.run([*inside, str(theirs), str(ours)], capture_output=True, text=True, timeout=30, check=True)
+    refused = f"{theirs} belongs to user {_OVERFLOW}"
+    assert done.stdout == f"{refused} | {refused}\n | \n"

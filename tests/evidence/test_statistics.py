@@ -157,6 +157,50 @@ def test_one_host_of_three_moves_the_median_to_values_of_others_only(
     assert min(every) <= host_median(values, hosts) <= max(every)
 
 
+@pytest.mark.parametrize("lie", [250.0, 40.0, 10.0, 150.0])
+@pytest.mark.parametrize("better", ["high", "low"])
+@pytest.mark.parametrize("device_type", ["cuda", "cpu"])
+@pytest.mark.parametrize(
+    ("honest", "slow"),
+    [
+        ([[100.0], [101.0], [40.0]], {2}),
+        ([[100.0] * 8, [101.0] * 8, [40.0] * 8], set(range(16, 24))),
+        ([[100.0], [101.0], [40.0], [99.0], [40.0]], {2, 4}),
+        ([[100.0] * 8, [40.0] * 8], set(range(8, 16))),
+        ([[100.0] * 8, [40.0] * 4 + [100.0] * 4], set(range(8, 12))),
+    ],
+)
+def test_no_single_host_hides_a_slow_one(
+    honest: list[list[float]], slow: set[int], device_type: str, better: Better, lie: float
+) -> None:
+    """Of an even number of hosts, or of three, one moves the median and the MAD up to the values of a slow one."""
+    values, hosts = on_hosts(*honest, [lie] * len(honest[0]))
+    if better == "low":
+        values = {rank: 1 / value for rank, value in values.items()}
+    ruling = judge_fleet(values, better=better, device_type=device_type, hosts=hosts)
+    assert slow <= {*ruling.outliers, *ruling.contested}
+    honest_ranks = {rank for rank, host in hosts.items() if host != f"host {len(honest)}"}
+    assert not set(ruling.outliers) & (honest_ranks - slow)
+
+
+@pytest.mark.parametrize(("device_type", "sigma"), [("cuda", 0.012), ("cpu", 0.06)])
+@pytest.mark.parametrize("hosts", [3, 4, 5, 8])
+@pytest.mark.parametrize("per_host", [1, 8])
+def test_no_host_of_a_healthy_fleet_is_contested(device_type: str, sigma: float, hosts: int, per_host: int) -> None:
+    source = random.Random(hosts)
+    for _ in range(200):
+        speeds = [[source.gauss(1.0, sigma) for _ in range(per_host)] for _ in range(hosts)]
+        values, places = on_hosts(*speeds)
+        assert not judge_fleet(values, better="high", device_type=device_type, hosts=places).contested
+
+
+def test_uneven_hosts_whose_ranks_share_cores_are_not_contested() -> None:
+    """The more ranks share the cores of a host, the slower is each of them by design."""
+    values, hosts = on_hosts([100.0], [30.0] * 8, [250.0])
+    assert judge_fleet(values, better="high", device_type="cpu", hosts=hosts).contested
+    assert not judge_fleet(values, better="high", device_type="cpu", hosts=hosts, share_cores=True).contested
+
+
 @given(st.lists(st.lists(RATES, min_size=3, max_size=3), min_size=1, max_size=9), st.booleans())
 def test_hosts_with_as_many_ranks_have_the_median_of_all(speeds: list[list[float]], several: bool) -> None:
     values, hosts = on_hosts(*speeds)

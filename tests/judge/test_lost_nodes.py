@@ -171,3 +171,28 @@ def test_losses_in_two_generations_count_together() -> None:
     stream.kill(4, 5)
     found = blame(fold(stream.close(ranks=False, nodes=(4, 5)).events))
     assert [finding.culprit for finding in found if "lost" in finding.what] == [NOBODY, NOBODY]
+
+
+@pytest.mark.parametrize("job", [{"target": "mpirun"}, {"launcher": "hydra"}], ids=str)
+def test_of_two_hosts_neither_is_named_where_the_launcher_ends_both(job: dict[str, str]) -> None:
+    """MPICH and Intel MPI end all that they started once a signal has ended one of them."""
+    (finding,) = silent(2, 0, how="lost", ends_together=True, **job)
+    assert (finding.severity, finding.culprit) == ("error", NOBODY)
+    assert finding.what == "node gpu-0 was lost in collectives, node gpu-1 was not"
+    assert silent(3, 0, how="lost", ends_together=True, **job)[0].culprit.name == "node gpu-0"
+    found = silent(3, 0, how="lost", places=("a", "a", "a"), ends_together=True, **job)
+    assert found[0].culprit.name == "node gpu-0", "an agent of one machine"
+
+
+def test_a_node_that_is_lost_after_all_others_is_not_named() -> None:
+    stream = Stream(4, nodes=2, target="mpirun", ends_together=True).until("collectives")
+    stream.trouble({"node": 0, "how": "lost"}, waiting=(2, 3))
+    stream.kill(2, 3)
+    stream.generation = 1
+    stream.start((2, 3))
+    stream.begin("collectives")
+    stream.trouble({"node": 1, "how": "lost"})
+    found = blame(fold(stream.close(ranks=False, nodes=()).events))
+    words = [finding.what for finding in found if "lost" in finding.what and finding.culprit == NOBODY]
+    assert words[0] == "node gpu-0 was lost in collectives, node gpu-1 was not"
+    assert words[1] == "after a restart without ranks 0, 1, node gpu-1 was lost in collectives"

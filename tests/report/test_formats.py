@@ -502,6 +502,20 @@ def test_pairs_are_a_small_table_on_the_console() -> None:
     assert any("9 ranks, see the report" in line for line in lines(concluded(many.close()), view=View(is_verbose=True)))
 
 
+@pytest.mark.parametrize("place", [{"peer": 0}, {"size_bytes": 1}, {}], ids=["pairs", "curves", "bars"])
+def test_names_without_end_are_a_hundred_charts_and_a_count(place: dict[str, int]) -> None:
+    stream = Stream(2, plan=a_plan(("compute",))).until("compute")
+    for number in range(105):
+        for rank in range(2):
+            at = {name: value + rank for name, value in place.items()}
+            stream.measure("compute", rank, name=f"name{number}", **at)
+    page = html(concluded(stream.close()))
+    assert len(set(re.findall(r"<h3>compute name(\d+)", page))) == 100
+    assert "<p>5 more names of such measurements are in report.json.</p>" in page
+    shown = lines(concluded(stream.close()), view=View(is_verbose=True))
+    assert ("5 more names of such measurements are in report.json." in shown) == ("peer" in place)
+
+
 def test_the_last_report_of_a_measurement_counts() -> None:
     stream = Stream(plan=a_plan(("compute",)))
     stream.begin("compute")

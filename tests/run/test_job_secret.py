@@ -18,9 +18,11 @@ import pytest
 from seatrial.agent import agent_main
 from seatrial.conductor.server import Server
 from seatrial.errors import RequestError
+from seatrial.files import make_private
 from seatrial.protocol import munge
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import Decoder, encode
+from seatrial.run import job_secret
 from seatrial.run.job_secret import JobSecret, find_job_secret
 from seatrial.run.munge_hosts import hosts_of_credentials
 
@@ -137,6 +139,37 @@ def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / f"seatrial-{os.geteuid()}"
     folder.mkdir(mode=0o755)
     with pytest.raises(RequestError, match=r"must be a folder that only user .* can use, and it is drwxr-xr-x"):
+        find_job_secret("x", {"XDG_RUNTIME_DIR": str(tmp_path)}, on_one_machine=True, unprotected=True)
+
+
+@pytest.mark.parametrize("kind", ["another user's", "readable", "link", "FIFO"])
+def test_a_folder_that_is_exchanged_after_the_look_brings_no_secret(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a TMPDIR in which all users can rename, a neighbor puts another folder there, with a secret it knows."""
+    if kind == "another user's" and os.geteuid() != 0:
+        pytest.skip("needs root, to give a file away")
+    folder, theirs = tmp_path / f"seatrial-{os.geteuid()}", tmp_path / "theirs"
+    theirs.mkdir()
+    (known := tmp_path / "known").write_text(_SECRET)
+    planted = theirs / "secret"
+    if kind == "link":
+        planted.symlink_to(known)
+    elif kind == "FIFO":
+        os.mkfifo(planted, 0o600)
+    else:
+        planted.write_text(_SECRET)
+        planted.chmod(0o600 if kind == "another user's" else 0o644)
+    if kind == "another user's":
+        os.chown(planted, 65534, 65534)
+
+    def look_then_exchange(path: Path) -> None:
+        make_private(path)
+        path.rename(tmp_path / "ours")
+        theirs.rename(path)
+
+    monkeypatch.setattr(job_secret, "make_private", look_then_exchange)
+    with pytest.raises(RequestError, match=rf"^{folder}: secret is .*; set XDG_RUNTIME_DIR or TMPDIR to a folder"):
         find_job_secret("x", {"XDG_RUNTIME_DIR": str(tmp_path)}, on_one_machine=True, unprotected=True)
 
 

@@ -78,6 +78,9 @@ def test_the_error_of_a_launcher_is_reported(output: str, words: str) -> None:
         ),
         ("agent: 1: /opt/none/python: not found\n", "a host has no /opt/none/python; name a Python"),
         ("agent: line 1: /opt/python: No such file or directory\n", "a host has no /opt/python; name a Python"),
+        ("/usr/bin/env: \u2018py9\u2019: No such file or directory\n", "a host has no py9; name a Python"),
+        ("0: /usr/bin/env: 'py9': No such file or directory\n", "a host has no py9; name a Python"),
+        ("env: can't execute 'py9': No such file or directory\n", "a host has no py9; name a Python"),
     ],
 )
 def test_the_error_of_an_agent_takes_precedence(output: str, words: str) -> None:
@@ -114,3 +117,11 @@ def test_a_refusal_is_distinguished_from_a_failure(output: str, words: str) -> N
 
 def test_a_running_launcher_is_only_judged_by_its_agents() -> None:
     assert reason_of_agent("ssh: a warning\nsrun: error: something\n") == ""
+
+
+def test_the_last_lines_that_say_something_count() -> None:
+    """A host may fill the output with lines that say nothing."""
+    error = "seatrial agent: node 2 (c) found no controller"
+    assert reason_of_agent("\n" * 60_000 + error + "\n" * 60_000) == "node 2 (c) found no controller"
+    assert reason_of_agent(f"{error}\n" + "noise\n" * 199) == "node 2 (c) found no controller"
+    assert reason_of_agent(f"{error}\n" + "noise\n" * 200) == ""

@@ -7,10 +7,12 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from targets.jobs import A_JOB
 
 from seatrial.agent.mpi_rank import environ_of, refuse_full_host
 from seatrial.bundle import bundle
@@ -85,6 +87,17 @@ def test_an_exchanged_hostfile_is_never_read(stub: Path, tmp_path: Path) -> None
     assert launcher.processes[0].wait(10.0) == 0
     assert launcher.cleanup() == []
     assert (folder / "node0.log").read_text() == "a slots=2\n" * 2
+
+
+@pytest.mark.parametrize(
+    ("version", "together"),
+    [("mpirun (Open MPI) 5.0.11", False), ("HYDRA build details:\\n    Version: 4.1", True)],
+    ids=["Open MPI", "MPICH"],
+)
+def test_the_events_say_whether_the_launcher_ends_all_with_one(stub: Path, version: str, *, together: bool) -> None:
+    stub.write_text(f"#!/bin/sh\nprintf '{version}\\n'\n")
+    assert MPIRUN.resolve(request(stub, hosts="a:1,b:1")).ends_together == together
+    assert ("ends_together" in replace(A_JOB, ends_together=together).to_json()) == together
 
 
 def test_the_token_is_on_no_command_line(stub: Path) -> None:

@@ -32,7 +32,7 @@ def mpirun(*, kind: Kind = "openmpi", here: bool = False, installed: bool = Fals
     )
 
 
-def rendered(target: str, detail: object, keep: str = "/shared") -> Command:
+def rendered(target: str, detail: object, keep: str = "/shared", python: str = sys.executable) -> Command:
     job = Processes(
         run="x",
         target=target,
@@ -40,7 +40,7 @@ def rendered(target: str, detail: object, keep: str = "/shared") -> Command:
         nproc_per_node=1,
         device="cpu",
         backend="gloo",
-        python=sys.executable,
+        python=python,
         env={},
         detail=detail,
     )
@@ -98,6 +98,17 @@ def test_an_agent_imports_nothing_from_the_folder_of_a_neighbor(
         done = subprocess.run(words, cwd=neighbor, env=environ, capture_output=True, text=True, timeout=60, check=False)
         assert "neighbor" not in done.stderr
         assert "seatrial" in done.stderr, "the agent itself says that its environment is wrong"
+
+
+def test_a_python_without_a_folder_is_looked_for_in_path_only(tmp_path: Path) -> None:
+    """Where PATH has none, srun takes the one of the folder where it starts the agent: in /tmp that of anybody."""
+    (tmp_path / "python-of-a-neighbor").write_text("#!/bin/sh\necho code of a neighbor\n")
+    (tmp_path / "python-of-a-neighbor").chmod(0o755)
+    argv = rendered("slurm", _SLURM, python="python-of-a-neighbor").argv
+    words = argv[argv.index("python-of-a-neighbor") - 1 :]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False)
+    assert (words[0], done.returncode, done.stdout) == ("/usr/bin/env", 127, "")
+    assert "/usr/bin/env" not in rendered("slurm", _SLURM).argv
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from seatrial.protocol.handshake import node_token
 from seatrial.targets.command import Command
 from seatrial.targets.hosts import Host, Node
 from seatrial.targets.ssh import connection, survey_hosts
-from seatrial.targets.ssh.connection import ssh_argv
+from seatrial.targets.ssh.connection import STARTED, ssh_argv
 from seatrial.targets.ssh.ssh_target import TARGETS
 from seatrial.targets.ssh.survey_hosts import HostResources, explain_ssh_exit
 from seatrial.targets.target import TargetRequest
@@ -267,6 +267,17 @@ def test_ssh_messages_are_explained_with_the_next_step(code: int, said: str, wor
     assert sentence.startswith("a: ")
     assert words in sentence
     assert sentence.isprintable()
+
+
+@pytest.mark.parametrize("before", [f"{STARTED}\n", "x" * 4_000])
+def test_a_host_that_runs_python_gives_no_advice_about_keys(before: str) -> None:
+    said = "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @"
+    sentence = explain_ssh_exit(Host(name="a"), 255, f"{before}\n{said}\n", started=True)
+    assert sentence == f'a: ssh ended with exit code 255 ("{said}")'
+    lost = explain_ssh_exit(Host(name="a"), 255, f"{before}\nTimeout, server a not responding.\n", started=True)
+    assert "connection was lost" in lost
+    # ssh itself, which did not get there a second time.
+    assert "ssh-keygen -R" in explain_ssh_exit(Host(name="a"), 255, f"{said}\n", started=True)
 
 
 def test_what_a_host_says_stays_its_words() -> None:

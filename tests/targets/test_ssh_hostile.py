@@ -181,3 +181,21 @@ def test_the_error_output_of_a_node_does_not_fill_the_disk(tmp_path: Path, monke
         ends[0].close()
         agents.cleanup()
     assert log.read_text().endswith("removed here\nlast words\n")
+
+
+def test_nor_does_it_while_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_MAX_LOG_BYTES", 1 << 20)
+    monkeypatch.setattr(processes, "_BOUND_S", 0.05)
+    program = (
+        "import os, sys, time\nsys.stdin.read()\nfor _ in range(64):\n"
+        "    os.write(2, b'x' * (1 << 20))\n    time.sleep(0.02)\n"
+    )
+    agents = Agents()
+    ends = []
+    command = Command(argv=(sys.executable, "-S", "-c", program), env={}, nodes=(0,), feed=Feed(lines=(), content=b""))
+    agents.submit([command], tmp_path, [], lambda ours, first, node: ends.append(ours))
+    ends[0].close()
+    assert agents.cleanup() == []
+    log = (tmp_path / "node0.log").read_bytes()
+    assert log.startswith(b"seatrial: more than 1 MiB of output were removed here\n")
+    assert len(log) < 32 << 20

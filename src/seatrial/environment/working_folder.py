@@ -63,10 +63,10 @@ def refusal(folder: str, script: str, trust: FolderTrust) -> str:
         script: a path that starts there; empty: only the folder counts.
         trust: on the controller's machine.
     """
-    trusted = trusted_users() | {*trust.owners}
     try:
         for place in _places_of(folder, script) if script else (folder,):
             for step in _steps(place):
+                trusted = trusted_users(step.name) | {*trust.owners}
                 if step.status.st_uid not in trusted and not _owns_all(step.status, folder):
                     return f"{step.name} belongs to user {step.status.st_uid}"
                 if _is_open(step) and not trust.is_open:

@@ -28,6 +28,10 @@ _SIGMAS = 6
 _RATIO = {"cuda": 1.2, "cpu": 2.0}
 _EFFECT = {"cuda": 0.05, "cpu": 0.30}
 _COPIES_EFFECT = 0.10
+_CONTESTED_EFFECT = 0.10
+"""Devices of one model differ by less, also where a few of them make the median and MAD uncertain."""
+_MOST_CONTESTING = 16
+"""Hosts, up to which each is left out once: of more of them one moves the median and MAD by little."""
 VOTING_HOSTS = 3
 """From this many hosts on most of them agree against one that lies."""
 NUM_REFERENCES = 3
@@ -46,6 +50,17 @@ class FleetRuling:
     """In words, for the finding: ``ratio 2.0 to the best of 2``."""
     outliers: tuple[int, ...]
     """Ranks, ascending."""
+    contested: Mapping[int, Contest]
+    """By rank: it would be an outlier without the word of one other host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """A rank that one other host, which may lie, keeps from being an outlier."""
+
+    host: str
+    limit: float
+    """The value that it had to reach without that host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +113,14 @@ class FleetRates:
         slow = {rank for rank in self.first if self.outcome(rank).state not in ("unjudged", "passed")}
         if slow & set(self.fleet.outliers):
             slow.update(self.references[:NUM_REFERENCES])
+        slow.update(self.contested)
         return tuple(sorted(slow))
+
+    @property
+    def contested(self) -> Mapping[int, Contest]:
+        """Return the ranks that one other host keeps from being outliers, unless the user set a limit."""
+        is_limited = any(limit.origin.startswith("user") for limit in self.limits)
+        return {} if is_limited else self.fleet.contested
 
     def outcome(
         self, rank: int, starved: Mapping[int, float] | None = None, named: Callable[[int], str] = "rank {}".format
@@ -233,7 +255,48 @@ def judge_fleet(
     slow: set[int] = set()
     if limit is not None:
         slow = {rank for rank, value in measured.items() if (value < limit if high else value > limit)}
-    return FleetRuling(reference=reference, limit=limit, method=method, outliers=tuple(sorted(slow | unmeasured)))
+    are_like = hosts is not None and not (
+        share_cores and len(set(Counter(map(hosts.__getitem__, measured)).values())) > 1
+    )
+    contested = _contested(measured, hosts, slow, high, kind) if hosts is not None and are_like else {}
+    return FleetRuling(
+        reference=reference,
+        limit=limit,
+        method=method,
+        outliers=tuple(sorted(slow | unmeasured)),
+        contested=contested,
+    )
+
+
+def _contested(
+    values: Mapping[int, float], hosts: Mapping[int, str], slow: Collection[int], high: bool, kind: str
+) -> dict[int, Contest]:
+    """Return the ranks that are no outliers, and would be without one of the other hosts.
+
+    Of an even number of hosts one that lies moves the median and the MAD up to the values of a slow one, and of three
+    it is one of the two that decide. Hosts with different numbers of ranks on shared cores are not compared so.
+    """
+    by_host: defaultdict[str, list[float]] = defaultdict(list)
+    for rank, value in values.items():
+        by_host[hosts[rank]].append(value)
+    if not VOTING_HOSTS <= len(by_host) <= _MOST_CONTESTING or len(values) <= _FEW:
+        return {}
+    found: dict[int, Contest] = {}
+    for name in sorted(by_host):
+        limit: float | None
+        if len(by_host) == VOTING_HOSTS:
+            # Each of the two others may be right.
+            typical = [median(mine) for other, mine in by_host.items() if other != name]
+            limit = max(typical) / _RATIO[kind] if high else min(typical) * _RATIO[kind]
+        else:
+            rest = {rank: value for rank, value in values.items() if hosts[rank] != name}
+            limit = _spread_limit(rest, hosts, max(_EFFECT[kind], _CONTESTED_EFFECT), high)[1]
+        if limit is None:
+            continue
+        for rank, value in values.items():
+            if hosts[rank] != name and rank not in slow and (value < limit if high else value > limit):
+                found.setdefault(rank, Contest(host=name, limit=limit))
+    return found
 
 
 def _spread_limit(

@@ -27,7 +27,7 @@ def blame_lost_nodes(view: StepView) -> list[Finding]:
     here = _conducting(view)
     lost = {node: entry for node, entry in entries.items() if entry.how == "lost"}
     all_lost = len(lost) == len(entries) and not reachable
-    if len(lost) > 1 and (all_lost or _launcher_may_have_ended(view)):
+    if (all_lost and len(lost) > 1) or (lost and _launcher_may_have_ended(view)):
         return [_lost_at_once(view, lost, sorted({*entries, *reachable} - lost.keys()))]
     if any(entry.how != "silent" for entry in entries.values()) or (here and entries.keys() <= here):
         return _each(view, entries)
@@ -90,7 +90,8 @@ def _all(view: StepView, entries: Mapping[int, TroubleRecord]) -> Finding:
 
 
 def _launcher_may_have_ended(view: StepView) -> bool:
-    """Return whether one launcher started all nodes, and half of the hosts or more were lost, at least two.
+    """Return whether one launcher started all nodes, and half of the hosts or more were lost; of two hosts both, unless
+    it ends all with one.
 
     A host that ends what the launcher started on it, and itself goes on, has the launcher end those of all others.
     """
@@ -105,19 +106,23 @@ def _launcher_may_have_ended(view: StepView) -> bool:
     going_on = {place for node, place in places.items() if node not in lost}
     num_hosts = len({*places.values()})
     num_lost = num_hosts - len(going_on)
-    return num_lost > 1 and 2 * num_lost >= num_hosts
+    least = 1 if job.get("ends_together") is True and num_hosts > 1 else 2
+    return num_lost >= least and 2 * num_lost >= num_hosts
 
 
 def _lost_at_once(view: StepView, lost: Mapping[int, TroubleRecord], others: Sequence[int]) -> Finding:
     """Return one finding that names nobody: MPICH, Intel MPI and Slurm end the agents of all nodes with one of them."""
     names, left = [view.trial.place(node) for node in lost], [view.trial.place(node) for node in others]
     how_many = f"{len(names)} of {len(names) + len(left)} nodes" if left else all_of(len(names), "node")
+    gone = f"{how_many} were lost at once{_where(view)}, node {names[0]} first"
+    if len(names) == 1:
+        gone = f"node {names[0]} was lost{_where(view)}"
     after = f", {all_named('node', left)} {'was' if len(left) == 1 else 'were'} not" if left else ""
     hosts = f", at {', '.join(left[:8])}" if left else ""
     return Finding(
         severity="error",
         check=view.check,
-        what=f"{how_many} were lost at once{_where(view)}, node {names[0]} first{after}",
+        what=gone + after,
         culprit=NOBODY,
         evidence=tuple(entry.detail for entry in list(lost.values())[:1] if entry.detail),
         action=f"look at node {names[0]}, whose loss came first{hosts}, and at the output of the launcher, which may"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from seatrial.evidence.measurement import Measurement
-from seatrial.report.grouping import grouped, pairs, title
+from seatrial.report.grouping import MOST_CHARTS, grouped, pairs, title
 from seatrial.report.markup import Markup, element
 from seatrial.util.text import format_number, format_size
 
@@ -36,18 +36,24 @@ def curves(measurements: Iterable[Measurement]) -> Iterator[Markup]:
         (lambda measurement: measurement.size_bytes, True),
         (lambda measurement: measurement.step, False),
     ]
+    drawn, left_out = 0, 0
     for position, logarithmic in axes:
         groups = grouped(
             (measurement for measurement in measurements if position(measurement) is not None),
             lambda measurement: (measurement.check, measurement.name),
         )
         for group in groups.values():
+            if drawn == MOST_CHARTS:
+                left_out += 1
+                continue
             lines: dict[str, list[tuple[float, float]]] = {}
             for variant, part in grouped(group, lambda measurement: measurement.variant).items():
                 at = grouped(part, position)
                 lines[str(variant)] = [(float(x), median([f.value for f in at[x]])) for x in sorted(at)]
             if max(len(line) for line in lines.values()) > 1:
+                drawn += 1
                 yield from _curve(title(group[0], variant=False), lines, logarithmic)
+    yield from _more(left_out)
 
 
 def bars(measurements: Iterable[Measurement]) -> Iterator[Markup]:
@@ -55,23 +61,30 @@ def bars(measurements: Iterable[Measurement]) -> Iterator[Markup]:
     alone = [
         f for f in measurements if f.rank is not None and f.peer is None and f.step is None and f.size_bytes is None
     ]
+    drawn, left_out = 0, 0
     for group in grouped(
         alone, lambda measurement: (measurement.check, measurement.name, measurement.variant)
     ).values():
+        if drawn == MOST_CHARTS:
+            left_out += 1
+            continue
         by_rank = {measurement.rank: measurement.value for measurement in group}
         highest = max(map(abs, by_rank.values())) or 1.0
         if 1 < len(by_rank) <= _MOST_RANKS and group[0].better is not None:
+            drawn += 1
             yield element("h3", title(group[0], variant=True))
             yield element(
                 "table",
                 (_bar(f"rank {rank}", abs(value) / highest, format_number(value)) for rank, value in by_rank.items()),
                 class_="bars",
             )
+    yield from _more(left_out)
 
 
 def pair_tables(measurements: Iterable[Measurement]) -> Iterator[Markup]:
     """Return measurements between two ranks as tables, from the rank of the row to that of the column."""
-    for table in pairs(measurements):
+    tables, left_out = pairs(measurements)
+    for table in tables:
         head = element("tr", element("th"), (element("th", column, class_="n") for column in table.columns))
         rows = (
             element("tr", element("th", rank, class_="n"), (element("td", cell, class_="n") for cell in cells))
@@ -79,6 +92,13 @@ def pair_tables(measurements: Iterable[Measurement]) -> Iterator[Markup]:
         )
         yield element("h3", table.title, ", from row to column")
         yield element("div", element("table", head, rows), class_="scroll")
+    yield from _more(left_out)
+
+
+def _more(left_out: int) -> Iterator[Markup]:
+    """Say how many measurements are in the JSON report alone."""
+    if left_out:
+        yield element("p", f"{left_out} more names of such measurements are in report.json.")
 
 
 def _bar(label: str, share: float, value: str) -> Markup:

@@ -61,7 +61,8 @@ def _unit(line: MainMeasurement) -> str:
 def _pairs(conclusion: Conclusion) -> list[str]:
     """Return measurements between two ranks as tables."""
     entries = []
-    for table in pairs(conclusion.trial.measurements):
+    tables, left_out = pairs(conclusion.trial.measurements)
+    for table in tables:
         if len(table.columns) > _MOST_PAIRED:
             entries.append(printable(f"{table.title}: {len(table.columns)} ranks, see the report"))
             continue
@@ -72,6 +73,8 @@ def _pairs(conclusion: Conclusion) -> list[str]:
             printable("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
             for row in rows
         ]
+    if left_out:
+        entries.append(f"{left_out} more names of such measurements are in report.json.")
     return entries
 
 

@@ -108,5 +108,6 @@ def placement_fields(target_request: TargetRequest, placement: Placement) -> dic
         "env": {**placement.env, **target_request.env},
         "absent": placement.absent,
         "hosts": placement.hosts,
+        "ends_together": placement.ends_together,
         "detail": placement.detail,
     }

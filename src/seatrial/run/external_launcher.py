@@ -161,6 +161,7 @@ def placement(target_request: TargetRequest, identity: Identity, rendezvous: Ren
         python=python,
         env=here.env,
         words=f"as {rendezvous.launcher} started them",
+        ends_together=rendezvous.launcher == "hydra",
     )
 
 

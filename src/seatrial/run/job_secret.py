@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.files import create_whole, make_private, open_to_read, read_trusted
+from seatrial.files import create_whole, make_private, read_trusted
 from seatrial.protocol.munge import MungeError, make_credential
 
 LEAST_CHARS = 20
@@ -113,12 +113,24 @@ def _machine_secret(environ: Mapping[str, str]) -> str:
         path = folder / "secret"
         with contextlib.suppress(FileExistsError):
             create_whole(path, secrets.token_hex(32).encode(), mode=0o600)
-        with open_to_read(path) as file:
-            return file.read(_MOST_BYTES).decode("ascii")
+        # The folder may have been exchanged since: the file itself must be one that only this user can have made.
+        return _private_text(path)
     except OSError as error:
         if error.errno == errno.EPERM:  # another user's folder
             raise RequestError(f"{error.strerror}.") from error
         return ""
+
+
+def _private_text(path: Path) -> str:
+    try:
+        return read_trusted(path, _MOST_BYTES, private=True).decode("ascii", errors="replace")
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EPERM):
+            raise RequestError(
+                f"{path.parent}: {error.strerror}; set XDG_RUNTIME_DIR or TMPDIR to a folder in which nobody else can"
+                " rename."
+            ) from error
+        raise
 
 
 def _is_own_folder(folder: str) -> bool:

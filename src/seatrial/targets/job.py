@@ -38,6 +38,8 @@ class Processes:
     """The hosts that were requested and left out (``--min-hosts``), each with the reason."""
     hosts: tuple[str, ...] = ()
     """The name of each node, in the words of the request; empty where the request names no hosts."""
+    ends_together: bool = False
+    """The launcher ends the agents of all nodes with one of them."""
     detail: Any = None
     """``Placement.detail``: data that only the target reads."""
 
@@ -64,6 +66,7 @@ class Processes:
             "env": shown_environment(self.env),
             **({"hosts": list(self.hosts)} if self.hosts else {}),
             **({"absent": list(self.absent)} if self.absent else {}),
+            **({"ends_together": True} if self.ends_together else {}),
         }
 
 

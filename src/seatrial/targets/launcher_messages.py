@@ -10,6 +10,8 @@ from seatrial.targets.slurm.reasons import last_error
 _SHARED = "put --out on a file system that all hosts share at the same path"
 _MOST_CHARS = 300
 """Characters of a line that are repeated; hosts write it."""
+_MOST_LINES, _MOST_LINE_CHARS = 200, 2_000
+"""Lines at the end of the output that are read, and characters of each."""
 _PYTHON = "a host has no {what}; name a Python that all hosts have with --python"
 _PATH = "name an mpirun with --mpirun that all hosts have at the same path"
 _AGENT_ERRORS: Sequence[tuple[str, str]] = (
@@ -17,6 +19,7 @@ _AGENT_ERRORS: Sequence[tuple[str, str]] = (
     (r"Error: (the bundle) \S.* cannot be read here", f"a host cannot read the bundle; {_SHARED}"),
     (r"Error: (the bundle .+?)\.?$", "{what}"),
     (r"agent: (?:line )?1: (.+?): (?:not found|No such file|Permission denied)", _PYTHON),
+    (r".*\benv: (?:can't execute )?['\u2018](.+?)['\u2019]: No such file", _PYTHON),
 )
 """Errors of an agent, whose launcher may continue; they take precedence over all others."""
 _LAUNCHER_ERRORS: Sequence[tuple[str, str]] = (
@@ -72,6 +75,7 @@ def refused(output: str) -> str:
 
 
 def _first(patterns: Sequence[tuple[str, str]], output: str) -> str:
-    lines = [line.strip() for line in output.splitlines()]
+    # Hosts write there, too, as much as they like, and this is read each second.
+    lines = [line[:_MOST_LINE_CHARS] for line in map(str.strip, output.splitlines()) if line][-_MOST_LINES:]
     matches = ((re.match(pattern, line), words) for pattern, words in patterns for line in lines)
     return next((words.format(what=match[1][:_MOST_CHARS]) for match, words in matches if match), "")

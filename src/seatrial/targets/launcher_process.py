@@ -179,6 +179,7 @@ class Launcher(Agents):
         until = time.monotonic() + _TERMINATED_S
         while self._running() and time.monotonic() < until:
             time.sleep(0.1)
+            self._bound_logs()
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:

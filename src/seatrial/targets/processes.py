@@ -28,6 +28,8 @@ _KILLED_S = 2.0
 """The wait after SIGKILL. A process in state D (uninterruptible) outlives it, and the report does not wait longer."""
 _LAST_WORDS_S = 2.0
 """The time in which the last messages of an agent arrive after its process has ended."""
+_BOUND_S = 0.25
+"""Interval in which the logs of processes that should end are bounded."""
 _TAIL_BYTES = 4_000
 _MAX_LOG_BYTES = 64 << 20
 """Most bytes kept of the output of an agent and its launcher, which is some lines; ranks have logs elsewhere."""
@@ -93,8 +95,7 @@ class Agents:
 
     def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:
         """Return the node of an agent that has ended, and how. Its last messages have had time to arrive."""
-        for path in set(self._logs.values()):
-            _bound(path)
+        self._bound_logs()
         for node in self._ended():
             if node not in connected and node not in self._reported:
                 self._reported.add(node)
@@ -135,10 +136,20 @@ class Agents:
                 process.send_signal(number)
 
     def _wait(self, timeout_s: float) -> None:
-        until = time.monotonic() + timeout_s
+        now = time.monotonic()
+        until, bound_at = now + timeout_s, now + _BOUND_S
         for process in self.processes.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, until - time.monotonic()))
+            while process.poll() is None and (now := time.monotonic()) < until:
+                if now >= bound_at:
+                    self._bound_logs()
+                    bound_at = now + _BOUND_S
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(min(until, bound_at) - now)
+        self._bound_logs()
+
+    def _bound_logs(self) -> None:
+        for path in set(self._logs.values()):
+            _bound(path)
 
 
 def _bound(log: Path) -> None:

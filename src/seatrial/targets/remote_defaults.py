@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
 import socket
 import time
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,8 @@ from seatrial.probe.names import is_loopback
 from seatrial.probe.torch_install import find_torch
 from seatrial.targets.target import TargetRequest
 
+_ENV = "/usr/bin/env"
+"""It looks for a program in PATH only."""
 _ANY_PORT = 9
 _RESOLVE_S = 20.0
 
@@ -64,7 +67,9 @@ def start_argv(python: str, bundle_path: str) -> tuple[str, ...]:
     # In one line, which every launcher hands on; `-c` would look for modules in the working folder first.
     script = f'import sys; del sys.path[: sys.path[:1] == [""]]; exec({text!r})'
     # -E: it needs no module of the user, and the login of a host may set a PYTHONPATH with the working folder in it.
-    return (python, "-Ec", script, hashlib.sha256(bundle()).hexdigest(), "-", bundle_path, "--")
+    # srun takes a name from the folder where it starts the agent, too, if PATH has none.
+    program = (python,) if os.path.dirname(python) else (_ENV, python)
+    return (*program, "-Ec", script, hashlib.sha256(bundle()).hexdigest(), "-", bundle_path, "--")
 
 
 def agent_environ(environ: Mapping[str, str], *, control: str, token: str, keep: str) -> dict[str, str]:

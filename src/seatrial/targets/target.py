@@ -67,6 +67,8 @@ class Placement:
     """The hosts that were requested and left out (``--min-hosts``) are listed here, each with the reason."""
     hosts: tuple[str, ...] = ()
     """The name of each node as the user typed it is listed here, where the request names hosts."""
+    ends_together: bool = False
+    """The launcher ends the agents of all nodes with one of them."""
     detail: Any = None
     """The target keeps here, in a type that only it reads, what ``render`` and ``driver`` need."""
 

@@ -114,7 +114,7 @@ class FabricText:
             # There is no cable between processes of one machine.
             action = _ONE_MACHINE
         if worst is not None and cost is None:
-            is_sure = is_sure or self._is_good_elsewhere(worst, diagnosis.limit)
+            is_sure = is_sure or self.share_clean_elsewhere(worst, diagnosis.limit) > 0.5
         shares: tuple[str, ...] = ()
         if suspect.lacked_cpu:
             is_sure, action, shares = False, _HELD_CPU, tuple(self._cpu_shares(suspect.evidence))
@@ -152,8 +152,11 @@ class FabricText:
             return f" (from {self._end_name(a)} to {self._end_name(b)})"
         return " (sending)" if suspect.direction == "send" else " (receiving)"
 
-    def _is_good_elsewhere(self, link: DirectedLink, limit_gbps: float | None) -> bool:
-        """Return True if the same link is clean on other nodes with such devices, so the wiring does not explain it."""
+    def share_clean_elsewhere(self, link: DirectedLink, limit_gbps: float | None) -> float:
+        """Return the share of the other nodes with such devices on which the same link is clean.
+
+        Where it is clean, the wiring does not explain a slow one. 0: no other node has such a link.
+        """
         seen = self.evidence.ranks
         at = {
             rank: (host, index)
@@ -164,14 +167,20 @@ class FabricText:
         def position(a: int, b: int) -> tuple[object, ...]:
             return at[a][1], at[b][1], seen[a].device, seen[b].device
 
-        rates = [
-            measurement.value
-            for measurement in self.evidence.measurements
-            if measurement.name == "gbps" and measurement.rank is not None and measurement.peer is not None
-            if at[measurement.rank][0] == at[measurement.peer][0] != at[link.source][0]
-            if position(measurement.rank, measurement.peer) == position(link.source, link.target)
-        ]
-        return limit_gbps is not None and bool(rates) and median(rates) >= limit_gbps
+        # One value for each report: a rank may repeat its own, and a host has one vote.
+        reports: dict[tuple[int, int, int, str], float] = {}
+        for entry in self.evidence.measurements:
+            if entry.name != "gbps" or entry.rank is None or entry.peer is None:
+                continue
+            host = at[entry.rank][0]
+            is_inside_another = at[link.source][0] != host == at[entry.peer][0]
+            if is_inside_another and position(entry.rank, entry.peer) == position(link.source, link.target):
+                reports[host, entry.rank, entry.peer, entry.stage] = entry.value
+        by_host: dict[int, list[float]] = {}
+        for (host, *_), value in reports.items():
+            by_host.setdefault(host, []).append(value)
+        clean = [limit_gbps is not None and median(values) >= limit_gbps for values in by_host.values()]
+        return sum(clean) / max(len(clean), 1)
 
     def _cpu_shares(self, links: Iterable[DirectedLink]) -> Iterator[str]:
         """Yield the least share of the CPU time that each end of these links got, where that was too little."""

@@ -16,6 +16,7 @@ from seatrial.checks.shared.host_inventory import listed
 from seatrial.checks.shared.store_reach import store_findings
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Limit, Ruling
+from seatrial.evidence.statistics import VOTING_HOSTS
 
 _SEVERITIES = ("info", "warn", "error", "fail")
 """From the least to the most severe."""
@@ -64,7 +65,12 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         ]
         findings += _findings(text, [(None, by_rate), *by_cost])
         rates = gather(observations.rates, fabric.topology, fabric.limits)
-        findings += _far_better(text, rates, findings)
+        far_better = list(_far_better(text, rates, findings))
+        findings += far_better
+        if far_better and len(fabric.topology.members) == VOTING_HOSTS:
+            # Of three, two that are slow alike and one that claims to be fast look the same.
+            question = f"which of three is right: {far_better[0].evidence[0]} are faster (set links.min_gbps)"
+            absent.append(f"{fabric.name}: {question}")
         judged += _judged(answers, fabric, by_rate, observations, rates)
         diagnoses = (by_rate, *(diagnosis for _, diagnosis in by_cost))
         held = {text.culprit(each).name for diagnosis in diagnoses for each in diagnosis.culprits if each.lacked_cpu}
@@ -73,7 +79,9 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             f"links: {name} while no other processes hold the CPU" for name in sorted(held)
         )
         # Within a node only named culprits count: healthy pairs there may differ by design.
-        if not fabric.inside:
+        if fabric.inside:
+            absent += _contradicted(text, by_rate)
+        else:
             open_links = (link for diagnosis in diagnoses for link in diagnosis.unconfirmed)
             pairs = {tuple(sorted((link.source, link.target))) for link in open_links}
             absent += [f"a clear result for {text.link_name(*pair)}" for pair in sorted(pairs)]
@@ -148,6 +156,15 @@ def _far_better(text: FabricText, rates: LinkRates, findings: Sequence[Finding])
         evidence=(f"{len(fast)} of {len(rates.links)} transfers, such as {', '.join(names)}",),
         action="set links.min_gbps to the rate that every link must reach.",
     )
+
+
+def _contradicted(text: FabricText, diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield the slow links within a node of which as many other nodes say that they are clean as that they are slow."""
+    for suspect in diagnosis.culprits:
+        worst = min(suspect.evidence, key=lambda link: link.ratio, default=None)
+        if worst is not None and not worst.failed and text.share_clean_elsewhere(worst, diagnosis.limit) == 0.5:
+            name = text.culprit(suspect).name
+            yield f"a clear result for {name}: half of the other nodes have it as fast, half as slow"
 
 
 def _judged(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -72,6 +73,14 @@ def read_answers(evidence: Evidence) -> Answers:
     evidence = replace(
         evidence, measurements=tuple(entry for entry in evidence.measurements if not _is_impossible(entry))
     )
+    # Each rank reports each value of a pair or group once. A repeated one must not be a vote or replace the first one.
+    values: dict[tuple[str, str, int | None, int | None], Measurement] = {}
+    repeated: dict[str, None] = {}
+    for entry in evidence.measurements:
+        if values.setdefault((entry.stage, entry.name, entry.rank, entry.peer), entry) is not entry:
+            repeated[f"one {entry.name} of rank {entry.rank} for each transfer"] = None
+    damaged += tuple(repeated)
+    evidence = replace(evidence, measurements=tuple(values.values()))
     rounds: dict[str, list[Fact]] = {}
     begun = {(fact.stage, fact.value["fabric"], fact.rank) for fact in evidence.facts if fact.name == "asked"}
     for stage, request in evidence.rounds.items():
@@ -85,6 +94,7 @@ def read_answers(evidence: Evidence) -> Answers:
     failed, late = (
         _by_stage_and_rank(fact for fact in evidence.facts if fact.name == name) for name in ("failed", "late")
     )
+    damaged += tuple(dict.fromkeys(_directions_without_rate(evidence, rounds)))
     return Answers(
         evidence=evidence,
         damaged=damaged,
@@ -93,6 +103,20 @@ def read_answers(evidence: Evidence) -> Answers:
         failed=failed,
         late=late,
     )
+
+
+def _directions_without_rate(evidence: Evidence, rounds: Mapping[str, Iterable[Fact]]) -> Iterator[str]:
+    """Yield the ranks that kept back how fast they sent to a peer which says how fast it sent to them."""
+    sent = {(entry.stage, entry.rank, entry.peer) for entry in evidence.measurements if entry.name == "gbps"}
+    failed = {
+        (fact.stage, frozenset((fact.rank, fact.value.get("peer")))) for fact in evidence.facts if fact.name == "failed"
+    }
+    for fact in itertools.chain.from_iterable(rounds.values()):
+        for a, b in (pair for pair in fact.value["pairs"] if len(pair) == 2):
+            for source, target in ((a, b), (b, a)):
+                is_known = (fact.stage, source, target) in sent or (fact.stage, frozenset((a, b))) in failed
+                if not is_known and (fact.stage, target, source) in sent:
+                    yield f"a rate of rank {source} to rank {target}"
 
 
 def _is_impossible(entry: Measurement) -> bool:
@@ -164,7 +188,9 @@ def observe(answers: Answers, fabric: Fabric) -> FabricObservations:
         on_time = list[GroupResult]()
         for group in (group for group in groups if len(group) > 1):
             result = _group_result(group, pairs, medians, failed, fact.value)
-            if any((fact.stage, rank) in answers.late for rank in group) and reasons.keys().isdisjoint(group):
+            in_late = [rank for rank in group if (fact.stage, rank) in answers.late]
+            # All members hear from the first one that time is up: what less than half of them say is their own.
+            if len(in_late) > len(group) / 2 and reasons.keys().isdisjoint(group):
                 late.append(replace(result, failed="", gbps=fact.value.get("list_below_gbps") or 1.0, at_once=1))
             else:
                 on_time.append(result)
@@ -209,14 +235,19 @@ def _starved(measurements: Iterable[Measurement]) -> frozenset[frozenset[int | N
 
 
 def _cost_results(cost: Cost, measurements: Sequence[Measurement], common: Mapping[str, Any]) -> Iterator[PairResult]:
-    starved = _starved(measurements)
-    values: dict[tuple[int, int], float] = {}
+    starved, values = _starved(measurements), dict[tuple[int, int], float]()
+    reports: dict[tuple[int, int], float] = {}
     for measurement in measurements:
         if measurement.name == cost.measurement and measurement.rank is not None and measurement.peer is not None:
-            ends = ((measurement.rank, measurement.peer), (measurement.peer, measurement.rank))
-            for pair in ends[: 2 if cost.both_ways else 1]:
-                # Both ends report what covers both ways; the worse report counts.
-                values[pair] = max(measurement.value, values.get(pair, measurement.value))
+            key = measurement.rank, measurement.peer
+            reports[key] = max(measurement.value, reports.get(key, measurement.value))
+    for (a, b), value in reports.items():
+        # Both ends report a value that covers both ways, and the worse report counts. A report of one end alone is its
+        # word about the other one: it accuses nobody, and is no standard.
+        if not cost.both_ways:
+            values[a, b] = value
+        elif (b, a) in reports:
+            values[a, b] = max(value, reports[b, a])
     for (a, b), value in values.items():
         # Lost segments are no matter of the CPU.
         lacked = cost.both_ways and frozenset((a, b)) in starved

@@ -96,6 +96,9 @@ def slowest_first(groups: Iterable[FleetRates]) -> tuple[int, ...]:
             if outcome.state != "passed" and outcome.limit is not None:
                 share = outcome.measurement.value / outcome.limit.value if outcome.limit.value else 1.0
                 reached[rank] = min(share, reached.get(rank, share))
+        for rank, contest in rates.contested.items():
+            share = rates.first[rank].value / contest.limit
+            reached[rank] = min(share, reached.get(rank, share))
         if rates.reference in rates.suspects():
             compared.append(rates)
             first[rates.reference] = None
@@ -121,8 +124,21 @@ def judge_speeds(rates: FleetRates, words: SpeedWords, shares: Mapping[int, floa
     for measurement in rates.impossible:
         assert measurement.rank is not None and rates.ceiling is not None
         yield Ruling(absent=(_impossible(measurement, rates.ceiling, words),))
+    yield Ruling(absent=tuple(_contested(rates, words)))
     for rank in sorted(rates.first):
         yield _judge_speed(rank, rates.outcome(rank, starved, words.other), words, shares.get(rank, 1.0), user_limit)
+
+
+def _contested(rates: FleetRates, words: SpeedWords) -> Iterator[str]:
+    """Yield the ranks that only one other host, which may lie, keeps from being slow, with all ranks and alone."""
+    for rank, contest in sorted(rates.contested.items()):
+        alone = rates.again.get(rank)
+        if alone is None or alone.value < contest.limit:
+            first = rates.first[rank]
+            yield (
+                f"{words.measurement} of {words.subject(rank)} compared without host {contest.host}:"
+                f" {first.value:.3g} {first.unit} would then be below the limit {contest.limit:.3g}"
+            )
 
 
 def _impossible(measurement: Measurement, ceiling: Limit, words: SpeedWords) -> str:

@@ -16,6 +16,8 @@ from seatrial.evidence.findings import Finding, Judged, Limit, Ruling
 from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.statistics import (
     NUM_REFERENCES,
+    Contest,
+    FleetRuling,
     believable_drifts,
     fleet_effect,
     judge_fleet,
@@ -73,29 +75,57 @@ class ComputeFleet:
 
 def compute_fleets(evidence: Evidence) -> Iterable[ComputeFleet]:
     """Yield the fleet of each device model that has enough ranks to be compared."""
-    first, again = by_rank(evidence, "compute_s"), by_rank(evidence, "compute_s", stage="repeat")
-    hosts = evidence.hosts()
-    for device in sorted({evidence.ranks[rank].device for rank in first}):
-        same_device = {rank: entry for rank, entry in first.items() if evidence.ranks[rank].device == device}
-        values = {rank: measurement.value for rank, measurement in same_device.items()}
-        ruling = judge_fleet(
-            values,
-            better="low",
-            device_type=evidence.device_type,
-            hosts=hosts,
-            share_cores=evidence.device_type == "cpu",
-        )
+    again = by_rank(evidence, "compute_s", stage="repeat")
+    for same_device, ruling in _rulings(evidence):
         if ruling.limit is not None:
             limit = Limit(value=ruling.limit, unit="s", origin=f"fleet, {ruling.method}")
+            values = {rank: measurement.value for rank, measurement in same_device.items()}
             yield ComputeFleet(
                 first=same_device,
                 again=again,
                 limit=limit,
                 outliers=ruling.outliers,
-                references=reference_ranks(values, ruling, hosts),
+                references=reference_ranks(values, ruling, evidence.hosts()),
                 typical=ruling.reference,
                 effect=fleet_effect(evidence.device_type),
             )
+
+
+def _rulings(evidence: Evidence) -> Iterator[tuple[dict[int, Measurement], FleetRuling]]:
+    """Yield the computing times of each device model, and what comparing them says."""
+    first, hosts = by_rank(evidence, "compute_s"), evidence.hosts()
+    for device in sorted({evidence.ranks[rank].device for rank in first}):
+        same_device = {rank: entry for rank, entry in first.items() if evidence.ranks[rank].device == device}
+        yield (
+            same_device,
+            judge_fleet(
+                {rank: measurement.value for rank, measurement in same_device.items()},
+                better="low",
+                device_type=evidence.device_type,
+                hosts=hosts,
+                share_cores=evidence.device_type == "cpu",
+            ),
+        )
+
+
+def _contested(evidence: Evidence) -> Iterator[tuple[int, Measurement, Contest]]:
+    """Yield the ranks that only one other host, which may lie, keeps from being slow. On a GPU slow ranks only warn."""
+    for same_device, ruling in _rulings(evidence) if evidence.device_type != "cuda" else ():
+        for rank, contest in sorted(ruling.contested.items()):
+            yield rank, same_device[rank], contest
+
+
+def judge_contested(evidence: Evidence) -> Ruling:
+    """Lack the comparison of a rank that is slow, with all ranks and alone, unless one other host is believed."""
+    again = by_rank(evidence, "compute_s", stage="repeat")
+    return Ruling(
+        absent=tuple(
+            f"compute_s of rank {rank} compared without host {contest.host}: {first.value * 1e3:.3g} ms would then be"
+            f" above the limit {contest.limit * 1e3:.3g} ms"
+            for rank, first, contest in _contested(evidence)
+            if rank not in again or again[rank].value > contest.limit
+        )
+    )
 
 
 def slow_suspects(evidence: Evidence) -> list[int]:
@@ -106,6 +136,7 @@ def slow_suspects(evidence: Evidence) -> list[int]:
     """
     fleets = [fleet for fleet in compute_fleets(evidence) if fleet.outliers]
     slow = [(-fleet.first[rank].value / fleet.limit.value, rank) for fleet in fleets for rank in fleet.outliers]
+    slow += [(-first.value / contest.limit, rank) for rank, first, contest in _contested(evidence)]
     more = (rank for fleet in fleets for rank in fleet.references[1:NUM_REFERENCES])
     return [*(fleet.reference for fleet in fleets), *(rank for _, rank in sorted(slow)), *more]
 

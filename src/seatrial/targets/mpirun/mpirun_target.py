@@ -105,6 +105,8 @@ def _resolve(target_request: TargetRequest) -> Placement:
         words=f"on {location} by {launcher}",
         # One agent for each rank.
         hosts=tuple(name for name, slots in hosts for _ in range(slots)) if requested_hosts else (),
+        # Once a signal has ended what hydra started on one host.
+        ends_together=launcher.kind != "openmpi",
         detail=_Mpirun(
             launcher=launcher,
             hosts=hosts,

@@ -30,7 +30,7 @@ def receive_bundle(
     stream: BinaryIO,
     write_copy: Callable[[bytes, str, str, str], str],
     remove_copy: Callable[[str], None],
-    trusted_users: Callable[[], set[int]],
+    trusted_users: Callable[[str], set[int]],
 ) -> int:
     """Receive the bundle, run the module that the first line names, and return its exit code.
 
@@ -52,7 +52,7 @@ def receive_bundle(
             return subprocess.run(
                 argv, env=environ, stdin=subprocess.DEVNULL, timeout=_SURVEY_S, check=False
             ).returncode
-        _enter(header["folder"], trusted_users())
+        _enter(header["folder"], trusted_users(os.path.realpath(header["folder"]["path"])))
         return _run_agent(argv, environ, header.get("devices"))
     finally:
         remove_copy(path)

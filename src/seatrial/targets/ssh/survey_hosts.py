@@ -52,6 +52,8 @@ _MEANINGS = (
     ("timed out", f"it did not answer within {CONNECT_S} s; check that it runs, and check the network"),
     ("not responding", "the ssh connection was lost: no data came back for 15 s"),
 )  # fmt: skip
+_SSH_CHARS = 2_000
+"""More than ssh prints of itself before it ends."""
 _LOGIN_SCRIPT = "look at ~/.bashrc there, or at the start-up file of its shell"
 # The same for messages of a login shell that did not start Python (docs/launching.md).
 _SHELL_MEANINGS = (
@@ -307,7 +309,10 @@ def explain_ssh_exit(
     """
     said = _last_words(errors, output)
     if code == 255:
-        meaning = next((meaning for sign, meaning in _MEANINGS if sign in errors), None)
+        # Once Python runs these may be words of the host; so they may be where its output has pushed that line out.
+        of_host = STARTED in errors or (started and len(errors) > _SSH_CHARS)
+        meanings = _MEANINGS[-1:] if of_host else _MEANINGS
+        meaning = next((meaning for sign, meaning in meanings if sign in errors), None)
         if meaning is not None:
             return f"{host.name}: {meaning} ({said})"
     if CUT in errors:

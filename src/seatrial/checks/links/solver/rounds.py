@@ -117,7 +117,8 @@ def _suspects(state: SolverState) -> Round | None:
     elif len(wanted) > _UNCONTENDED_PAIRS and (sieve := _sieve(state, wanted)) is not None:
         return sieve
     wanted = wanted[: max(0, min(_UNCONTENDED_PAIRS, 4 * _UNCONTENDED_PAIRS - len(done)))]
-    pairs = tuple(dict.fromkeys([*wanted, *(pair for pair in controls if pair not in wanted)]))
+    # Either end may be the first one of a pair, which a round measures once.
+    pairs = tuple({frozenset(pair): pair for pair in (*wanted, *controls)}.values())
     if not pairs:
         return None
     return Round(pairs=pairs, turns=len(pairs), repeats=_UNCONTENDED_REPEATS)

@@ -300,8 +300,8 @@ def _failed_groups(
 ) -> tuple[list[Suspect], list[str]]:
     """Return the fabric for each failed group whose pairs are all clean, and the failed groups without explanation.
 
-    Dead members, dead links and the members in ``silent`` explain a failed group. If all reports are about one member,
-    that member is named: it may have made them up.
+    Dead members, dead links and the members in ``silent`` explain a failed group. If all reports are about one member
+    or one pair, that one is named: it may have made them up.
     """
     found: list[Suspect] = []
     remains: list[str] = []
@@ -323,9 +323,14 @@ def _failed_groups(
     about = (
         frozenset[int]().union(*reports[0]).intersection(*(each for some in reports for each in some)) if found else ()
     )
-    if len(about) == 1 and len(reports) > 1:
-        why = f"{len(reports)} groups with it failed, all reports are about it, and as a pair it is clean"
+    groups = f"{len(reports)} group{'' if len(reports) == 1 else 's'}"
+    if len(about) == 1:
+        why = f"{groups} with it failed, all reports are about it, and as a pair it is clean"
         found = [Suspect(kind=topology.kind, members=tuple(about), confidence="likely", why=why)]
+    elif len(about) == 2:
+        pair = tuple(sorted(about))
+        why = f"{groups} with both failed, all reports are about them, and as a pair they are clean"
+        found = [Suspect(kind="link", members=pair, confidence="likely", why=why, inseparable=pair)]
     return found, remains
 
 

@@ -1,0 +1,159 @@
+"""One node lies about its own links: no honest node is named for it, and none that is slow passes because of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from checks.simulated_links import DEAD, SimulatedCluster, slow_node
+
+from seatrial.checks.links.params import Params
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Ruling
+from seatrial.evidence.measurement import Fact, Measurement
+
+_Lie = Callable[[dict[str, Any], list[Measurement], list[Fact]], tuple[list[Measurement], list[Fact]]]
+
+
+@dataclass(kw_only=True)
+class _WithALiar(SimulatedCluster):
+    """Ranks, of which ``lie`` changes what they report in a round: (request, measurements, facts) of that round."""
+
+    lie: _Lie
+
+    def answer(self, evidence: Evidence, request: dict[str, Any]) -> Evidence:
+        honest = super().answer(evidence, request)
+        count, facts = len(evidence.measurements), len(evidence.facts)
+        told = self.lie(request, list(honest.measurements[count:]), list(honest.facts[facts:]))
+        return replace(honest, measurements=(*evidence.measurements, *told[0]), facts=(*evidence.facts, *told[1]))
+
+
+def _failed(ruling: Ruling) -> list[str]:
+    return [finding.culprit.name for finding in ruling.findings if finding.severity == "fail"]
+
+
+@pytest.mark.parametrize("nodes", [4, 5, 8, 16])
+@pytest.mark.parametrize("broken", [1, 2])
+def test_a_latency_that_one_end_tells_is_no_standard(nodes: int, broken: int) -> None:
+    """The liar breaks some pairs, whose other ends report a failure, and tells a latency of its own there."""
+
+    def lie(
+        request: dict[str, Any], measurements: list[Measurement], facts: list[Fact]
+    ) -> tuple[list[Measurement], list[Fact]]:
+        stage = measurements[0].stage
+        for peer in range(1, broken + 1):
+            of_pair = [entry for entry in measurements if {entry.rank, entry.peer} == {0, peer}]
+            if not of_pair:
+                continue
+            measurements = [entry for entry in measurements if entry not in of_pair]
+            pattern = of_pair[0]
+            measurements.append(replace(pattern, name="latency_us", unit="us", value=0.02, rank=0, peer=peer))
+            measurements.append(replace(pattern, name="gbps", unit="GB/s", value=10.0, rank=0, peer=peer))
+            facts.append(Fact(check="links", name="failed", value={"peer": 0, "reason": DEAD}, rank=peer, stage=stage))
+        return measurements, facts
+
+    ruling = _WithALiar(nodes=nodes, device_type="cuda", lie=lie).trial()
+    accused = [finding.culprit.ranks for finding in ruling.findings if finding.severity == "fail"]
+    assert all(0 in ranks for ranks in accused), ruling.findings
+    assert accused or ruling.absent
+
+
+def _pair_within(nodes: int, slow: dict[int, float]) -> dict[tuple[int | None, int | None], float]:
+    """Return the link between the first and last of four devices of each node, where it is not as fast as all."""
+    return {
+        (node * 4 + a, node * 4 + b): left for node, left in slow.items() for a, b in ((0, 3), (3, 0)) if node < nodes
+    }
+
+
+def _repeats(rank_pairs: set[tuple[int, int]], value: float, *, first: bool) -> _Lie:
+    def lie(
+        request: dict[str, Any], measurements: list[Measurement], facts: list[Fact]
+    ) -> tuple[list[Measurement], list[Fact]]:
+        mine = [entry for entry in measurements if entry.name == "gbps" and (entry.rank, entry.peer) in rank_pairs]
+        more = [replace(entry, value=value) for entry in mine] * 100
+        return ([*more, *measurements] if first else [*measurements, *more]), facts
+
+    return lie
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 8])
+def test_a_rank_that_repeats_its_rate_has_one_vote_about_the_wiring(nodes: int) -> None:
+    """All other nodes have a pair that is slower by design; the last one says a hundred times that it is fast."""
+    last = (nodes - 1) * 4
+    lie = _repeats({(last, last + 3), (last + 3, last)}, 10.0, first=False)
+    slow = _pair_within(nodes, dict.fromkeys(range(nodes - 1), 0.5))
+    ruling = _WithALiar(nodes=nodes, nproc_per_node=4, device_type="cuda", slow=slow, lie=lie).trial()
+    assert _failed(ruling) == []
+    assert "one gbps of rank" in str(ruling.absent)
+
+
+@pytest.mark.parametrize(("nodes", "fails"), [(3, False), (4, True), (5, True), (8, True)])
+def test_one_other_node_does_not_excuse_a_slow_link_within_a_node(nodes: int, fails: bool) -> None:
+    last = (nodes - 1) * 4
+    honest = SimulatedCluster(nodes=nodes, nproc_per_node=4, device_type="cuda", slow=_pair_within(nodes, {0: 0.4}))
+    assert _failed(honest.trial()) == ["link rank 0–rank 3 on node n0"]
+    once = SimulatedCluster(
+        nodes=nodes, nproc_per_node=4, device_type="cuda", slow=_pair_within(nodes, {0: 0.4, nodes - 1: 0.4})
+    ).trial()
+    lie = _repeats({(last, last + 3), (last + 3, last)}, 4.0, first=True)
+    often = _WithALiar(
+        nodes=nodes, nproc_per_node=4, device_type="cuda", slow=_pair_within(nodes, {0: 0.4}), lie=lie
+    ).trial()
+    for ruling in (once, often):
+        assert ("link rank 0–rank 3 on node n0" in _failed(ruling)) == fails
+        # Of three nodes one says that the link is clean there, and one that it is not: that is no PASS.
+        assert fails or "half of the other nodes" in str(ruling.absent)
+
+
+@pytest.mark.parametrize("nodes", [18, 32])
+@pytest.mark.parametrize("how", ["late", "failed", "failed with a peer", "nothing"])
+@pytest.mark.parametrize("rounds", [1, 99])
+def test_a_node_that_alone_spoils_groups_is_in_the_report(nodes: int, how: str, rounds: int) -> None:
+    liar, seen = 1, list[int]()
+
+    def lie(
+        request: dict[str, Any], measurements: list[Measurement], facts: list[Fact]
+    ) -> tuple[list[Measurement], list[Fact]]:
+        group = next((group for part in request["parts"] for group in part["groups"] if liar in group), None)
+        if group is None or len(seen) >= rounds:
+            return measurements, facts
+        seen.append(1)
+        fabric, stage = request["parts"][0]["fabric"], measurements[0].stage
+        peer = next(rank for rank in group if rank != liar)
+        if how == "late":
+            facts.append(
+                Fact(check="links", name="late", value={"fabric": fabric, "exchanges": [1, 2]}, rank=liar, stage=stage)
+            )
+        elif how != "nothing":
+            value = {"reason": DEAD} | ({"peer": peer} if how.endswith("peer") else {})
+            facts.append(Fact(check="links", name="failed", value=value, rank=liar, stage=stage))
+        mine = ("group_gbps", liar)
+        return [entry for entry in measurements if (entry.name, entry.rank) != mine], facts
+
+    ruling = _WithALiar(nodes=nodes, lie=lie).trial()
+    assert seen
+    (culprit,) = [finding.culprit for finding in ruling.findings if finding.severity == "fail"]
+    assert liar in culprit.ranks
+    assert culprit.kind == "node" or (culprit.kind == "link" and "endpoints not separable" in culprit.name)
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+@pytest.mark.parametrize("lie", ["keeps its rates back", "claims far more"])
+def test_of_three_one_that_lies_hides_no_slow_one(device_type: str, lie: str) -> None:
+    left = 0.3 if device_type == "cpu" else 0.6
+
+    def tell(
+        request: dict[str, Any], measurements: list[Measurement], facts: list[Fact]
+    ) -> tuple[list[Measurement], list[Fact]]:
+        mine = [entry for entry in measurements if (entry.name, entry.rank) == ("gbps", 2)]
+        others = [entry for entry in measurements if entry not in mine]
+        return others + ([replace(entry, value=100.0) for entry in mine] if lie == "claims far more" else []), facts
+
+    ruling = _WithALiar(nodes=3, device_type=device_type, slow=slow_node(0, left), lie=tell).trial()
+    assert ruling.absent
+    assert "rank 2 to rank 0" in str(ruling.absent) or "which of three is right" in str(ruling.absent)
+    # With a limit of the user nobody is compared.
+    limited = _WithALiar(nodes=3, device_type=device_type, slow=slow_node(0, left), lie=tell).trial(Params(min_gbps=8))
+    assert limited.absent or "n0" in str(_failed(limited))
