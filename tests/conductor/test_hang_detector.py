@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from conductor.simulated_records import BEHIND, INSIDE
 
@@ -103,6 +105,21 @@ def test_stacks_of_computing_ranks_are_requested_again() -> None:
             hang_detector.stacks = computing if second < 40 else waiting
     assert asked == [PATIENCE_S, 2 * PATIENCE_S, 3 * PATIENCE_S]
     assert second == 3 * PATIENCE_S + 1
+
+
+def test_a_rank_that_claims_to_move_has_stacks_requested_a_few_times() -> None:
+    """One rank of the same host sleeps, so that stacks are wanted; each request keeps the agents from other work."""
+    hang_detector = _hang_detector(6, hosts=3)
+    asked: list[float] = []
+    for tick in range(1, 4 * 90):
+        now = tick / 4
+        for rank in range(1, 6):
+            hang_detector.statuses[rank].update(("R", now, tick, ""), now)
+        assert hang_detector.poll(now) is None
+        asked += [now] if hang_detector.stacks_to_request(now) else []
+    pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
+    assert pauses == [1.0, 2.0, 4.0, 8.0, *[PATIENCE_S] * (len(pauses) - 4)]
+    assert len(pauses) > 4
 
 
 def test_only_some_stacks_of_many_ranks_are_requested() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -339,6 +340,26 @@ def test_a_rank_that_computes_alone_is_no_culprit() -> None:
     assert _named(alone_at_deadline(computing, [0], _ahead(computing, done=True), NOW, cut)) == [("late", 0)]
     assert _named(alone_at_deadline(computing, [0], _ahead(computing), NOW, own)) == [("late", 0)]
     assert _named(alone_at_deadline(asleep, [0], _ahead(asleep), NOW, cut)) == [("late", 0)]
+
+
+def test_ranks_ask_their_store_where_a_stack_shows_that_they_wait() -> None:
+    """The first rank, which has the store, may keep back the answer to one other."""
+    root = Path(seatrial.__file__).parent
+    call = re.compile(r"store\.(?:add|set|get|check|wait|compare_set|append|multi_get|multi_set|delete_key)\(")
+    found = [
+        f"{path.relative_to(root)}: {name}"
+        for path in sorted([*(root / "checks").rglob("*.py"), *(root / "rank").rglob("*.py")])
+        for name, body in _functions(path)
+        if call.search(body) and path.name != "groups.py" and "wait_for_others" not in name
+    ]
+    assert found == []
+
+
+def _functions(path: Path) -> Iterator[tuple[str, str]]:
+    source = path.read_text()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, ast.get_source_segment(source, node) or ""
 
 
 def test_each_mark_of_a_waiting_frame_names_a_file() -> None:

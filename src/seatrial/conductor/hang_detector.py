@@ -16,6 +16,8 @@ from seatrial.protocol.timeouts import PATIENCE_S
 GRACE_S = 1.0
 """Time from the first suspicion to trouble: the first report is seldom the cause."""
 _STACK_TIMEOUT_S = 3.0
+_FIRST_PAUSE_S = 1.0
+"""Between the first two requests for stacks, which an agent of eight ranks answers in about that time."""
 MAX_STACKS = 16
 """Stacks that are requested at once, and ranks that an event lists as waiting."""
 
@@ -59,6 +61,7 @@ class HangDetector:
         self._wanted = False
         self._candidates: list[int] = []
         self._requested_at: float | None = None
+        self._next_request_at, self._request_pause_s = now, _FIRST_PAUSE_S
         self._requested: dict[int, tuple[int, bool]] = {}
         """Rank -> its phases, and whether it was quiet, when its stack was requested."""
         for rank in self.asked:
@@ -148,10 +151,18 @@ class HangDetector:
         return "trouble" if self.suspicions else None
 
     def stacks_to_request(self, now: float) -> list[int]:
-        """Return the ranks whose stacks are needed now: each time once, and again only when they have become stale."""
+        """Return the ranks whose stacks are needed now: each time once, and again only when they have become stale.
+
+        Reading stacks keeps an agent from its other work. So the pause before the next request doubles up to
+        PATIENCE_S, however often a rank claims to have moved; at the deadline there is none.
+        """
         if not self._wanted or self._requested_at is not None:
             return []
+        if now < min(self._next_request_at, self._until):
+            return []
         self._requested_at = now
+        self._next_request_at = now + self._request_pause_s
+        self._request_pause_s = min(2 * self._request_pause_s, PATIENCE_S)
         ranks = dict.fromkeys([*self._over_hosts(self._candidates), *self._over_hosts(self._waiting)])
         self._requested = {rank: self._progress(rank, now) for rank in islice(ranks, MAX_STACKS)}
         return list(self._requested)
@@ -229,3 +240,4 @@ class HangDetector:
         for status in self.statuses.values():
             status.shift(missed_s)
         self._until += missed_s
+        self._next_request_at += missed_s

@@ -130,6 +130,21 @@ def wait_for_key(store: dist.Store, key: str) -> bytes:
     return bytes(store.get(key))
 
 
+def set_key(store: dist.Store, key: str, value: str) -> None:
+    """Set a key. The store is another rank's, and may keep back its answer: who waits for it stands here, too."""
+    store.set(key, value)
+
+
+def has_key(store: dist.Store, key: str) -> bool:
+    """Return whether a rank has set the key."""
+    return bool(store.check([key]))
+
+
+def add_to_key(store: dist.Store, key: str) -> int:
+    """Count one more under the key, and return the sum."""
+    return int(store.add(key, 1))
+
+
 def form(context: Context, name: str, ranks: Sequence[int], timeout: timedelta) -> None:
     """Rendezvous with these trial ranks at the store, under the key prefix ``name``, and make their group the default
     group."""

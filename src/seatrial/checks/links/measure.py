@@ -126,7 +126,7 @@ class _RoundOnFabric:
         broken = f"{self._name}/broken/{group[0]}"
         failed = self._form_group(str(group[0]), group)
         if failed:
-            store.set(broken, "")
+            groups.set_key(store, broken, "")
             self._context.fact("failed", {"reason": failed})
         for step, pairs in enumerate(steps):
             if not self._begin_turn(step, group):
@@ -134,13 +134,13 @@ class _RoundOnFabric:
                 self._context.fact("late", {"fabric": self._request["fabric"], "exchanges": [step, len(steps)]})
                 break
             for a, b in pairs:
-                if self._context.rank not in (a, b) or store.check([broken]):
+                if self._context.rank not in (a, b) or groups.has_key(store, broken):
                     continue
                 self._ends_at = time.monotonic() + self._allowed_s
                 try:
                     rates += self._exchange(a, b, group)
                 except RuntimeError as error:
-                    store.set(broken, "")
+                    groups.set_key(store, broken, "")
                     peer = b if self._context.rank == a else a
                     self._context.fact("failed", {"peer": peer, "reason": _first_line(error)})
         self._close_group()
@@ -148,7 +148,7 @@ class _RoundOnFabric:
         for peer in sorted(self._resent, key=self._resent.__getitem__)[-_MOST_REPORTED:]:
             if self._resent[peer] > limit:
                 self._report_resent(peer, self._resent[peer])
-        if rates and not is_late and not store.check([broken]):
+        if rates and not is_late and not groups.has_key(store, broken):
             self._context.measurement("group_gbps", median(rates), "GB/s", "high")
 
     def _form_group(self, name: str, ranks: Sequence[int]) -> str:
@@ -268,8 +268,8 @@ class _RoundOnFabric:
         assert store is not None  # joined in measure
         self._context.phase(f"{self._request['fabric']} turn {turn}")
         name = f"{self._name}/{min(members)}/turn {turn}"
-        if store.add(name, 1) == len(members):
-            store.set(f"{name}/all", "late" if time.monotonic() > self._last_start else "go")
+        if groups.add_to_key(store, name) == len(members):
+            groups.set_key(store, f"{name}/all", "late" if time.monotonic() > self._last_start else "go")
         return groups.wait_for_key(store, f"{name}/all") == b"go"
 
 
