@@ -41,6 +41,7 @@ def rule(
     others: dict[str, int] | None = None,
     places: dict[int, str] | None = None,
     damaged: object = None,
+    disputed: frozenset[str] = frozenset(),
 ) -> Ruling:
     """Return the ruling about nodes with two devices each: serial numbers S0 and S1 on gpu-00, S2 and S3 on gpu-01.
 
@@ -79,6 +80,7 @@ def rule(
         nodes=names,
         other_names=known | (others or {}),
         places_of_nodes=places or {},
+        disputed_names=disputed,
     )
     return judge(evidence, Params())
 
@@ -91,6 +93,15 @@ def test_a_broken_device_fails_by_its_serial_number() -> None:
     assert finding.culprit.nodes == ("gpu-01",)
     assert finding.evidence == ("DCGM diagnostics 4.2.3, handed over as diag.json:", "faulty memory")
     assert ruling.unjudged == ()
+
+
+@pytest.mark.parametrize(("results", "severity"), [(DCGM.results, "error"), ((), "warn")])
+def test_a_name_that_several_hosts_claim_drops_no_failure(results: tuple[HandedResult, ...], severity: str) -> None:
+    """One host calls itself as the one that the file is about: what is broken there is no PASS."""
+    file = replace(DCGM, serials={"0": "S2", "1": "S3"}, node="login-7", results=results)
+    (finding,) = rule(file, disputed=frozenset({"login-7"})).findings
+    assert finding.severity == severity
+    assert "several hosts of this trial call themselves login-7" in finding.what
 
 
 def test_a_device_that_no_rank_used_only_warns() -> None:

@@ -223,5 +223,6 @@ def test_a_name_that_hosts_of_two_places_claim_leads_to_none() -> None:
     assert evidence_of(fold(events), "compute").other_names["gpu-1"] == 1
     begun = next(event for event in events if event["kind"] == "generation")
     begun["places_of_nodes"] = {str(node): f"10.0.0.{node}" for node in range(3)}
-    names = evidence_of(fold(events), "compute").other_names
-    assert names == {"gpu-0": 0, "10.0.0.0": 0, "a": 0, "b": 1, "c": 2}
+    evidence = evidence_of(fold(events), "compute")
+    assert evidence.other_names == {"gpu-0": 0, "10.0.0.0": 0, "a": 0, "b": 1, "c": 2}
+    assert evidence.disputed_names == {"gpu-1", "10.0.0.1"}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+import pytest
+
+from seatrial.checks.diagnostics.history import NodeHistory
 from seatrial.devices.plain_json import to_json
 from seatrial.devices.state import DeviceState, DeviceWindow, NodeState, NodeWindow
 from seatrial.evidence.evidence import RankRecord
 from seatrial.evidence.findings import Culprit, Finding, Ruling
 from seatrial.evidence.measurement import Fact
+from seatrial.judge import device_activity
 from seatrial.judge.device_activity import with_device_activity
 from seatrial.judge.fold import fold
 from seatrial.judge.trial import Trial
@@ -48,3 +53,19 @@ def test_short_slowdowns_and_devices_of_others_explain_nothing() -> None:
     trial = _trial(NodeWindow(check="compute", seconds=60, devices=(brief,)))
     for finding in (SLOW, other):
         assert with_device_activity(trial, {"compute": Ruling(findings=(finding,))})["compute"].findings == (finding,)
+
+
+def test_the_windows_of_a_device_are_read_once_for_many_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node may report any number of both."""
+    read, lines = list[str](), device_activity._lines
+
+    def counted(history: NodeHistory, uuid: str, check: str) -> Iterable[str]:
+        read.append(check)
+        return lines(history, uuid, check)
+
+    monkeypatch.setattr(device_activity, "_lines", counted)
+    changes = DeviceWindow(uuid="GPU-7", risen={"pcie_replays": 3})
+    trial = _trial(*[NodeWindow(check="compute", seconds=60, devices=(changes,))] * 50)
+    (*_, last) = with_device_activity(trial, {"compute": Ruling(findings=(SLOW,) * 50)})["compute"].findings
+    assert last.evidence == ("counted meanwhile: 150 PCIe replays",)
+    assert read == ["compute"]

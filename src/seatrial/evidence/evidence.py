@@ -80,6 +80,8 @@ class Evidence:
     """Host name of each node whose agent was asked to carry out the check and did, by number."""
     other_names: Mapping[str, int] = field(default_factory=dict)
     """Name that a host gives itself, or its address -> number of the node."""
+    disputed_names: frozenset[str] = frozenset()
+    """Names that hosts of several places give themselves: any of them may only say so."""
 
     def hosts(self) -> dict[int, str]:
         """Return by rank its host, as the controller knows it where it does: a host may have any number of names."""

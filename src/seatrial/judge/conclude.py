@@ -141,6 +141,7 @@ def evidence_of(trial: Trial, check: str) -> Evidence:
     steps = [step for step in trial.steps if step.generation == 0 and step.check == check]
     asked, unfinished = _asked(steps)
     nodes_late = {node for step in steps for node in step.nodes if node not in step.nodes_done}
+    claims = _claims(trial)
     return Evidence(
         ranks=trial.ranks,
         asked=tuple(sorted(asked - unfinished)),
@@ -157,17 +158,18 @@ def evidence_of(trial: Trial, check: str) -> Evidence:
         nodes={
             node: trial.host_name(node) for node in sorted({node for step in steps for node in step.nodes} - nodes_late)
         },
-        other_names=_other_names(trial),
+        other_names={name: min(places.values()) for name, places in claims.items() if len(places) == 1},
+        disputed_names=frozenset(name for name, places in claims.items() if len(places) > 1),
     )
 
 
-def _other_names(trial: Trial) -> dict[str, int]:
-    """Return what each host calls itself -> its node. A name that hosts of several places claim leads to none."""
+def _claims(trial: Trial) -> dict[str, dict[str, int]]:
+    """Return what hosts call themselves -> the places that do, each with one of its nodes."""
     claims: dict[str, dict[str, int]] = {}
     for entry in trial.nodes:
         for name in filter(None, (entry.address, entry.hostname, entry.calls_itself, entry.name)):
             claims.setdefault(name, {}).setdefault(trial.places_of_nodes.get(entry.node, ""), entry.node)
-    return {name: node for name, places in claims.items() if len(places) == 1 for node in places.values()}
+    return claims
 
 
 def _asked(steps: Iterable[StepRecord]) -> tuple[set[int], set[int]]:

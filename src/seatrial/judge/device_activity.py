@@ -23,18 +23,24 @@ def with_device_activity(trial: Trial, rulings: Mapping[str, Ruling]) -> dict[st
     devices = {rank: (history, uuid) for history in nodes for uuid, rank in history.ranks.items()}
     if not devices:
         return dict(rulings)
+    known: dict[tuple[int, str], tuple[str, ...]] = {}
+
+    def lines_of(rank: int, check: str) -> tuple[str, ...]:
+        # Any number of findings may be about one rank, and its device may have any number of windows.
+        if (rank, check) not in known:
+            known[rank, check] = tuple(_lines(*devices[rank], check))
+        return known[rank, check]
+
+    def explained(finding: Finding) -> Finding:
+        if finding.check == NAME or finding.severity == "info":
+            return finding
+        lines = [line for rank in finding.culprit.ranks if rank in devices for line in lines_of(rank, finding.check)]
+        return replace(finding, evidence=(*finding.evidence, *lines))
+
     return {
-        name: replace(ruling, findings=tuple(_explained(finding, devices) for finding in ruling.findings))
+        name: replace(ruling, findings=tuple(explained(finding) for finding in ruling.findings))
         for name, ruling in rulings.items()
     }
-
-
-def _explained(finding: Finding, devices: Mapping[int, tuple[NodeHistory, str]]) -> Finding:
-    if finding.check == NAME or finding.severity == "info":
-        return finding
-    used = [devices[rank] for rank in finding.culprit.ranks if rank in devices]
-    lines = [line for history, uuid in used for line in _lines(history, uuid, finding.check)]
-    return replace(finding, evidence=(*finding.evidence, *lines))
 
 
 def _lines(history: NodeHistory, uuid: str, check: str) -> Iterable[str]:

@@ -26,6 +26,8 @@ class Handed:
     file: HandedFile
     unused: str = ""
     """Why it counts for nothing, as a clause; empty: it counts."""
+    has_disputed_name: bool = False
+    """Whether it counts for nothing because several hosts give themselves the name by which it was handed over."""
     devices: Mapping[int, tuple[NodeHistory, DeviceState]] = field(default_factory=dict)
     """Number of a device in the file -> that device of this trial."""
     disputed: Mapping[int, tuple[tuple[NodeHistory, DeviceState], ...]] = field(default_factory=dict)
@@ -54,7 +56,10 @@ def findings_of(handed: Handed) -> Iterator[Finding]:
     file = handed.file
     if handed.unused:
         what = f"{file.name}, which was handed over, counts for nothing: {handed.unused}"
-        yield Finding(severity="warn", check=NAME, what=what, culprit=NOBODY, evidence=_lines(file))
+        # One host must not have the failures of another one left out.
+        is_open = handed.has_disputed_name and any(result.verdict == "broken" for result in file.results)
+        finding = Finding(severity="warn", check=NAME, what=what, culprit=NOBODY, evidence=_lines(file))
+        yield replace(finding, severity="error") if is_open else finding
         return
     left_out = defaultdict[str, list[str]](list)
     for result in file.results:
@@ -123,6 +128,9 @@ def _placed(file: HandedFile, evidence: Evidence, histories: tuple[NodeHistory, 
     if file.problem:
         return Handed(file=file, unused=file.problem)
     known, names = _known_names(evidence), evidence.nodes
+    if file.node and file.node not in known and file.node in evidence.disputed_names:
+        why = f"several hosts of this trial call themselves {file.node}; name the node as the report does"
+        return Handed(file=file, unused=why, has_disputed_name=True)
     if file.node and file.node not in known:
         return Handed(file=file, unused=f"no node of this trial is called {file.node}")
     node = known.get(file.node)
