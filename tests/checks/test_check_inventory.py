@@ -95,6 +95,16 @@ def test_one_larger_node_does_not_accuse_the_others() -> None:
     assert finding.limit.origin == "fleet, majority of the nodes"
 
 
+@pytest.mark.parametrize(
+    ("shown", "named"),
+    [((8, 8, 8, 7), {3}), ((8, 8, 128, 7), {2, 3}), ((8, 8, 9, 7), {2, 3}), ((8, 8, 8, 9, 7, 6), {3, 4, 5})],
+)
+def test_a_number_that_one_node_claims_is_no_standard(shown: tuple[int, ...], named: set[int]) -> None:
+    """Another node has lost a device, so that no number has a majority."""
+    found = judge(len(shown), 4, lambda node, rank, facts: facts.update(visible=shown[node]))
+    assert {finding.culprit.nodes for finding in found} == {(f"n{node}",) for node in named}
+
+
 def test_an_impossible_number_of_devices_is_no_standard() -> None:
     fleet = inventory_fleet(2, 1, lambda node, local_rank, facts: facts.update(visible=10**9 if node else 8))
     ruling = CHECK.judge(fleet, Params())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from seatrial.checks.inventory.params import Params
@@ -57,8 +57,9 @@ def unexpected_counts(
 ) -> Iterator[Finding]:
     """Yield a finding for each node without the number of devices that the user requests, or that most nodes show.
 
-    Without a majority, the node that shows the most devices is the standard: devices get lost, none appear. A node
-    with fewer devices than processes is found by its ranks that share one.
+    Without a majority, the most devices that two nodes show are the standard, else those of the node that shows most:
+    devices get lost, none appear, and one node may claim any number. A node with fewer devices than processes is found
+    by its ranks that share one.
     """
     counts = [
         (machine, _num_devices(machine, reports)) for machine in fleet if not reports.keys().isdisjoint(machine.ranks)
@@ -72,6 +73,8 @@ def unexpected_counts(
         usual = counts[0][1] if difference is None else difference.majority
         if isinstance(usual, int):
             expected, origin = usual, "fleet, majority of the nodes"
+        elif seconds := _shown_by_two(evidence, counts):
+            expected, origin = max(seconds), "fleet, the most that two nodes show"
         else:
             expected, origin = max(count for _, count in counts), "fleet, the node that shows most"
     correction = 'allow it with allow_mixed = ["devices"]'
@@ -98,6 +101,14 @@ def unexpected_counts(
                 ),
                 action=f"{remedy}, or {correction}.",
             )
+
+
+def _shown_by_two(evidence: Evidence, counts: Iterable[tuple[HostInventory, int]]) -> set[int]:
+    """Return the numbers of devices that machines of at least two hosts show."""
+    hosts, places = evidence.hosts(), defaultdict[int, set[str]](set)
+    for machine, count in counts:
+        places[count].add(hosts[machine.ranks[0]])
+    return {count for count, seen in places.items() if len(seen) > 1}
 
 
 def _num_devices(machine: HostInventory, reports: Reports) -> int:

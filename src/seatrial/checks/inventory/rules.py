@@ -25,7 +25,7 @@ def device_count_rule(params: Params) -> Rule:
         return Rule(measurement=measurement, value=params.devices_per_node, unit="devices", origin=origin)
     if "devices" in params.allow_mixed:
         return Rule(measurement=measurement, text=_MIXED, origin=_MIXED_ORIGIN)
-    origin = "fleet, majority of the nodes, else the node that shows most"
+    origin = "fleet, majority of the nodes, else the most of two"
     return Rule(measurement=measurement, text="as many as on most nodes", origin=origin)
 
 
