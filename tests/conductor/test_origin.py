@@ -6,7 +6,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from seatrial.conductor.origin import CONTROLLERS_KINDS, OriginError, validate_origin
+from seatrial.conductor.origin import CONTROLLERS_KINDS, NumberError, OriginError, require_order, validate_origin
 from seatrial.protocol.events import Event
 
 _NODES = {0: 0, 1: 0, 2: 1, 3: 1}
@@ -78,3 +78,17 @@ def test_the_kinds_of_the_controller_are_those_of_its_types() -> None:
     }
     theirs = {kind for kind, sender in says.items() if sender.startswith("con") or kind == "trouble"}
     assert theirs == CONTROLLERS_KINDS
+
+
+@pytest.mark.parametrize(("number", "is_refused"), [(0, True), (6, True), (7, True), (8, False), (900, False)])
+def test_the_numbers_of_a_source_rise(number: int, is_refused: bool) -> None:
+    """A gap is found in the report; a lower number would be sorted before what the conductor acted on."""
+    numbers = {"node1": 7, "node2": 10_000}
+    event = {**_EVENT, "src": "node1", "seq": number}
+    require_order({**event, "src": "rank2.0"}, numbers)
+    require_order({"kind": "status", "ranks": {}}, numbers)
+    if is_refused:
+        with pytest.raises(NumberError, match=f"node1 sent event {number} after event 7"):
+            require_order(event, numbers)
+    else:
+        require_order(event, numbers)

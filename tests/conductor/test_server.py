@@ -383,6 +383,22 @@ def test_a_node_that_speaks_for_others_is_named(message: dict[str, Any], words: 
     assert words in note["text"]
 
 
+def test_an_event_out_of_order_counts_for_nothing_and_its_node_is_named() -> None:
+    """The report sorts events by their numbers: it would show something else than what the conductor acted on."""
+    header = {"run": RUN, "src": "rank0.7", "t": 0.0, "kind": "note", "gen": 7, "severity": "info", "text": "late"}
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        for heard in agent.heard():
+            if heard["kind"] == "step":
+                agent.send(*({**header, "seq": number} for number in (5, 4, 5, 6)))
+            agent.send(*agent.answers(heard))
+        agent.socket.close()
+        served.over()
+    assert [event["seq"] for event in served.events if event["src"] == "rank0.7"] == [5, 6]
+    (note,) = [event for event in served.events if event["src"] == "conductor" and event["kind"] == "note"]
+    assert note["text"].startswith("node 0 sent an event that came after one with its number")
+
+
 _PROGRESS = {
     "kind": "progress",
     "step": 1,

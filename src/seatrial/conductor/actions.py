@@ -31,7 +31,8 @@ class Conductor(Protocol):
         """Take in a message or an event of a node that joined.
 
         Raises KeyError, TypeError, ValueError or AttributeError for a malformed message, which has no effect, and
-        OriginError for a message in the name of another node or rank, which must not be recorded either.
+        OriginError for a message in the name of another node or rank, and NumberError for an event out of order, which
+        must not be recorded either.
         """
 
     def lost(self, node: int, detail: str, now: float) -> Actions:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from seatrial.conductor.actions import Actions
 from seatrial.conductor.config import Config, State
-from seatrial.conductor.origin import brief, validate_origin
+from seatrial.conductor.origin import brief, require_order, validate_origin
 from seatrial.conductor.rank_status import RankStatus
 from seatrial.protocol.commands import AgentCommand, AgentReport, Heartbeat, Kill, Stop, Welcome
 from seatrial.protocol.events import EndEvent, Event, InterruptedEvent
@@ -40,6 +40,8 @@ class BaseConductor(ABC):
         """Node that joined -> time of its last message."""
         self._places: dict[int, str] = {}
         """Node that joined -> the host of the request, else the address that it joined from."""
+        self._numbers: dict[str, int] = {}
+        """Source -> the number of its last event."""
         self._gone: set[int] = set()
         """Nodes that are lost."""
         self._generation = -1
@@ -68,10 +70,12 @@ class BaseConductor(ABC):
         """Take in a message or an event of a node that joined.
 
         Raises KeyError, TypeError, ValueError or AttributeError for a malformed message, which has no effect, and
-        OriginError for a message in the name of another node or rank, which must not be recorded either.
+        OriginError for a message in the name of another node or rank, and NumberError for an event out of order, which
+        must not be recorded either.
         """
         self._mark_heard(node, now)
         validate_origin(node, message, self._nodes, self._config.run)
+        require_order(message, self._numbers)
         received = cast("AgentReport | Event", message)
         match received["kind"]:
             case "status":
@@ -88,6 +92,8 @@ class BaseConductor(ABC):
                     self._until = max(self._until, min(now, self._stopped_at + OUTPUT_S) + END_S)
             case _:
                 self._receive(node, received, now)
+        if "seq" in message:
+            self._numbers[message["src"]] = message["seq"]
         return self._take()
 
     def lost(self, node: int, detail: str, now: float) -> Actions:

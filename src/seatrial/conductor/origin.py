@@ -19,6 +19,22 @@ class OriginError(ValueError):
     """A node sent a message in the name of another node or rank."""
 
 
+class NumberError(ValueError):
+    """A source sent an event after one with the same or a higher number."""
+
+
+def require_order(message: Mapping[str, Any], numbers: Mapping[str, int]) -> None:
+    """Raise NumberError for an event that is out of order. ``numbers``: source -> the number of its last event.
+
+    The report has the events in the order of their numbers, and leaves copies out: in another order the conductor would
+    act on something else than the report shows.
+    """
+    src, number = message.get("src"), message.get("seq")
+    last = numbers.get(src, -1) if isinstance(src, str) else -1
+    if isinstance(number, int) and number <= last:
+        raise NumberError(f"{brief(src)} sent event {number} after event {last}")
+
+
 def validate_origin(node: int, message: Mapping[str, Any], nodes: Mapping[int, int], run: str) -> None:
     """Raise OriginError for a message of another run, from another source, or about a rank of another node.
 

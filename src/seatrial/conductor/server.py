@@ -14,7 +14,7 @@ from typing import Any, cast
 from seatrial.conductor.actions import Actions, Conductor
 from seatrial.conductor.event_allowance import BURST_BYTES, BYTES_PER_S, EventAllowance
 from seatrial.conductor.node_addresses import is_unknown, may_be, place_of, surely_another
-from seatrial.conductor.origin import OriginError
+from seatrial.conductor.origin import NumberError, OriginError
 from seatrial.errors import SeatrialError
 from seatrial.protocol.commands import AgentProof, ConductorProof, Hello, TimeAnswer
 from seatrial.protocol.events import NoteEvent, Source
@@ -322,6 +322,9 @@ class Server:
                 actions = self._conductor.message(node, message, time.monotonic())
             except OriginError:
                 self._count_damage(node, "a message in the name of another node or rank, or of the controller")
+                return
+            except NumberError:
+                self._count_damage(node, "an event that came after one with its number or a later one")
                 return
             except _MALFORMED:
                 sound = False  # another version, or damage; recorded all the same: the fold says what is wrong with it
