@@ -17,6 +17,7 @@ from seatrial.checks.network.measure import Peer, _Calls
 from seatrial.checks.network.params import PAYLOAD_BYTES, Params
 
 OURS, OTHER = bytes(range(32)), bytes(32)
+OUR_ANSWER = endpoint._words(OURS)[1]
 
 
 @pytest.mark.parametrize("payload_bytes", [PAYLOAD_BYTES, 0])
@@ -29,7 +30,7 @@ def test_a_connection_that_is_accepted_and_leads_elsewhere(
     monkeypatch.setattr(endpoint, "_PATIENCE_S", 0.3)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(answer[16:])
+        writer.write(endpoint._words(answer)[1] if answer else b"")
         await reader.read()
         writer.close()
         await writer.wait_closed()
@@ -44,6 +45,27 @@ def test_a_connection_that_is_accepted_and_leads_elsewhere(
             return reached
 
     assert asyncio.run(call()).failure == failure
+
+
+def test_no_byte_of_a_callers_word_is_the_choice_of_the_other_node() -> None:
+    """The place that it shares may be a service of this machine, which would take the word for its commands."""
+    first = asyncio.Queue[bytes]()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await first.put(await reader.read(100))
+        writer.close()
+
+    async def call(identity: bytes) -> bytes:
+        server = await asyncio.start_server(accept, "127.0.0.1")
+        async with server:
+            await endpoint.reach("127.0.0.1", server.sockets[0].getsockname()[1], identity, 1.0)
+            return await first.get()
+
+    for identity in (b"FLUSHALL\r\nQUIT\r\n" * 2, b"\n" * 32, b""):
+        word = asyncio.run(call(identity))
+        assert len(word) == 16
+        assert word.startswith(b"\0seatrial")
+        assert word[9:].isalnum()
 
 
 @pytest.fixture
@@ -84,8 +106,9 @@ def test_idle_connections_of_others_close_no_node(
     with ExitStack() as stack:
         idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10.0)) for _ in range(8)]
         for connection in idle if knows_identity else ():
-            connection.sendall(listener.identity[:16])
-            assert connection.recv(16, socket.MSG_WAITALL) == listener.identity[16:]
+            word, answer = endpoint._words(listener.identity)
+            connection.sendall(word)
+            assert connection.recv(16, socket.MSG_WAITALL) == answer
         assert asyncio.run(endpoint.reach("127.0.0.1", port, listener.identity, 3.0)).failure is None
         assert idle[0].recv(16, socket.MSG_WAITALL) == b"busy" * 4
 
@@ -98,7 +121,7 @@ def test_a_listener_is_another_one_to_strangers(
     assert asyncio.run(endpoint.reach("127.0.0.1", port, OURS, 3.0)).failure == "another answers"
 
 
-@pytest.mark.parametrize("before", [b"", OURS[16:]])
+@pytest.mark.parametrize("before", [b"", OUR_ANSWER], ids=["unknown", "known"])
 def test_a_listener_that_says_it_is_busy_is_not_closed(monkeypatch: pytest.MonkeyPatch, before: bytes) -> None:
     """A double of a listener under a flood: each caller is dropped before or after it was known."""
     monkeypatch.setattr(endpoint, "_BUSY_PAUSE_S", 0.01)
@@ -140,7 +163,7 @@ def test_an_error_of_the_kernel_has_its_word(monkeypatch: pytest.MonkeyPatch, nu
     assert asyncio.run(endpoint.reach("127.0.0.1", 1, OURS, 0.1)).failure == failure
 
 
-@pytest.mark.parametrize("word", [b"", OURS[16:]], ids=["silent", "half an answer"])
+@pytest.mark.parametrize("word", [b"", OUR_ANSWER], ids=["silent", "half an answer"])
 def test_a_node_that_answers_slowly_does_not_take_the_report_of_others(word: bytes) -> None:
     """It answers in part, after a long time, or never; the step of the caller ends before that."""
     ended = asyncio.Event()

@@ -1,7 +1,9 @@
 """The two ends of a connection that only shows that it works: 16 KiB there and back.
 
-The caller begins with half of the identity that the node shared with the job, and the listener answers with the other
-half. A stranger receives sixteen zeros, and its connection is the first to be closed when there are too many.
+The caller begins with a word that it derives from the identity that the node shared with the job, and the listener
+answers with another one. No byte of the first word is the other node's choice: the place that it shared may be that of
+any service, which takes what it receives for a command. A stranger receives sixteen zeros, and its connection is the
+first to be closed when there are too many.
 Sixteen kilobytes for sixteen kilobytes: nothing that is sent here is interpreted, apart from two sizes with a limit.
 """
 
@@ -11,6 +13,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import hashlib
 import math
 import secrets
 import socket
@@ -31,7 +34,9 @@ Failure = Literal[
 Value = TypeVar("Value")
 
 _WORD_BYTES = 16
-"""The caller's half of an identity, and the listener's."""
+"""The caller's word, and the listener's."""
+_GREETING = b"\0seatrial"
+"""The beginning of a caller's word, which no protocol of text takes for a command."""
 _UNKNOWN, _BUSY = bytes(_WORD_BYTES), b"busy" * (_WORD_BYTES // 4)
 """Answers to a caller who means another node, and to one whose connection is closed for the sake of newer ones."""
 _SIZES = struct.Struct("!II")
@@ -117,12 +122,13 @@ class Endpoint:
         word = await reader.readexactly(_WORD_BYTES)
         if writer.is_closing():
             return
-        if not secrets.compare_digest(word, self.identity[:_WORD_BYTES]):
+        expected, answer = _words(self.identity)
+        if not secrets.compare_digest(word, expected):
             writer.write(_UNKNOWN)
             return
         del self._strangers[writer]
         self._callers[writer] = None
-        writer.write(self.identity[_WORD_BYTES:])
+        writer.write(answer)
         to_receive, to_send = _SIZES.unpack(await reader.readexactly(_SIZES.size))
         if max(to_receive, to_send) > PAYLOAD_BYTES:
             return
@@ -131,6 +137,12 @@ class Endpoint:
         writer.write(bytes(to_send))
         await writer.drain()
         await reader.read(1)  # until the peer has it all and closes
+
+
+def _words(identity: bytes) -> tuple[bytes, bytes]:
+    """Return the caller's word and the listener's. Hexadecimal digits: no line ends within the first one."""
+    digest = hashlib.sha256(identity)
+    return (_GREETING + digest.hexdigest().encode())[:_WORD_BYTES], digest.digest()[-_WORD_BYTES:]
 
 
 async def reach(
@@ -229,12 +241,13 @@ def _failure_of(error: BaseException) -> Failure:
 async def _exchange(connection: socket.socket, identity: bytes, payload_bytes: int, timeout_s: float) -> Failure | None:
     loop = asyncio.get_running_loop()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    word, answer = _words(identity)
     try:
-        await _send(connection, identity[:_WORD_BYTES])
+        await _send(connection, word)
         answered = await asyncio.wait_for(_receive(connection, _WORD_BYTES), _PATIENCE_S)
         if answered == _BUSY:
             return "busy"
-        if answered != identity[_WORD_BYTES:]:
+        if answered != answer:
             return "another answers" if answered else "refused"
         await _send(connection, _SIZES.pack(payload_bytes, payload_bytes))
         sending = asyncio.ensure_future(loop.sock_sendall(connection, bytes(payload_bytes)))
