@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from seatrial.errors import SeatrialError
-from seatrial.training import resume
+from seatrial.training import plain_content, resume
 from seatrial.training.checkpoint import CheckpointFolder
 from seatrial.training.plain_content import MOST_BYTES, RefusedContentError, load_plain
 from seatrial.training.resume import Checkpointing, find_state
@@ -122,6 +123,28 @@ def test_a_sparse_file_of_terabytes_is_not_read(tmp_path: Path) -> None:
             store.load(path)
         store.save(3, {"a": 3})
         assert store.newest() == (3, {"a": 3})
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("doubled", [False, True])
+def test_parts_that_are_larger_than_the_file_are_refused(
+    older: bool, doubled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch inflates what is compressed, to a thousand times its size."""
+    saved, planted = io.BytesIO(), io.BytesIO()
+    torch.save({"a": torch.zeros(1 << 16)}, saved)
+    with zipfile.ZipFile(saved) as source, zipfile.ZipFile(planted, "w") as target:
+        for name in source.namelist():
+            kind = zipfile.ZIP_DEFLATED if name.endswith("/data/0") else zipfile.ZIP_STORED
+            target.writestr(name, source.read(name), compress_type=zipfile.ZIP_STORED if doubled else kind)
+        if doubled:  # many names of the same bytes
+            (entry,) = (entry for entry in target.filelist if entry.filename.endswith("/data/0"))
+            target.filelist += [entry] * 3
+    if older:
+        monkeypatch.setattr(plain_content, "hasattr", lambda *_: False, raising=False)
+    with pytest.raises(RefusedContentError, match=r"its parts have more than its \d+ bytes"):
+        load_plain(planted.getvalue())
+    assert load_plain(saved.getvalue())["a"].numel() == 1 << 16
 
 
 def test_what_torch_saved_comes_back() -> None:

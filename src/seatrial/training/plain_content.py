@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import zipfile
 from pickle import UnpicklingError
 from typing import Any
 
@@ -26,8 +27,15 @@ def load_plain(content: bytes | bytearray) -> Any:
     if content[: len(_ZIP_MAGIC)] != _ZIP_MAGIC:
         raise RefusedContentError("it is not a zip file, as torch.save writes them")
     try:
-        if _OF_TORCHSCRIPT in torch._C.PyTorchFileReader(io.BytesIO(content)).get_all_records():
+        reader: Any = torch._C.PyTorchFileReader(io.BytesIO(content))
+        names = reader.get_all_records()
+        if _OF_TORCHSCRIPT in names:
             raise RefusedContentError("it asks for TorchScript, which no checkpoint needs")
+        # torch inflates compressed records, and torch.save compresses none.
+        if sum(_sizes_bytes(reader, names, content)) > len(content):
+            raise RefusedContentError(
+                f"its parts have more than its {len(content)} bytes, and torch.save compresses none"
+            )
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         wanted = re.search(r"(?:GLOBAL |global )([\w.]+)", str(error))
@@ -37,3 +45,10 @@ def load_plain(content: bytes | bytearray) -> Any:
         raise
     except Exception as error:
         raise RefusedContentError(f"torch cannot read it ({str(error).partition(chr(10))[0]})") from error
+
+
+def _sizes_bytes(reader: Any, names: list[str], content: bytes | bytearray) -> list[int]:
+    if hasattr(reader, "get_record_size"):
+        return [reader.get_record_size(name) for name in names]
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:  # older torch
+        return [entry.file_size for entry in archive.infolist()]
