@@ -350,6 +350,8 @@ def test_another_interface_is_chosen_where_all_nodes_report_that_it_works(report
     evidence = replace(evidence, facts=(*evidence.facts, *facts))
     assert chosen_interface(evidence, Params()) == ("eth1" if is_chosen else None)
     assert only_finding(evidence).severity == ("warn" if is_chosen else "fail")
+    # The later checks measure another network: such a PASS says so.
+    assert ("network: the ranks used eth1" in str(ruling_of(evidence).unjudged)) == is_chosen
 
 
 def test_a_node_without_sockets_accuses_nobody() -> None:

@@ -75,6 +75,11 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     unjudged: tuple[str, ...] = ()
     if seen.tried.planned and fewest < len(seen.nodes) - 1:
         unjudged = (f"network: each of {len(seen.nodes)} nodes connected to {fewest} others, not to all",)
+    if other is not None:
+        # One node's word is enough for that, and what the later checks measured is another network.
+        unjudged += (
+            f"network: the ranks used {other}, so the links between the nodes' own addresses were not measured",
+        )
     return Ruling(findings=tuple(findings), absent=tuple(absent), unjudged=unjudged)
 
 
