@@ -368,6 +368,24 @@ def test_a_node_that_is_kept_busy_is_not_closed_and_nothing_passes() -> None:
     assert ruling.absent == ("connections to node2, which too many others were connected to",)
 
 
+def test_one_node_that_finds_another_one_busy_is_in_the_line() -> None:
+    """It may only say so: the line must lead to both."""
+    ruling = ruling_of(network_evidence(4, lambda a, b: "busy" if (a, b) == (3, 1) else None))
+    assert ruling.absent == ("connections to node1 from node node3, which alone found it busy",)
+
+
+def test_a_node_that_no_other_one_could_try_is_named() -> None:
+    """It shared nonsense in place of its address; the others tried all that they could."""
+    whole = network_evidence(4)
+    facts = tuple(
+        replace(fact, value={**fact.value, "untried": [[3, 3]]}) if fact.name == "connections" and own != 3 else fact
+        for fact in whole.facts
+        for own in (fact.node_rank,)
+    )
+    ruling = ruling_of(replace(whole, facts=facts))
+    assert ruling.absent == ("connections to node3, which no other node could try (perhaps it shared no address)",)
+
+
 def test_a_node_that_is_kept_busy_is_not_one_that_others_reach() -> None:
     evidence = network_evidence(3, lambda a, b: "busy" if a == 1 else "refused" if (a, b) == (0, 2) else None)
     assert [finding.culprit.kind for finding in ruling_of(evidence).findings] == ["link"]
@@ -377,7 +395,7 @@ def test_a_node_that_is_kept_busy_is_not_one_that_others_reach() -> None:
 def test_a_port_that_is_kept_busy_is_no_finding(role: str) -> None:
     ruling = ruling_of(_with_failed(network_evidence(3), 1, role, 0, "busy"))
     assert ruling.findings == ()
-    assert ruling.absent == ("connections to node0, which too many others were connected to",)
+    assert ruling.absent == ("connections to node0 from node node1, which alone found it busy",)
 
 
 def test_a_network_policy_is_the_remedy_in_pods() -> None:

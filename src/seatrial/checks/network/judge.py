@@ -21,6 +21,7 @@ from seatrial.checks.network.sentences import (
     one_machine_finding,
     port_finding,
 )
+from seatrial.checks.shared.host_inventory import listed
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Ruling
 
@@ -62,14 +63,17 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     untried = seen.tried.planned - seen.tried.pairs - seen.busy
     no_socket = {entry.source for entry in seen.failed if entry.how == _NOT_TRIED}
     if not any(finding.severity == "fail" for finding in findings):
+        absent += _busy_lines(seen)
+        of_all = _untried_by_all(seen, untried)
         absent += [
-            f"connections to {seen.nodes[node].name}, which too many others were connected to"
-            for node in numbers_of(seen.busy.all_targets())
+            f"connections to {seen.nodes[node].name}, which no other node could try (perhaps it shared no address)"
+            for node in numbers_of(of_all)
         ]
+        left = untried.between(untried.targets, ~of_all)
         absent += [
             f"all connections of {seen.nodes[node].name}"
             + (" (no descriptor or port left)" if node in no_socket else "")
-            for node in sorted(untried.targets.keys() | no_socket)
+            for node in sorted(left.targets.keys() | no_socket)
         ]
     fewest = min((targets.bit_count() for targets in seen.tried.planned.targets.values()), default=0)
     unjudged: tuple[str, ...] = ()
@@ -81,6 +85,25 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             f"network: the ranks used {other}, so the links between the nodes' own addresses were not measured",
         )
     return Ruling(findings=tuple(findings), absent=tuple(absent), unjudged=unjudged)
+
+
+def _busy_lines(seen: Observations) -> Iterator[str]:
+    """Yield a line for each node that was too busy to answer others; one of several alone may only say so."""
+    for target, sources in sorted(seen.busy.turned().targets.items()):
+        name, of = seen.nodes[target].name, list(numbers_of(sources))
+        places = {seen.nodes[source].place_of_node or source for source in of}
+        if len(places) == 1 and len(seen.nodes) > 2:
+            names = listed("node", [seen.nodes[source].name for source in of])
+            yield f"connections to {name} from {names}, which alone found it busy"
+        else:
+            yield f"connections to {name}, which too many others were connected to"
+
+
+def _untried_by_all(seen: Observations, untried: Pairs) -> int:
+    """Return the nodes, as bits, to which none of at least two others tried to connect that were to."""
+    planned = seen.tried.planned.turned().targets
+    found = ((target, planned.get(target, 0) & ~sources) for target, sources in untried.turned().targets.items())
+    return bits_of(target for target, others in found if not others and planned[target].bit_count() > 1)
 
 
 def _doubled(seen: Observations) -> Mapping[str, tuple[int, ...]]:
