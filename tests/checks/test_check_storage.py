@@ -6,7 +6,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,23 @@ def test_two_ranks_on_one_folder_write_read_and_leave_nothing(tmp_path: Path) ->
     assert facts(contexts[0], "sees") == [[[0, 1]]]
     assert [label for label in contexts[0].phases if label.startswith("append")] == ["append 0", "append 1", "append 2"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_token_that_a_neighbor_removes_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder without the sticky bit: rank 0 has found its token, and the others come too late for it."""
+    look = tokens.visible_ranks
+
+    def looked_and_removed(folder: str, key: str, rank: int, ranks: Collection[int]) -> tuple[list[int], list[int]]:
+        found = look(folder, key, rank, ranks)
+        if rank == 0:
+            os.unlink(tokens.file_path(folder, key, 0, "token"))
+        return found
+
+    monkeypatch.setattr(tokens, "visible_ranks", looked_and_removed)
+    params = small(tmp_path, shared="yes")
+    ruling = judge(trial([params] * 4), params)
+    assert [finding for finding in ruling.findings if finding.severity == "fail"] == []
+    assert "whether the folder is shared: somebody removed the token of rank 0" in ruling.absent
 
 
 def test_separate_folders_are_recognized(tmp_path: Path) -> None:

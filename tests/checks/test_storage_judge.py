@@ -16,6 +16,7 @@ from seatrial.evidence.findings import Finding, Limit, Ruling
 from seatrial.evidence.measurement import Fact, Measurement
 
 NAMED = Params(folder="/ckpt")
+YES = replace(NAMED, shared="yes")
 SIZE_BYTES = 10**9
 
 
@@ -241,6 +242,17 @@ def test_a_host_that_hides_its_token_has_no_other_one_named(
     views = {rank: [[0, 3 if rank in hidden_from else 4]] for rank in range(5)}
     (finding,) = grave(CHECK.judge(fleet([[1.0]] * 5, views=views), replace(NAMED, shared="yes")))
     assert (finding.severity, finding.culprit.kind, finding.culprit.nodes) == ("fail", kind, nodes)
+
+
+def test_a_removed_token_hides_no_other_fault() -> None:
+    """Node 3 is elsewhere; the token of node 0, which the others miss, was removed."""
+    views = {0: [[0, 2]], 1: [[1, 2]], 2: [[1, 2]], 3: [[3, 3]]}
+    whole = fleet([[1.0]] * 4, views=views)
+    assert {"n0"} <= {node for found in grave(CHECK.judge(whole, YES)) for node in found.culprit.nodes}
+    ruling = CHECK.judge(replace(whole, facts=(*whole.facts, fact("token_lost", 0, True))), YES)
+    (finding,) = grave(ruling)
+    assert (finding.severity, finding.culprit.nodes) == ("fail", ("n3",))
+    assert "whether the folder is shared: somebody removed the token of rank 0" in ruling.absent
 
 
 def test_a_host_that_lies_does_not_hide_a_real_fault() -> None:

@@ -23,6 +23,7 @@ from seatrial.rank.context import Context
 
 _KEY = "storage/key"
 _LACKS_ROOM = "storage/lacks room"
+_TOKEN_SEEN = "storage/token seen"
 _WARM = 0.05
 """The share of a file in the page cache from which on reading it says little about the disk."""
 _PARTS = {"append": 0.1, "write": 0.5, "read": 0.7, "compare": 0.9}
@@ -46,6 +47,9 @@ def measure(context: Context, params: Params) -> None:
         else:
             context.phase("remove the token")
             folder = tokens.find_token(folders, key, context.rank, remove=True)
+            if folder is None and context.kept.get(_TOKEN_SEEN):
+                # Somebody removed it, perhaps before the others looked for it: that they miss it says nothing.
+                context.fact("token_lost", True)
             if folder is not None and not context.kept.get(_LACKS_ROOM):
                 _measure_first_usable(context, params, (folder,))
     except BaseException:
@@ -91,6 +95,7 @@ def _view_folder(context: Context, params: Params, folders: tuple[str, ...], key
     folder = tokens.find_token(folders, key, context.rank)
     if folder is None:
         return
+    context.kept[_TOKEN_SEEN] = True
     context.phase("find the tokens of the others")
     try:
         visible, foreign = tokens.visible_ranks(folder, key, context.rank, context.ranks)

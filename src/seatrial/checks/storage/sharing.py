@@ -6,6 +6,7 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import TypeAlias
 
@@ -29,9 +30,20 @@ def judge_sharing(evidence: Evidence, params: Params) -> Ruling:
     """Compare what the ranks see of one another with what the user wants.
 
     If more than half of the nodes see one another alike, they are right, and the others are named. A rank that could
-    not leave a token is reported as such, and missed by no other rank here. Where files of another user decide, nothing
-    is judged: they may be there to deceive, or the nodes have different numbers for one user.
+    not leave a token is reported as such, and missed by no other rank here; nor is one whose token somebody removed.
+    Where files of another user decide, nothing is judged: they may be there to deceive, or the nodes have different
+    numbers for one user.
     """
+    lost = {fact.rank for fact in evidence.facts if fact.name == "token_lost" and fact.rank is not None}
+    if lost and params.shared != "any":
+        what = f"whether the folder is shared: somebody removed the token of {rank_names(sorted(lost))}"
+        facts = tuple(fact for fact in evidence.facts if fact.rank not in lost or fact.name != "sees")
+        rest = _judge_seen(replace(evidence, facts=facts), params)
+        return replace(rest, absent=(*rest.absent, what))
+    return _judge_seen(evidence, params)
+
+
+def _judge_seen(evidence: Evidence, params: Params) -> Ruling:
     seen, foreign = _ranges(evidence, "sees"), _ranges(evidence, "foreign")
     strict = _judge_views(evidence, params, seen)
     if params.shared == "any" or not foreign:
