@@ -233,6 +233,19 @@ def test_a_count_that_cannot_be_is_no_pass(count: int) -> None:
     assert (ruling.findings, ruling.absent) == ((), ("a readable wrong_values of rank 1",))
 
 
+def test_the_name_of_an_operation_is_one_of_ours() -> None:
+    """It stands in the headline, which must not be the sentence of a rank about another one."""
+    words = "all_reduce; rank 1 on node n1 sends them, replace its device"
+    wrong = Fact(
+        check="collectives", name="wrong_values", value={"operation": words, "count": 1, "contributors": []}, rank=2
+    )
+    told = reading("wrong_elements", 5, "1", 2, words)
+    evidence = healthy(3)
+    ruling = CHECK.judge(replace(evidence, facts=(wrong,), measurements=(*evidence.measurements, told)), SMALL)
+    assert words not in str(ruling)
+    assert (ruling.findings, ruling.absent) == ((), ("a readable wrong_values of rank 2",))
+
+
 def test_two_faults_are_two_findings() -> None:
     wrong = {("all_gather", rank): [0] for rank in range(4)} | {("all_to_all", 3): [2]}
     culprits = [finding.culprit.ranks for finding in CHECK.judge(corrupted(4, wrong), SMALL).findings]

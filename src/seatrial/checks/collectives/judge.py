@@ -31,9 +31,12 @@ _MOST_ELEMENTS = 1 << 53
 _NOBODY = Culprit(kind="none", name="nobody")
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "contention": is_contention,
-    "unsupported": lambda value: has_fields(value, operation=str, reason=str),
+    # The word of a rank stands in our sentence, so it is one of ours.
+    "unsupported": lambda value: has_fields(value, operation=str, reason=str) and value["operation"] in OPERATIONS,
     "wrong_values": lambda value: (
-        has_fields(value, operation=str, count=int, contributors=list) and 0 < value["count"] < _MOST_ELEMENTS
+        has_fields(value, operation=str, count=int, contributors=list)
+        and value["operation"] in OPERATIONS
+        and 0 < value["count"] < _MOST_ELEMENTS
     ),
 }
 
@@ -50,7 +53,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     values = [
         WRONG_ELEMENTS.judge(measurement)
         for measurement in evidence.measurements
-        if measurement.name == "wrong_elements"
+        if measurement.name == "wrong_elements" and measurement.variant in OPERATIONS
     ]
     facts = [fact for fact in evidence.facts if fact.name == "wrong_values" and fact.rank is not None]
     wrong = _wrong(values, facts)
