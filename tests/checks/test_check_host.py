@@ -223,6 +223,13 @@ def test_a_device_in_use_fails_and_is_named() -> None:
     assert judge(2, 8, bend, params=Params(max_device_used_gb=30)) == ()
 
 
+def test_a_rank_that_repeats_the_memory_in_use_is_one_finding() -> None:
+    fleet = host_fleet(1, 1, lambda node, rank, facts: facts["measurements"].update(device_memory_used=21.5))
+    (told,) = [entry for entry in fleet.measurements if entry.name == "device_memory_used"]
+    ruling = CHECK.judge(replace(fleet, measurements=(*fleet.measurements, *[told] * 50)), Params())
+    assert len(ruling.findings) == 1
+
+
 @pytest.mark.parametrize(("integrated", "used_gb"), [(0, 2.5), (1, None)])
 def test_memory_reserved_by_torch_is_not_in_use_by_others(
     integrated: int, used_gb: float | None, monkeypatch: pytest.MonkeyPatch

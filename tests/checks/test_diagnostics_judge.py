@@ -386,3 +386,40 @@ def test_a_port_that_goes_down_or_counts_errors_is_named_with_its_node() -> None
     assert "counted 7 symbol errors" in counted
     assert "collectives" in counted
     assert all("transceiver" in finding.action for finding in findings)
+
+
+def test_a_port_that_goes_down_in_many_steps_is_one_finding() -> None:
+    window = NodeWindow(check="collectives", seconds=60, ports_down=("mlx5_2/1",))
+    (finding,) = rule((NodeState(devices=(HEALTHY,), kernel_events=()), (window,) * 50)).findings
+    assert finding.severity == "fail"
+    assert finding.what.endswith(", and again in 49 later steps")
+
+
+@pytest.mark.parametrize(
+    ("devices", "windows", "what"),
+    [
+        (1, (NodeWindow(check="c", ports_down=tuple(f"{port:x}" for port in range(300))),), "ports: 300"),
+        (1, tuple(NodeWindow(check="c", ports_down=(f"{port:x}",)) for port in range(300)), "ports: 300"),
+        (200, (), "devices: 200"),
+        (1, (NodeWindow(check="c"),) * 5_000, "steps: 5000"),
+    ],
+)
+def test_more_than_a_machine_has_is_damage_of_its_node(
+    devices: int, windows: tuple[NodeWindow, ...], what: str
+) -> None:
+    """Each may become a finding, and one node must not fill the memory of the controller with them."""
+    state = NodeState(devices=tuple(replace(HEALTHY, index=index, uuid=f"GPU-{index}") for index in range(devices)))
+    broken = replace(HEALTHY, uuid="GPU-x", problem="fell off the bus")
+    ruling = rule((state, windows), (NodeState(devices=(broken,)), ()))
+    (absent,) = [each for each in ruling.absent if "readable state" in each]
+    assert "gpu-00" in absent
+    assert what in absent
+    # The others are judged all the same.
+    assert any("gpu-01" in finding.culprit.name for finding in ruling.findings)
+
+
+def test_many_values_that_could_not_be_read_are_counted() -> None:
+    device = replace(HEALTHY, unavailable={f"value {number}": f"error {number}" for number in range(200)})
+    findings = rule((NodeState(devices=(device,), kernel_events=()), ())).findings
+    assert len(findings) == 65
+    assert "136 more values" in findings[-1].what

@@ -244,6 +244,14 @@ def test_a_host_that_hides_its_token_has_no_other_one_named(
     assert (finding.severity, finding.culprit.kind, finding.culprit.nodes) == ("fail", kind, nodes)
 
 
+def test_a_part_that_was_cut_short_is_one_of_ours() -> None:
+    whole = fleet([[1.0]] * 2)
+    value = {"what": "everything, because of node n0", "done": 1, "of": 2}
+    ruling = CHECK.judge(replace(whole, facts=(*whole.facts, fact("cut", 1, value))), NAMED)
+    assert "because of node n0" not in str(ruling)
+    assert "a readable cut of rank 1" in ruling.absent
+
+
 def test_a_removed_token_hides_no_other_fault() -> None:
     """Node 3 is elsewhere; the token of node 0, which the others miss, was removed."""
     views = {0: [[0, 2]], 1: [[1, 2]], 2: [[1, 2]], 3: [[3, 3]]}

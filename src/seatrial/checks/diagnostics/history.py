@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,6 +15,12 @@ from seatrial.evidence.findings import Culprit
 from seatrial.evidence.measurement import Fact
 
 NAME = "diagnostics"
+_MOST_DEVICES = 128
+"""More than any machine has, as in ``inventory``."""
+_MOST_PORTS = 256
+"""More ports than any machine has."""
+_MOST_WINDOWS = 4_096
+"""More steps than any trial has: each round of a check is one."""
 _Snapshot = TypeVar("_Snapshot", NodeState, NodeWindow)
 
 
@@ -68,6 +74,7 @@ def histories(
         try:
             states = {fact.name: _read(NodeState, fact) for fact in own if fact.name != WINDOW}
             windows = tuple(_read(NodeWindow, fact) for fact in own if fact.name == WINDOW)
+            _require_plausible(states.values(), windows)
         except ValueError as error:
             unread[node_rank] = str(error)
             continue
@@ -97,6 +104,19 @@ def _read(cls: type[_Snapshot], fact: Fact) -> _Snapshot:
     if len({device.uuid for device in read.devices}) < len(read.devices):
         raise ValueError("devices: two have one UUID")
     return read
+
+
+def _require_plausible(states: Iterable[NodeState], windows: Sequence[NodeWindow]) -> None:
+    """Raise ValueError for more things than a machine has: each may become a finding."""
+    ports = {name for window in windows for name in (*window.ports_down, *window.ports)}
+    devices = max((len(state.devices) for state in states), default=0)
+    for count, most, what in (
+        (devices, _MOST_DEVICES, "devices"),
+        (len(ports), _MOST_PORTS, "ports"),
+        (len(windows), _MOST_WINDOWS, "steps"),
+    ):
+        if count > most:
+            raise ValueError(f"{what}: {count}, and no machine has more than {most}")
 
 
 def _by_device(windows: tuple[NodeWindow, ...]) -> dict[str, list[tuple[NodeWindow, DeviceWindow]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 
 from seatrial.checks.diagnostics.history import NAME, NodeHistory, histories, step_words
 from seatrial.checks.diagnostics.judge_device import device_findings, is_unread
@@ -25,6 +26,8 @@ _TRAINING = "training"
 _LEAST_SAMPLES = 3
 _FEW_DEVICES = 3
 """The least number of devices whose usual number of links is known: of two, neither number is."""
+_MOST_REASONS = 64
+"""Values that could not be read, of which each has a line."""
 _FAILS_PORT = ("link_downed",)
 _LACKING = (
     *("not supported", "not known to this driver", "this driver is too old", "this driver has another version"),
@@ -136,13 +139,18 @@ def _nvlinks(connection: str) -> int:
 
 
 def _ports(history: NodeHistory) -> Iterator[Finding]:
+    """Yield a finding for each port and what happened to it, however often it did."""
+    seen = defaultdict[tuple[str, str], list[str]](list)
     for window in history.windows:
         for name in window.ports_down:
-            yield _port(history, "fail", name, f"went down {step_words(window)}")
+            seen["fail", name].append(f"went down {step_words(window)}")
         for name, changes in window.ports.items():
             counted = [f"{count} {ERROR_COUNTERS.get(counter, counter)}" for counter, count in changes.items()]
             severity = "fail" if changes.keys() & set(_FAILS_PORT) else "warn"
-            yield _port(history, severity, name, f"counted {', '.join(counted)} {step_words(window)}")
+            seen[severity, name].append(f"counted {', '.join(counted)} {step_words(window)}")
+    for (severity, name), times in seen.items():
+        more = f", and again in {len(times) - 1} later step{'' if len(times) == 2 else 's'}" if len(times) > 1 else ""
+        yield _port(history, severity, name, f"{times[0]}{more}")
 
 
 def _port(history: NodeHistory, severity: str, name: str, what: str) -> Finding:
@@ -243,10 +251,14 @@ def _not_checked(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
                     refused[why].append(name)
             for why, names in refused.items():
                 places[", ".join(names), why].append(f"GPU {device.index} of {a_node(history.node)}")
-    for (what, why), where in places.items():
+    for (what, why), where in islice(places.items(), _MOST_REASONS):
         yield Finding(
             severity="info", check=NAME, what=f"not checked: {what} of {_names(where)} ({why})", culprit=NOBODY
         )
+    if len(places) > _MOST_REASONS:
+        rest = [node for where in islice(places.values(), _MOST_REASONS, None) for node in where]
+        what = f"not checked: {len(places) - _MOST_REASONS} more values, of {_names(rest)}"
+        yield Finding(severity="info", check=NAME, what=what, culprit=NOBODY)
 
 
 def _names(names: list[str]) -> str:

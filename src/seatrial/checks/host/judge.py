@@ -55,11 +55,9 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         remarks += remarks_among_nodes(hosts, setup)
     else:
         remarks += [remark for host in hosts for remark in remarks_on_hostname(host)]
-    used = [
-        device_memory_rule(params).judge(measurement)
-        for measurement in evidence.measurements
-        if measurement.name == "device_memory_used"
-    ]
+    # The last one of each rank: a repeated one is no second device.
+    in_use = {entry.rank: entry for entry in evidence.measurements if entry.name == "device_memory_used"}
+    used = [device_memory_rule(params).judge(measurement) for measurement in in_use.values()]
     is_unknown = setup.gpu and any(not process.get("device_used_known") for process in processes.values())
     return Ruling(
         findings=(

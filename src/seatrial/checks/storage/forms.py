@@ -10,6 +10,8 @@ from seatrial.checks.shared.facts import has_fields
 _NUMBER = (int, float)
 _MOST_SHARERS = 10**6
 """Ranks on one file system. The room that they need is a product with this, which must stay a number."""
+_PARTS = ("append", "write", "read", "compare")
+"""Parts of the measurement that may be cut short."""
 _MOST_FOLDERS = 4
 """Folders of a rank that cannot be used: it tries two at most."""
 
@@ -40,6 +42,6 @@ FORMS: Mapping[str, Callable[[Any], bool]] = {
     "token_lost": lambda value: value is True,
     "needs": lambda value: has_fields(value, sharers=int) and 1 <= value["sharers"] <= _MOST_SHARERS,
     "moved": lambda value: has_fields(value, what=str, variant=str, bytes=int, began_s=_NUMBER, seconds=_NUMBER),
-    "cut": lambda value: has_fields(value, what=str, done=int, of=int),
+    "cut": lambda value: has_fields(value, what=str, done=int, of=int) and value["what"] in _PARTS,
     "wrong_bytes": lambda value: has_fields(value, count=int, first_offset=(int, type(None))),
 }
