@@ -108,7 +108,7 @@ def test_one_other_node_does_not_excuse_a_slow_link_within_a_node(nodes: int, fa
 
 
 @pytest.mark.parametrize("nodes", [18, 32])
-@pytest.mark.parametrize("how", ["late", "failed", "failed with a peer", "nothing"])
+@pytest.mark.parametrize("how", ["late", "failed", "failed with a peer", "nothing", "stops the others"])
 @pytest.mark.parametrize("rounds", [1, 99])
 def test_a_node_that_alone_spoils_groups_is_in_the_report(nodes: int, how: str, rounds: int) -> None:
     liar, seen = 1, list[int]()
@@ -126,6 +126,9 @@ def test_a_node_that_alone_spoils_groups_is_in_the_report(nodes: int, how: str, 
             facts.append(
                 Fact(check="links", name="late", value={"fabric": fabric, "exchanges": [1, 2]}, rank=liar, stage=stage)
             )
+        elif how == "stops the others":  # by the key of the store that says that the group is broken
+            stopped = {("group_gbps", rank) for rank in group if rank != liar}
+            return [entry for entry in measurements if (entry.name, entry.rank) not in stopped], facts
         elif how != "nothing":
             value = {"reason": DEAD} | ({"peer": peer} if how.endswith("peer") else {})
             facts.append(Fact(check="links", name="failed", value=value, rank=liar, stage=stage))

@@ -15,6 +15,7 @@ from seatrial.checks.shared.speed import CPU_SHARE
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.statistics import median
+from seatrial.util.text import named_ranks
 
 Item = TypeVar("Item", Measurement, Fact)
 ByStageAndRank = Mapping[tuple[str, int], Sequence[Item]]
@@ -266,10 +267,15 @@ def _group_result(
     inside = set(members)
     failures = [fact for fact in failed if fact.rank in inside]
     silent = [rank for rank in members if rank not in medians]
+    finished = [rank for rank in members if rank in medians]
     reasons = [*(str(fact.value["reason"]) for fact in failures), *(f"rank {rank} reported nothing" for rank in silent)]
     reports = [inside.intersection((fact.rank, fact.value.get("peer"))) for fact in failures] or [
         {rank} for rank in silent
     ]
+    if not failures and 0 < len(finished) < len(silent):
+        # The others stopped because one said so at the store, which is none of them, and not in a report.
+        reasons = [f"only {named_ranks(finished)} went on, and nobody reported a failure"]
+        reports = [{rank} for rank in finished]
     gbps = None if reasons else median([medians[rank] for rank in members])
     listed_below = 0.9
     if gbps and requested.get("list_below_gbps"):
