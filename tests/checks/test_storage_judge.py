@@ -252,6 +252,14 @@ def test_a_part_that_was_cut_short_is_one_of_ours() -> None:
     assert "a readable cut of rank 1" in ruling.absent
 
 
+def test_a_host_with_many_views_is_named_however_they_split_the_others() -> None:
+    """The views of its sixteen ranks split 2,032 others into a thousand kinds."""
+    ranks, mine = 2048, range(2032, 2048)
+    views = {rank: [[other, other] for other in range(ranks) if other >> (rank - 2032) & 1] for rank in mine}
+    (finding,) = grave(CHECK.judge(fleet([[1.0] * 16] * 128, views=views), YES))
+    assert (finding.culprit.kind, finding.culprit.nodes) == ("node", ("n127",))
+
+
 def test_a_removed_token_hides_no_other_fault() -> None:
     """Node 3 is elsewhere; the token of node 0, which the others miss, was removed."""
     views = {0: [[0, 2]], 1: [[1, 2]], 2: [[1, 2]], 3: [[3, 3]]}

@@ -93,7 +93,10 @@ def _not_one_folder(evidence: Evidence, groups: Mapping[View, list[int]], nodes:
     def votes(ranks: Iterable[int]) -> Fraction:
         return sum((Fraction(1, ranks_per_host[hosts[rank]]) for rank in ranks), start=Fraction())
 
-    together, odd, either = _see_one_another(groups, nodes, hosts)
+    together, odd, either = _see_one_another(groups, nodes, hosts) or (
+        # The views of a host that lies may differ without end: each host has one, what all its ranks see.
+        _see_one_another(_by_host(groups, hosts), nodes, hosts) or (set(), set(), set(nodes))
+    )
     path = next((as_name(fact.value["path"]) for fact in evidence.facts if fact.name == "folder"), "the folder")
     odd_nodes = {nodes[rank] for rank in odd}
     # Other ranks of a node that is named say nothing for those that name it.
@@ -126,17 +129,31 @@ def _not_one_folder(evidence: Evidence, groups: Mapping[View, list[int]], nodes:
     )
 
 
+def _by_host(groups: Mapping[View, Sequence[int]], hosts: Mapping[int, str]) -> dict[View, list[int]]:
+    """Return the ranks by what all ranks of their host see."""
+    ranks_of: dict[str, list[int]] = {}
+    view_of: dict[str, View] = {}
+    for view, ranks in groups.items():
+        for rank in ranks:
+            ranks_of.setdefault(hosts[rank], []).append(rank)
+            view_of[hosts[rank]] = view_of.get(hosts[rank], view) & view
+    found: dict[View, list[int]] = {}
+    for host, ranks in ranks_of.items():
+        found.setdefault(view_of[host], []).extend(ranks)
+    return found
+
+
 def _see_one_another(
     groups: Mapping[View, Sequence[int]], nodes: Mapping[int, str], hosts: Mapping[int, str]
-) -> tuple[set[int], set[int], set[int]]:
+) -> tuple[set[int], set[int], set[int]] | None:
     """Return the ranks that all see one another, those that do not see them, and those of which either may be at fault.
 
     One after the other the ranks leave that miss most hosts, or are missed by them. A host that lies about itself
     misses and is missed, too: so no honest rank leaves before its ranks, unless only two hosts stand against each
-    other. With very many different views nobody is at fault: there is no folder that most see.
+    other. None where there are very many different views.
     """
     if len(groups) > _MOST_VIEWS:
-        return set(), set(), set(nodes)
+        return None
     # Ranks with one view that the same ranks see are alike, and thousands of ranks are of a few kinds.
     seen_by = dict.fromkeys(nodes, 0)
     for number, view in enumerate(groups):
@@ -147,7 +164,7 @@ def _see_one_another(
         for rank in members:
             kinds.setdefault((number, seen_by[rank]), []).append(rank)
     if len(kinds) > _MOST_VIEWS:
-        return set(), set(), set(nodes)
+        return None
     hosts_of = {kind: {hosts[rank] for rank in ranks} for kind, ranks in kinds.items()}
     missed = {kind: {other for other in kinds if not _see(kind, other)} for kind in kinds}
     num_missed = {kind: Counter(host for other in missed[kind] for host in hosts_of[other]) for kind in kinds}
