@@ -166,6 +166,16 @@ def test_a_line_that_was_cut_spoils_no_other(tmp_path: Path) -> None:
     assert json.loads(last) == {"run": 1, "epoch": 1, "step": 20, "checkpoint_dir": None}
 
 
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"run": 1e999, "epoch": 0, "step": 0, "checkpoint_dir": null}'])
+def test_a_foreign_line_of_the_log_is_left_alone(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(f"{line}\n")
+    log = EpochLog(path, None, continued=True)
+    log.add(1, 20, {})
+    log.close()
+    assert path.read_text().splitlines()[0] == line
+
+
 def test_an_epoch_completed_by_a_longer_training_has_two_lines(tmp_path: Path) -> None:
     for continued, steps in ((False, ((0, 23), (1, 30))), (True, ((1, 46), (2, 60)))):
         log = EpochLog(tmp_path / "log", "kept", continued=continued)

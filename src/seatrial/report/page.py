@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from seatrial.checks.shared.facts import latest
@@ -148,11 +149,12 @@ def _lines(text: str) -> Markup:
 
 def _checks(conclusion: Conclusion) -> Iterator[Markup]:
     rows = []
+    looked_at = _looked_at(conclusion)
     for name, status in conclusion.verdict.checks.items():
         ruling = conclusion.rulings.get(name)
         words = "never started" if status == "absent" else status.replace("_", " ")
         judged = len(ruling.judged) if ruling else 0
-        seen = _looked_at(conclusion, name)
+        seen = looked_at.get(name, "")
         lacks = ", ".join(ruling.absent[:_MOST_LACKING]) if ruling else ""
         if ruling and status == "not_applicable":
             words += f": {ruling.not_applicable}"
@@ -164,11 +166,16 @@ def _checks(conclusion: Conclusion) -> Iterator[Markup]:
     )
 
 
-def _looked_at(conclusion: Conclusion, check: str) -> str:
-    """Return the names of what a check measured and read; a verdict may come from facts alone."""
+def _looked_at(conclusion: Conclusion) -> dict[str, str]:
+    """Return the names of what each check measured and read; a verdict may come from facts alone."""
     entries: tuple[Measurement | Fact, ...] = (*conclusion.trial.measurements, *conclusion.trial.facts)
-    names = dict.fromkeys(entry.name.replace("_", " ") for entry in entries if entry.check == check)
-    return ", ".join([*names][:_MOST_LOOKED_AT]) + (", ..." if len(names) > _MOST_LOOKED_AT else "")
+    names = defaultdict[str, dict[str, None]](dict)
+    for entry in entries:
+        names[entry.check][entry.name.replace("_", " ")] = None
+    return {
+        check: ", ".join([*found][:_MOST_LOOKED_AT]) + (", ..." if len(found) > _MOST_LOOKED_AT else "")
+        for check, found in names.items()
+    }
 
 
 def _main_measurements(measurements: Iterable[Measurement]) -> Iterator[Markup]:

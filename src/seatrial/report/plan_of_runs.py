@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from statistics import median
 
@@ -276,27 +276,32 @@ def _values(conclusion: Conclusion, check: str, parameter: str) -> Iterator[floa
     if check == "links" and "links" in conclusion.rulings:
         # Of a link measured in several rounds, those with the fewest transfers at once.
         measurements = tuple(entry.measurement for entry in conclusion.rulings["links"].judged)
+    is_limited = _limited(conclusion, parameter)
     for measurement in measurements:
         # The links check measures in rounds, each of them a stage.
         stage = measurement.stage if check == "links" else "measure"
         is_first = (measurement.check, measurement.generation, measurement.stage) == (check, 0, stage)
-        if is_first and not measurement.value <= 0 and _is_limited(conclusion, measurement, parameter):
+        if is_first and not measurement.value <= 0 and is_limited(measurement):
             yield measurement.value
 
 
-def _is_limited(conclusion: Conclusion, measurement: Measurement, parameter: str) -> bool:
-    """Return whether the parameter is the limit of this measurement."""
+def _limited(conclusion: Conclusion, parameter: str) -> Callable[[Measurement], bool]:
+    """Return the function that tells whether the parameter is the limit of a measurement."""
     trial = conclusion.trial
     plan = Plan.from_json(trial.plan)
     if parameter == "min_tflops":
-        first = plan.params("compute", compute.params.Params).dtypes(trial.device_type)[0]
-        return (measurement.name, measurement.variant) == ("tflops", first)
+        dtype = plan.params("compute", compute.params.Params).dtypes(trial.device_type)[0]
+        return lambda measurement: (measurement.name, measurement.variant) == ("tflops", dtype)
     if parameter in ("min_copy_gbps", "min_host_copy_gbps"):
-        is_device = measurement.variant == "device"
-        return measurement.name == "copy_gbps" and is_device == (parameter == "min_copy_gbps")
+        is_inside = parameter == "min_copy_gbps"
+        return lambda measurement: measurement.name == "copy_gbps" and is_inside == (measurement.variant == "device")
     if parameter == "min_busbw_gbps":
         largest = plan.params("collectives", collectives.params.Params).sizes(trial.device_type)[-1]
-        described = (measurement.name, measurement.variant, measurement.size_bytes)
-        return described == ("busbw", "all_reduce", largest) and measurement.rank == min(trial.ranks)
-    nodes = {record.node_rank for rank, record in trial.ranks.items() if rank in (measurement.rank, measurement.peer)}
-    return measurement.name == "gbps" and len(nodes) > 1
+        limited = ("busbw", "all_reduce", largest, min(trial.ranks, default=None))
+        return lambda measurement: (
+            (measurement.name, measurement.variant, measurement.size_bytes, measurement.rank) == limited
+        )
+    nodes: dict[int | None, int] = {rank: record.node_rank for rank, record in trial.ranks.items()}
+    return lambda measurement: (
+        measurement.name == "gbps" and len({nodes.get(measurement.rank), nodes.get(measurement.peer)} - {None}) > 1
+    )

@@ -122,7 +122,7 @@ def _refuse_another(written: Written, timestamp: str) -> None:
     """
     path = written.document
     try:
-        with open_to_read(path) as file:
+        with open_to_read(path, follows_links=False) as file:
             before = json.loads(file.read(_MOST_BYTES))
         same = before["test_timestamp"] == timestamp
     except (FileNotFoundError, NotADirectoryError):

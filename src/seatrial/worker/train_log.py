@@ -41,7 +41,7 @@ class EpochLog:
                 f"--log {path}: cannot write this file ({error.strerror or error}); name another one with --log."
             ) from error
         for line in text.splitlines():
-            with contextlib.suppress(ValueError, TypeError, KeyError):
+            with contextlib.suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 row = json.loads(line)
                 run, epoch, folder = int(row["run"]), (int(row["epoch"]), int(row["step"])), row["checkpoint_dir"]
                 epochs_by_run.setdefault(run, set()).add(epoch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from seatrial.judge.conclude import Conclusion
@@ -25,11 +26,18 @@ def text(conclusion: Conclusion) -> str:
     trial, verdict = conclusion.trial, conclusion.verdict
     planted = drill(conclusion)
     suite = TestSuite(planted or "seatrial")
+    # A foreign plan may have thousands of checks.
+    seconds, sentences = defaultdict[str, float](float), defaultdict[str, list[str]](list)
+    for step in trial.steps:
+        seconds[step.check] += (step.seconds or 0.0) if step.generation == 0 else 0.0
+    for finding in conclusion.findings:
+        sentences[finding.check].append(sentence(finding))
     for name, status in verdict.checks.items():
         case = TestCase(printable(name), classname="seatrial.check")
-        case.time = sum(step.seconds or 0.0 for step in trial.steps if (step.generation, step.check) == (0, name))
+        case.time = seconds[name]
         if status != "pass":
-            case.result = [_result(kinds.get(status, Error), _words(conclusion, name, status), planted)]
+            said = "\n".join(sentences[name]) or _words(conclusion, name, status)
+            case.result = [_result(kinds.get(status, Error), said, planted)]
         elif planted:
             case.result = [_result(Skipped, status_word(conclusion, name), planted)]
         suite.add_testcase(case)
@@ -51,9 +59,6 @@ def text(conclusion: Conclusion) -> str:
 
 
 def _words(conclusion: Conclusion, check: str, status: str) -> str:
-    findings = [sentence(finding) for finding in conclusion.findings if finding.check == check]
-    if findings:
-        return "\n".join(findings)
     ruling = conclusion.rulings.get(check)
     if ruling is not None and status == "not_applicable":
         return f"{status_word(conclusion, check)} ({printable(ruling.not_applicable)})"
