@@ -86,3 +86,14 @@ def test_the_group_is_destroyed_on_the_clean_path_only(
     spec = TrainSpec(recipe=recipe, device="cpu", init=f"file://{tmp_path}/meet", planted=planted)
     assert train_rank.run_rank(spec, one_rank) == code
     assert dist.is_initialized() == (code != 0)
+
+
+def test_a_meeting_file_that_was_refused_stays(one_rank: train_rank.RankIdentity, tmp_path: Path) -> None:
+    """It leads to a file of the user's, or is a link of somebody else."""
+    ours, meet = tmp_path / "ours", tmp_path / "meet"
+    ours.write_text("kept")
+    meet.symlink_to(ours)
+    recipe = Recipe(workload="digits", model="toy", max_steps=2, global_batch_size=64, lr=0.1)
+    assert train_rank.run_rank(TrainSpec(recipe=recipe, device="cpu", init=f"file://{meet}"), one_rank) != 0
+    assert meet.is_symlink()
+    assert ours.read_text() == "kept"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
 from seatrial.errors import RequestError, SeatrialError
+from seatrial.files import require_ours
 from seatrial.probe.cpu import usable_cores
 from seatrial.rank.device import Device, open_device
 from seatrial.rank.groups import close_world
@@ -87,8 +88,11 @@ def run_rank(spec: TrainSpec, identity: RankIdentity) -> int:
         if identity.rank == 0 and spec.init.startswith("file://"):
             # If it stayed, the ranks of the next run would meet the ranks of this one.
             # In a folder that is not ours it may have to stay, which changes no result.
+            # One that was refused, as a link of another user, stays too.
             with contextlib.suppress(OSError):
-                Path(urlparse(spec.init).path).unlink()
+                path = urlparse(spec.init).path
+                require_ours(path)
+                Path(path).unlink()
 
 
 def suppress_numpy_warning() -> None:
