@@ -108,7 +108,7 @@ def test_one_other_node_does_not_excuse_a_slow_link_within_a_node(nodes: int, fa
 
 
 @pytest.mark.parametrize("nodes", [18, 32])
-@pytest.mark.parametrize("how", ["late", "failed", "failed with a peer", "nothing", "stops the others"])
+@pytest.mark.parametrize("how", ["late", "failed", "failed with a peer", "nothing"])
 @pytest.mark.parametrize("rounds", [1, 99])
 def test_a_node_that_alone_spoils_groups_is_in_the_report(nodes: int, how: str, rounds: int) -> None:
     liar, seen = 1, list[int]()
@@ -126,9 +126,6 @@ def test_a_node_that_alone_spoils_groups_is_in_the_report(nodes: int, how: str, 
             facts.append(
                 Fact(check="links", name="late", value={"fabric": fabric, "exchanges": [1, 2]}, rank=liar, stage=stage)
             )
-        elif how == "stops the others":  # by the key of the store that says that the group is broken
-            stopped = {("group_gbps", rank) for rank in group if rank != liar}
-            return [entry for entry in measurements if (entry.name, entry.rank) not in stopped], facts
         elif how != "nothing":
             value = {"reason": DEAD} | ({"peer": peer} if how.endswith("peer") else {})
             facts.append(Fact(check="links", name="failed", value=value, rank=liar, stage=stage))
@@ -140,6 +137,29 @@ def test_a_node_that_alone_spoils_groups_is_in_the_report(nodes: int, how: str, 
     (culprit,) = [finding.culprit for finding in ruling.findings if finding.severity == "fail"]
     assert liar in culprit.ranks
     assert culprit.kind == "node" or (culprit.kind == "link" and "endpoints not separable" in culprit.name)
+
+
+@pytest.mark.parametrize("nodes", [17, 18, 32, 64])
+@pytest.mark.parametrize("finished", [0, 2, 16])
+@pytest.mark.parametrize("rounds", [1, 99])
+def test_a_group_that_stops_without_a_report_names_nobody(nodes: int, finished: int, rounds: int) -> None:
+    """By the key of the store that says that a group is broken: the liar sets it, or one that had finished before."""
+    seen = list[int]()
+
+    def lie(
+        request: dict[str, Any], measurements: list[Measurement], facts: list[Fact]
+    ) -> tuple[list[Measurement], list[Fact]]:
+        groups = [group for part in request["parts"] for group in part["groups"] if finished in group]
+        if not groups or len(seen) >= rounds:
+            return measurements, facts
+        seen.append(1)
+        stopped = {("group_gbps", rank) for rank in groups[0] if rank != finished}
+        return [entry for entry in measurements if (entry.name, entry.rank) not in stopped], facts
+
+    ruling = _WithALiar(nodes=nodes, lie=lie).trial()
+    assert seen
+    assert _failed(ruling) == []
+    assert f"only rank {finished} went on, and nobody reported a failure" in str(ruling.absent)
 
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])

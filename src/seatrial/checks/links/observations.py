@@ -272,10 +272,10 @@ def _group_result(
     reports = [inside.intersection((fact.rank, fact.value.get("peer"))) for fact in failures] or [
         {rank} for rank in silent
     ]
-    if not failures and 0 < len(finished) < len(silent):
-        # The others stopped because one said so at the store, which is none of them, and not in a report.
-        reasons = [f"only {named_ranks(finished)} went on, and nobody reported a failure"]
-        reports = [{rank} for rank in finished]
+    # Any member can stop the others at the store; who had finished before is not the one.
+    is_unreported = not failures and 0 < len(finished) < len(silent)
+    if is_unreported:
+        reasons, reports = [f"only {named_ranks(finished)} went on, and nobody reported a failure"], []
     gbps = None if reasons else median([medians[rank] for rank in members])
     listed_below = 0.9
     if gbps and requested.get("list_below_gbps"):
@@ -287,6 +287,7 @@ def _group_result(
         gbps=gbps,
         failed=reasons[0] if reasons else "",
         reports=tuple(map(frozenset, reports)),
+        is_unreported=is_unreported,
         slow=tuple(pair for pair in pairs if inside.issuperset((pair.source, pair.target))),
         listed_below=listed_below,
         at_once=requested["at_once"],

@@ -68,6 +68,8 @@ class GroupResult:
     failed: str = ""
     reports: tuple[frozenset[int], ...] = ()
     """The members that each report of the failure is about: the one that reports it, and its partner."""
+    is_unreported: bool = False
+    """Whether most members stopped, and none says why: that is evidence about nobody."""
     slow: tuple[PairResult, ...] = ()
     listed_below: float = 0.9
     at_once: int = 1

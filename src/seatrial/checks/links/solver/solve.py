@@ -313,8 +313,11 @@ def _failed_groups(
             continue
         if any(members.issuperset(key) for key in dead):
             continue
-        reports.append(group.reports or (frozenset(),))
         reason = group.failed or "no measurement was measured"
+        if group.is_unreported:
+            remains.append(f"a group of {len(members)} stopped ({reason})")
+            continue
+        reports.append(group.reports or (frozenset(),))
         if _all_clean(group, rates):
             why = f"the group failed ({reason}) although every pair in it is clean: it takes many at once to show"
             found.append(Suspect(kind="fabric", members=tuple(sorted(members)), confidence="likely", why=why))
