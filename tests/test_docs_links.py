@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.rank.faults import KINDS
+from seatrial.run.job_secret import LEAST_CHARS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -78,3 +79,20 @@ def test_variables_exist() -> None:
     named = set(re.findall(r"`(SEATRIAL_[A-Z_]*[A-Z])`", text))
     assert len(named) >= 8
     assert {name for name in named if name not in source} == set()
+
+
+def test_each_finding_of_a_hostile_reading_names_a_test_that_exists() -> None:
+    text = (ROOT / "docs" / "security-findings.md").read_text(encoding="utf-8")
+    rows = [row for row in re.findall(r"^\| (.*) \|$", text, re.MULTILINE) if not row.endswith("| test")]
+    assert len(rows) > 200
+    assert len(set(rows)) == len(rows)
+    for row in rows:
+        named = re.findall(r"`(?:tests/)?([\w/]+\.py)`", row.rpartition(" | ")[2])
+        assert named, row
+        assert [name for name in named if not (ROOT / "tests" / name).is_file()] == [], row
+
+
+@pytest.mark.parametrize("page", ["variables.md", "environments.md", "kubernetes.md"])
+def test_pages_say_how_long_a_secret_is(page: str) -> None:
+    told = re.findall(r"at least (\d+) (?:random )?characters", (ROOT / "docs" / page).read_text(encoding="utf-8"))
+    assert told == [str(LEAST_CHARS)]
