@@ -23,6 +23,7 @@ OPENERS: dict[str, Callable[[Path], Any]] = {
     "append": files.open_to_append,
     "overwrite": files.open_to_overwrite,
     "lock": lambda path: os.close(files.open_lock(path)),
+    "read in the folder of a run": lambda path: files.open_to_read(path, run_folder=True),
 }
 
 
@@ -84,6 +85,16 @@ def test_what_is_read_may_be_a_link(path: Path) -> None:
     path.symlink_to(victim(path))
     with files.open_to_read(path) as file:
         assert file.read() == SECRET
+
+
+def test_what_is_read_in_the_folder_of_a_run_is_our_own(path: Path) -> None:
+    path.write_bytes(b"ours")
+    with files.open_to_read(path, run_folder=True) as file:
+        assert file.read() == b"ours"
+    link = path.parent.parent / "link"
+    link.symlink_to(path.parent)
+    with pytest.raises(OSError, match="a symbolic link and no folder"):
+        files.open_to_read(link / path.name, run_folder=True)
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o027, 0o077])

@@ -90,8 +90,18 @@ def write_holder(lock: int, text: str) -> None:
         os.pwrite(lock, text.encode(), 0)
 
 
-def open_to_read(path: str | os.PathLike[str], *, follows_links: bool = True) -> BinaryIO:
-    """Open a regular file to read it. Never waits for the writer of a FIFO."""
+def open_to_read(path: str | os.PathLike[str], *, follows_links: bool = True, run_folder: bool = False) -> BinaryIO:
+    """Open a regular file to read it. Never waits for the writer of a FIFO.
+
+    Args:
+        path: the file.
+        follows_links: it may be a link.
+        run_folder: as in ``create``; the file must be ours, with one name, and no link. What is read goes into a
+            report, which others may read: the link of another user would put a secret of ours there.
+    """
+    if run_folder:
+        with _folder(path, run_folder) as (folder, name):
+            return os.fdopen(_open_existing(folder, name, os.O_RDONLY, foreign=False), "rb")
     links = 0 if follows_links else os.O_NOFOLLOW
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | links)
     try:
@@ -263,17 +273,22 @@ def _open_ours(path: str | os.PathLike[str], access: int, *, run_folder: bool = 
             with contextlib.suppress(FileExistsError):
                 return os.open(name, access | _NEW, 0o666, dir_fd=folder)
             with contextlib.suppress(FileNotFoundError):
-                _require_ours(os.stat(name, dir_fd=folder, follow_symlinks=False), name, folder, foreign)
-                fd = os.open(name, access | _EXISTING, dir_fd=folder)
-                try:
-                    # Another file may have this name by now.
-                    _require_ours(os.fstat(fd), name, folder, foreign)
-                    os.set_blocking(fd, True)
-                except BaseException:
-                    os.close(fd)
-                    raise
-                return fd
+                return _open_existing(folder, name, access, foreign=foreign)
     raise OSError(errno.EBUSY, f"{name} was created and removed {_TRIES} times meanwhile")
+
+
+def _open_existing(folder: int, name: str, access: int, *, foreign: bool) -> int:
+    """Open a file in a folder if it is ours. ``foreign``: any regular file will do."""
+    _require_ours(os.stat(name, dir_fd=folder, follow_symlinks=False), name, folder, foreign)
+    fd = os.open(name, access | _EXISTING, dir_fd=folder)
+    try:
+        # Another file may have this name by now.
+        _require_ours(os.fstat(fd), name, folder, foreign)
+        os.set_blocking(fd, True)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _require_ours(status: os.stat_result, name: str, folder: int, foreign: bool) -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hostile_files import HOSTILE
 
 from seatrial.agent.guardian import END_AT_ONCE
 from seatrial.errors import RequestError
@@ -35,6 +36,22 @@ def test_an_exit_is_reported_once_after_the_last_messages(tmp_path: Path) -> Non
     now += 0.2
     assert agents.poll(()) == (4, 'its agent ended with exit code 3: "why"')
     assert agents.poll(()) is None
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link"])
+def test_the_end_of_a_file_that_a_neighbor_put_there_is_not_reported(kind: str, tmp_path: Path) -> None:
+    """Who can rename behind --out can read the report, too: the last line of a secret must not stand in it."""
+    now = 100.0
+    folder = tmp_path / "run"
+    folder.mkdir()
+    agents = Agents(clock=lambda: now)
+    agents.submit([python("import sys; sys.exit('why')", 0)], folder, [], never)
+    agents.processes[0].wait()
+    assert agents.poll(()) is None
+    (folder / "node0.log").unlink()
+    HOSTILE[kind][0](folder / "node0.log")
+    now += 3.0
+    assert agents.poll(()) == (0, "its agent ended with exit code 1")
 
 
 def test_a_connected_agent_is_not_lost_with_the_process_that_started_it(tmp_path: Path) -> None:

@@ -161,9 +161,10 @@ def _bound(log: Path) -> None:
 
 
 def read_tail(log: Path, max_bytes: int = _TAIL_BYTES) -> str:
-    """Return the last ``max_bytes`` of a file as text; empty where the file cannot be read."""
+    """Return the last ``max_bytes`` of a file of ours as text; empty where it cannot be read, or another user has put
+    a link or another file in its place."""
     try:
-        with open_to_read(log) as file:
+        with open_to_read(log, run_folder=True) as file:
             file.seek(max(0, file.seek(0, 2) - max_bytes))
             return file.read().decode(errors="replace")
     except OSError:
