@@ -250,6 +250,48 @@ def test_a_rank_has_the_device_of_its_identity_not_of_its_number() -> None:
     assert (finding.severity, finding.culprit.ranks, finding.culprit.name[:5]) == ("fail", (0,), "GPU 2")
 
 
+def joined(*identities: str, broken: int, before: NodeState | None = None, nodes: int = 1) -> Ruling:
+    """Return the ruling about a machine on which each rank has a separate agent (torchrun, mpirun, srun).
+
+    Its first agent reports the devices of all. ``nodes``: names of machines whose agents were asked.
+    """
+    devices = [replace(HEALTHY, index=number, uuid=f"GPU-{number}", bus=f"0000:{number:02x}:00") for number in range(2)]
+    devices[broken] = replace(devices[broken], broken=("sram_threshold",))
+    state = replace(before or NodeState(), devices=tuple(devices))
+    facts = tuple(
+        Fact(check="diagnostics", name=name, value=to_json(state), node_rank=0) for name in ("before", "after")
+    )
+    ranks = {
+        rank: RankRecord(
+            rank=rank, node="gpu-00", node_rank=rank, local_rank=rank, device="H100", kind="", device_id=identity
+        )
+        for rank, identity in enumerate(identities)
+    }
+    names = dict.fromkeys(ranks, "gpu-00") | {len(ranks) + number: f"gpu-{number:02d}" for number in range(1, nodes)}
+    return judge(Evidence(ranks=ranks, asked=(), measurements=(), facts=facts, nodes=names), Params())
+
+
+def test_where_each_rank_has_an_agent_the_devices_of_all_ranks_are_used() -> None:
+    """The first agent of a machine reports the devices, and knows of its own rank only."""
+    (finding,) = joined("0000:00:00", "0000:01:00", broken=1).findings
+    assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
+    # A torch that does not say its device: each agent may have another variable, so all devices count.
+    (finding,) = joined("", "", broken=1, before=NodeState(visible=("GPU-0",))).findings
+    assert finding.severity == "fail"
+
+
+def test_a_device_that_its_agent_does_not_see_is_no_full_pass() -> None:
+    """Slurm may show each task its own device only: nobody watches those of the others."""
+    ruling = joined("0000:00:00", "0000:77:00", broken=0)
+    assert ruling.unjudged == ("GPU diagnostics of the device of rank 1 on node gpu-00 not checked",)
+
+
+def test_a_machine_that_reported_nothing_is_no_full_pass() -> None:
+    assert not joined("0000:00:00", "0000:01:00", broken=0).unjudged
+    ruling = joined("0000:00:00", "0000:01:00", broken=0, nodes=2)
+    assert ruling.unjudged == ("GPU diagnostics of gpu-01 not checked",)
+
+
 def test_a_device_that_hardly_worked_in_training() -> None:
     def node(number: int, percent: float) -> tuple[NodeState, tuple[NodeWindow, ...]]:
         device = replace(HEALTHY, uuid=f"GPU-{number}")

@@ -227,6 +227,17 @@ def test_names_of_the_controller_come_before_those_that_hosts_claim(name: str) -
     assert (finding.severity, finding.culprit.nodes) == ("fail", ("gpu-00.dc",))
 
 
+def test_a_file_is_about_the_machine_of_all_agents_of_its_name() -> None:
+    """With an agent for each rank the first one of a machine reports its devices, and others have its name, too."""
+    state = NodeState(devices=tuple(DeviceState(vendor="nvidia", index=index, uuid=f"GPU-{index}") for index in (0, 1)))
+    facts = [Fact(check="diagnostics", name=name, value=to_json(state), node_rank=0) for name in ("before", "after")]
+    file = replace(DCGM, serials={}, driver="", node="gpu-00")
+    facts.append(Fact(check="diagnostics", name="handed", value=to_json(file)))
+    nodes = {0: "gpu-00", 1: "gpu-00"}
+    ruling = judge(Evidence(ranks={}, asked=(), measurements=(), facts=tuple(facts), nodes=nodes), Params())
+    assert [(finding.severity, finding.culprit.name[:5]) for finding in ruling.findings] == [("fail", "GPU 1")]
+
+
 def test_a_broken_result_of_an_unknown_device_or_machine_is_not_judged() -> None:
     ruling = rule(replace(DCGM, serials={"0": "S0", "1": "S9"}))
     assert ruling.findings == ()

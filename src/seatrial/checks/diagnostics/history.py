@@ -41,6 +41,8 @@ class NodeHistory:
     """UUID of a device -> the rank that used it."""
     used: frozenset[str]
     """UUIDs of the devices that the trial used, as far as that is known: those of ranks, else the visible ones."""
+    unwatched: tuple[int, ...] = ()
+    """Ranks whose device is none of this state: the agent that reads it may not see those of other ranks."""
 
     def windows_of(self, uuid: str) -> Sequence[tuple[NodeWindow, DeviceWindow]]:
         """Return each step with what the device did in it."""
@@ -61,14 +63,17 @@ class NodeHistory:
 def histories(
     facts: tuple[Fact, ...], ranks: Mapping[int, RankRecord], nodes: Mapping[int, str]
 ) -> tuple[tuple[NodeHistory, ...], dict[int, str]]:
-    """Return the history of each machine, and what is wrong with the facts of each node that cannot be read."""
+    """Return the history of each machine, and what is wrong with the facts of each node that cannot be read.
+
+    Where each rank has a separate agent, one of them reports the devices of all: agents of one machine have one name.
+    """
     facts_of: dict[int, list[Fact]] = {}
     for fact in facts:
         if fact.node_rank is not None and fact.check == NAME and fact.name in (BEFORE, AFTER, WINDOW):
             facts_of.setdefault(fact.node_rank, []).append(fact)
-    records_of: dict[int, list[RankRecord]] = {}
+    records_of: dict[str, list[RankRecord]] = {}
     for record in ranks.values():
-        records_of.setdefault(record.node_rank, []).append(record)
+        records_of.setdefault(record.node, []).append(record)
     found, unread = list[NodeHistory](), dict[int, str]()
     for node_rank, own in sorted(facts_of.items()):
         try:
@@ -81,11 +86,16 @@ def histories(
         if BEFORE not in states:
             continue
         before, after = states[BEFORE], states.get(AFTER)
-        users = _users(before, records_of.get(node_rank, []))
-        visible = before.visible if before.visible is not None else [device.uuid for device in before.devices]
+        node = nodes.get(node_rank, f"node {node_rank}")
+        records = records_of.get(node, [])
+        users, unwatched = _users(before, records)
+        visible = before.visible
+        if visible is None or any(record.node_rank != node_rank for record in records):
+            # Another agent may have another variable.
+            visible = tuple(device.uuid for device in before.devices)
         found.append(
             NodeHistory(
-                node=nodes.get(node_rank, f"node {node_rank}"),
+                node=node,
                 node_rank=node_rank,
                 before=before,
                 windows=windows,
@@ -93,6 +103,7 @@ def histories(
                 after=None if after is None or after.silent else after,
                 ranks=users,
                 used=frozenset(users) or frozenset(visible),
+                unwatched=unwatched,
             )
         )
     return _without_copies(found), unread
@@ -127,9 +138,12 @@ def _by_device(windows: tuple[NodeWindow, ...]) -> dict[str, list[tuple[NodeWind
     return by_device
 
 
-def _users(state: NodeState, ranks: list[RankRecord]) -> dict[str, int]:
-    """Return UUID -> rank, by the identity that the rank's own device has; nobody where a rank did not say it."""
-    users = {}
+def _users(state: NodeState, ranks: list[RankRecord]) -> tuple[dict[str, int], tuple[int, ...]]:
+    """Return UUID -> rank, by the identity that the rank's own device has, and the ranks with another device.
+
+    Nobody where the device of a rank is not known.
+    """
+    users, unwatched, is_complete = dict[str, int](), list[int](), True
     for record in ranks:
         identity = record.device_id.removeprefix("GPU-")
         uuid = next(
@@ -140,10 +154,13 @@ def _users(state: NodeState, ranks: list[RankRecord]) -> dict[str, int]:
             ),
             None,
         )
-        if uuid is None:
-            return {}
-        users[uuid] = record.rank
-    return users
+        if uuid is not None:
+            users[uuid] = record.rank
+            continue
+        is_complete = False
+        if identity:
+            unwatched.append(record.rank)
+    return users if is_complete else {}, tuple(unwatched)
 
 
 def _without_copies(found: list[NodeHistory]) -> tuple[NodeHistory, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -40,13 +40,18 @@ _LACKING = (
 def judge(evidence: Evidence, params: Params) -> Ruling:
     """Rule about the devices of all nodes. Not applicable where no node has any."""
     nodes, unread = histories(evidence.facts, evidence.ranks, evidence.nodes)
-    ruling = _judge_readable(evidence, nodes, params)
     names = {node: evidence.nodes.get(node, f"node {node}") for node in unread}
+    heard = {*(history.node for history in nodes), *names.values()}
+    silent = [name for name in evidence.nodes.values() if name not in heard]
+    ruling = _judge_readable(evidence, nodes, silent, params)
     absent = tuple(f"a readable state of the devices of {names[node]} ({error})" for node, error in unread.items())
     return Ruling.merge((ruling, Ruling(absent=absent))) if absent else ruling
 
 
-def _judge_readable(evidence: Evidence, nodes: tuple[NodeHistory, ...], params: Params) -> Ruling:
+def _judge_readable(
+    evidence: Evidence, nodes: tuple[NodeHistory, ...], silent: Sequence[str], params: Params
+) -> Ruling:
+    """Rule about the nodes that can be read. ``silent``: names of those that reported nothing at all."""
     handed, damaged = handed_files(evidence, nodes)
     of_files = Ruling(
         findings=tuple(finding for entry in handed for finding in findings_of(entry)),
@@ -66,12 +71,18 @@ def _judge_readable(evidence: Evidence, nodes: tuple[NodeHistory, ...], params: 
         *unlike_most(nodes, places),
     ]
     # Without the last state nobody knows what rose: that node may have had any fault.
-    unread = [history.node for history in nodes if not history.before.devices or history.after is None]
+    unread = [*silent, *(each.node for each in nodes if not each.before.devices or each.after is None)]
     unread += [
         f"GPU {device.index} of {a_node(history.node)}"
         for history in nodes
         for device in history.before.devices
         if history.node not in unread and device.uuid in history.used and is_unread(history, device)
+    ]
+    unread += [
+        f"the device of rank {rank} on {a_node(history.node)}"
+        for history in nodes
+        for rank in history.unwatched
+        if history.node not in unread
     ]
     state = Ruling(
         findings=(*findings, *_not_checked(nodes)),

@@ -135,7 +135,8 @@ def _placed(file: HandedFile, evidence: Evidence, histories: tuple[NodeHistory, 
         return Handed(file=file, unused=f"no node of this trial is called {file.node}")
     node = known.get(file.node)
     if file.gpus:
-        return _placed_devices(file, evidence.places_of_nodes, histories, node)
+        name = None if node is None else names.get(node, "")
+        return _placed_devices(file, evidence.places_of_nodes, histories, name)
     if node is not None:
         return Handed(file=file, nodes={"": names.get(node, file.node)})
     if not file.hosts:
@@ -177,9 +178,10 @@ def _only(names: Mapping[str, set[int]]) -> dict[str, int]:
 
 
 def _placed_devices(
-    file: HandedFile, hosts: Mapping[int, str], histories: tuple[NodeHistory, ...], node: int | None
+    file: HandedFile, hosts: Mapping[int, str], histories: tuple[NodeHistory, ...], node: str | None
 ) -> Handed:
-    own = next((history for history in histories if history.node_rank == node), None)
+    # Of several agents of one machine one reports its devices.
+    own = next((history for history in histories if history.node == node), None)
     if node is not None and own is None:
         return Handed(file=file, unused=f"the devices of {file.node} are not known to seatrial")
     by_serial = defaultdict[str, list[tuple[NodeHistory, DeviceState]]](list)
