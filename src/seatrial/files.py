@@ -96,8 +96,8 @@ def open_to_read(path: str | os.PathLike[str], *, follows_links: bool = True, ru
     Args:
         path: the file.
         follows_links: it may be a link.
-        run_folder: as in ``create``; the file must be ours, with one name, and no link. What is read goes into a
-            report, which others may read: the link of another user would put a secret of ours there.
+        run_folder: as in ``create``; the file must be ours, with one name, and no link. A report repeats its text and
+            others may read the report, so the link of another user would show them a secret of ours.
     """
     if run_folder:
         with _folder(path, run_folder) as (folder, name):
