@@ -178,6 +178,31 @@ def test_a_temporary_folder_open_to_others_is_skipped(
     assert "set TMPDIR" in said
 
 
+def test_the_folder_that_was_looked_at_is_the_one_that_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user exchanges a link on the way to TMPDIR between any two of our looks at it."""
+    content = zipped()
+    link, theirs, safe = tmp_path / "link", tmp_path / "theirs", tmp_path / "safe"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    safe.mkdir()
+    link.symlink_to(theirs)
+    real = os.path.realpath
+
+    def exchanged(path: str) -> str:
+        found = real(path)
+        if path == str(link):
+            link.unlink()
+            link.symlink_to(safe if found == str(theirs) else theirs)
+        return found
+
+    monkeypatch.setenv("TMPDIR", str(link))
+    monkeypatch.setattr(start, "_TEMPORARY", (str(safe),))
+    monkeypatch.setattr(os.path, "realpath", exchanged)
+    path = start.write_copy(content, digest_of(content), "x", "-")
+    start.remove_copy(path)
+    assert Path(path).parents[1] == safe
+
+
 @pytest.mark.root
 def test_a_temporary_folder_that_another_user_can_exchange_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

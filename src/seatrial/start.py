@@ -131,13 +131,15 @@ def _open_private(path: str, flags: int) -> int:
 def _new_folder() -> str:
     refused = []
     for parent in filter(None, (os.environ.get("TMPDIR"), *_TEMPORARY)):
-        name = os.path.join(os.path.realpath(parent), "seatrial-" + os.urandom(8).hex())
+        # Once: who can exchange a link on the way must not have one folder checked, and another one used.
+        folder = os.path.realpath(parent)
+        name = os.path.join(folder, "seatrial-" + os.urandom(8).hex())
         try:
             if os.pathsep in name:
                 # The bundle puts its path into PYTHONPATH, where this character separates paths.
                 refused.append(f"{parent} contains {os.pathsep!r}")
                 continue
-            exchanged_by = _possible_exchange(os.path.realpath(parent))
+            exchanged_by = _possible_exchange(folder)
             if exchanged_by:
                 refused.append(exchanged_by)
                 continue
