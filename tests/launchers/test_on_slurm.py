@@ -256,7 +256,10 @@ def test_the_wait_in_the_queue_ends(slurm: Mapping[str, str], tmp_path: Path) ->
         (["--nodes=9"], "will never start: the partition is too small for it or does not allow it; see --nodes"),
         (["--partition=nope"], "Error: sbatch refuses the job: Invalid partition name specified; it requests"),
         (["--slurm-arg=--foo"], "Error: sbatch refuses the job: unrecognized option '--foo'; it requests"),
-        (["--container-image=x"], "Error: srun: unrecognized option '--container-image=x'; see --slurm-arg and"),
+        (
+            ["--container-image=x"],
+            """Error: srun: "unrecognized option '--container-image=x'"; see --slurm-arg and""",
+        ),
     ],
 )
 def test_what_slurm_refuses_is_a_wrong_request(

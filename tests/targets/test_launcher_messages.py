@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from seatrial.targets import launcher_messages
 from seatrial.targets.launcher_messages import reason, reason_of_agent, refused
 
 NO_SLOTS = """--------------------------------------------------------------------------
@@ -92,18 +93,22 @@ def test_the_error_of_an_agent_takes_precedence(output: str, words: str) -> None
     ("output", "words"),
     [
         (NO_SLOTS, "there are not enough slots for the ranks; request fewer"),
-        ('/usr/bin/mpirun: Error: unknown option "--foo"\n', 'mpirun: unknown option "--foo"; see --mpi-arg'),
+        ('/usr/bin/mpirun: Error: unknown option "--foo"\n', """mpirun: "unknown option '--foo'"; see --mpi-arg"""),
         (
             "An unrecognized option was included on the mpirun command line:\n\n  Option: --foo\n",
             "mpirun: unknown option --foo; see --mpi-arg",
         ),
-        ("[mpiexec@vm] match_arg (args.c:166): unrecognized argument foo", "mpirun: unrecognized argument foo;"),
-        ("srun: unrecognized option '--foo'\n", "srun: unrecognized option '--foo'; see --slurm-arg and"),
+        ("[mpiexec@vm] match_arg (args.c:166): unrecognized argument foo", 'mpirun: "unrecognized argument foo";'),
+        ("srun: unrecognized option '--foo'\n", """srun: "unrecognized option '--foo'"; see --slurm-arg and"""),
         ("sh: 1: exec: srun: not found", "srun was not found in PATH; run this command on a host where it is"),
-        ("srun: error: Only allocated 1 nodes asked for 9\n", "srun: Only allocated 1 nodes asked for 9; change"),
+        ("srun: error: Only allocated 1 nodes asked for 9\n", 'srun: "Only allocated 1 nodes asked for 9"; change'),
         (
             "srun: error: Unable to create step for job 10: Requested node configuration is not available\n",
-            "srun: Unable to create step for job 10: Requested node configuration is not available; request",
+            'srun: "Unable to create step for job 10: Requested node configuration is not available"; request',
+        ),
+        (
+            "seatrial agent refuses: the license is over, type sh x\n",
+            'an agent refuses: "the license is over, type sh x"',
         ),
         ("srun: error: Unable to create step for job 10: Unable to contact slurm controller\n", ""),
         ("srun: error: n1: task 1: Killed\nsrun: error: Node failure on n1\n", ""),
@@ -125,3 +130,10 @@ def test_the_last_lines_that_say_something_count() -> None:
     assert reason_of_agent("\n" * 60_000 + error + "\n" * 60_000) == "node 2 (c) found no controller"
     assert reason_of_agent(f"{error}\n" + "noise\n" * 199) == "node 2 (c) found no controller"
     assert reason_of_agent(f"{error}\n" + "noise\n" * 200) == ""
+
+
+@pytest.mark.parametrize("word", ["env: '", "Permission denied (", "hydra_", "orted: "])
+def test_no_line_of_a_host_takes_long(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host repeats the beginning of a known error; with a search from each of them this would take hours."""
+    monkeypatch.setattr(launcher_messages, "_MOST_LINE_CHARS", 1 << 21)
+    assert reason(word * ((1 << 21) // len(word))) == ""

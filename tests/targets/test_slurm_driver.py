@@ -218,7 +218,7 @@ def test_options_that_srun_refuses_are_a_wrong_request(slurm: StubSlurm, tmp_pat
     batch = slurm.batch("RUNNING|None|n[0-1]", "FAILED|NonZeroExitCode|n[0-1]")
     batch.submit([COMMAND], tmp_path, [], no_feed)
     (tmp_path / "slurm.log").write_text("srun: unrecognized option '--container-image=x'\nTry srun --help\n")
-    with pytest.raises(RequestError, match="srun: unrecognized option '--container-image=x'; see"):
+    with pytest.raises(RequestError, match="srun: \"unrecognized option '--container-image=x'\"; see"):
         news(batch, 1)
     assert batch.cleanup() == []
 

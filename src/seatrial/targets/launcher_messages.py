@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from seatrial.targets.slurm.reasons import last_error
+from seatrial.util.text import as_name
 
 _SHARED = "put --out on a file system that all hosts share at the same path"
 _MOST_CHARS = 300
@@ -19,15 +20,16 @@ _AGENT_ERRORS: Sequence[tuple[str, str]] = (
     (r"Error: (the bundle) \S.* cannot be read here", f"a host cannot read the bundle; {_SHARED}"),
     (r"Error: (the bundle .+?)\.?$", "{what}"),
     (r"agent: (?:line )?1: (.+?): (?:not found|No such file|Permission denied)", _PYTHON),
-    (r".*\benv: (?:can't execute )?['\u2018](.+?)['\u2019]: No such file", _PYTHON),
+    (r".*\benv: (?:can't execute )?['\u2018]([^'\u2019]+)['\u2019]: No such file", _PYTHON),
 )
-"""Errors of an agent, whose launcher may continue; they take precedence over all others."""
+"""Errors of an agent, whose launcher may continue; they take precedence over all others. A host
+chooses the lines: no pattern may search the rest of one from several places in it."""
 _LAUNCHER_ERRORS: Sequence[tuple[str, str]] = (
     # ssh, with which all launchers reach other hosts.
     (r"ssh: (.+)", "ssh: {what}"),
     (r"(Host key verification failed)", "ssh: {what}; connect to each host by hand once and compare its key"),
     (r".*(UNPROTECTED PRIVATE KEY FILE)", "ssh: other users can read the private key; run chmod 600 on it"),
-    (r"(.*Permission denied \(.+\))", "ssh: {what}; `ssh HOST` must work without a password prompt"),
+    (r"(.*Permission denied \([^()]+\))", "ssh: {what}; `ssh HOST` must work without a password prompt"),
     # Open MPI 4 and 5.
     (r"Remote daemon: +\S+ on node (\S+)", "it has lost its daemon on {what}"),
     (r"(A hostfile was provided that contains multiple)", "two of the host names are one machine; name it once"),
@@ -38,12 +40,12 @@ _LAUNCHER_ERRORS: Sequence[tuple[str, str]] = (
         r".*Unable to run bstrap_proxy on ([^ :]+)",
         "{what} is unreachable; `ssh {what}` must work without a password prompt",
     ),
-    (r".*(hydra_\w+_proxy): (?:command )?(?:not found|No such file)", f"a host has no {{what}}; {_PATH}"),
+    (r".*(hydra_[a-z]{1,20}_proxy): (?:command )?(?:not found|No such file)", f"a host has no {{what}}; {_PATH}"),
 )
 """(pattern at the start of a line, sentence with the text of its group); the first that matches any line counts."""
 _REFUSALS: Sequence[tuple[str, str]] = (
-    (r"seatrial agent refuses: (.+?)\.?$", "{what}"),
-    (r"There are (not enough slots) available", "there are {what} for the ranks; request fewer"),
+    (r"seatrial agent refuses: (.+?)\.?$", "an agent refuses: {what}"),
+    (r"There are not enough slots( )available", "there are not enough slots for the ranks; request fewer"),
     # Arguments added by the user: Open MPI 4, Open MPI 5, hydra, srun.
     (r".*mpirun: Error: (unknown option .+)", "mpirun: {what}; see --mpi-arg"),
     (r"Option: +(-\S+)$", "mpirun: unknown option {what}; see --mpi-arg"),
@@ -70,12 +72,15 @@ def reason_of_agent(output: str) -> str:
 
 
 def refused(output: str) -> str:
-    """Return why a launcher refused its options; empty when it failed for another reason."""
-    return _first(_REFUSALS, output)
+    """Return why a launcher refused its options; empty when it failed for another reason.
+
+    The words of the launcher, or of a host, are in quotes.
+    """
+    return _first(_REFUSALS, output, as_name)
 
 
-def _first(patterns: Sequence[tuple[str, str]], output: str) -> str:
+def _first(patterns: Sequence[tuple[str, str]], output: str, shown: Callable[[str], str] = str) -> str:
     # Hosts write there, too, as much as they like, and this is read each second.
     lines = [line[:_MOST_LINE_CHARS] for line in map(str.strip, output.splitlines()) if line][-_MOST_LINES:]
     matches = ((re.match(pattern, line), words) for pattern, words in patterns for line in lines)
-    return next((words.format(what=match[1][:_MOST_CHARS]) for match, words in matches if match), "")
+    return next((words.format(what=shown(match[1][:_MOST_CHARS])) for match, words in matches if match), "")
