@@ -403,3 +403,21 @@ def test_this_device_multiplies_and_convolves_rightly(context: FakeContext) -> N
     measured = {(measurement.name, measurement.variant): measurement.value for measurement in context.measurements}
     assert {measured["wrong_elements", variant] for variant in ("bf16", "fp16", "fp32", "convolution")} == {0}
     assert all(measured["tflops", dtype] > 0.5 for dtype in ("bf16", "fp16", "fp32"))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"dtype": "bf16 matrix products, since rank 0 disturbs it, and", "count": 1},
+        {"dtype": "bf16", "count": 0},
+        {"dtype": "bf16", "count": 2**1023},
+        {"dtype": "bf16", "count": True},
+    ],
+)
+def test_a_wrong_result_has_a_name_of_ours_and_a_number_that_can_be(value: dict[str, Any]) -> None:
+    """The name stands in the headline, and sums of larger numbers are no floats."""
+    facts = (Fact(check="compute", name="wrong_values", value=value, rank=1),)
+    told = replace(evidence([100] * 4), facts=facts)
+    measurements = (*told.measurements, reading("wrong_elements", 5, 1, "bf16 of rank 0"))
+    ruling = CHECK.judge(replace(told, measurements=measurements), ONE)
+    assert (ruling.findings, ruling.absent) == ((), ("a readable wrong_values of rank 1",))

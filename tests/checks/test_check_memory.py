@@ -265,3 +265,19 @@ def test_a_datasheet_warns_and_never_fails() -> None:
 def test_an_impossible_value_is_refused(params: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Params(**params)
+
+
+@pytest.mark.parametrize("changes", [{"pattern": "0x55, as rank 0 does,"}, {"words": 0}, {"words": 2**1023}])
+def test_wrong_words_have_a_pattern_of_ours_and_a_number_that_can_be(changes: dict[str, Any]) -> None:
+    whole = {"pattern": "0x55", "round": 1, "words": 2, "first_byte": 8, "last_byte": 24, "tested_bytes": 88}
+    wrong = fact("wrong_words", 1, **{**whole, **changes}, expected="0x55", found="0x57")
+    ruling = CHECK.judge(fleet([20, 20, 20], facts=[*map(taken, range(3)), wrong]), ONE)
+    assert (ruling.findings, ruling.absent) == ((), ("a readable wrong_words of rank 1",))
+
+
+def test_what_memory_was_refused_for_is_one_of_ours() -> None:
+    """Each is a finding, and a rank may make up any number of them."""
+    refused = {"refused_bytes": 10**9, "taken_bytes": 5, "free_bytes": 4 * 10**9, "reason": "out of memory"}
+    made_up = [fact("refused", 1, what=f"rank 0, number {number}", **refused) for number in range(3)]
+    ruling = CHECK.judge(fleet([20, 20, 20], facts=[*map(taken, range(3)), *made_up]), ONE)
+    assert (ruling.findings, ruling.absent) == ((), ("a readable refused of rank 1",))

@@ -171,7 +171,7 @@ def memory() -> Rulings:
         ),
         "host memory refused to a device": fleet(
             [20, 20],
-            facts=[*ranks, fact("refused", 0, what="host buffer", free_bytes=3 * 10**9, **refused)],
+            facts=[*ranks, fact("refused", 0, what="copies (host_to_device)", free_bytes=3 * 10**9, **refused)],
             device_type="cuda",
         ),
         "device memory refused": fleet(

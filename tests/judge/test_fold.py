@@ -169,6 +169,16 @@ def test_a_rank_measures_only_for_itself() -> None:
     assert any("another source" in what for what in trial.missing)
 
 
+@pytest.mark.parametrize(("number", "is_read"), [(2**64 - 1, True), (2**64, False), (-(2**1022), False)])
+def test_an_integer_of_a_fact_has_64_bits(number: int, is_read: bool) -> None:
+    """Sums of larger ones are no floats: each judge would fail, and name nobody."""
+    stream = healthy(2)
+    event = next(event for event in stream.events if event["kind"] == "facts")
+    event["facts"][0]["value"] = {"bytes": [number]}
+    trial = fold(stream.events)
+    assert (trial.missing == ()) == is_read
+
+
 def test_a_measurement_of_no_rank_is_damage() -> None:
     stream = Stream().until("compute")
     stream.measure("compute", 0, rank=None, node="store-1")

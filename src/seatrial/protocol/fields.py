@@ -12,6 +12,8 @@ _DEEPEST = 32
 """Nesting of a value: deeper than any of ours, and far from the recursion limit of the JSON encoder."""
 _MOST_GENERATIONS = 16
 """A trial has three generations. A larger number is damage: some of what is judged costs time for each generation."""
+_MOST_BITS = 64
+"""The bits of an integer in a value: no counter has more, and sums of larger ones are no floats any more."""
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -111,7 +113,7 @@ def plain(value: Any, deepest: int = _DEEPEST) -> bool:
     if value is None or isinstance(value, (str, bool, float)):
         return True
     if isinstance(value, int):
-        return not abs(value) >> 1023
+        return not abs(value) >> _MOST_BITS
     if deepest == 0:
         return False
     if isinstance(value, dict):

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from seatrial.checks.compute.params import CONVOLUTION, Params
+from seatrial.checks.compute.params import CONVOLUTION, EXACT_UP_TO, Params
 from seatrial.checks.compute.rules import ATTAINABLE_FROM, DATASHEET, attainable_rule, ceiling, user_speed_rule
 from seatrial.checks.shared.culprits import device_culprit
-from seatrial.checks.shared.exact import ExactWords, judge_exact
+from seatrial.checks.shared.exact import ExactWords, is_wrong, judge_exact
 from seatrial.checks.shared.facts import describe, drop_malformed, has_fields, latest, unreadable
 from seatrial.checks.shared.host_activity import activity_lines
 from seatrial.checks.shared.speed import SpeedWords, cpu_shares, judge_speeds, slowest_first
@@ -21,8 +21,9 @@ from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.statistics import FleetRates, compare_rates
 from seatrial.util.text import and_list
 
+_VARIANTS = (*EXACT_UP_TO, CONVOLUTION)
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
-    "wrong_values": lambda value: has_fields(value, dtype=str, count=int),
+    "wrong_values": lambda value: isinstance(value, dict) and is_wrong(value, "count", "dtype", _VARIANTS),
 }
 
 
@@ -82,6 +83,7 @@ def _wrong_line(fact: Fact) -> str:
 
 _EXACT_WORDS = ExactWords(
     check="compute",
+    variants=_VARIANTS,
     variant_key="dtype",
     count_key="count",
     elements="wrong elements",

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.checks.memory.params import COPIES, Params
+from seatrial.checks.memory.patterns import PATTERNS
 from seatrial.checks.memory.rules import DATASHEET, DATASHEET_FROM_BYTES, user_copy_rule
 from seatrial.checks.shared.culprits import device_culprit
-from seatrial.checks.shared.exact import ExactWords, judge_exact
+from seatrial.checks.shared.exact import ExactWords, is_wrong, judge_exact
 from seatrial.checks.shared.facts import drop_malformed, has_fields, latest, unreadable
 from seatrial.checks.shared.speed import SpeedWords, copy_ceiling, cpu_shares, judge_speeds, slowest_first
 from seatrial.devices.specs import find
@@ -23,12 +24,18 @@ from seatrial.evidence.statistics import FleetRates, compare_rates
 _MUCH_IN_USE = 0.2
 """Share of a device's memory: a context and the libraries take less, even of a small device."""
 _PLACES = {"round": int, "words": int, "first_byte": int, "last_byte": int, "tested_bytes": int}
+_REFUSED = ("patterns", *(f"copies ({kind})" for kind in COPIES["cuda"]))
+"""Uses of memory that a rank may report as refused."""
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "wrong_words": lambda value: (
-        has_fields(value, pattern=str, **_PLACES) and _is_word(value.get("expected")) and _is_word(value.get("found"))
+        has_fields(value, **_PLACES)
+        and is_wrong(value, "words", "pattern", PATTERNS)
+        and _is_word(value.get("expected"))
+        and _is_word(value.get("found"))
     ),
-    "refused": lambda value: has_fields(
-        value, what=str, refused_bytes=int, taken_bytes=int, free_bytes=int, reason=str
+    "refused": lambda value: (
+        has_fields(value, what=str, refused_bytes=int, taken_bytes=int, free_bytes=int, reason=str)
+        and value["what"] in _REFUSED
     ),
     "tested": lambda value: has_fields(
         value, wanted_bytes=int, tested_bytes=int, free_bytes=int, device_bytes=int, gpu=bool
@@ -100,6 +107,7 @@ def _absent(evidence: Evidence, params: Params) -> Iterator[str]:
 def _exact_words(evidence: Evidence) -> ExactWords:
     return ExactWords(
         check="memory",
+        variants=PATTERNS,
         variant_key="pattern",
         count_key="words",
         elements="wrong words",

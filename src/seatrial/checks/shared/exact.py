@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from seatrial.checks.check import exact_rule
@@ -11,6 +12,10 @@ from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Ruling
 from seatrial.evidence.measurement import Fact
 
+_LINES = 8
+_MOST = 1 << 53
+"""More elements than any memory has, and exact as a float."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactWords:
@@ -18,6 +23,8 @@ class ExactWords:
 
     check: str
     """The name of the check."""
+    variants: Collection[str]
+    """The variants that there are: one that a rank makes up would stand in our sentence."""
     variant_key: str
     """The field of the fact that names the variant, such as ``dtype``."""
     count_key: str
@@ -32,6 +39,12 @@ class ExactWords:
     """The next step, one sentence."""
 
 
+def is_wrong(value: dict[str, object], count_key: str, variant_key: str, variants: Collection[str]) -> bool:
+    """Return whether a fact about wrong elements has a number of them and a variant that there is."""
+    count, variant = value.get(count_key), value.get(variant_key)
+    return type(count) is int and 0 < count < _MOST and isinstance(variant, str) and variant in variants
+
+
 def judge_exact(evidence: Evidence, measurement: str, fact: str, words: ExactWords) -> Ruling:
     """Fail each rank that reports wrong elements, in a measurement or in a fact.
 
@@ -44,14 +57,20 @@ def judge_exact(evidence: Evidence, measurement: str, fact: str, words: ExactWor
         words: How the check names them.
     """
     rule = exact_rule(measurement)
-    judged = tuple(rule.judge(entry) for entry in evidence.measurements if entry.name == measurement)
+    judged = tuple(
+        rule.judge(entry)
+        for entry in evidence.measurements
+        if entry.name == measurement and entry.variant in words.variants
+    )
     wrong: dict[int, dict[str, float]] = {}
     for entry in judged:
         if not entry.passed and entry.measurement.rank is not None:
             wrong.setdefault(entry.measurement.rank, {})[entry.measurement.variant] = entry.measurement.value
-    facts = [entry for entry in evidence.facts if entry.name == fact]
-    for seen in facts:
-        if seen.rank is not None:
+    lines = defaultdict[int, list[str]](list)
+    for seen in evidence.facts:
+        if seen.name == fact and seen.rank is not None:
+            if len(lines[seen.rank]) < _LINES:
+                lines[seen.rank].append(words.line(seen))
             counts = wrong.setdefault(seen.rank, {})
             variant = seen.value[words.variant_key]
             counts[variant] = max(seen.value[words.count_key], counts.get(variant, 0))
@@ -63,7 +82,7 @@ def judge_exact(evidence: Evidence, measurement: str, fact: str, words: ExactWor
             culprit=device_culprit(evidence, rank),
             measured=f"{'' if rank in evidence.asked else 'at least '}{sum(counts.values()):.0f} {words.elements}",
             limit=rule.limit(),
-            evidence=tuple(words.line(seen) for seen in facts if seen.rank == rank),
+            evidence=tuple(lines[rank]),
             action=words.action,
         )
         for rank, counts in sorted(wrong.items())
