@@ -253,7 +253,7 @@ def test_what_another_program_saved_is_refused(store: CheckpointFolder, content:
 
 def test_a_zip_file_of_another_kind_is_refused(store: CheckpointFolder) -> None:
     store.save(1, STATE)
-    with pytest.raises(SeatrialError, match="torch cannot read it"):
+    with pytest.raises(SeatrialError, match="it is damaged"):
         store.load(_plant(store, 1, b"PK\x03\x04" + bytes(100)))
 
 
@@ -348,3 +348,51 @@ def test_a_checkpoint_may_be_reached_by_a_link(store: CheckpointFolder, tmp_path
     moved = saved.rename(tmp_path / saved.name)
     saved.symlink_to(moved)
     assert store.newest() == (1, {"a": 1})
+
+
+def test_of_thousands_of_damaged_ones_only_the_newest_are_read(
+    store: CheckpointFolder, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(1, STATE)
+    for number in range(1_000):
+        (store.folder / f"step-{10**17 + number}.{number:064x}.pt").write_bytes(b"")
+    with pytest.raises(SeatrialError, match="none of the 16 newest of its 1001 checkpoints can be loaded"):
+        store.newest()
+    assert len(notes) == 16
+    # Nor are they read when the next one is saved.
+    monkeypatch.setattr(store, "load", None)
+    for step in (2, 3, 4):
+        store.save(step, STATE)
+    assert sum(path.stat().st_size > 0 for path in store.folder.glob("step-*")) == 4
+
+
+def test_what_others_put_there_has_no_place_among_those_that_are_kept(tmp_path: Path) -> None:
+    with CheckpointFolder(tmp_path) as store:
+        first = store.save(1, STATE)
+        for step in (10**17, 10**17 + 1):
+            _plant(store, step, b"PK whole, and no checkpoint")
+        second, third = store.save(2, STATE), store.save(3, STATE)
+        assert (first.exists(), second.exists(), third.exists()) == (False, True, True)
+
+
+def test_an_entry_that_cannot_be_removed_keeps_no_other(store: CheckpointFolder, notes: list[str]) -> None:
+    first = store.save(1, STATE)
+    (store.folder / f"step-{2:012d}.{'0' * 64}.pt").mkdir()
+    store.save(3, STATE)
+    store.save(4, STATE)
+    assert not first.exists()
+    assert len(notes) == 1
+    assert "could not be removed" in notes[0]
+
+
+def test_a_format_or_step_that_is_no_number_is_refused(store: CheckpointFolder) -> None:
+    store.save(1, STATE)
+    for content in (
+        {"format": torch.zeros(2), "step": 1, "state": {}},
+        {"format": 1, "step": torch.ones(2), "state": {}},
+        {"format": "\x1b[2J" * 100, "step": 1, "state": {}},
+    ):
+        with pytest.raises(SeatrialError, match=r"has format|contains step") as refused:
+            store.load(_plant(store, 1, _saved_by_torch(content)))
+        assert str(refused.value).isprintable()
+        assert len(str(refused.value)) < 500

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from seatrial.training.checkpoint import CheckpointFolder
 from seatrial.training.outcome import Outcome
 from seatrial.training.recipe import Recipe
 from seatrial.training.resume import Checkpointing, Position, compare_with_saved, find_state
+from seatrial.worker.failures import cause_of
 
 CPU = torch.device("cpu")
 # 15 steps an epoch, of which the last one has 37 samples; 20 steps end within the second epoch.
@@ -302,6 +304,19 @@ def _planted(change: Callable[[dict[str, Any]], object], alone: dist.ProcessGrou
             "exp_avg of 'classifier.weight'",
         ),
         (lambda state: state["optimizer"]["classifier.weight"].update(exp_avg=7), "exp_avg of 'classifier.weight'"),
+        (
+            lambda state: state["optimizer"]["classifier.weight"].update(step=torch.zeros(10, 256)),
+            "step of 'classifier.weight'",
+        ),
+        (
+            lambda state: state["optimizer"]["classifier.weight"].pop("exp_avg"),
+            "'classifier.weight' of its optimizer has other values than exp_avg and exp_avg_sq and step",
+        ),
+        (lambda state: state.update(samples_seen=2**2000), "it has no usable samples_seen"),
+        (lambda state: state["recipe"].update(lr=torch.zeros(2)), "it has no usable recipe"),
+        (lambda state: state.update(loss_scale={"factor": 1.0, "good_steps": 2**2000}), "no usable loss_scale"),
+        (lambda state: state.update(loss_scale={"factor": 0.0, "good_steps": 0}), "no usable loss_scale"),
+        (lambda state: state["model"].update({"\x1b[2J": 1}), r"'\x1b[2J' of its model is of no model here"),
     ],
 )
 def test_a_planted_checkpoint_is_refused_with_its_name(
@@ -310,3 +325,46 @@ def test_a_planted_checkpoint_is_refused_with_its_name(
     said = _planted(change, alone, tmp_path)
     assert said.startswith("checkpoint step 21: ")
     assert words in said
+
+
+def test_words_of_a_planted_checkpoint_are_in_quotes_and_short(alone: dist.ProcessGroup, tmp_path: Path) -> None:
+    with CheckpointFolder(tmp_path) as store:
+        training = partial(trainer.train, device=CPU, group=alone, phase=lambda label: None)
+        training(PLANTED, checkpoints=Checkpointing(store=store))
+        saved = store.newest()
+        assert saved is not None
+        state = saved[1]
+        state["made_by"] = "\x1b[2Jseatrial: PASS\n" * 1_000
+        store.save(saved[0], state)
+        [note] = training(PLANTED, checkpoints=Checkpointing(store=store)).notes
+        assert note.startswith(r"it was saved by '\x1b[2Jseatrial: PASS\n")
+        assert note.isprintable()
+        assert len(note) < 300
+        state["recipe"] |= {f"\x1b{number}": "\x1b" * 1_000 for number in range(1_000)}
+        store.save(saved[0], state)
+        with pytest.raises(RequestError, match="belongs to another training") as refused:
+            training(PLANTED, checkpoints=Checkpointing(store=store))
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 3_000
+
+
+@pytest.mark.parametrize("liar", ["claims that it failed", "announces nothing", "announces more", "changes a byte"])
+def test_rank_0_is_a_witness_where_another_rank_changes_a_sum(
+    liar: str, alone: dist.ProcessGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"claims that it failed": (0, 1), "announces nothing": (1, None), "announces more": (1, 1 << 20)}
+    place, added = changes.get(liar, (2, 1))
+    sums: list[torch.Tensor] = []
+
+    def all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
+        if len(sums) == place:
+            tensor[0] = 0 if added is None else tensor[0] + added
+        sums.append(tensor)
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    with CheckpointFolder(tmp_path) as store:
+        store.save(1, {"a": 1})
+        with pytest.raises(SeatrialError, match="test the links") as disturbed:
+            find_state(Checkpointing(store=store), alone, CPU)
+    assert cause_of(disturbed.value) == "fabric"
+    assert len(sums) == place + 1

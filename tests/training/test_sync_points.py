@@ -113,3 +113,15 @@ def test_all_ranks_know_the_same(three_ranks: dict[str, list[list[SyncResult]]])
     assert spoilt == SyncResult(
         loss_sums=(math.fsum([0.3, 0.6, 0.3 * 3]),), nonfinite=NonFinite(step=9, group_ranks=(1,)), stop=False
     )
+
+
+@pytest.mark.parametrize("damage", [math.nan, math.inf, -math.inf])
+def test_a_rank_with_a_finite_loss_is_not_named_by_the_sum_of_others(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, damage: float
+) -> None:
+    """Every rank, and every link, can change the number of this one on its way."""
+    monkeypatch.setattr(sync_points, "_wait_for_others", lambda work, table: [[0.5], [damage], [0.0], [0.001]])
+    assert _sync(alone, [0.5, 0.25]) == SyncResult(
+        loss_sums=(0.5,), nonfinite=NonFinite(step=41, group_ranks=()), stop=False
+    )
+    assert _sync(alone, [0.5, math.nan]).nonfinite == NonFinite(step=41, group_ranks=(0,))

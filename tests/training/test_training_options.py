@@ -189,6 +189,15 @@ def test_nonfinite_parameters_are_reported_without_a_store(
     assert (outcome.nonfinite.what, outcome.nonfinite.group_ranks) == ("parameters", (0,))
 
 
+def test_a_rank_with_finite_parameters_is_not_named_by_the_sum_of_others(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "_ranks_with", lambda flag, group, device: (0, 3))
+    outcome = _train(replace(SHORT, max_steps=1), alone)
+    assert outcome.nonfinite is not None
+    assert (outcome.nonfinite.what, outcome.nonfinite.group_ranks) == ("parameters", (3,))
+
+
 def _spoil(scale: LossScale, parameters: list[torch.nn.Parameter], group: dist.ProcessGroup) -> bool:
     gradient = parameters[0].grad
     assert gradient is not None

@@ -31,12 +31,15 @@ from torch import Tensor, nn
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.files import create, open_to_read, rename_durably
 from seatrial.training.folder_lock import lock_folder
-from seatrial.training.plain_content import MOST_BYTES, RefusedContentError, load_plain
+from seatrial.training.plain_content import MOST_BYTES, load_plain, shown
+from seatrial.training.plain_pickle import RefusedContentError
 
 _FORMAT = 1
 _NAME = re.compile(r"step-(\d{12,18})\.([0-9a-f]{64})\.pt")
 _WRITING = ".writing-"
 _BLOCK_BYTES = 1 << 20
+_MOST_TRIED = 16
+"""Damaged checkpoints that are read before a person must look: others may have put thousands of them there."""
 
 
 class CheckpointFolder:
@@ -74,7 +77,7 @@ class CheckpointFolder:
         self._is_open = False
         self._unlock: Callable[[], object] = lambda: None
         self._whole: set[Path] = set()
-        """Files whose digest was right when it was last checked; loading one checks it again."""
+        """Files that this object wrote, or has resumed from; loading one checks it again."""
 
     def save(self, step: int, state: Mapping[str, Any]) -> Path:
         """Write the state at ``step``, then remove the oldest checkpoints beyond ``keep``. Return the path.
@@ -114,15 +117,19 @@ class CheckpointFolder:
             raise SeatrialError(
                 f"{self.folder} cannot be listed: {error.strerror or error}; check the disk, or give another folder."
             ) from error
-        for path in paths:
+        for path in paths[:_MOST_TRIED]:
             try:
-                return self.load(path)
+                found = self.load(path)
             except _DamagedError as error:
                 self._note(f"{error} It is skipped.")
+            else:
+                self._whole.add(path)
+                return found
         if paths:
+            which = f"the {_MOST_TRIED} newest of its" if len(paths) > _MOST_TRIED else "its"
             raise SeatrialError(
-                f"{self.folder}: none of its {len(paths)} checkpoints can be loaded; move them away to start from the "
-                "beginning, or give another folder."
+                f"{self.folder}: none of {which} {len(paths)} checkpoints can be loaded; move them away to start from "
+                "the beginning, or give another folder."
             )
         return None
 
@@ -145,8 +152,7 @@ class CheckpointFolder:
         step, digest = int(match[1]), match[2]
         try:
             with open_to_read(path) as file:
-                _require_bounded(file)
-                content = file.read(MOST_BYTES)
+                content = file.read(_size_bytes(file))
         except FileNotFoundError as error:
             if path.is_symlink():
                 raise _DamagedError(
@@ -230,27 +236,25 @@ class CheckpointFolder:
         return [path for _, _, path in sorted(checkpoints, reverse=True)]
 
     def _remove_old(self, written: Path) -> None:
-        """Remove files older than the newest ``keep`` complete ones, but never the one just written."""
+        """Remove files older than the newest ``keep`` that are known to be complete, but never the one just written.
+
+        A file of others is not known: it takes the place of none that is kept, and nobody reads it here.
+        """
         try:
-            num_whole = 0
-            for path in self._listed():
-                if num_whole < self._keep:
-                    num_whole += self._is_whole(path)
-                elif path != written:
-                    path.unlink(missing_ok=True)
-                    self._whole.discard(path)
+            paths = self._listed()
         except OSError as error:
             self._note(f"older checkpoints in {self.folder} could not be removed: {error.strerror or error}.")
-
-    def _is_whole(self, path: Path) -> bool:
-        if path not in self._whole:
-            try:
-                with open_to_read(path) as file:
-                    if f".{_digest(file)}." in path.name:
-                        self._whole.add(path)
-            except OSError:
-                return False
-        return path in self._whole
+            return
+        num_whole = 0
+        for path in paths:
+            if num_whole < self._keep:
+                num_whole += path in self._whole
+            elif path != written:
+                try:
+                    path.unlink(missing_ok=True)
+                    self._whole.discard(path)
+                except OSError as error:
+                    self._note(f"the older checkpoint {path} could not be removed: {error.strerror or error}.")
 
 
 class _DamagedError(SeatrialError):
@@ -282,17 +286,20 @@ class _HashingWriter:
 
 def _digest(file: IO[bytes]) -> str:
     """Return the SHA-256 of a whole file, in hex. Raises OSError for one that is too large."""
-    _require_bounded(file)
+    _size_bytes(file)
     total = hashlib.sha256()
     while block := file.read(_BLOCK_BYTES):
         total.update(block)
     return total.hexdigest()
 
 
-def _require_bounded(file: IO[bytes]) -> None:
-    """Raise OSError for a file that is too large to be one of ours: to read a sparse one might take days."""
-    if os.fstat(file.fileno()).st_size > MOST_BYTES:
+def _size_bytes(file: IO[bytes]) -> int:
+    """Return the size of a file. Raises OSError for one that is too large to be one of ours: to read a sparse one might
+    take days."""
+    size_bytes = os.fstat(file.fileno()).st_size
+    if size_bytes > MOST_BYTES:
         raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES >> 30} GiB")
+    return size_bytes
 
 
 def _read(saved: bytes, path: Path, step: int) -> dict[str, Any]:
@@ -303,10 +310,10 @@ def _read(saved: bytes, path: Path, step: int) -> dict[str, Any]:
         raise _DamagedError(f"{path} is refused: {error}.") from error
     if not isinstance(content, dict) or content.keys() != {"format", "step", "state"}:
         raise _DamagedError(f"{path} is refused: torch.save wrote it, but it is not a checkpoint of seatrial.")
-    if content["format"] != _FORMAT:
-        raise _DamagedError(f"{path} has format {content['format']!r}, and this version reads format {_FORMAT}.")
-    if content["step"] != step or not isinstance(content["state"], dict):
-        raise _DamagedError(f"{path} is refused: it contains step {content['step']!r}, but its name says {step}.")
+    if type(content["format"]) is not int or content["format"] != _FORMAT:
+        raise _DamagedError(f"{path} has format {shown(content['format'])}, and this version reads format {_FORMAT}.")
+    if type(content["step"]) is not int or content["step"] != step or not isinstance(content["state"], dict):
+        raise _DamagedError(f"{path} is refused: it contains step {shown(content['step'])}, but its name says {step}.")
     return content["state"]
 
 

@@ -61,7 +61,8 @@ def _headline(result: Mapping[str, Any]) -> str:
     if result["nonfinite"] is not None:
         ranks = ", ".join(str(rank) for rank in result["nonfinite"]["ranks"])
         if not ranks:
-            return f"stopped at {progress}: the loss was finite on each rank, but their sum was not; test the links."
+            of = "loss was" if result["nonfinite"]["what"] == "loss" else "parameters were"
+            return f"stopped at {progress}: the {of} finite on each rank, but their sum was not; test the links."
         if result["nonfinite"]["what"] == "parameters":
             what = f"NaN or Inf in the parameters on rank {ranks}; no checkpoint was written"
         else:

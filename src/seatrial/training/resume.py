@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import io
-import math
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -21,7 +20,8 @@ import torch.distributed as dist
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.training.buffers import averaged, load_buffers
-from seatrial.training.plain_content import MOST_BYTES, RefusedContentError, load_plain
+from seatrial.training.plain_content import MOST_BYTES, load_plain, shown
+from seatrial.training.plain_pickle import RefusedContentError
 from seatrial.training.precision import LossScale
 from seatrial.training.recipe import Recipe
 from seatrial.training.strategies.strategy import Strategy
@@ -40,8 +40,21 @@ _MAY_CHANGE = (
 """Fields of a recipe that may differ after a resume: how long, how fast, and how it is computed. The other fields
 decide what is learned from which data, or what the saved numbers mean."""
 _FORMAT = 1
+_MOST_DIFFERENCES = 8
+"""Fields that a message lists."""
+_LARGEST = 1 << 63
+_KEYS_OF_OPTIMIZERS = {
+    "sgd": {"momentum_buffer"},
+    "adam": {"step", "exp_avg", "exp_avg_sq"},
+    "adamw": {"step", "exp_avg", "exp_avg_sq"},
+}
+"""Values that an optimizer has for each parameter once it has taken a step."""
 
 Result = TypeVar("Result")
+
+
+class DisturbedError(SeatrialError, ConnectionError):
+    """A message of rank 0 that arrives changed. Any rank can change a sum, so rank 0 is a witness of it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -191,14 +204,17 @@ def find_state(
         size[0] = content.numel()
     dist.all_reduce(size, group=group)
     size_bytes = int(size.item())
-    if size_bytes == 0:
+    if size_bytes == 0 and not (content is not None and content.numel()):
         return None
-    if not 0 < size_bytes <= MOST_BYTES:
-        raise SeatrialError(f"a checkpoint of {size_bytes} bytes was announced; test the links between the ranks.")
-    content_everywhere = torch.zeros(size_bytes, dtype=torch.uint8) if content is None else content
+    if not 0 < size_bytes <= MOST_BYTES or size_bytes != (size_bytes if content is None else content.numel()):
+        raise DisturbedError(f"a checkpoint of {size_bytes} bytes was announced; test the links between the ranks.")
+    content_everywhere = torch.zeros(size_bytes, dtype=torch.uint8) if content is None else content.clone()
     content_everywhere = content_everywhere.to(device)
     dist.all_reduce(content_everywhere, group=group)
-    return _received(_bytes(content_everywhere.cpu()))
+    arrived = content_everywhere.cpu()
+    if content is not None and not torch.equal(arrived, content):
+        raise DisturbedError("the checkpoint that rank 0 has sent arrives changed; test the links between the ranks.")
+    return _received(_bytes(arrived))
 
 
 def _received(content: bytes) -> tuple[str, dict[str, Any]]:
@@ -209,7 +225,7 @@ def _received(content: bytes) -> tuple[str, dict[str, Any]]:
         if not isinstance(name, str) or not isinstance(state, dict):
             raise RefusedContentError("it has no name and no state")
     except (RefusedContentError, KeyError, TypeError) as error:
-        raise SeatrialError(
+        raise DisturbedError(
             f"the checkpoint that rank 0 has sent is refused: {error}; test the links between the ranks."
         ) from error
     return name, state
@@ -223,16 +239,19 @@ def compare_with_saved(
 
     Raises RequestError, with the fields that differ, when the state belongs to another training.
     """
-    if state.get("format") != _FORMAT:
+    if not _is_of_this_format(state):
         raise RequestError(
-            f"the checkpoint has format {state.get('format')!r} and this version reads {_FORMAT}; start again in "
+            f"the checkpoint has format {shown(state.get('format'))} and this version reads {_FORMAT}; start again in "
             "another folder."
         )
     saved, asked = dict(state["recipe"]), recipe.to_json()
     changed = [name for name in sorted({*saved, *asked}) if saved.get(name) != asked.get(name)]
     refused = [name for name in changed if name not in _MAY_CHANGE]
     if refused:
-        differences = "; ".join(f"{name} was {saved.get(name)!r} and is now {asked.get(name)!r}" for name in refused)
+        differences = "; ".join(
+            f"{ascii(name)[1:-1][:100]} was {shown(saved.get(name))} and is now {asked.get(name)!r}"
+            for name in refused[:_MOST_DIFFERENCES]
+        )
         raise RequestError(
             f"the checkpoint belongs to another training: {differences}. Only {', '.join(_MAY_CHANGE)} may change; "
             "give another checkpoint folder to start a new training."
@@ -242,7 +261,7 @@ def compare_with_saved(
             f"the checkpoint is at step {state['step']}, beyond the {num_steps} requested steps; request more, or give "
             "another checkpoint folder."
         )
-    notes = [f"{name} was {saved.get(name)!r} and is now {asked.get(name)!r}." for name in changed]
+    notes = [f"{name} was {shown(saved.get(name))} and is now {asked.get(name)!r}." for name in changed]
     if state["world_size"] != world_size:
         notes.append(
             f"{state['world_size']} ranks trained before and {world_size} train now: each sample still comes once per "
@@ -250,7 +269,9 @@ def compare_with_saved(
         )
     made_by = _made_by(device)
     if state["made_by"] != made_by:
-        notes.append(f"it was saved by {state['made_by']} and continues with {made_by}, which may round differently.")
+        notes.append(
+            f"it was saved by {shown(state['made_by'])} and continues with {made_by}, which may round differently."
+        )
     if device.type == "cuda" and not torch.are_deterministic_algorithms_enabled():
         notes.append("GPU kernels may sum in another order from run to run, and round differently.")
     return tuple(notes)
@@ -258,22 +279,25 @@ def compare_with_saved(
 
 def require_fields(name: str, state: Mapping[str, Any]) -> None:
     """Raise RequestError, with the name of the checkpoint and of the first field that is none, for a damaged state."""
-    if state.get("format") != _FORMAT:
+    if not _is_of_this_format(state):
         return  # compare_with_saved says so
     numbers = ["world_size", *(field.name for field in fields(Position))]
     kinds: dict[str, type | tuple[type, ...]] = {**dict.fromkeys(numbers, (int, float)), "made_by": str}
     kinds |= dict.fromkeys(("recipe", "model", "optimizer"), dict)
     wrong = [key for key, kind in kinds.items() if not isinstance(state.get(key), kind)]
-    wrong += [key for key in numbers if key not in wrong and not 0 <= state[key] < math.inf]
+    wrong += [key for key in numbers if key not in wrong and not 0 <= state[key] < _LARGEST]
     wrong += [key for key in numbers if key not in (*wrong, "epoch_loss_sum") and type(state[key]) is not int]
     scale, rows = state.get("loss_scale"), state.get("buffers")
     if not isinstance(scale, dict) or (
-        scale and not all(_is_finite(scale.get(key)) for key in ("factor", "good_steps"))
+        scale and not all(_is_number(scale.get(key), low) for key, low in (("factor", 1e-30), ("good_steps", 0)))
     ):
         wrong.append("loss_scale")
     if not isinstance(rows, torch.Tensor) or rows.dim() != 2:
         wrong.append("buffers")
-    if "recipe" not in wrong and not all(isinstance(key, str) for key in state["recipe"]):
+    if "recipe" not in wrong and not all(
+        isinstance(key, str) and (value is None or isinstance(value, (bool, int, float, str)))
+        for key, value in state["recipe"].items()
+    ):
         wrong.append("recipe")
     if wrong:
         raise _misfit(name, f"it has no usable {wrong[0]}")
@@ -283,6 +307,7 @@ def require_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tor
     """Raise RequestError, with the name of the checkpoint and the first entry that is wrong, for a state of another
     model. ``shapes``: the entries of the model's state dict."""
     model, optimizer = state["model"], state["optimizer"]
+    keys = _KEYS_OF_OPTIMIZERS.get(str(state["recipe"].get("optimizer")), set())
     for entry, shape in shapes.items():
         if entry not in model:
             raise _misfit(name, f"{entry!r} of its model is missing")
@@ -290,12 +315,14 @@ def require_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tor
             raise _misfit(name, f"{entry!r} of its model has {_words(found)} in place of {_words(shape)}")
     for part, entries, kind in (("model", model, "model"), ("optimizer", optimizer, "parameter")):
         if more := [entry for entry in entries if entry not in shapes]:
-            raise _misfit(name, f"{more[0]!r} of its {part} is of no {kind} here")
+            raise _misfit(name, f"{shown(more[0])} of its {part} is of no {kind} here")
     for entry, values in optimizer.items():
         if not isinstance(values, dict):
             raise _misfit(name, f"{entry!r} of its optimizer has no values")
+        if values.keys() != keys:
+            raise _misfit(name, f"{entry!r} of its optimizer has other values than {' and '.join(sorted(keys))}")
         for key, value in values.items():
-            if (found := _shape(value)) not in ((), shapes[entry]):
+            if (found := _shape(value)) != (() if key == "step" else shapes[entry]):
                 raise _misfit(name, f"{key} of {entry!r} in its optimizer has {_words(found)}")
 
 
@@ -303,8 +330,12 @@ def _misfit(name: str, wrong: str) -> RequestError:
     return RequestError(f"checkpoint {name}: {wrong}; move it away, or give another one.")
 
 
-def _is_finite(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+def _is_of_this_format(state: Mapping[str, Any]) -> bool:
+    return type(state.get("format")) is int and state["format"] == _FORMAT
+
+
+def _is_number(value: object, low: float) -> bool:
+    return isinstance(value, (int, float)) and low <= value < _LARGEST
 
 
 def _shape(value: object) -> tuple[int, ...] | None:
@@ -346,6 +377,8 @@ def _on_rank_0(
     dist.all_reduce(flag, group=group)
     if failure is not None:
         raise failure
+    if int(flag.item()) and group.rank() == 0:
+        raise DisturbedError(f"another rank says that rank 0 could not {what}, which it could; test the links.")
     if int(flag.item()):
         raise SeatrialError(f"rank 0 could not {what}; its message gives the reason.")
     return result

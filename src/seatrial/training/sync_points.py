@@ -60,8 +60,9 @@ class SyncPoints:
         # One column per rank: adding zeros is exact, so all ranks get each other's numbers unchanged and sum them step
         # by step. The bits of a sum over several steps would depend on how many steps are exchanged at once.
         table = torch.zeros(num_steps + 2, size, dtype=torch.float64, device=self._device)
-        own = table[:, self._group.rank()]
-        own[:num_steps] = torch.stack(self._losses)
+        own_rank, own_losses = self._group.rank(), torch.stack(self._losses).double()
+        own = table[:, own_rank]
+        own[:num_steps] = own_losses
         own[num_steps] = float(stop)
         own[num_steps + 1] = (time.perf_counter() - self._since) / num_steps
         self._losses.clear()
@@ -71,10 +72,13 @@ class SyncPoints:
         self._due_steps = max(1, min(self._most_steps, int(_LONGEST_S / max(slowest_s, 1e-9))))
         self._since = time.perf_counter()
         sums, nonfinite = [], None
+        own_are_finite = own_losses.isfinite().tolist()
         for number, row in enumerate(rows[:num_steps]):
-            bad = tuple(rank for rank, loss in enumerate(row) if not math.isfinite(loss))
+            bad = [rank for rank, loss in enumerate(row) if not math.isfinite(loss)]
             if bad or not _has_sum(row):
-                nonfinite = NonFinite(step=step - num_steps + 1 + number, group_ranks=bad)
+                # Any rank, and any link, can change the sum: this rank is among the bad ones if its own loss is.
+                bad = sorted({*bad, own_rank} - ({own_rank} if own_are_finite[number] else set()))
+                nonfinite = NonFinite(step=step - num_steps + 1 + number, group_ranks=tuple(bad))
                 break
             sums.append(math.fsum(row))
         return SyncResult(loss_sums=tuple(sums), nonfinite=nonfinite, stop=any(rows[-2]))

@@ -229,8 +229,10 @@ def train(
             epoch_began = Lap(seconds=trained_s, steps=len(losses), samples=position.samples_seen)
         if interrupted or done or reached or (epoch_over and checkpoints is not None and checkpoints.is_due(epoch)):
             phase(f"look at parameters after step {position.step}")
-            ranks = _ranks_with(not _all_finite(parameters), group, device)
-            if ranks:
+            is_wrong = not _all_finite(parameters)
+            if ranks := _ranks_with(is_wrong, group, device):
+                # Any rank can change what the others say; this one is named by itself only.
+                ranks = tuple(sorted({*ranks, group.rank()} - (set() if is_wrong else {group.rank()})))
                 nonfinite = NonFinite(step=step, group_ranks=ranks, what="parameters")
                 break
             if checkpoints is not None:
