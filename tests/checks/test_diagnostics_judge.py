@@ -12,7 +12,7 @@ from seatrial.checks.diagnostics.judge import judge
 from seatrial.checks.diagnostics.params import Params
 from seatrial.devices.kernel_log import parse
 from seatrial.devices.plain_json import to_json
-from seatrial.devices.state import DeviceState, DeviceWindow, KernelEvent, NodeState, NodeWindow
+from seatrial.devices.state import DeviceState, DeviceWindow, KernelEvent, NetworkPort, NodeState, NodeWindow
 from seatrial.evidence.evidence import Evidence, RankRecord
 from seatrial.evidence.findings import Ruling
 from seatrial.evidence.measurement import Fact
@@ -428,6 +428,25 @@ def test_a_port_that_goes_down_or_counts_errors_is_named_with_its_node() -> None
     assert "counted 7 symbol errors" in counted
     assert "collectives" in counted
     assert all("transceiver" in finding.action for finding in findings)
+
+
+def test_a_port_of_another_container_fails_nobody() -> None:
+    """A neighbor that ends, or stops its interface, takes its port down in the view of each container there."""
+    ports = tuple(NetworkPort(name=f"mlx5_{number}/1", state="ACTIVE", usable=number == 0) for number in range(3))
+    window = NodeWindow(
+        check="training", seconds=60, ports={"mlx5_1/1": {"link_downed": 1}}, ports_down=("mlx5_0/1", "mlx5_2/1")
+    )
+    findings = rule((NodeState(devices=(HEALTHY,), ports=ports), (window,))).findings
+    assert {
+        finding.culprit.name[:13]: (finding.severity, "no rank can open it" in finding.what) for finding in findings
+    } == {"port mlx5_0/1": ("fail", False), "port mlx5_1/1": ("warn", True), "port mlx5_2/1": ("warn", True)}
+
+
+def test_the_name_of_a_port_is_no_sentence_of_ours() -> None:
+    words = "mlx5_2/1 of node gpu-7 is broken, as is"
+    window = NodeWindow(check="training", ports={words: {words: 1}}, ports_down=(words,))
+    for finding in rule((NodeState(devices=(HEALTHY,)), (window,))).findings:
+        assert finding.what.replace(f'"{words}"', "").find(words) < 0
 
 
 def test_a_port_that_goes_down_in_many_steps_is_one_finding() -> None:

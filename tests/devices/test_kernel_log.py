@@ -121,6 +121,8 @@ _CRASH = "[4711]: segfault at 0 ip 0000000000000000 sp 00007ffd9fd62c88 error 14
         # The name of a program, and that of its library.
         f"NVRM: GPU 17:00{_CRASH}has fallen off the bus[400000+1000]",
         f"amdgpu 17:00: {_CRASH}RAS poison[400000+1000]",
+        "NVRM: Xid (1:0) (4711) used greatest stack depth: 79 bytes left",
+        "amdgpu 0000:17:00.0: amdgpu: VM memory stats for proc GPU reset begin(4711) task RAS poison(4711) is non-zero",
         "amdgpu 0000:17:00.0: amdgpu: [gfxhub] page fault (ring:24 vmid:3, for process RAS poison pid 4711 thread x)",
         "amdgpu 0000:17:00.0: amdgpu:  for process GPU reset begin pid 4711 thread ring x timeout pid 4711",
     ],
@@ -209,6 +211,20 @@ def test_older_lines_are_marked_and_new_ones_come_later(tmp_path: Path) -> None:
         stream.write("5, cut in two writes\n")
     assert [event.code for event in log.read()] == [95]
     log.close()
+
+
+def test_the_beginning_of_a_long_file_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever lets programs crash makes it longer than one reading; an XID of last month is none of the trial."""
+    monkeypatch.setattr("seatrial.devices.kernel_log._MOST_BYTES", 1 << 14)
+    file = tmp_path / "kern.log"
+    xid_line = "[ 2.0] NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus.\n"
+    file.write_text("[ 1.0] program[1]: segfault at 0\n" * 1000 + xid_line)
+    log = KernelLog(str(file))
+    assert [event.old for event in log.read()] == [True]
+    assert (log.read(), log.was_cut) == ((), False)
+    with file.open("a") as end:
+        end.write(xid_line + "[ 3.0] program[1]: segfault at 0\n" * 1000)
+    assert ([event.old for event in log.read()], log.was_cut) == ([False], True)
 
 
 def test_a_log_that_cannot_be_read_says_why(tmp_path: Path) -> None:

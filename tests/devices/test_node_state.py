@@ -170,6 +170,14 @@ def test_ports_from_sysfs(tmp_path: Path) -> None:
     for text, rate in (("1.2.3 Gb/sec", 1.2), ("2.5 Gb/sec", 2.5), (".", None)):
         (port / "rate").write_text(text)
         assert read_ports(tmp_path)[0].rate_gbit_per_s == rate
+    # A container sees the adapters of others, and has the device files of its own ones only.
+    verbs = tmp_path / "class" / "infiniband_verbs" / "uverbs3"
+    verbs.mkdir(parents=True)
+    (verbs / "ibdev").write_text("mlx5_0\n")
+    assert [port.usable for port in read_ports(tmp_path, dev=tmp_path / "dev")] == [False]
+    (tmp_path / "dev" / "infiniband").mkdir(parents=True)
+    (tmp_path / "dev" / "infiniband" / "uverbs3").touch()
+    assert read_ports(tmp_path, dev=tmp_path / "dev") == (replace(found, rate_gbit_per_s=None),)
     down = replace(found, state="DOWN", counters={**found.counters, "symbol_error": 5})
     window = window_between("", "", 1, NodeState(ports=(found,)), NodeState(ports=(down,)), {})
     assert (window.ports_down, window.ports) == (("mlx5_0/1",), {"mlx5_0/1": {"symbol_error": 2}})

@@ -28,17 +28,17 @@ _MOST_BYTES = 1 << 24
 _RECORD_BYTES = 1 << 13
 """A record of /dev/kmsg is at most 8 KiB; a shorter buffer would be refused."""
 _TEXT_CHARS = 400
-_XID = re.compile(r"NVRM: Xid \(((?:PCI:)?[0-9a-fA-F:.]+)(?: GPU-[^)]{1,40})?\)[^:]*: (\d{1,4})\b,?")
+_XID = re.compile(r"NVRM: Xid \(((?:PCI:)?[0-9a-fA-F:.]+)(?: GPU-[^)]{1,40})?\): (\d{1,4})\b,?")
 """In the brackets a slice of the device may follow (MIG): ``PCI:0000:01:00 GPU-I:05 GPU-CI:00``."""
 _SXID = re.compile(r"nvidia-nvswitch\d{1,4}: SXid \((PCI:[0-9a-fA-F:.]+)\): (\d{1,6})\b,?")
 _FALLEN = re.compile(r"NVRM:\s+GPU (?:at )?(?:PCI:)?([0-9a-fA-F:.]+?):? (?:GPU\S{0,60} )?has fallen off the bus")
 _AMDGPU = re.compile(
-    r"amdgpu ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d): (?:(?!process ).){0,80}"
+    r"amdgpu ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d): (?:(?!process |proc |task |comm).){0,80}"
     r"(uncorrectable hardware errors? detected|GPU reset begin|GPU fault detected|ring \S+ timeout|RAS poison)",
     re.IGNORECASE,
 )
-"""After ``process`` comes the name of a program, which may be any of these words; and the line of a crash begins with
-such a name, of 15 characters."""
+"""After ``process``, ``proc`` and ``task`` comes the name of a program, which may be any of these words; the line of a
+crash begins with such a name, of 15 characters."""
 _LINK = re.compile(r"(Fatal|Nonfatal) XC\d i\d+ Link (-?\d{1,4}) \((0x[0-9a-fA-F]{1,16})\b")
 _FOLLOWS = re.compile(r"caused by previous Xid (\d{1,4})\b")
 _FATAL = re.compile(r"\b(Non-?fatal|Fatal)\b", re.IGNORECASE)
@@ -59,7 +59,11 @@ class KernelLog:
         """Open it. Raises OSError."""
         self._path = path
         self._fd = _opened(path)
-        self._is_device = stat.S_ISCHR(os.fstat(self._fd).st_mode)
+        status = os.fstat(self._fd)
+        self._is_device = stat.S_ISCHR(status.st_mode)
+        if status.st_size > _MOST_BYTES:
+            # What the first reading leaves would look new in the next one.
+            os.lseek(self._fd, -_MOST_BYTES, os.SEEK_END)
         self._rest = b""
         self._old = True
         self.was_cut = False
@@ -124,6 +128,8 @@ class KernelLog:
             *lines, self._rest = (self._rest + piece).split(b"\n")
             self._rest = self._rest[-_RECORD_BYTES:]
             yield from (line.decode(errors="replace") for line in lines)
+        # The last reading leaves the rest unread.
+        self.was_cut = self.was_cut or not self._old
 
 
 def parse(line: str, *, old: bool = False) -> KernelEvent | None:

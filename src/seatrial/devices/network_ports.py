@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -26,11 +27,17 @@ ERROR_COUNTERS: dict[str, str] = {
 """File in ``counters`` or ``hw_counters`` -> what it counts (kernel documentation, sysfs-class-infiniband; mlx5)."""
 
 
-def read_ports(sysfs: Path = Path("/sys")) -> tuple[NetworkPort, ...]:
-    """Return all ports, in the order of their names."""
+def read_ports(sysfs: Path = Path("/sys"), dev: Path = Path("/dev")) -> tuple[NetworkPort, ...]:
+    """Return all ports, in the order of their names.
+
+    A container sees the ports of its whole machine here, those of other containers too.
+    """
+    files = {
+        _text(verbs / "ibdev"): dev / "infiniband" / verbs.name for verbs in sysfs.glob("class/infiniband_verbs/*")
+    }
     ports = []
     for folder in sorted((sysfs / "class" / "infiniband").glob("*/ports/*")):
-        counters = dict[str, int]()
+        device, counters = folder.parent.parent.name, dict[str, int]()
         for name in ERROR_COUNTERS:
             for kind in ("counters", "hw_counters"):
                 with contextlib.suppress(OSError, ValueError):
@@ -39,12 +46,13 @@ def read_ports(sysfs: Path = Path("/sys")) -> tuple[NetworkPort, ...]:
         rate = re.match(r"[0-9]+(\.[0-9]+)?", _text(folder / "rate"))
         ports.append(
             NetworkPort(
-                name=f"{folder.parent.parent.name}/{folder.name}",
+                name=f"{device}/{folder.name}",
                 state=state.partition(": ")[2] or state,
                 physical_state=physical.partition(": ")[2] or physical,
                 rate_gbit_per_s=float(rate[0]) if rate else None,
                 link_layer=_text(folder / "link_layer"),
                 counters=counters,
+                usable=device not in files or os.access(files[device], os.R_OK | os.W_OK),
             )
         )
     return tuple(ports)

@@ -229,6 +229,8 @@ class NetworkPort:
     """``InfiniBand`` or ``Ethernet`` (RoCE)."""
     counters: Mapping[str, int] = field(default_factory=dict)
     """Name of the file -> its value, only counters of errors."""
+    usable: bool = True
+    """Whether processes of this account can open its adapter, as far as that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from seatrial.devices.state import DeviceState
 from seatrial.evidence.evidence import Evidence, a_node
 from seatrial.evidence.findings import NOBODY, Culprit, Finding, Limit, Ruling
 from seatrial.evidence.statistics import median, minority
+from seatrial.util.text import as_name
 
 NO_STATE = "GPU diagnostics"
 """Begins what a PASS says of devices whose state is not known."""
@@ -150,22 +151,29 @@ def _nvlinks(connection: str) -> int:
 
 
 def _ports(history: NodeHistory) -> Iterator[Finding]:
-    """Yield a finding for each port and what happened to it, however often it did."""
+    """Yield a finding for each port and what happened to it, however often it did.
+
+    A port that no rank can open may be that of another container, which may end or stop it at any time.
+    """
+    others = {port.name for port in history.before.ports if not port.usable}
     seen = defaultdict[tuple[str, str], list[str]](list)
     for window in history.windows:
         for name in window.ports_down:
             seen["fail", name].append(f"went down {step_words(window)}")
         for name, changes in window.ports.items():
-            counted = [f"{count} {ERROR_COUNTERS.get(counter, counter)}" for counter, count in changes.items()]
+            counted = [
+                f"{count} {ERROR_COUNTERS.get(counter) or as_name(counter)}" for counter, count in changes.items()
+            ]
             severity = "fail" if changes.keys() & set(_FAILS_PORT) else "warn"
             seen[severity, name].append(f"counted {', '.join(counted)} {step_words(window)}")
     for (severity, name), times in seen.items():
         more = f", and again in {len(times) - 1} later step{'' if len(times) == 2 else 's'}" if len(times) > 1 else ""
-        yield _port(history, severity, name, f"{times[0]}{more}")
+        unused = "; no rank can open it" if name in others else ""
+        yield _port(history, "warn" if unused else severity, name, f"{times[0]}{more}{unused}")
 
 
 def _port(history: NodeHistory, severity: str, name: str, what: str) -> Finding:
-    culprit = Culprit(kind="node", name=f"port {name} of {a_node(history.node)}", nodes=(history.node,))
+    culprit = Culprit(kind="node", name=f"port {as_name(name)} of {a_node(history.node)}", nodes=(history.node,))
     return Finding(
         severity="fail" if severity == "fail" else "warn",
         check=NAME,
