@@ -16,7 +16,7 @@ from seatrial.conductor import event_allowance
 from seatrial.errors import SeatrialError
 from seatrial.protocol.events import NoteEvent, Source
 from seatrial.protocol.handshake import proof
-from seatrial.protocol.wire import encode
+from seatrial.protocol.wire import Decoder, encode
 from seatrial.run.record import Recorder
 from seatrial.targets.kubernetes import log_reader
 from seatrial.targets.kubernetes.kinds import KINDS
@@ -208,6 +208,15 @@ def test_a_first_pod_sends_no_more_events_than_all_agents_may(tmp_path: Path, mo
             assert len(listener.messages) < 10
         else:
             assert listener.all() == messages
+
+
+def test_no_line_of_another_pod_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One split message of 8 MB took the controller five seconds, in which no pod and no signal was heard."""
+    monkeypatch.setattr(Decoder, "line", lambda decoder, line: pytest.fail("a line was decoded"))
+    (ended,) = pods_of({"items": [pod(status__phase="Succeeded")]}, KINDS["job"])
+    log = file_of(tmp_path, "log", stamped([b"before\n", *lines_of(0, EVENTS[0]), b"after\n"]))
+    PodLogs(Kubectl(program=scripted(tmp_path, ("*", f"cat {log}")), namespace=None), tmp_path).close([ended])
+    assert (tmp_path / f"{ended.name}.log").read_text() == "before\nafter\n"
 
 
 def test_logs_that_were_read_keep_no_file_open(tmp_path: Path) -> None:

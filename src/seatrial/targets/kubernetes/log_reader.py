@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import re
-import secrets
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -53,12 +52,21 @@ class PodLog:
         self,
         kubectl: Kubectl,
         pod: PodStatus,
-        token: str,
+        token: str | None,
         folder: Path,
         on_text: Callable[[list[str]], None],
         agents: int = 0,
     ) -> None:
-        """``on_text``: receives the lines that are not events of the run. ``agents``: how many send events to it."""
+        """Prepare to read; no stream is open yet.
+
+        Args:
+            kubectl: Reads the log.
+            pod: Whose log it is.
+            token: The token of the run; None for a pod that sends no events, whose lines are not decoded.
+            folder: Gets a copy of the log.
+            on_text: Receives the lines that are not events of the run.
+            agents: How many send events to this pod.
+        """
         self.pod = pod
         self.lost = 0
         """Number of events that were written but can no longer be read."""
@@ -177,9 +185,11 @@ class PodLog:
         at = timestamp[1] + (timestamp[2] or b".").ljust(10, b"0") if timestamp else self._last_time
         text = line[timestamp.end() :] if timestamp else line
         # Events are recognized by their number, so several may have the same timestamp.
-        if text.startswith(PREFIX) and (entry := self._decoder.line(text)) is not None and self._is_proved(entry):
-            yield from self._take_entry(entry)
-        elif (at > self._last_time or not timestamp) and not text.startswith(PREFIX):
+        if text.startswith(PREFIX):
+            # Anybody may write such lines, and a message of many of them takes seconds to decode.
+            if self._token is not None and (entry := self._decoder.line(text)) is not None:
+                yield from self._take_entry(entry) if self._is_proved(entry, self._token) else ()
+        elif at > self._last_time or not timestamp:
             self._has_news = True
             self._copy(text + b"\n")
             self._on_text([text.rstrip(b"\r").decode(errors="replace")])
@@ -194,11 +204,12 @@ class PodLog:
                 line = b"seatrial: the copy of this log ends here, after %d bytes\n" % _MAX_COPY_BYTES
             self._log.write(line)
 
-    def _is_proved(self, entry: dict[str, Any]) -> bool:
+    @staticmethod
+    def _is_proved(entry: dict[str, Any], token: str) -> bool:
         number, message = entry.get("number"), entry.get("message")
         if type(number) is not int or not isinstance(message, dict):
             return False
-        return proves(entry.get("proof"), self._token, "log", json.dumps(message), "", number)
+        return proves(entry.get("proof"), token, "log", json.dumps(message), "", number)
 
     def _take_entry(self, entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
         number = entry["number"]
@@ -231,8 +242,6 @@ class PodLogs:
 
     def __init__(self, kubectl: Kubectl, folder: Path) -> None:
         self._kubectl, self._folder = kubectl, folder
-        self._token = secrets.token_hex(16)
-        """A secret of nobody: these pods send no events."""
         self._logs: dict[str, PodLog] = {}
         self._pods: list[PodStatus] = []
 
@@ -250,9 +259,7 @@ class PodLogs:
                 if sum(log.is_open for log in self._logs.values()) >= _MAX_STREAMS:
                     continue
                 with contextlib.suppress(OSError):
-                    log = self._logs[pod.name] = PodLog(
-                        self._kubectl, pod, self._token, self._folder, lambda lines: None
-                    )
+                    log = self._logs[pod.name] = PodLog(self._kubectl, pod, None, self._folder, lambda lines: None)
             if log is not None and log.failures < _MAX_FAILURES:
                 for _ in log.read(container_ended=pod.state == "ended", share=_MAX_STREAMS):
                     pass
