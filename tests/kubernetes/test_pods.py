@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -186,6 +187,39 @@ def test_a_pod_that_the_cluster_stopped(status: dict[str, Any], words: str) -> N
 def test_a_pod_that_is_deleted() -> None:
     found = of_state({"running": {}}, metadata__deletionTimestamp="2026-01-01T00:00:00Z")
     assert (found.stop, found.deleted) == ("was deleted", True)
+
+
+def deleted_after(code: int, finished_at: str) -> PodStatus:
+    """A pod that the API server was asked to delete at 10:00:10."""
+    terminated = {"exitCode": code, "reason": "Error", "finishedAt": finished_at}
+    until = {"metadata__deletionTimestamp": "2026-03-29T10:01:10Z", "metadata__deletionGracePeriodSeconds": 60}
+    return of_state({"terminated": terminated}, status__phase="Failed", **until)
+
+
+@pytest.mark.parametrize("code", [130, 143])
+def test_a_node_whose_clock_is_behind_is_not_taken_for_one_that_killed_its_pod(code: int) -> None:
+    """Of the pods that a controller deletes because another one failed, none is at fault."""
+    found = deleted_after(code, "2026-03-29T10:00:07Z")
+    assert (found.stop, found.killed) == ("was deleted", False)
+
+
+def test_a_pod_that_was_killed_before_its_deletion_stays_killed() -> None:
+    assert deleted_after(137, "2026-03-29T10:00:07Z").killed
+    assert not deleted_after(137, "2026-03-29T10:01:10Z").killed
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+def test_times_of_the_cluster_are_those_of_no_zone(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Berlin the hour from 02:00 on was left out on that day: 02:59 there is one hour later than 03:00."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        terminated = {"exitCode": 137, "reason": "Error", "finishedAt": "2026-03-29T02:59:58Z"}
+        until = {"metadata__deletionTimestamp": "2026-03-29T03:01:05Z", "metadata__deletionGracePeriodSeconds": 60}
+        assert of_state({"terminated": terminated}, status__phase="Failed", **until).killed
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 _INDEX = "batch.kubernetes.io/job-completion-index"

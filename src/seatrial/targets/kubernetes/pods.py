@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any, Literal
 
 from seatrial.targets.kubernetes.api_json import get, items_of, one_line, text
@@ -39,6 +39,8 @@ _STOPS = {
 }
 """``status.reason``, or the reason of the condition DisruptionTarget, of a pod that the cluster stopped."""
 _OUT_OF_MEMORY = "OOMKilled"
+_ENDED_BY_REQUEST = (130, 143)
+"""Exit codes of our processes after SIGTERM: of a conductor and a training, and of all others before they are one."""
 _COMPONENT = "app.kubernetes.io/component"
 _NO_REASON = "no reason given"
 
@@ -285,6 +287,9 @@ def _was_deleted(item: Any, terminated: Any) -> bool:
         return True
     if get(terminated, "exitCode") == 0 or text(terminated, "reason") == _OUT_OF_MEMORY:
         return False
+    if get(terminated, "exitCode") in _ENDED_BY_REQUEST:
+        # Its node, whose clock may be behind that of the API server, need not have ended it after the request.
+        return True
     # The timestamp is that of the request and the grace together.
     grace_s, ended = get(item, "metadata", "deletionGracePeriodSeconds"), _seconds(text(terminated, "finishedAt"))
     until = _seconds(when)
@@ -296,6 +301,6 @@ def _was_deleted(item: Any, terminated: Any) -> bool:
 def _seconds(timestamp: str) -> float | None:
     """Return the seconds since the epoch of a timestamp of the API (2026-01-01T00:00:00Z); None if it is none."""
     try:
-        return datetime.fromisoformat(timestamp[:_TO_SECONDS]).timestamp()
+        return datetime.fromisoformat(timestamp[:_TO_SECONDS]).replace(tzinfo=timezone.utc).timestamp()
     except ValueError:
         return None
