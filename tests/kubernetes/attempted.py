@@ -15,7 +15,7 @@ from kubernetes.test_pods import pod
 from kubernetes.workloads import workload
 
 from seatrial.errors import SeatrialError
-from seatrial.targets.job import Job
+from seatrial.targets.job import Job, Processes
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
 from seatrial.targets.kubernetes.attempt import Attempt, WaitLimits
 from seatrial.targets.kubernetes.kubectl import Kubectl
@@ -105,11 +105,14 @@ class Cluster:
         self.limits = WaitLimits(**{"queue_s": 60.0, **limits})
 
     def attempt(self, min_hosts: int | None = None) -> Attempt:
+        return self.attempt_at(replace(self.job, detail=replace(self.job.detail, min_hosts=min_hosts)))
+
+    def attempt_at(self, job: Processes) -> Attempt:
         run = {"kind": "run", "run": "run-1", "src": "conductor", "seq": 0, "t": 1.0, "job": {}}
         self.run_log = RunLog(run, self.folder, self.events.append, lambda message: None)
         return Attempt(
             objects=AppliedObjects(self.kubectl, "job", OBJECTS),
-            job=replace(self.job, detail=replace(self.job.detail, min_hosts=min_hosts)),
+            job=job,
             limits=self.limits,
             run_log=self.run_log,
             folder=self.folder,

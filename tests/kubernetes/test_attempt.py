@@ -17,6 +17,7 @@ from kubernetes.kubectl_script_double import scripted
 from kubernetes.workloads import workload
 
 from seatrial.errors import JobNotStartedError, RequestError, SeatrialError
+from seatrial.targets.job import ProgramJob
 from seatrial.targets.kubernetes import applied_objects, attempt
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
 from seatrial.targets.kubernetes.attempt import TooFewNodesError
@@ -290,6 +291,30 @@ def test_a_workload_that_fails_before_its_pods(tmp_path: Path, soon_gone: None) 
     (tmp_path / "job").write_text(json.dumps(failed))
     text = str(Cluster(tmp_path, [], ("'get job.batch/trial-1 --ignore-not-found'*", f"cat {tmp_path}/job")).error())
     assert "failed before its first pod ran (BackoffLimitExceeded: the limit is reached)" in text
+
+
+def test_of_several_pods_that_failed_beside_one_that_hangs_the_cause_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older one only lost its peer; the first pod waits for both for ever."""
+    monkeypatch.setattr(attempt, "_OTHERS_END_S", 1.0)
+
+    def failed(number: int, code: int) -> dict[str, Any]:
+        state = {"terminated": {"exitCode": code, "reason": "Error"}}
+        status = {"phase": "Failed", "containerStatuses": [{"name": "seatrial", "state": state}]}
+        return {**running(number), "status": status}
+
+    lost = ("'logs trial-1-1-x'*", "echo '2026-01-01T00:00:00.5Z RuntimeError: [gloo] Connection closed by peer'")
+    killed = ("'logs trial-1-2-x'*", "echo 2026-01-01T00:00:00.5Z its last line")
+    cluster = Cluster(tmp_path, [running(0), failed(1, 1), failed(2, 137)], lost, killed)
+    values: dict[str, Any] = {"argv": (), "watched": True, "output": "all", "max_restarts": 0, "stop_grace_s": 1.0}
+    place = {field: getattr(cluster.job, field) for field in ("run", "target", "nproc_per_node", "device", "backend")}
+    training = ProgramJob(**place, nodes=3, python="python3", env={}, detail=cluster.job.detail, cwd="/", **values)
+    following = cluster.attempt_at(training)
+    following.run()
+    assert following.cleanup(keep=False) == []
+    (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
+    assert (outcome["how"], outcome["text"]) == ("failed", "pod trial-1-2-x on node gpu-1 ended with exit code 137")
 
 
 def _refused(folder: Path, complaint: str) -> tuple[str, str]:

@@ -212,7 +212,7 @@ class Attempt:
             return False
         if not self._lasts("failed", _OTHERS_END_S):
             return False
-        self._run_log.end_by_exit_codes(failed[:1], under_mpi=False)
+        self._run_log.end_by_exit_codes(failed, under_mpi=False)
         return True
 
     def _never_started(self) -> bool:
