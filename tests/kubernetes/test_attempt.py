@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import shlex
 import signal
 import time
@@ -293,7 +295,7 @@ def test_a_workload_that_fails_before_its_pods(tmp_path: Path, soon_gone: None) 
     assert "failed before its first pod ran (BackoffLimitExceeded: the limit is reached)" in text
 
 
-def test_of_several_pods_that_failed_beside_one_that_hangs_the_cause_is_named(
+def test_of_pods_that_failed_beside_one_that_hangs_the_cause_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The older one only lost its peer; the first pod waits for both for ever."""
@@ -404,6 +406,25 @@ def test_pods_wait_for_the_pull_secret_of_a_new_account(
     assert len(created) == 3
     assert created[0] < asked[0]
     assert asked[-1] < created[1]
+
+
+def test_hundreds_of_waiting_pods_are_deleted_a_few_at_once(tmp_path: Path) -> None:
+    """With one kubectl for each of them at the same time there were no descriptors left, and not one was waited for."""
+    names = [f"trial-1-{number}-x" for number in range(200)]
+    left = tmp_path / "left"
+    left.write_text(json.dumps({"items": [waiting(number) for number in range(200)]}))
+    at = shlex.quote(str(tmp_path))
+    gone = f"if grep -qs '/pods/{names[-1]} ' {at}/calls; then cat {at}/none; else cat {at}/left; fi"
+    cluster = Cluster(tmp_path, [], ("'get pods'*", gone))
+    objects = AppliedObjects(cluster.kubectl, "job", OBJECTS)
+    objects.apply()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 64, hard))
+    try:
+        assert objects.delete(keep_waiting=lambda: True) == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert {line.split()[2].rpartition("/")[2] for line in cluster.deletes() if "/pods/" in line} == set(names)
 
 
 def test_objects_that_stay_are_named_with_the_command(tmp_path: Path) -> None:

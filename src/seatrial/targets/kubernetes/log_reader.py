@@ -61,7 +61,7 @@ class PodLog:
 
         Args:
             kubectl: Reads the log.
-            pod: Whose log it is.
+            pod: The pod that writes the log.
             token: The token of the run; None for a pod that sends no events, whose lines are not decoded.
             folder: Gets a copy of the log.
             on_text: Receives the lines that are not events of the run.
