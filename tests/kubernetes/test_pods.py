@@ -151,6 +151,18 @@ def test_how_a_pod_ended(terminated: dict[str, Any], words: str, code: int) -> N
     assert found.stop == ""
 
 
+def test_words_of_a_kubelet_are_bounded() -> None:
+    """Each of them would be in the report, and some on the terminal."""
+    long = "x" * 100_000
+    ended = of_state({"terminated": {"exitCode": 1, "reason": long}}, status__phase="Failed")
+    waits = {"name": "seatrial", "image": long, "state": {"waiting": {"reason": "ErrImagePull", "message": long}}}
+    init = {"name": long, "state": {"terminated": {"exitCode": 1}}}
+    failed = seen(status={"phase": "Failed", "reason": long, "message": long, "initContainerStatuses": [init]})
+    running = seen(status__initContainerStatuses=[{"name": long, "state": {"running": {}}}])
+    pulled = seen(status__containerStatuses=[waits])
+    assert max(map(len, (ended.end, failed.end, running.waits_for, pulled.waits_for))) < 1_000
+
+
 def test_a_pod_that_failed_without_a_container() -> None:
     found = seen(status={"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no devices left"})
     assert (found.state, found.exit_code) == ("ended", None)
@@ -197,7 +209,7 @@ def deleted_after(code: int, finished_at: str) -> PodStatus:
 
 
 @pytest.mark.parametrize("code", [130, 143])
-def test_a_node_whose_clock_is_behind_is_not_taken_for_one_that_killed_its_pod(code: int) -> None:
+def test_a_clock_that_is_behind_makes_no_killed_pod(code: int) -> None:
     """Of the pods that a controller deletes because another one failed, none is at fault."""
     found = deleted_after(code, "2026-03-29T10:00:07Z")
     assert (found.stop, found.killed) == ("was deleted", False)

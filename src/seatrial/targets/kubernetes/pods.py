@@ -140,7 +140,7 @@ def workload_failure(workload: Any) -> str:
     """Return why the controller of a workload has marked it as failed; empty if it has not."""
     for condition in items_of(workload, "status", "conditions"):
         if text(condition, "type") == "Failed" and text(condition, "status") == "True":
-            texts = (text(condition, "reason"), one_line(text(condition, "message")))
+            texts = (one_line(text(condition, "reason")), one_line(text(condition, "message")))
             return ": ".join(text for text in texts if text) or _NO_REASON
     return ""
 
@@ -215,11 +215,12 @@ def _waits_for(item: Any, status: Any) -> tuple[str, bool]:
         reason = text(container, "state", "waiting", "reason")
         message = one_line(text(container, "state", "waiting", "message"))
         if reason in _IMAGE:
-            return f"its image {text(container, 'image')} cannot be pulled ({reason}: {message or _NO_REASON})", True
+            image = one_line(text(container, "image"))
+            return f"its image {image} cannot be pulled ({reason}: {message or _NO_REASON})", True
         if reason in _NOT_CREATED:
             return f"its container cannot be created ({reason}: {message or _NO_REASON})", True
         if reason == "CrashLoopBackOff":
-            return f"its container {text(container, 'name')} keeps crashing ({message})", True
+            return f"its container {one_line(text(container, 'name'))} keeps crashing ({message})", True
     for condition in items_of(item, "status", "conditions"):
         if text(condition, "type") == "PodScheduled" and text(condition, "status") == "False":
             message = one_line(text(condition, "message"))
@@ -234,12 +235,12 @@ def _waits_for(item: Any, status: Any) -> tuple[str, bool]:
         if get(container, "state", "running") is not None
     ]
     if init_containers:
-        return f"its init container {text(init_containers[0], 'name')} has not ended", False
+        return f"its init container {one_line(text(init_containers[0], 'name'))} has not ended", False
     return "its image is being pulled or its container created", False
 
 
 def _end(item: Any, ours: Any, terminated: Any) -> str:
-    reason, code = text(terminated, "reason"), get(terminated, "exitCode")
+    reason, code = one_line(text(terminated, "reason")), get(terminated, "exitCode")
     if reason == _OUT_OF_MEMORY:
         limit = text(ours, "resources", "limits", "memory")
         option = "which launchers of MPI have" if _is_launcher(item) else "--memory"
@@ -250,7 +251,7 @@ def _end(item: Any, ours: Any, terminated: Any) -> str:
     if terminated is not None and reason in _NOT_CREATED:
         return f"could not run its container ({reason}: {one_line(text(terminated, 'message')) or _NO_REASON})"
     if terminated is None:
-        texts = (text(item, "status", "reason"), one_line(text(item, "status", "message")), _init_failure(item))
+        texts = (*(one_line(text(item, "status", key)) for key in ("reason", "message")), _init_failure(item))
         why = ": ".join(part for part in texts if part)
         return f"failed before its container ran ({why or _NO_REASON})"
     return f"ended with exit code {code}" + (f" ({reason})" if reason not in ("", "Error", "Completed") else "")
@@ -260,7 +261,7 @@ def _init_failure(item: Any) -> str:
     for container in items_of(item, "status", "initContainerStatuses"):
         code = get(container, "state", "terminated", "exitCode")
         if code not in (0, None):
-            return f"its init container {text(container, 'name')} ended with exit code {code}"
+            return f"its init container {one_line(text(container, 'name'))} ended with exit code {code}"
     return ""
 
 
