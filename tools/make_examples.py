@@ -60,7 +60,7 @@ def text_of(name: str) -> str:
         f"# Printed by: seatrial {EXAMPLES[name]}",
         f"#   {common}",
         "# without its Secret, which is a fresh one for each run; before you apply this file:",
-        '#   kubectl create secret generic example --from-literal=token="$(openssl rand -hex 24)"',
+        "#   openssl rand -hex 24 | tr -d '\\n' | kubectl create secret generic example --from-file=token=/dev/stdin",
         "# Written by tools/make_examples.py.",
     ]
     return "\n".join(head) + "\n" + "".join(f"---\n{document.rstrip()}\n" for document in kept)
