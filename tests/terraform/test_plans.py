@@ -78,13 +78,20 @@ def test_the_provider_is_pinned_and_so_is_its_package(planned: Module) -> None:
             {"allowed_cidr": HOME, "worker_kind": "g2.2xlarge"},
             ["eu-west-1 does not offer g2.2xlarge to this account. Choose another region, or another worker_kind."],
         ),
+        (
+            {
+                "allowed_cidr": HOME,
+                "torch_index_urls": {"cpu": "https://me:hidden@x", "nvidia": "https://x", "amd": "https://x"},
+            },
+            ["torch_index_urls has an address with a user name or a password, which all who may read the state"],
+        ),
         ({"allowed_cidr": HOME, "worker_kind": "t4g.xlarge"}, ["t4g.xlarge has no x86_64 processor"]),
         (
             {"allowed_cidr": HOME, "worker_kind": "amd", "availability_zone": "eu-west-1a"},
             ["eu-west-1a does not offer all of g4ad.xlarge; these zones do: eu-west-1b."],
         ),
     ],
-    ids=["kind count cidr", "all others", "no network no key", "not offered", "arm", "zone"],
+    ids=["kind count cidr", "all others", "no network no key", "not offered", "password", "arm", "zone"],
 )
 def test_a_wrong_variable_is_refused_by_a_sentence(
     planned: Module, variables: dict[str, Any], expected: list[str]
@@ -92,6 +99,7 @@ def test_a_wrong_variable_is_refused_by_a_sentence(
     done = planned.run("plan", "-input=false", "-no-color", **variables)
     assert done.returncode == 1
     said = sentences(done.stderr)
+    assert "hidden" not in said
     assert [sentence for sentence in expected if sentence not in said] == [], said
 
 

@@ -186,6 +186,10 @@ variable "torch_index_urls" {
     condition     = alltrue([for url in values(var.torch_index_urls) : can(regex("^(https|file)://[A-Za-z0-9./_~%:@-]+$", url))])
     error_message = "torch_index_urls has \"${join("\", \"", values(var.torch_index_urls))}\". Each must be an https:// or file:// address of a package index."
   }
+  validation {
+    condition     = alltrue([for url in values(var.torch_index_urls) : !strcontains(url, "@")])
+    error_message = "torch_index_urls has an address with a user name or a password, which all who may read the state or the user data of a machine would see. Name an index that asks for none."
+  }
 }
 
 variable "images" {
