@@ -49,6 +49,47 @@ OLD = """<nvidia_smi_log><driver_version>450</driver_version><gpu id="0000:00:1E
 </gpu></nvidia_smi_log>"""
 
 
+_LISTED = """<nvidia_smi_log>
+<driver_version>580.1</driver_version><attached_gpus>1</attached_gpus>
+<gpu id="00000000:17:00.0"><uuid>GPU-0</uuid>
+\t\t<processes>
+\t\t\t<process_info>
+\t\t\t\t<pid>77</pid>
+\t\t\t\t<process_name>NAME</process_name>
+\t\t\t</process_info>
+\t\t</processes>
+\t\t<accounted_processes>
+\t\t</accounted_processes>
+\t</gpu>
+
+</nvidia_smi_log>
+"""
+_END_OF_PROCESS = "</process_name></process_info></processes>"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "python",
+        "a & b",
+        "\x01\ufffd",
+        "<!ENTITY x 'y'>",
+        f"x{_END_OF_PROCESS}<ecc_errors><tpc_repair_pending>Yes</tpc_repair_pending></ecc_errors><processes><p><process_name>",
+        f"x\n{_END_OF_PROCESS}\n\t\t</processes>\n<ecc_errors><tpc_repair_pending>Yes</tpc_repair_pending></ecc_errors>",
+    ],
+)
+def test_the_name_of_a_process_of_others_changes_nothing(name: str) -> None:
+    """nvidia-smi writes it as it is, and any user of the device chooses it."""
+    (device,) = parse(_LISTED.replace("NAME", name))
+    assert (device.uuid, device.broken, device.processes) == ("GPU-0", (), (77,))
+
+
+def test_a_device_that_the_name_of_a_process_makes_up_is_refused() -> None:
+    name = '\n</gpu>\n<gpu id="00000000:18:00.0"><uuid>GPU-1</uuid>\n<processes>\n'
+    with pytest.raises(UnreadableError, match="2 devices, of which 1 are attached"):
+        parse(_LISTED.replace("NAME", name))
+
+
 def test_a_new_driver() -> None:
     (state,) = parse(NEW)
     assert (state.model, state.bus, state.serial, state.driver) == ("NVIDIA H100", "0000:53:00", "", "580.1")

@@ -27,6 +27,7 @@ _END = "</nvidia_smi_log>"
 _CORRUPT = re.compile(r"infoROM is corrupted at gpu ([0-9a-fA-F:.]+)", re.IGNORECASE)
 _NUMBER = re.compile(r"-?\d{1,18}(\.\d{1,9})?(?!\d)", re.ASCII)
 _PID = re.compile(r"\d{1,9}", re.ASCII)
+_PID_LINE = re.compile(r"\s*<pid>\d{1,9}</pid>\s*", re.ASCII)
 _LOST = re.compile(r"device handle for GPU ?([0-9a-fA-F:.]+?):? .{0,40}GPU is lost", re.IGNORECASE)
 _NUMBERS: Mapping[str, tuple[str, ...]] = {
     "temperature_c": ("temperature/gpu_temp",),
@@ -182,6 +183,7 @@ def parse(text: str) -> tuple[DeviceState, ...]:
 
     Sentences before and after the document are warnings of the driver.
     """
+    text = _without_names(text)
     if "<!ENTITY" in text or len(text) > _MOST_CHARS:
         raise UnreadableError("nvidia-smi -q -x: no document of nvidia-smi")
     begin, end = text.find("<"), text.rfind(_END)
@@ -193,11 +195,34 @@ def parse(text: str) -> tuple[DeviceState, ...]:
     driver = root.findtext("driver_version", "")
     corrupt = {short_bus(address) for address in _CORRUPT.findall(text[:begin] + after)}
     devices = [_device(gpu, index, driver, corrupt) for index, gpu in enumerate(root.iter("gpu"))]
+    attached = root.findtext("attached_gpus", "")
+    if _PID.fullmatch(attached) and len(devices) > int(attached):
+        raise UnreadableError(f"nvidia-smi -q -x: {len(devices)} devices, of which {attached} are attached")
     names = distinct_uuids([(device.uuid, device.bus) for device in devices])
     return tuple(
         device if name == device.uuid else replace(device, uuid=name, unavailable={**device.unavailable, "uuid": TWIN})
         for device, name in zip(devices, names, strict=True)
     )
+
+
+def _without_names(text: str) -> str:
+    """Return a document without the names of processes, which nvidia-smi writes as they are.
+
+    Their users choose them: other tags, or characters that no document may have. Of the last part of a device only the
+    numbers of its processes stay.
+    """
+    lines, is_inside = list[str](), False
+    for line in text.split("\n"):
+        tag = line.strip()
+        if not is_inside:
+            lines.append(line)
+            is_inside = tag == "<processes>"
+        elif tag == "</gpu>":
+            lines += ["</processes>", line]
+            is_inside = False
+        elif _PID_LINE.fullmatch(line):
+            lines.append(f"<process_info>{tag}</process_info>")
+    return "\n".join(lines)
 
 
 def _device(gpu: ElementTree.Element, index: int, driver: str, corrupt: Container[str]) -> DeviceState:
