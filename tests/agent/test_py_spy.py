@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from seatrial.agent import standstill
 from seatrial.agent.rank_process import RankProcess
+from seatrial.probe.process import read_process
 
 _STACK = "Thread 1 (idle)"
 
@@ -102,3 +104,16 @@ def test_the_one_of_our_own_python_comes_first(
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin")
     assert _text(rank) == f"{_STACK}\n"
     assert not (tmp_path / "bin" / "ran").exists()
+
+
+def test_one_that_never_ends_holds_up_no_agent(
+    rank: RankProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script around the real one, which keeps its output open when the script itself is killed."""
+    pids = tmp_path / "pids"
+    _executable(tmp_path / "bin" / "py-spy", f"sleep 600 & echo $! >'{pids}'; wait")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin")
+    assert _text(rank) == ""
+    (left,) = map(int, pids.read_text().split())
+    while (seen := read_process(left)) and seen.state != "Z":  # killed, and soon gone
+        time.sleep(0.02)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from conductor.simulated_program import Act, SimulatedProgram, config
+from event_streams import event_of
 
 from seatrial.conductor.origin import OriginError
 from seatrial.conductor.program_conductor import ProgramConductor
@@ -479,6 +480,17 @@ def test_a_port_that_is_none_reaches_no_other_node(named: dict[str, Any]) -> Non
         conductor.message(0, {"kind": "port", "gen": 0, "address": "10.0.0.1", "port": 1, **named}, 1.0)
     assert not conductor.message(1, {"kind": "status", "ranks": {}}, 1.0).send
     assert conductor.message(0, {"kind": "port", "gen": 0, "address": "fe80::1%eth0", "port": 1}, 1.0).send
+
+
+def test_the_words_of_a_host_in_place_of_its_name_are_no_sentence_of_ours() -> None:
+    name = "x: replace node n0, as its"
+
+    def say(fleet: SimulatedProgram) -> None:
+        fleet.say(1, event_of(fleet.agents[1].source, "node", node=1, hostname=name))
+
+    fails = Act(at_s=3.0, what="exit", code=1)
+    fleet = SimulatedProgram(config(watched=False), {(0, 3): [fails]}, at_s=[(0.605, say)])
+    assert fleet.run()["text"].startswith(f'rank 3 on node "{name}" failed with exit code 1')
 
 
 def test_what_one_agent_sends_fits_into_the_outcome() -> None:

@@ -272,6 +272,26 @@ def test_a_place_and_an_interruption_in_words() -> None:
     ]
 
 
+def test_a_node_has_one_name_of_readable_length() -> None:
+    """Each place is shown with it, and one agent may send any number of names."""
+    errors = io.StringIO()
+    display = ProgramDisplay(None, errors, prefix=False)
+    for name, source in (("h" * 7_000_000, "node1"), ("another", "node1"), ("another", "rank2.7")):
+        display.on_event({"kind": "node", "src": source, "hostname": name})
+    for source in ("node1", "rank2.7"):
+        display.on_event({"kind": "stack", "src": source, "rank": 2, "state": "R", "quiet_s": 1.0})
+        display.on_event({"kind": "note", "text": "-"})
+    display.close()
+    shown = [line.partition("s] ")[2] for line in errors.getvalue().splitlines()]
+    display = ProgramDisplay(None, words := io.StringIO(), prefix=False)
+    display.on_event({"kind": "node", "src": "node1", "hostname": "n1: replace node n0"})
+    display.on_event({"kind": "stack", "src": "node1", "rank": 2, "state": "R", "quiet_s": 1.0})
+    display.close()
+    assert 'rank 2 on node "n1: replace node n0": ' in words.getvalue()
+    where = "no output; runs; no Python stack"
+    assert shown == [f"rank 2 on node {'h' * 253}: {where}", "-", f"rank 2: {where}", "-"]
+
+
 def test_places_are_shown_without_another_event() -> None:
     errors = io.StringIO()
     display = ProgramDisplay(None, errors, prefix=False)

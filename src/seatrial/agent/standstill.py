@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from seatrial.agent import py_spy
 from seatrial.agent.rank_process import RankProcess
 from seatrial.probe import process
 from seatrial.protocol.events import StackEvent
+from seatrial.util.tool import run_tool
 
 _POLL_S = 5.0
 """Interval between two looks at the CPU time of all processes of the ranks."""
 _IDLE_SHARE = 0.02
 """Share of a core: threads that only watch a connection or poll a queue use less (0.004 seen of a rank in Gloo)."""
 _PY_SPY_S = 5.0
-"""Time for all stacks together: the conductor may not wait 15 s for a word of this agent."""
+"""Time for each stack, all at once: the conductor may not wait 15 s for a word of this agent."""
 _MAX_STACK_CHARS = 48 << 10
 
 
@@ -56,35 +56,20 @@ class Standstill:
 
 def stack_events(ranks: Sequence[RankProcess]) -> list[StackEvent]:
     """Return where each rank of a script is: its last output, its state, and its stack where py-spy is installed."""
-    started = [(rank, *_started(rank)) for rank in ranks]
-    until = time.monotonic() + _PY_SPY_S
-    return [_stack_event(rank, child, refused, until) for rank, child, refused in started]
+    with ThreadPoolExecutor(max(1, len(ranks))) as pool:
+        return list(map(_stack_event, ranks, pool.map(_stack, ranks)))
 
 
-def _started(rank: RankProcess) -> tuple[subprocess.Popen[bytes] | None, str]:
-    """Start py-spy for a rank. Without one: None, and why one that was found is not run."""
+def _stack(rank: RankProcess) -> str:
+    """Return what py-spy says of a rank; without one, why one that was found is not run."""
     path, refused = py_spy.find(rank.program, os.environ)
     if path is None or rank.poll() is not None:
-        return None, refused
-    with contextlib.suppress(OSError):
-        return subprocess.Popen(
-            # By default it would stop the process while it reads.
-            [path, "dump", "--nonblocking", "--pid", str(rank.pid)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        ), ""
-    return None, ""
+        return refused
+    # By default it would stop the process while it reads.
+    return run_tool([path, "dump", "--nonblocking", "--pid", str(rank.pid)], timeout_s=_PY_SPY_S)[1]
 
 
-def _stack_event(rank: RankProcess, child: subprocess.Popen[bytes] | None, refused: str, until: float) -> StackEvent:
-    text = os.fsencode(refused)
-    if child is not None:
-        try:
-            text, _ = child.communicate(timeout=max(0.1, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            text, _ = child.communicate()
+def _stack_event(rank: RankProcess, text: str) -> StackEvent:
     seen = process.read_process(rank.pid)
     return StackEvent(
         kind="stack",
@@ -92,7 +77,7 @@ def _stack_event(rank: RankProcess, child: subprocess.Popen[bytes] | None, refus
         rank=rank.rank,
         state=seen.state if seen else "X",
         wchan=process.wchan(rank.pid),
-        text=text[:_MAX_STACK_CHARS].decode(errors="replace"),
+        text=text[:_MAX_STACK_CHARS],
         quiet_s=round(time.monotonic() - rank.output_at, 1),
         last_line=rank.last_line(),
     )

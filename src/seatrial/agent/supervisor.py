@@ -55,7 +55,7 @@ _END_S = 5.0
 """Time for all ranks together to end after SIGKILL."""
 _STACK_WAIT_S = 1.0
 _PAUSED_S = 5.0
-"""A round of the loop that takes longer means that this process was paused."""
+"""A look for messages that takes longer means that this process was paused, so the conductor was not silent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,11 @@ class Agent:
         next_status = time.monotonic() + STATUS_S
         while not self._over:
             before = time.monotonic()
-            for key, _ in self._selector.select(timeout=0.1):
+            ready = self._selector.select(timeout=0.1)
+            selected_at = time.monotonic()
+            if selected_at - before > _PAUSED_S:
+                self._heard_at += selected_at - before
+            for key, _ in ready:
                 # An earlier command of this round may have ended the rank that this pipe belonged to.
                 if self._selector.get_map().get(key.fileobj) is key:
                     callback: Callable[[], None] = key.data
@@ -172,13 +176,12 @@ class Agent:
             self._flush_commands()
             for piece in self._spools.pieces(self._channel.is_free):
                 self._channel.send(piece)
-            now = time.monotonic()
-            if now - before > _PAUSED_S:
-                self._heard_at += now - before  # this process was paused, so the conductor was not silent
-            if now >= next_status:
+            if time.monotonic() >= next_status:
                 self._send_status()
-                next_status = now + STATUS_S
-            if self._is_stopped(signals) or self._channel.lost or now - self._heard_at > CONDUCTOR_SILENT_S:
+                next_status = time.monotonic() + STATUS_S
+            # The time of that look counts: messages that arrived during slow work since then are not read yet.
+            is_silent = selected_at - self._heard_at > CONDUCTOR_SILENT_S
+            if self._is_stopped(signals) or self._channel.lost or is_silent:
                 self._note_why(signals)
                 break
 

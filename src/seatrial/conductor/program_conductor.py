@@ -46,7 +46,7 @@ from seatrial.protocol.events import (
 )
 from seatrial.protocol.fabric_errors import gave_up
 from seatrial.protocol.timeouts import NODE_SILENT_S
-from seatrial.util.text import named_ranks, out_of_memory_words
+from seatrial.util.text import as_name, named_ranks, out_of_memory_words
 
 _PORT_TIMEOUT_S = 10.0
 _ADDRESS = re.compile(r"[A-Za-z0-9._:%-]{1,255}")
@@ -168,7 +168,8 @@ class ProgramConductor(BaseConductor):
     def _receive(self, node: int, received: AgentReport | Event, now: float) -> None:
         match received["kind"]:
             case "node":
-                self._hostnames.setdefault(node, brief(received.get("slurm_name") or received["hostname"]))
+                if name := brief(received.get("slurm_name") or received["hostname"]):
+                    self._hostnames.setdefault(node, as_name(name))
             case "port" if self.state is State.PORT and node == 0 and received["gen"] == self._generation:
                 address, port = received["address"], received["port"]
                 # All nodes get them.

@@ -17,7 +17,7 @@ from seatrial.protocol.commands import Output, TrainingProgress
 from seatrial.report.live import live
 from seatrial.training.progress_lines import progress_words
 from seatrial.util.terminal import columns_of, wrapped
-from seatrial.util.text import printable, printable_in_color, quoted
+from seatrial.util.text import as_name, printable, printable_in_color, quoted
 
 _PLAIN_S = 5.0
 _KEPT = "the file of the rank has them"
@@ -35,6 +35,8 @@ _PLACES_S = 2.0
 _STATES = {"R": "runs", "S": "sleeps", "D": "waits for a disk", "T": "is stopped", "t": "is traced", "Z": "has ended"}
 _MAX_FRAMES = 6
 _TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\):")
+_MAX_HOST_CHARS = 253
+"""The longest name that a host can have in DNS."""
 _NODE = re.compile(r"node([0-9]+)")
 """The source of an agent's events: what it says is no sentence of the controller."""
 _HELD_S = 3.0
@@ -108,8 +110,9 @@ class ProgramDisplay:
             self._where_left = _MAX_WHERE
             text, node = str(event.get("text", "")), _NODE.fullmatch(str(event.get("src")))
             self._say(f"node {node[1]} says: {quoted(text)}" if node else text)
-        elif kind == "node":
-            self._hosts[str(event.get("src"))] = str(event.get("hostname", ""))
+        elif kind == "node" and _NODE.fullmatch(str(event.get("src"))):
+            host = str(event.get("hostname", ""))[:_MAX_HOST_CHARS]
+            self._hosts.setdefault(str(event["src"]), host and as_name(host))
         elif kind == "generation":
             self._started, self._has_failed = True, False
             self._release()
