@@ -7,7 +7,7 @@ import pytest
 from seatrial.checks import bootstrap
 from seatrial.evidence.evidence import Evidence, RankRecord
 from seatrial.evidence.findings import Ruling
-from seatrial.evidence.measurement import Measurement
+from seatrial.evidence.measurement import Fact, Measurement
 
 
 def formed(*seconds: float) -> Ruling:
@@ -37,3 +37,15 @@ def test_a_long_time_that_few_hosts_report_is_no_failure_and_names_them() -> Non
     assert ruling.findings == ()
     assert ruling.absent == ("a time to form the world that most hosts report: rank 2 reports 1e+06 s",)
     assert all(entry.passed for entry in ruling.judged)
+
+
+def test_where_the_tensors_of_mpi_are_is_in_words_of_ours() -> None:
+    facts = tuple(
+        Fact(check="bootstrap", name="transport", value=value, rank=0)
+        for value in ("host memory", "the broken memory of n1", ["host memory"])
+    )
+    ranks = {0: RankRecord(rank=0, node="n0", node_rank=0, local_rank=0, device="CPU", kind="CPU")}
+    evidence = Evidence(ranks=ranks, asked=(), measurements=(), facts=facts)
+    assert [finding.what for finding in bootstrap.judge(evidence, bootstrap.Params()).findings] == [
+        "MPI takes the tensors from host memory"
+    ]

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from checks.simulated_training import SMOKE, a_measurement, trained
 
+from seatrial.checks.shared.host_activity import load_of_others
 from seatrial.checks.training.judge import judge
 from seatrial.checks.training.judge_held_up import held_up
-from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.evidence import Evidence, RankRecord
 from seatrial.evidence.findings import Finding
 from seatrial.evidence.measurement import Fact
 
@@ -180,3 +181,22 @@ def test_a_host_of_many_ranks_is_not_most_others(
 ) -> None:
     evidence = on_hosts(counted(*({"throttled_s": lost.get(rank, 0.0)} for rank in range(sum(counts)))), *counts)
     assert held_up(evidence, "throttled_s").keys() == named
+
+
+def test_each_rank_is_compared_with_those_of_its_node_only() -> None:
+    """Each with each of 32,768 ranks would be minutes, and most nodes have eight."""
+    count = 8_192
+    ranks = {
+        rank: RankRecord(rank=rank, node="n", node_rank=rank // 8, local_rank=rank % 8, device="X", kind="X")
+        for rank in range(count)
+    }
+    lost = {9: 60.0, 17: 60.0}
+    facts = tuple(
+        Fact(check="training", name="contention", value={**CALM, "throttled_s": lost.get(rank, 0.0)}, rank=rank)
+        for rank in ranks
+    )
+    evidence = Evidence(ranks=ranks, asked=tuple(ranks), measurements=(), facts=facts)
+    shares = held_up(evidence, "throttled_s")
+    # Ranks of two nodes with equal counters share no quota.
+    assert {rank: round(share, 3) for rank, (share, _) in shares.items()} == dict.fromkeys(lost, round(60 / 64, 3))
+    assert load_of_others(evidence) == ""

@@ -433,3 +433,15 @@ def test_one_rank_has_four_refused_folders_and_one_trouble() -> None:
     refused = tuple(fact("refused", 1, {"named": True, "folders": [["/ckpt", "EIO", f"{n}"]]}) for n in range(9))
     ruling = CHECK.judge(replace(healthy, facts=(*healthy.facts, *troubles, *refused)), NAMED)
     assert [finding.culprit.nodes for finding in grave(ruling)] == [("n0", "n1"), ("n0",)]
+
+
+def test_a_rank_has_one_kind_of_file_system() -> None:
+    """It may report any number of them, and each would stand in the sentence about all."""
+    evidence = fleet([[1.0], [1.0]], in_memory=True)
+    own = next(entry for entry in evidence.facts if entry.name == "folder")
+    more = tuple(replace(own, value={**own.value, "kind": f"kind{number}"}) for number in range(1000))
+    told = " ".join(
+        finding.what for finding in CHECK.judge(replace(evidence, facts=(*evidence.facts, *more)), Params()).findings
+    )
+    assert "kind999" in told
+    assert "kind7," not in told

@@ -114,3 +114,9 @@ def test_a_first_rank_without_an_address_is_named(shared: dict[str, Any]) -> Non
     context = FakeContext(check="links", rank=1, world_size=2, given=shared)
     with pytest.raises(ValueError, match="rank 0 shared no address of its store"):
         groups.join_store(context, timedelta(seconds=30))
+
+
+def test_words_of_a_rank_are_in_quotes() -> None:
+    words = "no answer) and node n0 is broken ("
+    (finding,) = BOOTSTRAP.judge(_evidence({3: words}), BootstrapParams()).findings
+    assert f'("{words}")' in finding.what

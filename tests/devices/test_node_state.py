@@ -10,6 +10,7 @@ import pytest
 from seatrial.devices.network_ports import read_ports
 from seatrial.devices.node_state import NodeReader, _visible, slowdown_of, window_between
 from seatrial.devices.plain_json import from_json, to_json
+from seatrial.devices.plausible import believable
 from seatrial.devices.readers import Reader
 from seatrial.devices.state import DeviceSample, DeviceState, KernelEvent, NetworkPort, NodeState, NodeWindow
 
@@ -216,3 +217,18 @@ def test_json_there_and_back() -> None:
 def test_json_of_strangers_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"no object|not as|missing"):
         from_json(NodeState, value)
+
+
+def test_counts_of_links_that_cannot_be_are_none() -> None:
+    """A history of more bits than a number has would make all that a node says unreadable."""
+    state = DeviceState(
+        vendor="nvidia",
+        index=0,
+        uuid="GPU-0",
+        link_counters={"nvlink_replays": (7, 2**32 - 1, -1, 2**63)},
+        nvlink_fec_history=(10**20, *(0 for _ in range(15))),
+    )
+    found = believable(state)
+    assert found.link_counters == {"nvlink_replays": (7, -1, -1, -1)}
+    assert (found.nvlink_fec_history, found.unavailable) == ((), {"nvlink_fec_history": "implausible"})
+    assert from_json(DeviceState, to_json(found)) == found

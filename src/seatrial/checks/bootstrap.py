@@ -21,6 +21,8 @@ from seatrial.util.text import named_ranks
 _SHOWN = 4
 _LIBRARY_MARGIN_S = 30
 """Seconds by which the timeout of the library exceeds our deadline, so that ours comes first."""
+_MEMORIES = ("host memory", "device memory", "pinned host memory")
+"""Words of ``rank/groups.py`` for the way to MPI; those of a rank would stand in our sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
 
 
 def _transport_findings(evidence: Evidence) -> Iterator[Finding]:
-    transports = sorted({str(fact.value) for fact in evidence.facts if fact.name == "transport"})
+    transports = sorted({fact.value for fact in evidence.facts if fact.name == "transport" and fact.value in _MEMORIES})
     if transports:
         yield Finding(
             severity="info",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from seatrial.devices.nvml_links import NOT_READ
+from seatrial.devices.plausible import NOT_READ
 
 _GPU = re.compile(r"GPU (?P<index>\d{1,4}):.*?(?:\(UUID: (?P<uuid>GPU-[0-9a-fA-F-]+)\))?\s*")
 _LINK = re.compile(r"\s+Link (?P<link>\d{1,2}): (?P<says>.+)")

@@ -21,7 +21,7 @@ from seatrial.devices.nvml_fields import (
     fabric_problems,
     read_fields,
 )
-from seatrial.devices.nvml_links import NOT_READ, CorrectionHistory, read_links
+from seatrial.devices.nvml_links import CorrectionHistory, read_links
 from seatrial.devices.nvml_structures import (
     Fabric,
     Margin,
@@ -36,7 +36,7 @@ from seatrial.devices.nvml_structures import (
     Temperature,
     Utilization,
 )
-from seatrial.devices.plausible import implausible, is_count
+from seatrial.devices.plausible import NOT_READ, implausible, is_count
 from seatrial.devices.readers import TWIN, Reader, UnreadableError, distinct_uuids, short_bus
 from seatrial.devices.state import LOST, RESET_REQUIRED, DeviceSample, DeviceState
 

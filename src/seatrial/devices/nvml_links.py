@@ -7,10 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from seatrial.devices.nvml_fields import FEC_HISTORY_FIELDS, LINK_COUNTER_FIELDS, read_fields
-from seatrial.devices.plausible import implausible, is_count
+from seatrial.devices.plausible import NOT_READ, implausible, is_count
 
-NOT_READ = -1
-"""In place of a count that a link did not say."""
 _BUDGET_S = 0.1
 """Time that one reading of the history may take. Each value may be a question to the firmware of a link, and there are
 16 of them for each link; a snapshot has to be ready within seconds."""

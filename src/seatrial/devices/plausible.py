@@ -31,6 +31,8 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "pcie_width_max": (1, 32),
 }
 """Field -> lowest and highest value that a device can have: far beyond every product, so that none is hidden."""
+NOT_READ = -1
+"""In place of a count that a link did not say."""
 _NO_COUNTS = (2**32 - 1, 2**31 - 1)
 _MOST = 2**62
 
@@ -50,12 +52,20 @@ def believable(state: DeviceState) -> DeviceState:
     wrong = {name: implausible(value) for name, value in _outside(state).items()}
     wrong |= {name: implausible(value) for name, value in state.counters.items() if not is_count(value)}
     wrong |= {name: implausible(value) for name, value in state.throttled_ns.items() if not 0 <= value < _MOST}
-    if not wrong:
+    if any(not 0 <= value < _MOST for value in state.nvlink_fec_history):
+        wrong["nvlink_fec_history"] = "implausible"
+    links = {
+        name: tuple(count if is_count(count) else NOT_READ for count in counts)
+        for name, counts in state.link_counters.items()
+    }
+    if not wrong and links == state.link_counters:
         return state
     return replace(
         state,
         counters={name: value for name, value in state.counters.items() if name not in wrong},
         throttled_ns={name: value for name, value in state.throttled_ns.items() if name not in wrong},
+        link_counters=links,
+        nvlink_fec_history=() if "nvlink_fec_history" in wrong else state.nvlink_fec_history,
         unavailable={**state.unavailable, **wrong},
         **dict.fromkeys(wrong.keys() & _RANGES.keys()),  # type: ignore[arg-type]
     )

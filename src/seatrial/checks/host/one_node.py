@@ -162,6 +162,7 @@ def remarks_on_hostname(host: HostView) -> Iterator[Remark]:
     if address is not None and is_loopback(str(address)):
         yield Remark(
             severity="info",
-            what=f"the hostname of {{nodes}} resolves to {address}: harmless on one node, fatal on several",
+            what=f"the hostname of {{nodes}} resolves to {as_name(str(address))}: harmless on one node,"
+            " fatal on several",
             machine=host.machine,
         )

@@ -6,6 +6,7 @@ A finding has these lines for a person; each compares the slow rank with a rank 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -79,10 +80,12 @@ def load_of_others(evidence: Evidence) -> str:
         and fact.rank in evidence.ranks
     }
     found: list[tuple[float, str]] = []
+    cpu_s = Counter[int]()
     for rank, own in counters.items():
-        node = evidence.ranks[rank].node_rank
-        cpu_s = sum(other["cpu_s"] for at, other in counters.items() if evidence.ranks[at].node_rank == node)
-        cores, share = (own.get("busy_s", 0.0) - cpu_s) / own["wall_s"], _share(own, "waited_s")
+        cpu_s[evidence.ranks[rank].node_rank] += own["cpu_s"]
+    for rank, own in counters.items():
+        of_others_s = own.get("busy_s", 0.0) - cpu_s[evidence.ranks[rank].node_rank]
+        cores, share = of_others_s / own["wall_s"], _share(own, "waited_s")
         if share >= _BOTH and cores >= _CORES:
             found.append(
                 (

@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 from seatrial.checks.shared.facts import has_fields
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding
+from seatrial.util.text import as_name, quoted
 
 _MOST_NAMES = 8
 _MOST_CHARS = 253
@@ -17,6 +21,7 @@ _ACTIONS = {
     "refused": "a firewall rejects it, or another machine has this address: open all TCP ports between the hosts",
     "no route": "look at the routes and addresses of these hosts",
 }
+_REASONS = frozenset(map(os.strerror, errno.errorcode))
 _OTHERWISE = "look at the network between these hosts, and open all TCP ports between them"
 
 
@@ -36,7 +41,10 @@ def store_findings(evidence: Evidence, check: str) -> tuple[Finding, ...]:
     }
     ways: dict[tuple[str, int], dict[int, str]] = {}
     for rank, value in sorted(of_rank.items()):
-        ways.setdefault((value["host"][:_MOST_CHARS], value["port"]), {})[rank] = str(value.get("how"))[:60]
+        how = str(value.get("how"))[:60]
+        # A rank may say anything; the words of the system and ours are no sentence about others.
+        said = how if how in _ACTIONS or how in _REASONS else quoted(how)
+        ways.setdefault((as_name(value["host"][:_MOST_CHARS]), value["port"]), {})[rank] = said
     return tuple(_finding(evidence, check, address, ways[address]) for address in sorted(ways))
 
 

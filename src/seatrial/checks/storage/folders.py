@@ -37,7 +37,9 @@ _CHECK_NODE = "check the kernel log of the node and the health of the file syste
 
 def folder_remarks(evidence: Evidence) -> Iterator[Finding]:
     """Yield remarks on the chosen folders: not named by the user, in memory, or on different file systems."""
-    facts = [fact for fact in evidence.facts if fact.name == "folder" and fact.rank in evidence.ranks]
+    # The last one of each rank: it may report any number of them.
+    folders = {fact.rank: fact for fact in evidence.facts if fact.name == "folder" and fact.rank in evidence.ranks}
+    facts = list(folders.values())
     unnamed = sorted({fact.value["path"] for fact in facts if not fact.value["named"]})
     if unnamed:
         what = f"no folder was named, so the check measured {', '.join(map(as_name, unnamed[:4]))}"

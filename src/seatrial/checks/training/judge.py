@@ -20,7 +20,7 @@ from seatrial.checks.training.rules import LOSS_WINDOW, accuracy_rule
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Limit, Ruling
 from seatrial.evidence.statistics import minority
-from seatrial.util.text import named_ranks
+from seatrial.util.text import as_name, named_ranks
 
 _NEEDED = ("compute_s", "accuracy", "evaluated", "runs", "digest", "one_batch")
 _SHOWN = 16
@@ -203,7 +203,7 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
         return Ruling(findings=(*findings, finding), judged=tuple(judged), absent=absent, unjudged=unjudged)
     judged += [rule.judge(measurement) for measurement in accuracy.values()]
     if not rule.passes(lowest):
-        workload = recipe.get("workload", params.workload)
+        workload = as_name(recipe.get("workload", params.workload))
         finding = Finding(
             severity="fail",
             check="training",

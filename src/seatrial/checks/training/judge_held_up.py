@@ -6,7 +6,8 @@ steps do not show it, and yet all others wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from seatrial.checks.shared.culprits import rank_culprit
@@ -41,7 +42,11 @@ def held_up(evidence: Evidence, cause: Cause, *, in_vain: bool = False) -> dict[
         for fact in evidence.facts
         if (fact.name, fact.stage) == ("contention", "measure") and fact.rank is not None and cause in fact.value
     }
-    shares, waits = {rank: _share(evidence, counters, rank, cause) for rank in counters}, _waits(evidence)
+    ranks_of = defaultdict[int, list[int]](list)
+    for rank in counters:
+        ranks_of[evidence.ranks[rank].node_rank].append(rank)
+    shares = {rank: _share(counters, rank, cause, ranks) for ranks in ranks_of.values() for rank in ranks}
+    waits = _waits(evidence)
     limits = {rank: usual + _LIMITS[cause] for rank, usual in _usual(evidence, shares).items()}
     patient = {rank for rank, usual in _usual(evidence, waits).items() if waits[rank] > usual + QUOTA_SHARE}
     return {
@@ -51,16 +56,11 @@ def held_up(evidence: Evidence, cause: Cause, *, in_vain: bool = False) -> dict[
     }
 
 
-def _share(evidence: Evidence, counters: Mapping[int, Mapping[str, float]], rank: int, cause: Cause) -> float:
+def _share(counters: Mapping[int, Mapping[str, float]], rank: int, cause: Cause, neighbors: Sequence[int]) -> float:
     """Return the lost share. A quota counts for its whole group: ranks of one node with the same counter share one."""
-    lost, node = counters[rank][cause], evidence.ranks[rank].node_rank
-    group = [rank]
+    lost, group = counters[rank][cause], [rank]
     if cause == "throttled_s":
-        group = [
-            other
-            for other in counters
-            if evidence.ranks[other].node_rank == node and abs(counters[other][cause] - lost) <= _SAME * lost
-        ]
+        group = [other for other in neighbors if abs(counters[other][cause] - lost) <= _SAME * lost]
     used, wall = (sum(counters[other][name] for other in group) for name in ("cpu_s", "wall_s"))
     return lost / max(lost + used, wall)
 
