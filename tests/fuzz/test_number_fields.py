@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from event_streams import SCENES, Event
+from event_streams import SCENES, Event, Stream
 from fake_checks import fake_load
 from fuzz.harness import watched
 from fuzz.hostile_values import line_of
@@ -79,3 +79,22 @@ def test_a_generation_that_cannot_be_is_damage(kind: str, number: int) -> None:
         conclusion = conclude(_with(events, at, ("gen",), number), load=fake_load)
     assert any("damaged events" in line for line in conclusion.trial.missing)
     assert conclusion.verdict.status != "PASS"
+
+
+@pytest.mark.parametrize("how", ["late", "lost"])
+def test_many_suspects_are_judged_in_bounded_time(how: str) -> None:
+    """A folder of somebody else may have any number of them."""
+    num_ranks = 15_000
+    stream = Stream()
+    stream.events[0]["job"] |= {"nodes": num_ranks, "world_size": num_ranks}
+    begin = next(event for event in stream.events if event["kind"] == "generation")
+    begin["ranks"] = [[rank, rank, 0] for rank in range(num_ranks)]
+    for node in range(2, num_ranks):
+        stream.send(f"node{node}", "node", node=node, hostname=f"gpu-{node}", address="10.0.0.9", pid=1, cores=1)
+    stream.until("training")
+    suspects = range(num_ranks if how == "late" else num_ranks // 2)
+    what: dict[str, Any] = {"how": how, "phase": "training/step 1"}
+    stream.trouble(*({"rank" if how == "late" else "node": number, **what} for number in suspects), outcome="deadline")
+    with watched(how):
+        conclusion = conclude(stream.events, load=fake_load)
+    assert conclusion.findings

@@ -231,8 +231,8 @@ def _frozen(view: StepView) -> list[Finding]:
 
 def _did_not_come(view: StepView) -> list[Finding]:
     """Return findings for ranks that were absent or late, or alone in a step and did not finish it."""
-    together = _late_together(view)
-    entries = [entry for entry in _standing(view, "absent", "late") if entry not in together]
+    together = {entry.rank for entry in _late_together(view)}
+    entries = [entry for entry in _standing(view, "absent", "late") if entry.rank not in together]
     stuck = [] if entries else _standing(view, "stuck")
     if stuck and len(view.ranks) > 1 and stuck[0].step in (None, -1):
         evidence = tuple(f"{_on_node(view, entry)} was{_in(entry)}{waited(entry)}" for entry in stuck[:4])

@@ -51,10 +51,13 @@ def _conducting(view: StepView) -> frozenset[int] | None:
 
 def _each(view: StepView, entries: Mapping[int, TroubleRecord]) -> list[Finding]:
     findings = []
+    ranks_of: dict[int | None, list[int]] = {}
+    for rank in view.ranks:
+        ranks_of.setdefault(view.node_of(rank), []).append(rank)
+    present = {record.node for record in view.trial.nodes}
     for node, entry in sorted(entries.items()):
-        name = view.trial.place(node)
-        ranks = tuple(rank for rank in view.ranks if view.node_of(rank) == node)
-        came = any(record.node == node for record in view.trial.nodes)
+        name, ranks = view.trial.place(node), tuple(ranks_of.get(node, ()))
+        came = node in present
         # Not the phase of one of its ranks, which would be as old as the last message from there.
         words = f"fell silent{_when(view, entry)}" if entry.how == "silent" else f"was lost{_where(view)}"
         what = f"node {name} {words}" if came else f"node {name} was never reached"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -210,7 +211,7 @@ class Trial:
     """``cpu`` or ``cuda``; ``cpu`` where ranks differ, as its limits accuse least; empty where no rank started."""
     backend: str
     nodes: tuple[NodeRecord, ...]
-    """The nodes whose agents joined."""
+    """The nodes whose agents joined, by their numbers."""
     host_names: Mapping[int, str]
     """Node rank -> name of each node whose name is known, whether its agent joined or not."""
     generations: tuple[GenerationRecord, ...]
@@ -257,7 +258,8 @@ class Trial:
 
     def place(self, node: int) -> str:
         """Return the node as a finding names it, with what it calls itself beside."""
-        own = next((entry.calls_itself for entry in self.nodes if entry.node == node), "")
+        at = bisect_left(self.nodes, node, key=lambda entry: entry.node)
+        own = self.nodes[at].calls_itself if at < len(self.nodes) and self.nodes[at].node == node else ""
         return f"{self.host_name(node)} (calls itself {own})" if own else self.host_name(node)
 
     def label(self, rank: int) -> str:
