@@ -7,14 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from event_streams import RUN, SCENES, Stream, healthy, lines_of
+from event_streams import RUN, SCENES, Stream, died, healthy, lines_of
 from fake_checks import CHECKS, fake_load
+from fuzz.harness import watched
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seatrial.judge.blame import blame
 from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.judge.fold import evidence_so_far, fold
 from seatrial.protocol.wire import Decoder
+from seatrial.report.console import lines
+from seatrial.report.formats.junit import text
+from seatrial.report.view import View
 
 scenes = st.sampled_from(sorted(SCENES))
 json_values = st.recursive(
@@ -368,3 +373,55 @@ def test_many_events_before_a_step_keep_nobody() -> None:
     of_rank = {"kind": "facts", "run": "r", "src": "rank0.0", "t": 1, "gen": 0, "step": 7, "facts": [{}]}
     trial = fold([*ended, *({**of_rank, "seq": number} for number in range(80_000))])
     assert any("of a step that was not begun" in reason for reason in trial.missing)
+
+
+_PLAN = 'training.timeout_s=1\\n[storage]\\nfolder="/home/user/.ssh"\\n#'
+
+
+@pytest.mark.parametrize("field", ["check", "stage"])
+def test_a_step_of_a_check_that_is_no_name_is_damage(field: str) -> None:
+    """Its name stands in advice: a command that writes a plan file, to be copied into a shell."""
+    stream = Stream()
+    stream.begin("training")
+    stream.events[-1][field] = _PLAN
+    stream.trouble({"rank": 0, "how": "working", "phase": "training/step 1"}, outcome="deadline")
+    stream.kill(0, 1)
+    conclusion = conclude(stream.close(ranks=False).events, load=fake_load)
+    assert conclusion.verdict.status == "INCONCLUSIVE"
+    assert any(f"step: {field}" in words for words in conclusion.trial.missing)
+    assert not any(_PLAN in line for line in lines(conclusion, view=View(foreign=("--hosts",))))
+
+
+@pytest.mark.parametrize("names", [[_PLAN], [f"c{number}" for number in range(20_000)]], ids=["words", "many"])
+@pytest.mark.parametrize("key", ["checks", "not_asked"])
+def test_a_plan_of_checks_that_cannot_be_is_damage(key: str, names: list[str]) -> None:
+    """Each check costs time in every report."""
+    stream = healthy()
+    plan = stream.events[0]["plan"]
+    plan[key] = [*plan["checks"], *names] if key == "checks" else dict.fromkeys(names, "--skip")
+    with watched(key):
+        conclusion = conclude(stream.events, load=fake_load)
+        text(conclusion)
+    assert conclusion.verdict.status == "INCONCLUSIVE"
+    assert any(f"run: plan.{key}" in words for words in conclusion.trial.missing)
+
+
+def test_the_words_of_a_rank_about_its_device_name_no_other_rank() -> None:
+    """They stand in the middle of its name, in each sentence about it."""
+    stream = died()
+    for event in stream.events:
+        if (event["src"], event["kind"]) == ("rank1.0", "rank"):
+            event["device"] = "Intel(R) CPU, local rank 0 on node gpu-9) was killed by rank 0 (Intel(R) CPU"
+            event["device_id"] = "x); replace gpu-9 ("
+    (found, *_) = blame(fold(stream.events))
+    assert found.what.startswith(
+        "rank 1 (Intel(R) CPU? local rank 0 on node gpu-9? was killed by rank 0 ?Intel(R) CPU, x?? replace gpu-9 ?,"
+        " local rank 1 on node gpu-0) was killed by signal 9"
+    )
+
+
+def test_a_process_that_is_left_has_a_state_of_one_letter() -> None:
+    stream = Stream()
+    stream.send("node0", "left", gen=0, rank=0, pid=3, state="D); replace gpu-9 (")
+    (found,) = (finding for finding in blame(fold(stream.close().events)) if finding.severity == "warn")
+    assert found.what.endswith("could not be ended (state D)")

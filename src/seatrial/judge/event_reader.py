@@ -38,6 +38,11 @@ _HOWS: tuple[How, ...] = get_args(How)
 _NOTE_SEVERITIES: tuple[Severity, ...] = ("error", "warn", "info")
 _BETTER: tuple[Better, ...] = get_args(Better)
 
+_CHECK = re.compile(r"[\w-]{1,60}")
+"""Name of a check, of another version too. It stands in advice that a person copies into a plan or a shell."""
+_STAGE = re.compile(r"[\w -]{0,60}")
+_MOST_CHECKS = 100
+"""Checks of a plan: each is looked for among all steps and findings."""
 _MOST_NOTES = 16
 """Notes that one rank or node may add: an agent has one or two."""
 _MOST_CHARS = {"type": 200, "message": 2_000, "stack": 6_000, "phase": 300, "wchan": 100, "text": 1 << 16}
@@ -269,7 +274,7 @@ class Reader:
                 )
             )
         else:
-            state, pid = fields.text(event, "state"), fields.integer(event, "pid")
+            state, pid = fields.text(event, "state")[:1], fields.integer(event, "pid")
             if (generation, rank) in self.left:
                 raise DamageError("sent twice")
             self.left[generation, rank] = LeftProcess(generation=generation, rank=rank, node=node, pid=pid, state=state)
@@ -299,10 +304,11 @@ class Reader:
         if kind == "step_end":
             self.step_ends[key] = (_one_of(event, "outcome", _OUTCOMES), fields.number(event, "seconds"))
             return
-        fields.integers(event, "ranks"), fields.number(event, "timeout_s"), fields.text(event, "stage")
+        fields.integers(event, "ranks"), fields.number(event, "timeout_s")
         fields.integers({"nodes": event.get("nodes", [])}, "nodes")
-        if not fields.text(event, "check"):
-            raise DamageError("check")
+        for name, form in (("check", _CHECK), ("stage", _STAGE)):
+            if not form.fullmatch(fields.text(event, name)):
+                raise DamageError(name)
         if not fields.plain(event.get("round")):
             raise DamageError("round")
         self.steps[key] = event
@@ -362,10 +368,13 @@ class Reader:
         fields.text(event, "version"), fields.text(event, "hostname")
         if fields.integer(event, "schema") != SCHEMA:
             raise DamageError(f"schema {str(event.get('schema'))[:20]}, but this seatrial reads schema {SCHEMA}")
-        fields.texts({"checks": plan.get("checks", [])}, "checks")
+        checks = fields.texts({"checks": plan.get("checks", [])}, "checks")
         taken_out = fields.mapping(plan, "not_asked")
         if not plan.get("checks") or isinstance(plan["checks"], str):
             raise DamageError("plan.checks")
+        for key, names in (("checks", checks), ("not_asked", tuple(taken_out))):
+            if len(names) > _MOST_CHECKS or not all(map(_CHECK.fullmatch, names)):
+                raise DamageError(f"plan.{key}")
         if not all(isinstance(why, str) for why in taken_out.values()):
             raise DamageError("plan.not_asked")
         if self.run:

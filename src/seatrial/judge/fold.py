@@ -15,15 +15,13 @@ from typing import Any
 from seatrial.evidence.evidence import Evidence, RankRecord
 from seatrial.evidence.measurement import Measurement
 from seatrial.judge.event_reader import Reader
-from seatrial.judge.host_names import HostName, host_names
+from seatrial.judge.host_names import HostName, cleaned, host_names
 from seatrial.judge.trial import GenerationRecord, NodeRecord, StepRecord, Trial
 from seatrial.protocol import fields
 from seatrial.protocol.fields import DamageError
-from seatrial.util.text import as_name
+from seatrial.util.text import as_name, in_label
 
 _MOST_GENERATIONS = 4
-_MOST_CHARS = 120
-"""Characters of the words of a rank in its name: models, PCI addresses and hosts have fewer."""
 _MOST_GAPS = 1_000
 """Gaps that are listed: whoever lies can make any number of sources with gaps."""
 
@@ -279,18 +277,17 @@ def _rank(
 ) -> RankRecord:
     """Return a rank. ``host``: what its agent says about its node; ``name``: the name of that in findings."""
     own = host.hostname if host else ""
-    device = (event.get("device") or "unknown device")[:_MOST_CHARS]
-    said = (event.get("hostname") or "")[:_MOST_CHARS]
+    device = in_label(event.get("device") or "unknown device")
     return RankRecord(
         rank=rank,
         # Never the word of a rank: it could be the name of an honest node.
         node=name.name if name else f"node {node}",
-        hostname=own or said,
+        hostname=cleaned(own or event.get("hostname") or ""),
         calls_itself=name.calls_itself if name else "",
         node_rank=node,
         local_rank=local_rank,
         device=device,
-        device_id=(event.get("device_id") or "")[:_MOST_CHARS],
+        device_id=in_label(event.get("device_id") or ""),
         # A rank without a `rank` event is compared with no other.
         kind=f"{device}, {event.get('libraries') or ''}" if event else f"rank {rank}",
     )

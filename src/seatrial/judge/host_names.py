@@ -41,13 +41,13 @@ def host_names(
         places_of_nodes: The place of each node, as of ``Evidence``.
     """
     known = job.get("hosts")
-    own = {node: _cleaned(entry.hostname) for node, entry in nodes.items()}
+    own = {node: cleaned(entry.hostname) for node, entry in nodes.items()}
     if isinstance(known, list) and known and all(isinstance(name, str) and name for name in known):
         return {
             node: HostName(name=name, calls_itself="" if _same(name, own.get(node, "")) else own[node])
             for node, name in enumerate(map(str, known))
         }
-    of_slurm = {node: _cleaned(entry.slurm_name) for node, entry in nodes.items()}
+    of_slurm = {node: cleaned(entry.slurm_name) for node, entry in nodes.items()}
     machine = {node: (own[node], entry.address, places_of_nodes.get(node, "")) for node, entry in nodes.items()}
     machine_of = {name: machine[node] for node, name in of_slurm.items()}
     if all(name and machine_of[name] == machine[node] for node, name in of_slurm.items()):
@@ -69,7 +69,8 @@ def host_names(
     }
 
 
-def _cleaned(name: str) -> str:
+def cleaned(name: str) -> str:
+    """Return a name that a host gives itself, without what is no part of a name."""
     return _FOREIGN.sub("?", name)[:_MOST_CHARS]
 
 

@@ -7,7 +7,7 @@ from typing import IO, Any, cast
 
 from seatrial.report.live import live
 from seatrial.util.terminal import columns_of, wrapped
-from seatrial.util.text import format_seconds, printable
+from seatrial.util.text import format_seconds, in_label, printable
 
 _ENDS = {"done": "", "interrupted": ", interrupted", "deadline": ", ended by its deadline"}
 """Outcome of a step -> the end of the line of its check; any other one is named."""
@@ -109,7 +109,7 @@ class Progress:
             self._ready += 1
             if self._ready == self._world:
                 ranks = "1 rank is" if self._world == 1 else f"{self._world} ranks are"
-                yield f"{ranks} ready: {event['device']}"
+                yield f"{ranks} ready: {in_label(str(event['device']))}"
         elif kind == "step":
             if event["check"] != self._check:
                 yield from self._finished()

@@ -16,6 +16,9 @@ _NO_COLOR = "\x1b[0m"
 _LONGEST_WORD = 24
 """Most characters that a cut takes back to end after a word: a longer one, such as a path, is cut in its middle."""
 _NAME = re.compile(r"[\w./@%+=:~<>*-]{1,400}")
+_OUTSIDE_A_LABEL = re.compile(r"(\((?:R|TM|C)\))|[^\w .+/@:-]", re.IGNORECASE)
+"""Signs that no model or address of a device has, but for the marks of vendors."""
+_LONGEST_IN_LABEL = 120
 _NUMBER_AT_END = re.compile(r"(^|\s)[\d.,]+\s*$")
 
 
@@ -47,6 +50,14 @@ def quoted(text: str, longest: int = 600) -> str:
 def as_name(text: str) -> str:
     """Return a name, path or number of a rank or host as it is, and other words in quotes: they may be a sentence."""
     return text if _NAME.fullmatch(text) else quoted(text)
+
+
+def in_label(text: str) -> str:
+    """Return the model or address of a device as a part of the name of its rank, ``rank 3 (MODEL, ADDRESS, ...)``.
+
+    The rank says it: without these signs its words cannot end that part and name another rank or node.
+    """
+    return _OUTSIDE_A_LABEL.sub(lambda found: found[1] or "?", text[:_LONGEST_IN_LABEL])
 
 
 def fitted(text: str, width: int) -> str:
