@@ -180,3 +180,33 @@ def test_of_three_one_that_lies_hides_no_slow_one(device_type: str, lie: str) ->
     # With a limit of the user nobody is compared.
     limited = _WithALiar(nodes=3, device_type=device_type, slow=slow_node(0, left), lie=tell).trial(Params(min_gbps=8))
     assert limited.absent or "n0" in str(_failed(limited))
+
+
+@pytest.mark.parametrize("nodes", [5, 8, 12])
+@pytest.mark.parametrize("left", [0.0, 0.1])
+@pytest.mark.parametrize("peers", ["beyond", "all"])
+def test_one_that_is_slower_than_the_switch_before_it(nodes: int, left: float, peers: str) -> None:
+    """It slows transfers down, or lets none through, with every second node: then no cut holds all slow links."""
+    behind, liar = {0, 1, 2}, 2
+    slow: dict[tuple[int | None, int | None], float] = {
+        (a, b): 0.3 for a in range(nodes) for b in range(nodes) if (a in behind) != (b in behind)
+    }
+    for peer in range(1 if peers == "all" else 3, nodes, 2):
+        slow |= {(liar, peer): left, (peer, liar): left}
+    ruling = SimulatedCluster(nodes=nodes, device_type="cuda", slow=slow).trial()
+    accused = [finding.culprit for finding in ruling.findings if finding.severity == "fail"]
+    assert all(culprit.kind == "fabric" or liar in culprit.ranks for culprit in accused), ruling.findings
+    (switch,) = [set(culprit.ranks) for culprit in accused if culprit.kind == "fabric"]
+    # Of two that are left on one side neither is more likely than the other.
+    assert switch - {liar} in (behind - {liar}, set(range(3, nodes)), set(range(nodes)) - {liar})
+
+
+@pytest.mark.parametrize("nodes", [5, 8, 12])
+def test_one_that_claims_to_send_fast_through_a_slow_switch(nodes: int) -> None:
+    """The switch is slow one way, from the liar's side: what it claims joins the two sides."""
+    behind, liar = {0, 1, 2}, 2
+    slow: dict[tuple[int | None, int | None], float] = {(a, b): 0.5 for a in behind - {liar} for b in range(3, nodes)}
+    ruling = SimulatedCluster(nodes=nodes, device_type="cuda", slow=slow).trial()
+    (switch,) = [finding.culprit for finding in ruling.findings if finding.severity == "fail"]
+    assert switch.kind == "fabric"
+    assert behind - {liar} <= set(switch.ranks)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from seatrial.checks.links.solver.endpoints import MIN_PARTNERS, Endpoints
 from seatrial.checks.links.solver.rates import LinkRates
 from seatrial.checks.links.solver.records import DirectedLink, Suspect, Topology
+from seatrial.evidence.statistics import median
 
 _SHARE = 0.9
 """The share of the transfers across a cut that must be slow; the others may be clean by chance."""
 _MOST_BLOCKS = 8
+_MOST_LEFT_OUT = 64
+"""The largest number of members of which each is left out once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,18 +27,34 @@ class Cut:
     far: frozenset[int]
     links: tuple[DirectedLink, ...]
     """The slow links across, the slowest first."""
+    apart: tuple[DirectedLink, ...] = ()
+    """Links across that are slow too, but not as these are."""
 
     def holds(self, link: DirectedLink) -> bool:
-        """Return True if the link crosses the cut."""
+        """Return True if the link crosses the cut, and is slow as the others that do."""
+        if link in self.apart:
+            return False
         one_way = link.source in self.near and link.target in self.far
         return one_way or (link.target in self.near and link.source in self.far)
 
     @property
     def sure(self) -> bool:
         """Whether enough pairs confirm the cut and all of them are slow alike."""
+        enough = max(min(MIN_PARTNERS + 1, len(self.near), len(self.far)) - bool(self.apart), MIN_PARTNERS)
+        return len(self.confirmed) >= enough and self.is_alike
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether the pairs that confirm the cut, if any do yet, are slow alike."""
         ratios = [link.ratio for link in self.confirmed]
-        enough = min(MIN_PARTNERS + 1, len(self.near), len(self.far))
-        return len(ratios) >= enough and _are_alike(ratios)
+        return not ratios or _are_alike(ratios)
+
+    @property
+    def num_odd(self) -> int:
+        """The number of links without contention that are not slow as most of them are."""
+        ratios = [link.ratio for link in self.links if link.uncontended]
+        middle = median(ratios) if ratios else 0.0
+        return sum(not _are_alike([ratio, middle]) for ratio in ratios)
 
     @property
     def confirmed(self) -> tuple[DirectedLink, ...]:
@@ -53,28 +73,62 @@ class Cut:
 
 
 def find_cuts(endpoints: Endpoints, topology: Topology) -> tuple[Cut, ...]:
-    """Find where the unexplained slow links fill everything between two sets of at least two members."""
+    """Find where the unexplained slow links fill everything between two sets of at least two members.
+
+    One member behind a slow switch may be slow by itself too, or make others believe that it is: then its links fill no
+    cut, or are not alike. So each member is left out once, and the cut that has the most links counts.
+    """
     open_links = [link for link in endpoints.open_links if "contested" not in endpoints.states_of(link)]
     if len(open_links) < 4:
         return ()
+    measured = _measured(endpoints, topology, open_links)
     members = [member for member in topology.members if not endpoints.bad(member)]
-    blocks = _components(endpoints, open_links, members)
+    cuts = _cuts_of(measured, open_links, members)
+    if (cuts and all(cut.is_alike for cut in cuts)) or len(members) > _MOST_LEFT_OUT:
+        return cuts
+    found = {}
+    for member in members:
+        without = _cuts_of(measured, open_links, [other for other in members if other != member])
+        if without and all(cut.is_alike for cut in without):
+            found[member] = without
+    if not found:
+        return cuts
+
+    def odd_then_few(member: int) -> tuple[int, int]:
+        return sum(cut.num_odd for cut in found[member]), -sum(len(cut.links) for cut in found[member])
+
+    chosen = min(found, key=odd_then_few)
+    return tuple(_rejoined(cut, chosen, open_links) for cut in found[chosen])
+
+
+def _cuts_of(measured: _Measured, slow: Iterable[DirectedLink], members: Sequence[int]) -> tuple[Cut, ...]:
+    """Return the cuts between some members."""
+    blocks = _components(measured, members)
     if len(blocks) > _MOST_BLOCKS:
         # Too little was measured so far to see which members reach one another.
         return ()
     blocks = [block for block in blocks if len(block) > 1]
-    home = {member: index for index, block in enumerate(blocks) for member in block}
-    touched = {
-        (min(home[link.source], home[link.target]), max(home[link.source], home[link.target]))
-        for link in open_links
-        if link.source in home and link.target in home and home[link.source] != home[link.target]
+    return tuple(cut for near, far in combinations(blocks, 2) if (cut := _cut(measured, slow, near, far)) is not None)
+
+
+def _rejoined(cut: Cut, member: int, slow: Iterable[DirectedLink]) -> Cut:
+    """Return the cut with a member that was left out on the side with which it is not slow, if at least half of its
+    links across are slow as those of the cut are. The others stay apart."""
+    ratios = [link.ratio for link in cut.confirmed]
+    mine = {
+        link: other
+        for link in slow
+        for other in ({link.source, link.target} - {member})
+        if len({link.source, link.target, member}) == 2
     }
-    measured = _measured(endpoints)
-    return tuple(
-        cut
-        for index, other in sorted(touched)
-        if (cut := _cut(measured, open_links, blocks[index], blocks[other])) is not None
-    )
+    for near, far in ((cut.near, cut.far), (cut.far, cut.near)):
+        across = [link for link, other in mine.items() if other in far]
+        alike = [link for link in across if _are_alike([link.ratio, *ratios])]
+        if near.isdisjoint(mine.values()) and 2 * len({mine[link] for link in alike}) >= len(far):
+            links = sorted((*cut.links, *alike), key=lambda link: (link.ratio, link.source, link.target))
+            apart = tuple(link for link in across if link not in alike)
+            return Cut(near=near | {member}, far=far, links=tuple(links), apart=apart)
+    return cut
 
 
 def name_cuts(cuts: Iterable[Cut]) -> tuple[Suspect, ...]:
@@ -135,25 +189,36 @@ class _Measured:
     """All transfers that were measured, as bit sets."""
 
     bit: dict[int, int]
+    """The bit of each member, ascending."""
     sent: dict[int, int]
     """Member -> the bits of the members to which its transfers were measured, in a group or as a pair."""
-    clean: tuple[tuple[int, int], ...]
-    """The links that were clean without contention."""
+    met: dict[int, int]
+    """The same, and the members whose transfers to it were measured."""
+    clean: dict[int, int]
+    """Member -> the bits of the members to which it sent cleanly without contention."""
+    slow: dict[int, int]
+    """Member -> the bits of the members with which it has an unexplained slow link, in either direction."""
 
 
-def _measured(endpoints: Endpoints) -> _Measured:
-    groups = [group for group in endpoints.rates.groups if group.gbps is not None]
-    members = sorted({end for key in endpoints.rates.links for end in key}.union(*(group.members for group in groups)))
-    bit = {member: 1 << index for index, member in enumerate(members)}
-    sent = dict.fromkeys(members, 0)
-    for group in groups:
-        inside = sum(bit[member] for member in group.members)
-        for member in group.members:
-            sent[member] |= inside & ~bit[member]
-    for source, target in endpoints.rates.links:
+def _measured(endpoints: Endpoints, topology: Topology, open_links: Iterable[DirectedLink]) -> _Measured:
+    bit = {member: 1 << index for index, member in enumerate(sorted(topology.members))}
+    sent, clean, slow = (dict.fromkeys(bit, 0) for _ in range(3))
+    for group in endpoints.rates.groups:
+        if group.gbps is not None:
+            inside = sum(bit[member] for member in group.members)
+            for member in group.members:
+                sent[member] |= inside & ~bit[member]
+    met = dict(sent)
+    for (source, target), link in endpoints.rates.links.items():
         sent[source] |= bit[target]
-    clean = (key for key, link in endpoints.rates.links.items() if link.uncontended and not endpoints.rates.slow(link))
-    return _Measured(bit=bit, sent=sent, clean=tuple(clean))
+        met[source] |= bit[target]
+        met[target] |= bit[source]
+        if link.uncontended and not endpoints.rates.slow(link):
+            clean[source] |= bit[target]
+    for link in open_links:
+        slow[link.source] |= bit[link.target]
+        slow[link.target] |= bit[link.source]
+    return _Measured(bit=bit, sent=sent, met=met, clean=clean, slow=slow)
 
 
 def _cut(measured: _Measured, slow: Iterable[DirectedLink], near: frozenset[int], far: frozenset[int]) -> Cut | None:
@@ -164,9 +229,9 @@ def _cut(measured: _Measured, slow: Iterable[DirectedLink], near: frozenset[int]
     # One direction alone may be slow. No link across it may be clean without contention.
     for start, end in ((near, far), (far, near)):
         across = [link for link in slow if link.source in start and link.target in end]
-        there = sum(measured.bit.get(member, 0) for member in end)
-        crossed = sum((measured.sent.get(member, 0) & there).bit_count() for member in start)
-        refuted = any(source in start and target in end for source, target in measured.clean)
+        there = sum(measured.bit[member] for member in end)
+        crossed = sum((measured.sent[member] & there).bit_count() for member in start)
+        refuted = any(measured.clean[member] & there for member in start)
         if not refuted and len(across) >= _SHARE * crossed:
             kept += across
     if len({frozenset((link.source, link.target)) for link in kept}) < min(3, len(near) * len(far)):
@@ -175,31 +240,19 @@ def _cut(measured: _Measured, slow: Iterable[DirectedLink], near: frozenset[int]
     return Cut(near=near, far=far, links=tuple(kept))
 
 
-def _components(endpoints: Endpoints, slow: Iterable[DirectedLink], members: Sequence[int]) -> list[frozenset[int]]:
+def _components(measured: _Measured, members: Iterable[int]) -> list[frozenset[int]]:
     """Return the sets of members that reach each other over pairs that are clean in both directions."""
-    slow_with: dict[int, set[int]] = {}
-    for link in slow:
-        slow_with.setdefault(link.source, set()).add(link.target)
-        slow_with.setdefault(link.target, set()).add(link.source)
-    near: dict[int, set[int]] = {member: set() for member in members}
-    for source, target in endpoints.rates.links:
-        if source in near and target in near:
-            near[source].add(target)
-            near[target].add(source)
-    groups = [frozenset(group.members) for group in endpoints.rates.groups if group.gbps is not None]
-    left, blocks = set(members), []
+    by_bit = {measured.bit[member]: member for member in sorted(members)}
+    left, blocks = sum(by_bit), []
     while left:
-        reached, todo = set[int](), [min(left)]
+        reached, todo = set[int](), left & -left
+        left ^= todo
         while todo:
-            member = todo.pop()
+            first = todo & -todo
+            member = by_bit[first]
             reached.add(member)
-            left.discard(member)
-            reach = near[member] & left
-            for group in groups:
-                if member in group:
-                    reach |= left & group
-            new = reach - slow_with.get(member, set())
-            left -= new
-            todo += new
+            new = measured.met[member] & left & ~measured.slow[member]
+            left ^= new
+            todo = todo ^ first | new
         blocks.append(frozenset(reached))
     return sorted(blocks, key=lambda block: (-len(block), min(block)))
