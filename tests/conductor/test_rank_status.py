@@ -12,6 +12,7 @@ import pytest
 from conductor.simulated_records import BEHIND, INSIDE
 
 import seatrial
+from seatrial.conductor.base import take_status
 from seatrial.conductor.rank_status import (
     _INSIDE,
     _STEP_LOOP,
@@ -373,3 +374,9 @@ def test_each_mark_of_a_waiting_frame_names_a_file() -> None:
     for folder in ("torch/distributed", "torch/cuda", "torch/autograd"):
         assert f"/{folder}/" in _INSIDE
         assert importlib.util.find_spec(folder.replace("/", ".")) is not None
+
+
+def test_a_sentence_in_place_of_a_state_is_cut_to_its_letter() -> None:
+    statuses = {2: _status()}
+    take_status(statuses, {"2": ["S, as node n0 is broken", 0.0, 1, "x"]}, NOW)
+    assert statuses[2].state == "S"

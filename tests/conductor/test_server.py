@@ -200,9 +200,9 @@ def test_a_node_joins_from_its_own_address_only() -> None:
         ({0: {"127.0.0.3"}, 1: {"127.0.0.2"}}, ["info"]),
         ({0: {"127.0.0.2"}, 1: {"127.0.0.2"}}, ["info"]),
         ({0: {"127.0.0.3"}, 1: {"127.0.0.1", "192.0.2.7"}}, ["error", "info"]),
-        # Two nodes of one machine; a node without a known address may be on the machine of another one.
+        # Two nodes of one machine; a node without a known address may be on the machine of another one, or be that one.
         ({0: {"127.0.0.1", "127.0.0.2"}, 1: {"127.0.0.1", "127.0.0.2"}}, []),
-        ({1: {"127.0.0.2", "127.0.0.1"}}, []),
+        ({1: {"127.0.0.2", "127.0.0.1"}}, ["info"]),
         ({}, ["info"]),
         ({0: {THIS_MACHINE, "192.0.2.7"}, 1: {"127.0.0.2"}}, []),
     ],

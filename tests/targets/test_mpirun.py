@@ -181,6 +181,10 @@ def test_an_agent_finds_its_rank(rank: int, local_rank: int, local_world_size: i
     ("environ", "message"),
     [
         (
+            {"OMPI_COMM_WORLD_RANK": "7", "OMPI_COMM_WORLD_LOCAL_RANK": "2"},
+            "the launcher has started rank 7 of a job with 7 ranks; see that it heeds the number it is given",
+        ),
+        (
             {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "3"},
             "the launcher has made rank 3 number 3 of its host, not number 0; see that it heeds the hosts it is given",
         ),
@@ -190,7 +194,7 @@ def test_an_agent_finds_its_rank(rank: int, local_rank: int, local_world_size: i
             " it is given",
         ),
     ],
-    ids=["all on one machine", "another launcher"],
+    ids=["too many", "all on one machine", "another launcher"],
 )
 def test_a_misplaced_rank_reports_it(stub: Path, environ: dict[str, str], message: str) -> None:
     argv = rendered(request(stub, hosts="a:3,b:1,c:1,d:2", backend="mpi", python=sys.executable)).argv

@@ -32,6 +32,11 @@ def environ_of(environ: Mapping[str, str], rank_name: str, local_rank_name: str,
     names, _, slots = zip(*(word.rpartition(":") for word in hosts.split(",")), strict=True)
     sizes = [int(size) for size in slots]
     rank, local_rank = int(environ[rank_name]), int(environ[local_rank_name])
+    if not 0 <= rank < sum(sizes):
+        raise SeatrialError(
+            f"the launcher has started rank {rank} of a job with {sum(sizes)} ranks; see that it heeds the number it is"
+            " given"
+        )
     host = next(number for number in range(len(sizes)) if rank < sum(sizes[: number + 1]))
     expected = rank - sum(sizes[:host])
     if local_rank != expected:

@@ -288,4 +288,5 @@ def take_status(statuses: Mapping[int, RankStatus], ranks: Mapping[str, Any], no
         if status is not None:
             if not (isinstance(number, int) and -1e9 < cpu_s < 1e9):
                 raise ValueError(f"status of rank {rank}: {number!r} phases, {cpu_s!r} s of CPU time")
-            status.update((brief(state), cpu_s, number, brief(phase)), now)
+            # A letter: findings show it, and a sentence in its place would be one of ours.
+            status.update((brief(state, 1), cpu_s, number, brief(phase)), now)

@@ -45,8 +45,9 @@ def surely_another(address: str, node: int, known: Mapping[int, Collection[str]]
 
 def is_unknown(address: str, node: int, known: Mapping[int, Collection[str]]) -> bool:
     """Return whether nothing tells that a node, or which one, is at ``address``."""
-    own = known.get(node, ())
-    return THIS_MACHINE not in own and not any(address in addresses for addresses in (own, *known.values()))
+    if node not in known:  # at the address of another one it may be that one
+        return True
+    return THIS_MACHINE not in known[node] and not any(address in addresses for addresses in known.values())
 
 
 def normalized(address: str) -> str:
