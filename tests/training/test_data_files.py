@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import math
 import os
 import struct
 import tarfile
@@ -212,10 +213,44 @@ def test_an_archive_that_lacks_or_repeats_or_links_is_refused(tmp_path: Path) ->
     sparse = tarfile.TarInfo("x/data_batch_1.bin")
     sparse.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(RECORD_BYTES)}
     sparse.size = 1
-    for content in (twice, tar_of((link, b"")), tar_of((sparse, b"1"))):
-        with pytest.raises(RequestError, match="is there twice or is no regular file"):
+    refusals = (
+        (twice, "is there twice or is no regular file"),
+        (tar_of((link, b"")), "is there twice or is no regular file"),
+        (tar_of((sparse, b"1")), "has 1 bytes, expected a multiple of 3073"),
+    )
+    for content, words in refusals:
+        with pytest.raises(RequestError, match=words):
             cifar.read_images(file_of(tmp_path, content))
     assert sorted(path.name for path in tmp_path.iterdir()) == [small_files.CIFAR_ARCHIVE, "file"], "nothing extracted"
+
+
+@pytest.mark.parametrize(("count", "side"), [(60_001, 1), (1, 29)])
+def test_more_or_larger_images_than_the_published_are_refused(tmp_path: Path, count: int, side: int) -> None:
+    """With 2**30 of one pixel the labels alone would take 8 GiB on each rank."""
+    for part, number in (("train", count), ("t10k", 1)):
+        for kind, sizes in (("images-idx3", (number, side, side)), ("labels-idx1", (number,))):
+            path = tmp_path / "mnist" / f"{part}-{kind}-ubyte"
+            path.parent.mkdir(exist_ok=True)
+            header = bytes((0, 0, 8, len(sizes))) + b"".join(size.to_bytes(4, "big") for size in sizes)
+            path.write_bytes(header + bytes(math.prod(sizes)))
+    with pytest.raises(RequestError, match="and the published ones 60000 10000 28 28"):
+        find_workload("mnist", num_samples=1, data_dir=tmp_path)
+
+
+def test_headers_that_extend_others_are_not_followed(tmp_path: Path) -> None:
+    """tarfile calls itself for each of them, and takes minutes for the attributes in a few megabytes."""
+    name = tarfile.TarInfo("././@LongLink")
+    name.type, name.size = tarfile.GNUTYPE_LONGNAME, 5
+    chain = (name.tobuf(tarfile.GNU_FORMAT) + b"name".ljust(512, b"\0")) * 900
+    attributes = tarfile.TarInfo("more")
+    attributes.type, attributes.size = tarfile.XHDTYPE, 6 * 2**21
+    for content in (chain, attributes.tobuf() + b"6 a=b\n" * 2**21):
+        with pytest.raises(RequestError, match=r"lacks data_batch_1\.bin"):
+            cifar.read_sizes(file_of(tmp_path, pack(content)))
+        whole = content + gzip.decompress(small_files.archive(CIFAR_MEMBERS))
+        assert cifar.read_sizes(file_of(tmp_path, pack(whole))) == cifar.read_sizes(
+            file_of(tmp_path, small_files.archive(CIFAR_MEMBERS))
+        )
 
 
 def test_an_archive_that_promises_gigabytes_is_refused(tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ def _mnist(name: str, num_samples: int, folder: Path) -> Workload:
                 f"{train_labels[0]} labels to train, {num_test} with {test_labels[0]} to test, of {height} x {width} "
                 f"and {' x '.join(map(str, test_size))} pixels; fetch or copy them again."
             )
+        _require_not_larger(name, paths[0].parent, (num_train, num_test, height, width), (60_000, 10_000, 28, 28))
         shape = (1, height, width)
 
     def load() -> Data:
@@ -171,6 +172,7 @@ def _cifar10(name: str, num_samples: int, folder: Path) -> Workload:
     paths = dataset_files.find(name, folder)
     if paths is not None and not _is_published_archive(paths[0]):
         num_train, num_test = cifar.read_sizes(paths[0])
+        _require_not_larger(name, paths[0], (num_train, num_test), (50_000, 10_000))
 
     def load() -> Data:
         (path,) = dataset_files.require(name, folder)
@@ -191,6 +193,17 @@ def _cifar10(name: str, num_samples: int, folder: Path) -> Workload:
         std=0.2516 * 255,
         load=_with_checked_sizes(name, folder, cifar.SHAPE, num_train, num_test, load),
     )
+
+
+def _require_not_larger(name: str, place: Path, found: tuple[int, ...], published: tuple[int, ...]) -> None:
+    """Raise RequestError for more or larger images than the published ones: all ranks would run out of memory, and the
+    first of them would count as broken."""
+    if any(number > most for number, most in zip(found, published, strict=True)):
+        numbers = " ".join(str(number) for number in found)
+        raise RequestError(
+            f"the files of {name} in {place} have {numbers} images to train and to test, or pixels, and the published "
+            f"ones {' '.join(map(str, published))}; fetch or copy them again."
+        )
 
 
 def _is_published_archive(path: Path) -> bool:

@@ -8,7 +8,7 @@ is used. The Python version is a pickle and is never opened.
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from seatrial.training.data.data_file import MAX_BYTES, DataFile, damaged, open_data_file
 
@@ -21,6 +21,9 @@ NUM_CLASSES = 10
 TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 TEST_FILE = "test_batch.bin"
 _RECORD_BYTES = 1 + 3 * 32 * 32
+_BLOCK_BYTES = 512
+_MOST_MEMBERS = 1_000
+"""Members of an archive that are looked at; the published one has nine."""
 
 
 def read_sizes(path: Path) -> tuple[int, int]:
@@ -75,22 +78,24 @@ def _scan(path: Path, *, keep: bool) -> tuple[dict[str, int], dict[str, bytearra
     sizes: dict[str, int] = {}
     contents: dict[str, bytearray] = {}
     with open_data_file(path) as file:
-        try:
-            with tarfile.open(fileobj=cast("IO[bytes]", _Stream(file)), mode="r|") as archive:
-                for member in archive:
-                    name = PurePosixPath(member.name).name
-                    if name not in (*TRAIN_FILES, TEST_FILE):
-                        continue
-                    if name in sizes or not member.isreg() or member.issparse():
-                        raise file.wrong(f"{member.name} is there twice or is no regular file")
-                    _check_size(file, member.name, member.size)
-                    sizes[name] = member.size
-                    if keep:
-                        content = archive.extractfile(member)
-                        assert content is not None  # it is regular
-                        contents[name] = bytearray(content.read())
-        except (tarfile.TarError, ValueError, OverflowError) as error:
-            raise file.wrong(f"it is no tar archive, or is cut short ({error})") from error
+        for _ in range(_MOST_MEMBERS):
+            block = _block(file)
+            if not block.strip(b"\0"):  # the end
+                break
+            # One header, by itself: longer names and attributes, which tarfile would follow without end, are skipped.
+            try:
+                member = tarfile.TarInfo.frombuf(block, "ascii", "replace")
+            except tarfile.HeaderError as error:
+                raise file.wrong(f"it is no tar archive ({error})") from error
+            name = PurePosixPath(member.name).name
+            kept = None
+            if name in (*TRAIN_FILES, TEST_FILE):
+                if name in sizes or member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+                    raise file.wrong(f"{name} is there twice or is no regular file")
+                _check_size(file, name, member.size)
+                sizes[name] = member.size
+                kept = contents.setdefault(name, bytearray()) if keep else None
+            _read_member(file, member.size, kept)
         while file.read_some(2**20):  # to the end, where gzip compares the checksum
             pass
         missing = [name for name in (*TRAIN_FILES, TEST_FILE) if name not in sizes]
@@ -99,11 +104,23 @@ def _scan(path: Path, *, keep: bool) -> tuple[dict[str, int], dict[str, bytearra
     return sizes, contents
 
 
-class _Stream:
-    """The file object that tarfile reads from."""
+def _block(file: DataFile) -> bytes:
+    """Return the next 512 bytes, or what is left."""
+    block = b""
+    while len(block) < _BLOCK_BYTES and (part := file.read_some(_BLOCK_BYTES - len(block))):
+        block += part
+    return block
 
-    def __init__(self, file: DataFile) -> None:
-        self.read = file.read_some
+
+def _read_member(file: DataFile, size_bytes: int, kept: bytearray | None) -> None:
+    """Read a member and what fills its last block; append its content to ``kept``."""
+    left_bytes, rest = size_bytes, -size_bytes % _BLOCK_BYTES
+    while left_bytes > 0:
+        part = file.read(min(left_bytes, 2**20), "a member of the tar archive")
+        left_bytes -= len(part)
+        if kept is not None:
+            kept += part
+    file.read(rest, "a member of the tar archive")
 
 
 def _check_size(file: DataFile, name: str, size_bytes: int) -> None:
