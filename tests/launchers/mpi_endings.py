@@ -1,6 +1,6 @@
 """Run by mpirun: how a script with the MPI backend can end. Not a test by itself.
 
-mpirun -n 2 python mpi_endings.py forgotten | exception | late | named
+mpirun -n 2 python mpi_endings.py forgotten | exception | late | named | absent
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ import torch
 import torch.distributed as dist
 
 import seatrial.mpi
+from seatrial.mpi_backend.library import load_mpi
 
 
 def main(how: str) -> None:
-    patience = timedelta(seconds=2 if how == "late" else 20)
+    patience = timedelta(seconds=2 if how in ("late", "absent") else 20)
+    if how == "absent" and load_mpi().COMM_WORLD.rank == 1:
+        time.sleep(30)
     dist.init_process_group(seatrial.mpi.BACKEND, init_method="mpi://", timeout=patience)
     rank = dist.get_rank()
     one = torch.ones(1)

@@ -95,6 +95,13 @@ def test_a_rank_that_waits_too_long_names_the_operation(mpirun: str) -> None:
 
 
 @first_mpirun
+def test_a_rank_that_never_meets_the_others_keeps_them_no_longer(mpirun: str) -> None:
+    done = under(mpirun, 2, str(HERE / "mpi_endings.py"), "absent")
+    assert done.returncode != 0
+    assert "MPI rendezvous timed out waiting 2 s for the other ranks of its group" in done.stderr
+
+
+@first_mpirun
 def test_a_timeout_of_the_call_goes_before_that_of_its_group(mpirun: str) -> None:
     done = under(mpirun, 2, str(HERE / "mpi_endings.py"), "named")
     assert done.returncode != 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
@@ -210,6 +212,18 @@ def test_a_message_is_brought_back_once_however_often_it_is_asked_for() -> None:
     assert work.is_success()
     assert torch.equal(work.get_future().wait()[0], torch.ones(1))
     assert (finished, set(settled)) == ([1], {work})
+
+
+def test_the_memory_of_an_abandoned_message_stays_as_mpi_may_write_to_it() -> None:
+    """A rank may send it after its receiver has destroyed the group."""
+    work = message(1_000_000, [])
+    host = torch.ones(3)
+    work._keep = [host]
+    alive = weakref.ref(host)
+    work.abandon()
+    del work, host
+    gc.collect()
+    assert alive() is not None
 
 
 def test_a_message_that_does_not_come_times_out_and_can_be_abandoned() -> None:

@@ -13,13 +13,14 @@ values for its own. So the lane then refuses everything that follows.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar, NoReturn
 
 from seatrial.mpi_backend.work import LaneWork, timed_out
@@ -142,6 +143,15 @@ class Watchdog:
             if Watchdog._thread is None:
                 Watchdog._thread = threading.Thread(target=_watch, name="seatrial MPI watchdog", daemon=True)
                 Watchdog._thread.start()
+
+    @contextlib.contextmanager
+    def watching(self, name: str, timeout_s: float) -> Iterator[None]:
+        """Within this context the process ends after so many seconds."""
+        self.running = (time.monotonic(), name, lambda: timeout_s)
+        try:
+            yield
+        finally:
+            self.running = None
 
     def check(self) -> None:
         """End the process if the current call is overdue."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -101,13 +100,9 @@ def _create(opts: Any, backend_options: Any) -> MpiGroup:
     _created[members] += 1
     tag = zlib.crc32(repr((members, _created[members])).encode()) % 30_000
     timeout_s = opts.timeout.total_seconds()
-    watchdog = Watchdog()
-    watchdog.running = (time.monotonic(), "group creation", lambda: timeout_s)
-    try:
+    with Watchdog().watching("group creation", timeout_s):
         comm = world.Create_group(world.group.Incl(members), tag)
         group = MpiGroup(comm, opts.store, timeout_s, takes_device=_takes_device())
-    finally:
-        watchdog.running = None
     _groups.append(group)
     return group
 
@@ -116,20 +111,23 @@ def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
     """Rendezvous by ``init_method="mpi://"``: rank and world size come from MPI, and rank 0 opens the store."""
     import socket
 
+    from seatrial.mpi_backend.lane import Watchdog
+
+    timeout = options.get("timeout") or timedelta(minutes=5)
+    store = None
+    text = ""
     MPI = load_mpi()  # noqa: N806
     world = MPI.COMM_WORLD
     if reason := _reason_for_one_rank(world.size, os.environ):
         raise RequestError(reason)
-    # On one machine its own host name may not resolve.
-    local = world.Split_type(MPI.COMM_TYPE_SHARED)
-    timeout = options.get("timeout") or timedelta(minutes=5)
-    store = None
-    text = ""
-    # Not every build of torch has libuv.
-    if world.rank == 0:
-        store = dist.TCPStore("0.0.0.0", 0, world.size, True, timeout, wait_for_workers=False, use_libuv=False)
-        text = f"{'127.0.0.1' if local.size == world.size else socket.gethostname()} {store.port}"
-    host, port = _broadcast_address(world, text)
+    with Watchdog().watching("rendezvous", timeout.total_seconds()):
+        # On one machine its own host name may not resolve.
+        local = world.Split_type(MPI.COMM_TYPE_SHARED)
+        # Not every build of torch has libuv.
+        if world.rank == 0:
+            store = dist.TCPStore("0.0.0.0", 0, world.size, True, timeout, wait_for_workers=False, use_libuv=False)
+            text = f"{'127.0.0.1' if local.size == world.size else socket.gethostname()} {store.port}"
+        host, port = _broadcast_address(world, text)
     if store is None:
         store = dist.TCPStore(host, port, world.size, False, timeout, use_libuv=False)
     yield store, world.rank, world.size

@@ -17,6 +17,8 @@ from torch._C._distributed_c10d import Work
 _SPIN_S = 50e-6
 """Time for which a request is polled without a pause: small messages take less."""
 _LONGEST_SLEEP_S = 1e-3
+_abandoned: list[Any] = []
+"""Works with requests that are still open, whose memory must stay: a message may arrive until the process ends."""
 _future_lock = threading.Lock()
 """Serializes requests for a future with the end of an operation. One lock for all works: it is held only briefly."""
 
@@ -214,9 +216,10 @@ class RequestWork(Work):
         return True
 
     def abandon(self) -> None:
-        """Stop polling: MPI must not be called about these requests any more."""
+        """Stop polling: MPI must not be called about these requests any more. It may still write to their memory."""
         with self._lock:
             if not self._done:
+                _abandoned.append(self)
                 self._done, self._error = True, RuntimeError(f"MPI {self.name}: its group was destroyed")
 
     def wait(self, timeout: Any = None) -> bool:
