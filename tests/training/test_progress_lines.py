@@ -68,6 +68,10 @@ def test_the_last_lines_say_all_that_is_known() -> None:
             "finite on each rank, but their sum was not",
         ),
         (
+            {"nonfinite": {"what": "parameters", "ranks": []}, "loss": None},
+            "the parameters were finite on each rank, but their sum was not; test the links.",
+        ),
+        (
             {"nonfinite": {"what": "parameters", "ranks": [1]}, "loss": None},
             "NaN or Inf in the parameters on rank 1; no checkpoint was written",
         ),
@@ -210,3 +214,11 @@ def test_a_full_disk_raises_and_the_line_does_not_count(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="space"):
         log.add(0, 10, {})
     log.close()
+
+
+def test_a_log_that_somebody_made_terabytes_long_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with pytest.raises(RequestError, match="it has more than 64 MiB"):
+        EpochLog(path, None, continued=False)

@@ -146,7 +146,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def watching(self, name: str, timeout_s: float) -> Iterator[None]:
-        """Within this context the process ends after so many seconds."""
+        """Within this context the process ends when it takes longer."""
         self.running = (time.monotonic(), name, lambda: timeout_s)
         try:
             yield

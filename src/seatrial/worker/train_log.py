@@ -12,6 +12,9 @@ from typing import Any
 from seatrial.errors import RequestError
 from seatrial.files import open_to_append
 
+_MOST_BYTES = 64 << 20
+"""Size of a log, which has about 400 bytes for each epoch. Users of a group may make it longer."""
+
 
 class EpochLog:
     """The log file, open for one rank of the job.
@@ -32,7 +35,10 @@ class EpochLog:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open_to_append(self.path)
-            text = self._file.read()
+            text = self._file.read(_MOST_BYTES + 1)
+            if len(text) > _MOST_BYTES:
+                self._file.close()
+                raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES >> 20} MiB")
             # A kill or a full disk may have cut the last line; a new line must not be appended to it.
             if text and not text.endswith(b"\n"):
                 self._file.write(b"\n")
