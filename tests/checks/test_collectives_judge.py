@@ -353,7 +353,7 @@ def test_a_limit_missed_beside_other_work_accuses_nobody(busy_s: float, waited_s
     value = {"wall_s": 10.0, "cpu_s": 4.0, "busy_s": busy_s, "waited_s": waited_s}
     facts = tuple(Fact(check="collectives", name="contention", value=value, rank=rank) for rank in (0, 1))
     evidence = healthy(2)
-    ranks = {rank: replace(record, node_rank=0) for rank, record in evidence.ranks.items()}
+    ranks = {rank: replace(record, node="n0", node_rank=0) for rank, record in evidence.ranks.items()}
     ruling = CHECK.judge(replace(evidence, facts=facts, ranks=ranks), replace(SMALL, min_busbw_gbps=6.0))
     (finding,) = ruling.findings
     assert (finding.severity, finding.culprit.kind) == (("warn", "none") if loaded else ("fail", "fabric"))

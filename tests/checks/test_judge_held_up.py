@@ -187,7 +187,9 @@ def test_each_rank_is_compared_with_those_of_its_node_only() -> None:
     """Each with each of 32,768 ranks would be minutes, and most nodes have eight."""
     count = 8_192
     ranks = {
-        rank: RankRecord(rank=rank, node="n", node_rank=rank // 8, local_rank=rank % 8, device="X", kind="X")
+        rank: RankRecord(
+            rank=rank, node=f"n{rank // 8}", node_rank=rank // 8, local_rank=rank % 8, device="X", kind="X"
+        )
         for rank in range(count)
     }
     lost = {9: 60.0, 17: 60.0}
@@ -199,4 +201,29 @@ def test_each_rank_is_compared_with_those_of_its_node_only() -> None:
     shares = held_up(evidence, "throttled_s")
     # Ranks of two nodes with equal counters share no quota.
     assert {rank: round(share, 3) for rank, (share, _) in shares.items()} == dict.fromkeys(lost, round(60 / 64, 3))
+    assert load_of_others(evidence) == ""
+
+
+@pytest.mark.parametrize("has_separate_agents", [False, True])
+def test_ranks_of_one_machine_share_its_quota_and_cores(has_separate_agents: bool) -> None:
+    """Under torchrun, mpirun and srun each of them has a separate agent, and the machine has one name."""
+    ranks = {
+        rank: RankRecord(
+            rank=rank,
+            node=f"n{rank // 8}",
+            node_rank=rank if has_separate_agents else rank // 8,
+            local_rank=rank % 8,
+            device="X",
+            kind="X",
+        )
+        for rank in range(32)
+    }
+    # 4 % of what eight ranks could use, and 32 % of what one of them could; all cores are busy with the ranks alone.
+    own = {**CALM, "cpu_s": 9.0, "waited_s": 4.0, "busy_s": 72.0}
+    facts = tuple(
+        Fact(check="training", name="contention", value={**own, "throttled_s": 3.2 * (rank < 8)}, rank=rank)
+        for rank in ranks
+    )
+    evidence = Evidence(ranks=ranks, asked=tuple(ranks), measurements=(), facts=facts)
+    assert held_up(evidence, "throttled_s") == {}
     assert load_of_others(evidence) == ""

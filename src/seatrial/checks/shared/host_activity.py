@@ -6,7 +6,7 @@ A finding has these lines for a person; each compares the slow rank with a rank 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -80,11 +80,12 @@ def load_of_others(evidence: Evidence) -> str:
         and fact.rank in evidence.ranks
     }
     found: list[tuple[float, str]] = []
-    cpu_s = Counter[int]()
+    # By name: each rank of a machine may have a separate agent, which counts as a node.
+    cpu_s = defaultdict[str, float](float)
     for rank, own in counters.items():
-        cpu_s[evidence.ranks[rank].node_rank] += own["cpu_s"]
+        cpu_s[evidence.ranks[rank].node] += own["cpu_s"]
     for rank, own in counters.items():
-        of_others_s = own.get("busy_s", 0.0) - cpu_s[evidence.ranks[rank].node_rank]
+        of_others_s = own.get("busy_s", 0.0) - cpu_s[evidence.ranks[rank].node]
         cores, share = of_others_s / own["wall_s"], _share(own, "waited_s")
         if share >= _BOTH and cores >= _CORES:
             found.append(

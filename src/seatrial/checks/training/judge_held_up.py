@@ -42,9 +42,10 @@ def held_up(evidence: Evidence, cause: Cause, *, in_vain: bool = False) -> dict[
         for fact in evidence.facts
         if (fact.name, fact.stage) == ("contention", "measure") and fact.rank is not None and cause in fact.value
     }
-    ranks_of = defaultdict[int, list[int]](list)
+    # By name: each rank of a machine may have a separate agent, which counts as a node.
+    ranks_of = defaultdict[str, list[int]](list)
     for rank in counters:
-        ranks_of[evidence.ranks[rank].node_rank].append(rank)
+        ranks_of[evidence.ranks[rank].node].append(rank)
     shares = {rank: _share(counters, rank, cause, ranks) for ranks in ranks_of.values() for rank in ranks}
     waits = _waits(evidence)
     limits = {rank: usual + _LIMITS[cause] for rank, usual in _usual(evidence, shares).items()}
