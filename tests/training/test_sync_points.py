@@ -115,7 +115,7 @@ def test_all_ranks_know_the_same(three_ranks: dict[str, list[list[SyncResult]]])
     )
 
 
-@pytest.mark.parametrize("damage", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("damage", [math.nan, math.inf, -math.inf, 1e308, -1e39])
 def test_a_rank_with_a_finite_loss_is_not_named_by_the_sum_of_others(
     alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, damage: float
 ) -> None:

@@ -18,6 +18,8 @@ _LONGEST_S = 0.25
 """Approximate time between two sync points: short enough for a person who reads the loss or asks to stop."""
 MOST_STEPS = 32
 """Most steps between two sync points; with 64 images per batch, steps on a CPU take milliseconds."""
+_LARGEST_LOSS = torch.finfo(torch.float32).max
+"""The largest loss of a rank. With a larger number, which arrived damaged, the sum of an epoch would be infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,20 +77,13 @@ class SyncPoints:
         own_are_finite = own_losses.isfinite().tolist()
         for number, row in enumerate(rows[:num_steps]):
             bad = [rank for rank, loss in enumerate(row) if not math.isfinite(loss)]
-            if bad or not _has_sum(row):
+            if bad or any(abs(loss) > _LARGEST_LOSS for loss in row):
                 # Any rank, and any link, can change the sum: this rank is among the bad ones if its own loss is.
                 bad = sorted({*bad, own_rank} - ({own_rank} if own_are_finite[number] else set()))
                 nonfinite = NonFinite(step=step - num_steps + 1 + number, group_ranks=tuple(bad))
                 break
             sums.append(math.fsum(row))
         return SyncResult(loss_sums=tuple(sums), nonfinite=nonfinite, stop=any(rows[-2]))
-
-
-def _has_sum(row: list[float]) -> bool:
-    try:
-        return math.isfinite(math.fsum(row))
-    except OverflowError:
-        return False
 
 
 def _wait_for_others(work: Any, table: Tensor) -> list[list[float]]:
