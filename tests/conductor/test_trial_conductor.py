@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pytest
 from conductor.simulated_agents import SimulatedFleet
 from conductor.simulated_records import QUIT, SLOW_S, START, STEPS, Planted, RunRecord
+from event_streams import event_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -448,3 +449,23 @@ def test_repeated_messages_change_nothing(seed: int) -> None:
     assert set(record.seen("dead")) == {("dead", 3)}
     assert record.seen("absent", "late", "stuck", "frozen", "lost", "silent") == []
     assert record.generations == [tuple(range(6)), (0, 1, 2, 4, 5)]
+
+
+@pytest.mark.parametrize("by_signal", [False, True])
+def test_a_node_that_is_lost_already_ends_no_later_attempt(*, by_signal: bool) -> None:
+    """Its agent was stopped for a while, hears nothing of the next attempt, and takes the controller for dead."""
+
+    def come_back(fleet: SimulatedFleet) -> None:
+        if (fleet.conductor._generation, fleet.conductor.state) != (1, State.STEP):
+            fleet.later(0.1, partial(come_back, fleet))
+            return
+        said.append(fleet.now)
+        fleet.say(0, event_of(fleet._agents[0].source, "end", by_signal=by_signal))
+
+    said: list[float] = []
+    record = _run(Planted(kind="agent-silent", rank=0, at=3), at_s=[(5.0, come_back)])
+    assert said
+    assert record.generations[1:] == [(2, 3, 4, 5)]
+    outcomes = [event["outcome"] for event in record.of("step_end") if event["gen"] == 1]
+    assert outcomes == ["done"] * 4
+    assert (record.of("interrupted"), record.of("note")) == ([], [])

@@ -345,8 +345,10 @@ class TrialConductor(BaseConductor):
         """Nothing: the phases of a trial's ranks say more."""
 
     def _agent_ended(self, node: int, end: EndEvent, now: float) -> None:
+        was_gone = node in self._gone
         self._gone.add(node)
-        if self.state in (State.GATHER, State.AGENTS, State.START, State.STEP):
+        # One that counts as lost hears nothing of the next attempt, and so takes us for dead in the middle of it.
+        if self.state in (State.GATHER, State.AGENTS, State.START, State.STEP) and not was_gone:
             # Where somebody is suspected, the signal is what the launcher of the job makes of that.
             if end.get("by_signal") and (self._hang_detector.calm or self._hang_detector.only_stop_signals):
                 self._interrupt(f"a signal to the agent of node {self._config.host_name(node)}", now)
