@@ -119,6 +119,23 @@ def test_out_writes_the_reports(tmp_path: Path) -> None:
     assert f"report: {tmp_path}/again/{RUN}/report.html" in result.stdout
 
 
+@pytest.mark.parametrize("foreign", [("report.json", "report.html"), ("report.html",), ()], ids=["all", "page", "none"])
+def test_a_report_in_the_folder_is_named_only_where_it_is_this_one(tmp_path: Path, foreign: tuple[str, ...]) -> None:
+    """The page of a stranger may have scripts, and may say PASS."""
+    call(_file(tmp_path / "x.jsonl"), "--out", tmp_path)
+    folder = _file(tmp_path / RUN / "controller.events").parent
+    for name in foreign:
+        (folder / name).write_text("<script>alert(1)</script>")
+    named = [line for line in call(folder).stdout.splitlines() if line.startswith("report: ")]
+    expected = {2: [], 1: [f"report: {folder}/report.json"], 0: [f"report: {folder}/report.html"]}
+    assert named == expected[len(foreign)]
+
+
+def _file(path: Path) -> Path:
+    path.write_bytes(b"".join(lines_of(healthy().events)))
+    return path
+
+
 def test_a_cut_log_is_no_pass(tmp_path: Path) -> None:
     file = tmp_path / "cut.log"
     text = b"".join(lines_of(healthy().events))

@@ -105,14 +105,27 @@ def write_somewhere(conclusion: Conclusion, out: Path) -> tuple[Written | None, 
         return None, problem
 
 
-def find_written(paths: Sequence[Path]) -> Written | None:
-    """Return the reports that lie in the only folder of the paths; None where there are none."""
+def find_written(conclusion: Conclusion, paths: Sequence[Path]) -> Written | None:
+    """Return the reports of this conclusion that lie in the only folder of the paths; None where there are none.
+
+    Other files of these names may have another verdict, and in the folder of a stranger scripts that a browser runs.
+    """
     folder = paths[0]
-    files = {name: folder / report_format.file for name, report_format in _FORMATS.items()}
-    found = {name: path for name, path in files.items() if path.is_file()}
-    if len(paths) > 1 or _DOCUMENT not in found:
+    files = {name: folder / _FORMATS[name].file for name in (_DOCUMENT, _PAGE)}
+    if len(paths) > 1 or not _holds(files[_DOCUMENT], _FORMATS[_DOCUMENT].text(conclusion)):
         return None
-    return Written(folder=folder, files=found, latest=folder.parent / _LATEST)
+    if not _holds(files[_PAGE], _FORMATS[_PAGE].text(conclusion)):
+        del files[_PAGE]
+    return Written(folder=folder, files=files, latest=folder.parent / _LATEST)
+
+
+def _holds(path: Path, text: str) -> bool:
+    content = _encoded(text)
+    try:
+        with open_to_read(path, follows_links=False) as file:
+            return file.read(len(content) + 1) == content
+    except OSError:
+        return False
 
 
 def _refuse_another(written: Written, timestamp: str) -> None:

@@ -61,7 +61,9 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     if handed := read_evidence(options["evidence"]):
         messages += _events_of_handed(handed, messages)
     conclusion = conclude(messages, damaged=damaged)
-    written = write_reports(conclusion, options["out"]) if options["out"] else find_written(options["paths"])
+    written = (
+        write_reports(conclusion, options["out"]) if options["out"] else find_written(conclusion, options["paths"])
+    )
     return show(
         conclusion,
         written,
