@@ -21,6 +21,7 @@ import torch
 from hostile_files import HOSTILE, assert_unharmed
 
 from seatrial.errors import RequestError, SeatrialError
+from seatrial.training import checkpoint
 from seatrial.training.checkpoint import CheckpointFolder
 
 STATE: dict[str, Any] = {
@@ -363,7 +364,21 @@ def test_of_thousands_of_damaged_ones_only_the_newest_are_read(
     monkeypatch.setattr(store, "load", None)
     for step in (2, 3, 4):
         store.save(step, STATE)
-    assert sum(path.stat().st_size > 0 for path in store.folder.glob("step-*")) == 4
+    assert sum(path.stat().st_size > 0 for path in store.folder.glob("step-*")) == 2
+
+
+def test_large_damaged_ones_are_read_up_to_a_sum(
+    store: CheckpointFolder, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a sum of gigabytes the other ranks would give up waiting, and one of them would be in the headline."""
+    monkeypatch.setattr(checkpoint, "MOST_BYTES", 1 << 20)
+    store.save(1, STATE)
+    for number in range(8):
+        size_bytes = (1 << 19) + (number == 7 and 1 << 20)  # the newest is too large, so nothing of it is read
+        (store.folder / f"step-{10**17 + number}.{number:064x}.pt").write_bytes(bytes(size_bytes))
+    with pytest.raises(SeatrialError, match="none of the 3 newest of its 9 checkpoints can be loaded"):
+        store.newest()
+    assert len(notes) == 3
 
 
 def test_what_others_put_there_has_no_place_among_those_that_are_kept(tmp_path: Path) -> None:

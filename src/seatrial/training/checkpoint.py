@@ -117,6 +117,7 @@ class CheckpointFolder:
             raise SeatrialError(
                 f"{self.folder} cannot be listed: {error.strerror or error}; check the disk, or give another folder."
             ) from error
+        num_tried = read_bytes = 0
         for path in paths[:_MOST_TRIED]:
             try:
                 found = self.load(path)
@@ -125,8 +126,13 @@ class CheckpointFolder:
             else:
                 self._whole.add(path)
                 return found
+            num_tried += 1
+            # A minute at most: the other ranks wait, and the first one to give up would be the one that reports it.
+            read_bytes += _bytes_to_read(path)
+            if read_bytes >= MOST_BYTES:
+                break
         if paths:
-            which = f"the {_MOST_TRIED} newest of its" if len(paths) > _MOST_TRIED else "its"
+            which = f"the {num_tried} newest of its" if len(paths) > num_tried else "its"
             raise SeatrialError(
                 f"{self.folder}: none of {which} {len(paths)} checkpoints can be loaded; move them away to start from "
                 "the beginning, or give another folder."
@@ -291,6 +297,14 @@ def _digest(file: IO[bytes]) -> str:
     while block := file.read(_BLOCK_BYTES):
         total.update(block)
     return total.hexdigest()
+
+
+def _bytes_to_read(path: Path) -> int:
+    """Return how much was read of a damaged checkpoint; nothing of one that is too large."""
+    with contextlib.suppress(OSError):
+        size_bytes = path.stat().st_size
+        return size_bytes if size_bytes <= MOST_BYTES else 0
+    return 0
 
 
 def _size_bytes(file: IO[bytes]) -> int:
