@@ -224,6 +224,23 @@ def test_a_file_that_says_nothing(content: str | dict[str, Any], problem: str) -
     assert results == []
 
 
+def test_many_results_hide_none_that_is_broken() -> None:
+    """A large machine has hundreds of skipped tests, and a file keeps 512 results."""
+    tests = [
+        {
+            "name": "Memory",
+            "results": [{"entity_group": "GPU", "entity_id": gpu, "status": status} for gpu in range(700)],
+        }
+        for status in ("Skip", "Warn")
+    ]
+    broken = {"entity_group": "GPU", "entity_id": 5, "status": "Fail"}
+    tests.append({"name": "Memory", "results": [broken]})
+    content = {"DCGM Diagnostic": {"test_categories": [{"category": "Hardware", "tests": tests}]}}
+    handed, _ = told(content)
+    assert (handed.results[0].verdict, handed.results[0].gpu, len(handed.results)) == ("broken", 5, 512)
+    assert (handed.results[-1].verdict, handed.results[-1].what) == ("not checked", "890 more results of DCGM")
+
+
 def test_a_file_that_is_too_large() -> None:
     assert read(b" " * (MOST_BYTES + 1)).problem == "it has more than 32 MiB"
 

@@ -227,6 +227,17 @@ def test_the_beginning_of_a_long_file_is_old(tmp_path: Path, monkeypatch: pytest
     assert ([event.old for event in log.read()], log.was_cut) == ([False], True)
 
 
+def test_the_end_of_a_line_without_end_is_no_message(tmp_path: Path) -> None:
+    """Only its last part was kept, and that part may begin with whatever a program wrote."""
+    file = tmp_path / "messages"
+    fallen = "NVRM: Xid (PCI:0000:17:00): 79, pid=1"
+    file.write_text("")
+    log = KernelLog(str(file))
+    log.read()
+    file.write_text("x" * 8192 + fallen.ljust(8192) + "\n")
+    assert log.read() == ()
+
+
 def test_a_log_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     log, why = open_log(str(tmp_path / "kmsg"))
     assert log is None

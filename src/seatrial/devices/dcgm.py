@@ -7,6 +7,7 @@ Forms: NVIDIA/DCGM testing/python3/dcgm_diag_schema.json, nvvs/include/NvvsJsonS
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -30,6 +31,7 @@ _NEW, _OLD = "DCGM Diagnostic", "DCGM GPU Diagnostic"
 _STATUS = {"pass": "pass", "fail": "fail", "warn": "warn", "skip": "skip", "skipped": "skip", "notrun": "skip"}
 _BROKEN, _HARMLESS = (2, 4, 6), (1, 5)
 """Isolate, triage, reset; monitor, configuration. 0 and 3 say nothing of how grave it is."""
+_GRAVEST_FIRST: tuple[Verdict, ...] = ("broken", "warning", "not checked")
 _DEPLOYMENT = "deployment"
 """Category of the tests of software and configuration."""
 _ABOUT_DEVICES = ("page retirement/row remap",)
@@ -72,7 +74,7 @@ def parse(content: bytes) -> HandedFile | None:
         serials=serials,
         gpus=tuple(sorted(gpus)),
         passed=seen.passed,
-        results=tuple(seen.results),
+        results=seen.gravest(),
     )
 
 
@@ -85,6 +87,15 @@ class _Seen:
         self.passed = 0
         self.count = 0
         """Results, passed and others."""
+        self.verdicts = Counter[Verdict]()
+
+    def gravest(self) -> tuple[HandedResult, ...]:
+        """Return all results, or as many of them as a file may have: those that are broken first."""
+        if (count := self.verdicts.total()) <= MOST_RESULTS:
+            return tuple(self.results)
+        ordered = sorted(self.results, key=lambda result: _GRAVEST_FIRST.index(result.verdict))[: MOST_RESULTS - 1]
+        rest = HandedResult(verdict="not checked", what=f"{count - len(ordered)} more results of DCGM")
+        return (*ordered, rest)
 
     def category(self, category: Mapping[str, Any], *, is_new: bool) -> None:
         is_deployment = text(category.get("category"), "category").lower() == _DEPLOYMENT
@@ -96,13 +107,13 @@ class _Seen:
                 raise ValueError("a test has no name")
             is_setting = is_deployment and name.lower() not in _ABOUT_DEVICES
             name = name if _TEST_NAME.fullmatch(name) else as_name(name)
-            num_results, counted = len(self.results), self.count
+            num_results, counted = self.verdicts.total(), self.count
             for result in entries(test.get("results"), f"results of {name}"):
                 if result is not None:
                     self.result(name, mapping(result, "result"), is_setting=is_setting, is_new=is_new)
             summary = test.get("test_summary")
             # A test may fail as a whole without a device to blame.
-            if summary is not None and len(self.results) == num_results:
+            if summary is not None and self.verdicts.total() == num_results:
                 passed, has_results = self.passed, self.count > counted
                 self._add(name, mapping(summary, "test_summary"), (None,), is_setting=is_setting)
                 self.passed = passed if has_results else self.passed
@@ -138,7 +149,8 @@ class _Seen:
         words = {"skip": f"DCGM skipped the test {name}", "fail": f"failed the test {name} of DCGM"}
         what = words.get(status, f"has a warning of the test {name} of DCGM")
         for gpu in gpus:
-            if len(self.results) < MOST_RESULTS:
+            self.verdicts[verdict] += 1
+            if self.verdicts[verdict] <= MOST_RESULTS:
                 self.results.append(HandedResult(verdict=verdict, what=what, gpu=gpu, lines=tuple(lines[:MOST_LINES])))
 
 

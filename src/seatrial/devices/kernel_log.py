@@ -126,7 +126,8 @@ class KernelLog:
                 yield piece.decode(errors="replace")
                 continue
             *lines, self._rest = (self._rest + piece).split(b"\n")
-            self._rest = self._rest[-_RECORD_BYTES:]
+            # Where a message begins decides whether it is the kernel's.
+            self._rest = self._rest[:_RECORD_BYTES]
             yield from (line.decode(errors="replace") for line in lines)
         # The last reading leaves the rest unread.
         self.was_cut = self.was_cut or not self._old
