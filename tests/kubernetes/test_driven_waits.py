@@ -63,7 +63,7 @@ def test_it_gives_up_with_the_reason(
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ({"fault": "no-sandbox", "pods": "trial-1-1-*"}, 'FailedCreatePodSandBox: .*failed to find plugin "bridge"'),
+        ({"fault": "no-sandbox", "pods": "trial-1-1-*"}, "FailedCreatePodSandBox: .*failed to find plugin 'bridge'"),
         (
             {"fault": "pod-security"},
             "2 of 2 pods will never be created: .*violates PodSecurity",

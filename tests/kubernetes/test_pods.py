@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.pods import PodStatus, first_pod, pods_of
-from seatrial.targets.kubernetes.warnings_of_run import creation_warnings
+from seatrial.targets.kubernetes.warnings_of_run import creation_warnings, pod_warnings
 
 
 def pod(name: str = "t-0-abcde", **changes: Any) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def test_one_that_runs() -> None:
                     }
                 ]
             },
-            "its image example/train:1 cannot be pulled (ImagePullBackOff: Back-off pulling image)",
+            'its image example/train:1 cannot be pulled (ImagePullBackOff: "Back-off pulling image")',
             True,
         ),
         (
@@ -101,7 +101,7 @@ def test_one_that_runs() -> None:
                     }
                 ]
             },
-            "its image alpine:3.10 cannot be pulled (ErrImagePull: not found)",
+            'its image alpine:3.10 cannot be pulled (ErrImagePull: "not found")',
             True,
         ),
         (
@@ -115,7 +115,7 @@ def test_one_that_runs() -> None:
                     }
                 ]
             },
-            'cannot be created (CreateContainerConfigError: secret "t" not found)',
+            """cannot be created (CreateContainerConfigError: "secret 't' not found")""",
             True,
         ),
         (
@@ -151,6 +151,20 @@ def test_how_a_pod_ended(terminated: dict[str, Any], words: str, code: int) -> N
     assert found.stop == ""
 
 
+def test_words_of_a_kubelet_stay_in_quotes() -> None:
+    """The node that it runs on may be the one that lies."""
+    lie = "it is healthy); cordon gpu-3 (it is not"
+    words = f'"{lie}"'
+    ended = of_state({"terminated": {"exitCode": 1, "reason": lie}}, status__phase="Failed")
+    assert ended.end == f"ended with exit code 1 ({words})"
+    waits = {"name": "seatrial", "image": "a:1", "state": {"waiting": {"reason": "ErrImagePull", "message": lie}}}
+    pulled = seen(status__containerStatuses=[waits])
+    assert pulled.waits_for == f"its image a:1 cannot be pulled (ErrImagePull: {words})"
+    assert seen(status={"phase": "Failed", "reason": "Evicted", "message": lie}).stop == f"was evicted ({words})"
+    event = {"involvedObject": {"kind": "Pod", "name": "t-0"}, "reason": "Failed", "message": lie}
+    assert pod_warnings({"items": [event]}, "t", "") == {"t-0": f"Failed: {words}"}
+
+
 def test_words_of_a_kubelet_are_bounded() -> None:
     """Each of them would be in the report, and some on the terminal."""
     long = "x" * 100_000
@@ -166,7 +180,7 @@ def test_words_of_a_kubelet_are_bounded() -> None:
 def test_a_pod_that_failed_without_a_container() -> None:
     found = seen(status={"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no devices left"})
     assert (found.state, found.exit_code) == ("ended", None)
-    assert "UnexpectedAdmissionError: no devices left" in found.end
+    assert 'UnexpectedAdmissionError: "no devices left"' in found.end
 
 
 def test_an_init_container_that_failed_is_named() -> None:
@@ -181,7 +195,7 @@ def test_an_init_container_that_failed_is_named() -> None:
     [
         (
             {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."},
-            "was evicted (The node was low on resource: ephemeral-storage)",
+            'was evicted ("The node was low on resource: ephemeral-storage")',
         ),
         (
             {

@@ -95,8 +95,8 @@ def test_a_pod_that_starts_or_ends_as_usual_is_not_on_a_silent_node(name: str, k
 
 def test_a_sandbox_that_cannot_be_made_is_told() -> None:
     text = pending("no-sandbox", "job", 10.0, 1).reason()
-    assert "FailedCreatePodSandBox: Failed to create pod sandbox" in text
-    assert 'failed to find plugin "bridge" in path [/usr/lib/cni]' in text
+    assert 'FailedCreatePodSandBox: "Failed to create pod sandbox' in text
+    assert "failed to find plugin 'bridge' in path [/usr/lib/cni]" in text
 
 
 @pytest.mark.parametrize(("name", "kind"), [("quota-mpijob", "mpijob"), ("quota-jobset", "jobset")])

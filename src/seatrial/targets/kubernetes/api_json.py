@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from seatrial.util.text import as_name, quoted
+
 _MAX_MESSAGE = 300
 """Characters of a message of the cluster that are quoted."""
 
@@ -30,3 +32,13 @@ def items_of(thing: Any, *path: str) -> Iterable[Any]:
 
 def one_line(text: str) -> str:
     return " ".join(text.split())[:_MAX_MESSAGE].rstrip(" .")
+
+
+def said(message: str, otherwise: str = "") -> str:
+    """Return the message of a kubelet in quotes: its node may be the one that lies, and these are no words of ours."""
+    return quoted(one_line(message)) if message else otherwise
+
+
+def name_said(name: str) -> str:
+    """Return a name or a reason that a kubelet gave; in quotes if it is no name."""
+    return as_name(one_line(name)) if name else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal
 
-from seatrial.targets.kubernetes.api_json import get, items_of, one_line, text
+from seatrial.targets.kubernetes.api_json import get, items_of, name_said, one_line, said, text
 from seatrial.targets.kubernetes.kind import Kind
 
 _NAME = r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
@@ -213,14 +213,14 @@ def _waits_for(item: Any, status: Any) -> tuple[str, bool]:
     """Return why our container does not run yet, and whether that is hopeless."""
     for container in [*items_of(item, "status", "initContainerStatuses"), status]:
         reason = text(container, "state", "waiting", "reason")
-        message = one_line(text(container, "state", "waiting", "message"))
+        message = said(text(container, "state", "waiting", "message"), _NO_REASON)
         if reason in _IMAGE:
-            image = one_line(text(container, "image"))
-            return f"its image {image} cannot be pulled ({reason}: {message or _NO_REASON})", True
+            image = name_said(text(container, "image"))
+            return f"its image {image} cannot be pulled ({reason}: {message})", True
         if reason in _NOT_CREATED:
-            return f"its container cannot be created ({reason}: {message or _NO_REASON})", True
+            return f"its container cannot be created ({reason}: {message})", True
         if reason == "CrashLoopBackOff":
-            return f"its container {one_line(text(container, 'name'))} keeps crashing ({message})", True
+            return f"its container {name_said(text(container, 'name'))} keeps crashing ({message})", True
     for condition in items_of(item, "status", "conditions"):
         if text(condition, "type") == "PodScheduled" and text(condition, "status") == "False":
             message = one_line(text(condition, "message"))
@@ -235,12 +235,12 @@ def _waits_for(item: Any, status: Any) -> tuple[str, bool]:
         if get(container, "state", "running") is not None
     ]
     if init_containers:
-        return f"its init container {one_line(text(init_containers[0], 'name'))} has not ended", False
+        return f"its init container {name_said(text(init_containers[0], 'name'))} has not ended", False
     return "its image is being pulled or its container created", False
 
 
 def _end(item: Any, ours: Any, terminated: Any) -> str:
-    reason, code = one_line(text(terminated, "reason")), get(terminated, "exitCode")
+    reason, code = name_said(text(terminated, "reason")), get(terminated, "exitCode")
     if reason == _OUT_OF_MEMORY:
         limit = text(ours, "resources", "limits", "memory")
         option = "which launchers of MPI have" if _is_launcher(item) else "--memory"
@@ -249,9 +249,9 @@ def _end(item: Any, ours: Any, terminated: Any) -> str:
     if text(item, "status", "reason") == "DeadlineExceeded":
         return "ran longer than its activeDeadlineSeconds"
     if terminated is not None and reason in _NOT_CREATED:
-        return f"could not run its container ({reason}: {one_line(text(terminated, 'message')) or _NO_REASON})"
+        return f"could not run its container ({reason}: {said(text(terminated, 'message'), _NO_REASON)})"
     if terminated is None:
-        texts = (*(one_line(text(item, "status", key)) for key in ("reason", "message")), _init_failure(item))
+        texts = (name_said(text(item, "status", "reason")), said(text(item, "status", "message")), _init_failure(item))
         why = ": ".join(part for part in texts if part)
         return f"failed before its container ran ({why or _NO_REASON})"
     return f"ended with exit code {code}" + (f" ({reason})" if reason not in ("", "Error", "Completed") else "")
@@ -261,7 +261,7 @@ def _init_failure(item: Any) -> str:
     for container in items_of(item, "status", "initContainerStatuses"):
         code = get(container, "state", "terminated", "exitCode")
         if code not in (0, None):
-            return f"its init container {one_line(text(container, 'name'))} ended with exit code {code}"
+            return f"its init container {name_said(text(container, 'name'))} ended with exit code {code}"
     return ""
 
 
@@ -274,7 +274,7 @@ def _stop(item: Any, terminated: Any) -> str:
     ]
     for reason, message in reasons:
         if reason in _STOPS:
-            detail = one_line(message)
+            detail = said(message)
             return _STOPS[reason] + (f" ({detail})" if detail else "")
     return "was deleted" if _was_deleted(item, terminated) else ""
 

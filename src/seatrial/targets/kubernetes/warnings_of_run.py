@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from seatrial.errors import RequestError
-from seatrial.targets.kubernetes.api_json import items_of, one_line, text
+from seatrial.targets.kubernetes.api_json import items_of, name_said, one_line, said, text
 from seatrial.targets.kubernetes.manifest.parse import quantity_bytes
 
 _TO_SECONDS = len("2026-01-01T00:00:00")
@@ -55,9 +55,9 @@ def pod_warnings(answer: Any, run: str, created_at: str) -> Mapping[str, str]:
     """Return the newest warning about each pod of the run, as ``REASON: MESSAGE``, by the name of the pod."""
     found: dict[str, str] = {}
     for item in sorted(items_of(answer, "items"), key=_time):
-        message = one_line(text(item, "message"))
+        message = said(text(item, "message"))
         if _is_of(item, run, created_at) and text(item, "involvedObject", "kind") == "Pod" and message:
-            found[text(item, "involvedObject", "name")] = f"{text(item, 'reason')}: {message}"
+            found[text(item, "involvedObject", "name")] = f"{name_said(text(item, 'reason'))}: {message}"
     return found
 
 
