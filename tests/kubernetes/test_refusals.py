@@ -73,6 +73,9 @@ def test_a_refused_request_is_a_request_error(target: str, complaint: str, words
         "The connection to the server localhost:8080 was refused - did you specify the right host or port?",
         "error: You must be logged in to the server (Unauthorized)",
         "no answer within 20 s",
+        "unexpected EOF",
+        'Post "https://10.0.0.1:6443/apis/batch/v1/namespaces/ml/jobs?dryRun=All": EOF',
+        "error: read tcp 10.0.0.2:51000->10.0.0.1:6443: read: connection reset by peer",
     ],
 )
 def test_an_unreachable_cluster_is_no_request_error(complaint: str) -> None:

@@ -13,6 +13,7 @@ _UNREACHABLE = (
     *("the server is currently unable", "unauthorized", "must be logged in", "x509", "context deadline exceeded"),
     *("client.timeout", "invalid configuration", "service unavailable", "etcdserver", "too many requests"),
     *("connection to the server", "getting credentials", "internal error occurred"),
+    *("unexpected eof", ": eof", "connection reset by peer", "broken pipe", "http2: "),
 )
 
 
