@@ -257,11 +257,13 @@ def test_only_what_is_blamed_by_itself_is_cordoned(kind: Any, nodes: tuple[str, 
 
 def test_a_node_whose_pod_was_evicted_is_not_blamed(tmp_path: Path) -> None:
     heard = Heard(tmp_path, node_lost("lost"))
+    heard.run_log.take_pods(two_placed())
     heard.run_log.interrupt("the cluster: pod t-1 on node gpu-1 was evicted", heard.run_log.lost_at(1, any_node=False))
     found = heard.concluded(trial())
     assert (found.verdict.status, found.verdict.exit_code) == ("INCONCLUSIVE", 130)
     assert found.trial.interrupted == "the cluster: pod t-1 on node gpu-1 was evicted"
     assert all(finding.severity != "fail" for finding in found.findings)
+    assert not any("cordon" in finding.what for finding in found.findings)
 
 
 def test_a_verdict_from_before_an_eviction_stays(tmp_path: Path) -> None:

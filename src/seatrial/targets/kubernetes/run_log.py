@@ -260,7 +260,8 @@ class RunLog:
         if not self.interrupted:
             self.interrupted = True
             order = self._last_seq + 1 if before is None else before
-            self._add(InterruptedEvent(kind="interrupted", by=by, order=order))
+            # Whoever looks for the nodes at fault must know it, too.
+            self._events.append(self._add(InterruptedEvent(kind="interrupted", by=by, order=order)))
 
     def node_lost(self, pod: PodStatus, *, ranks_per_node: int, under_mpi: bool) -> None:
         """Record that the node of a pod was lost, if the conductor has not. The launcher of MPI has a node too."""
@@ -432,9 +433,11 @@ class RunLog:
         lines = list(last_lines)
         self._add(OutcomeEvent(kind="outcome", gen=0, restarts=0, how=how, text=text, last_lines=lines, code=code))
 
-    def _add(self, event: Event) -> None:
+    def _add(self, event: Event) -> dict[str, Any]:
         self._source = self._source or Source(self._run["run"], "controller")
-        self._on_event(self._source.event(event))
+        added = self._source.event(event)
+        self._on_event(added)
+        return added
 
     def _follows_another(self, pod: PodStatus) -> tuple[bool, bool, bool, bool]:
         """Sort key: a failure that follows from another pod's comes last (deleted, mpirun, no signal, lost its peers).
