@@ -260,7 +260,7 @@ class RunLog:
         if not self.interrupted:
             self.interrupted = True
             order = self._last_seq + 1 if before is None else before
-            # Whoever looks for the nodes at fault must know it, too.
+            # The search for the nodes at fault needs it, too.
             self._events.append(self._add(InterruptedEvent(kind="interrupted", by=by, order=order)))
 
     def node_lost(self, pod: PodStatus, *, ranks_per_node: int, under_mpi: bool) -> None:
