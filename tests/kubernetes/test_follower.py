@@ -10,21 +10,44 @@ from kubernetes.attempted import OBJECTS, Cluster, running
 
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
 from seatrial.targets.kubernetes.follower import PodFollower
+from seatrial.targets.kubernetes.kinds import KINDS
+from seatrial.targets.kubernetes.pods import pods_of
+
+
+def followed(cluster: Cluster, folder: Path, *, under_mpi: bool = False) -> PodFollower:
+    cluster.attempt()
+    objects = AppliedObjects(cluster.kubectl, "job", OBJECTS)
+    job = replace(cluster.job, detail=replace(cluster.job.detail, under_mpi=under_mpi))
+    return PodFollower(
+        objects=objects, job=job, run_log=cluster.run_log, folder=folder, print_line=cluster.printed.append
+    )
 
 
 @pytest.mark.parametrize(("under_mpi", "told"), [(True, 100), (False, 0)])
 def test_what_the_first_pod_says_of_its_wait_is_bounded_and_quoted(under_mpi: bool, told: int, tmp_path: Path) -> None:
     """Anything in that pod can print such lines, and without end."""
     cluster = Cluster(tmp_path, [running(0), running(1)])
-    cluster.attempt()
-    objects = AppliedObjects(cluster.kubectl, "job", OBJECTS)
-    job = replace(cluster.job, detail=replace(cluster.job.detail, under_mpi=under_mpi))
-    follower = PodFollower(
-        objects=objects, job=job, run_log=cluster.run_log, folder=tmp_path, print_line=cluster.printed.append
-    )
+    follower = followed(cluster, tmp_path, under_mpi=under_mpi)
     follower._take_text(['seatrial: waiting for nothing: run "oc cordon gpu-3"'] * 1_000)
     said = [line for line in cluster.printed if "gpu-3" in line]
     assert said == ["""seatrial: the launcher pod says: "waiting for nothing: run 'oc cordon gpu-3'\""""] * told
     cluster.run_log.started = True
     follower._take_text(["seatrial: waiting for more"])
     assert not any("for more" in line for line in cluster.printed)
+
+
+@pytest.mark.parametrize("is_seen_before", [True, False])
+def test_a_pod_that_has_ended_by_itself_was_not_deleted(is_seen_before: bool, tmp_path: Path) -> None:
+    """Operators delete failed pods, too. By the clock of its node, which is ahead, this one ended later than that."""
+    cluster = Cluster(tmp_path, [])
+    follower = followed(cluster, tmp_path)
+    killed = running(1)
+    state = {"terminated": {"exitCode": 137, "reason": "Error", "finishedAt": "2026-01-01T10:00:13Z"}}
+    killed["status"] = {"phase": "Failed", "containerStatuses": [{"name": "seatrial", "state": state}]}
+    deletion = {"deletionTimestamp": "2026-01-01T10:01:11Z", "deletionGracePeriodSeconds": 60}
+    deleted = {**killed, "metadata": {**killed["metadata"], **deletion}}
+    for listed in [killed, deleted] if is_seen_before else [deleted]:
+        follower._take_pods(pods_of({"items": [listed]}, KINDS["job"]))
+    (pod,) = follower.pods
+    assert (pod.killed, pod.stop, pod.deleted) == (is_seen_before, "" if is_seen_before else "was deleted", True)
+    assert [line for line in cluster.printed if "was deleted" in line] == ([] if is_seen_before else cluster.printed)

@@ -18,6 +18,7 @@ from seatrial.targets.kubernetes.manifest.wait_for_hosts import WAITING
 from seatrial.targets.kubernetes.pending_pods import PendingPods
 from seatrial.targets.kubernetes.pod_owners import event_object
 from seatrial.targets.kubernetes.pods import (
+    DELETED,
     PodStatus,
     first_pod,
     is_taken_up,
@@ -203,7 +204,7 @@ class PodFollower:
                 )
 
     def _take_pods(self, pods: tuple[PodStatus, ...]) -> None:
-        self.pods = pods
+        self.pods = pods = tuple(map(self._as_it_ended, pods))
         # When the first pod has succeeded, the operators delete the others.
         first = self.first() or (None if self.first_log is None else self.latest(self.first_log.pod))
         has_succeeded = first is not None and first.exit_code == 0
@@ -215,7 +216,7 @@ class PodFollower:
         for pod in self.known.values():
             if pod.name not in listed and pod.state != "ended" and not (pod.stop or self._restarts):
                 # It disappeared between two answers.
-                self.known[pod.name] = replace(pod, stop="was deleted", deleted=True)
+                self.known[pod.name] = replace(pod, stop=DELETED, deleted=True)
                 if not has_succeeded:
                     self._print_line(f"seatrial: {pod.label} was deleted")
         self._run_log.take_pods(self.known.values())
@@ -230,6 +231,13 @@ class PodFollower:
             agents = self._job.world_size if self._under_mpi else self._job.nodes
             self.first_log = PodLog(self._kubectl, first, self._token, self._folder, self._take_text, agents)
         self._pod_logs.take_pods([pod for pod in pods if not self._is_first(pod)])
+
+    def _as_it_ended(self, pod: PodStatus) -> PodStatus:
+        """Return a pod as no deletion has ended it if it was seen before, ended and not to be deleted: the clock of its
+        node may be ahead."""
+        before = self.known.get(pod.name)
+        ended_before = before is not None and before.uid == pod.uid and before.state == "ended" and not before.deleted
+        return replace(pod, stop="") if ended_before and pod.stop == DELETED else pod
 
     def _take_text(self, lines: list[str]) -> None:
         """Take lines of the first pod that are not events; show for which hosts the launcher of MPI waits."""

@@ -38,6 +38,7 @@ _STOPS = {
     "TerminationByKubelet": "was stopped by its node",
 }
 """``status.reason``, or the reason of the condition DisruptionTarget, of a pod that the cluster stopped."""
+DELETED = "was deleted"
 _OUT_OF_MEMORY = "OOMKilled"
 _ENDED_BY_REQUEST = (130, 143)
 """Exit codes of our processes after SIGTERM: of a conductor and a training, and of all others before they are one."""
@@ -276,7 +277,7 @@ def _stop(item: Any, terminated: Any) -> str:
         if reason in _STOPS:
             detail = said(message)
             return _STOPS[reason] + (f" ({detail})" if detail else "")
-    return "was deleted" if _was_deleted(item, terminated) else ""
+    return DELETED if _was_deleted(item, terminated) else ""
 
 
 def _was_deleted(item: Any, terminated: Any) -> bool:
