@@ -27,6 +27,7 @@ from seatrial.training.strategies.strategy import OptimizerState
 
 _PADDING = -100
 """The label of samples that fill up a microbatch; the loss ignores them."""
+_PICKLED = "another stage of this pipeline asks for pickled objects, and no rank of seatrial does"
 
 
 @runtime_checkable
@@ -113,6 +114,19 @@ def _has_parameters(module: nn.Module) -> bool:
     return any(True for _ in module.parameters())
 
 
+class _StageWithoutPickle(PipelineStage):
+    """Refuses to exchange descriptions of tensors, which are pickled: to read them runs code of their sender.
+
+    Newer versions of torch do so as soon as one stage of the pipeline asks for it, whatever the others know.
+    """
+
+    def _send_meta(self, meta: Any, dst_stage: int) -> None:
+        raise ConnectionError(_PICKLED)
+
+    def _recv_meta(self, src_stage: int) -> Any:
+        raise ConnectionError(_PICKLED)
+
+
 class _Stage(nn.Sequential):
     """One stage: some of the model's blocks, one after the other.
 
@@ -175,8 +189,8 @@ class _Pipelined:
         if self._schedule is not None:
             return self._schedule
         passed = self._passed(self._microbatch_size, image_shape)
-        # With both shapes given the stages need not exchange them; torch would send pickled objects to do so.
-        stage = PipelineStage(
+        # With both shapes given the stages need not exchange them.
+        stage = _StageWithoutPickle(
             self._wrapped,
             self._index,
             self._num_stages,
