@@ -238,7 +238,7 @@ def test_a_refusal_of_a_host_is_one_of_the_request(stub: Path) -> None:
     environ = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
     done = subprocess.run(agent, env=environ, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
-    assert refused(done.stderr).startswith("b:99999: 99999 processes on ")
+    assert refused(done.stderr).startswith('an agent refuses: "b:99999: 99999 processes on ')
     assert reason_of_agent(done.stderr) == ""
 
 
