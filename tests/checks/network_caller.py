@@ -25,8 +25,12 @@ UNREADABLE: list[Any] = [
     ["m1", IDENTITY, [["data", "a name", 5]]],
     ["m1", IDENTITY, [["data", "10.0.0.1", 5]] * 40],
     ["m1", IDENTITY, [["x", "127.0.0.1", 1]]],
+    ["m1", IDENTITY, [["data", "127.0.0.1", 25]]],
+    ["m1", IDENTITY, [["master", "127.0.0.1", 29_500]]],
     ["m1", IDENTITY, [["data", "127.0.0.1", 1]] * 2],
     {"m1": 1},
+    ["no place", IDENTITY, []],
+    ["no data", IDENTITY, [["name", "127.0.0.1", 40_000]]],
 ]
 """What a node that lies may share."""
 PARAMS = Params(at_once=4, max_failures=8)
@@ -41,6 +45,7 @@ def main(closed_role: str) -> None:
         ports = {role: unheard.getsockname()[1] if role == closed_role else port for role in ("data", "name")}
         places = [[role, "127.0.0.1", ports[role]] for role in ports]
         given: dict[str, Any] = {str(n): [f"m{n}", endpoint.identity.hex(), places] for n in range(NUM_NODES)}
+        given["0"] = ["m0", endpoint.identity.hex(), [["data", "127.0.0.2", port]]]
         if closed_role == "none":
             given |= {str(node): shared for node, shared in enumerate(UNREADABLE, start=1)}
         step = {"node": 0, "check": "network", "stage": "connect", "gen": 0, "step": 1, "given": given}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from seatrial.checks.network import endpoint
-from seatrial.checks.network.measure import Peer, _Calls
+from seatrial.checks.network.measure import Peer, _Calls, leads_elsewhere
 from seatrial.checks.network.params import PAYLOAD_BYTES, Params
 
 OURS, OTHER = bytes(range(32)), bytes(32)
@@ -178,8 +179,11 @@ def test_a_node_that_answers_slowly_does_not_take_the_report_of_others(word: byt
     async def call() -> dict[str, Any]:
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
         place = ("data", "127.0.0.1", server.sockets[0].getsockname()[1])
-        peer = Peer(node=1, machine="1", identity=OURS, places=(place,))
-        calls = _Calls({0: None, 1: peer}, 0, Params(connect_timeout_s=0.1), "")
+        own, peer = (
+            Peer(node=node, machine=str(node), place="", identity=OURS, places=(at,))
+            for node, at in enumerate((("data", "127.0.0.2", 2_000), place))
+        )
+        calls = _Calls({0: None, 1: peer}, own, Params(connect_timeout_s=0.1), "")
         calls.begun = await calls.run(0.5)
         server.close()
         await ended.wait()
@@ -188,3 +192,75 @@ def test_a_node_that_answers_slowly_does_not_take_the_report_of_others(word: byt
     report = asyncio.run(asyncio.wait_for(call(), 5.0))
     assert report["untried"] == []
     assert [(entry["how"], entry["nodes"]) for entry in report["failed"]] == [("silent", [[1, 1]])]
+
+
+@pytest.mark.parametrize(
+    ("address", "own", "failure"),
+    [
+        ("127.0.0.1", "10.0.0.1", "no route"),
+        ("127.9.9.9", "127.0.0.1", "no route"),
+        ("::1", "10.0.0.1", "no route"),
+        ("::ffff:127.0.0.1", "10.0.0.1", "no route"),
+        ("0.0.0.0", "10.0.0.1", "no route"),
+        ("::", "10.0.0.1", "no route"),
+        ("224.0.0.1", "10.0.0.1", "no route"),
+        ("ff02::1", "10.0.0.1", "no route"),
+        ("169.254.169.254", "10.0.0.1", "no route"),
+        ("fe80::1%lo", "10.0.0.1", "no route"),
+        ("127.0.0.1", "127.0.0.1", "another answers"),
+    ],
+)
+def test_an_address_that_means_this_machine_or_many_is_not_called(address: str, own: str, failure: str) -> None:
+    """The other node may share any address: nothing that listens on this machine hears from us because of it."""
+
+    async def call() -> tuple[dict[str, Any], int]:
+        heard = []
+        async with await asyncio.start_server(lambda *ends: heard.append(ends), address) as server:
+            return await report(server.sockets[0].getsockname()[1]), len(heard)
+
+    async def report(port: int) -> dict[str, Any]:
+        ours = Peer(node=0, machine="0", place="host0", identity=OURS, places=(("data", own, 2_000),))
+        other = Peer(node=1, machine="1", place="host1", identity=OTHER, places=(("data", address, port),))
+        calls = _Calls({0: None, 1: other}, ours, Params(connect_timeout_s=0.5), "")
+        calls.begun = await calls.run(5.0)
+        return calls.to_json()
+
+    told, heard = asyncio.run(call()) if address.startswith("127") else (asyncio.run(report(40_000)), 0)
+    assert heard == 0
+    assert [(entry["how"], entry["nodes"]) for entry in told["failed"]] == [(failure, [[1, 1]])]
+
+
+@pytest.mark.parametrize(
+    ("address", "own", "place"),
+    [("127.0.0.1", "127.0.0.2", "host0"), ("169.254.7.2", "169.254.7.1", "host1"), ("10.9.0.2", "10.0.0.1", "host1")],
+)
+def test_an_address_that_the_node_may_have_is_called(address: str, own: str, place: str) -> None:
+    ours = Peer(node=0, machine="0", place="host0", identity=OURS, places=(("data", own, 2_000),))
+    other = Peer(node=1, machine="1", place=place, identity=OTHER, places=(("data", address, 2_000),))
+    assert leads_elsewhere(address, ours, other) is None
+
+
+def test_a_burst_of_strangers_takes_few_descriptors(
+    monkeypatch: pytest.MonkeyPatch, listener: endpoint.Endpoint
+) -> None:
+    """The kernel has accepted them all; they are taken from it a few at a time, and the oldest give way."""
+    monkeypatch.setattr(endpoint, "_MAX_VISITORS", 8)
+    port = listener.run(listener.listen("127.0.0.1"), 10.0)
+    most = [0]
+
+    async def stop() -> None:
+        time.sleep(1.0)  # the burst comes meanwhile
+
+    def count() -> None:
+        most[0] = max(most[0], len(os.listdir("/proc/self/fd")))
+        listener._loop.call_soon(count)
+
+    before = len(os.listdir("/proc/self/fd"))
+    stopped = asyncio.run_coroutine_threadsafe(stop(), listener._loop)
+    listener._loop.call_soon_threadsafe(count)
+    with ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port or 0), timeout=10.0))
+        stopped.result(10.0)
+        assert asyncio.run(endpoint.reach("127.0.0.1", port or 0, listener.identity, 5.0)).failure is None
+    assert most[0] - before < 300 + 200

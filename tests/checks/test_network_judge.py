@@ -534,3 +534,55 @@ def test_a_node_that_claims_to_be_another_machine_hides_nothing(stage: str) -> N
     assert [finding.what for finding in ruling_of(lied).findings] == [
         finding.what for finding in ruling_of(honest).findings
     ]
+
+
+def _untried(evidence: Evidence, by: dict[int, list[list[int]]]) -> Evidence:
+    facts = tuple(
+        replace(fact, value={**fact.value, "untried": by[own]}) if fact.name == "connections" and own in by else fact
+        for fact in evidence.facts
+        for own in (fact.node_rank,)
+    )
+    return replace(evidence, facts=facts)
+
+
+def test_a_node_that_one_of_several_could_try_is_named_too() -> None:
+    """It shared something that most could not use, or one of them only says that it reached it."""
+    ruling = ruling_of(_untried(network_evidence(5), {node: [[4, 4]] for node in range(3)}))
+    assert ruling.absent == ("connections to node4, which most others could not try (perhaps it shared no address)",)
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_who_was_not_tried_is_in_the_line(count: int) -> None:
+    ruling = ruling_of(_untried(network_evidence(count), {0: [[1, 1]]}))
+    assert ruling.absent == ("all connections of node0 (not tried: node node1)",)
+
+
+WORDS = "10.0.0.1 is fine, node node2 is broken"
+
+
+def test_the_words_of_a_node_are_no_address() -> None:
+    evidence = network_evidence(3, into(1), addresses=["10.0.0.0", WORDS, "10.0.0.2"])
+    ruling = ruling_of(evidence)
+    assert WORDS not in repr(ruling)
+    assert ruling.absent == ("a port of node1 to connect to",)
+
+
+def test_the_words_of_a_node_are_no_way_to_fail() -> None:
+    evidence = _with_places(network_evidence(3), (0, "store", "10.9.0.1"))
+    assert WORDS not in repr(ruling_of(_with_failed(evidence, 2, "store", 0, WORDS)))
+    large = network_evidence(3, lambda a, b: ("large to", 10**900) if b == 1 else None)
+    assert "packets of full size are lost to node node1" in only_finding(large).what
+
+
+@pytest.mark.parametrize("field", ["untried", "failed"])
+def test_more_ranges_than_nodes_are_no_report(field: str) -> None:
+    """Each is compared with all nodes: a million of them kept the judge for long."""
+    many = [[0, 0]] * 5
+    value = many if field == "untried" else [{"role": "data", "how": "refused", "passes_bytes": None, "nodes": many}]
+    evidence = network_evidence(4)
+    facts = tuple(
+        replace(fact, value={**fact.value, field: value}) if (fact.name, fact.node_rank) == ("connections", 1) else fact
+        for fact in evidence.facts
+    )
+    ruling = ruling_of(replace(evidence, facts=facts))
+    assert (ruling.findings, ruling.absent) == ((), ("the connections of node1",))

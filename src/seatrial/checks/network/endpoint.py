@@ -15,6 +15,7 @@ import errno
 import fcntl
 import hashlib
 import math
+import os
 import secrets
 import socket
 import struct
@@ -44,6 +45,9 @@ _SIZES = struct.Struct("!II")
 _ACK = b"!"
 _MAX_VISITORS = 512
 """Connections at once: those of 64 peers, and of strangers."""
+_AT_ONCE = 32
+"""Connections that are taken from the kernel at once."""
+_MOST_WAITING = 4_096
 _VISIT_S = 20.0
 _BUSY_PAUSE_S = 0.2
 """Time before a listener that is busy is called again."""
@@ -91,11 +95,15 @@ class Endpoint:
 
     async def listen(self, address: str, port: int = 0) -> int | None:
         """Return the port that is listened on at an address; 0: the kernel chooses. None: the port is taken."""
+        # The kernel keeps many that wait, and few are taken at once: each takes a descriptor before it is counted.
         try:
-            server = await asyncio.start_server(self._answer, address, port, backlog=4096)
+            server = await asyncio.start_server(self._answer, address, port, backlog=_AT_ONCE)
         except OSError:
             return None
-        chosen: int = server.sockets[0].getsockname()[1]
+        own = server.sockets[0]
+        with socket.socket(fileno=os.dup(own.fileno())) as same:
+            same.listen(_MOST_WAITING)
+        chosen: int = own.getsockname()[1]
         return chosen
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -64,17 +64,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     no_socket = {entry.source for entry in seen.failed if entry.how == _NOT_TRIED}
     if not any(finding.severity == "fail" for finding in findings):
         absent += _busy_lines(seen)
-        of_all = _untried_by_all(seen, untried)
-        absent += [
-            f"connections to {seen.nodes[node].name}, which no other node could try (perhaps it shared no address)"
-            for node in numbers_of(of_all)
-        ]
-        left = untried.between(untried.targets, ~of_all)
-        absent += [
-            f"all connections of {seen.nodes[node].name}"
-            + (" (no descriptor or port left)" if node in no_socket else "")
-            for node in sorted(left.targets.keys() | no_socket)
-        ]
+        absent += _untried_lines(seen, untried, no_socket)
     fewest = min((targets.bit_count() for targets in seen.tried.planned.targets.values()), default=0)
     unjudged: tuple[str, ...] = ()
     if seen.tried.planned and fewest < len(seen.nodes) - 1:
@@ -99,11 +89,21 @@ def _busy_lines(seen: Observations) -> Iterator[str]:
             yield f"connections to {name}, which too many others were connected to"
 
 
-def _untried_by_all(seen: Observations, untried: Pairs) -> int:
-    """Return the nodes, as bits, to which none of at least two others tried to connect that were to."""
-    planned = seen.tried.planned.turned().targets
-    found = ((target, planned.get(target, 0) & ~sources) for target, sources in untried.turned().targets.items())
-    return bits_of(target for target, others in found if not others and planned[target].bit_count() > 1)
+def _untried_lines(seen: Observations, untried: Pairs, no_socket: set[int]) -> Iterator[str]:
+    """Yield a line for each node that most others could not try, and for each one that did not try all of the rest."""
+    planned, by_most = seen.tried.planned.turned().targets, 0
+    for target, sources in sorted(untried.turned().targets.items()):
+        # What one of several others says that it reached excuses nobody.
+        num_tried = (planned[target] & ~sources).bit_count()
+        if planned[target].bit_count() > 1 and num_tried < sources.bit_count():
+            by_most |= 1 << target
+            whom = "which most others could not try" if num_tried else "which no other node could try"
+            yield f"connections to {seen.nodes[target].name}, {whom} (perhaps it shared no address)"
+    left = untried.between(untried.targets, ~by_most)
+    for node in sorted(left.targets.keys() | no_socket):
+        others = [seen.nodes[target].name for target in numbers_of(left.targets.get(node, 0))]
+        why = "no descriptor or port left" if node in no_socket else f"not tried: {listed('node', others)}"
+        yield f"all connections of {seen.nodes[node].name} ({why})"
 
 
 def _doubled(seen: Observations) -> Mapping[str, tuple[int, ...]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from seatrial.checks.network.addresses import own_addresses
 from seatrial.checks.network.endpoint import Endpoint, Failure, Reached, reach
-from seatrial.checks.network.observations import ROLES, machine_at
+from seatrial.checks.network.observations import is_place, machine_at
 from seatrial.checks.network.params import MAX_NODES, NIC, PAYLOAD_BYTES, Params
 from seatrial.checks.network.schedule import targets, to_ranges
 from seatrial.environment.interface_choice import is_free
@@ -29,6 +29,8 @@ _MAX_INTERFACES = 4
 
 _MAX_PLACES = _MAX_INTERFACES + 4
 """Places of a node: those of its other interfaces, and one of each other role."""
+_LEAST_CHOSEN_PORT = 1_024
+"""Below it a port is one that somebody has named."""
 _DEFAULT_MASTER_PORT = 29_500
 """The port of torchrun and of torch's examples."""
 _MARGIN_S = 2.0
@@ -41,6 +43,8 @@ class Peer:
 
     node: int
     machine: str
+    place: str
+    """Where it joined; empty where the controller does not know it."""
     identity: bytes
     places: tuple[tuple[Role, str, int], ...]
     """(role, address, port)."""
@@ -67,7 +71,7 @@ def measure(context: NodeContext, params: Params) -> None:
         return
     endpoint: Endpoint = context.kept["endpoint"]
     interface = context.given["round"]["interface"] if "round" in context.given else ""
-    calls = _Calls(others, own.node, params, f"{NIC}{interface}" if interface else "")
+    calls = _Calls(others, own, params, f"{NIC}{interface}" if interface else "")
     timeout_s = max(context.step["timeout_s"] - _MARGIN_S, 1.0)
     calls.begun = endpoint.run(calls.run(timeout_s), timeout_s + _MARGIN_S)
     if interface:
@@ -130,8 +134,15 @@ def _peer(node: int, shared: list[Any], place: str) -> Peer | None:
     try:
         machine, identity, places = shared
         places = tuple((role, address, port) for role, address, port in places)
-        peer = Peer(node=node, machine=machine_at(machine, place), identity=bytes.fromhex(identity), places=places)
-        is_sound = isinstance(machine, str) and len(places) <= _MAX_PLACES and all(map(_is_place, places))
+        peer = Peer(
+            node=node,
+            machine=machine_at(machine, place),
+            place=place,
+            identity=bytes.fromhex(identity),
+            places=places,
+        )
+        is_sound = isinstance(machine, str) and len(places) <= _MAX_PLACES
+        is_sound = is_sound and all(is_place(*place) and _is_own_port(place, node) for place in places)
         # Others report by role what failed; a role that there is not would make their reports unreadable.
         is_sound = is_sound and len({role for role, _, _ in places}) == len(places)
     except (TypeError, ValueError):
@@ -139,24 +150,43 @@ def _peer(node: int, shared: list[Any], place: str) -> Peer | None:
     return peer if is_sound else None
 
 
-def _is_place(place: tuple[Any, Any, Any]) -> bool:
-    """Return whether this is a known role, an address and a port. Raises ValueError for text that is no address."""
-    role, address, port = place
-    if not (isinstance(role, str) and isinstance(address, str) and ipaddress.ip_address(address)):
-        return False
-    is_known = role in ROLES or role.startswith(NIC)
-    return is_known and type(port) is int and 0 < port < 65_536
+def _is_own_port(place: tuple[Role, str, int], node: int) -> bool:
+    """Return whether a node listens there: the kernel chooses the port of all places but MASTER_PORT of the first."""
+    role, _, port = place
+    return port >= _LEAST_CHOSEN_PORT if role != "master" else node == 0
+
+
+def leads_elsewhere(address: str, own: Peer, peer: Peer) -> Failure | None:
+    """Return how the connection to an address of another node fails that cannot lead there; None: it may.
+
+    A node may say any address. No connection is made to one that means this machine, or many.
+    """
+    if any(address == mine for _, mine, _ in own.places):
+        return "another answers"
+    number = _number(address)
+    is_nowhere = number.is_unspecified or number.is_multicast
+    # Of one machine, or one cable without any other address, are both or none.
+    is_alike = (
+        number.is_loopback and own.place == peer.place and any(_number(at).is_loopback for _, at, _ in own.places)
+    )
+    is_alike |= number.is_link_local and any(_number(at).is_link_local for _, at, _ in own.places)
+    return "no route" if is_nowhere or ((number.is_loopback or number.is_link_local) and not is_alike) else None
+
+
+def _number(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    number = ipaddress.ip_address(address)
+    return getattr(number, "ipv4_mapped", None) or number
 
 
 class _Calls:
     """The connections of one node to the others."""
 
-    def __init__(self, peers: dict[int, Peer | None], own: int, params: Params, only: Role) -> None:
+    def __init__(self, peers: dict[int, Peer | None], own: Peer, params: Params, only: Role) -> None:
         """``peers``: None for a node that is not tried. ``only``: the role that is tried; empty: all but other
         interfaces."""
-        self._peers, self._params, self._only = peers, params, only
+        self._peers, self._own, self._params, self._only = peers, own, params, only
         self._everybody = len(peers) <= MAX_NODES
-        self._first, self._rest = targets(sorted(peers), own, everybody=self._everybody)
+        self._first, self._rest = targets(sorted(peers), own.node, everybody=self._everybody)
         self._failed: defaultdict[tuple[Role, Failure, int | None], list[int]] = defaultdict(list)
         """(role, failure, largest packet that passed) -> nodes."""
         self._kinds: Counter[tuple[Role, Failure]] = Counter()
@@ -179,7 +209,10 @@ class _Calls:
 
     async def _work(self, queue: Iterator[int], begun: set[int]) -> None:
         for node in queue:
-            if (peer := self._peers[node]) is None:
+            # Without an address of its ranks nothing of it would be tried, and nothing would have failed.
+            if (peer := self._peers[node]) is None or (self._only or "data") not in {
+                role for role, _, _ in peer.places
+            }:
                 continue
             if self._has_enough("data") or self._has_enough(self._only):
                 return
@@ -202,11 +235,13 @@ class _Calls:
         is_data = role in ("data", self._only)
         payload_bytes = PAYLOAD_BYTES if is_data else 0
         timeout_s = self._params.connect_timeout_s
-        reaching = reach(address, port, peer.identity, timeout_s, payload_bytes=payload_bytes, until=self._until)
-        try:
-            result = await asyncio.wait_for(reaching, self._until - asyncio.get_running_loop().time())
-        except asyncio.TimeoutError:  # one that answers slowly does not take the report of this node
-            result = Reached(failure="silent")
+        result = Reached(failure=leads_elsewhere(address, self._own, peer))
+        if result.failure is None:
+            reaching = reach(address, port, peer.identity, timeout_s, payload_bytes=payload_bytes, until=self._until)
+            try:
+                result = await asyncio.wait_for(reaching, self._until - asyncio.get_running_loop().time())
+            except asyncio.TimeoutError:  # one that answers slowly does not take the report of this node
+                result = Reached(failure="silent")
         if result.failure is not None:
             self._failed[role, result.failure, result.passes_bytes].append(peer.node)
             self._kinds[role, result.failure] += 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from seatrial.checks.network.causes import Tried
 from seatrial.checks.network.pairs import Pairs, bits_of
+from seatrial.checks.network.params import NIC
 from seatrial.checks.network.schedule import distances, within
 from seatrial.checks.shared.facts import has_fields
 from seatrial.evidence.evidence import Evidence
@@ -86,6 +88,8 @@ def observe(evidence: Evidence) -> Observations:
     nodes = _one_of_each_machine(listening.values())
     order = tuple(sorted(nodes))
     position, everybody = {node: at for at, node in enumerate(order)}, bits_of(order)
+    # As many ranges as that, of nodes that are not known here too.
+    most_ranges = max(len(evidence.nodes), len(listening))
     failed: list[Failed] = []
     planned: dict[int, int] = {}
     tried: dict[int, int] = {}
@@ -97,9 +101,9 @@ def observe(evidence: Evidence) -> Observations:
         if not has_fields(fact.value, everybody=bool, untried=list, failed=list):
             continue
         try:
-            untried = within(everybody, _few(fact.value["untried"], _MOST_NODES))
+            untried = within(everybody, _few(fact.value["untried"], most_ranges))
             its_failed = tuple(
-                _failures(source, _few(fact.value["failed"], _MOST_FAILURES), everybody & ~(1 << source))
+                _failures(source, _few(fact.value["failed"], _MOST_FAILURES), everybody & ~(1 << source), most_ranges)
             )
         except (TypeError, ValueError, KeyError):
             continue
@@ -132,7 +136,10 @@ def _nodes(evidence: Evidence) -> Iterator[Node]:
         if not has_fields(value, places=list, name=(str, type(None)), by_ssh=bool, master_port_set=bool, **texts):
             continue
         try:
-            places = {str(role): (str(address), int(port)) for role, address, port in value["places"]}
+            # Addresses stand in sentences of the report, so they are no other words.
+            if not all(is_place(role, address, port) for role, address, port in value["places"]):
+                continue
+            places = {role: (address, port) for role, address, port in value["places"]}
         except (TypeError, ValueError):
             continue
         if "data" not in places:
@@ -153,6 +160,13 @@ def _nodes(evidence: Evidence) -> Iterator[Node]:
             by_ssh=value["by_ssh"],
             master_port_set=value["master_port_set"],
         )
+
+
+def is_place(role: Any, address: Any, port: Any) -> bool:
+    """Return whether this is a known role, an address and a port. Raises ValueError for text that is no address."""
+    if not (isinstance(role, str) and isinstance(address, str) and ipaddress.ip_address(address)):
+        return False
+    return (role in ROLES or role.startswith(NIC)) and type(port) is int and 0 < port < 65_536
 
 
 def machine_at(machine: str, place: str) -> str:
@@ -187,7 +201,7 @@ def _busy(failures: Iterable[Failed], roles: Iterable[str]) -> int:
     return bits
 
 
-def _failures(source: int, entries: list[Any], others: int) -> Iterator[Failed]:
+def _failures(source: int, entries: list[Any], others: int, most_ranges: int) -> Iterator[Failed]:
     for entry in entries:
         passes_bytes = entry["passes_bytes"]
         if entry["role"] not in ROLES or not entry["nodes"]:
@@ -196,6 +210,6 @@ def _failures(source: int, entries: list[Any], others: int) -> Iterator[Failed]:
             source=source,
             role=entry["role"],
             how=str(entry["how"]),
-            passes_bytes=passes_bytes if isinstance(passes_bytes, int) else None,
-            targets=within(others, entry["nodes"]),
+            passes_bytes=passes_bytes if type(passes_bytes) is int and 0 < passes_bytes < 65_536 else None,
+            targets=within(others, _few(entry["nodes"], most_ranges)),
         )

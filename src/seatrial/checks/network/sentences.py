@@ -197,7 +197,7 @@ def port_finding(seen: Observations, target: int, role: str, sources: Sequence[i
     is_needed = not is_master or node.master_port_set
     meaning = ("MASTER_PORT" if node.master_port_set else "the usual MASTER_PORT") if is_master else "the rendezvous"
     place = f"node {node.name} at {_written(*node.places[role])} ({meaning})"
-    what = f"{_named(seen, sources)} cannot connect to {place}: {_HOW.get(how, how)}"
+    what = f"{_named(seen, sources)} cannot connect to {place}: {_HOW.get(how, 'no answer')}"
     culprit = _nodes(seen, (target,))
     ends = tuple(sorted((target, *sources)))
     if len(sources) == 1:
