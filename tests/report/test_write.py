@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -108,12 +109,19 @@ def test_the_same_run_may_be_reported_again(tmp_path: Path) -> None:
     assert json.loads(written.document.read_text())["missing"] == []
 
 
-def test_no_more_is_read_than_a_report_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_of_a_report_of_somebody_else_is_not_read(tmp_path: Path) -> None:
+    """It would take thirty times its size in memory."""
     conclusion = conclude(healthy().events, load=fake_load)
     written = write_reports(conclusion, tmp_path)
-    monkeypatch.setattr(write, "_MOST_BYTES", written.document.stat().st_size - 10)
+    os.truncate(written.document, 8 << 30)  # sparse
+    assert write_reports(conclusion, tmp_path).document.stat().st_size < 1 << 20
+    written.document.write_text("[" + "[]," * (1 << 23))
+    tracemalloc.start()
     with pytest.raises(RequestError, match="another trial"):
         write_reports(conclusion, tmp_path)
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most_bytes < 4 << 20
 
 
 @pytest.mark.parametrize("content", ['{"test_timestamp": "2020-01-01 00:00:00"}', "not JSON", "[]"])
