@@ -276,14 +276,32 @@ def test_where_each_rank_has_an_agent_the_devices_of_all_ranks_are_used() -> Non
     (finding,) = joined("0000:00:00", "0000:01:00", broken=1).findings
     assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
     # A torch that does not say its device: each agent may have another variable, so all devices count.
-    (finding,) = joined("", "", broken=1, before=NodeState(visible=("GPU-0",))).findings
-    assert finding.severity == "fail"
+    for identities in (("", ""), ("0000:00:00", "")):
+        (finding,) = joined(*identities, broken=1, before=NodeState(visible=("GPU-0",))).findings
+        assert finding.severity == "fail"
 
 
 def test_a_device_that_its_agent_does_not_see_is_no_full_pass() -> None:
     """Slurm may show each task its own device only: nobody watches those of the others."""
     ruling = joined("0000:00:00", "0000:77:00", broken=0)
     assert ruling.unjudged == ("GPU diagnostics of the device of rank 1 on node gpu-00 not checked",)
+
+
+def test_two_containers_of_one_name_watch_their_own_devices() -> None:
+    facts, ranks = list[Fact](), dict[int, RankRecord]()
+    for node in range(2):
+        bus = f"0000:{node:02x}:00"
+        state = NodeState(devices=(replace(HEALTHY, uuid=f"GPU-{node}", bus=bus, broken=("sram_threshold",) * node),))
+        facts += [
+            Fact(check="diagnostics", name=name, value=to_json(state), node_rank=node) for name in ("before", "after")
+        ]
+        ranks[node] = RankRecord(
+            rank=node, node="gpu-00", node_rank=node, local_rank=0, device="H100", kind="", device_id=bus
+        )
+    names = dict.fromkeys(ranks, "gpu-00")
+    ruling = judge(Evidence(ranks=ranks, asked=(), measurements=(), facts=tuple(facts), nodes=names), Params())
+    assert [(finding.severity, finding.culprit.ranks) for finding in ruling.findings] == [("fail", (1,))]
+    assert ruling.unjudged == ()
 
 
 def test_a_machine_that_reported_nothing_is_no_full_pass() -> None:

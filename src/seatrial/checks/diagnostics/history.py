@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from seatrial.checks.diagnostics.measure import AFTER, BEFORE, WINDOW
@@ -88,7 +88,7 @@ def histories(
         before, after = states[BEFORE], states.get(AFTER)
         node = nodes.get(node_rank, f"node {node_rank}")
         records = records_of.get(node, [])
-        users, unwatched = _users(before, records)
+        users, unwatched = _users(before, records, node_rank)
         visible = before.visible
         if visible is None or any(record.node_rank != node_rank for record in records):
             # Another agent may have another variable.
@@ -106,6 +106,11 @@ def histories(
                 unwatched=unwatched,
             )
         )
+    watched = {(history.node, rank) for history in found for rank in history.ranks.values()}
+    found = [
+        replace(each, unwatched=tuple(rank for rank in each.unwatched if (each.node, rank) not in watched))
+        for each in found
+    ]
     return _without_copies(found), unread
 
 
@@ -138,10 +143,10 @@ def _by_device(windows: tuple[NodeWindow, ...]) -> dict[str, list[tuple[NodeWind
     return by_device
 
 
-def _users(state: NodeState, ranks: list[RankRecord]) -> tuple[dict[str, int], tuple[int, ...]]:
+def _users(state: NodeState, ranks: list[RankRecord], node_rank: int) -> tuple[dict[str, int], tuple[int, ...]]:
     """Return UUID -> rank, by the identity that the rank's own device has, and the ranks with another device.
 
-    Nobody where the device of a rank is not known.
+    Nobody where the device of a rank is not known, or is none of those that its agent sees.
     """
     users, unwatched, is_complete = dict[str, int](), list[int](), True
     for record in ranks:
@@ -150,14 +155,16 @@ def _users(state: NodeState, ranks: list[RankRecord]) -> tuple[dict[str, int], t
             (
                 device.uuid
                 for device in state.devices
-                if identity and (device.uuid.removeprefix("GPU-") == identity or device.bus == short_bus(identity))
+                if identity
+                and (device.uuid.removeprefix("GPU-") == identity or (device.bus and device.bus == short_bus(identity)))
             ),
             None,
         )
         if uuid is not None:
             users[uuid] = record.rank
             continue
-        is_complete = False
+        # Another agent may see other devices.
+        is_complete = is_complete and bool(identity) and record.node_rank != node_rank
         if identity:
             unwatched.append(record.rank)
     return users if is_complete else {}, tuple(unwatched)
