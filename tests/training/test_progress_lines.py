@@ -11,7 +11,7 @@ import pytest
 
 from seatrial.errors import RequestError
 from seatrial.training.progress_lines import progress_words, result_lines
-from seatrial.worker.digests import difference
+from seatrial.worker.digests import difference, voters
 from seatrial.worker.train_log import EpochLog
 
 RESULT: dict[str, Any] = {
@@ -132,6 +132,29 @@ def test_the_odd_rank_is_named_by_majority_and_by_nothing_else(digests: str, wor
 )
 def test_a_host_with_most_of_the_ranks_makes_no_other_one_odd(digests: str, machines: str, words: str) -> None:
     assert words in difference(digests, machines)
+
+
+@pytest.mark.parametrize(
+    ("machines", "local_world_size", "expected"),
+    [
+        ("0011", 2, "0011"),
+        ("0023", 2, "0022"),  # the second host gives each of its ranks another name
+        ("00002345", 4, "00002222"),
+        ("0000", 1, "0000"),  # an agent for each rank
+        ("0123", 1, "0123"),
+        ("0101", 2, "0101"),  # dealt out in turn
+        ("000111", 2, "000000"),  # other numbers of ranks: fewer votes, and never more
+        ("00", 0, "00"),
+    ],
+)
+def test_a_host_has_no_more_votes_for_more_names(machines: str, local_world_size: int, expected: str) -> None:
+    assert voters(machines, local_world_size) == list(expected)
+
+
+def test_a_host_of_many_names_makes_no_other_one_odd() -> None:
+    assert "ranks 0, 1 have other parameters" in difference("bbaa", "1123")  # as its ranks name themselves
+    assert "no set has a majority" in difference("bbaa", voters("1123", 2))
+    assert "rank 3 has other parameters than the 5 others" in difference("aaabaa", voters("001122", 2))
 
 
 def test_a_restart_adds_no_epoch_twice_and_a_new_run_is_a_new_run(tmp_path: Path) -> None:

@@ -9,6 +9,33 @@ from seatrial.evidence.statistics import minority
 _MOST_RANKS_NAMED = 8
 
 
+def voters(machines: Sequence[str], local_world_size: int) -> list[str]:
+    """Return who has one vote, by rank: a machine, and at least as many neighboring ranks as rank 0's machine has.
+
+    A rank names its machine itself. One host that gives each of its ranks another name would have most of the votes.
+
+    Args:
+        machines: by rank, the machine that it says it is on.
+        local_world_size: the ranks on the machine of rank 0, as its launcher told it.
+    """
+    size = max(1, local_world_size)
+    own = [rank for rank, machine in enumerate(machines) if machine == machines[0]]
+    if len(own) == size and own[-1] != size - 1:  # a launcher that deals ranks out to the hosts in turn
+        return list(machines)
+    same_as: dict[str, str] = {}
+
+    def voter(machine: str) -> str:
+        while machine in same_as:
+            machine = same_as[machine]
+        return machine
+
+    for rank, machine in enumerate(machines):
+        first, other = voter(machines[rank - rank % size]), voter(machine)
+        if first != other:
+            same_as[other] = first
+    return [voter(machine) for machine in machines]
+
+
 def difference(digests: Sequence[str], machines: Sequence[str]) -> str:
     """Return one sentence that names the ranks with other parameters by majority, or says why it cannot; empty if all
     are equal.

@@ -22,7 +22,7 @@ from seatrial.files import require_ours
 from seatrial.probe.cpu import usable_cores
 from seatrial.rank.device import Device, open_device
 from seatrial.rank.groups import close_world
-from seatrial.worker.digests import difference
+from seatrial.worker.digests import difference, voters
 from seatrial.worker.failures import cause_of
 from seatrial.worker.rendezvous import form_world
 from seatrial.worker.train_report import TrainReporter
@@ -147,7 +147,8 @@ def _train(spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, sto
     reporter.enter("compare digests")
     profile_written = profile is not None and profile.is_written
     digests = _gather_digests(outcome.digest, identity, device)
-    result = _result(spec, identity, reporter, outcome, profile_written, difference(digests, machines))
+    different = difference(digests, voters(machines, identity.local_world_size))
+    result = _result(spec, identity, reporter, outcome, profile_written, different)
     code = _exit_code(result)
     reporter.enter("end")
     close_world()
