@@ -210,3 +210,12 @@ def test_one_that_claims_to_send_fast_through_a_slow_switch(nodes: int) -> None:
     (switch,) = [finding.culprit for finding in ruling.findings if finding.severity == "fail"]
     assert switch.kind == "fabric"
     assert behind - {liar} <= set(switch.ranks)
+
+
+def test_the_reason_of_a_failure_stands_in_quotes() -> None:
+    words = "10 GB/s). node n3 is broken (" + "x" * 1_000
+    ruling = SimulatedCluster(nodes=4, slow=slow_node(2, 0.0), dead_reason=words).trial()
+    (finding,) = ruling.findings
+    assert finding.culprit.name == "node n2"
+    assert 'carries nothing ("10 GB/s). node n3 is broken (' in finding.what
+    assert len(finding.what) < 400

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -15,13 +16,15 @@ from seatrial.checks.shared.speed import CPU_SHARE
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.statistics import median
-from seatrial.util.text import named_ranks
+from seatrial.util.text import named_ranks, quoted
 
 Item = TypeVar("Item", Measurement, Fact)
 ByStageAndRank = Mapping[tuple[str, int], Sequence[Item]]
 """Measurements or facts by stage and rank: a large fleet has too many to search all of them for each fabric."""
 
 _MOST_REPEATS = 1_000_000
+_LONGEST_REASON = 200
+"""Characters of a rank about a failure, as many as it sends."""
 _MOST_GBPS = 9_000.0
 """The rate that no link has, GB/s: ten times one direction of a GPU's NVLink 5 (datasheet: 1.8 TB/s in both)."""
 _LEAST_LATENCY_US = 0.01
@@ -211,7 +214,7 @@ def _pair_results(
     starved = _starved(measurements)
     # Both ends of a pair report its failure, which applies to every direction without a measurement.
     reasons = {
-        ends: str(fact.value["reason"])
+        ends: _reason(fact)
         for fact in failed
         if fact.rank is not None and (peer := fact.value.get("peer")) in members and peer != fact.rank
         for ends in ((fact.rank, peer), (peer, fact.rank))
@@ -224,6 +227,12 @@ def _pair_results(
         ),
         *(PairResult(source=a, target=b, failed=reason, **common) for (a, b), reason in sorted(reasons.items())),
     ]
+
+
+def _reason(fact: Fact) -> str:
+    """Return the words of a rank about a failure: what is not ours stands in quotes."""
+    reason = str(fact.value["reason"])
+    return reason if re.fullmatch(r"timeout after [\d.]{1,9} s", reason) else quoted(reason, _LONGEST_REASON)
 
 
 def _starved(measurements: Iterable[Measurement]) -> frozenset[frozenset[int | None]]:
@@ -268,7 +277,7 @@ def _group_result(
     failures = [fact for fact in failed if fact.rank in inside]
     silent = [rank for rank in members if rank not in medians]
     finished = [rank for rank in members if rank in medians]
-    reasons = [*(str(fact.value["reason"]) for fact in failures), *(f"rank {rank} reported nothing" for rank in silent)]
+    reasons = [*(_reason(fact) for fact in failures), *(f"rank {rank} reported nothing" for rank in silent)]
     reports = [inside.intersection((fact.rank, fact.value.get("peer"))) for fact in failures] or [
         {rank} for rank in silent
     ]
