@@ -426,6 +426,22 @@ def test_a_pause_of_the_controller_blames_nobody() -> None:
     assert not fleet.conductor.tick(fleet.now + 100.1).events
 
 
+def test_ranks_that_their_agents_ended_are_no_good_end() -> None:
+    """As after the controller was stopped for longer than agents wait for it."""
+
+    def end_all(fleet: SimulatedProgram) -> None:
+        for agent in fleet.agents.values():
+            for rank in agent.ranks.values():
+                rank.signaled = True
+
+    killed = [Act(at_s=5.0, what="exit", code=-9)]
+    ended_before = [Act(at_s=2.0, what="exit")]
+    acts = {(0, 0): ended_before, (0, 1): killed, (0, 2): ended_before, (0, 3): killed}
+    outcome = SimulatedProgram(config(watched=False), acts, at_s=[(3.0, end_all)]).run()
+    assert outcome["how"] == "failed"
+    assert "its agent ended its ranks" in outcome["text"]
+
+
 _SOURCE = {"run": "simulated", "src": "node1", "seq": 99, "t": 0.0}
 _EXIT = {**_SOURCE, "kind": "exit", "gen": 0, "code": 1, "ours": False, "phase": "", "last_lines": []}
 

@@ -254,6 +254,10 @@ class ProgramConductor(BaseConductor):
                 return  # A canceled job signals its agents, too: they are about to report that, or _watch goes on.
             if self._failed_at is not None:
                 self._fail_first(now)
+            elif nodes := sorted({self._nodes[rank] for rank, ended in self._exits.items() if ended.ours}):
+                # Nobody had asked for that: an agent does so where it hears nothing from this process.
+                detail = "its agent ended its ranks"
+                self._fail(lost_nodes([Loss(node=node, at=now, detail=detail) for node in nodes]), now)
             else:
                 self._stop(now)
         elif self.state is State.TERMINATE:
