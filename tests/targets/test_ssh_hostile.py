@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -199,3 +200,59 @@ def test_nor_does_it_while_the_run_ends(tmp_path: Path, monkeypatch: pytest.Monk
     log = (tmp_path / "node0.log").read_bytes()
     assert log.startswith(b"seatrial: more than 1 MiB of output were removed here\n")
     assert len(log) < 32 << 20
+
+
+def test_nor_does_it_after_this_process_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_MAX_LOG_BYTES", 1 << 18)
+    program = "import os, sys\nsys.stdin.read()\nfor _ in range(64):\n    os.write(2, b'x' * (1 << 18))\n"
+    agents = Agents()
+    ends = []
+    command = Command(argv=(sys.executable, "-S", "-c", program), env={}, nodes=(0,), feed=Feed(lines=(), content=b""))
+    agents.submit([command], tmp_path, [], lambda ours, first, node: ends.append(ours))
+    ends[0].close()
+    agents.processes[0].wait()  # nobody bounds the log meanwhile
+    assert (tmp_path / "node0.log").stat().st_size == 1 << 20
+    assert agents.cleanup() == []
+
+
+def test_what_ssh_has_started_ends_with_it(tmp_path: Path) -> None:
+    """A ProxyCommand that hangs, at a jump host that keeps silent, does not notice that its ssh was killed."""
+    proxy = tmp_path / "proxy"
+    (tmp_path / "config").write_text(f"Host a\n  ProxyCommand sh -c 'echo $$ > {proxy}; exec sleep 100'\n")
+    ssh, *words = ssh_argv(Host(name="a", user=None, port=None), "python3")
+    argv = (ssh, "-F", str(tmp_path / "config"), *words)
+    agents = Agents()
+    ends = []
+    command = Command(argv=argv, env={}, nodes=(0,), feed=Feed(lines=(), content=b""))
+    agents.submit([command], tmp_path, [], lambda ours, first, node: ends.append(ours))
+    try:
+        while not (proxy.exists() and proxy.read_text()):
+            time.sleep(0.01)
+    finally:
+        agents.kill()
+        assert agents.cleanup() == []
+        ends[0].close()
+    _wait_for_the_end_of(int(proxy.read_text()))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_survey_of_a_host_that_keeps_it(number: int, tmp_path: Path) -> None:
+    """As a time limit or a terminal that closes sends it. The host could fill the disk for ever otherwise."""
+    folder, asked = write_ssh_double(tmp_path), tmp_path / "asked"
+    # At once: where ssh has just been started, and was not entered anywhere.
+    script = f"#!/bin/sh\ntrap '' HUP TERM\necho $$ > {asked}\nkill -{number} $PPID\nexec sleep 100\n"
+    (folder / "ssh").write_text(script)
+    environ = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    words = ["run", "smoke", "--on", "ssh", "--hosts", "a", "--device", "cpu", "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "seatrial", *words]
+    done = subprocess.run(command, env=environ, capture_output=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr.strip()) == (130, b"seatrial: interrupted.")
+    _wait_for_the_end_of(int(asked.read_text()))
+
+
+def _wait_for_the_end_of(pid: int) -> None:
+    """Wait for a process that is no child of ours; where nobody reaps it, it stays as a zombie."""
+    status = Path(f"/proc/{pid}/stat")
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        while status.read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)

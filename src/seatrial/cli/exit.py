@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NoReturn
 
 from seatrial.cli.command import Command, num_own_words, options_of, with_dashes
@@ -37,7 +39,8 @@ def run_and_exit(command: Callable[[], Any], *, debug: bool) -> NoReturn:
     exit_on_sigterm()
     code: Any
     try:
-        code = command()
+        with _ended_in_order():
+            code = command()
     except KeyboardInterrupt:
         streams.print_status("seatrial: interrupted.")
         code = 130
@@ -64,6 +67,21 @@ def run_and_exit(command: Callable[[], Any], *, debug: bool) -> NoReturn:
         code = SeatrialError.exit_code
     streams.flush_or_drop()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP end the command as Ctrl-C does, so that it ends what it has started: each ssh of a
+    survey, for instance, which a host could keep for ever, and fill the disk through it."""
+    # nohup ignores SIGHUP, and that stays; process 1 has a handler already.
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _traceback() -> str:

@@ -175,21 +175,9 @@ class Launcher(Agents):
 
     def kill(self) -> None:
         """Send SIGTERM, then SIGKILL: a launcher killed at once could not end its helpers on other hosts."""
-        self._signal(signal.SIGTERM)
-        until = time.monotonic() + _TERMINATED_S
-        while self._running() and time.monotonic() < until:
-            time.sleep(0.1)
-            self._bound_logs()
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: int) -> None:
-        for pid in self._running():
-            # The process group of a launcher includes the ssh processes that it started.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, number)
-
-    def _running(self) -> set[int]:
-        return {process.pid for process in self.processes.values() if process.poll() is None}
+        self._signal_all(signal.SIGTERM)
+        self._wait(_TERMINATED_S)
+        self._signal_all(signal.SIGKILL)
 
 
 def raise_if_refused(log: Path) -> None:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from seatrial.errors import RequestError, TargetUnreachableError
-from seatrial.files import create
 from seatrial.targets.hosts import Host, Node
-from seatrial.targets.processes import read_tail
+from seatrial.targets.processes import limit_output, signal_group, tail_of
 from seatrial.targets.ssh import survey
 from seatrial.targets.ssh.connection import CONNECT_S, CUT, STARTED, feed_of, ssh_argv
 from seatrial.targets.ssh.survey_answer import SurveyAnswer, read_answer
 from seatrial.targets.target import TargetRequest
+from seatrial.util.file_limit import raise_file_limit
 from seatrial.util.text import quoted
 
 HostKey = tuple[str, str | None, int | None]
@@ -31,6 +32,8 @@ _ANSWER_S = 60.0
 _CLEAN_UP_S = 3.0
 """The time in which a host that has answered removes its copy of the bundle."""
 _POLL_S = 0.02
+_FILES_OF_HOST = 2
+_OTHER_FILES = 128
 _MAX_NAMED = 4
 _MAX_OUTPUT_BYTES = 1 << 16
 _MAX_SAID_CHARS = 300
@@ -124,16 +127,17 @@ def survey_hosts(
     if shutil.which("ssh") is None:
         raise RequestError("--on ssh: ssh was not found; install OpenSSH's client, or add its folder to PATH.")
     first_node = {node.host.at: node for node in reversed(nodes)}
-    with tempfile.TemporaryDirectory(prefix="seatrial-ssh-") as folder:
+    raise_file_limit(_FILES_OF_HOST * len(first_node) + _OTHER_FILES)
+    with contextlib.ExitStack() as files:
         processes = {
-            at: _SurveyProcess(
-                node, _arguments(target_request, node, nproc_per_node, on_one_host), python, Path(folder) / str(number)
-            )
-            for number, (at, node) in enumerate(first_node.items())
+            at: _SurveyProcess(node, _arguments(target_request, node, nproc_per_node, on_one_host), python)
+            for at, node in first_node.items()
         }
+        feeds: dict[str, int] = {}
         try:
             for process in processes.values():
-                process.start()
+                with _signals_held_back():
+                    process.start(files, feeds)
             until = time.monotonic() + CONNECT_S + _ANSWER_S
             while any(process.is_awaited() for process in processes.values()) and time.monotonic() < until:
                 for process in processes.values():
@@ -209,33 +213,65 @@ def _host_resources(
     )
 
 
+@contextlib.contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Have signals that Python handles wait: an ssh that was just started, and is known to nobody yet, would stay."""
+    held: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in before:
+        signal.signal(number, lambda number, frame: held.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if held:
+        signal.raise_signal(held[0])
+
+
+def _new_file(files: contextlib.ExitStack, content: bytes = b"") -> int:
+    """Return the descriptor of a file in memory, which is open until the stack ends."""
+    fd = os.memfd_create("seatrial")
+    files.callback(os.close, fd)
+    os.write(fd, content)
+    return fd
+
+
 class _SurveyProcess:
     """One ssh that runs the survey on one host."""
 
-    def __init__(self, node: Node, arguments: Mapping[str, Any], python: str, path: Path) -> None:
+    def __init__(self, node: Node, arguments: Mapping[str, Any], python: str) -> None:
         self._node = node
         self._arguments = arguments
         self._python = python
-        self._path = path
         self._process: subprocess.Popen[bytes] | None = None
+        self._output = self._errors = -1
+        """Descriptors of the files with what the host has sent. They have no names: nobody can exchange them, and
+        nothing is left of them when this process was killed."""
         self._answered_at: float | None = None
         self._late = False
-        self._flood = False
 
-    def start(self) -> None:
-        """Start ssh, with its input and output in files."""
-        module = ["seatrial.targets.ssh.survey", json.dumps(self._arguments)]
-        feed, output, errors = (self._path.with_suffix(suffix) for suffix in (".in", ".out", ".err"))
-        with create(feed) as stdin, create(output) as stdout, create(errors) as stderr:
-            stdin.write(feed_of({"module": module, "env": {}}).to_bytes())
-            stdin.seek(0)
+    def start(self, files: contextlib.ExitStack, feeds: dict[str, int]) -> None:
+        """Start ssh, with its input and output in files, which are open until the stack ends.
+
+        ``feeds``: the file with the input of each request so far; most hosts have the same one.
+        """
+        request = json.dumps(self._arguments)
+        if request not in feeds:
+            feed = feed_of({"module": ["seatrial.targets.ssh.survey", request], "env": {}})
+            feeds[request] = _new_file(files, feed.to_bytes())
+        self._output, self._errors = _new_file(files), _new_file(files)
+        # Each opening by this name begins at the first byte.
+        with open(f"/proc/self/fd/{feeds[request]}", "rb") as stdin:
             self._process = subprocess.Popen(
                 ssh_argv(self._node.host, self._python),
                 stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
+                stdout=self._output,
+                stderr=self._errors,
                 start_new_session=True,
             )
+        limit_output(self._process, 4 * _MOST_OUTPUT_BYTES)
 
     def is_awaited(self) -> bool:
         """Return whether ssh still runs, except some time after the answer.
@@ -252,33 +288,31 @@ class _SurveyProcess:
         """Kill ssh if it still runs: the host has answered, or has not answered in time."""
         if self._process is not None and self._process.poll() is None:
             self._late = self._answered_at is None
-            self._process.kill()
+            signal_group(self._process, signal.SIGKILL)
             self._process.wait()
 
     def end_flood(self) -> None:
         """Kill ssh if the host has sent more than any answer has: it must not fill the disk of this machine."""
-        sizes = [self._path.with_suffix(suffix).stat().st_size for suffix in (".out", ".err")]
-        if self._process is not None and self._process.poll() is None and max(sizes) > _MOST_OUTPUT_BYTES:
-            self._flood = True
+        if self._has_flooded():
             self.end()
+
+    def _has_flooded(self) -> bool:
+        return any(os.fstat(fd).st_size > _MOST_OUTPUT_BYTES for fd in (self._output, self._errors))
 
     def _answer(self) -> str | None:
         """Return the line of the host without its mark; None until it is whole."""
-        lines = self._output(".out").split("\n")[:-1]
+        lines = tail_of(self._output, _MAX_OUTPUT_BYTES).split("\n")[:-1]
         line = next((line for line in reversed(lines) if line.startswith(survey.MARK)), None)
         return None if line is None else line.removeprefix(survey.MARK)
-
-    def _output(self, suffix: str) -> str:
-        return read_tail(self._path.with_suffix(suffix), _MAX_OUTPUT_BYTES)
 
     def result(self) -> SurveyAnswer | str:
         """Return the answer of the host, or a sentence that says why it cannot take part."""
         assert self._process is not None
         host, line = self._node.host, self._answer()
-        if self._flood:
+        if self._has_flooded():
             return f"{host.name}: it sent more than {_MOST_OUTPUT_BYTES >> 20} MiB; check what its login script prints"
         if line is None:
-            errors, output = self._output(".err"), self._output(".out")
+            errors, output = (tail_of(fd, _MAX_OUTPUT_BYTES) for fd in (self._errors, self._output))
             if not self._late:
                 code, started = self._process.returncode, STARTED in errors
                 if started and code == 0:  # it has answered, but not to us
