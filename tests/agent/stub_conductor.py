@@ -27,7 +27,8 @@ class StubConductor:
         self.keep = keep
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.settimeout(20)
-            environ = {**os.environ, "SEATRIAL_CONTROL": f"127.0.0.1:{listener.getsockname()[1]}"}
+            port = listener.getsockname()[1]
+            environ = {**os.environ, "SEATRIAL_CONTROL": f"127.0.0.1:{port}"}
             environ |= {"SEATRIAL_TOKEN": TOKEN, "SEATRIAL_NODE_RANK": "0", "SEATRIAL_KEEP": str(keep)}
             environ |= {"SEATRIAL_PROGRAM": "1"} if starts_programs else {}
             self.agent = subprocess.Popen([sys.executable, "-m", "seatrial.agent.agent_main"], env=environ)
@@ -40,7 +41,7 @@ class StubConductor:
         self._decoder = Decoder()
         self._lines = self.connection.makefile("rb")
         self.hello = self.until_kind("hello")
-        own_proof = proof(TOKEN, "conductor", self.hello["nonce"], "c", 0)
+        own_proof = proof(TOKEN, "conductor", self.hello["nonce"], "c", 0, port)
         self.send({"kind": "proof", "challenge": "c", "proof": own_proof})
         self.proof = self.until_kind("proof")
         self.tags = LineTags(TOKEN, "conductor", self.hello["nonce"], "c", 0)

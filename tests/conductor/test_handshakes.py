@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 import threading
+from collections.abc import Iterator
 
 import pytest
 from conductor.stub_agent import TOKEN
@@ -48,12 +50,8 @@ def test_an_agent_that_resets_its_connection_after_its_proof_is_dropped(addresse
         server.close()
 
 
-def test_silent_strangers_at_the_first_ports_keep_no_agent_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ports of a job that another launcher has started follow from its number, which others can see."""
-    monkeypatch.setattr(agent_main, "_FIRST_ANSWER_S", 0.1)
-    monkeypatch.setattr(agent_main, "_ANSWER_TIMEOUT_S", 3_600.0)
-    server = _server({})
-
+@contextlib.contextmanager
+def _answered(server: Server) -> Iterator[None]:
     def answer() -> None:
         with contextlib.suppress(AttributeError):  # it has no conductor that an agent could join
             while True:
@@ -62,10 +60,43 @@ def test_silent_strangers_at_the_first_ports_keep_no_agent_out(monkeypatch: pyte
     thread = threading.Thread(target=answer)
     thread.start()
     try:
-        with contextlib.ExitStack() as stack:
-            silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-            ports = [listener.getsockname()[1] for listener in silent]
-            agent_main._connect("127.0.0.1", [*ports, server.port], TOKEN, 0).connection.close()
+        yield
     finally:
         thread.join(30.0)
         server.close()
+
+
+def _pass_on(listener: socket.socket, port: int) -> None:
+    """Between one agent and that port, until one of them closes its connection."""
+    agent, _ = listener.accept()
+    with agent, socket.create_connection(("127.0.0.1", port), timeout=20.0) as conductor:
+        other = {agent: conductor, conductor: agent}
+        while True:
+            for end in select.select([*other], [], [], 20.0)[0]:
+                if not (said := end.recv(1 << 12)):
+                    return
+                other[end].sendall(said)
+
+
+def test_a_neighbor_at_the_first_port_gets_into_no_connection() -> None:
+    """It can change nothing there, but could cut the connection at any time, and the node would count as lost."""
+    server = _server({})
+    with socket.create_server(("127.0.0.1", 0)) as listener, _answered(server):
+        first_port = listener.getsockname()[1]
+        neighbor = threading.Thread(target=_pass_on, args=(listener, server.port))
+        neighbor.start()
+        control = agent_main._connect("127.0.0.1", [first_port, server.port], TOKEN, 0)
+        assert control.connection.getpeername()[1] == server.port
+        control.connection.close()
+        neighbor.join(30.0)
+
+
+def test_silent_strangers_at_the_first_ports_keep_no_agent_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ports of a job that another launcher has started follow from its number, which others can see."""
+    monkeypatch.setattr(agent_main, "_FIRST_ANSWER_S", 0.1)
+    monkeypatch.setattr(agent_main, "_ANSWER_TIMEOUT_S", 3_600.0)
+    server = _server({})
+    with contextlib.ExitStack() as stack, _answered(server):
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        ports = [listener.getsockname()[1] for listener in silent]
+        agent_main._connect("127.0.0.1", [*ports, server.port], TOKEN, 0).connection.close()

@@ -118,7 +118,7 @@ def test_a_wrong_proof_is_dropped(wrong: Callable[[str], object]) -> None:
             stranger.sendall(b"".join(encode(_HELLO)))
             answer = Decoder().line(lines.readline())
             assert answer is not None
-            assert proves(answer["proof"], TOKEN, "conductor", "n", answer["challenge"], 0)
+            assert proves(answer["proof"], TOKEN, "conductor", "n", answer["challenge"], 0, served.server.port)
             stranger.sendall(b"".join(encode({"kind": "proof", "proof": wrong(answer["challenge"])})))
             assert _is_closed(stranger)
         StubAgent(served.server.port).serve()

@@ -202,7 +202,7 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
                 continue
             answered = True
             try:
-                control = _shake_hands(connection, token, node_rank, answer_s)
+                control = _shake_hands(connection, token, node_rank, answer_s, port=address[1])
             except OSError as error:
                 reason, control, answered = error, None, False
             if control is not None:
@@ -227,9 +227,12 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
 
 
 def _shake_hands(
-    connection: socket.socket, token: str, node_rank: int, answer_s: float = _ANSWER_TIMEOUT_S
+    connection: socket.socket, token: str, node_rank: int, answer_s: float = _ANSWER_TIMEOUT_S, *, port: int = 0
 ) -> ControlConnection | None:
-    """Return the connection after the handshake. None: no valid proof came. Raises OSError for no answer."""
+    """Return the connection after the handshake. None: no valid proof came. Raises OSError for no answer.
+
+    ``port``: to which it leads. A neighbor who listens there would pass on what the conductor says at another one.
+    """
     nonce = secrets.token_hex(16)
     hello = Hello(kind="hello", nonce=nonce, node_rank=node_rank)
     connection.sendall(b"".join(encode(hello)))
@@ -247,7 +250,7 @@ def _shake_hands(
             return None
         token = sent.text
     if not isinstance(challenge, str) or not proves(
-        answer.get("proof"), token, "conductor", nonce, challenge, node_rank
+        answer.get("proof"), token, "conductor", nonce, challenge, node_rank, port
     ):
         return None
     own_proof = AgentProof(kind="proof", proof=proof(token, "agent", nonce, challenge, node_rank))

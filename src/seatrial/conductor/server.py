@@ -366,9 +366,9 @@ class Server:
             return False
         challenge = secrets.token_hex(16)
         peer.claim = (node, nonce, challenge)
-        answer = ConductorProof(
-            kind="proof", challenge=challenge, proof=proof(self._token_of(node), "conductor", nonce, challenge, node)
-        )
+        port = self.port if peer.attached is None else 0
+        own_proof = proof(self._token_of(node), "conductor", nonce, challenge, node, port)
+        answer = ConductorProof(kind="proof", challenge=challenge, proof=own_proof)
         if self._credential:
             answer["credential"] = self._credential
         peer.put(answer)

@@ -1,8 +1,9 @@
 """The handshake: agent and conductor prove to one another that they know the token, without ever sending it.
 
-The agent's hello has a random nonce. The conductor answers with a random challenge and its proof over both, and only to
-a valid proof does the agent answer with its own. So a recorded connection opens no other one. The lines after it are
-protected by ``line_tags.py``. Nothing is secret.
+The agent's hello has a random nonce. The conductor answers with a random challenge and its proof over both and over the
+port at which it listens, and only to a valid proof does the agent answer with its own. So a recorded connection opens
+no other one, and who listens at another port of that host cannot pass a handshake on, to cut the connection later. The
+lines after it are protected by ``line_tags.py``. Nothing is secret.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ def node_token(token: str, node_rank: int) -> str:
     return hmac.digest(token.encode(), f"node {node_rank}".encode(), "sha256").hex()
 
 
-def proof(token: str, role: str, nonce: str, challenge: str, node_rank: int) -> str:
-    """Return the HMAC-SHA256 of role, nonce, challenge and node with the token as its key, in hexadecimal digits.
+def proof(token: str, role: str, nonce: str, challenge: str, node_rank: int, port: int = 0) -> str:
+    """Return the HMAC-SHA256 of all the others with the token as its key, in hexadecimal digits.
 
-    ``role``: ``agent``, ``conductor`` or ``log``; ``nonce``: the agent's; ``challenge``: the conductor's.
+    ``role``: ``agent``, ``conductor`` or ``log``; ``nonce``: the agent's; ``challenge``: the conductor's; ``port``: of
+    a conductor that listens; 0 for the others.
     """
-    subject = json.dumps([role, nonce, challenge, node_rank]).encode()
+    subject = json.dumps([role, nonce, challenge, node_rank, port]).encode()
     return hmac.new(token.encode(), subject, hashlib.sha256).hexdigest()
 
 
-def proves(claim: object, token: str, role: str, nonce: str, challenge: str, node_rank: int) -> bool:
+def proves(claim: object, token: str, role: str, nonce: str, challenge: str, node_rank: int, port: int = 0) -> bool:
     """Return whether ``claim`` is the right proof, compared in constant time."""
-    expected = proof(token, role, nonce, challenge, node_rank)
+    expected = proof(token, role, nonce, challenge, node_rank, port)
     return isinstance(claim, str) and hmac.compare_digest(claim.encode(errors="replace"), expected.encode())
