@@ -22,3 +22,21 @@ def test_a_result_without_lines_ends_nothing(
     events = [{"kind": "result", "gen": 0, "rank": 0, "code": 0, **said}, _OUTCOME]
     assert _exit_code(events, tmp_path, {}, {}) == 0
     assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize(
+    ("own", "line"),
+    [
+        ({1: True, 3: True, 2: False}, "ranks 1, 3 report NaN or Inf in their own numbers"),
+        ({2: True}, "rank 2 reports NaN or Inf in its own numbers"),
+        ({1: False, 2: "yes"}, "no rank reports NaN or Inf in its own numbers"),
+    ],
+)
+def test_a_rank_with_nan_is_named_by_its_own_result_only(
+    own: dict[int, object], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = {"kind": "result", "gen": 0, "rank": 0, "lines": ["stopped", "digest"], "nonfinite": False}
+    others = [{**first, "rank": rank, "lines": [], "nonfinite": said} for rank, said in own.items()]
+    others += [{**first, "rank": [5], "nonfinite": True}, {**first, "rank": 6, "gen": 1, "nonfinite": True}]
+    assert _exit_code([*others, first, {**_OUTCOME, "code": 1}], tmp_path, {}, {}) == 1
+    assert capsys.readouterr().out == f"stopped\n{line}\ndigest\n"

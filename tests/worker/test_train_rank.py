@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from seatrial.protocol import phase_page
+from seatrial.protocol.wire import Decoder
+from seatrial.training import sync_points
 from seatrial.training.recipe import Recipe
 from seatrial.worker import train_rank
 from seatrial.worker.train_spec import TrainSpec
@@ -54,7 +59,7 @@ def test_a_rank_uses_its_share_of_the_cores_or_the_users_number(
         ({"stopped": True, "missed": 0.9}, 130),
         ({"difference": "rank 1 has other parameters"}, 1),
         ({"difference": "rank 1 has other parameters", "stopped": True}, 1),
-        ({"nonfinite": {"what": "loss", "ranks": []}}, 1),
+        ({"nonfinite": {"what": "loss", "own": False}}, 1),
     ],
     ids=str,
 )
@@ -97,3 +102,41 @@ def test_a_meeting_file_that_was_refused_stays(one_rank: train_rank.RankIdentity
     assert train_rank.run_rank(TrainSpec(recipe=recipe, device="cpu", init=f"file://{meet}"), one_rank) != 0
     assert meet.is_symlink()
     assert ours.read_text() == "kept"
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("has_agent", [True, False])
+def test_a_rank_reports_nan_in_its_own_numbers_and_names_no_other_one(
+    one_rank: train_rank.RankIdentity,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    is_own: bool,
+    has_agent: bool,
+) -> None:
+    """In the sum of the losses any rank, and any link, can change the number of another one: here that of rank 1."""
+
+    def damaged(work: object, table: torch.Tensor) -> list[list[float]]:
+        return [[0.5, math.nan], *([[0.0, 0.0]] * (len(table) - 1))]
+
+    read_fd, write_fd = os.pipe()
+    if has_agent:
+        for name, fd in (("EVENT", write_fd), ("PHASE", phase_page.create()), ("STACK", write_fd)):
+            monkeypatch.setenv(f"SEATRIAL_{name}_FD", str(fd))
+    monkeypatch.setattr(sync_points, "_wait_for_others", damaged)
+    recipe = Recipe(workload="digits", model="toy", max_steps=2, global_batch_size=64, lr=0.1)
+    if is_own:
+        real = torch.Tensor.isfinite
+        monkeypatch.setattr(torch.Tensor, "isfinite", lambda tensor: real(tensor * math.nan))
+    spec = TrainSpec(recipe=recipe, device="cpu", init=f"file://{tmp_path}/meet")
+    assert train_rank.run_rank(spec, one_rank) == 1
+    os.close(write_fd)
+    with os.fdopen(read_fd, "rb") as lines:
+        events = [event for event in map(Decoder().line, lines) if event is not None]
+    results = [event for event in events if event["kind"] == "result"]
+    printed = capfd.readouterr()
+    said = "".join(results[0]["lines"]) if has_agent else printed.out
+    assert "the loss was NaN or Inf;" in said
+    assert "rank 1" not in said + printed.err
+    assert [result["nonfinite"] for result in results] == [is_own] * has_agent
+    assert ("rank 0 of 1 reports NaN or Inf in its own loss" in printed.err) == (is_own and not has_agent)

@@ -380,6 +380,8 @@ class _ResultEventOptional(Header, total=False):
     """Exit code that the rank announces."""
     digest: str | None
     """Digest of the parameters."""
+    nonfinite: bool
+    """The training stopped for NaN or Inf; whether the rank's own loss or parameters were that."""
 
 
 class ResultEvent(_ResultEventOptional):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.util.streams import print_status, print_status_lines
-from seatrial.util.text import format_seconds, printable
+from seatrial.util.text import format_seconds, named_ranks, printable
 
 LOGS = "logs"
 """Source of the notes about output that is missing."""
@@ -128,15 +128,23 @@ def _result(events: Sequence[dict[str, Any]], outcome: dict[str, Any]) -> tuple[
     if outcome["how"] not in ("ended", "interrupted"):
         return ()
     # Also what the conductor refused is recorded.
-    results = (
-        _lines(event["lines"])
-        for event in events
-        if event.get("kind") == "result" and event.get("gen") == outcome.get("gen")
-        if event.get("rank") == 0 and isinstance(event.get("lines"), list)
-    )
-    found = next(results, ())
+    results = [event for event in events if event.get("kind") == "result" and event.get("gen") == outcome.get("gen")]
+    first = (event for event in results if event.get("rank") == 0 and isinstance(event.get("lines"), list))
+    said = next(first, {})
+    found = _lines(said.get("lines"))
+    if found and "nonfinite" in said:
+        found = (found[0], _nonfinite(results), *found[1:])
     restarts = outcome.get("restarts")
     return (*found, f"restarts: {restarts}") if found and restarts and type(restarts) is int else found
+
+
+def _nonfinite(results: Sequence[dict[str, Any]]) -> str:
+    """Return which ranks stopped a training by NaN or Inf: each one reports its own numbers, and no other rank's."""
+    ranks = [event.get("rank") for event in results if event.get("nonfinite") is True]
+    own = sorted({rank for rank in ranks if type(rank) is int})
+    if len(own) > 1:
+        return f"{named_ranks(own)} report NaN or Inf in their own numbers"
+    return f"{named_ranks(own) if own else 'no rank'} reports NaN or Inf in its own numbers"
 
 
 def _first_suspicion(events: Sequence[dict[str, Any]], generation: object) -> dict[str, Any]:

@@ -16,7 +16,8 @@ class NonFinite:
 
     step: int
     group_ranks: tuple[int, ...]
-    """Group ranks whose own numbers were not finite."""
+    """Group ranks whose own numbers were not finite. Of the others it is what arrived of them: any rank, and any link,
+    can change that, so a rank is named by its own outcome only."""
     what: str = "loss"
     """``loss``: the loss of that step, and since then all parameters are spoiled; ``parameters``: found after that
     step, before they were saved."""

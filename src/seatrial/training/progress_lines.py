@@ -59,15 +59,13 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
 def _headline(result: Mapping[str, Any]) -> str:
     progress = f"step {result['step']} of {result['num_steps']}"
     if result["nonfinite"] is not None:
-        ranks = ", ".join(str(rank) for rank in result["nonfinite"]["ranks"])
-        if not ranks:
-            of = "loss was" if result["nonfinite"]["what"] == "loss" else "parameters were"
-            return f"stopped at {progress}: the {of} finite on each rank, but their sum was not; test the links."
-        if result["nonfinite"]["what"] == "parameters":
-            what = f"NaN or Inf in the parameters on rank {ranks}; no checkpoint was written"
-        else:
-            what = f"the loss was NaN or Inf on rank {ranks}"
-        return f"stopped at {progress}: {what}; lower --lr, or check that device."
+        # This rank knows of the others only what arrived of them: each rank reports its own numbers.
+        in_loss = result["nonfinite"]["what"] == "loss"
+        what = "the loss was NaN or Inf" if in_loss else "NaN or Inf in the parameters; no checkpoint was written"
+        return (
+            f"stopped at {progress}: {what}; lower --lr, or check the device of each rank that reports this of itself;"
+            " where none does, test the links."
+        )
     measurements = []
     if result["accuracy"] is not None:
         measurements.append(f"accuracy {result['accuracy']:.4f} ({result['num_correct']} of {result['num_evaluated']})")

@@ -277,7 +277,9 @@ def _result(
         "samples_per_s": outcome.samples_per_s,
         "digest": outcome.digest,
         "difference": different,
-        "nonfinite": None if nonfinite is None else {"what": nonfinite.what, "ranks": list(nonfinite.group_ranks)},
+        "nonfinite": None
+        if nonfinite is None
+        else {"what": nonfinite.what, "own": identity.rank in nonfinite.group_ranks},
         "stopped": outcome.interrupted,
         "missed": target if target is not None and (accuracy is None or accuracy < target) else None,
         "resumed_from": start.resumed_from if start is not None else None,

@@ -211,14 +211,21 @@ class TrainReporter:
 
     def result(self, code: int, result: dict[str, Any]) -> None:
         """Report the end of the training; ``result`` as ``result_lines`` takes it. Rank 0 prints it for people."""
-        lines = result_lines(result) if self.rank == 0 else []
+        lines, nonfinite = result_lines(result) if self.rank == 0 else [], result["nonfinite"]
         if self.has_agent:
             digest = result["digest"]
-            self._emit(
-                ResultEvent(kind="result", gen=self.generation, rank=self.rank, code=code, digest=digest, lines=lines)
+            event = ResultEvent(
+                kind="result", gen=self.generation, rank=self.rank, code=code, digest=digest, lines=lines
             )
+            if nonfinite is not None:
+                event["nonfinite"] = nonfinite["own"]
+            self._emit(event)
             self._emit(EndEvent(kind="end"))
         else:
+            if nonfinite is not None and nonfinite["own"]:
+                self.print_status(
+                    f"rank {self.rank} of {self._world_size} reports NaN or Inf in its own {nonfinite['what']}"
+                )
             for line in lines:
                 print(line, flush=True)
         if self._log is not None:
