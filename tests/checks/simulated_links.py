@@ -50,6 +50,8 @@ class SimulatedCluster:
     """By rank, where it is not 1."""
     places: Mapping[int, str] = field(default_factory=dict)
     """Node -> from where it joined."""
+    agent_per_rank: bool = False
+    """Whether each rank is a node, and the nodes of one machine joined from one place."""
     rounds: list[dict[str, Any]] = field(default_factory=list)
 
     def evidence(self) -> Evidence:
@@ -57,7 +59,8 @@ class SimulatedCluster:
             rank: RankRecord(
                 rank=rank,
                 node=f"n{rank // self.nproc_per_node}",
-                node_rank=rank // self.nproc_per_node,
+                hostname=f"n{rank // self.nproc_per_node}",
+                node_rank=rank if self.agent_per_rank else rank // self.nproc_per_node,
                 local_rank=rank % self.nproc_per_node,
                 device="a device",
                 kind="",
@@ -65,6 +68,7 @@ class SimulatedCluster:
             for rank in range(self.nodes * self.nproc_per_node)
             if rank not in self.lacks
         }
+        own = {seen.node_rank: seen.node for seen in ranks.values()} if self.agent_per_rank else {}
         return Evidence(
             ranks=ranks,
             asked=tuple(ranks),
@@ -72,7 +76,7 @@ class SimulatedCluster:
             facts=(),
             backend="gloo",
             device_type=self.device_type,
-            places_of_nodes=self.places,
+            places_of_nodes=self.places or own,
         )
 
     def rate(self, source: int, target: int) -> float:

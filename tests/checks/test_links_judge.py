@@ -464,6 +464,51 @@ def test_a_few_fast_nodes_show_that_most_are_slow(nodes: int, slow_ones: int) ->
     assert SimulatedCluster(nodes=nodes, slow=slow).trial(Params(min_gbps=3.0)).findings == ()
 
 
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_devices_of_one_machine_have_no_network_between_them(nodes: int) -> None:
+    """Also where each has a separate agent: two of six are joined by a bridge, and the others by PCIe alone."""
+    bridged = {frozenset((node * 6, node * 6 + 1)) for node in range(nodes)}
+    pcie: Slow = {
+        (a, b): 0.3
+        for a in range(nodes * 6)
+        for b in range(nodes * 6)
+        if a // 6 == b // 6 and a != b and frozenset((a, b)) not in bridged
+    }
+    rulings = [
+        SimulatedCluster(
+            nodes=nodes, nproc_per_node=6, device_type="cuda", slow=pcie, agent_per_rank=agent_per_rank
+        ).trial()
+        for agent_per_rank in (False, True)
+    ]
+    assert rulings[0] == rulings[1]
+    assert all(finding.severity != "fail" for finding in rulings[1].findings)
+
+
+def test_a_dead_device_of_one_machine_with_several_agents_fails() -> None:
+    cluster = SimulatedCluster(
+        nodes=1, nproc_per_node=6, device_type="cuda", slow=slow_node(2, 0.0), agent_per_rank=True
+    )
+    finding = _only(cluster.trial())
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "device", (2,))
+    assert "NVLink" in finding.action
+
+
+def test_processes_on_the_cpus_of_one_machine_have_no_links() -> None:
+    """Also where each has a separate agent; a rank that another process slows down is no fault of a link."""
+    ruling = SimulatedCluster(nodes=1, nproc_per_node=4, slow=slow_node(2, 0.1), agent_per_rank=True).trial()
+    assert [finding.severity for finding in ruling.findings] == ["info"]
+
+
+def test_machines_with_several_names_at_one_place_have_links() -> None:
+    """As where a proxy stands before all agents."""
+    for device_type in ("cpu", "cuda"):
+        cluster = SimulatedCluster(nodes=4, nproc_per_node=2, device_type=device_type, slow=slow_node(4, 0.1))
+        cluster.agent_per_rank, cluster.places = True, dict.fromkeys(range(8), "this machine")
+        assert [finding.culprit.ranks for finding in cluster.trial().findings if finding.severity == "fail"] == [
+            (4, 5) if device_type == "cpu" else (4,)
+        ]
+
+
 def test_nodes_of_one_name_are_distinguished() -> None:
     cluster = SimulatedCluster(nodes=5, nproc_per_node=2, slow=slow_node(4, 0.1))
     evidence = cluster.evidence()

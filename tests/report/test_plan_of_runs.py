@@ -119,6 +119,21 @@ def between_nodes(*rates: float) -> Conclusion:
     )
 
 
+def test_links_inside_a_machine_are_no_links_between_nodes() -> None:
+    """Also where each rank has a separate agent, which counts as a node: ranks 0 and 1 share a machine."""
+    conclusion = between_nodes(40.0, 42.0)
+    trial, links = conclusion.trial, conclusion.rulings["links"]
+    ranks = {rank: replace(trial.ranks[0], rank=rank, node_rank=rank, local_rank=rank % 2) for rank in range(4)}
+    places = {0: "10.0.0.1", 1: "10.0.0.1", 2: "10.0.0.2", 3: "10.0.0.2"}
+    inside, between = (
+        [replace(entry, measurement=replace(entry.measurement, **change)) for entry in links.judged]
+        for change in ({"value": 400.0}, {"peer": 2})
+    )
+    rulings = {**conclusion.rulings, "links": replace(links, judged=(*inside, *between))}
+    run = replace(conclusion, trial=replace(trial, ranks=ranks, places_of_nodes=places), rulings=rulings)
+    assert "\nmin_gbps = 35.9\n" in plan_text([run])
+
+
 def test_links_between_nodes_get_a_limit_from_any_round() -> None:
     text = plan_text([between_nodes(40.0, 42.0)])
     assert "[links]\n# GB/s between nodes: median 41, 40 to 42 over 2 values" in text

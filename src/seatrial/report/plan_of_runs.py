@@ -7,10 +7,11 @@ from dataclasses import dataclass, fields
 from statistics import median
 
 from seatrial.checks import collectives, compute, registry
+from seatrial.checks.links.fabrics import ranks_of_hosts
 from seatrial.checks.shared.facts import latest
 from seatrial.errors import RequestError
 from seatrial.evidence.measurement import Measurement
-from seatrial.judge.conclude import Conclusion
+from seatrial.judge.conclude import Conclusion, evidence_of
 from seatrial.judge.trial import Trial
 from seatrial.plan.model import Plan
 from seatrial.plan.plan_file import LEVELS
@@ -301,7 +302,8 @@ def _limited(conclusion: Conclusion, parameter: str) -> Callable[[Measurement], 
         return lambda measurement: (
             (measurement.name, measurement.variant, measurement.size_bytes, measurement.rank) == limited
         )
-    nodes: dict[int | None, int] = {rank: record.node_rank for rank, record in trial.ranks.items()}
+    hosts = ranks_of_hosts(evidence_of(trial, "links")).items()
+    host_of: dict[int | None, int] = {rank: host for host, ranks in hosts for rank in ranks}
     return lambda measurement: (
-        measurement.name == "gbps" and len({nodes.get(measurement.rank), nodes.get(measurement.peer)} - {None}) > 1
+        measurement.name == "gbps" and len({host_of.get(measurement.rank), host_of.get(measurement.peer)} - {None}) > 1
     )

@@ -108,16 +108,21 @@ def ranks_of_hosts(evidence: Evidence) -> dict[int, tuple[int, ...]]:
     """Return the ranks of each host, by the lowest number of its nodes.
 
     Where each rank has a separate agent (torchrun, mpirun, srun) a host is several nodes that joined from one place: it
-    has one network, and one word about it. Nodes that all joined from one place are hosts by themselves.
+    has one network, and one word about it. If all nodes joined from one place, those of one name are a host, unless
+    they are the nodes of ``--nodes N``.
     """
     nodes: dict[int, list[int]] = {}
     for rank, seen in sorted(evidence.ranks.items()):
         nodes.setdefault(seen.node_rank, []).append(rank)
+    places: dict[int, str | int] = {node: evidence.places_of_nodes.get(node) or node for node in nodes}
+    if len(set(places.values())) == 1:
+        first = [evidence.ranks[ranks[0]] for ranks in nodes.values()]
+        # The nodes of ``--nodes N`` stand for N hosts: each has a local rank 0.
+        stand_for_hosts = not any(seen.local_rank for seen in first)
+        places = {seen.node_rank: seen.node_rank if stand_for_hosts else seen.hostname for seen in first}
     hosts: dict[str | int, list[int]] = {}
     for node in sorted(nodes):
-        hosts.setdefault(evidence.places_of_nodes.get(node) or node, []).append(node)
-    if len(hosts) == 1:
-        return {node: tuple(ranks) for node, ranks in nodes.items()}
+        hosts.setdefault(places[node] or node, []).append(node)
     return {numbers[0]: tuple(sorted(rank for node in numbers for rank in nodes[node])) for numbers in hosts.values()}
 
 

@@ -37,7 +37,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     unreachable = store_findings(evidence, "links")
     if unreachable and not evidence.measurements:
         return Ruling(findings=unreachable)
-    if evidence.device_type == "cpu" and len({seen.node_rank for seen in evidence.ranks.values()}) == 1:
+    if evidence.device_type == "cpu" and len(ranks_of_hosts(evidence)) == 1:
         return Ruling(findings=(_NO_LINK,))
     reason = not_checked(evidence)
     if reason:
