@@ -6,10 +6,10 @@ the page once a second and after the rank's death, when a pipe would have lost i
 
 from __future__ import annotations
 
-import fcntl
 import mmap
-import os
 import struct
+
+from seatrial.util import memory_file
 
 _SIZE = 512
 _HEAD = struct.Struct("<QQH")
@@ -18,10 +18,9 @@ _HEAD = struct.Struct("<QQH")
 
 def create() -> int:
     """Return a file descriptor of a new page, for one rank to inherit."""
-    fd = os.memfd_create("seatrial-phase", os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, _SIZE)
+    fd = memory_file.create(bytes(_SIZE))
     # A page that a rank makes shorter would end its agent by SIGBUS.
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    memory_file.keep_size(fd)
     return fd
 
 

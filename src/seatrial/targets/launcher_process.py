@@ -18,6 +18,7 @@ from seatrial.files import write_atomically
 from seatrial.targets.command import Command, shell_line, shell_lines
 from seatrial.targets.launcher_messages import reason, reason_of_agent, refused
 from seatrial.targets.processes import Agents, Attach, read_tail
+from seatrial.util import memory_file
 from seatrial.util.streams import print_status
 from seatrial.util.text import quoted
 
@@ -65,10 +66,8 @@ def _with_descriptors(command: Command, stack: contextlib.ExitStack) -> Command:
         return command
     fds = {}
     for path, text in command.files.items():
-        fds[path] = os.memfd_create("seatrial")
+        fds[path] = memory_file.create(text.encode())
         stack.callback(os.close, fds[path])
-        os.write(fds[path], text.encode())
-    # Each opening by this name begins at the first byte.
     argv = tuple(f"/proc/self/fd/{fds[word]}" if word in fds else word for word in command.argv)
     return replace(command, argv=argv, pass_fds=tuple(fds.values()))
 
