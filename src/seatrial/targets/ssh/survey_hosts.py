@@ -21,6 +21,7 @@ from seatrial.targets.ssh import survey
 from seatrial.targets.ssh.connection import CONNECT_S, CUT, STARTED, feed_of, ssh_argv
 from seatrial.targets.ssh.survey_answer import SurveyAnswer, read_answer
 from seatrial.targets.target import TargetRequest
+from seatrial.util import memory_file
 from seatrial.util.file_limit import raise_file_limit
 from seatrial.util.text import quoted
 
@@ -31,6 +32,8 @@ _ANSWER_S = 60.0
 """The time in which a host answers: a Python on a slow shared disk needs most of it to import torch."""
 _CLEAN_UP_S = 3.0
 """The time in which a host that has answered removes its copy of the bundle."""
+_KILLED_S = 2.0
+"""The wait for all that were killed."""
 _POLL_S = 0.02
 _FILES_OF_HOST = 2
 _OTHER_FILES = 128
@@ -134,18 +137,22 @@ def survey_hosts(
             for at, node in first_node.items()
         }
         feeds: dict[str, int] = {}
-        try:
-            for process in processes.values():
-                with _signals_held_back():
-                    process.start(files, feeds)
-            until = time.monotonic() + CONNECT_S + _ANSWER_S
-            while any(process.is_awaited() for process in processes.values()) and time.monotonic() < until:
+        with _signals_held_back() as held:
+            try:
                 for process in processes.values():
-                    process.end_flood()
-                time.sleep(_POLL_S)
-        finally:
-            for process in processes.values():
-                process.end()
+                    if not held:
+                        process.start(files, feeds)
+                until = time.monotonic() + CONNECT_S + _ANSWER_S
+                while not held and any(map(_SurveyProcess.is_awaited, processes.values())) and time.monotonic() < until:
+                    for process in processes.values():
+                        process.end_flood()
+                    time.sleep(_POLL_S)
+            finally:
+                for process in processes.values():
+                    process.end()
+                until = time.monotonic() + _KILLED_S
+                for process in processes.values():
+                    process.wait(until)
         results = {at: process.result() for at, process in processes.items()}
     answers = {
         at: _host_resources(answer, first_node[at], target_request, nproc_per_node, on_one_host)
@@ -214,15 +221,18 @@ def _host_resources(
 
 
 @contextlib.contextmanager
-def _signals_held_back() -> Iterator[None]:
-    """Have signals that Python handles wait: an ssh that was just started, and is known to nobody yet, would stay."""
+def _signals_held_back() -> Iterator[list[int]]:
+    """Collect the signals that Python handles in a list, and raise the first one afterwards.
+
+    An exception at any point would leave each ssh that nobody knows yet, and a second one those that are to be ended.
+    """
     held: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     before = {number: handler for number, handler in before.items() if callable(handler)}
     for number in before:
         signal.signal(number, lambda number, frame: held.append(number))
     try:
-        yield
+        yield held
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -232,9 +242,8 @@ def _signals_held_back() -> Iterator[None]:
 
 def _new_file(files: contextlib.ExitStack, content: bytes = b"") -> int:
     """Return the descriptor of a file in memory, which is open until the stack ends."""
-    fd = os.memfd_create("seatrial")
+    fd = memory_file.create(content)
     files.callback(os.close, fd)
-    os.write(fd, content)
     return fd
 
 
@@ -247,8 +256,7 @@ class _SurveyProcess:
         self._python = python
         self._process: subprocess.Popen[bytes] | None = None
         self._output = self._errors = -1
-        """Descriptors of the files with what the host has sent. They have no names: nobody can exchange them, and
-        nothing is left of them when this process was killed."""
+        """Descriptors of the files with what the host has sent."""
         self._answered_at: float | None = None
         self._late = False
 
@@ -262,7 +270,6 @@ class _SurveyProcess:
             feed = feed_of({"module": ["seatrial.targets.ssh.survey", request], "env": {}})
             feeds[request] = _new_file(files, feed.to_bytes())
         self._output, self._errors = _new_file(files), _new_file(files)
-        # Each opening by this name begins at the first byte.
         with open(f"/proc/self/fd/{feeds[request]}", "rb") as stdin:
             self._process = subprocess.Popen(
                 ssh_argv(self._node.host, self._python),
@@ -289,7 +296,12 @@ class _SurveyProcess:
         if self._process is not None and self._process.poll() is None:
             self._late = self._answered_at is None
             signal_group(self._process, signal.SIGKILL)
-            self._process.wait()
+
+    def wait(self, until: float) -> None:
+        """Wait for the end of ssh. In state D (uninterruptible) it outlives the time."""
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(max(0.0, until - time.monotonic()))
 
     def end_flood(self) -> None:
         """Kill ssh if the host has sent more than any answer has: it must not fill the disk of this machine."""
