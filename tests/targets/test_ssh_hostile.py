@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -163,6 +162,19 @@ def test_a_folder_that_is_not_on_a_host_is_not_entered(tmp_path: Path, monkeypat
         assert Path.cwd() == tmp_path
 
 
+def test_a_stopped_agent_does_not_keep_what_ssh_has_started(tmp_path: Path) -> None:
+    """With its buffer full, nobody would read the end of the connection, and all would stay on the host."""
+    program = (
+        "import socket\nfrom seatrial.targets.ssh import bootstrap\nbootstrap._FROZEN_S = 0.2\n"
+        "ours, theirs = socket.socketpair()\nbootstrap._relay(ours)\n"
+    )
+    content = tmp_path / "content"
+    content.write_bytes(bytes(8 << 20))
+    with content.open("rb") as stdin:
+        done = subprocess.run([sys.executable, "-c", program], stdin=stdin, stdout=subprocess.PIPE, timeout=30)
+    assert done.returncode == 0
+
+
 def test_the_error_output_of_a_node_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_MAX_LOG_BYTES", 1 << 20)
     program = (
@@ -235,19 +247,22 @@ def test_what_ssh_has_started_ends_with_it(tmp_path: Path) -> None:
     _wait_for_the_end_of(int(proxy.read_text()))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_survey_of_a_host_that_keeps_it(number: int, tmp_path: Path) -> None:
-    """As a time limit or a terminal that closes sends it. The host could fill the disk for ever otherwise."""
+@pytest.mark.parametrize("names", ["TERM", "HUP", "INT INT TERM"])
+def test_a_signal_ends_the_survey_of_a_host_that_keeps_it(names: str, tmp_path: Path) -> None:
+    """As a time limit, a terminal that closes or a person without patience sends it. The host could fill the disk for
+    ever otherwise."""
     folder, asked = write_ssh_double(tmp_path), tmp_path / "asked"
     # At once: where ssh has just been started, and was not entered anywhere.
-    script = f"#!/bin/sh\ntrap '' HUP TERM\necho $$ > {asked}\nkill -{number} $PPID\nexec sleep 100\n"
+    kills = "".join(f"kill -{name} $PPID\n" for name in names.split())
+    script = f"#!/bin/sh\ntrap '' HUP TERM\necho $$ >> {asked}\n{kills}exec sleep 100\n"
     (folder / "ssh").write_text(script)
     environ = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    words = ["run", "smoke", "--on", "ssh", "--hosts", "a", "--device", "cpu", "--out", str(tmp_path / "out")]
+    words = ["run", "smoke", "--on", "ssh", "--hosts", "a,b,c", "--device", "cpu", "--out", str(tmp_path / "out")]
     command = [sys.executable, "-m", "seatrial", *words]
     done = subprocess.run(command, env=environ, capture_output=True, timeout=50, check=False)
     assert (done.returncode, done.stderr.strip()) == (130, b"seatrial: interrupted.")
-    _wait_for_the_end_of(int(asked.read_text()))
+    for pid in asked.read_text().split():
+        _wait_for_the_end_of(int(pid))
 
 
 def _wait_for_the_end_of(pid: int) -> None:

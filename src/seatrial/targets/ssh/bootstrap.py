@@ -23,6 +23,8 @@ _END_S = 12.0
 _KILL_S = 4.0
 _SURVEY_S = 60.0
 _FLUSH_S = 5.0
+_FROZEN_S = 30.0
+"""An agent that takes nothing for so long is stopped, and lost to the conductor already."""
 _MAX_UNSENT_BYTES = 1 << 20
 
 
@@ -127,8 +129,9 @@ def _run_agent(argv: list[str], environ: dict[str, str], devices: Any) -> int:
 
 
 def _relay(agent: socket.socket) -> None:
-    """Relay in both directions until the agent closes its end, or for a while after standard input ends."""
+    """Relay in both directions until the agent closes its end or freezes, or for a while after standard input ends."""
     os.set_blocking(1, False)
+    agent.settimeout(_FROZEN_S)
     # The newline ends an unfinished line that a login script has printed.
     unsent = b"\n"
     input_open = agent_open = True
@@ -140,8 +143,12 @@ def _relay(agent: socket.socket) -> None:
         if 0 in ready:
             piece = os.read(0, 1 << 16)
             input_open = bool(piece)
-            with contextlib.suppress(OSError):
+            try:
                 agent.sendall(piece) if piece else agent.shutdown(socket.SHUT_WR)
+            except TimeoutError:
+                return
+            except OSError:
+                pass
             if not input_open:
                 until = min(until, time.monotonic() + _END_S)
         if agent in ready:
