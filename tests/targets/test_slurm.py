@@ -20,6 +20,7 @@ from seatrial.plan.plan_reader import read_plan
 from seatrial.targets.job import Job, Processes
 from seatrial.targets.launcher_process import FileCommand
 from seatrial.targets.option import is_given
+from seatrial.targets.slurm.driver import job_name
 from seatrial.targets.slurm.slurm_target import TARGETS
 from seatrial.targets.target import TargetRequest
 
@@ -66,6 +67,8 @@ def test_outside_an_allocation_whole_nodes_are_requested() -> None:
     assert {"--parsable", "--nodes=4", "--ntasks-per-node=1", "--exclusive", "--no-requeue", "--no-kill"} <= {
         *command.argv
     }
+    # So that it can be found where sbatch has not said its number.
+    assert f"--job-name={job_name('x')}" in command.argv
     # Slurm would write through a link; a shell with -C creates a new file only.
     assert "--output=/dev/null" in command.argv
     assert any(word.startswith("--wrap=set -C; exec > '/shared/a b/slurm.log' 2>&1; ") for word in command.argv)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,7 @@ def test_ctrl_c_in_the_queue_cancels_the_job(slurm: StubSlurm, tmp_path: Path) -
         (
             "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
             TargetUnreachableError,
-            "Slurm does not answer: Unable to contact slurm controller",
+            r"Slurm does not answer: Unable to contact slurm controller .* with scancel --name=seatrial-trial\.",
         ),
     ],
 )
@@ -163,6 +164,15 @@ def test_the_error_of_sbatch_is_reported(
     assert type(raised.value) is error
     assert batch.cleanup() == []
     assert slurm.cancelled == ""
+
+
+def test_a_job_that_sbatch_may_have_submitted_can_be_found(
+    slurm: StubSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "_ANSWER_S", 0.1)
+    command = replace(COMMAND, argv=("sleep", "100"))
+    with pytest.raises(TargetUnreachableError, match=r"should squeue --name=seatrial-trial show a job then, end it"):
+        slurm.batch().submit([command], tmp_path, [], no_feed)
 
 
 def test_a_missing_sbatch_is_a_wrong_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,11 @@ _STOPPED = ("CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE", "SUSPENDED", "STOPP
 """States of a job that was stopped from outside: no node is at fault."""
 
 
+def job_name(run: str) -> str:
+    """Return Slurm's name for the job of a run."""
+    return f"seatrial-{run}"
+
+
 class BatchJobDriver:
     """``Driver`` of one batch job."""
 
@@ -56,7 +61,7 @@ class BatchJobDriver:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``requested``: the sbatch options of the job, quoted when Slurm refuses it. ``step_name``: the name of its
-        srun. ``clock`` returns seconds."""
+        srun, which is that of the run. ``clock`` returns seconds."""
         self.number = ""
         """Slurm's job ID; empty before the job is submitted."""
         self._requested = requested
@@ -83,7 +88,7 @@ class BatchJobDriver:
         (command,) = commands
         self._nodes, self._log = command.nodes, folder / "slurm.log"
         write_bundle(command)
-        self.number = _submit(command, self._requested)
+        self.number = _submit(command, self._requested, job_name(self._step_name))
         self._on_status(f"seatrial: submitted as Slurm job {self.number}")
         self._wait_in_queue(signals)
 
@@ -223,8 +228,12 @@ class BatchJobDriver:
         return f"; its output says: {quoted(error)}" if error else ""
 
 
-def _submit(command: Command, requested: str) -> str:
-    """Return the ID of the new job. Raises RequestError or SeatrialError when there is none."""
+def _submit(command: Command, requested: str, name: str) -> str:
+    """Return the ID of the new job. Raises RequestError or SeatrialError when there is none.
+
+    ``name``: of the job, which may exist although nobody has said so.
+    """
+    unknown = f"should squeue --name={name} show a job then, end it with scancel --name={name}"
     try:
         done = _run(command.argv, env=command.env, timeout_s=_ANSWER_S)
     except FileNotFoundError as error:
@@ -233,7 +242,8 @@ def _submit(command: Command, requested: str) -> str:
         ) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise TargetUnreachableError(
-            f"sbatch did not answer within {_ANSWER_S:.0f} s; check that Slurm's controller runs (scontrol ping)."
+            f"sbatch did not answer within {_ANSWER_S:.0f} s; check that Slurm's controller runs (scontrol ping);"
+            f" {unknown}."
         ) from error
     number = re.match(r"([0-9]+)(;|$)", done.stdout.strip())
     if done.returncode == 0 and number:
@@ -241,7 +251,7 @@ def _submit(command: Command, requested: str) -> str:
     reason = last_error(done.stderr) or done.stderr.strip()[-200:] or f"exit code {done.returncode}"
     if any(sign in reason for sign in _NO_CONTROLLER):
         raise TargetUnreachableError(
-            f"Slurm does not answer: {reason}; check that its controller runs (scontrol ping)."
+            f"Slurm does not answer: {reason}; check that its controller runs (scontrol ping); {unknown}."
         )
     raise RequestError(f"sbatch refuses the job: {reason.rstrip('.')}; it requests {requested}.")
 

@@ -138,6 +138,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     """Return the one command that starts all agents: srun, or sbatch with a script that calls this srun."""
     from seatrial.targets.launcher_process import FileCommand
     from seatrial.targets.remote_defaults import agent_environ, start_argv
+    from seatrial.targets.slurm.driver import job_name
 
     slurm: _Slurm = job.detail
     folder = os.path.abspath(keep)
@@ -157,7 +158,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
         # This shell may be a job step that holds the resources of the nodes; --overlap shares them.
         argv = ["sh", "-c", f'{_WITH_PEERS} "$@"', "sh", *step, "--overlap", *slurm.extra_args, *agent]
     else:
-        argv = ["sbatch", "--parsable", "--job-name=seatrial", "--ntasks-per-node=1"]
+        argv = ["sbatch", "--parsable", f"--job-name={job_name(job.run)}", "--ntasks-per-node=1"]
         # Whole nodes: other jobs on them would slow their devices down, and the trial would call them stragglers.
         argv += ["--exclusive", "--mem=0", "--no-kill", "--no-requeue", "--export=ALL"]
         # Slurm would open a file by its name and follow a link that others have put there. A shell with -C (noclobber)
