@@ -31,6 +31,8 @@ def silent(
     for event in stream.events:
         if event["kind"] == "generation":
             event["places_of_nodes"] = {str(node): place for node, place in enumerate(places)}
+        if event["kind"] == "node" and places:
+            event["address"] = places[event["node"]]
     left = tuple(sorted(set(range(nodes)) - set(lost_nodes)))
     stream.trouble(*({"node": node, "how": how, "waited_s": 15.2} for node in lost_nodes), waiting=left)
     stream.kill(*left)
@@ -117,6 +119,39 @@ def test_an_unknown_conductor_may_be_on_either_node() -> None:
         assert finding.culprit.kind == "link"
     (finding,) = silent(3, 1, conductor="")
     assert finding.culprit.name == "node gpu-1", "at least one of the two others is reached over the network"
+
+
+def agents(hosts: int, per_host: int = 4) -> dict[str, Any]:
+    """Return hosts ``gpu-0`` and so on on which each rank has a separate agent, as torchrun starts them."""
+    names = [f"gpu-{node // per_host}" for node in range(hosts * per_host)]
+    return {"hostnames": names, "places": names, "launcher": "torchrun"}
+
+
+def test_agents_of_one_host_do_not_show_that_the_network_works() -> None:
+    """The conductor hears the agents of its own machine whatever its network is like."""
+    (finding,) = silent(8, 4, 5, 6, 7, **agents(2))
+    assert finding.culprit.name == "link gpu-0–gpu-1, endpoints not separable"
+    (finding,) = silent(12, *range(4, 12), **agents(3))
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "fabric", ())
+    assert "all 2 nodes but gpu-0 fell silent at once" in finding.what
+    assert "the link of gpu-0, or what gpu-1, gpu-2 share" in finding.what
+
+
+def test_a_host_with_many_agents_is_named_once() -> None:
+    for how in ("silent", "lost"):
+        (finding,) = silent(12, 4, 5, 6, 7, how=how, **agents(3))
+        assert (finding.severity, finding.culprit.name) == ("fail", "node gpu-1")
+        assert finding.culprit.ranks == (4, 5, 6, 7)
+    (finding,) = silent(12, *range(8), how="lost", **agents(3))
+    assert finding.what == "2 of 3 nodes were lost at once in collectives, node gpu-0 first, node gpu-2 was not"
+
+
+def test_an_agent_whose_neighbors_are_heard_was_not_cut_off() -> None:
+    (finding,) = silent(8, 6, **agents(2))
+    assert (finding.severity, finding.culprit.name, finding.culprit.ranks) == ("fail", "node gpu-1", (6,))
+    found = silent(8, 1, 4, 5, 6, 7, **agents(2))
+    assert [finding.culprit.kind for finding in found] == ["node", "link"]
+    assert found[0].culprit.ranks == (1,)
 
 
 def test_nodes_that_are_all_lost_at_once_are_not_blamed() -> None:

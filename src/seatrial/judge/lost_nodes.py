@@ -6,7 +6,7 @@ the conductor still hears another node over that network does its own connection
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from seatrial.evidence.findings import NOBODY, Culprit, Finding
 from seatrial.judge.step_view import StepView, waited
@@ -33,11 +33,23 @@ def blame_lost_nodes(view: StepView) -> list[Finding]:
         return _each(view, entries)
     if not reachable:
         return [_all(view, entries)]
-    # Of several reachable nodes at least one is not the conductor's own machine.
-    network_works = len(reachable) > 1 or (here is not None and not reachable & here)
-    if len(entries) > 1 and len(reachable) == 1:
-        return [_all_but_one(view, entries, min(reachable), network_works=network_works)]
-    return _each(view, entries) if network_works else [_one_of_two(view, *entries.items(), other=min(reachable))]
+    # Agents of one host share its network: where another one of them is heard, that is not what is wrong.
+    hosts = _hosts(view, {*entries, *reachable})
+    heard = {hosts[node] for node in reachable}
+    alone = {node: entry for node, entry in entries.items() if hosts[node] in heard}
+    cut_off = {node: entry for node, entry in entries.items() if node not in alone}
+    # Of several hosts that are heard at least one is not the conductor's own machine.
+    network_works = len(heard) > 1 or (here is not None and not reachable & here)
+    if len({hosts[node] for node in cut_off}) > 1 and len(heard) == 1:
+        return [*_each(view, alone), _all_but_one(view, cut_off, min(reachable), network_works=network_works)]
+    if network_works or not cut_off:
+        return _each(view, entries)
+    return [*_each(view, alone), _one_of_two(view, min(cut_off.items()), other=min(reachable))]
+
+
+def _hosts(view: StepView, nodes: Collection[int]) -> dict[int, str]:
+    """Return the host of each node: each rank may have a separate agent. A node whose place is not known is one."""
+    return {node: view.trial.places_of_nodes.get(node) or f"node {node}" for node in nodes}
 
 
 def _conducting(view: StepView) -> frozenset[int] | None:
@@ -55,17 +67,20 @@ def _each(view: StepView, entries: Mapping[int, TroubleRecord]) -> list[Finding]
     for rank in view.ranks:
         ranks_of.setdefault(view.node_of(rank), []).append(rank)
     present = {record.node for record in view.trial.nodes}
+    # Agents of one name are one machine, about which there is one finding.
+    alike: dict[tuple[str, bool, bool], list[int]] = {}
     for node, entry in sorted(entries.items()):
-        name, ranks = view.trial.place(node), tuple(ranks_of.get(node, ()))
-        came = node in present
+        alike.setdefault((view.trial.place(node), node in present, entry.how == "silent"), []).append(node)
+    for (name, came, is_silent), nodes in alike.items():
+        entry, ranks = entries[nodes[0]], tuple(sorted(rank for node in nodes for rank in ranks_of.get(node, ())))
         # Not the phase of one of its ranks, which would be as old as the last message from there.
-        words = f"fell silent{_when(view, entry)}" if entry.how == "silent" else f"was lost{_where(view)}"
+        words = f"fell silent{_when(view, entry)}" if is_silent else f"was lost{_where(view)}"
         what = f"node {name} {words}" if came else f"node {name} was never reached"
         finding = Finding(
             severity="fail" if came else "error",
             check=view.check,
             what=what + (f": {entry.detail}" if entry.detail else ""),
-            culprit=Culprit(kind="node", name=f"node {name}", ranks=ranks, nodes=(view.trial.host_name(node),))
+            culprit=Culprit(kind="node", name=f"node {name}", ranks=ranks, nodes=(view.trial.host_name(nodes[0]),))
             if came
             else NOBODY,
             evidence=view.waiting(ranks),
@@ -77,7 +92,7 @@ def _each(view: StepView, entries: Mapping[int, TroubleRecord]) -> list[Finding]
 
 
 def _all(view: StepView, entries: Mapping[int, TroubleRecord]) -> Finding:
-    names = [view.trial.place(node) for node in sorted(entries)]
+    names = _names(view, sorted(entries))
     nodes = (
         f"{all_of(len(names), 'node')} fell silent at once"
         if len(names) > 1
@@ -104,10 +119,9 @@ def _launcher_may_have_ended(view: StepView) -> bool:
     # Of the whole trial: the launcher may need longer for some of them than we wait.
     lost = {entry.node for entry in view.trial.troubles if entry.node is not None and entry.how == "lost"}
     nodes = {node for generation in view.trial.generations for node in generation.nodes.values()}
-    # A node whose place is not known is one.
-    places = {node: view.trial.places_of_nodes.get(node, f"node {node}") for node in nodes | lost}
-    going_on = {place for node, place in places.items() if node not in lost}
-    num_hosts = len({*places.values()})
+    hosts = _hosts(view, nodes | lost)
+    going_on = {host for node, host in hosts.items() if node not in lost}
+    num_hosts = len({*hosts.values()})
     num_lost = num_hosts - len(going_on)
     least = 1 if job.get("ends_together") is True and num_hosts > 1 else 2
     return num_lost >= least and 2 * num_lost >= num_hosts
@@ -115,7 +129,8 @@ def _launcher_may_have_ended(view: StepView) -> bool:
 
 def _lost_at_once(view: StepView, lost: Mapping[int, TroubleRecord], others: Sequence[int]) -> Finding:
     """Return one finding that names nobody: MPICH, Intel MPI and Slurm end the agents of all nodes with one of them."""
-    names, left = [view.trial.place(node) for node in lost], [view.trial.place(node) for node in others]
+    names = _names(view, lost)
+    left = [name for name in _names(view, others) if name not in names]
     how_many = f"{len(names)} of {len(names) + len(left)} nodes" if left else all_of(len(names), "node")
     gone = f"{how_many} were lost at once{_where(view)}, node {names[0]} first"
     if len(names) == 1:
@@ -136,7 +151,7 @@ def _lost_at_once(view: StepView, lost: Mapping[int, TroubleRecord], others: Seq
 def _all_but_one(view: StepView, entries: Mapping[int, TroubleRecord], node: int, *, network_works: bool) -> Finding:
     """Return one finding for all of them: nodes do not fail independently at the same moment."""
     when = _when(view, next(iter(entries.values())))
-    others, name = [view.trial.place(other) for other in sorted(entries)], view.trial.place(node)
+    others, name = _names(view, sorted(entries)), view.trial.place(node)
     endpoint, start = f"the link of {name}, or ", f"the NIC, cable and switch port of {name}, then at "
     if network_works:
         endpoint = start = ""
@@ -167,6 +182,11 @@ def _one_of_two(view: StepView, silent: tuple[int, TroubleRecord], *, other: int
         action=f"check that {gone} is up, and whether something ended seatrial's agent there; then look at the NICs, "
         "cables and switch ports of both",
     )
+
+
+def _names(view: StepView, nodes: Iterable[int]) -> list[str]:
+    """Return the names of these nodes: the agents of one machine have one."""
+    return list(dict.fromkeys(view.trial.place(node) for node in nodes))
 
 
 def _when(view: StepView, entry: TroubleRecord) -> str:
