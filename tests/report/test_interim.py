@@ -49,3 +49,12 @@ def test_it_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "write_reports", breaks)
     Interim(tmp_path)(trouble(0), [])
     Interim(tmp_path)({"kind": "trouble", "gen": []}, [])
+
+
+def test_it_reports_no_flood_of_one_agent(tmp_path: Path) -> None:
+    """What an agent may send takes 45 s to report, and the conductor hears and says nothing meanwhile."""
+    events = SCENES["killed"]().events
+    at = next(number for number, event in enumerate(events) if event["kind"] == "trouble")
+    flood = {"kind": "facts", "facts": [{"value": [1] * 1_000}] * 600}
+    Interim(tmp_path)(events[at], [flood, *events[: at + 1]])
+    assert not (tmp_path / RUN).exists()

@@ -8,6 +8,7 @@ starts the next one without the suspects if at least two ranks are left.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, cast
 
@@ -40,6 +41,9 @@ _MAX_REPEATS = 9
 _MOST_LATE = 8
 """Late nodes that are named."""
 _MAX_STACK_CHARS = 1 << 16
+_MOST_ENTRIES = 10_000
+"""Measurements and facts of one source by which a check is asked how it goes on: while it thinks, nobody is heard, and
+agents take us for dead after 30 s. A rank has some hundreds, and twenty a minute in a long check."""
 _MAX_NODE_BYTES = 1_000
 """Values that one node may share with the stages that follow: all nodes receive them, also 4,096 from each other."""
 _MAX_SHARED_BYTES = 1000
@@ -75,6 +79,8 @@ class TrialConductor(BaseConductor):
         self._rank_events: list[dict[str, Any]] = []
         self._check_events: list[dict[str, Any]] = []
         """The generation, steps of the current check, their measurements and facts."""
+        self._num_entries: Counter[str] = Counter()
+        """Source -> its measurements and facts of the current check."""
         self._ends_with_agents = False
         """A node vanished in a step of agents, which goes no further."""
         self._interface = ""
@@ -142,6 +148,7 @@ class TrialConductor(BaseConductor):
         step = self._plan[self._at]
         if self._at == 0 or self._plan[self._at - 1].check != step.check:
             self._check_events = [cast("dict[str, Any]", self._begun)]
+            self._num_entries.clear()
             self._shared = self._shared if step.scope != "agents" else {}
         self._number += 1
         self._started_at = now
@@ -275,7 +282,7 @@ class TrialConductor(BaseConductor):
             case "rank" if self.state is State.START:
                 self._receive_rank(received, now)
             case "measurements" | "facts":
-                self._check_events.append(cast("dict[str, Any]", received))
+                self._keep_entries(cast("dict[str, Any]", received))
             case "node_done" if self.state is State.AGENTS and received["step"] == self._number:
                 self._receive_node_done(node, received, now)
             case "done" if self.state is State.STEP and received["step"] == self._number:
@@ -295,8 +302,15 @@ class TrialConductor(BaseConductor):
 
     def _receive_rank(self, event: RankEvent, now: float) -> None:
         rank = self._rank_of(event["rank"])
-        self._rank_events.append(cast("dict[str, Any]", event))
+        if self._hang_detector.is_awaited(rank):
+            self._rank_events.append(cast("dict[str, Any]", event))
         self._rank_finished(rank, now)
+
+    def _keep_entries(self, event: dict[str, Any]) -> None:
+        """Keep them for the questions to the check. The judge reads all of them at the end."""
+        self._num_entries[event["src"]] += max(1, len(event[event["kind"]]))
+        if self._num_entries[event["src"]] <= _MOST_ENTRIES:
+            self._check_events.append(event)
 
     def _receive_node_done(self, node: int, event: NodeDoneEvent, now: float) -> None:
         if not isinstance(event["share"], list) or len(json.dumps(event["share"])) > _MAX_NODE_BYTES:
