@@ -586,3 +586,12 @@ def test_the_steps_are_not_gone_through_for_each_entry(monkeypatch: pytest.Monke
     assert len(found) == 2 * ranks
     assert {finding.check for finding in found} == {"compute"}
     assert _CountedSteps.walks < 10
+
+
+def test_times_that_no_plan_has_end_in_advice() -> None:
+    """A sum of the largest numbers is none any more."""
+    events = SCENES["too short"]().events
+    for settings in events[0]["plan"]["settings"].values():
+        settings["timeout_s"] = [1e308, "level"]
+    (option,) = (finding.options for finding in blame(fold(events)) if finding.options)
+    assert option == ("--deadline", "240s")
