@@ -44,6 +44,16 @@ def test_other_content_on_one_node_names_it() -> None:
     assert "other training data than 2 other nodes" in finding.what
 
 
+def test_a_machine_with_several_agents_is_named_once() -> None:
+    evidence = with_data(3, node1=("no file", ""), node2=("no file", ""))
+    names = {rank: "gpu-0" if rank < 2 else "gpu-1" for rank in evidence.ranks}
+    ranks = {rank: replace(seen, node=names[rank]) for rank, seen in evidence.ranks.items()}
+    (finding,) = judge(replace(evidence, ranks=ranks), SMOKE).findings
+    assert finding.culprit.name == "node gpu-1"
+    assert finding.culprit.ranks == (2, 3, 4, 5)
+    assert finding.what.startswith("gpu-1 cannot read the training data")
+
+
 def test_two_nodes_that_differ_are_both_named() -> None:
     (finding,) = judge(with_data(2, node1=("", "bb" * 32)), SMOKE).findings
     assert (finding.severity, finding.culprit.nodes) == ("fail", ("node-0", "node-1"))

@@ -26,6 +26,18 @@ def concluded(stream: Stream) -> Conclusion:
     return conclude(stream.events, load=fake_load)
 
 
+def test_agents_of_one_machine_are_one_node() -> None:
+    """Under torchrun, mpirun and srun each rank has a separate agent; ``--nodes N`` stands for N nodes."""
+    for local_ranks, words in (((0, 1, 0, 1), "4 CPU ranks on 2 nodes"), ((0, 0, 0, 0), "4 CPU ranks on 4 nodes")):
+        stream = Stream(4, nodes=4, hostnames=("gpu-0", "gpu-0", "gpu-1", "gpu-1"), nproc_per_node=1)
+        for event in stream.events:
+            if event["kind"] == "node":
+                event["address"] = event["hostname"]
+            if event["kind"] == "rank":
+                event["local_rank"] = local_ranks[event["rank"]]
+        assert words in figures(concluded(stream.close()))
+
+
 @pytest.mark.parametrize("scene", sorted(SCENES))
 def test_the_numbers_of_checks_add_up(scene: str) -> None:
     words = figures(concluded(SCENES[scene]()))

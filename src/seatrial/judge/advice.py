@@ -39,7 +39,7 @@ def fabric_action(trial: Trial, nodes: Sequence[str]) -> str:
     action = "look at cables, switches and the network settings between these nodes"
     if not telling_apart(trial, nodes):
         return action
-    where = "" if len(trial.nodes) > 2 else ", where there is a third node"
+    where = "" if trial.num_nodes() > 2 else ", where there is a third node"
     return f"{action}; the checks {' and '.join(_BETWEEN_MACHINES)} tell node from link{where}"
 
 

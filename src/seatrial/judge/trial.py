@@ -248,6 +248,13 @@ class Trial:
         """Return that a rank finds the request wrong, in its words."""
         return f"{short_names(self.ranks)(error.rank)} says that the request is wrong: {quoted(error.first_line())}"
 
+    def num_nodes(self) -> int:
+        """Return the number of nodes whose agents joined: of machines, where a launcher started one agent a rank."""
+        is_of_ranks = self.job.get("nproc_per_node") == 1 and any(seen.local_rank for seen in self.ranks.values())
+        places = self.places_of_nodes
+        machines = {(entry.hostname, entry.address, places.get(entry.node, "")) for entry in self.nodes}
+        return len(machines) if is_of_ranks else len(self.nodes)
+
     def deadline_s(self) -> float | None:
         """Return the deadline of the whole trial in seconds; None where the plan has none."""
         return number_of(self.plan.get("deadline_s"))

@@ -111,7 +111,7 @@ def figures(conclusion: Conclusion) -> str:
     checks = ", ".join([checks, *(f"{counts[word]} {word}" for word in others)]) if counts else "no check was requested"
     types = {str(event.get("device_type")) for event in trial.started.values()}
     processor = _PROCESSORS.get(types.pop(), "") if len(types) == 1 else ""
-    nodes = len(trial.nodes)
+    nodes = trial.num_nodes()
     where = f" on {nodes} nodes" if nodes > 1 else ""
     seconds = "" if trial.seconds is None else f", {format_seconds(trial.seconds)}"
     plan = str(trial.plan.get("name") or "")
@@ -287,11 +287,11 @@ def _next(conclusion: Conclusion, report: Path | None, blanks: Sequence[str]) ->
     if keys := _keys(conclusion):
         return _longer(plan, keys, run, conclusion)
     if telling := _telling(conclusion):
-        words = f"to tell which, {run}" if len(trial.nodes) > 2 else f"to tell which, add a third node and {run}"
+        words = f"to tell which, {run}" if trial.num_nodes() > 2 else f"to tell which, add a third node and {run}"
         again = _command(conclusion, plan, *telling)
     elif _needed(conclusion):
         words = f"with more time, {run}"
-    elif verdict.status == "FAIL" and len(trial.nodes) == 2 and _is_about_link(conclusion):
+    elif verdict.status == "FAIL" and trial.num_nodes() == 2 and _is_about_link(conclusion):
         words = f"two nodes have one link, which nothing tells from its ends: repeat first; {run}"
     elif verdict.status == "FAIL":
         words = f"fix the problem above, then {run}"

@@ -53,7 +53,7 @@ def plan_text(conclusions: Sequence[Conclusion]) -> str:
         "# Limits from runs that passed, written by seatrial plan from.",
         f"# Runs: {runs}",
         *(f"# Warning: {warning}" for warning in _loads(conclusions)),
-        f"# Devices: {', '.join(_devices(first))}; ranks: {trial.world_size()}, nodes: {len(trial.nodes)}",
+        f"# Devices: {', '.join(_devices(first))}; ranks: {trial.world_size()}, nodes: {trial.num_nodes()}",
         f'level = "{level}"',
         "demands_limits = true",
         *_own_plan(trial, level),
@@ -212,7 +212,7 @@ def _refuse_other(first: Conclusion, other: Conclusion) -> None:
     for words, one, another in (
         ("the devices", _devices(first), _devices(other)),
         ("the number of ranks", first.trial.world_size(), other.trial.world_size()),
-        ("the number of nodes", len(first.trial.nodes), len(other.trial.nodes)),
+        ("the number of nodes", first.trial.num_nodes(), other.trial.num_nodes()),
         ("the level", _level_of(first), _level_of(other)),
     ):
         if one != another:

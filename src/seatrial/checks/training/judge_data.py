@@ -55,7 +55,8 @@ def is_data(value: object) -> bool:
 
 def _names(evidence: Evidence, nodes: Iterable[int]) -> str:
     places = {seen.node_rank: seen.place for seen in evidence.ranks.values()}
-    names = [places[node] for node in sorted(nodes)]
+    # Agents of one machine have one name.
+    names = list(dict.fromkeys(places[node] for node in sorted(nodes)))
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
@@ -63,7 +64,7 @@ def _finding(evidence: Evidence, what: str, nodes: Iterable[int], lines: tuple[s
     wanted = set(nodes)
     ranks = tuple(rank for rank, seen in evidence.ranks.items() if seen.node_rank in wanted)
     names = tuple(dict.fromkeys(evidence.ranks[rank].node for rank in ranks))
-    plural = "node" if len(wanted) == 1 else "nodes"
+    plural = "node" if len(names) == 1 else "nodes"
     return Finding(
         severity="fail",
         check="training",
