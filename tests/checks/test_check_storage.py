@@ -192,6 +192,17 @@ def test_a_file_on_disk_leaves_the_cache_and_one_in_memory_is_warm(tmp_path: Pat
         assert kept == 1 if file_system(str(folder)).in_memory else kept < 0.05
 
 
+def test_a_file_that_a_neighbor_renames_in_time_is_left_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_late(path: str) -> None:
+        os.rename(path, tmp_path / "theirs")
+        raise FileNotFoundError
+
+    monkeypatch.setattr(data_file.os, "unlink", too_late)
+    with data_file.nameless_file(str(tmp_path), 0) as fd:
+        os.write(fd, b"x" * 4096)
+    assert [(path.name, path.stat().st_size) for path in tmp_path.iterdir()] == [("theirs", 0)]
+
+
 def test_an_error_in_the_middle_is_reported_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(fd: int) -> None:
         raise OSError(5, "Input/output error")

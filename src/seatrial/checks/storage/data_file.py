@@ -1,6 +1,7 @@
 """The data file of the storage check: written, dropped from the page cache, read back and compared.
 
-The file loses its name as soon as it is open, so its space is free again however the process ends.
+The file loses its name as soon as it is open, so its space is free again however the process ends. Where a neighbor has
+given it another name before that, which a folder without the sticky bit allows, it is empty at the end.
 """
 
 from __future__ import annotations
@@ -58,7 +59,12 @@ def nameless_file(folder: str, rank: int) -> Iterator[int]:
     with create(path, mode=0o600) as file:
         with contextlib.suppress(FileNotFoundError):  # in a folder without the sticky bit others may remove it
             os.unlink(path)
-        yield file.fileno()
+        try:
+            yield file.fileno()
+        finally:
+            # Those others may have given it another name before it lost this one: nothing but that may stay.
+            with contextlib.suppress(OSError):
+                os.ftruncate(file.fileno(), 0)
 
 
 def append(fd: int, count: int, until: float, phase: Phase) -> list[float]:
