@@ -329,6 +329,24 @@ def test_lines_beyond_the_rate_are_dropped_and_counted() -> None:
     assert sum(len(lines) + left_out for lines, left_out in clocked.sent) == 201
 
 
+def test_of_lines_without_credit_the_number_is_all_that_is_looked_at() -> None:
+    """A rank that prints blank lines at full speed must not keep its agent busy."""
+    looked_at = []
+
+    class Line(bytes):
+        def rstrip(self, chars: object = None) -> bytes:  # type: ignore[override]
+            looked_at.append(self)
+            return b""
+
+    clocked = _Clocked()
+    clocked.relay.take([Line()] * 1_000_000, b"")
+    clocked.relay.take([Line()] * 1_000_000, b"")
+    clocked.relay.close()
+    assert len(looked_at) == 1 << 16
+    assert [len(lines) for lines, _ in clocked.sent] == [1 << 16, 0]
+    assert sum(left_out for _, left_out in clocked.sent) == 2_000_000 - (1 << 16)
+
+
 def test_a_progress_bar_is_shown_once_a_second() -> None:
     clocked = _Clocked()
     for percent in range(100):

@@ -73,6 +73,24 @@ def test_the_exit_code_and_the_last_lines(start_stand_in: StartStandIn, tmp_path
     assert (tmp_path / "log").read_text().splitlines() == [*(f"line {number}" for number in range(99)), "no newline"]
 
 
+def test_of_many_lines_at_once_only_the_last_are_looked_at(start_stand_in: StartStandIn) -> None:
+    """A rank that prints blank lines at full speed must not keep its agent busy."""
+    looked_at = []
+
+    class Line(bytes):
+        def rstrip(self, chars: object = None) -> bytes:  # type: ignore[override]
+            looked_at.append(self)
+            return bytes(self)
+
+    process = start_stand_in("")
+    lines: list[bytes] = [Line(b"%d" % number) for number in range(1_000)]
+    lines[-5] = Line(b"frame #1")
+    process._keep_last(lines)
+    process._keep_last([Line(b"last")])
+    assert len(looked_at) == 41
+    assert list(process._last_lines) == [*(str(n) for n in range(960, 1_000) if n != 995), "last"]
+
+
 def test_a_stack_in_cpp_does_not_push_out_the_message(start_stand_in: StartStandIn, tmp_path: Path) -> None:
     process = start_stand_in(
         "print('  what():  NCCL error')\nfor n in range(20): print(f'frame #{n}: c10::Error')", tmp_path / "log"

@@ -126,7 +126,10 @@ class Relay:
             self._bar, self._bar_at = bar, now
             lines = [*lines, bar]
         forwarded = []
-        for line in lines:
+        for number, line in enumerate(lines):
+            if self._credit_bytes < 1:  # not even a blank line: there may be a hundred thousand more
+                self._left_out += len(lines) - number
+                break
             shown = line.rstrip(b"\r").rpartition(b"\r")[2][:_MAX_LINE_BYTES]
             if len(shown) + 1 > self._credit_bytes:
                 self._left_out += 1

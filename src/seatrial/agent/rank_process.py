@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -182,9 +183,10 @@ class RankProcess:
             self._log_left_bytes -= len(piece)
 
     def _keep_last(self, lines: list[bytes]) -> None:
-        for line in lines:
-            if line.startswith(b"frame #"):  # torch's stack in C++, which would push its message out
-                continue
+        # From the end: a rank may print a hundred thousand lines a second.
+        # Without torch's stack in C++, which would push its message out.
+        last = itertools.islice((line for line in reversed(lines) if not line.startswith(b"frame #")), _MAX_LAST_LINES)
+        for line in reversed(list(last)):
             shown = line.rstrip(b"\r").rpartition(b"\r")[2]  # the last state of a progress bar
             self._last_lines.append(shown[-_MAX_LAST_LINE_BYTES:].decode(errors="replace"))
 
