@@ -334,7 +334,7 @@ def test_of_lines_without_credit_the_number_is_all_that_is_looked_at() -> None:
     looked_at = []
 
     class Line(bytes):
-        def rstrip(self, chars: object = None) -> bytes:  # type: ignore[override]
+        def rstrip(self, chars: object = None) -> bytes:
             looked_at.append(self)
             return b""
 

@@ -78,7 +78,7 @@ def test_of_many_lines_at_once_only_the_last_are_looked_at(start_stand_in: Start
     looked_at = []
 
     class Line(bytes):
-        def rstrip(self, chars: object = None) -> bytes:  # type: ignore[override]
+        def rstrip(self, chars: object = None) -> bytes:
             looked_at.append(self)
             return bytes(self)
 
