@@ -36,6 +36,7 @@ _OTHERS_END_S = 30.0
 """Ranks that lose a peer see their sockets close at once; those that hang all the same are ended by deleting them."""
 _REPORTED_S = 5.0
 """The kubelet tells the end of a container 0 to 2 s late, and the pods are asked for every two seconds."""
+_MOST_NAMED = 4
 _SPARE_S = 120.0
 """Added to the deadline that the pods keep themselves."""
 _TAKEN_BACK = (
@@ -63,6 +64,9 @@ class WaitLimits:
     node_gone_s: float = 10.0
     """For a node that does not report. The node controller marks it after 40 to 50 s of silence, so that the run ends
     within 60 s."""
+    ended_s: float = 10.0
+    """For a pod that was not seen to run during the run, to end with 0. Agents end within a second after a run, their
+    kubelets tell it 0 to 2 s late, and the pods are asked for every two seconds."""
     no_first_pod_s: float = 20.0
     """From the start of all pods until one is the first. Operators label pods when they create them; the wait is for
     several listings to agree."""
@@ -266,6 +270,8 @@ class Attempt:
         for pod in failed:
             if run_log.started and not (pod == first and run_log.over):
                 run_log.note("info", f"{pod.label} {pod.end}")
+        if run_log.over and not run_log.interrupted and not self._under_mpi and isinstance(self._job, Job):
+            self._require_all_ran()
         if run_log.over and not self._under_mpi and first.exit_code not in (*_CONDUCTOR_EXIT_CODES, None):
             run_log.note("error", f"{first.label} {first.end} although the run in it had come to its end")
         # The conductor that would miss a pod may have ended with it, or because of it.
@@ -285,6 +291,28 @@ class Attempt:
             under_mpi=self._under_mpi,
             prints_result=not isinstance(self._job, ProgramJob) or self._job.watched,
         )
+
+    def _require_all_ran(self) -> None:
+        """Note pods that never ran although the run came to its end.
+
+        Each pod has the token of the run, and can report in the place of another one for as long as that one waits.
+        """
+        if self._job.nodes == 1:
+            return
+        follower, deadline = self._follower, time.monotonic() + self._limits.ended_s
+        while absent := sorted(set(range(self._job.nodes)) - follower.ran):
+            if time.monotonic() > deadline:
+                pods = {pod.number: pod.label for pod in follower.known.values()}
+                named = ", ".join(pods.get(node, "no pod") + f" (node {node})" for node in absent[:_MOST_NAMED])
+                more = f" and {len(absent) - _MOST_NAMED} more" if len(absent) > _MOST_NAMED else ""
+                self._run_log.note(
+                    "error",
+                    f"the run came to its end, but the cluster has not shown that these pods ran in it: {named}{more};"
+                    " another pod may have reported in their place, so nothing of their nodes can be trusted",
+                )
+                return
+            follower.poll_pods()
+            time.sleep(_TURN_S)
 
     def _why_deleted(self, stopped: Sequence[PodStatus]) -> str:
         """Return why pods were deleted, as the end of a sentence; empty if the workload does not say it."""

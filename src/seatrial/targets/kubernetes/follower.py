@@ -57,6 +57,8 @@ class PodFollower:
         """The log of the first pod; None until this pod runs."""
         self.all_started = False
         """Whether all pods have been running, or have ended, at the same time."""
+        self.ran: set[int] = set()
+        """Node ranks whose pods were seen to run before the conductor's last event arrived, or to end with 0."""
         self.answered_at = time.monotonic()
         """Time of the API server's last answer (``time.monotonic``)."""
         self.complaint = ""
@@ -220,6 +222,13 @@ class PodFollower:
                 if not has_succeeded:
                     self._print_line(f"seatrial: {pod.label} was deleted")
         self._run_log.take_pods(self.known.values())
+        over = self._run_log.over
+        # The agent of one that started later waits for a conductor, and does not end with 0.
+        self.ran |= {
+            pod.number
+            for pod in pods
+            if pod.exit_code == 0 or (not over and (pod.state == "running" or pod.exit_code is not None))
+        }
         started = [pod for pod in pods if pod.state != "waiting"]
         if not self.all_started and len(started) >= self.pending.wanted:
             self.all_started = True

@@ -1,0 +1,47 @@
+"""A run that came to its end without some of its pods: another pod has the same token, and may report as them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from event_streams import healthy
+from fake_checks import fake_load
+from kubernetes.attempted import WORKLOAD, Cluster, running, waiting
+from kubernetes.test_log_reader import lines_of, stamped
+from kubernetes.test_run_log import trial
+
+from seatrial.judge.conclude import conclude
+
+
+def ended(number: int, code: int) -> dict[str, Any]:
+    state = {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}}
+    status = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [{"name": "seatrial", "state": state}]}
+    return {**running(number), "status": status}
+
+
+@pytest.mark.parametrize(
+    ("other", "ended_s", "named"),
+    [
+        ([running(1)], 0.5, ""),
+        # Never listed while the run was on, by an API server that did not answer.
+        ([ended(1, 0)], 20.0, ""),
+        ([waiting(1, spec__nodeName="gpu-1")], 0.5, "pod trial-1-1-x on node gpu-1 (node 1)"),
+        ([], 0.5, "no pod (node 1)"),
+    ],
+)
+def test_a_pass_takes_each_pod(other: list[dict[str, Any]], ended_s: float, named: str, tmp_path: Path) -> None:
+    events = [{**event, "run": "run-1"} for event in healthy().events]
+    lines = [line for number, event in enumerate(events) for line in lines_of(number, event, WORKLOAD.token)]
+    (tmp_path / "first").write_bytes(stamped(lines))
+    its_log = ("'logs trial-1-0-x'*", f"cat {tmp_path}/first")
+    cluster = Cluster(tmp_path, [ended(0, 0), *other], its_log, ("logs*", "exit 0"), ended_s=ended_s)
+    attempt = cluster.attempt()
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    cluster.run_log.close(trial())
+    found = conclude(cluster.events, load=fake_load)
+    assert found.verdict.status == ("INCONCLUSIVE" if named else "PASS")
+    said = [reason for reason in found.verdict.reasons if "another pod may have reported in their place" in reason]
+    assert [named in reason for reason in said] == [True] * bool(named)
