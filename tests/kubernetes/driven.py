@@ -136,11 +136,13 @@ def await_in_file(file: Path, text: str, timeout_s: float = 40.0) -> None:
         time.sleep(0.1)
 
 
-def plant_after(cluster: Cluster, text: str, fault: Mapping[str, Any]) -> Callable[[subprocess.Popen[bytes]], None]:
+def plant_after(
+    cluster: Cluster, text: str, fault: Mapping[str, Any], timeout_s: float = 30.0
+) -> Callable[[subprocess.Popen[bytes]], None]:
     """Return a function that plants the fault as soon as any pod has printed this."""
 
     def plant(process: subprocess.Popen[bytes]) -> None:
-        await_in_logs(cluster, text)
+        await_in_logs(cluster, text, timeout_s)
         cluster.plant(fault)
 
     return plant
