@@ -247,6 +247,23 @@ def test_what_ssh_has_started_ends_with_it(tmp_path: Path) -> None:
     _wait_for_the_end_of(int(proxy.read_text()))
 
 
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh")
+def test_a_program_that_ssh_starts_may_have_a_long_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, wrote = tmp_path / "log", tmp_path / "wrote"
+    with log.open("wb") as file:
+        file.truncate(100 << 20)
+    # Once ssh has started it, and whatever this process sets for ssh is set.
+    proxy = f"sh -c 'sleep 0.5; echo connecting >> {log} && touch {wrote}; exit 1'"
+    (tmp_path / "config").write_text(f"Host a\n  ProxyCommand {proxy}\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {tmp_path}/config "$@"\n')
+    (tmp_path / "bin" / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(SeatrialError, match="ssh ended with exit code 255"):
+        SSH.resolve(where("a", nproc_per_node=1))
+    assert wrote.exists()
+
+
 @pytest.mark.parametrize("names", ["TERM", "HUP", "INT INT TERM"])
 def test_a_signal_ends_the_survey_of_a_host_that_keeps_it(names: str, tmp_path: Path) -> None:
     """As a time limit, a terminal that closes or a person without patience sends it. The host could fill the disk for

@@ -89,7 +89,9 @@ class Agents:
                 )
             self.processes |= dict.fromkeys(command.nodes, process)
             if theirs is not None:
-                limit_output(process, 4 * _MAX_LOG_BYTES)
+                # Nobody bounds what its host sends once this process was killed.
+                with contextlib.suppress(OSError):  # it has ended
+                    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (4 * _MAX_LOG_BYTES,) * 2)
             self._logs |= dict.fromkeys(command.nodes, path)
 
     def hosts(self) -> Sequence[str] | None:
@@ -162,12 +164,6 @@ def _bound(log: Path) -> None:
                 file.write(f"seatrial: more than {_MAX_LOG_BYTES >> 20} MiB of output were removed here\n".encode())
 
 
-def limit_output(process: subprocess.Popen[bytes], most_bytes: int) -> None:
-    """Let an ssh write no file larger than this: nobody bounds what its host sends once this process was killed."""
-    with contextlib.suppress(OSError):  # it has ended
-        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
-
-
 def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
     """Send a signal to a process that leads a session, if it has not ended, and to what it has started there: ssh
     starts ProxyCommand, and a launcher the ssh to each host."""
@@ -181,11 +177,7 @@ def read_tail(log: Path, max_bytes: int = _TAIL_BYTES) -> str:
     a link or another file in its place."""
     try:
         with open_to_read(log, run_folder=True) as file:
-            return tail_of(file.fileno(), max_bytes)
+            file.seek(max(0, file.seek(0, 2) - max_bytes))
+            return file.read(max_bytes).decode(errors="replace")
     except OSError:
         return ""
-
-
-def tail_of(fd: int, max_bytes: int) -> str:
-    """Return the last ``max_bytes`` of an open file as text. Its offset, which others may share, stays."""
-    return os.pread(fd, max_bytes, max(0, os.fstat(fd).st_size - max_bytes)).decode(errors="replace")

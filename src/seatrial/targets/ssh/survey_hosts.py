@@ -12,11 +12,11 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from seatrial.errors import RequestError, TargetUnreachableError
 from seatrial.targets.hosts import Host, Node
-from seatrial.targets.processes import limit_output, signal_group, tail_of
+from seatrial.targets.processes import signal_group
 from seatrial.targets.ssh import survey
 from seatrial.targets.ssh.connection import CONNECT_S, CUT, STARTED, feed_of, ssh_argv
 from seatrial.targets.ssh.survey_answer import SurveyAnswer, read_answer
@@ -39,6 +39,8 @@ _FILES_OF_HOST = 2
 _OTHER_FILES = 128
 _MAX_NAMED = 4
 _MAX_OUTPUT_BYTES = 1 << 16
+_MOST_PIECES = 16
+"""Read of one stream at a poll."""
 _MAX_SAID_CHARS = 300
 _MOST_OUTPUT_BYTES = 4 << 20
 """Above the output of any login script. A host that sends more is ended at the next poll."""
@@ -143,8 +145,10 @@ def survey_hosts(
                     if not held:
                         process.start(files, feeds)
                 until = time.monotonic() + CONNECT_S + _ANSWER_S
-                while not held and any(map(_SurveyProcess.is_awaited, processes.values())) and time.monotonic() < until:
-                    for process in processes.values():
+                awaited = [*processes.values()]
+                while awaited and not held and time.monotonic() < until:
+                    awaited = [process for process in awaited if process.is_awaited()]
+                    for process in awaited:
                         process.end_flood()
                     time.sleep(_POLL_S)
             finally:
@@ -240,11 +244,23 @@ def _signals_held_back() -> Iterator[list[int]]:
         signal.raise_signal(held[0])
 
 
-def _new_file(files: contextlib.ExitStack, content: bytes = b"") -> int:
-    """Return the descriptor of a file in memory, which is open until the stack ends."""
-    fd = memory_file.create(content)
-    files.callback(os.close, fd)
-    return fd
+class _Stream:
+    """The end of the output that a host sends on one stream. When this process is killed, ssh can write no more."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._fd = pipe.fileno()
+        os.set_blocking(self._fd, False)
+        self._end = b""
+        self.size_bytes = 0
+
+    def read(self) -> str:
+        """Return the end of what has arrived. Never waits."""
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_MOST_PIECES):
+                piece = os.read(self._fd, _MAX_OUTPUT_BYTES)
+                self._end = (self._end + piece)[-_MAX_OUTPUT_BYTES:]
+                self.size_bytes += len(piece)
+        return self._end.decode(errors="replace")
 
 
 class _SurveyProcess:
@@ -255,30 +271,31 @@ class _SurveyProcess:
         self._arguments = arguments
         self._python = python
         self._process: subprocess.Popen[bytes] | None = None
-        self._output = self._errors = -1
-        """Descriptors of the files with what the host has sent."""
+        self._streams: tuple[_Stream, ...] = ()
+        """Its output and its error output."""
         self._answered_at: float | None = None
         self._late = False
 
     def start(self, files: contextlib.ExitStack, feeds: dict[str, int]) -> None:
-        """Start ssh, with its input and output in files, which are open until the stack ends.
+        """Start ssh. Its input comes from a file, which is open until the stack ends, as the pipes of its output are.
 
         ``feeds``: the file with the input of each request so far; most hosts have the same one.
         """
         request = json.dumps(self._arguments)
         if request not in feeds:
             feed = feed_of({"module": ["seatrial.targets.ssh.survey", request], "env": {}})
-            feeds[request] = _new_file(files, feed.to_bytes())
-        self._output, self._errors = _new_file(files), _new_file(files)
+            feeds[request] = memory_file.create(feed.to_bytes())
+            files.callback(os.close, feeds[request])
         with open(f"/proc/self/fd/{feeds[request]}", "rb") as stdin:
             self._process = subprocess.Popen(
                 ssh_argv(self._node.host, self._python),
                 stdin=stdin,
-                stdout=self._output,
-                stderr=self._errors,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 start_new_session=True,
             )
-        limit_output(self._process, 4 * _MOST_OUTPUT_BYTES)
+        pipes = [files.enter_context(pipe) for pipe in (self._process.stdout, self._process.stderr) if pipe is not None]
+        self._streams = tuple(map(_Stream, pipes))
 
     def is_awaited(self) -> bool:
         """Return whether ssh still runs, except some time after the answer.
@@ -287,7 +304,8 @@ class _SurveyProcess:
         """
         if self._process is None or self._process.poll() is not None:
             return False
-        if self._answered_at is None and self._answer() is not None:
+        output, _ = self._received()
+        if self._answered_at is None and self._answer(output) is not None:
             self._answered_at = time.monotonic()
         return self._answered_at is None or time.monotonic() < self._answered_at + _CLEAN_UP_S
 
@@ -309,22 +327,27 @@ class _SurveyProcess:
             self.end()
 
     def _has_flooded(self) -> bool:
-        return any(os.fstat(fd).st_size > _MOST_OUTPUT_BYTES for fd in (self._output, self._errors))
+        return any(stream.size_bytes > _MOST_OUTPUT_BYTES for stream in self._streams)
 
-    def _answer(self) -> str | None:
+    def _received(self) -> tuple[str, str]:
+        """Return the end of the output and of the error output so far."""
+        output, errors = (stream.read() for stream in self._streams)
+        return output, errors
+
+    def _answer(self, output: str) -> str | None:
         """Return the line of the host without its mark; None until it is whole."""
-        lines = tail_of(self._output, _MAX_OUTPUT_BYTES).split("\n")[:-1]
+        lines = output.split("\n")[:-1]
         line = next((line for line in reversed(lines) if line.startswith(survey.MARK)), None)
         return None if line is None else line.removeprefix(survey.MARK)
 
     def result(self) -> SurveyAnswer | str:
         """Return the answer of the host, or a sentence that says why it cannot take part."""
         assert self._process is not None
-        host, line = self._node.host, self._answer()
+        output, errors = self._received()
+        host, line = self._node.host, self._answer(output)
         if self._has_flooded():
             return f"{host.name}: it sent more than {_MOST_OUTPUT_BYTES >> 20} MiB; check what its login script prints"
         if line is None:
-            errors, output = (tail_of(fd, _MAX_OUTPUT_BYTES) for fd in (self._errors, self._output))
             if not self._late:
                 code, started = self._process.returncode, STARTED in errors
                 if started and code == 0:  # it has answered, but not to us
