@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 from hostile_files import HOSTILE, SECRET, assert_unharmed, victim
+from neighbor_mount import CONTENT, NEIGHBOR, mounted
 
 from seatrial import files
+from seatrial.environment import working_folder
 
 NOBODY = 65534
 OPENERS: dict[str, Callable[[Path], Any]] = {
@@ -296,3 +298,22 @@ def test_a_pipe_of_a_shell_is_waited_for(tmp_path: Path) -> None:
     assert files.read_input(tmp_path / "file", 10) == b"123"
     with pytest.raises(IsADirectoryError):
         files.read_input(tmp_path, 10)
+
+
+@pytest.mark.root
+def test_what_a_neighbors_file_system_shows_as_ours_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "seatrial-0"
+    folder.mkdir(mode=0o700)
+    with mounted(folder, shown_owner=os.geteuid(), name="secret"):
+        status = (folder / "secret").stat()
+        assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (os.geteuid(), 0o600)
+        assert (folder / "secret").read_bytes() == CONTENT
+        with pytest.raises(PermissionError, match=f"file system of user {NEIGHBOR}, who decides what it shows"):
+            files.make_private(folder)
+        for private in (True, False):
+            with pytest.raises(OSError, match=f"secret is on a file system of user {NEIGHBOR}"):
+                files.read_trusted(folder / "secret", 100, private=private)
+        found = working_folder.refusal(str(folder), "", working_folder.FolderTrust())
+        assert found == f"{folder} is on a file system of user {NEIGHBOR}"
+        assert NEIGHBOR in working_folder.trust_here(str(folder), "").owners
+    files.make_private(folder)

@@ -17,6 +17,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,8 @@ _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _EXISTING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/dev/null")
 """Beginnings of the names of what this process was started with, whoever owns it, and of what never waits."""
+_NOBODY = 65534
+"""The kernel's number for users without one in this container (``/proc/sys/kernel/overflowuid``)."""
 _TRIES = 100
 """Attempts to open a file that others create and remove meanwhile."""
 _KINDS = (
@@ -232,6 +235,21 @@ def make_private(folder: str | os.PathLike[str]) -> None:
             f"{os.fspath(folder)} must be a folder that only user {os.geteuid()} can use, and it is"
             f" {stat.filemode(status.st_mode)} of user {status.st_uid}; remove it, or set TMPDIR",
         )
+    if (by := mounted_by(status)) not in (0, os.geteuid()):
+        raise PermissionError(errno.EPERM, f"{os.fspath(folder)} {_shown_by(by)}; set TMPDIR")
+
+
+def mounted_by(status: os.stat_result) -> int:
+    """Return the user who mounted the file system of a file by FUSE, and so decides which owners, modes and contents it
+    shows to others; 0 for all other file systems, which root mounts, and where a container of a user hides who did."""
+    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
+        for line in mounts:
+            words = line.decode(errors="replace").split()
+            # The last word is the kernel's; the source before it may be any words of that user.
+            if words[2] == device and (user := re.search(r"(?:^|,)user_id=(\d+)", words[-1])):
+                return 0 if int(user[1]) == _NOBODY else int(user[1])
+    return 0
 
 
 @contextlib.contextmanager
@@ -302,9 +320,15 @@ def _require_ours(status: os.stat_result, name: str, folder: int, foreign: bool)
         raise _refusal(name, f"a file of user {status.st_uid}")
 
 
+def _shown_by(user: int) -> str:
+    return f"is on a file system of user {user}, who decides what it shows"
+
+
 def _require_trusted(status: os.stat_result, name: str, private: bool) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise _refusal(name, f"{kind_of(status)} and no regular file")
+    if (by := mounted_by(status)) not in (0, os.geteuid()):
+        raise OSError(errno.EPERM, f"{ascii(name)[1:-1]} {_shown_by(by)}; move it")
     if status.st_uid != os.geteuid() and (private or status.st_uid != 0):
         raise _refusal(name, f"a file of user {status.st_uid}, not of user {os.geteuid()}")
     if status.st_mode & (0o077 if private else 0o022):

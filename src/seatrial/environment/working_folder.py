@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from seatrial.files import owner_of_new_files
+from seatrial.files import mounted_by, owner_of_new_files
 from seatrial.start import trusted_users
 
 _MAX_LINKS = 40
@@ -45,7 +45,7 @@ def trust_here(folder: str, script: str) -> FolderTrust:
     for place in (folder, *_places_of(folder, script)):
         with suppress(OSError):
             for step in _steps(place):
-                owners |= {step.status.st_uid} - trusted
+                owners |= {step.status.st_uid, mounted_by(step.status) or step.status.st_uid} - trusted
                 is_open |= _is_open(step) and not step.missing
     # The number of a user may be that of somebody else on another host.
     return FolderTrust(owners=tuple(sorted(owners)), is_open=is_open)
@@ -67,6 +67,8 @@ def refusal(folder: str, script: str, trust: FolderTrust) -> str:
         for place in _places_of(folder, script) if script else (folder,):
             for step in _steps(place):
                 trusted = trusted_users(step.name) | {*trust.owners}
+                if (by := mounted_by(step.status)) and by not in trusted:
+                    return f"{step.name} is on a file system of user {by}"
                 if step.status.st_uid not in trusted and not _owns_all(step.status, folder):
                     return f"{step.name} belongs to user {step.status.st_uid}"
                 if _is_open(step) and not trust.is_open:
