@@ -262,6 +262,12 @@ def test_a_redirect_is_followed_to_another_server(server: FailingServer, fetched
     assert other.requests == [("/moved/images.gz", None)]
 
 
+def test_a_redirect_without_end_is_refused(server: FailingServer, fetched: Fetched) -> None:
+    server.faults = [f"redirect {server.url}{number}/images.gz" for number in range(30)]
+    with pytest.raises(SeatrialError, match="answers with HTTP 302 The HTTP server returned a redirect error"):
+        fetched(server.url)
+
+
 def test_what_comes_with_a_redirect_is_not_read(server: FailingServer, fetched: Fetched) -> None:
     """It may have no end, and urllib would keep it in memory."""
     server.faults = [f"redirect-without-end {server.url}moved/images.gz"]

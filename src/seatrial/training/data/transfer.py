@@ -87,8 +87,8 @@ def _answer(url: str, start: int, idle_s: float, ends_at: float) -> Iterator[htt
     try:
         answer = cast(http.client.HTTPResponse, _opener(opened).open(request, timeout=idle_s))
     except urllib.error.HTTPError as error:
-        with error:
-            raise _http_error(error.code, error.reason) from None
+        error.close()  # of a redirect, closed already
+        raise _http_error(error.code, error.reason) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         # ValueError: a header is malformed.
         if given_up.is_set():
