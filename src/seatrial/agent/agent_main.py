@@ -60,8 +60,6 @@ def main() -> None:
     """Serve one run. Exit code: 0 after an orderly end, 2 for a wrong environment, 3 when the conductor was lost."""
     # The token must not be inherited by the ranks, which run whatever torch loads; the guardian needs none.
     token = take_secret("SEATRIAL_TOKEN")
-    guard()
-    raise_file_limit()  # each rank takes seven descriptors
     signals: list[int] = []
     agent: Agent | None = None
 
@@ -72,6 +70,8 @@ def main() -> None:
             raise SeatrialError(f"signal {number} ended this agent before it had joined a run.")
 
     try:
+        guard()
+        raise_file_limit()  # each rank takes seven descriptors
         signal.signal(signal.SIGTERM, on_signal)
         signal.signal(signal.SIGINT, on_signal)
         # The process that became this one held them back (run/external_launcher.py).

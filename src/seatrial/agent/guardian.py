@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import platform
 import resource
 import signal
 
 from seatrial.agent import orphans
+from seatrial.errors import SeatrialError
 
 END_AT_ONCE = signal.SIGUSR2
 """Has the guardian kill the agent, and all that the agent leaves behind. It ends any other process as well."""
@@ -26,7 +28,12 @@ _END_S = 2.0
 
 
 def guard() -> None:
-    """Fork. The parent becomes the guardian, and ends as the agent does; this returns in the child, the agent."""
+    """Fork. The parent becomes the guardian, and ends as the agent does; this returns in the child, the agent.
+
+    Raises SeatrialError without /proc, from which the guardian learns what the agent has left behind.
+    """
+    if not os.path.isdir("/proc/self/fd"):
+        raise SeatrialError(f"{platform.node()} has no /proc, which agents read; mount it: mount -t proc proc /proc.")
     orphans.adopt()
     # Where a launcher ignores it, the kernel forgets how children ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
