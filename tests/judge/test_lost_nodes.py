@@ -11,6 +11,7 @@ from event_streams import Stream
 from seatrial.evidence.findings import NOBODY, Culprit, Finding
 from seatrial.judge.blame import blame
 from seatrial.judge.fold import fold
+from seatrial.protocol.line_tags import CHANGED
 
 
 def silent(
@@ -21,12 +22,14 @@ def silent(
     hostnames: Sequence[str] = (),
     lost: str = "",
     places: Sequence[str] = (),
+    detail: str = "",
     **job: Any,
 ) -> tuple[Finding, ...]:
     """Return the findings for nodes ``gpu-0`` and so on, some of which fall silent in the collectives.
 
     ``lost``: the first event of this kind is missing.
     """
+    waited_s = job.pop("waited_s", 15.2)
     stream = Stream(nodes, nodes=nodes, conductor=conductor, hostnames=hostnames, **job).until("collectives")
     for event in stream.events:
         if event["kind"] == "generation":
@@ -34,7 +37,9 @@ def silent(
         if event["kind"] == "node" and places:
             event["address"] = places[event["node"]]
     left = tuple(sorted(set(range(nodes)) - set(lost_nodes)))
-    stream.trouble(*({"node": node, "how": how, "waited_s": 15.2} for node in lost_nodes), waiting=left)
+    stream.trouble(
+        *({"node": node, "how": how, "waited_s": waited_s, "detail": detail} for node in lost_nodes), waiting=left
+    )
     stream.kill(*left)
     events = stream.close(ranks=False, nodes=left).events
     gone = next((event for event in events if event["kind"] == lost), None)
@@ -46,6 +51,22 @@ def test_a_silent_node_is_named_while_another_is_reachable() -> None:
         (finding,) = found
         assert (finding.severity, finding.culprit.kind) == ("fail", "node")
     assert [finding.culprit.ranks for finding in silent(4, 2, 3)] == [(2,), (3,)]
+
+
+def test_a_line_that_somebody_in_the_path_changed_makes_no_node_fail() -> None:
+    for nodes in (2, 3):
+        (finding,) = silent(nodes, 1, how="lost", detail=CHANGED)
+        assert (finding.severity, finding.culprit) == ("error", NOBODY)
+        assert finding.what.endswith(", by that node or by somebody in the network between it and the controller")
+        (finding,) = silent(nodes, 1, how="lost", detail="the control connection was closed")
+        assert (finding.severity, finding.culprit.kind) == ("fail", "node")
+
+
+def test_a_node_that_does_not_answer_the_last_command_is_told_as_that() -> None:
+    for nodes in (2, 3):
+        (finding,) = silent(nodes, 1, waited_s=0.3)
+        words = "node gpu-1 fell silent in collectives and did not answer the command to end its ranks"
+        assert finding.what.partition(":")[0] == words
 
 
 def test_of_two_nodes_the_link_is_named() -> None:

@@ -19,7 +19,7 @@ from seatrial.errors import SeatrialError
 from seatrial.protocol.commands import AgentProof, ConductorProof, Hello, TimeAnswer
 from seatrial.protocol.events import NoteEvent, Source
 from seatrial.protocol.handshake import proof, proves
-from seatrial.protocol.line_tags import TAG_CHARS, LineTags
+from seatrial.protocol.line_tags import CHANGED, TAG_CHARS, LineTags
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
 
 _TICK_S = 0.25
@@ -277,14 +277,17 @@ class Server:
         if peer.attached is not None and peer.node is None:
             # The output of a login script, of any length: the agent ends its line before it says hello.
             peer.buffer = peer.buffer[-MAX_LINE_BYTES:]
-        if not data or len(peer.buffer) > MAX_LINE_BYTES + (TAG_CHARS if peer.tags_received else 0):
+        if not data:
             self._lose(peer)
+            return
+        if len(peer.buffer) > MAX_LINE_BYTES + (TAG_CHARS if peer.tags_received else 0):
+            self._lose(peer, CHANGED if peer.tags_received else "it sent a line longer than any of an agent")
             return
         for received in lines:
             line = peer.tags_received.remove(received) if peer.tags_received else received
             if line is None:
                 self.damaged += 1
-                self._lose(peer, "a line of its control connection was changed, repeated or left out on the way")
+                self._lose(peer, CHANGED)
                 return
             damaged_before = peer.decoder.damaged
             message = peer.decoder.line(line)

@@ -11,9 +11,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from seatrial.evidence.findings import NOBODY, Culprit, Finding
 from seatrial.judge.step_view import StepView, waited
 from seatrial.judge.trial import TroubleRecord
+from seatrial.protocol.line_tags import CHANGED
 from seatrial.util.text import all_named, all_of
 
 _TARGETS = ("mpirun", "slurm")
+_HEARD_S = 5.0
+"""A node that was heard this short a time before is called silent for an answer that it did not give."""
 _LAUNCHERS = ("torchrun", "openmpi", "hydra", "slurm")
 """Targets, and launchers around us, that may end the processes of all nodes with those of one."""
 
@@ -68,14 +71,18 @@ def _each(view: StepView, entries: Mapping[int, TroubleRecord]) -> list[Finding]
         ranks_of.setdefault(view.node_of(rank), []).append(rank)
     present = {record.node for record in view.trial.nodes}
     # Agents of one name are one machine, about which there is one finding.
-    alike: dict[tuple[str, bool, bool], list[int]] = {}
+    alike: dict[tuple[str, bool, str], list[int]] = {}
     for node, entry in sorted(entries.items()):
-        alike.setdefault((view.trial.place(node), node in present, entry.how == "silent"), []).append(node)
-    for (name, came, is_silent), nodes in alike.items():
+        end: str = "changed" if entry.detail == CHANGED else entry.how
+        alike.setdefault((view.trial.place(node), node in present, end), []).append(node)
+    for (name, came, end), nodes in alike.items():
         entry, ranks = entries[nodes[0]], tuple(sorted(rank for node in nodes for rank in ranks_of.get(node, ())))
+        if end == "changed":
+            findings.append(_changed_on_the_way(view, name))
+            continue
         # Not the phase of one of its ranks, which would be as old as the last message from there.
-        words = f"fell silent{_when(view, entry)}" if is_silent else f"was lost{_where(view)}"
-        what = f"node {name} {words}" if came else f"node {name} was never reached"
+        words = f"fell silent{_when(view, entry)}" if end == "silent" else f"was lost{_where(view)}"
+        what = f"{_as_node(name)} {words if came else 'was never reached'}"
         finding = Finding(
             severity="fail" if came else "error",
             check=view.check,
@@ -89,6 +96,19 @@ def _each(view: StepView, entries: Mapping[int, TroubleRecord]) -> list[Finding]
         )
         findings.append(finding)
     return findings
+
+
+def _changed_on_the_way(view: StepView, name: str) -> Finding:
+    """Return a finding that names nobody: whoever is in the path can do that to a healthy node."""
+    return Finding(
+        severity="error",
+        check=view.check,
+        what=f"node {name} was lost{_where(view)}: {CHANGED}, by that node or by somebody in the network between it and"
+        " the controller",
+        culprit=NOBODY,
+        action=f"find who can change packets between {name} and the controller (ip neigh, on both), then repeat the"
+        " trial; if it happens again over another network, leave that node out",
+    )
 
 
 def _all(view: StepView, entries: Mapping[int, TroubleRecord]) -> Finding:
@@ -132,9 +152,9 @@ def _lost_at_once(view: StepView, lost: Mapping[int, TroubleRecord], others: Seq
     names = _names(view, lost)
     left = [name for name in _names(view, others) if name not in names]
     how_many = f"{len(names)} of {len(names) + len(left)} nodes" if left else all_of(len(names), "node")
-    gone = f"{how_many} were lost at once{_where(view)}, node {names[0]} first"
+    gone = f"{how_many} were lost at once{_where(view)}, {_as_node(names[0])} first"
     if len(names) == 1:
-        gone = f"node {names[0]} was lost{_where(view)}"
+        gone = f"{_as_node(names[0])} was lost{_where(view)}"
     after = f", {all_named('node', left)} {'was' if len(left) == 1 else 'were'} not" if left else ""
     hosts = f", at {', '.join(left[:8])}" if left else ""
     return Finding(
@@ -143,8 +163,8 @@ def _lost_at_once(view: StepView, lost: Mapping[int, TroubleRecord], others: Seq
         what=gone + after,
         culprit=NOBODY,
         evidence=tuple(entry.detail for entry in list(lost.values())[:1] if entry.detail),
-        action=f"look at node {names[0]}, whose loss came first{hosts}, and at the output of the launcher, which may"
-        " have ended the processes of all nodes",
+        action=f"look at {_as_node(names[0])}, whose loss came first{hosts}, and at the output of the launcher, which"
+        " may have ended the processes of all nodes",
     )
 
 
@@ -192,7 +212,14 @@ def _names(view: StepView, nodes: Iterable[int]) -> list[str]:
 def _when(view: StepView, entry: TroubleRecord) -> str:
     """Return where a node fell silent, and for how long: `` in training and sent nothing more for 16 s``."""
     seconds = waited(entry)
+    if (entry.waited_s or _HEARD_S) < _HEARD_S:
+        return f"{_where(view)} and did not answer the command to end its ranks"
     return _where(view) + (f" and sent nothing more{seconds}" if seconds else "")
+
+
+def _as_node(name: str) -> str:
+    """Return ``node gpu-1``; a node without a known name is called ``node 1`` already."""
+    return name if name.startswith("node ") else f"node {name}"
 
 
 def _where(view: StepView) -> str:

@@ -12,6 +12,8 @@ import hashlib
 import hmac
 import json
 
+CHANGED = "a line of its control connection was changed, repeated or left out on the way"
+"""How the conductor lost a node whose tag was wrong: by that node, or by anybody in the path to it."""
 _TAG_BYTES = 16
 TAG_CHARS = 2 * _TAG_BYTES + 1
 """The tag in hexadecimal digits, and the space after it."""
