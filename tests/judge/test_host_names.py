@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from event_streams import Stream
 
@@ -121,8 +123,8 @@ def test_a_rank_that_names_another_host_changes_nothing() -> None:
     assert {entry.rank: entry.node for entry in trial.measurements}[2] == "node2"
 
 
-def _named_by_slurm(names: list[str], own: list[str]) -> Stream:
-    stream = Stream(4, nodes=4, hostnames=own)
+def _named_by_slurm(names: list[str], own: list[str], **job: Any) -> Stream:
+    stream = Stream(4, nodes=4, hostnames=own, **job)
     for event, name in zip((event for event in stream.events if event["kind"] == "node"), names, strict=True):
         if name:
             event["slurm_name"] = name
@@ -143,6 +145,55 @@ def test_a_node_that_takes_the_name_of_another_one_in_slurm_gets_none(names: lis
     assert finding.culprit.nodes == ("ip-9",)
 
 
+def _laid_out(stream: Stream, names: dict[str, str]) -> Stream:
+    stream.send("hosts", "slurm_nodes", names=names)
+    stream.send("hosts", "end")
+    return stream
+
+
+NODES = ["n0", "n1", "n2", "n3"]
+BY_SLURM = [{"target": "slurm"}, {"launcher": "slurm"}]
+
+
+@pytest.mark.parametrize("job", BY_SLURM)
+def test_a_node_that_slurm_started_has_its_name_in_the_layout(job: dict[str, str]) -> None:
+    names = {str(node): name for node, name in enumerate(NODES)}
+    trial, finding = _killed(_laid_out(_named_by_slurm(NODES, ["ip-7", "ip-8", "ip-9", "n3.site"], **job), names))
+    assert finding.culprit.name == "rank 2 on node n2 (calls itself ip-9), its process (pid 102)"
+    assert (trial.host_name(3), trial.nodes[3].calls_itself, trial.notes) == ("n3", "", ())
+
+
+@pytest.mark.parametrize("job", BY_SLURM)
+def test_a_node_that_claims_another_name_in_slurm_is_an_error(job: dict[str, str]) -> None:
+    own = ["n0", "n1", "gpu-77", ""]
+    stream = _laid_out(_named_by_slurm(own, own, **job), {str(node): name for node, name in enumerate(NODES)})
+    trial = fold(stream.until("collectives").close().events)
+    assert [trial.place(node) for node in range(4)] == ["n0", "n1", "n2 (calls itself gpu-77)", "n3"]
+    (finding,) = (finding for finding in blame(trial) if finding.severity == "error")
+    assert finding.what.startswith("node 2 says that its name in Slurm is gpu-77, where Slurm has n2; what reports as")
+
+
+@pytest.mark.parametrize("job", BY_SLURM)
+def test_where_slurm_tells_no_layout_a_node_has_its_number(job: dict[str, str]) -> None:
+    own = ["n0", "n1", "gpu-77", "n3"]
+    _, finding = _killed(_named_by_slurm(own, own, **job))
+    assert finding.culprit.name == "rank 2 on node #2 (calls itself gpu-77), its process (pid 102)"
+    assert finding.culprit.nodes == ("#2",)
+    # One that surely joined as another node is in no layout.
+    trial, finding = _killed(_laid_out(_named_by_slurm(own, own, **job), {"0": "n0", "1": "n1"}))
+    assert finding.culprit.nodes == ("#2",)
+    assert trial.host_name(1) == "n1"
+
+
+@pytest.mark.parametrize("names", [{"٣": "n3"}, {"9" * 5_000: "n3"}, {"-1": "n3"}, {"3": 7}, [], None])
+def test_a_layout_that_is_none_is_damage(names: object) -> None:
+    stream = _named_by_slurm(NODES, NODES, target="slurm")
+    stream.send("hosts", "slurm_nodes", names=names)
+    stream.send("node2", "slurm_nodes", names={"2": "gpu-77"})
+    stream.send("hosts", "end")
+    assert "2 damaged events: slurm_nodes: names, from" in fold(stream.events).missing[-1]
+
+
 @pytest.mark.parametrize("of_slurm", [True, False])
 def test_a_host_that_copies_all_names_of_another_is_not_that(of_slurm: bool) -> None:
     """Node 2 sends the name and the address of node 1, and its name in Slurm. Where it joined from is the controller's
@@ -155,10 +206,10 @@ def test_a_host_that_copies_all_names_of_another_is_not_that(of_slurm: bool) -> 
         for node, at in enumerate((0, 1, 1))
     }  # fmt: skip
     apart = {node: f"10.0.0.{node}" for node in range(3)}
-    assert {node: entry.name for node, entry in host_names({}, nodes, apart).items()} == {
+    assert {node: entry.name for node, entry in host_names({}, nodes, apart, {}).items()} == {
         0: "gpu-0",
         1: "gpu-1 (node 1)",
         2: "gpu-1 (node 2)",
     }
     together = {**apart, 2: "10.0.0.1"}
-    assert [entry.name for entry in host_names({}, nodes, together).values()] == ["gpu-0", "gpu-1", "gpu-1"]
+    assert [entry.name for entry in host_names({}, nodes, together, {}).values()] == ["gpu-0", "gpu-1", "gpu-1"]

@@ -36,6 +36,9 @@ def silent(
             event["places_of_nodes"] = {str(node): place for node, place in enumerate(places)}
         if event["kind"] == "node" and places:
             event["address"] = places[event["node"]]
+    if job.get("target") == "slurm":
+        stream.send("hosts", "slurm_nodes", names={str(node): f"gpu-{node}" for node in range(nodes)})
+        stream.send("hosts", "end")
     left = tuple(sorted(set(range(nodes)) - set(lost_nodes)))
     stream.trouble(
         *({"node": node, "how": how, "waited_s": waited_s, "detail": detail} for node in lost_nodes), waiting=left

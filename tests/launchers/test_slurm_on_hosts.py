@@ -102,16 +102,31 @@ def test_a_node_that_slurm_alone_reaches_is_named(hosts: Callable[[int], Hosts],
         assert "node0 cannot connect to node1: no answer at 10.77.0.11:" in report["findings"][0]["what"]
 
 
-def test_nodes_that_lie_about_their_number_are_a_finding(hosts: Callable[[int], Hosts]) -> None:
-    """Both know the secret of the run. Where they are is what Slurm says and the network shows."""
-    made = hosts(2)
+def _trial_of_liars(made: Hosts, lie: str) -> tuple[list[str], list[str]]:
+    """Return the names of the nodes, and the errors. ``lie``: what each node does before it joins."""
     _start(made)
     liar = made.folder / "liar"
-    liar.write_text(f'#!/bin/sh\nexport SLURM_NODEID=$((1 - SLURM_NODEID))\nexec {made.python} "$@"\n')
+    liar.write_text(f'#!/bin/sh\n{lie}\nexec {made.python} "$@"\n')
     liar.chmod(0o755)
     report = _trial(made, liar)
     assert report["acceptance"]["status"] == "INCONCLUSIVE", report["findings"]
     told = [finding["what"] for finding in report["findings"] if finding["severity"] == "error"]
+    return [node["name"] for node in report["nodes"]], told
+
+
+def test_a_node_that_claims_another_name_is_a_finding(hosts: Callable[[int], Hosts]) -> None:
+    names, told = _trial_of_liars(hosts(2), '[ "$SLURM_NODEID" = 0 ] || export SLURMD_NODENAME=gpu-77')
+    assert names == ["node0", "node1"]
+    assert [what.partition(";")[0] for what in told] == [
+        "node 1 says that its name in Slurm is gpu-77, where Slurm has node1"
+    ]
+
+
+def test_nodes_that_lie_about_their_number_are_a_finding(hosts: Callable[[int], Hosts]) -> None:
+    """Both know the secret of the run. Where they are is what Slurm says and the network shows."""
+    made = hosts(2)
+    names, told = _trial_of_liars(made, "export SLURM_NODEID=$((1 - SLURM_NODEID))")
+    assert names == ["#0", "#1"]
     for node in (0, 1):
         address, other = made[1 - node].address, made[node].address
         sentence = f"node {node} joined from {address}, which is the address of node {1 - node}, and node {node} is at"

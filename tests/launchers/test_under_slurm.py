@@ -36,3 +36,4 @@ def test_srun_tasks_are_the_ranks(tmp_path: Path, where: list[str], source: str,
     report = json.loads(done.stdout)
     assert report["acceptance"]["status"] == "PASS"
     assert report["world_size"] == 2
+    assert [node["name"] for node in report["nodes"]] == (["n0", "n1"] if "-N2" in where else ["n0", "n0"])

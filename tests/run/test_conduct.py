@@ -93,8 +93,8 @@ class DriverDouble:
     def kill(self) -> None:
         self.killed += 1
 
-    def hosts(self) -> tuple[str, ...]:
-        return ()
+    def hosts(self) -> None:
+        return None
 
     def cleanup(self) -> list[tuple[int, str]]:
         return []

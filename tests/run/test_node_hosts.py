@@ -10,7 +10,8 @@ import pytest
 
 from seatrial.run import node_hosts
 from seatrial.run.external_launcher import Rendezvous
-from seatrial.run.node_hosts import HostSearch, hosts_of_others, names_of_pods
+from seatrial.run.node_hosts import FoundHosts, HostSearch, hosts_of_others, names_of_pods
+from seatrial.targets.host_of_node import HostOfNode
 
 _RENDEZVOUS = Rendezvous(
     host="trial-0.trial", ports=(1,), token="x", protected=True, launcher="seatrial", number=0, agents=3,
@@ -44,7 +45,7 @@ def test_names_are_looked_up_in_full(tmp_path: str, monkeypatch: pytest.MonkeyPa
         file.write("search lab.svc.cluster.local svc.cluster.local\n")
     monkeypatch.setattr(node_hosts, "_RESOLV_CONF", f"{tmp_path}/resolv.conf")
     domain = "trial.lab.svc.cluster.local."
-    assert hosts_of_others(_RENDEZVOUS, _IN_POD) == [f"trial-{node}.{domain}" for node in range(3)]
+    assert hosts_of_others(_RENDEZVOUS, _IN_POD) == [(f"trial-{node}.{domain}", "") for node in range(3)]
 
 
 def test_without_slurm_or_pods_nobody_is_asked() -> None:
@@ -57,9 +58,9 @@ def test_hosts_are_asked_for_once_all_nodes_have_joined() -> None:
     asked = []
     answer = threading.Event()
 
-    def hosts() -> Sequence[str]:
+    def hosts() -> Sequence[HostOfNode]:
         asked.append(answer.wait(20.0))
-        return ["192.0.2.7", "192.0.2.8"]
+        return [HostOfNode("192.0.2.7", "n7"), HostOfNode("192.0.2.8")]
 
     search = HostSearch(hosts, 2)
     search.begin({0})
@@ -67,12 +68,14 @@ def test_hosts_are_asked_for_once_all_nodes_have_joined() -> None:
     search.begin({0, 1})  # does not wait
     search.begin({0, 1})
     answer.set()
-    assert search.end() == {0: {"192.0.2.7"}, 1: {"192.0.2.8"}}
+    assert search.end() == FoundHosts({0: {"192.0.2.7"}, 1: {"192.0.2.8"}}, {0: "n7"})
     assert asked == [True]
 
 
-@pytest.mark.parametrize(("hosts", "expected"), [(None, None), ((), {}), (("192.0.2.7",), {})])
-def test_an_answer_for_other_nodes_is_none(hosts: Sequence[str] | None, expected: object) -> None:
+@pytest.mark.parametrize(
+    ("hosts", "expected"), [(None, None), ((), FoundHosts()), ((HostOfNode("192.0.2.7", "n7"),), FoundHosts())]
+)
+def test_an_answer_for_other_nodes_is_none(hosts: Sequence[HostOfNode] | None, expected: object) -> None:
     search = HostSearch(lambda: hosts, 2)
     search.begin({0, 1})
     assert search.end() == expected

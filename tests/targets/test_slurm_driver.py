@@ -12,6 +12,7 @@ import pytest
 
 from seatrial.errors import RequestError, SeatrialError, TargetUnreachableError
 from seatrial.targets.command import Command
+from seatrial.targets.host_of_node import HostOfNode
 from seatrial.targets.slurm import driver
 from seatrial.targets.slurm.driver import BatchJobDriver
 
@@ -263,7 +264,8 @@ LAYOUT = """Job step layout:
 \tNode 0 (n9), 3 task(s): 0 3 4 \n\tNode 1 (n10), 1 task(s): 1 \n\tNode 2 (na), 1 task(s): 2 \n"""
 """As sattach of Slurm 22.05 prints it."""
 ADDRESSES = "n10 192.0.2.10\nn10 192.0.2.10\nn9 192.0.2.9\nna node-a.example\n"
-BY_TASK = ("192.0.2.9", "192.0.2.10", "node-a.example", "192.0.2.9", "192.0.2.9")
+_N9 = HostOfNode("192.0.2.9", "n9")
+BY_TASK = (_N9, HostOfNode("192.0.2.10", "n10"), HostOfNode("node-a.example", "na"), _N9, _N9)
 
 
 @pytest.mark.parametrize(
@@ -279,8 +281,8 @@ BY_TASK = ("192.0.2.9", "192.0.2.10", "node-a.example", "192.0.2.9", "192.0.2.9"
         ("12.0|trial", LAYOUT, "", ()),
     ],
 )
-def test_the_address_of_each_task(
-    slurm: StubSlurm, tmp_path: Path, steps: str, layout: str, addresses: str, expected: tuple[str, ...]
+def test_address_and_name_of_the_host_of_each_task(
+    slurm: StubSlurm, tmp_path: Path, steps: str, layout: str, addresses: str, expected: tuple[HostOfNode, ...]
 ) -> None:
     batch = slurm.batch("RUNNING|None|n[9-10],na")
     assert batch.hosts() == ()

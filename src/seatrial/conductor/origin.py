@@ -11,7 +11,9 @@ from seatrial.protocol.events import KINDS
 
 _RANK = re.compile(r"rank(0|[1-9][0-9]{0,8})\.(?:0|[1-9][0-9]{0,8})")
 _MAX_CHARS = 300
-CONTROLLERS_KINDS = frozenset(("run", "generation", "step", "step_end", "trouble", "interrupted", "outcome", "handed"))
+CONTROLLERS_KINDS = frozenset(
+    ("run", "generation", "step", "step_end", "trouble", "interrupted", "outcome", "handed", "slurm_nodes")
+)
 """Events that only the controller writes: by them it says how the run went."""
 
 

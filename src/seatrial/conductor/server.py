@@ -199,16 +199,24 @@ class Server:
             made_at: the address of the host on which the credential of a node was made; empty: nothing says that;
                 None: it is not a credential of that node.
         """
-        agents = [(node, peer.address) for node, peer in sorted(self._peers.items()) if peer.address]
         notes = []
-        for node, address in agents:
-            if did := _contradiction(node, address, made_at.get(node, ""), known):
-                text = f"node {node} {did}; what reports as node {node} is not what it says, so nothing of it can be"
-                notes.append(NoteEvent(kind="note", severity="error", text=f"{text} trusted"))
-        unknown = [node for node, address in agents if is_unknown(address, node, known)]
+        for node, did in self.impostors(known, made_at).items():
+            text = f"node {node} {did}; what reports as node {node} is not what it says, so nothing of it can be"
+            notes.append(NoteEvent(kind="note", severity="error", text=f"{text} trusted"))
+        unknown = [node for node, address in self._peer_addresses() if is_unknown(address, node, known)]
         if unknown := [node for node in unknown if made_at.get(node, "") not in known.get(node, ())]:
             notes.append(NoteEvent(kind="note", severity="info", text=_unknown(unknown)))
         return notes
+
+    def impostors(
+        self, known: Mapping[int, Collection[str]], made_at: Mapping[int, str | None] = MappingProxyType({})
+    ) -> dict[int, str]:
+        """Return the nodes that are surely not what they say, and what each did. Arguments as for ``address_notes``."""
+        did = {node: _contradiction(node, at, made_at.get(node, ""), known) for node, at in self._peer_addresses()}
+        return {node: what for node, what in did.items() if what}
+
+    def _peer_addresses(self) -> list[tuple[int, str]]:
+        return [(node, peer.address) for node, peer in sorted(self._peers.items()) if peer.address]
 
     def attach(self, connection: socket.socket, first: bytes, node: int) -> None:
         """Take a connection that we made to a node and send ``first`` on it; its agent will say hello there."""

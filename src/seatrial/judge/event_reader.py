@@ -29,6 +29,7 @@ from seatrial.util.text import quoted
 
 _RANK = re.compile(r"rank(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})")
 _NODE = re.compile(r"node(0|[1-9]\d{0,8})")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _RECORDER = re.compile(r"recorder[1-9]\d{0,8}")
 _HANDED = re.compile(r"handed\.[0-9a-f]{12}")
 """The source of a file that a person handed over."""
@@ -80,6 +81,8 @@ class Reader:
         """Generation -> rank -> (node rank, local rank)."""
         self.places_of_nodes: dict[int, str] = {}
         """Number of a node -> its place, as the conductor knows it."""
+        self.slurm_nodes: dict[int, str] = {}
+        """Number of a node -> its name in Slurm's layout."""
         self.started: dict[tuple[int, int], Event] = {}
         """(generation, rank) -> its ``rank`` event."""
         self.steps: dict[tuple[int, int], Event] = {}
@@ -143,6 +146,8 @@ class Reader:
                 if not fields.plain(event.get("file")):
                     raise DamageError("file")
                 self.facts.append(Fact(check=check, name=name, value=fields.mapping(event, "file")))
+            elif kind == "slurm_nodes" and src == "hosts":
+                self.slurm_nodes = _by_node(event, "names")
             elif kind == "interrupted" and src == "controller":
                 # Not only the conductor can be interrupted. ``order``: the next sequence number of the conductor.
                 by = fields.text(event, "by") or "unknown"
@@ -325,17 +330,15 @@ class Reader:
 
     def add_generation(self, event: Event) -> None:
         """Add the beginning of a generation. Raises DamageError."""
-        rows, places = event.get("ranks"), fields.mapping({"places_of_nodes": {}, **event}, "places_of_nodes")
+        rows, places = event.get("ranks"), _by_node({"places_of_nodes": {}, **event}, "places_of_nodes")
         if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == 3 for row in rows):
             raise DamageError("ranks")
-        if not all(node.isdecimal() and isinstance(place, str) for node, place in places.items()):
-            raise DamageError("places_of_nodes")
         placed = [tuple(fields.whole({"ranks": entry}, "ranks") for entry in row) for row in rows]
         generation = fields.generation(event)
         if len({row[0] for row in placed}) < len(placed) or generation in self.generations:
             raise DamageError("sent twice")
         self.generations[generation] = {row[0]: (row[1], row[2]) for row in placed}
-        self.places_of_nodes = {int(node): place for node, place in places.items()}
+        self.places_of_nodes = places
 
     def _trouble(self, order: int, event: Event) -> None:
         entries = event.get("seen")
@@ -384,6 +387,14 @@ class Reader:
 
 def _cut(event: Event, key: str) -> str:
     return fields.text(event, key)[: _MOST_CHARS[key]]
+
+
+def _by_node(event: Event, key: str) -> dict[int, str]:
+    """Return a required dictionary of texts by the number of the node."""
+    texts = fields.mapping(event, key)
+    if not all(_NUMBER.fullmatch(node) and isinstance(text, str) for node, text in texts.items()):
+        raise DamageError(key)
+    return {int(node): text for node, text in texts.items()}
 
 
 def _entries(event: Event, key: str) -> list[Any]:

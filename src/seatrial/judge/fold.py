@@ -15,8 +15,8 @@ from typing import Any
 from seatrial.evidence.evidence import Evidence, RankRecord
 from seatrial.evidence.measurement import Measurement
 from seatrial.judge.event_reader import Reader
-from seatrial.judge.host_names import HostName, cleaned, host_names
-from seatrial.judge.trial import GenerationRecord, NodeRecord, StepRecord, Trial
+from seatrial.judge.host_names import HostName, cleaned, false_names, host_names
+from seatrial.judge.trial import GenerationRecord, NodeRecord, Note, StepRecord, Trial
 from seatrial.protocol import fields
 from seatrial.protocol.fields import DamageError
 from seatrial.util.text import as_name, in_label
@@ -209,7 +209,7 @@ def _died(reader: Reader, generation: int, rank: int) -> bool:
 
 
 def _trial(run: str, reader: Reader, missing: tuple[str, ...]) -> Trial:
-    names = host_names(reader.run.get("job", {}), reader.nodes, reader.places_of_nodes)
+    names = host_names(reader.run.get("job", {}), reader.nodes, reader.places_of_nodes, reader.slurm_nodes)
     started = {rank: event for (generation, rank), event in sorted(reader.started.items()) if generation == 0}
     locations = {rank: (event["node_rank"], event["local_rank"]) for rank, event in started.items()}
     # With an agent for each rank the conductor knows no local ranks, but each rank knows its own.
@@ -266,7 +266,10 @@ def _trial(run: str, reader: Reader, missing: tuple[str, ...]) -> Trial:
         exits=tuple(ending for _, ending in sorted(reader.exits.items())),
         stacks=tuple(reader.stacks),
         left=tuple(reader.left.values()),
-        notes=tuple(reader.notes),
+        notes=(
+            *reader.notes,
+            *(Note(severity="error", text=text) for text in false_names(reader.nodes, reader.slurm_nodes)),
+        ),
         ended=frozenset(reader.ends),
         missing=missing,
     )

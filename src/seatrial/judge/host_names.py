@@ -1,7 +1,7 @@
 """Names of nodes as findings use them: the names that the controller knows, and what a host calls itself beside. Pure.
 
-A host that lies about its name must not have another one blamed, so its own word counts only where the controller knows
-no name, and there equal words get a number.
+A host that lies about its name must not have another one blamed, so its own word counts only where nobody but the hosts
+knows names, and there equal words get a number.
 """
 
 from __future__ import annotations
@@ -28,17 +28,22 @@ class HostName:
 
 
 def host_names(
-    job: Mapping[str, Any], nodes: Mapping[int, NodeRecord], places_of_nodes: Mapping[int, str]
+    job: Mapping[str, Any],
+    nodes: Mapping[int, NodeRecord],
+    places_of_nodes: Mapping[int, str],
+    slurm_nodes: Mapping[int, str],
 ) -> dict[int, HostName]:
     """Return the name of each node: of the request where that names nodes, else of Slurm, else of the host.
 
-    The names of Slurm count where each node has one, and none has that of another machine. Equal names of hosts get the
-    number of the node.
+    Where Slurm started the nodes, one that its layout does not name has its number. Elsewhere the names that the nodes
+    have in Slurm, as they say, count where each has one, and none has that of another machine. Equal names of hosts get
+    the number of the node.
 
     Args:
         job: The job of the ``run`` event; ``hosts`` are the names by node rank that the controller knows.
         nodes: What each agent says about its node, by node rank.
         places_of_nodes: The place of each node, as of ``Evidence``.
+        slurm_nodes: The name of each node in Slurm's layout, as far as that is known.
     """
     known = job.get("hosts")
     own = {node: cleaned(entry.hostname) for node, entry in nodes.items()}
@@ -49,24 +54,42 @@ def host_names(
         }
     of_slurm = {node: cleaned(entry.slurm_name) for node, entry in nodes.items()}
     machine = {node: (own[node], entry.address, places_of_nodes.get(node, "")) for node, entry in nodes.items()}
-    machine_of = {name: machine[node] for node, name in of_slurm.items()}
-    if all(name and machine_of[name] == machine[node] for node, name in of_slurm.items()):
-        return {
-            node: HostName(name=name, calls_itself="" if _same(name, own[node]) else own[node])
-            for node, name in of_slurm.items()
-        }
     # Agents of one name and one address share a machine: a launcher may start one agent for each rank.
     machines: dict[tuple[str, str, str], int] = {}
     for node in sorted(nodes):
         machines.setdefault(machine[node], node)
     shared = len(machines) < len(nodes)
     number = {key: index if shared else node for index, (key, node) in enumerate(machines.items())}
+    if "slurm" in (job.get("target"), job.get("launcher")):
+        said = {node: of_slurm[node] or own[node] for node in nodes}
+        numbers = {node: HostName(name=f"#{number[machine[node]]}", calls_itself=said[node]) for node in nodes}
+        laid_out = {node: cleaned(name) for node, name in slurm_nodes.items()}
+        return {node: entry for node, entry in numbers.items() if said[node]} | {
+            node: HostName(name=name, calls_itself="" if _same(name, own.get(node, "")) else own[node])
+            for node, name in laid_out.items()
+        }
+    machine_of = {name: machine[node] for node, name in of_slurm.items()}
+    if all(name and machine_of[name] == machine[node] for node, name in of_slurm.items()):
+        return {
+            node: HostName(name=name, calls_itself="" if _same(name, own[node]) else own[node])
+            for node, name in of_slurm.items()
+        }
     names = Counter(name for name, _, _ in machines)
     return {
         node: HostName(name=f"{own[node]} (node {number[machine[node]]})" if names[own[node]] > 1 else own[node])
         for node in nodes
         if own[node]
     }
+
+
+def false_names(nodes: Mapping[int, NodeRecord], slurm_nodes: Mapping[int, str]) -> list[str]:
+    """Return a sentence about each node that claims another name in Slurm than it has there."""
+    return [
+        f"node {node} says that its name in Slurm is {cleaned(entry.slurm_name)}, where Slurm has {cleaned(name)}; what"
+        f" reports as node {node} is not what it says, so nothing of it can be trusted"
+        for node, entry in sorted(nodes.items())
+        if (name := slurm_nodes.get(node)) and entry.slurm_name not in ("", name)
+    ]
 
 
 def cleaned(name: str) -> str:

@@ -32,7 +32,7 @@ class NodeRecord:
     """Process id of the agent."""
     cores: int | None
     slurm_name: str = ""
-    """The name of the node in Slurm (NodeName); empty elsewhere."""
+    """The name of the node in Slurm (NodeName), as its agent says it; empty elsewhere."""
     name: str = ""
     """The name that findings use; empty where no name is known."""
     calls_itself: str = ""

@@ -22,7 +22,7 @@ class Header(TypedDict, total=False):
     run: str
     """Name of the run."""
     src: str
-    """Source: conductor, controller, launch, node<k>, rank<r>.<g>, recorder<n>."""
+    """Source: conductor, controller, hosts, launch, node<k>, rank<r>.<g>, recorder<n>."""
     seq: int
     """Number of the event in its source, from 0."""
     t: float
@@ -52,7 +52,7 @@ class RunEvent(_RunEventOptional):
 
 class _NodeEventOptional(Header, total=False):
     slurm_name: str
-    """Name of the node in Slurm (NodeName). Absent elsewhere."""
+    """Name of the node in Slurm (NodeName), as the agent says it. Absent elsewhere."""
 
 
 class NodeEvent(_NodeEventOptional):
@@ -432,6 +432,14 @@ class HandedEvent(Header):
     """HandedFile of devices/handed.py."""
 
 
+class SlurmNodesEvent(Header):
+    """The names of nodes in Slurm's layout of the step (controller, at the end)."""
+
+    kind: Literal["slurm_nodes"]
+    names: dict[str, str]
+    """By number of the node: NodeName. Without the nodes that joined as another one."""
+
+
 class EndEvent(_EndEventOptional):
     """The last event of a source (every source)."""
 
@@ -460,6 +468,7 @@ Event = (
     | ResultEvent
     | OutcomeEvent
     | HandedEvent
+    | SlurmNodesEvent
     | EndEvent
 )
 """Any event, in the order of the table in ``docs/protocol.md``."""

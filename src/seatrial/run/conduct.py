@@ -25,7 +25,7 @@ from seatrial.environment import working_folder
 from seatrial.judge.conclude import fails, interface, next_round, suspects
 from seatrial.probe.host import host_name
 from seatrial.protocol.commands import RankLog
-from seatrial.protocol.events import SCHEMA, EndEvent, NoteEvent, RunEvent, Source
+from seatrial.protocol.events import SCHEMA, EndEvent, Event, NoteEvent, RunEvent, SlurmNodesEvent, Source
 from seatrial.protocol.handshake import node_token
 from seatrial.protocol.munge import make_credential
 from seatrial.protocol.timeouts import join_timeout_s
@@ -215,9 +215,13 @@ def _conduct(
         server.close()
         _note_missing_output(logs, job, on_event)
         _note_leftovers(driver.cleanup(), Source(job.run, "launch"), on_event)
-    if not signals and (addresses_known := search.end()) is not None:
-        named = hosts_of_credentials(server.credentials)
-        _add_notes(server.address_notes(addresses_known, named), Source(job.run, "hosts"), on_event)
+    if not signals and (found := search.end()) is not None:
+        made_at = hosts_of_credentials(server.credentials)
+        impostors = server.impostors(found.addresses, made_at)
+        names = {str(node): name for node, name in found.names.items() if node not in impostors}
+        layout = [SlurmNodesEvent(kind="slurm_nodes", names=names)] if names else []
+        notes = server.address_notes(found.addresses, made_at)
+        _add([*layout, *notes], Source(job.run, "hosts"), on_event)
     return server.damaged
 
 
@@ -245,21 +249,19 @@ def _idle_news(
 def _note_missing_output(logs: RankLogs, job: Processes, on_event: OnEvent) -> None:
     """Note what the files of a program's ranks lack. The output of a trial is no evidence."""
     if isinstance(job, ProgramJob) and (notes := logs.notes()):
-        _add_notes(
-            [NoteEvent(kind="note", severity="warn", text=text) for text in notes], Source(job.run, LOGS), on_event
-        )
+        _add([NoteEvent(kind="note", severity="warn", text=text) for text in notes], Source(job.run, LOGS), on_event)
 
 
 def _note_leftovers(leftovers: Sequence[tuple[int, str]], source: Source, on_event: OnEvent) -> None:
     texts = [f"the agent of node {node}: {what}" for node, what in leftovers]
-    _add_notes([NoteEvent(kind="note", severity="warn", text=text) for text in texts], source, on_event)
+    _add([NoteEvent(kind="note", severity="warn", text=text) for text in texts], source, on_event)
 
 
-def _add_notes(notes: Sequence[NoteEvent], source: Source, on_event: OnEvent) -> None:
-    """Record notes from a source that has nothing else to say."""
-    for note in notes:
-        on_event(source.event(note))
-    if notes:
+def _add(events: Sequence[Event], source: Source, on_event: OnEvent) -> None:
+    """Record events from a source that has nothing else to say."""
+    for event in events:
+        on_event(source.event(event))
+    if events:
         on_event(source.event(EndEvent(kind="end")))
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from seatrial.agent.controller_search import full_name, in_pod
 from seatrial.run.external_launcher import Rendezvous
 from seatrial.run.host_addresses import addresses_of
+from seatrial.targets.host_of_node import HostOfNode
 from seatrial.targets.slurm.node_list import hosts_of_step
 
 _LAST_WAIT_S = 10.0
@@ -25,13 +27,22 @@ _LOOKUPS_S = 60.0
 _RESOLV_CONF = "/etc/resolv.conf"
 
 
+@dataclass(frozen=True, slots=True)
+class FoundHosts:
+    """Where nodes are, by their numbers, as far as that is known."""
+
+    addresses: Mapping[int, Collection[str]] = field(default_factory=dict)
+    names: Mapping[int, str] = field(default_factory=dict)
+    """The names that the commands of the launcher take."""
+
+
 class HostSearch:
     """Asks where each node is, once."""
 
-    def __init__(self, hosts: Callable[[], Sequence[str] | None], nodes: int) -> None:
+    def __init__(self, hosts: Callable[[], Sequence[HostOfNode] | None], nodes: int) -> None:
         """``hosts``: as ``Driver.hosts``; it is called in a thread. ``nodes``: the number of nodes."""
         self._hosts, self._nodes = hosts, nodes
-        self._found: list[Mapping[int, Collection[str]] | None] = []
+        self._found: list[FoundHosts | None] = []
         self._thread: threading.Thread | None = None
 
     def begin(self, connected: Collection[int]) -> None:
@@ -40,28 +51,25 @@ class HostSearch:
             self._thread = threading.Thread(target=self._search, name="hosts", daemon=True)
             self._thread.start()
 
-    def end(self) -> Mapping[int, Collection[str]] | None:
-        """Return the addresses of each node as far as they are known, after at most 10 s.
-
-        None: not all nodes joined, or there is nobody to ask.
-        """
+    def end(self) -> FoundHosts | None:
+        """Return what was found, after at most 10 s. None: not all nodes joined, or there is nobody to ask."""
         if self._thread is None:
             return None
         self._thread.join(_LAST_WAIT_S)
-        return self._found[0] if self._found else {}
+        return self._found[0] if self._found else FoundHosts()
 
     def _search(self) -> None:
         hosts = self._hosts()
         if hosts is None:
             self._found.append(None)
             return
-        # Another number of hosts belongs to something else.
-        self._found.append(
-            addresses_of(hosts, at_once=_LOOKUPS_AT_ONCE, within_s=_LOOKUPS_S) if len(hosts) == self._nodes else {}
-        )
+        if len(hosts) != self._nodes:  # they belong to something else
+            hosts = ()
+        addresses = addresses_of([host.address for host in hosts], at_once=_LOOKUPS_AT_ONCE, within_s=_LOOKUPS_S)
+        self._found.append(FoundHosts(addresses, {node: host.name for node, host in enumerate(hosts) if host.name}))
 
 
-def hosts_of_others(rendezvous: Rendezvous, environ: Mapping[str, str]) -> Sequence[str] | None:
+def hosts_of_others(rendezvous: Rendezvous, environ: Mapping[str, str]) -> Sequence[HostOfNode] | None:
     """Return the host of each agent that another launcher started, empty without an answer; None: nobody can tell."""
     if rendezvous.launcher == "slurm":
         return hosts_of_step(f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}")
@@ -71,7 +79,7 @@ def hosts_of_others(rendezvous: Rendezvous, environ: Mapping[str, str]) -> Seque
         resolv_conf = Path(_RESOLV_CONF).read_text(errors="replace")
     except OSError:
         resolv_conf = ""
-    return [full_name(name, resolv_conf) for name in names_of_pods(rendezvous.host, rendezvous.agents)]
+    return [HostOfNode(full_name(name, resolv_conf)) for name in names_of_pods(rendezvous.host, rendezvous.agents)]
 
 
 def names_of_pods(first: str, nodes: int) -> list[str]:

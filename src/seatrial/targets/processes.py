@@ -17,6 +17,7 @@ from seatrial.environment.pmi import launcher_fds
 from seatrial.errors import RequestError
 from seatrial.files import open_to_append, open_to_overwrite, open_to_read
 from seatrial.targets.command import Command
+from seatrial.targets.host_of_node import HostOfNode
 from seatrial.util.text import quoted
 
 Attach = Callable[[socket.socket, bytes, int], None]
@@ -94,7 +95,7 @@ class Agents:
                     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (4 * _MAX_LOG_BYTES,) * 2)
             self._logs |= dict.fromkeys(command.nodes, path)
 
-    def hosts(self) -> Sequence[str] | None:
+    def hosts(self) -> Sequence[HostOfNode] | None:
         """Return None: the hosts of the request are known already."""
         return None
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from seatrial.targets.host_of_node import HostOfNode
 from seatrial.targets.option import Option
 
 if TYPE_CHECKING:
@@ -102,11 +103,11 @@ class Driver(Protocol):
             attach: takes the connection of a command that has a feed.
         """
 
-    def hosts(self) -> Sequence[str] | None:
+    def hosts(self) -> Sequence[HostOfNode] | None:
         """Return the host of each node by its number, as the launcher gives it; empty without an answer.
 
-        None: nobody but the request names hosts. Names or addresses. Called once, when all agents have joined, in a
-        thread that may wait for some seconds.
+        None: nobody but the request names hosts. Called once, when all agents have joined, in a thread that may wait
+        for some seconds.
         """
 
     def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:

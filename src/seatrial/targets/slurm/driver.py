@@ -12,6 +12,7 @@ from pathlib import Path
 
 from seatrial.errors import JobNotStartedError, RequestError, SeatrialError, TargetUnreachableError
 from seatrial.targets.command import Command
+from seatrial.targets.host_of_node import HostOfNode
 from seatrial.targets.launcher_process import raise_if_refused, write_bundle
 from seatrial.targets.processes import Attach, read_tail
 from seatrial.targets.slurm.node_list import find_step, hosts_of_step
@@ -127,8 +128,8 @@ class BatchJobDriver:
                 )
             time.sleep(_QUEUE_POLL_S)
 
-    def hosts(self) -> Sequence[str]:
-        """Return the address of each node of the job's step."""
+    def hosts(self) -> Sequence[HostOfNode]:
+        """Return the host of each node of the job's step."""
         return hosts_of_step(find_step(self.number, self._step_name))
 
     def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:

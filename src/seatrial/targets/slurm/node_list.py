@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 
+from seatrial.targets.host_of_node import HostOfNode
+
 _ANSWER_S = 4.0
 
 
@@ -17,8 +19,8 @@ def find_step(job: str, name: str) -> str:
     return found[0] if len(found) == 1 else ""
 
 
-def hosts_of_step(step: str) -> tuple[str, ...]:
-    """Return the address (NodeAddr) of the host of each task of a step, by the number of the task; empty if unknown.
+def hosts_of_step(step: str) -> tuple[HostOfNode, ...]:
+    """Return the host of each task of a step (NodeAddr, NodeName), by the number of the task; empty if unknown.
 
     The layout is that of slurmctld, from which each task has its SLURM_PROCID, and SLURM_NODEID where each node has one
     task. NodeName need not be the name of a host.
@@ -37,7 +39,7 @@ def hosts_of_step(step: str) -> tuple[str, ...]:
     addresses = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
     if not set(names.values()) <= addresses.keys():
         return ()
-    return tuple(addresses[names[task]] for task in range(len(names)))
+    return tuple(HostOfNode(addresses[names[task]], names[task]) for task in range(len(names)))
 
 
 def _answer(*argv: str) -> list[str]:

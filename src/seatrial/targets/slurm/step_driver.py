@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from seatrial.targets.host_of_node import HostOfNode
 from seatrial.targets.launcher_process import Launcher
 from seatrial.targets.slurm.node_list import find_step, hosts_of_step
 
@@ -16,6 +17,6 @@ class StepDriver(Launcher):
         super().__init__()
         self._allocation, self._name = allocation, name
 
-    def hosts(self) -> Sequence[str]:
-        """Return the address of each node of the step."""
+    def hosts(self) -> Sequence[HostOfNode]:
+        """Return the host of each node of the step."""
         return hosts_of_step(find_step(self._allocation, self._name))
