@@ -175,6 +175,7 @@ def test_a_second_process_that_proves_to_be_a_node_is_a_finding() -> None:
     (note,) = (event for event in served.events if event["kind"] == "note")
     assert note["severity"] == "error"
     assert note["text"].startswith("two processes claim to be node 0: the first one from 127.0.0.1 joined")
+    assert note["untrusted"] == [0]
 
 
 def test_a_node_joins_from_its_own_address_only() -> None:
@@ -220,6 +221,7 @@ def test_a_node_at_the_address_of_another_one_is_a_finding(known: dict[int, set[
     assert [note["severity"] for note in notes] == severities
     if severities[:1] == ["error"]:
         assert notes[0]["text"].startswith("node 0 joined from 127.0.0.1, which is the address of node 1, and node 0")
+        assert notes[0]["untrusted"] == [0]
 
 
 def test_a_stranger_without_the_token_is_no_finding() -> None:

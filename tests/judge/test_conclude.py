@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from event_streams import Stream, healthy
+from event_streams import Stream, healthy, node_lost
 from fake_checks import a_plan, fake_load
 
 from seatrial.checks import registry
@@ -22,6 +22,42 @@ def test_a_healthy_trial_passes() -> None:
     assert conclusion.verdict.status == "PASS"
     assert conclusion.findings == ()
     assert sorted(conclusion.rulings) == ["bootstrap", "collectives", "compute", "training"]
+
+
+@pytest.mark.parametrize(
+    ("source", "untrusted", "status"),
+    [
+        ("conductor", [1], "INCONCLUSIVE"),
+        ("hosts", [1], "INCONCLUSIVE"),
+        ("controller", [0, 1], "INCONCLUSIVE"),
+        ("hosts", [0], "FAIL"),
+        ("node0", [1], "FAIL"),
+    ],
+)
+def test_no_node_is_blamed_in_whose_place_another_one_may_report(
+    source: str, untrusted: list[int], status: str
+) -> None:
+    stream = node_lost("lost")
+    stream.send(source, "note", severity="error", text="node 1 is not what it says", untrusted=untrusted)
+    conclusion = conclude(stream.events, load=fake_load)
+    assert conclusion.verdict.status == status
+    blamed = [finding.culprit.nodes for finding in conclusion.findings if finding.culprit.kind != "none"]
+    assert blamed == ([] if status == "INCONCLUSIVE" else [("gpu-1",)])
+
+
+def test_a_value_of_a_node_that_may_be_another_one_is_no_standard() -> None:
+    def slow(evidence: Evidence, params: Any) -> Ruling:
+        culprit = Culprit(kind="rank", name="rank 0", ranks=(0,))
+        return Ruling(findings=(Finding(severity="fail", check="compute", what="rank 0 is slow", culprit=culprit),))
+
+    def load(name: str) -> Check:
+        return replace(fake_load(name), judge=slow) if name == "compute" else fake_load(name)
+
+    stream = healthy(2, nodes=2)
+    assert conclude(stream.events, load=load).verdict.status == "FAIL"
+    stream.send("hosts", "note", severity="error", text="node 1 is not what it says", untrusted=[1])
+    stream.send("hosts", "end")
+    assert conclude(stream.events, load=load).verdict.status == "INCONCLUSIVE"
 
 
 def test_a_failing_judge_costs_only_its_check() -> None:

@@ -45,3 +45,4 @@ def test_a_pass_takes_each_pod(other: list[dict[str, Any]], ended_s: float, name
     assert found.verdict.status == ("INCONCLUSIVE" if named else "PASS")
     said = [reason for reason in found.verdict.reasons if "another pod may have reported in their place" in reason]
     assert [named in reason for reason in said] == [True] * bool(named)
+    assert [event["untrusted"] for event in cluster.events if "untrusted" in event] == [[1]] * bool(named)

@@ -138,8 +138,8 @@ class Server:
         self._on_message = on_message
         self._peers: dict[int, _Peer] = {}
         self._strangers: set[_Peer] = set()
-        self._claims_noted: set[int] = set()
-        """Nodes that a process claimed to be which they are not."""
+        self._claims_noted: set[tuple[int, ...]] = set()
+        """Nodes that a process claimed to be which it is not; twice where another process had joined as that node."""
         self._damage_noted: set[int] = set()
         """Nodes that sent what no agent sends."""
         self._selector = selectors.DefaultSelector()
@@ -202,7 +202,7 @@ class Server:
         notes = []
         for node, did in self.impostors(known, made_at).items():
             text = f"node {node} {did}; what reports as node {node} is not what it says, so nothing of it can be"
-            notes.append(NoteEvent(kind="note", severity="error", text=f"{text} trusted"))
+            notes.append(NoteEvent(kind="note", severity="error", text=f"{text} trusted", untrusted=[node]))
         unknown = [node for node, address in self._peer_addresses() if is_unknown(address, node, known)]
         if unknown := [node for node in unknown if made_at.get(node, "") not in known.get(node, ())]:
             notes.append(NoteEvent(kind="note", severity="info", text=_unknown(unknown)))
@@ -422,6 +422,7 @@ class Server:
                 node,
                 f"two processes claim to be node {node}: the first one{first} joined, the second one{second} was sent"
                 " away; one of them is not what it says, so nothing that node reported can be trusted",
+                untrusted=[node],
             )
             return False
         if peer.attached is None:
@@ -435,11 +436,11 @@ class Server:
         self._perform(self._conductor.join(node, time.monotonic(), place))
         return True
 
-    def _note_claim(self, node: int, text: str) -> None:
+    def _note_claim(self, node: int, text: str, untrusted: Sequence[int] = ()) -> None:
         """Record that a process proved the token of a node which it is not, or which another process is, too."""
-        if node not in self._claims_noted:
-            self._claims_noted.add(node)
-            self._note(text)
+        if (node, *untrusted) not in self._claims_noted:
+            self._claims_noted.add((node, *untrusted))
+            self._note(text, untrusted)
 
     def _count_damage(self, node: int, what: str) -> None:
         """Count what no agent of ours sends; the first of each node is recorded, as it ends every hope of a PASS."""
@@ -448,9 +449,12 @@ class Server:
             self._damage_noted.add(node)
             self._note(f"node {node} sent {what}, as no agent of this version does")
 
-    def _note(self, text: str) -> None:
+    def _note(self, text: str, untrusted: Sequence[int] = ()) -> None:
         if not self._over:  # the conductor's last event is recorded
-            self._on_event(self._source.event(NoteEvent(kind="note", severity="error", text=text)))
+            note = NoteEvent(kind="note", severity="error", text=text)
+            if untrusted:
+                note["untrusted"] = [*untrusted]
+            self._on_event(self._source.event(note))
 
     def _lose(self, peer: _Peer, detail: str = "the control connection was closed") -> None:
         self._drop(peer)

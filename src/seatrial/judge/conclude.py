@@ -51,10 +51,14 @@ def conclude(messages: Iterable[Mapping[str, Any]], *, damaged: int = 0, load: L
     """
     trial = fold(messages, damaged_lines=damaged)
     rulings, failures = _rulings(trial, load or registry.load)
-    if trial.missing:
+    if trial.missing or any(note.untrusted for note in trial.notes):
         rulings = {name: _without_comparisons(ruling) for name, ruling in rulings.items()}
-    rulings = with_device_activity(trial, rulings)
-    observed = observe(trial)
+    doubted = _doubts(trial)
+    rulings = {
+        name: replace(ruling, findings=tuple(map(doubted, ruling.findings)))
+        for name, ruling in with_device_activity(trial, rulings).items()
+    }
+    observed = [replace(entry, finding=doubted(entry.finding)) for entry in observe(trial)]
     judged = [*failures, *(finding for ruling in rulings.values() for finding in ruling.findings)]
     verdict = decide(trial, rulings, [*(entry.finding for entry in observed), *judged])
     return Conclusion(
@@ -230,7 +234,7 @@ def _without_repairs(trial: Trial, findings: tuple[Finding, ...]) -> tuple[Findi
 
 
 def _without_comparisons(ruling: Ruling) -> Ruling:
-    """Return the ruling for an incomplete record, where an outlier may be the only rank that is not missing.
+    """Return the ruling for an incomplete record, where an outlier may be the only rank that is not missing or false.
 
     A finding by comparison becomes an error without a culprit; one by a limit from outside of the fleet remains.
     """
@@ -243,6 +247,22 @@ def _without_comparisons(ruling: Ruling) -> Ruling:
             for finding in ruling.findings
         ),
     )
+
+
+def _doubts(trial: Trial) -> Callable[[Finding], Finding]:
+    """Return a function that blames nobody in whose place another node may have reported: an error is left."""
+    nodes = {node for note in trial.notes for node in note.untrusted}
+    names = {trial.host_name(node) for node in nodes}
+    ranks = {rank for rank, seen in trial.ranks.items() if seen.node_rank in nodes}
+
+    def doubted(finding: Finding) -> Finding:
+        culprit = finding.culprit
+        if finding.severity != "fail" or (ranks.isdisjoint(culprit.ranks) and names.isdisjoint(culprit.nodes)):
+            return finding
+        what = f"{finding.what}, but what reported there may be another node"
+        return replace(finding, severity="error", culprit=NOBODY, what=what, action="", options=())
+
+    return doubted
 
 
 def _failure(check: str, what: str, stack: str = "") -> Finding:

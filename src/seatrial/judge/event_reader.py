@@ -31,6 +31,8 @@ _RANK = re.compile(r"rank(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})")
 _NODE = re.compile(r"node(0|[1-9]\d{0,8})")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _RECORDER = re.compile(r"recorder[1-9]\d{0,8}")
+_KNOWING = ("conductor", "hosts", "controller")
+"""The sources that know where nodes are."""
 _HANDED = re.compile(r"handed\.[0-9a-f]{12}")
 """The source of a file that a person handed over."""
 _OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -133,8 +135,17 @@ class Reader:
                 whose_rank, whose_node = (int(found[1]) if found else None for found in (rank, node))
                 # Nobody else may call a request wrong in the name of the controller.
                 is_request = _RECORDER.fullmatch(src) is not None and event.get("cause") == "request"
-                note = Note(severity=severity, text=text, rank=whose_rank, node=whose_node, is_request=is_request)
-                self.notes.append(note)
+                untrusted = fields.integers(event, "untrusted") if src in _KNOWING and "untrusted" in event else ()
+                self.notes.append(
+                    Note(
+                        severity=severity,
+                        text=text,
+                        rank=whose_rank,
+                        node=whose_node,
+                        is_request=is_request,
+                        untrusted=untrusted,
+                    )
+                )
             elif kind in ("rank", "measurements", "facts", "done", "error") and rank:
                 self._from_rank(kind, int(rank[1]), int(rank[2]), event)
             elif kind in ("exit", "stack", "left", "node") and node:

@@ -179,6 +179,8 @@ class Note:
     """The node whose agent says so; None: the controller."""
     is_request: bool = False
     """Whether the request was wrong."""
+    untrusted: tuple[int, ...] = ()
+    """Nodes that may be others than they say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -326,6 +326,8 @@ class LeftEvent(Header):
 class _NoteEventOptional(Header, total=False):
     cause: Literal["request"]
     """The request was wrong, and no repetition will help. From a recorder only."""
+    untrusted: list[int]
+    """Nodes that may be others than they say. From the conductor and the controller only."""
 
 
 class NoteEvent(_NoteEventOptional):

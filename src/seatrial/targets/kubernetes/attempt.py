@@ -309,6 +309,7 @@ class Attempt:
                     "error",
                     f"the run came to its end, but the cluster has not shown that these pods ran in it: {named}{more};"
                     " another pod may have reported in their place, so nothing of their nodes can be trusted",
+                    untrusted=absent,
                 )
                 return
             follower.poll_pods()

@@ -237,9 +237,12 @@ class RunLog:
         """Take note of the pods of the run, as the cluster knows them."""
         self._pods = tuple(pods)
 
-    def note(self, severity: Literal["error", "warn", "info"], text: str) -> None:
-        """Add a note of the controller to the report."""
-        self._add(NoteEvent(kind="note", severity=severity, text=text))
+    def note(self, severity: Literal["error", "warn", "info"], text: str, untrusted: Sequence[int] = ()) -> None:
+        """Add a note of the controller to the report. ``untrusted``: nodes that may be others than they say."""
+        note = NoteEvent(kind="note", severity=severity, text=text)
+        if untrusted:
+            note["untrusted"] = [*untrusted]
+        self._add(note)
 
     def lost_at(self, node: int, *, any_node: bool) -> int | None:
         """Return the ``seq`` of the event that reports this node as lost; None if the conductor missed no such node.
