@@ -287,6 +287,11 @@ def test_a_device_that_its_agent_does_not_see_is_no_full_pass() -> None:
     assert ruling.unjudged == ("GPU diagnostics of the device of rank 1 on node gpu-00 not checked",)
 
 
+def test_identities_that_no_driver_knows_are_not_missed() -> None:
+    """An older torch tells UUIDs only, and of a slice (MIG) its driver has another one."""
+    assert joined("MIG-0", "MIG-1", broken=0).unjudged == ()
+
+
 def test_two_containers_of_one_name_watch_their_own_devices() -> None:
     facts, ranks = list[Fact](), dict[int, RankRecord]()
     for node in range(2):

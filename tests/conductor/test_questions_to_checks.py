@@ -13,6 +13,7 @@ from seatrial.conductor.trial_conductor import TrialConductor
 
 def test_a_check_is_asked_by_a_bounded_number_of_entries_of_each_rank() -> None:
     asked: list[Counter[tuple[str, str]]] = []
+    newest = []
 
     def suspects(check: str, events: list[dict[str, Any]]) -> tuple[int, ...]:
         seen: Counter[tuple[str, str]] = Counter()
@@ -20,6 +21,7 @@ def test_a_check_is_asked_by_a_bounded_number_of_entries_of_each_rank() -> None:
             if "src" in event:
                 seen[event["src"], event["kind"]] += len(event.get("facts", "1"))
         asked.append(seen)
+        newest.append(max(event["seq"] for event in events if event["kind"] == "facts" and event["src"] == "rank0.0"))
         return ()
 
     steps = (StepPlan(check="compute", scope="alone"), StepPlan(check="memory", scope="alone"))
@@ -47,11 +49,14 @@ def test_a_check_is_asked_by_a_bounded_number_of_entries_of_each_rank() -> None:
         conductor.join(node, 0.1)
     for rank in (0, 0, 0, 1):
         say(rank, "rank", node_rank=rank, local_rank=0)
+    last = []
     for step in range(2):
         for _ in range(300):
             say(0, "facts", step=step, facts=[{}] * 100)
+        last.append(next(numbers) - 1)
         say(1, "facts", step=step, facts=[{}] * 100)
         for rank in range(2):
             say(rank, "done", step=step, seconds=0.1, share={})
     honest = {("rank0.0", "rank"): 1, ("rank1.0", "rank"): 1, ("rank1.0", "facts"): 100}
     assert asked == [{**honest, ("rank0.0", "facts"): 10_000}] * 2
+    assert newest == last

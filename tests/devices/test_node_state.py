@@ -176,6 +176,11 @@ def test_ports_from_sysfs(tmp_path: Path) -> None:
     verbs.mkdir(parents=True)
     (verbs / "ibdev").write_text("mlx5_0\n")
     assert [port.usable for port in read_ports(tmp_path, dev=tmp_path / "dev")] == [False]
+    # Ranks may use it by TCP: the interface is in the network namespace of this process.
+    interface = port.parent.parent / "device" / "net" / "ens1"
+    interface.mkdir(parents=True)
+    assert [port.usable for port in read_ports(tmp_path, dev=tmp_path / "dev")] == [True]
+    interface.rmdir()
     (tmp_path / "dev" / "infiniband").mkdir(parents=True)
     (tmp_path / "dev" / "infiniband" / "uverbs3").touch()
     assert read_ports(tmp_path, dev=tmp_path / "dev") == (replace(found, rate_gbit_per_s=None),)

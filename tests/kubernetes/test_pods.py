@@ -222,7 +222,7 @@ def deleted_after(code: int, finished_at: str) -> PodStatus:
     return of_state({"terminated": terminated}, status__phase="Failed", **until)
 
 
-@pytest.mark.parametrize("code", [130, 143])
+@pytest.mark.parametrize("code", [3, 130, 143])
 def test_a_clock_that_is_behind_makes_no_killed_pod(code: int) -> None:
     """Of the pods that a controller deletes because another one failed, none is at fault."""
     found = deleted_after(code, "2026-03-29T10:00:07Z")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from event_streams import healthy
+from event_streams import Stream, healthy
 from fake_checks import fake_load
 from kubernetes.attempted import WORKLOAD, Cluster, running, waiting
 from kubernetes.test_log_reader import lines_of, stamped
@@ -46,3 +47,35 @@ def test_a_pass_takes_each_pod(other: list[dict[str, Any]], ended_s: float, name
     said = [reason for reason in found.verdict.reasons if "another pod may have reported in their place" in reason]
     assert [named in reason for reason in said] == [True] * bool(named)
     assert [event["untrusted"] for event in cluster.events if "untrusted" in event] == [[1]] * bool(named)
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+def test_a_pod_that_never_ran_is_not_blamed(evicted: bool, tmp_path: Path) -> None:
+    """Pod 2 reports a broken device in the place of pod 1, which waits, and may have its own pod evicted then."""
+    stream = Stream(3, nodes=3)
+    stream.begin("compute")
+    stream.measure("compute", 0)
+    stream.done(0)
+    stream.error(1, "device", "CUDA error: uncorrectable ECC error", "compute/matmul")
+    stream.trouble({"rank": 1, "how": "error", "detail": "device"})
+    if evicted:
+        stream.trouble({"node": 2, "how": "lost", "detail": "the control connection was closed"})
+    stream.kill(0, *() if evicted else (1, 2))
+    stream.close(ranks=False, nodes=(0, 1) if evicted else (0, 1, 2))
+    events = [{**event, "run": "run-1"} for event in stream.events]
+    lines = [line for number, event in enumerate(events) for line in lines_of(number, event, WORKLOAD.token)]
+    (tmp_path / "first").write_bytes(stamped(lines))
+    gone = {**ended(2, 137)["status"], "reason": "Evicted", "message": "low on ephemeral-storage"}
+    other = {**running(2), "status": gone} if evicted else running(2)
+    its_log = ("'logs trial-1-0-x'*", f"cat {tmp_path}/first")
+    pods = [ended(0, 1), waiting(1, spec__nodeName="gpu-1"), other]
+    cluster = Cluster(tmp_path, pods, its_log, ("logs*", "exit 0"), ended_s=0.5)
+    attempt = cluster.attempt_at(replace(cluster.job, nodes=3))
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    cluster.run_log.close(trial())
+    found = conclude(cluster.events, load=fake_load)
+    assert found.verdict.status == "INCONCLUSIVE"
+    assert {finding.culprit.kind for finding in found.findings} == {"none"}
+    assert [event["untrusted"] for event in cluster.events if "untrusted" in event] == [[1]]
+    assert not [event for event in cluster.events if "cordon" in str(event)]

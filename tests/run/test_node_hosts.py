@@ -64,11 +64,13 @@ def test_hosts_are_asked_for_once_all_nodes_have_joined() -> None:
 
     search = HostSearch(hosts, 2)
     search.begin({0})
-    assert search.end() is None
+    assert search.end(waits=True) is None
     search.begin({0, 1})  # does not wait
     search.begin({0, 1})
+    assert search.end(waits=False) is None
     answer.set()
-    assert search.end() == FoundHosts({0: {"192.0.2.7"}, 1: {"192.0.2.8"}}, {0: "n7"})
+    found = search.end(waits=True)
+    assert found == search.end(waits=False) == FoundHosts({0: {"192.0.2.7"}, 1: {"192.0.2.8"}}, {0: "n7"})
     assert asked == [True]
 
 
@@ -78,4 +80,4 @@ def test_hosts_are_asked_for_once_all_nodes_have_joined() -> None:
 def test_an_answer_for_other_nodes_is_none(hosts: Sequence[HostOfNode] | None, expected: object) -> None:
     search = HostSearch(lambda: hosts, 2)
     search.begin({0, 1})
-    assert search.end() == expected
+    assert search.end(waits=True) == expected

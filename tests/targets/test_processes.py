@@ -38,6 +38,29 @@ def test_an_exit_is_reported_once_after_the_last_messages(tmp_path: Path) -> Non
     assert agents.poll(()) is None
 
 
+def test_a_launcher_of_several_nodes_gets_one_sigterm(tmp_path: Path) -> None:
+    """mpirun ends at a second one at once, and leaves its daemons on the other hosts."""
+    heard = tmp_path / "heard"
+    text = f"""
+import signal, sys, time
+def count(number, frame):
+    with open({str(heard)!r}, "a") as file:
+        file.write("x")
+    time.sleep(0.5)
+    sys.exit()
+signal.signal(signal.SIGTERM, count)
+open({str(tmp_path / "ready")!r}, "w").close()
+time.sleep(60)
+"""
+    launcher = Launcher()
+    launcher.submit([python(text, *range(64))], tmp_path, [], never)
+    until = time.monotonic() + 30.0
+    while not (tmp_path / "ready").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    launcher.kill()
+    assert heard.read_text() == "x"
+
+
 @pytest.mark.parametrize("kind", ["link", "hard link"])
 def test_the_end_of_a_file_that_a_neighbor_put_there_is_not_reported(kind: str, tmp_path: Path) -> None:
     """Who can rename behind --out can read the report, too: the last line of a secret must not stand in it."""

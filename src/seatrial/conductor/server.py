@@ -182,6 +182,11 @@ class Server:
         self.close()
 
     @property
+    def joined(self) -> Collection[int]:
+        """Return the nodes that have joined, those that were lost since then, too."""
+        return self._peers.keys()
+
+    @property
     def credentials(self) -> Mapping[int, tuple[str, str]]:
         """Return the proof of each node that joined with a credential of munge, and that credential."""
         return {node: peer.credential for node, peer in self._peers.items() if peer.credential}

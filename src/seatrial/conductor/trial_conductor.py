@@ -8,7 +8,7 @@ starts the next one without the suspects if at least two ranks are left.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, cast
 
@@ -42,8 +42,8 @@ _MOST_LATE = 8
 """Late nodes that are named."""
 _MAX_STACK_CHARS = 1 << 16
 _MOST_ENTRIES = 10_000
-"""Measurements and facts of one source by which a check is asked how it goes on: while it thinks, nobody is heard, and
-agents take us for dead after 30 s. A rank has some hundreds, and twenty a minute in a long check."""
+"""The newest measurements and facts of one source, by which a check is asked how it goes on: while it thinks, nobody is
+heard, and agents take us for dead after 30 s. A rank has some hundreds, and twenty a minute in a long check."""
 _MAX_NODE_BYTES = 1_000
 """Values that one node may share with the stages that follow: all nodes receive them, also 4,096 from each other."""
 _MAX_SHARED_BYTES = 1000
@@ -78,9 +78,11 @@ class TrialConductor(BaseConductor):
         """Values that ranks of this generation shared with later steps."""
         self._rank_events: list[dict[str, Any]] = []
         self._check_events: list[dict[str, Any]] = []
-        """The generation, steps of the current check, their measurements and facts."""
+        """The generation, and the steps of the current check."""
+        self._entries: dict[str, deque[dict[str, Any]]] = {}
+        """Source -> the events with its newest measurements and facts of the current check."""
         self._num_entries: Counter[str] = Counter()
-        """Source -> its measurements and facts of the current check."""
+        """Source -> the measurements and facts in them."""
         self._ends_with_agents = False
         """A node vanished in a step of agents, which goes no further."""
         self._interface = ""
@@ -148,6 +150,7 @@ class TrialConductor(BaseConductor):
         step = self._plan[self._at]
         if self._at == 0 or self._plan[self._at - 1].check != step.check:
             self._check_events = [cast("dict[str, Any]", self._begun)]
+            self._entries.clear()
             self._num_entries.clear()
             self._shared = self._shared if step.scope != "agents" else {}
         self._number += 1
@@ -232,8 +235,9 @@ class TrialConductor(BaseConductor):
         if to_come and to_come[0].check == step.check:
             self._next_step(now)
             return
-        self._interface = self._config.interface(step.check, self._check_events) or self._interface
-        if not step.watches and self._config.fails(step.check, self._check_events):
+        events = self._events_of_check()
+        self._interface = self._config.interface(step.check, events) or self._interface
+        if not step.watches and self._config.fails(step.check, events):
             kept, left_out = without_network(self._plan, self._at + 1)
             self._plan = list(kept)
             if left_out:
@@ -257,7 +261,7 @@ class TrialConductor(BaseConductor):
         """Insert the next round of the check, or a repeat by each rank that it doubts, one alone at a time."""
         step = self._plan[self._at]
         if step.last_stage and step.stage != "repeat" and self._generation == 0:
-            events = [*self._rank_events, *self._check_events]
+            events = [*self._rank_events, *self._events_of_check()]
             next_round = self._config.next_round(step.check, events)
             if next_round is not None and next_round[1] == step.round:
                 next_round = None  # the round brought nothing, so it would be asked for again and again
@@ -306,11 +310,16 @@ class TrialConductor(BaseConductor):
             self._rank_events.append(cast("dict[str, Any]", event))
         self._rank_finished(rank, now)
 
+    def _events_of_check(self) -> list[dict[str, Any]]:
+        return [*self._check_events, *(event for kept in self._entries.values() for event in kept)]
+
     def _keep_entries(self, event: dict[str, Any]) -> None:
         """Keep them for the questions to the check. The judge reads all of them at the end."""
-        self._num_entries[event["src"]] += max(1, len(event[event["kind"]]))
-        if self._num_entries[event["src"]] <= _MOST_ENTRIES:
-            self._check_events.append(event)
+        src, kept = event["src"], self._entries.setdefault(event["src"], deque())
+        kept.append(event)
+        self._num_entries[src] += _num_entries(event)
+        while self._num_entries[src] > _MOST_ENTRIES:
+            self._num_entries[src] -= _num_entries(kept.popleft())
 
     def _receive_node_done(self, node: int, event: NodeDoneEvent, now: float) -> None:
         if not isinstance(event["share"], list) or len(json.dumps(event["share"])) > _MAX_NODE_BYTES:
@@ -526,3 +535,7 @@ class TrialConductor(BaseConductor):
         for rank in ranks:
             by_node.setdefault(self._nodes[rank], []).append(rank)
         return by_node
+
+
+def _num_entries(event: Mapping[str, Any]) -> int:
+    return max(1, len(event[event["kind"]]))

@@ -52,7 +52,10 @@ def read_ports(sysfs: Path = Path("/sys"), dev: Path = Path("/dev")) -> tuple[Ne
                 rate_gbit_per_s=float(rate[0]) if rate else None,
                 link_layer=_text(folder / "link_layer"),
                 counters=counters,
-                usable=device not in files or os.access(files[device], os.R_OK | os.W_OK),
+                usable=device not in files
+                or os.access(files[device], os.R_OK | os.W_OK)
+                # An interface that this network namespace has: ranks may use the port by TCP.
+                or any((folder.parent.parent / "device" / "net").glob("*")),
             )
         )
     return tuple(ports)

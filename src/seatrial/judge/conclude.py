@@ -51,14 +51,14 @@ def conclude(messages: Iterable[Mapping[str, Any]], *, damaged: int = 0, load: L
     """
     trial = fold(messages, damaged_lines=damaged)
     rulings, failures = _rulings(trial, load or registry.load)
-    if trial.missing or any(note.untrusted for note in trial.notes):
+    if trial.missing:
         rulings = {name: _without_comparisons(ruling) for name, ruling in rulings.items()}
-    doubted = _doubts(trial)
-    rulings = {
-        name: replace(ruling, findings=tuple(map(doubted, ruling.findings)))
-        for name, ruling in with_device_activity(trial, rulings).items()
-    }
-    observed = [replace(entry, finding=doubted(entry.finding)) for entry in observe(trial)]
+    rulings, observed = with_device_activity(trial, rulings), observe(trial)
+    if any(note.untrusted for note in trial.notes):
+        rulings = {
+            name: replace(ruling, findings=tuple(map(_doubted, ruling.findings))) for name, ruling in rulings.items()
+        }
+        observed = tuple(replace(entry, finding=_doubted(entry.finding)) for entry in observed)
     judged = [*failures, *(finding for ruling in rulings.values() for finding in ruling.findings)]
     verdict = decide(trial, rulings, [*(entry.finding for entry in observed), *judged])
     return Conclusion(
@@ -234,7 +234,7 @@ def _without_repairs(trial: Trial, findings: tuple[Finding, ...]) -> tuple[Findi
 
 
 def _without_comparisons(ruling: Ruling) -> Ruling:
-    """Return the ruling for an incomplete record, where an outlier may be the only rank that is not missing or false.
+    """Return the ruling for an incomplete record, where an outlier may be the only rank that is not missing.
 
     A finding by comparison becomes an error without a culprit; one by a limit from outside of the fleet remains.
     """
@@ -249,20 +249,13 @@ def _without_comparisons(ruling: Ruling) -> Ruling:
     )
 
 
-def _doubts(trial: Trial) -> Callable[[Finding], Finding]:
-    """Return a function that blames nobody in whose place another node may have reported: an error is left."""
-    nodes = {node for note in trial.notes for node in note.untrusted}
-    names = {trial.host_name(node) for node in nodes}
-    ranks = {rank for rank, seen in trial.ranks.items() if seen.node_rank in nodes}
-
-    def doubted(finding: Finding) -> Finding:
-        culprit = finding.culprit
-        if finding.severity != "fail" or (ranks.isdisjoint(culprit.ranks) and names.isdisjoint(culprit.nodes)):
-            return finding
-        what = f"{finding.what}, but what reported there may be another node"
-        return replace(finding, severity="error", culprit=NOBODY, what=what, action="", options=())
-
-    return doubted
+def _doubted(finding: Finding) -> Finding:
+    """Return a finding of a trial in which a node may be another one than it says: what others say of a rank or node
+    may be its second voice, so nobody is blamed."""
+    if finding.severity != "fail":
+        return finding
+    what = f"{finding.what}, in a trial in which a node may be another one than it says"
+    return replace(finding, severity="error", culprit=NOBODY, what=what, action="", options=())
 
 
 def _failure(check: str, what: str, stack: str = "") -> Finding:

@@ -207,7 +207,7 @@ def _conduct(
         news = _idle_news(driver, signals, questions)
 
         def on_idle(connected: Collection[int]) -> str | tuple[int, str] | None:
-            search.begin(connected)
+            search.begin(server.joined)
             return news(connected)
 
         server.serve(conductor(time.monotonic()), job.nodes, source, on_idle)
@@ -215,7 +215,7 @@ def _conduct(
         server.close()
         _note_missing_output(logs, job, on_event)
         _note_leftovers(driver.cleanup(), Source(job.run, "launch"), on_event)
-    if not signals and (found := search.end()) is not None:
+    if (found := search.end(waits=not signals)) is not None:
         made_at = hosts_of_credentials(server.credentials)
         impostors = server.impostors(found.addresses, made_at)
         names = {str(node): name for node, name in found.names.items() if node not in impostors}

@@ -45,17 +45,22 @@ class HostSearch:
         self._found: list[FoundHosts | None] = []
         self._thread: threading.Thread | None = None
 
-    def begin(self, connected: Collection[int]) -> None:
-        """Ask, unless that was done or nodes are missing. Never waits."""
-        if self._thread is None and len(connected) == self._nodes:
+    def begin(self, joined: Collection[int]) -> None:
+        """Ask, unless that was done or nodes are missing; one that has left again joined, too. Never waits."""
+        if self._thread is None and len(joined) == self._nodes:
             self._thread = threading.Thread(target=self._search, name="hosts", daemon=True)
             self._thread.start()
 
-    def end(self) -> FoundHosts | None:
-        """Return what was found, after at most 10 s. None: not all nodes joined, or there is nobody to ask."""
+    def end(self, *, waits: bool) -> FoundHosts | None:
+        """Return what was found, after at most 10 s, or at once.
+
+        None: not all nodes joined, there is nobody to ask, or, at once, the answer is not there.
+        """
         if self._thread is None:
             return None
-        self._thread.join(_LAST_WAIT_S)
+        self._thread.join(_LAST_WAIT_S if waits else 0.0)
+        if not self._found and not waits:
+            return None
         return self._found[0] if self._found else FoundHosts()
 
     def _search(self) -> None:

@@ -137,7 +137,8 @@ class Agents:
         ]
 
     def _signal_all(self, number: int) -> None:
-        for process in self.processes.values():
+        # Nodes may share a launcher, and mpirun ends at a second SIGTERM without ending its daemons on other hosts.
+        for process in {*self.processes.values()}:
             signal_group(process, number)
 
     def _wait(self, timeout_s: float) -> None:

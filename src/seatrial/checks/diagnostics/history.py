@@ -167,7 +167,9 @@ def _users(state: NodeState, ranks: list[RankRecord], node_rank: int) -> tuple[d
         is_complete = is_complete and bool(identity) and record.node_rank != node_rank
         if identity:
             unwatched.append(record.rank)
-    return users if is_complete else {}, tuple(unwatched)
+    # Where torch tells no addresses, a slice (MIG) or a device of AMD has a UUID that its driver does not know.
+    is_comparable = bool(users) or any(short_bus(record.device_id) for record in ranks)
+    return users if is_complete else {}, tuple(unwatched) if is_comparable else ()
 
 
 def _without_copies(found: list[NodeHistory]) -> tuple[NodeHistory, ...]:

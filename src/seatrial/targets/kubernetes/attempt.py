@@ -120,6 +120,8 @@ class Attempt:
         self._printed_reason = ""
         self._printed: set[str] = set()
         self._cut_off = False
+        self._absent_noted = False
+        """Whether pods that never ran are in the report."""
         """Whether the first pod disappeared before the end of its log was read."""
 
     @property
@@ -180,6 +182,7 @@ class Attempt:
     def cleanup(self, *, keep: bool) -> list[str]:
         """Fetch the logs, then delete all objects unless ``keep``. Returns what is left, with what to do."""
         self._run_log.take_pods(self._follower.known.values())
+        self._require_all_ran(0.0)
         try:
             self._follower.close()
         finally:
@@ -270,8 +273,8 @@ class Attempt:
         for pod in failed:
             if run_log.started and not (pod == first and run_log.over):
                 run_log.note("info", f"{pod.label} {pod.end}")
-        if run_log.over and not run_log.interrupted and not self._under_mpi and isinstance(self._job, Job):
-            self._require_all_ran()
+        if run_log.over and not run_log.interrupted:
+            self._require_all_ran(self._limits.ended_s)
         if run_log.over and not self._under_mpi and first.exit_code not in (*_CONDUCTOR_EXIT_CODES, None):
             run_log.note("error", f"{first.label} {first.end} although the run in it had come to its end")
         # The conductor that would miss a pod may have ended with it, or because of it.
@@ -292,22 +295,24 @@ class Attempt:
             prints_result=not isinstance(self._job, ProgramJob) or self._job.watched,
         )
 
-    def _require_all_ran(self) -> None:
-        """Note pods that never ran although the run came to its end.
+    def _require_all_ran(self, wait_s: float) -> None:
+        """Note pods of a trial that never ran although its ranks were started. ``wait_s``: for what the cluster says.
 
         Each pod has the token of the run, and can report in the place of another one for as long as that one waits.
         """
-        if self._job.nodes == 1:
+        is_of_pods = isinstance(self._job, Job) and self._job.nodes > 1 and not self._under_mpi
+        if not (is_of_pods and self._run_log.began) or self._absent_noted:
             return
-        follower, deadline = self._follower, time.monotonic() + self._limits.ended_s
+        follower, deadline = self._follower, time.monotonic() + wait_s
         while absent := sorted(set(range(self._job.nodes)) - follower.ran):
-            if time.monotonic() > deadline:
+            if time.monotonic() >= deadline:
+                self._absent_noted = True
                 pods = {pod.number: pod.label for pod in follower.known.values()}
                 named = ", ".join(pods.get(node, "no pod") + f" (node {node})" for node in absent[:_MOST_NAMED])
                 more = f" and {len(absent) - _MOST_NAMED} more" if len(absent) > _MOST_NAMED else ""
                 self._run_log.note(
                     "error",
-                    f"the run came to its end, but the cluster has not shown that these pods ran in it: {named}{more};"
+                    f"ranks were started, but the cluster has not shown that these pods ran: {named}{more};"
                     " another pod may have reported in their place, so nothing of their nodes can be trusted",
                     untrusted=absent,
                 )

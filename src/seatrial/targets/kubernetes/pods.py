@@ -40,8 +40,9 @@ _STOPS = {
 """``status.reason``, or the reason of the condition DisruptionTarget, of a pod that the cluster stopped."""
 DELETED = "was deleted"
 _OUT_OF_MEMORY = "OOMKilled"
-_ENDED_BY_REQUEST = (130, 143)
-"""Exit codes of our processes after SIGTERM: of a conductor and a training, and of all others before they are one."""
+_ENDED_BY_REQUEST = (3, 130, 143)
+"""Exit codes of our processes after SIGTERM: of an agent that has joined, of a conductor and a training, and of all
+others before they are one."""
 _COMPONENT = "app.kubernetes.io/component"
 _NO_REASON = "no reason given"
 

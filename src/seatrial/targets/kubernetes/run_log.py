@@ -242,7 +242,7 @@ class RunLog:
         note = NoteEvent(kind="note", severity=severity, text=text)
         if untrusted:
             note["untrusted"] = [*untrusted]
-        self._add(note)
+        self._events.append(self._add(note))
 
     def lost_at(self, node: int, *, any_node: bool) -> int | None:
         """Return the ``seq`` of the event that reports this node as lost; None if the conductor missed no such node.
