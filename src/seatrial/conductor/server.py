@@ -182,7 +182,7 @@ class Server:
         self.close()
 
     @property
-    def joined(self) -> Collection[int]:
+    def members(self) -> Collection[int]:
         """Return the nodes that have joined, those that were lost since then, too."""
         return self._peers.keys()
 

@@ -207,7 +207,7 @@ def _conduct(
         news = _idle_news(driver, signals, questions)
 
         def on_idle(connected: Collection[int]) -> str | tuple[int, str] | None:
-            search.begin(server.joined)
+            search.begin(server.members)
             return news(connected)
 
         server.serve(conductor(time.monotonic()), job.nodes, source, on_idle)

@@ -45,9 +45,9 @@ class HostSearch:
         self._found: list[FoundHosts | None] = []
         self._thread: threading.Thread | None = None
 
-    def begin(self, joined: Collection[int]) -> None:
+    def begin(self, members: Collection[int]) -> None:
         """Ask, unless that was done or nodes are missing; one that has left again joined, too. Never waits."""
-        if self._thread is None and len(joined) == self._nodes:
+        if self._thread is None and len(members) == self._nodes:
             self._thread = threading.Thread(target=self._search, name="hosts", daemon=True)
             self._thread.start()
 
