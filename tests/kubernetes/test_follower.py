@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kubernetes.attempted import OBJECTS, Cluster, running
+from kubernetes.attempted import OBJECTS, Cluster, running, waiting
 
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
 from seatrial.targets.kubernetes.follower import PodFollower
@@ -51,3 +51,24 @@ def test_a_pod_that_has_ended_by_itself_was_not_deleted(is_seen_before: bool, tm
     (pod,) = follower.pods
     assert (pod.killed, pod.stop, pod.deleted) == (is_seen_before, "" if is_seen_before else "was deleted", True)
     assert [line for line in cluster.printed if "was deleted" in line] == ([] if is_seen_before else cluster.printed)
+
+
+@pytest.mark.parametrize(
+    ("listed", "ran"),
+    [
+        ([("u1", "running")], True),
+        ([("u1", "waiting")], False),
+        # It was evicted before it ran.
+        ([("u1", "waiting"), ("u2", "running")], True),
+        # Its kubelet deleted it, and the agent in it stays connected: the next one is elsewhere.
+        ([("u1", "running"), ("u2", "waiting")], False),
+        ([("u1", "running"), ("u2", "running")], False),
+    ],
+)
+def test_a_pod_that_another_one_replaced_did_not_run(listed: list[tuple[str, str]], ran: bool, tmp_path: Path) -> None:
+    follower = followed(Cluster(tmp_path, []), tmp_path)
+    for uid, state in listed:
+        entry = running(1) if state == "running" else waiting(1)
+        entry["metadata"]["uid"] = uid
+        follower._take_pods(pods_of({"items": [entry]}, KINDS["job"]))
+    assert follower.ran() == ({1} if ran else set())

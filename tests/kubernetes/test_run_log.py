@@ -206,6 +206,17 @@ def test_a_pod_cannot_choose_whose_name_a_finding_bears(claimed: str, tmp_path: 
     assert not any(claimed in finding.what + finding.action for finding in found.findings)
 
 
+def test_nor_where_its_agent_is_faster_than_the_list_of_pods(tmp_path: Path) -> None:
+    heard = Heard(tmp_path, None)
+    heard.run_log.take_pods(two_placed()[:1])
+    for event in lost_node_that_claims("gpu-9").events:
+        heard.run_log.take(event)
+    heard.run_log.take_pods(two_placed())
+    found = heard.concluded(trial())
+    assert found.verdict.status == "FAIL"
+    assert not any("gpu-9" in finding.what + finding.action + finding.culprit.name for finding in found.findings)
+
+
 def test_under_mpi_a_name_that_too_many_agents_claim_is_not_cordoned(tmp_path: Path) -> None:
     stream = lost_node_that_claims("gpu-0")
     for event in stream.events:

@@ -304,7 +304,7 @@ class Attempt:
         if not (is_of_pods and self._run_log.began) or self._absent_noted:
             return
         follower, deadline = self._follower, time.monotonic() + wait_s
-        while absent := sorted(set(range(self._job.nodes)) - follower.ran):
+        while absent := sorted(set(range(self._job.nodes)) - follower.ran()):
             if time.monotonic() >= deadline:
                 self._absent_noted = True
                 pods = {pod.number: pod.label for pod in follower.known.values()}

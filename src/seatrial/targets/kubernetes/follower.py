@@ -57,8 +57,10 @@ class PodFollower:
         """The log of the first pod; None until this pod runs."""
         self.all_started = False
         """Whether all pods have been running, or have ended, at the same time."""
-        self.ran: set[int] = set()
-        """Node ranks whose pods were seen to run before the conductor's last event arrived, or to end with 0."""
+        self._ran: dict[int, set[str]] = {}
+        """Node rank -> uids of its pods that were seen to run before the conductor's last event, or to end with 0."""
+        self._newest: dict[int, str] = {}
+        """Node rank -> uid of the newest of its pods until then."""
         self.answered_at = time.monotonic()
         """Time of the API server's last answer (``time.monotonic``)."""
         self.complaint = ""
@@ -205,6 +207,10 @@ class PodFollower:
                     " it; it is left alone"
                 )
 
+    def ran(self) -> set[int]:
+        """Return the node ranks of which one pod ran, and no other one took its place."""
+        return {number for number, uids in self._ran.items() if uids == {self._newest[number]}}
+
     def _take_pods(self, pods: tuple[PodStatus, ...]) -> None:
         self.pods = pods = tuple(map(self._as_it_ended, pods))
         # When the first pod has succeeded, the operators delete the others.
@@ -224,11 +230,11 @@ class PodFollower:
         self._run_log.take_pods(self.known.values())
         over = self._run_log.over
         # The agent of one that started later waits for a conductor, and does not end with 0.
-        self.ran |= {
-            pod.number
-            for pod in pods
-            if pod.exit_code == 0 or (not over and (pod.state == "running" or pod.exit_code is not None))
-        }
+        for pod in pods:
+            if not over or pod.number not in self._newest:
+                self._newest[pod.number] = pod.uid
+            if pod.exit_code == 0 or (not over and (pod.state == "running" or pod.exit_code is not None)):
+                self._ran.setdefault(pod.number, set()).add(pod.uid)
         started = [pod for pod in pods if pod.state != "waiting"]
         if not self.all_started and len(started) >= self.pending.wanted:
             self.all_started = True

@@ -204,8 +204,10 @@ class RunLog:
                 self.interrupted, self._interruption = True, message
                 return
         elif kind == "node":
-            # A finding about a pod has the name that the cluster gives its node, not one that its host chooses.
-            message = {**message, "hostname": self._placed().get(int(message["node"])) or message["hostname"]}
+            # A finding about a pod has the name that the cluster gives its node, not one that its host chooses: also
+            # where that host is faster than the list of pods.
+            placed = self._placed()
+            message = {**message, "hostname": placed.get(int(message["node"]), "" if placed else message["hostname"])}
             self._nodes[int(message["node"])] = str(message["hostname"])
         self._take(message)
 
