@@ -284,10 +284,18 @@ class SimulatedFleet(SimulatedClock):
         for rank in list(agent.ranks.values()):
             self._exit(agent, rank, -9, ours=True)
 
-    def _end_agent(self, agent: SimulatedAgent, *, by_signal: bool = False) -> None:
+    def _signal(self, agent: SimulatedAgent, at: int) -> None:
+        """It says so, ends its ranks, whose peers complain before these have ended, and then itself."""
+        self._send(agent, {"kind": "signal", "number": 15})
+        if self._complain and at in self._meetings:
+            for rank in agent.ranks.values():
+                self._peers_complain(at, rank)
+        self.later(1.6, lambda: self._end_agent(agent))
+
+    def _end_agent(self, agent: SimulatedAgent) -> None:
         """Its ranks end, and then the agent."""
         self._end_ranks(agent)
-        self._send(agent, event_of(agent.source, "end", by_signal=by_signal))
+        self._send(agent, event_of(agent.source, "end"))
         self.lose(agent.node)
 
     def _exit(self, agent: SimulatedAgent, rank: SimulatedRank, code: int, *, ours: bool) -> None:
@@ -320,7 +328,7 @@ class SimulatedFleet(SimulatedClock):
             if self._complain and at in self._meetings:
                 self._peers_complain(at, rank)
             if fault.kind == "canceled":
-                self.later(1.6, lambda: self._end_agent(agent, by_signal=True))
+                self.later(1.6, lambda: self._signal(agent, at))
         elif fault.kind == "error":
             self._fail(agent, rank, at, fault.cause)
         elif fault.kind == "stopped":
@@ -329,8 +337,10 @@ class SimulatedFleet(SimulatedClock):
             self.lose(agent.node)
         elif fault.kind == "agent-silent":
             agent.silent = True
-        elif fault.kind in ("agent-ended", "agent-quits"):
-            self._end_agent(agent, by_signal=fault.kind == "agent-ended")
+        elif fault.kind == "agent-signaled":
+            self._signal(agent, at)
+        elif fault.kind == "agent-quits":
+            self._end_agent(agent)
 
     def _peers_complain(self, at: int, dying: SimulatedRank) -> None:
         for agent, rank in self._everybody():

@@ -54,7 +54,7 @@ class Planted:
         "slow",
         "agent-lost",
         "agent-silent",
-        "agent-ended",
+        "agent-signaled",
         "agent-quits",
         "deaf",
         "terminated",

@@ -195,17 +195,17 @@ def test_fewer_than_two_ranks_are_no_next_generation() -> None:
     assert record.generations == [(0, 1, 2), (0, 2)]
 
 
-@pytest.mark.parametrize("kind", ["agent-lost", "agent-silent", "agent-ended"])
+@pytest.mark.parametrize("kind", ["agent-lost", "agent-silent", "agent-signaled"])
 @pytest.mark.parametrize("at", ALL_TIMES)
 def test_a_vanished_node_is_named_and_a_signaled_one_interrupts(
-    at: int, kind: Literal["agent-lost", "agent-silent", "agent-ended"]
+    at: int, kind: Literal["agent-lost", "agent-silent", "agent-signaled"]
 ) -> None:
     if at == STORE:
         node, left = 0, (2, 3, 4, 5)
     else:
         node, left = 1, (0, 1, 4, 5)
     record = _run(Planted(kind=kind, rank=node, at=at), seed=at)
-    if kind == "agent-ended":
+    if kind == "agent-signaled":
         assert [event["by"] for event in record.of("interrupted")] == [f"a signal to the agent of node {node}"]
         assert (record.seen(), len(record.generations)) == ([], 1)
         return
@@ -214,6 +214,21 @@ def test_a_vanished_node_is_named_and_a_signaled_one_interrupts(
     assert {finding.culprit.nodes for finding in blame(fold(record.events))} == {(f"n{node}",)}
     trouble = record.of("trouble")[0]["seen"][0]
     assert trouble["waited_s"] <= 16.0
+
+
+def test_a_signal_explains_complaints_that_came_before_it_and_no_loss() -> None:
+    def complain(fleet: SimulatedFleet) -> None:
+        fleet._fail(fleet._agents[0], fleet._agents[0].ranks[0], 3, "fabric")
+
+    def signal(fleet: SimulatedFleet) -> None:
+        fleet.say(1, {"kind": "signal", "number": 15})
+
+    record = _run(at_s=[(2.0, complain), (2.5, signal)])
+    assert [event["by"] for event in record.of("interrupted")] == ["a signal to the agent of node 1"]
+    assert record.seen() == []
+    # What the launcher of the job makes of a lost node does not hide that one.
+    record = _run(at_s=[(2.0, lambda fleet: fleet.lose(2)), (2.5, signal)])
+    assert (record.seen("lost"), record.of("interrupted")) == ([("lost", 2)], [])
 
 
 @pytest.mark.parametrize("at", ALL_TIMES)
@@ -451,8 +466,8 @@ def test_repeated_messages_change_nothing(seed: int) -> None:
     assert record.generations == [tuple(range(6)), (0, 1, 2, 4, 5)]
 
 
-@pytest.mark.parametrize("by_signal", [False, True])
-def test_a_node_that_is_lost_already_ends_no_later_attempt(*, by_signal: bool) -> None:
+@pytest.mark.parametrize("signaled", [False, True])
+def test_a_node_that_is_lost_already_ends_no_later_attempt(*, signaled: bool) -> None:
     """Its agent was stopped for a while, hears nothing of the next attempt, and takes the controller for dead."""
 
     def come_back(fleet: SimulatedFleet) -> None:
@@ -460,7 +475,9 @@ def test_a_node_that_is_lost_already_ends_no_later_attempt(*, by_signal: bool) -
             fleet.later(0.1, partial(come_back, fleet))
             return
         said.append(fleet.now)
-        fleet.say(0, event_of(fleet._agents[0].source, "end", by_signal=by_signal))
+        if signaled:
+            fleet.say(0, {"kind": "signal", "number": 15})
+        fleet.say(0, event_of(fleet._agents[0].source, "end"))
 
     said: list[float] = []
     record = _run(Planted(kind="agent-silent", rank=0, at=3), at_s=[(5.0, come_back)])

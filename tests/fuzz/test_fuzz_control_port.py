@@ -186,6 +186,7 @@ class _Part(bytes):
 _KINDS = [
     "status",
     "killed",
+    "signal",
     "end",
     "rank",
     "measurements",
@@ -215,11 +216,11 @@ _WORDS = [
     "phase",
     "code",
     "ours",
+    "number",
     "text",
     "measurements",
     "facts",
     "severity",
-    "by_signal",
 ]
 _AGENTS_LINES = st.one_of(
     st.builds(

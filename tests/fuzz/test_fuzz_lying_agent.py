@@ -169,7 +169,8 @@ def _shapes(rng: random.Random) -> dict[str, Any]:
             "libraries": "",
         },
         {**event, "kind": "note", "severity": rng.choice(["info", "warn", "error"]), "text": "words"},
-        {**event, "kind": "end", "by_signal": rng.random() < 0.3},
+        {**event, "kind": "end"},
+        {"kind": "signal", "number": rng.choice([15, None, "15"])},
         {**event, "kind": "step_end", "step": step, "outcome": "done", "seconds": 1.0},
         {
             **event,

@@ -153,7 +153,7 @@ class Agent:
             self._channel.send(piece)
         if self._mpi:
             leave_launcher(os.environ)
-        self._channel.event(EndEvent(kind="end", by_signal=bool(signals)))
+        self._channel.event(EndEvent(kind="end"))
         self._selector.close()
         self._channel.close()
         return 0 if self._over else 3
@@ -186,17 +186,15 @@ class Agent:
                 break
 
     def _is_stopped(self, signals: list[int]) -> bool:
-        """Return whether a signal ends the agent now.
+        """Return whether a signal ends the agent now. The conductor hears of it before the peers miss any rank.
 
         The ranks of a program may save first: the conductor has them terminated, then ends the agent. A second signal
         does not wait for that.
         """
-        if len(signals) != 1 or not self._program:
-            return bool(signals)
-        if not self._signal_sent:
+        if signals and not self._signal_sent:
             self._signal_sent = True
             self._channel.send(SignalReceived(kind="signal", number=signals[0]))
-        return False
+        return len(signals) > 1 or (bool(signals) and not self._program)
 
     def _note_why(self, signals: list[int]) -> None:
         if signals:

@@ -47,9 +47,8 @@ class HangDetector:
         self.done: set[int] = set()
         self._waiting = dict.fromkeys(self.asked)
         self.suspicions: list[Suspicion] = []
-        self.only_stop_signals = False
-        """A rank was ended by a signal that stops jobs, and all else that was heard are complaints of the fabric."""
-        self._has_other_cause = False
+        self.may_be_stopped = True
+        """All that was heard are complaints of the fabric, and ranks that a signal ended which stops jobs."""
         self._reported: set[tuple[str, int | None, int | None]] = set()
         """Kind, rank and node of each suspicion that was reported."""
         self._hears_stop = False
@@ -102,11 +101,10 @@ class HangDetector:
         self._reported.add(origin)
         self.suspicions.append(suspicion)
         if (suspicion.how, suspicion.detail) != ("error", "fabric"):
-            self._has_other_cause |= not suspicion.stopped_from_outside
-            self.only_stop_signals = not self._has_other_cause
+            self.may_be_stopped &= suspicion.stopped_from_outside
         if self._grace_until is None:
             self._grace_until = now + GRACE_S
-        if self.only_stop_signals and not self._hears_stop:
+        if suspicion.stopped_from_outside and self.may_be_stopped and not self._hears_stop:
             self._hears_stop = True
             self._grace_until = max(self._grace_until, now + STOP_HEARD_S)
 

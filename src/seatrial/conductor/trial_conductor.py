@@ -49,6 +49,7 @@ _MAX_NODE_BYTES = 1_000
 _MAX_SHARED_BYTES = 1000
 """Values that the first rank may share with later steps in one: the address of a store, a key."""
 
+_UNFINISHED = (State.GATHER, State.AGENTS, State.START, State.STEP)
 _ABSENT_ACTION = (
     "look at the output of its agent, and at what may keep it from the node that conducts: a firewall, or in Kubernetes"
     " a NetworkPolicy (--allow-egress)"
@@ -87,6 +88,8 @@ class TrialConductor(BaseConductor):
         """A node vanished in a step of agents, which goes no further."""
         self._interface = ""
         """Network interface that a check of agents chose for the ranks."""
+        self._signaled: set[int] = set()
+        """Nodes whose agents received a signal."""
         self._quitting: set[int] = set()
         """Ranks that have not ended yet, in QUIT."""
 
@@ -279,6 +282,8 @@ class TrialConductor(BaseConductor):
     # Messages
 
     def _receive(self, node: int, received: AgentReport | Event, now: float) -> None:
+        if received["kind"] == "signal":
+            self._receive_signal(node, now)
         if received.get("gen") != self._generation:
             return
         runs = self.state in (State.START, State.STEP)
@@ -371,21 +376,22 @@ class TrialConductor(BaseConductor):
         was_gone = node in self._gone
         self._gone.add(node)
         # One that counts as lost hears nothing of the next attempt, and so takes us for dead in the middle of it.
-        if self.state in (State.GATHER, State.AGENTS, State.START, State.STEP) and not was_gone:
-            # Where somebody is suspected, the signal is what the launcher of the job makes of that.
-            if end.get("by_signal") and (self._hang_detector.calm or self._hang_detector.only_stop_signals):
-                self._interrupt(f"a signal to the agent of node {self._config.host_name(node)}", now)
-            elif end.get("by_signal"):
-                pass
-            else:  # it took us for dead, and its note says so; or nobody else knows why
-                text = f"the agent of node {self._config.host_name(node)} ended before the trial was over"
-                self._record(NoteEvent(kind="note", severity="error", text=text))
-                self._end_step("trouble", now)
-                if self.state in (State.GATHER, State.AGENTS):
-                    self._stop(now)
-                else:
-                    self._kill((), now)
+        if self.state in _UNFINISHED and not was_gone and node not in self._signaled:
+            # It took us for dead, and its note says so; or nobody else knows why.
+            text = f"the agent of node {self._config.host_name(node)} ended before the trial was over"
+            self._record(NoteEvent(kind="note", severity="error", text=text))
+            self._end_step("trouble", now)
+            if self.state in (State.GATHER, State.AGENTS):
+                self._stop(now)
+            else:
+                self._kill((), now)
         self._after_loss(node, now)
+
+    def _receive_signal(self, node: int, now: float) -> None:
+        """End the trial: a signal ends that agent. Where somebody is suspected, the launcher of the job sent it."""
+        self._signaled.add(node)
+        if self.state in _UNFINISHED and node not in self._gone and self._hang_detector.may_be_stopped:
+            self._interrupt(f"a signal to the agent of node {self._config.host_name(node)}", now)
 
     # Trouble
 

@@ -290,7 +290,7 @@ class Status(TypedDict):
 
 
 class SignalReceived(TypedDict):
-    """The agent of a program received a signal; its ranks may save first."""
+    """The agent received a signal. It ends its ranks and itself next; those of a program may save first."""
 
     kind: Literal["signal"]
     number: int

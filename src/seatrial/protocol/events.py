@@ -421,11 +421,6 @@ class OutcomeEvent(_OutcomeEventOptional):
     """The last output of the rank that failed, where the rank did not report the error itself."""
 
 
-class _EndEventOptional(Header, total=False):
-    by_signal: bool
-    """A signal ended the agent. From agents only."""
-
-
 class HandedEvent(Header):
     """What a file says that a person handed over with ``--evidence`` (controller; one source a file)."""
 
@@ -442,7 +437,7 @@ class SlurmNodesEvent(Header):
     """By number of the node: NodeName. Without the nodes that joined as another one."""
 
 
-class EndEvent(_EndEventOptional):
+class EndEvent(Header):
     """The last event of a source (every source)."""
 
     kind: Literal["end"]
