@@ -259,7 +259,7 @@ class Attempt:
         causes = [pod for pod in pods if pod.stop and not pod.deleted] or failed
         succeeded = not has_conductor and first.exit_code == 0
         if causes:
-            run_log.clear_interruption(f"{causes[0].label} {causes[0].stop or causes[0].end}")
+            self._explain_interruption(causes, first)
             # The last lines of the conductor have gone with its pod, because of another one.
             self._cut_off = self._cut_off and causes[0] == first
         stopped = [pod for pod in pods if pod.stop and not (pod.deleted and (causes or succeeded or self._restarts))]
@@ -294,6 +294,27 @@ class Attempt:
             under_mpi=self._under_mpi,
             prints_result=not isinstance(self._job, ProgramJob) or self._job.watched,
         )
+
+    def _explain_interruption(self, causes: Sequence[PodStatus], first: PodStatus) -> None:
+        """Drop the interruption of the conductor where the end of another pod explains it; else name that pod.
+
+        How a pod ended is the word of its node. It counts where the conductor missed the pod before it was stopped, and
+        where the node says that the pod was killed, for which it is then blamed itself. Under MPI each host is trusted
+        with the verdict, and the first pod is not the conductor's.
+        """
+        run_log = self._run_log
+        # A conductor that has come to its end was not stopped by its own end.
+        others = [pod for pod in causes if self._under_mpi or not (pod == first and run_log.over)]
+        any_node = self._under_mpi or self._job.nodes == 1
+        for pod in others:
+            if self._under_mpi or pod.killed or run_log.missed_first(pod.number, any_node=any_node):
+                run_log.clear_interruption(f"{pod.label} {pod.stop or pod.end}")
+                return
+        # Those that were stopped are named by the caller.
+        if others and run_log.interrupted and not others[0].stop:
+            deleted = any(pod.stop and pod.deleted for pod in self._follower.known.values())
+            also = "; other pods were deleted" if deleted else ""
+            run_log.interrupt(f"the cluster: {others[0].label} {others[0].end}{also}")
 
     def _require_all_ran(self, wait_s: float) -> None:
         """Note pods of a trial that never ran although its ranks were started. ``wait_s``: for what the cluster says.

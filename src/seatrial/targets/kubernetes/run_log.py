@@ -253,13 +253,21 @@ class RunLog:
         """
         return min(self._lost_at.values(), default=None) if any_node else self._lost_at.get(node)
 
+    def missed_first(self, node: int, *, any_node: bool) -> bool:
+        """Return whether the conductor missed this node, or ``any_node``, before it was interrupted itself."""
+        lost_at = self.lost_at(node, any_node=any_node)
+        return lost_at is not None and self._is_before_interruption(lost_at)
+
+    def _is_before_interruption(self, seq: int) -> bool:
+        return self._interruption is None or seq < int(self._interruption["seq"])
+
     def interrupt(self, by: str, before: int | None = None) -> None:
         """Record that the run was ended from outside.
 
         ``by``: what ended it. ``before``: ``seq`` of the conductor's first event that is a consequence of it; this
         event and all later ones blame nobody.
         """
-        if self._interruption is not None and before is None:
+        if self._interruption is not None and (before is None or not self._is_before_interruption(before)):
             # The conductor knows only the signal that its pod got.
             self._interruption = {**self._interruption, "by": by}
         if not self.interrupted:
