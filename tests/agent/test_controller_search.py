@@ -96,6 +96,66 @@ def test_ranks_outside_of_pods_ask_at_once() -> None:
     assert (times[0], names) == (0.0, {"trial-0.trial"})
 
 
+_BOTH = ("10.244.1.5", "10.244.2.6")
+
+
+def search_that_finds(answers: list[Sequence[str]], clock: Clock, host: str = "trial-0.trial") -> ControllerSearch:
+    """``answers``: one for each question; the last one stays."""
+
+    def resolve(name: str) -> Sequence[str]:
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    return ControllerSearch(host, 1, environ=POD, resolv_conf=RESOLV_CONF, resolve=resolve, clock=clock)
+
+
+@pytest.mark.parametrize("others", [_BOTH, (*_BOTH, "fd00::5"), ("10.244.1.5", "fd00::5", "fd00::6"), (*_BOTH,) * 2])
+def test_a_name_of_several_pods_is_refused(others: Sequence[str]) -> None:
+    """A second pod that answers to the name of the first one could be taken for it."""
+    clock = Clock()
+    search = search_that_finds([others], clock)
+    clock.now = 5.0
+    assert search.addresses() == ()
+    first, second, family = ("fd00::5", "fd00::6", "IPv6") if "fd00::6" in others else (*_BOTH, "IPv4")
+    assert str(search.error) == (
+        f"trial-0.trial.team.svc.cluster.local. has 2 {family} addresses, {first} and {second}, and a pod has one;"
+        " delete the pod that should not have that name, or set MASTER_ADDR to a name that only the first pod has"
+    )
+
+
+def test_of_many_addresses_two_are_named() -> None:
+    clock = Clock()
+    search = search_that_finds([[f"10.244.0.{number}" for number in range(1_000)]], clock)
+    clock.now = 5.0
+    assert search.addresses() == ()
+    assert "has 1000 IPv4 addresses, 10.244.0.0 and 10.244.0.1 among them, and a pod has one" in str(search.error)
+
+
+def test_a_pod_of_both_families_has_two_addresses() -> None:
+    clock = Clock()
+    search = search_that_finds([["10.244.1.5", "fd00::5", "10.244.1.5"]], clock)
+    clock.now = 5.0
+    assert (search.addresses(), search.error) == (("10.244.1.5", "fd00::5"), None)
+
+
+def test_a_pod_that_was_made_again_is_found_when_the_old_one_is_gone() -> None:
+    clock = Clock()
+    search = search_that_finds([_BOTH, _BOTH, ["10.244.2.6"]], clock)
+    clock.now = 5.0
+    assert search.addresses() == ()
+    while clock.now < 60.0 and not search.addresses():
+        clock.now += 0.2
+    assert (search.addresses(), search.error) == (("10.244.2.6",), None)
+
+
+@pytest.mark.parametrize("host", ["gpu-01.example.org.", "localhost"])
+def test_a_name_outside_of_the_cluster_may_have_several_addresses(host: str) -> None:
+    """Hosts have several interfaces."""
+    clock = Clock()
+    search = search_that_finds([_BOTH], clock, host)
+    clock.now = 5.0
+    assert search.addresses() == _BOTH
+
+
 def test_an_address_needs_no_question() -> None:
     def refuse(name: str) -> Sequence[str]:
         raise AssertionError(name)

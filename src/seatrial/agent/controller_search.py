@@ -19,6 +19,7 @@ from pathlib import Path
 
 from seatrial.probe import network
 from seatrial.probe.names import is_loopback
+from seatrial.util.text import and_list
 
 JOIN_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """Signals that end an agent at once while it searches."""
@@ -35,6 +36,9 @@ _ANSWER_S = 30.0
 """The default of the system's resolver for three servers that do not answer: 2 attempts of 5 s each."""
 _FRESH_S = 15.0
 """Addresses are asked for again after this time: a pod that was made again has another one."""
+_IN_CLUSTER = ".svc."
+"""In the full name of each pod and Service."""
+_MOST_NAMED = 2
 
 Resolve = Callable[[str], Sequence[str]]
 """A function from a name to its addresses. Raises OSError for an unknown name."""
@@ -97,6 +101,7 @@ class ControllerSearch:
         self._resolve = resolve or resolve_in_thread
         self._addresses: tuple[str, ...] = (host,) if _is_address(host) else ()
         self._is_name = not self._addresses
+        self._is_of_cluster = pod and self._is_name and _IN_CLUSTER in self.name
         late_s = _FIRST_QUERY_S + _SPREAD_S * (node_rank % _SPREAD_COUNT) / _SPREAD_COUNT
         self._ask_at = clock() + (late_s if pod and self._is_name else 0.0)
         self._pause_s = _PAUSE_S
@@ -106,6 +111,8 @@ class ControllerSearch:
         if self._is_name and self._clock() >= self._ask_at:
             try:
                 self._addresses = tuple(dict.fromkeys(self._resolve(self.name)))
+                if self._is_of_cluster:
+                    self._require_one_pod()
                 self.error = None
                 self._ask_at = self._clock() + _FRESH_S
             except OSError as error:
@@ -114,6 +121,22 @@ class ControllerSearch:
                 self._ask_at = self._clock() + self._pause_s
                 self._pause_s = min(_MAX_PAUSE_S, self._pause_s * _PAUSE_GROWTH)
         return self._addresses
+
+    def _require_one_pod(self) -> None:
+        """Forget the addresses and raise OSError where they are of several pods: one of them may pose as the first.
+
+        A pod has one address of each family. One that was made again has its name for a while beside the old one.
+        """
+        for family in ("IPv4", "IPv6"):
+            found = [address for address in self._addresses if (":" in address) == (family == "IPv6")]
+            if len(found) > 1:
+                self._addresses = ()
+                among = " among them" if len(found) > _MOST_NAMED else ""
+                raise OSError(
+                    f"{self.name} has {len(found)} {family} addresses, {and_list(found[:_MOST_NAMED])}{among}, and a"
+                    " pod has one; delete the pod that should not have that name, or set MASTER_ADDR to a name that"
+                    " only the first pod has"
+                )
 
 
 def resolve_in_thread(name: str) -> Sequence[str]:
