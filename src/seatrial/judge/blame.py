@@ -29,7 +29,7 @@ from seatrial.judge.step_view import (
     waited,
     works_alone,
 )
-from seatrial.judge.trial import ErrorRecord, NodeFailure, Note, Trial, TroubleRecord
+from seatrial.judge.trial import AgentEnd, ErrorRecord, NodeFailure, Note, Trial, TroubleRecord
 from seatrial.plan.plan_reader import OF_DEADLINE
 from seatrial.protocol.fabric_errors import MTU_ACTION
 from seatrial.protocol.timeouts import patience_s
@@ -279,6 +279,8 @@ def _fabric(view: StepView) -> list[Finding]:
     action = fabric_action(view.trial, nodes)
     unreached = connect_errors(view)
     evidence = (*lines_of(view, unreached), *evidence)
+    if not (stuck or late) and (ended := _ended_before(view, errors)) is not None:
+        return [_follows_from(view, ended, what, evidence)]
     if (worst := clearest(unreached.values())) is not None:
         rank = next(rank for rank, error in unreached.items() if error == worst)
         what += f": {view.trial.label(rank)} could not connect to {worst.words()}"
@@ -301,6 +303,35 @@ def _fabric(view: StepView) -> list[Finding]:
     culprit = Culprit(kind="fabric", name=name, nodes=tuple(nodes))
     options = telling_apart(view.trial, nodes)
     return [_finding("fail", view.check, what, culprit, evidence=evidence, action=action, options=options)]
+
+
+def _ended_before(view: StepView, errors: Iterable[ErrorRecord]) -> AgentEnd | None:
+    """Return the end of the ranks of a node by its agent that these errors of communication follow from, if there is
+    one.
+
+    Clocks of hosts differ, so the ranks of that node tell the order: where a network was cut they complained before.
+    """
+    first_at: dict[int | None, float] = {}
+    for error in errors:
+        node = view.node_of(error.rank)
+        first_at[node] = min(error.at, first_at.get(node, error.at))
+    ends = (ending for ending in view.trial.agent_ends if ending.generation == view.generation)
+    return next((ending for ending in ends if ending.node not in first_at or ending.at <= first_at[ending.node]), None)
+
+
+def _follows_from(view: StepView, ended: AgentEnd, what: str, evidence: tuple[str, ...]) -> Finding:
+    """Return a finding that names nobody: whoever is in the path can have an agent give up, and so can a controller
+    that sleeps."""
+    name = view.trial.place(ended.node)
+    return _finding(
+        "error",
+        view.check,
+        f"{what} after the agent of {a_node(name)} had ended its ranks, as it says: {quoted(ended.why)}",
+        NOBODY,
+        evidence=evidence,
+        action="find out why that agent gave up: a controller that slept or was stopped, or somebody changes packets"
+        f" between it and {name} (ip neigh, on both); then repeat the trial",
+    )
 
 
 def _deadline(view: StepView) -> list[Finding]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args
 from seatrial.evidence.findings import Severity
 from seatrial.evidence.measurement import HANDED, Better, Fact, Measurement
 from seatrial.judge.trial import (
+    AgentEnd,
     Cause,
     ErrorRecord,
     ExitRecord,
@@ -101,6 +102,10 @@ class Reader:
         self.errors: list[ErrorRecord] = []
         self.troubles: list[TroubleRecord] = []
         self.exits: dict[tuple[int, int], ExitRecord] = {}
+        self.agent_ends: dict[tuple[int, int], AgentEnd] = {}
+        """(generation, node) -> the end of its ranks by an agent that was not asked to."""
+        self._last_words: dict[int, tuple[str, float]] = {}
+        """Node -> the last error of its agent, and when: with one it gives up, ends its ranks, and says no more."""
         self.stacks: list[StackRecord] = []
         self.left: dict[tuple[int, int], LeftProcess] = {}
         self.notes: list[Note] = []
@@ -133,6 +138,8 @@ class Reader:
                     if self._num_notes[src] > _MOST_NOTES:
                         raise DamageError(f"more than {_MOST_NOTES} of one source")
                 whose_rank, whose_node = (int(found[1]) if found else None for found in (rank, node))
+                if whose_node is not None and severity == "error":
+                    self._last_words[whose_node] = text, event["t"]
                 # Nobody else may call a request wrong in the name of the controller.
                 is_request = _RECORDER.fullmatch(src) is not None and event.get("cause") == "request"
                 untrusted = fields.integers(event, "untrusted") if src in _KNOWING and "untrusted" in event else ()
@@ -207,6 +214,7 @@ class Reader:
                     message=_cut(event, "message"),
                     stack=_cut(event, "stack"),
                     phase=_cut(event, "phase"),
+                    at=event["t"],
                 )
             )
         else:
@@ -279,6 +287,9 @@ class Reader:
                 phase=_cut(event, "phase"),
                 last_lines=tuple(line[: _MOST_CHARS["message"]] for line in last_lines[-_MOST_LINES:]),
             )
+            if self.exits[generation, rank].ours and node in self._last_words:
+                why, at = self._last_words[node]
+                self.agent_ends[generation, node] = AgentEnd(generation=generation, node=node, why=why, at=at)
         elif kind == "stack":
             self.stacks.append(
                 StackRecord(

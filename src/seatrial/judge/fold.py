@@ -264,6 +264,7 @@ def _trial(run: str, reader: Reader, missing: tuple[str, ...]) -> Trial:
         node_failures=tuple(reader.node_failures),
         troubles=tuple(reader.troubles),
         exits=tuple(ending for _, ending in sorted(reader.exits.items())),
+        agent_ends=tuple(ending for _, ending in sorted(reader.agent_ends.items())),
         stacks=tuple(reader.stacks),
         left=tuple(reader.left.values()),
         notes=(

@@ -148,6 +148,7 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
                 message=said,
                 stack="",
                 phase=ending.phase,
+                at=0.0,
             )
             raised.setdefault(rank, witness)
         elif rank in confirmed or describe_exit(ending.code).signal in _CRASHES:

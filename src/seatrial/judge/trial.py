@@ -88,6 +88,8 @@ class ErrorRecord:
     message: str
     stack: str
     phase: str
+    at: float
+    """Seconds since the epoch, by the clock of its host; 0: not known, and before its process ended."""
 
     def first_line(self) -> str:
         """Return the first line of its text that says something, else its class."""
@@ -140,6 +142,18 @@ class ExitRecord:
     phase: str
     last_lines: tuple[str, ...]
     """The end of its output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEnd:
+    """An agent that ended the ranks of its node, and that not because the controller asked it to."""
+
+    generation: int
+    node: int
+    why: str
+    """In the words of the agent."""
+    at: float
+    """When it said so, in seconds since the epoch, by the clock of its host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +242,8 @@ class Trial:
     node_failures: tuple[NodeFailure, ...]
     troubles: tuple[TroubleRecord, ...]
     exits: tuple[ExitRecord, ...]
+    agent_ends: tuple[AgentEnd, ...]
+    """By generation and node."""
     stacks: tuple[StackRecord, ...]
     left: tuple[LeftProcess, ...]
     notes: tuple[Note, ...]
