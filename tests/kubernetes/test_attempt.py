@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from event_streams import Stream
 from kubernetes.attempted import INDEX, ITS_LOG_ENDS, JOB_PATH, OBJECTS, OWNED, WORKLOAD, Cluster, running, waiting
 from kubernetes.kubectl_script_double import scripted
@@ -20,7 +21,7 @@ from kubernetes.workloads import workload
 
 from seatrial.errors import JobNotStartedError, RequestError, SeatrialError
 from seatrial.targets.job import ProgramJob
-from seatrial.targets.kubernetes import applied_objects, attempt
+from seatrial.targets.kubernetes import applied_objects, attempt, kubernetes_target
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
 from seatrial.targets.kubernetes.attempt import TooFewNodesError
 from seatrial.targets.kubernetes.follower import PodFollower
@@ -141,6 +142,22 @@ def test_min_hosts_starts_again_with_fewer(tmp_path: Path) -> None:
     found = Cluster(tmp_path, [running(0), waiting(1)], fewer_s=0.5).error(min_hosts=1)
     assert isinstance(found, TooFewNodesError)
     assert (found.running, found.absent) == (1, ("trial-1-1-x: no node accepts it (0/3 nodes are available)",))
+
+
+def test_a_start_with_fewer_has_another_token(tmp_path: Path) -> None:
+    """Pods of the start before it may still run for a while, and know that one's."""
+    before = Cluster(tmp_path, []).job
+    after = kubernetes_target._with_fewer_nodes(before, 1, ("trial-1-1-x: no node accepts it",))
+    tokens = []
+    for job in (before, after):
+        (command,) = kubernetes_target._render(job, control="", token="", keep="")
+        assert command.feed is not None
+        objects = yaml.safe_load_all(command.feed.content)
+        (secret,) = [thing for thing in objects if thing["kind"] == "Secret"]
+        tokens.append(secret["stringData"]["token"])
+    assert tokens[0] == WORKLOAD.token
+    assert tokens[1] == after.detail.workload.token != tokens[0]
+    assert len(tokens[1]) >= 32
 
 
 def test_fewer_than_min_hosts_do_not_start(tmp_path: Path) -> None:

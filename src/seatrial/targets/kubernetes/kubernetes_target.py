@@ -255,8 +255,16 @@ def _submit_and_follow(
 
 def _with_fewer_nodes(job: Processes, nodes: int, absent: tuple[str, ...]) -> Processes:
     print_status(f"seatrial: starting again without {', '.join(absent)} (--min-hosts)")
-    detail = replace(job.detail, workload=replace(job.detail.workload, nodes=nodes), min_hosts=None)
+    # A pod of before that is not gone yet knows the last one.
+    workload = replace(job.detail.workload, nodes=nodes, token=_new_token())
+    detail = replace(job.detail, workload=workload, min_hosts=None)
     return replace(job, nodes=nodes, absent=(*job.absent, *absent), detail=detail)
+
+
+def _new_token() -> str:
+    import secrets
+
+    return secrets.token_urlsafe(24)
 
 
 def _workload(target_request: TargetRequest, kind: Kind, nodes: int) -> Workload:
@@ -300,7 +308,7 @@ def _workload(target_request: TargetRequest, kind: Kind, nodes: int) -> Workload
         nodes=nodes,
         nproc_per_node=nproc_per_node,
         arguments=(arguments[0], *chosen, *arguments[1:]),
-        token=secrets.token_urlsafe(24),
+        token=_new_token(),
         python=target_request.python or "python3",
         bundle=None if options["image_has_seatrial"] else _bundle(),
         files=files,
