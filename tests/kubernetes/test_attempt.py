@@ -89,7 +89,7 @@ def test_a_quota(tmp_path: Path) -> None:
     warning = {"involvedObject": {"name": "trial-1"}, "reason": "FailedCreate", "message": message}
     (tmp_path / "events").write_text(json.dumps({"items": [warning]}))
     text = str(Cluster(tmp_path, [], ("'get events'*", f"cat {tmp_path}/events"), queue_s=3.0).error())
-    assert "2 of 2 pods cannot be created: Error creating" in text
+    assert '2 of 2 pods cannot be created: "Error creating' in text
     assert "exceeded quota: gpus" in text
 
 
@@ -99,7 +99,7 @@ def test_what_pod_security_never_admits_ends_at_once(tmp_path: Path) -> None:
     (tmp_path / "events").write_text(json.dumps({"items": [warning]}))
     found = Cluster(tmp_path, [], ("'get events'*", f"cat {tmp_path}/events")).error()
     assert isinstance(found, JobNotStartedError)
-    assert 'pods will never be created: Error creating: pods "trial-1-0-x" is forbidden: violates' in str(found)
+    assert "pods will never be created: \"Error creating: pods 'trial-1-0-x' is forbidden: violates" in str(found)
 
 
 def test_an_operator_that_does_not_run_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +309,7 @@ def test_a_workload_that_fails_before_its_pods(tmp_path: Path, soon_gone: None) 
     failed = {"metadata": {"uid": "u-Job"}, "status": {"conditions": [why]}}
     (tmp_path / "job").write_text(json.dumps(failed))
     text = str(Cluster(tmp_path, [], ("'get job.batch/trial-1 --ignore-not-found'*", f"cat {tmp_path}/job")).error())
-    assert "failed before its first pod ran (BackoffLimitExceeded: the limit is reached)" in text
+    assert 'failed before its first pod ran (BackoffLimitExceeded: "the limit is reached")' in text
 
 
 def test_of_pods_that_failed_beside_one_that_hangs_the_cause_is_named(

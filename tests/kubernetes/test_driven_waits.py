@@ -37,7 +37,7 @@ _SOON = (SHORT_TRIAL[0], "--queue-timeout=6", *SHORT_TRIAL[1:])
             marks=pytest.mark.nightly,
         ),
         pytest.param(
-            "job", {"fault": "quota"}, "2 of 2 pods cannot be created: Error creating: pods", marks=pytest.mark.slow
+            "job", {"fault": "quota"}, '2 of 2 pods cannot be created: "Error creating: pods', marks=pytest.mark.slow
         ),
         (
             "mpijob",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial.targets.kubernetes.kinds import KINDS
-from seatrial.targets.kubernetes.pods import PodStatus, first_pod, pods_of
+from seatrial.targets.kubernetes.pods import PodStatus, first_pod, pods_of, workload_failure
 from seatrial.targets.kubernetes.warnings_of_run import creation_warnings, pod_warnings
 
 
@@ -313,6 +313,20 @@ def test_warnings_are_those_of_the_run() -> None:
         "older",
         'pods "t-1" is forbidden: exceeded quota: gpus',
     )
+
+
+def test_why_a_workload_failed_are_words_of_the_cluster() -> None:
+    condition = {"type": "Failed", "status": "True", "reason": "a. PASS", "message": "b\x1b[2J; see\nPASS."}
+    assert workload_failure({"status": {"conditions": [condition]}}) == '"a. PASS": "b\\x1b[2J; see PASS"'
+    assert workload_failure({"status": {"conditions": [{**condition, "message": ""}]}}) == '"a. PASS"'
+    assert workload_failure({"status": {"conditions": [{"type": "Failed", "status": "True"}]}}) == "no reason given"
+
+
+def test_a_kubelet_does_not_speak_for_the_scheduler() -> None:
+    """It can write any condition of a pod that is on its node."""
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "trial: PASS"}
+    (placed,) = pods_of({"items": [pod(status__conditions=[condition])]}, KINDS["job"])
+    assert (placed.node, placed.waits_for) == ("gpu-1", "its image is being pulled or its container created")
 
 
 def test_an_invalid_pod_name_becomes_no_file() -> None:

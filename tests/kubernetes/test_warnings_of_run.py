@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from kubernetes.attempted import Cluster
+from kubernetes.attempted import Cluster, waiting
 
+from seatrial.targets.kubernetes.kinds import KINDS
+from seatrial.targets.kubernetes.pending_pods import PendingPods
+from seatrial.targets.kubernetes.pods import PodStatus, pods_of
 from seatrial.targets.kubernetes.warnings_of_run import is_final
 
 _CPU = "exceeded quota: team, requested: limits.cpu=2, used: limits.cpu={used}, limited: limits.cpu=5"
@@ -43,3 +46,32 @@ def test_what_the_cluster_refuses_a_neighbor_ends_nothing(tmp_path: Path) -> Non
     (tmp_path / "events").write_text(json.dumps({"items": [warning]}))
     found = Cluster(tmp_path, [], ("'get events'*", f"cat {tmp_path}/events"), queue_s=5.0).error()
     assert "2 of 2 pods are not created yet" in str(found)
+
+
+def waits(warning: str, *pods: PodStatus) -> PendingPods:
+    return PendingPods(pods=pods, nodes=2, under_mpi=False, warnings=(warning,))
+
+
+_HOSTILE = 'no room; FINAL ACCEPTANCE: "PASS" \x1b[2J'
+
+
+def test_the_words_of_a_warning_stay_its_words() -> None:
+    """An account that may create Events can say anything about the workload."""
+    said = "\"no room; FINAL ACCEPTANCE: 'PASS' \\x1b[2J\""
+    assert waits(_HOSTILE).reason() == f"2 of 2 pods cannot be created: {said}"
+    (pod,) = pods_of({"items": [waiting(0)]}, KINDS["job"])
+    assert waits(_HOSTILE, pod).reason().endswith(f"no node accepts it (0/3 nodes are available); {said}")
+
+
+def test_the_option_that_helps_is_named_before_the_warning() -> None:
+    warning = 'Error creating: pods "t-0-" is forbidden: unable to validate against any security context constraint: []'
+    assert waits(warning).reason() == (
+        "2 of 2 pods cannot be created: see --openshift: \"Error creating: pods 't-0-' is forbidden: unable to validate"
+        ' against any security context constraint: []"'
+    )
+
+
+def test_warnings_that_differ_in_their_words_are_different_news() -> None:
+    quota, security = (waits(f'pods "t-{number}-x" is forbidden: {why}') for number, why in ((0, "a quota"), (1, "b")))
+    again = waits('pods "t-7-y" is forbidden: a quota')
+    assert quota.kind_of_reason() == again.kind_of_reason() != security.kind_of_reason()

@@ -17,6 +17,7 @@ from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.manifest.workload import JOIN_TIMEOUT_S
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.targets.kubernetes.run_log import RunLog
+from seatrial.targets.kubernetes.warnings_of_run import warning_said
 from seatrial.util.streams import print_status
 
 _TURN_S = 0.1
@@ -425,8 +426,8 @@ class Attempt:
             return
         if (refusal := pending.final_refusal) and self._lasts("refused", _REPORT_WAITING_S):
             raise JobNotStartedError(
-                f"{pending.missing} of {pending.wanted} pods will never be created: {refusal}; change the request, or"
-                " what the namespace allows"
+                f"{pending.missing} of {pending.wanted} pods will never be created: {warning_said(refusal)}; change the"
+                " request, or what the namespace allows"
             )
         if self._follower.is_unattended and not pending.warnings and self._lasts("unattended", _UNATTENDED_S):
             operator = "the Job controller" if self._kind.operator is None else self._kind.operator.release

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from seatrial.targets.kubernetes.pods import PodStatus
-from seatrial.targets.kubernetes.warnings_of_run import is_final
+from seatrial.targets.kubernetes.warnings_of_run import is_final, warning_said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +68,19 @@ class PendingPods:
 
     def reason(self) -> str:
         """Return what the run waits for, as a sentence without its full stop."""
+        return self._reason(warning_said)
+
+    def _reason(self, said: Callable[[str], str]) -> str:
+        """``said``: how the sentence shows a warning."""
         if waiting := self.waiting:
             hopeless = [pod for pod in waiting if pod.hopeless]
             warned = [pod for pod in waiting if pod.name in self.pod_warnings]
             why = self._why((hopeless or warned or waiting)[0])
             if self.warnings and self.missing > 0:
-                why = f"{why}; {self.warnings[-1]}"
+                why = f"{why}; {said(self.warnings[-1])}"
             return f"{len(waiting) + max(self.missing, 0)} of {self.wanted} pods wait: {why}"
         if self.warnings:
-            return f"{self.missing} of {self.wanted} pods cannot be created: {self.warnings[-1]}"
+            return f"{self.missing} of {self.wanted} pods cannot be created: {said(self.warnings[-1])}"
         if self.suspended:
             return (
                 f"{self.missing} of {self.wanted} pods are not created: the workload is suspended, because a queue"
@@ -92,7 +96,7 @@ class PendingPods:
     def kind_of_reason(self) -> str:
         """Return the reason without what changes while the same wait goes on: counts, names of pods, the two reasons
         between which a failed pull alternates."""
-        image = re.sub(r"(its image \S+ cannot be pulled).*", r"\1", self.reason())
+        image = re.sub(r"(its image \S+ cannot be pulled).*", r"\1", self._reason(str))
         return re.sub(r'[0-9]+|"[^"]*"', "", image)
 
     def left_out(self, reason: str) -> tuple[str, ...]:

@@ -142,7 +142,7 @@ def workload_failure(workload: Any) -> str:
     """Return why the controller of a workload has marked it as failed; empty if it has not."""
     for condition in items_of(workload, "status", "conditions"):
         if text(condition, "type") == "Failed" and text(condition, "status") == "True":
-            texts = (one_line(text(condition, "reason")), one_line(text(condition, "message")))
+            texts = (name_said(text(condition, "reason")), said(text(condition, "message")))
             return ": ".join(text for text in texts if text) or _NO_REASON
     return ""
 
@@ -223,13 +223,15 @@ def _waits_for(item: Any, status: Any) -> tuple[str, bool]:
             return f"its container cannot be created ({reason}: {message})", True
         if reason == "CrashLoopBackOff":
             return f"its container {name_said(text(container, 'name'))} keeps crashing ({message})", True
-    for condition in items_of(item, "status", "conditions"):
+    # The words of the scheduler; on a node its kubelet writes what it likes.
+    is_placed = bool(text(item, "spec", "nodeName"))
+    for condition in () if is_placed else items_of(item, "status", "conditions"):
         if text(condition, "type") == "PodScheduled" and text(condition, "status") == "False":
             message = one_line(text(condition, "message"))
             if text(condition, "reason") == "SchedulingGated":
                 return f"it is waiting for a queue to admit it ({message})", False
             return f"no node accepts it ({message or _NO_REASON})", False
-    if not text(item, "spec", "nodeName"):
+    if not is_placed:
         return "it is not scheduled to a node yet", False
     init_containers = [
         container

@@ -44,11 +44,13 @@ def creation_warnings(
         kind, reason = text(item, "involvedObject", "kind"), text(item, "reason")
         is_creation = reason.startswith("Failed") and "Create" in reason
         if (_is_of(item, run, created_at) and kind != "Pod" and (kind or is_creation)) and reason not in _HARMLESS:
-            message = one_line(text(item, "message"))
-            if _NO_CONSTRAINT in message:
-                message = f"see --openshift: {message}"
-            warnings.append((_time(item), message))
+            warnings.append((_time(item), one_line(text(item, "message"))))
     return tuple(dict.fromkeys(message for _, message in sorted(warnings) if message))
+
+
+def warning_said(warning: str) -> str:
+    """Return a warning in quotes, as a part of a sentence, with the option that helps before it."""
+    return ("see --openshift: " if _NO_CONSTRAINT in warning else "") + said(warning)
 
 
 def pod_warnings(answer: Any, run: str, created_at: str) -> Mapping[str, str]:
