@@ -181,6 +181,21 @@ def test_one_device_of_another_model_is_named() -> None:
         assert (finding.culprit.kind, finding.culprit.ranks) == ("device", (3,))
 
 
+def test_the_words_of_a_host_stay_its_words() -> None:
+    lie = "NVIDIA H200 on nodes n0 and n1; torch: 1.0"
+
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        if node == 2:
+            facts |= {"device": lie, "device_id": "0 and of n0", "visibility": "x), uses number 1 (y", "index": 0}
+
+    shared, differs = judge(3, 2, bend)
+    assert differs.evidence == (f'device model: "{lie}" on node n2; "{H200}" on nodes n0 and n1',)
+    assert shared.measured == '2 ranks on device "0 and of n0"'
+    assert shared.evidence[0].startswith('rank 4: sees 2 devices ("x), uses number 1 (y"), uses number ')
+    _, asked = judge(3, 2, bend, params=Params(device=H200))
+    assert asked.what == f'device model of node n2 is "{lie}" where {H200} is requested'
+
+
 def test_two_equal_halves_name_nobody() -> None:
     def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
         if node % 2:

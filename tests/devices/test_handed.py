@@ -303,6 +303,14 @@ def test_words_of_a_file_that_may_be_a_sentence_are_quoted() -> None:
     assert read(json.dumps({**ras(), "nccl_version": _SENTENCE}).encode()).form == f'NCCL RAS "{_SENTENCE}"'
 
 
+@pytest.mark.parametrize(("named", "rest"), [(513, "1 more rank or process"), (700, "188 more ranks or processes")])
+def test_ras_says_how_many_it_names_beyond_those_that_are_kept(named: int, rest: str) -> None:
+    dead = [f"  Process {pid} on node gpu-{pid} managing GPU 0" for pid in range(named)]
+    _, results = told("\n".join(["Errors", "DEAD", *dead, "Warnings", ""]))
+    assert results[511] == ("warning", 0, "is dead by the answer of RAS")
+    assert results[512:] == [("not checked", None, f"{rest} that RAS names")]
+
+
 def test_ras_in_words_that_are_not_known_says_so() -> None:
     _, results = told(TEXT.format(errors="EXPLODED\n  Rank 3 is a cloud of gas\n", warnings=""))
     assert results == [("not checked", None, "2 lines of NCCL RAS 2.28.3 in words that are not known")]

@@ -79,6 +79,23 @@ def test_without_a_free_port_the_request_is_recorded(tmp_path: Path, monkeypatch
     assert [event["kind"] for event in events] == ["run"]
 
 
+def test_why_hosts_are_not_known_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hosts(agents: Agents) -> None:
+        raise SeatrialError("two steps have this name")
+
+    def serve(server: Server, conductor: Any, nodes: int, source: Any, on_idle: Any) -> None:
+        monkeypatch.setattr(Server, "members", range(nodes))
+        on_idle(())
+
+    monkeypatch.setattr(Agents, "submit", lambda *arguments: None)
+    monkeypatch.setattr(Agents, "hosts", hosts)
+    monkeypatch.setattr(Server, "serve", serve)
+    events: list[dict[str, Any]] = []
+    conduct(A_JOB, tmp_path, events.append, [])
+    note, end = [event for event in events if event["src"] == "hosts"]
+    assert (note["severity"], note["text"], end["kind"]) == ("warn", "two steps have this name", "end")
+
+
 class DriverDouble:
     """Has started nothing, and counts how often it is told to kill."""
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from seatrial.errors import SeatrialError
 from seatrial.run import node_hosts
 from seatrial.run.external_launcher import Rendezvous
 from seatrial.run.node_hosts import FoundHosts, HostSearch, hosts_of_others, names_of_pods
@@ -72,6 +73,34 @@ def test_hosts_are_asked_for_once_all_nodes_have_joined() -> None:
     found = search.end(waits=True)
     assert found == search.end(waits=False) == FoundHosts({0: {"192.0.2.7"}, 1: {"192.0.2.8"}}, {0: "n7"})
     assert asked == [True]
+
+
+def test_names_do_not_wait_for_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def hangs(hosts: Sequence[str], **limits: float) -> dict[int, set[str]]:
+        asked.set()
+        assert answer.wait(20.0)
+        return {0: {"192.0.2.7"}}
+
+    monkeypatch.setattr(node_hosts, "addresses_of", hangs)
+    monkeypatch.setattr(node_hosts, "_LAST_WAIT_S", 0.01)
+    search = HostSearch(lambda: [HostOfNode("gpu7.example", "n7")], 1)
+    search.begin({0})
+    assert asked.wait(20.0)
+    assert search.end(waits=True) == search.end(waits=False) == FoundHosts({}, {0: "n7"})
+    answer.set()
+    monkeypatch.setattr(node_hosts, "_LAST_WAIT_S", 20.0)
+    assert search.end(waits=True) == FoundHosts({0: {"192.0.2.7"}}, {0: "n7"})
+
+
+def test_why_hosts_are_not_known_is_an_answer() -> None:
+    def hosts() -> Sequence[HostOfNode]:
+        raise SeatrialError("two steps have this name")
+
+    search = HostSearch(hosts, 1)
+    search.begin({0})
+    assert search.end(waits=True) == FoundHosts(problem="two steps have this name")
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,6 @@ BY_TASK = (_N9, HostOfNode("192.0.2.10", "n10"), HostOfNode("node-a.example", "n
     [
         ("12.batch|seatrial\n12.0|trial", LAYOUT, ADDRESSES, BY_TASK),
         ("12.0|other\n12.1|tri|al", LAYOUT, ADDRESSES, ()),
-        ("12.0|trial\n12.1|trial", LAYOUT, ADDRESSES, ()),
         ("", LAYOUT, ADDRESSES, ()),
         ("12.0|trial", "", ADDRESSES, ()),
         ("12.0|trial", LAYOUT.replace(": 1 ", ": 5 "), ADDRESSES, ()),
@@ -293,3 +292,13 @@ def test_address_and_name_of_the_host_of_each_task(
     if expected:
         assert (tmp_path / "laid out").read_text() == "--layout 12.0\n"
         assert "--nodes=n9,n10,na" in (tmp_path / "asked").read_text().split()
+
+
+def test_of_several_steps_of_one_name_none_is_taken(slurm: StubSlurm, tmp_path: Path) -> None:
+    """Who acts as the account on a node can start another one, even before ours."""
+    batch = slurm.batch("RUNNING|None|n[9-10],na")
+    batch.submit([COMMAND], tmp_path, [], no_feed)
+    for name, text in (("squeue", "12.0|trial\n12.1|trial"), ("sattach", LAYOUT), ("sinfo", ADDRESSES)):
+        (tmp_path / f"{name}.out").write_text(f"{text}\n")
+    with pytest.raises(SeatrialError, match=r"steps 12\.0 and 12\.1 of Slurm's job 12 .*squeue --steps --jobs=12"):
+        batch.hosts()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from seatrial.errors import RequestError
 from seatrial.training.progress_lines import progress_words, result_lines
+from seatrial.worker import train_log
 from seatrial.worker.digests import difference, voters
 from seatrial.worker.train_log import EpochLog
 
@@ -170,6 +172,23 @@ def test_a_restart_adds_no_epoch_twice_and_a_new_run_is_a_new_run(tmp_path: Path
         (1, 3, 2.0),
         (2, 0, 3.0),
     ]
+
+
+def test_a_disk_that_gives_a_file_in_parts_loses_no_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class InParts(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            return super().read(min(size or 0, 7)) or b""
+
+    monkeypatch.setattr(train_log, "open_to_append", lambda path: InParts(os.open(path, os.O_RDWR | os.O_APPEND), "r+"))
+    path = tmp_path / "log.jsonl"
+    path.touch()
+    for run, epochs in ((1, (0, 1)), (1, (0, 1, 2)), (2, (0,))):
+        log = EpochLog(path, None, continued=len(epochs) == 3)
+        assert log.run == run
+        for epoch in epochs:
+            log.add(epoch, 10 * epoch + 10, {})
+        log.close()
+    assert [(line["run"], line["epoch"]) for line in read(path)] == [(1, 0), (1, 1), (1, 2), (2, 0)]
 
 
 def test_a_line_that_was_cut_spoils_no_other(tmp_path: Path) -> None:

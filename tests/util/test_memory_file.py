@@ -47,6 +47,26 @@ def test_each_opening_begins_at_the_first_byte() -> None:
         os.close(fd)
 
 
+_WITH_A_LIMIT = """
+import os, resource
+from seatrial.util import memory_file
+
+before = os.listdir("/proc/self/fd")
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # the kernel takes what is below
+try:
+    memory_file.create(bytes(8192))
+except OSError as error:
+    print(error.strerror, len(os.listdir("/proc/self/fd")) - len(before))
+"""
+
+
+def test_a_file_that_lacks_its_end_is_none() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _WITH_A_LIMIT], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("File too large 0\n", "")
+
+
 def test_a_system_that_makes_none_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_file, "_MFD_CLOEXEC", 1 << 20)
     with pytest.raises(OSError, match="Invalid argument"):

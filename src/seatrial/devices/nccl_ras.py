@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from seatrial.devices.handed import (
@@ -90,14 +91,18 @@ class _Said:
             lines.append(line)
 
     def results(self) -> tuple[HandedResult, ...]:
+        """Return what was said, or as much of it as a file may have."""
         results = []
-        for (host, pid, gpu, rank), texts in self._texts.items():
+        for (host, pid, gpu, rank), texts in islice(self._texts.items(), MOST_RESULTS):
             what = ", ".join(texts)[:_LINE_CHARS]
             lines = tuple(line for lines_said in texts.values() for line in lines_said)[:MOST_LINES]
             results.append(
                 HandedResult(verdict="warning", what=what, gpu=gpu, host=host, rank=rank, pid=pid, lines=lines)
             )
-        return tuple(results[:MOST_RESULTS])
+        if rest := len(self._texts) - len(results):
+            more = "1 more rank or process" if rest == 1 else f"{rest} more ranks or processes"
+            results.append(HandedResult(verdict="not checked", what=f"{more} that RAS names"))
+        return tuple(results)
 
     def _same(self, process: _Process) -> _Process:
         """Return the key of a process that was named before, with what is known of it now."""

@@ -217,11 +217,12 @@ def _conduct(
         _note_leftovers(driver.cleanup(), Source(job.run, "launch"), on_event)
     if (found := search.end(waits=not signals)) is not None:
         made_at = hosts_of_credentials(server.credentials)
-        impostors = server.impostors(found.addresses, made_at)
+        notes = server.address_notes(found.addresses, made_at)
+        impostors = {node for note in notes for node in note.get("untrusted", ())}
         names = {str(node): name for node, name in found.names.items() if node not in impostors}
         layout = [SlurmNodesEvent(kind="slurm_nodes", names=names)] if names else []
-        notes = server.address_notes(found.addresses, made_at)
-        _add([*layout, *notes], Source(job.run, "hosts"), on_event)
+        problem = [NoteEvent(kind="note", severity="warn", text=found.problem)] if found.problem else []
+        _add([*layout, *problem, *notes], Source(job.run, "hosts"), on_event)
     return server.damaged
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from seatrial.agent.controller_search import full_name, in_pod
+from seatrial.errors import SeatrialError
 from seatrial.run.external_launcher import Rendezvous
 from seatrial.run.host_addresses import addresses_of
 from seatrial.targets.host_of_node import HostOfNode
@@ -34,6 +35,8 @@ class FoundHosts:
     addresses: Mapping[int, Collection[str]] = field(default_factory=dict)
     names: Mapping[int, str] = field(default_factory=dict)
     """The names that the commands of the launcher take."""
+    problem: str = ""
+    """Why they are not known, and what to do, as a sentence; empty where nothing more is known of that."""
 
 
 class HostSearch:
@@ -43,6 +46,7 @@ class HostSearch:
         """``hosts``: as ``Driver.hosts``; it is called in a thread. ``nodes``: the number of nodes."""
         self._hosts, self._nodes = hosts, nodes
         self._found: list[FoundHosts | None] = []
+        """The answers so far; a later one has all of an earlier one."""
         self._thread: threading.Thread | None = None
 
     def begin(self, members: Collection[int]) -> None:
@@ -54,24 +58,31 @@ class HostSearch:
     def end(self, *, waits: bool) -> FoundHosts | None:
         """Return what was found, after at most 10 s, or at once.
 
-        None: not all nodes joined, there is nobody to ask, or, at once, the answer is not there.
+        Names do not wait for addresses. None: not all nodes joined, there is nobody to ask, or, at once, the answer is
+        not there.
         """
         if self._thread is None:
             return None
         self._thread.join(_LAST_WAIT_S if waits else 0.0)
         if not self._found and not waits:
             return None
-        return self._found[0] if self._found else FoundHosts()
+        return self._found[-1] if self._found else FoundHosts()
 
     def _search(self) -> None:
-        hosts = self._hosts()
+        try:
+            hosts = self._hosts()
+        except SeatrialError as error:
+            self._found.append(FoundHosts(problem=str(error)))
+            return
         if hosts is None:
             self._found.append(None)
             return
         if len(hosts) != self._nodes:  # they belong to something else
             hosts = ()
+        found = FoundHosts(names={node: host.name for node, host in enumerate(hosts) if host.name})
+        self._found.append(found)
         addresses = addresses_of([host.address for host in hosts], at_once=_LOOKUPS_AT_ONCE, within_s=_LOOKUPS_S)
-        self._found.append(FoundHosts(addresses, {node: host.name for node, host in enumerate(hosts) if host.name}))
+        self._found.append(replace(found, addresses=addresses))
 
 
 def hosts_of_others(rendezvous: Rendezvous, environ: Mapping[str, str]) -> Sequence[HostOfNode] | None:

@@ -21,7 +21,13 @@ def create(content: bytes = b"") -> int:
     fd: int = memfd_create(b"seatrial", _MFD_CLOEXEC | _MFD_ALLOW_SEALING)
     if fd < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    os.write(fd, content)
+    rest = memoryview(content)
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    except OSError:
+        os.close(fd)
+        raise
     return fd
 
 

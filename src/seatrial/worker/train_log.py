@@ -35,7 +35,10 @@ class EpochLog:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open_to_append(self.path)
-            text = self._file.read(_MOST_BYTES + 1)
+            text = b""
+            # A file system may give less than what was asked for.
+            while len(text) <= _MOST_BYTES and (part := self._file.read(_MOST_BYTES + 1 - len(text))):
+                text += part
             if len(text) > _MOST_BYTES:
                 self._file.close()
                 raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES >> 20} MiB")

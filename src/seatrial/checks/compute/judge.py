@@ -10,7 +10,7 @@ from typing import Any
 from seatrial.checks.compute.params import CONVOLUTION, EXACT_UP_TO, Params
 from seatrial.checks.compute.rules import ATTAINABLE_FROM, DATASHEET, attainable_rule, ceiling, user_speed_rule
 from seatrial.checks.shared.culprits import device_culprit
-from seatrial.checks.shared.exact import ExactWords, is_wrong, judge_exact
+from seatrial.checks.shared.exact import ExactFields, ExactWords, is_wrong, judge_exact
 from seatrial.checks.shared.facts import describe, drop_malformed, has_fields, latest, unreadable
 from seatrial.checks.shared.host_activity import activity_lines
 from seatrial.checks.shared.speed import SpeedWords, cpu_shares, judge_speeds, slowest_first
@@ -21,9 +21,9 @@ from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.statistics import FleetRates, compare_rates
 from seatrial.util.text import and_list
 
-_VARIANTS = (*EXACT_UP_TO, CONVOLUTION)
+_WRONG = ExactFields(variants=(*EXACT_UP_TO, CONVOLUTION), variant_key="dtype", count_key="count")
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
-    "wrong_values": lambda value: isinstance(value, dict) and is_wrong(value, "count", "dtype", _VARIANTS),
+    "wrong_values": lambda value: isinstance(value, dict) and is_wrong(value, _WRONG),
 }
 
 
@@ -39,7 +39,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     evidence = replace(evidence, measurements=latest(evidence.measurements))
     parts = [
         Ruling(absent=(*damaged, *_absent(evidence, params))),
-        judge_exact(evidence, "wrong_elements", "wrong_values", _EXACT_WORDS),
+        judge_exact(evidence, "wrong_elements", "wrong_values", _WRONG, _EXACT_WORDS),
     ]
     for device, dtype, rates in _groups(evidence, params):
         # The user's limit is for the first dtype alone.
@@ -83,9 +83,6 @@ def _wrong_line(fact: Fact) -> str:
 
 _EXACT_WORDS = ExactWords(
     check="compute",
-    variants=_VARIANTS,
-    variant_key="dtype",
-    count_key="count",
     elements="wrong elements",
     what=_wrong_results,
     line=_wrong_line,

@@ -11,6 +11,7 @@ from seatrial.checks.inventory.rules import SHARED_DEVICE, device_count_rule
 from seatrial.checks.shared.host_inventory import HostInventory, culprit, listed, split
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Limit
+from seatrial.util.text import as_name
 
 Reports = Mapping[int, Mapping[str, Any]]
 """Rank -> its fact ``inventory``."""
@@ -44,7 +45,7 @@ def shared_devices(evidence: Evidence, reports: Reports, fleet: Sequence[HostInv
                 culprit=Culprit(kind="none", name=f"one of {name}, not separable", ranks=tuple(ranks), nodes=nodes)
                 if one_of
                 else Culprit(kind="device", name=name, ranks=tuple(ranks), nodes=nodes),
-                measured=f"{len(ranks)} ranks on device {identity}",
+                measured=f"{len(ranks)} ranks on device {as_name(identity)}",
                 limit=SHARED_DEVICE.limit(),
                 evidence=tuple(_device_line(rank, reports[rank]) for rank in ranks[:_MOST_LINES]),
                 action="start one process for each device, and have the launcher show each process its own device or"
@@ -124,5 +125,6 @@ def _devices(count: int) -> str:
 
 
 def _device_line(rank: int, facts: Mapping[str, Any]) -> str:
-    variables = facts.get("visibility") or "no variable hides any"
+    visibility = facts.get("visibility")
+    variables = as_name(visibility) if visibility else "no variable hides any"
     return f"rank {rank}: sees {_devices(facts.get('visible', 0))} ({variables}), uses number {facts.get('index')}"

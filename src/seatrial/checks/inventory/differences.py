@@ -15,6 +15,7 @@ from seatrial.checks.inventory.rules import property_rule
 from seatrial.checks.shared.host_inventory import HostInventory, culprit, listed, shares_of_votes, split
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Limit
+from seatrial.util.text import as_name
 
 _NOBODY = Culprit(kind="none", name="nobody: no kind has more than half of the nodes")
 
@@ -38,7 +39,7 @@ def unlike_requested(
     wrong: defaultdict[str, list[int]] = defaultdict(list)
     for rank, value in values.items():
         if not about.fits(value, requested):
-            wrong[about.text(value)].append(rank)
+            wrong[_reported(about, value)].append(rank)
     for text, ranks in wrong.items():
         named = culprit(evidence, ranks, fleet)
         yield Finding(
@@ -70,13 +71,20 @@ def unlike_others(
         if parted.majority is not None:
             odd_ranks = {rank for ranks in parted.odd.values() for rank in ranks}
             kinds[parted.majority] = tuple(rank for rank in part if rank not in odd_ranks)
-        texts = [f"{about.text(value)} on {listed('node', _nodes(ranks, fleet))}" for value, ranks in kinds.items()]
+        texts = [
+            f"{_reported(about, value)} on {listed('node', _nodes(ranks, fleet))}" for value, ranks in kinds.items()
+        ]
         line = f"{about.label}: {'; '.join(texts)}"
         if parted.majority is None:
             yield Difference(property=about, ranks=tuple(sorted(part)), has_majority=False, line=line)
             continue
         for ranks in parted.odd.values():
             yield Difference(property=about, ranks=ranks, has_majority=True, line=line)
+
+
+def _reported(about: Property, value: Any) -> str:
+    """Return the value of a host, which chooses its words; memory is a number."""
+    return about.text(value) if about.name == "memory" else as_name(about.text(value))
 
 
 def _nodes(ranks: Sequence[int], fleet: Sequence[HostInventory]) -> list[str]:

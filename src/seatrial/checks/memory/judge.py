@@ -12,7 +12,7 @@ from seatrial.checks.memory.params import COPIES, Params
 from seatrial.checks.memory.patterns import PATTERNS
 from seatrial.checks.memory.rules import DATASHEET, DATASHEET_FROM_BYTES, user_copy_rule
 from seatrial.checks.shared.culprits import device_culprit
-from seatrial.checks.shared.exact import ExactWords, is_wrong, judge_exact
+from seatrial.checks.shared.exact import ExactFields, ExactWords, is_wrong, judge_exact
 from seatrial.checks.shared.facts import drop_malformed, has_fields, latest, unreadable
 from seatrial.checks.shared.speed import SpeedWords, copy_ceiling, cpu_shares, judge_speeds, slowest_first
 from seatrial.devices.specs import find
@@ -23,13 +23,14 @@ from seatrial.evidence.statistics import FleetRates, compare_rates
 
 _MUCH_IN_USE = 0.2
 """Share of a device's memory: a context and the libraries take less, even of a small device."""
+_WRONG = ExactFields(variants=PATTERNS, variant_key="pattern", count_key="words")
 _PLACES = {"round": int, "words": int, "first_byte": int, "last_byte": int, "tested_bytes": int}
 _REFUSED = ("patterns", *(f"copies ({kind})" for kind in COPIES["cuda"]))
 """Uses of memory that a rank may report as refused."""
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "wrong_words": lambda value: (
         has_fields(value, **_PLACES)
-        and is_wrong(value, "words", "pattern", PATTERNS)
+        and is_wrong(value, _WRONG)
         and _is_word(value.get("expected"))
         and _is_word(value.get("found"))
     ),
@@ -60,7 +61,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     evidence = replace(evidence, measurements=latest(evidence.measurements))
     parts = [
         Ruling(absent=(*damaged, *_absent(evidence, params))),
-        judge_exact(evidence, "wrong_words", "wrong_words", _exact_words(evidence)),
+        judge_exact(evidence, "wrong_words", "wrong_words", _WRONG, _exact_words(evidence)),
         _judge_refused(evidence),
         _judge_tested(evidence),
     ]
@@ -107,9 +108,6 @@ def _absent(evidence: Evidence, params: Params) -> Iterator[str]:
 def _exact_words(evidence: Evidence) -> ExactWords:
     return ExactWords(
         check="memory",
-        variants=PATTERNS,
-        variant_key="pattern",
-        count_key="words",
         elements="wrong words",
         what=lambda rank, patterns: (
             f"rank {rank} reads back data different from what it wrote (memory corruption; patterns "

@@ -18,17 +18,23 @@ _MOST = 1 << 53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExactWords:
-    """The fields and sentences in which a check reports wrong elements."""
+class ExactFields:
+    """The fields of a fact about wrong elements."""
 
-    check: str
-    """The name of the check."""
     variants: Collection[str]
     """The variants that there are: one that a rank makes up would stand in our sentence."""
     variant_key: str
-    """The field of the fact that names the variant, such as ``dtype``."""
+    """The field that names the variant, such as ``dtype``."""
     count_key: str
-    """The field of the fact that has the number of wrong elements, such as ``count``."""
+    """The field that has the number of wrong elements, such as ``count``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactWords:
+    """The sentences in which a check reports wrong elements."""
+
+    check: str
+    """The name of the check."""
     elements: str
     """The elements in the plural: ``wrong elements``."""
     what: Callable[[int, Sequence[str]], str]
@@ -39,13 +45,13 @@ class ExactWords:
     """The next step, one sentence."""
 
 
-def is_wrong(value: dict[str, object], count_key: str, variant_key: str, variants: Collection[str]) -> bool:
+def is_wrong(value: dict[str, object], fields: ExactFields) -> bool:
     """Return whether a fact about wrong elements has a number of them and a variant that there is."""
-    count, variant = value.get(count_key), value.get(variant_key)
-    return type(count) is int and 0 < count < _MOST and isinstance(variant, str) and variant in variants
+    count, variant = value.get(fields.count_key), value.get(fields.variant_key)
+    return type(count) is int and 0 < count < _MOST and isinstance(variant, str) and variant in fields.variants
 
 
-def judge_exact(evidence: Evidence, measurement: str, fact: str, words: ExactWords) -> Ruling:
+def judge_exact(evidence: Evidence, measurement: str, fact: str, fields: ExactFields, words: ExactWords) -> Ruling:
     """Fail each rank that reports wrong elements, in a measurement or in a fact.
 
     Facts arrive at once; the measurements of a rank that died or was stopped perhaps never.
@@ -54,13 +60,14 @@ def judge_exact(evidence: Evidence, measurement: str, fact: str, words: ExactWor
         evidence: What the ranks reported.
         measurement: Name of the measurement that counts wrong elements by variant.
         fact: Name of the fact that describes the first wrong elements.
+        fields: The fields of that fact.
         words: How the check names them.
     """
     rule = exact_rule(measurement)
     judged = tuple(
         rule.judge(entry)
         for entry in evidence.measurements
-        if entry.name == measurement and entry.variant in words.variants
+        if entry.name == measurement and entry.variant in fields.variants
     )
     wrong: dict[int, dict[str, float]] = {}
     for entry in judged:
@@ -72,8 +79,8 @@ def judge_exact(evidence: Evidence, measurement: str, fact: str, words: ExactWor
             if len(lines[seen.rank]) < _LINES:
                 lines[seen.rank].append(words.line(seen))
             counts = wrong.setdefault(seen.rank, {})
-            variant = seen.value[words.variant_key]
-            counts[variant] = max(seen.value[words.count_key], counts.get(variant, 0))
+            variant = seen.value[fields.variant_key]
+            counts[variant] = max(seen.value[fields.count_key], counts.get(variant, 0))
     findings = tuple(
         Finding(
             severity="fail",

@@ -5,18 +5,30 @@ from __future__ import annotations
 import re
 import subprocess
 
+from seatrial.errors import SeatrialError
 from seatrial.targets.host_of_node import HostOfNode
+from seatrial.util.text import all_named
 
 _ANSWER_S = 4.0
 
 
 def find_step(job: str, name: str) -> str:
-    """Return the ID of the step of a job that has this name, such as ``12.0``; empty where not exactly one has it."""
+    """Return the ID of the step of a job that has this name, such as ``12.0``; empty where none has it.
+
+    Raises SeatrialError where several have it. A process of the account can start another one, also before ours:
+    its number, its time and what it says of its srun tell nothing.
+    """
     if not job:
         return ""
     listed = _answer("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j")
     found = [step for step, _, step_name in (line.strip().partition("|") for line in listed) if step_name == name]
-    return found[0] if len(found) == 1 else ""
+    if len(found) > 1:
+        raise SeatrialError(
+            f"{all_named('step', found)} of Slurm's job {job} have the name of this run, so it is not known on which"
+            f" host each node is, and the report has numbers in place of names; see who started the others (squeue"
+            f" --steps --jobs={job}), end them with scancel, and repeat the trial"
+        )
+    return found[0] if found else ""
 
 
 def hosts_of_step(step: str) -> tuple[HostOfNode, ...]:
