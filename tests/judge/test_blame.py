@@ -25,7 +25,7 @@ def findings(stream: Stream) -> tuple[Finding, ...]:
 @pytest.mark.parametrize(
     ("scene", "severity", "kind", "ranks", "words"),
     [
-        ("killed", "fail", "process", (1,), "was killed by signal 9 (SIGKILL) in collectives/all_reduce 8 B"),
+        ("killed", "fail", "process", (1,), 'was killed by signal 9 (SIGKILL) in "collectives/all_reduce 8 B"'),
         ("crashed", "fail", "process", (1,), "was killed by signal 11 (SIGSEGV)"),
         ("exited", "fail", "process", (1,), "exited with code 3"),
         ("exited early", "fail", "process", (1,), "exited early with code 0"),
@@ -46,11 +46,11 @@ def findings(stream: Stream) -> tuple[Finding, ...]:
             "error",
             "none",
             (),
-            "bug in seatrial, not a fault of the cluster: RuntimeError: list index out of range",
+            'bug in seatrial, not a fault of the cluster: RuntimeError: "list index out of range"',
         ),
         ("request", "error", "none", (), "--device cuda: no device"),
         ("fabric", "fail", "fabric", (), "rank 1 saw a communication error"),
-        ("stuck", "fail", "fabric", (), "both ranks hung in collectives/all_reduce 8 B for 16 s"),
+        ("stuck", "fail", "fabric", (), 'both ranks hung in "collectives/all_reduce 8 B" for 16 s'),
         ("node silent", "fail", "node", (1,), "node gpu-1 fell silent"),
         ("node lost", "fail", "node", (1,), "node gpu-1 was lost"),
         ("second generation", "fail", "process", (3,), "rank 3 (Test CPU, local rank 1 on node gpu-1) was killed"),
@@ -94,9 +94,9 @@ def test_a_device_is_named_by_its_address() -> None:
 
 def test_a_consequence_is_evidence() -> None:
     (finding,) = findings(died())
-    assert any("rank 0 saw a communication error in collectives/all_reduce 8 B" in line for line in finding.evidence)
+    assert any('rank 0 saw a communication error in "collectives/all_reduce 8 B"' in line for line in finding.evidence)
     (finding,) = findings(frozen())
-    assert "rank 0 was waiting in collectives/all_reduce 8 B" in finding.evidence
+    assert 'rank 0 was waiting in "collectives/all_reduce 8 B"' in finding.evidence
     assert any('File "seatrial/checks/collectives/measure.py"' in line for line in finding.evidence)
 
 
@@ -133,7 +133,7 @@ def test_a_rank_is_judged_by_its_error_not_its_exit() -> None:
     stream.kill(0)
     (finding,) = findings(stream.close(ranks=False))
     assert finding.severity == "error"
-    assert "IndexError: list index out of range" in finding.what
+    assert 'IndexError: "list index out of range"' in finding.what
 
 
 def test_an_abort_is_a_consequence_of_a_frozen_rank() -> None:
@@ -165,7 +165,7 @@ def _aborted(**messages: str) -> Finding:
 def test_ranks_aborted_by_the_watchdog_are_witnesses() -> None:
     finding = _aborted(r0=MISSED, r1=MISSED)
     assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "fabric", ())
-    assert finding.what == "ranks 0, 1 saw a communication error in collectives/all_reduce 8 B"
+    assert finding.what == 'ranks 0, 1 saw a communication error in "collectives/all_reduce 8 B"'
     assert any(MISSED in line for line in finding.evidence)
     assert _aborted(r1=MISSED).culprit.kind == "fabric"
 
@@ -236,7 +236,7 @@ def test_one_host_that_was_not_ready_of_two_is_shown_and_not_blamed() -> None:
     (finding,) = findings(stream)
     assert (finding.severity, finding.culprit.kind) == ("error", "none")
     assert (
-        "2 of 4 ranks were not ready in time; rank 2 on node gpu-1 was in start-up/import torch for 180 s"
+        '2 of 4 ranks were not ready in time; rank 2 on node gpu-1 was in "start-up/import torch" for 180 s'
         in finding.what
     )
 
@@ -267,7 +267,7 @@ def test_a_short_trial_blames_no_slow_start(seen: dict[str, Any]) -> None:
         assert (finding.severity, finding.culprit.kind) == ("error", "none")
         assert f"the trial's deadline of {deadline_s:g} s passed while ranks were starting" in finding.what
         assert finding.what.endswith(
-            "1 of 2 were not ready; rank 1 on node gpu-0 was in start-up/import torch for 20 s"
+            '1 of 2 were not ready; rank 1 on node gpu-0 was in "start-up/import torch" for 20 s'
         )
         assert finding.options == ("--deadline", f"{max(120, round(2 * deadline_s))}s")
         assert f"more time (--deadline {finding.options[1]})" in finding.action
@@ -400,7 +400,7 @@ def test_most_late_in_one_operation_is_the_fabric(phases: dict[int, str], kind: 
     assert {finding.culprit.kind for finding in named} == {kind}
     assert [finding.culprit.ranks for finding in named] == ranks
     if kind == "fabric":
-        assert named[0].what == "3 of 4 ranks hung in broadcast 8 B until the deadline"
+        assert named[0].what == '3 of 4 ranks hung in "broadcast 8 B" until the deadline'
         assert named[0].culprit.nodes == ("gpu-0", "gpu-1")
 
 
@@ -465,7 +465,7 @@ def test_no_rank_is_blamed_where_all_were_at_work() -> None:
         == "training/measure ran out of time: 21 steps within its 60 s (training.timeout_s), and both ranks were still"
         " at work"
     )
-    assert finding.evidence == tuple(f"rank {rank} was at work in training/step 21 forward" for rank in (0, 1))
+    assert finding.evidence == tuple(f'rank {rank} was at work in "training/step 21 forward"' for rank in (0, 1))
 
 
 def test_an_out_of_memory_kill_is_called_that() -> None:

@@ -255,3 +255,9 @@ def test_a_node_that_is_lost_after_all_others_is_not_named() -> None:
     words = [finding.what for finding in found if "lost" in finding.what and finding.culprit == NOBODY]
     assert words[0] == "node gpu-0 was lost in collectives, node gpu-1 was not"
     assert words[1] == "after a restart without ranks 0, 1, node gpu-1 was lost in collectives"
+
+
+def test_a_network_between_nodes_tells_its_nodes() -> None:
+    (finding,) = silent(4, 0, 1, 3, conductor="laptop")
+    assert finding.culprit.name == "the network between node gpu-2 and the others"
+    assert finding.culprit.nodes == ("gpu-0", "gpu-1", "gpu-2", "gpu-3")

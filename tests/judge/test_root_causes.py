@@ -64,8 +64,8 @@ def test_a_hang_of_all_follows_from_an_earlier_finding(check: str) -> None:
     conclusion = _concluded(_hung(*STUCK), _found(check))
     (fault,) = _faults(conclusion)
     assert fault.check == check
-    assert "follows from this: all 3 ranks hung in bootstrap/first barrier for 45 s" in fault.evidence
-    assert any("rank 0 on node gpu-0 was waiting in bootstrap/first barrier" in line for line in fault.evidence)
+    assert 'follows from this: all 3 ranks hung in "bootstrap/first barrier" for 45 s' in fault.evidence
+    assert any('rank 0 on node gpu-0 was waiting in "bootstrap/first barrier"' in line for line in fault.evidence)
     assert conclusion.verdict.status == "FAIL"
     assert conclusion.verdict.checks["bootstrap"] == "fail"
     assert len([line for line in lines(conclusion) if line.startswith("- Error")]) == 1
@@ -78,7 +78,7 @@ def test_a_hang_follows_from_a_finding_of_its_own_check() -> None:
     stream.kill(0, 1, 2)
     (fault,) = _faults(_concluded(stream.close(ranks=False), _found("links")))
     assert fault.culprit == NODE1
-    assert "follows from this: all 3 ranks hung in bootstrap/first barrier for 45 s" in fault.evidence
+    assert 'follows from this: all 3 ranks hung in "bootstrap/first barrier" for 45 s' in fault.evidence
 
 
 def test_what_explains_no_hang_stays_beside_it() -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from seatrial.evidence.evidence import a_node, short_names
+from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import NOBODY, SEATRIAL, Culprit, Finding, Severity
 from seatrial.judge.advice import fabric_action, frozen_action, telling_apart, waits_for_device
 from seatrial.judge.connect_errors import clearest, connect_errors, lines_of, only_large_messages
@@ -24,6 +24,7 @@ from seatrial.judge.step_view import (
     StepView,
     build_step_view,
     describe_exit,
+    in_phase,
     process_culprit,
     rank_culprit,
     waited,
@@ -33,7 +34,7 @@ from seatrial.judge.trial import AgentEnd, ErrorRecord, NodeFailure, Note, Trial
 from seatrial.plan.plan_reader import OF_DEADLINE
 from seatrial.protocol.fabric_errors import MTU_ACTION
 from seatrial.protocol.timeouts import patience_s
-from seatrial.util.text import all_named, all_of, named_ranks, out_of_memory_words, quoted
+from seatrial.util.text import all_named, all_of, as_name, named_ranks, out_of_memory_words, quoted
 
 _SIGNAL_ACTIONS = {
     "SIGKILL": "look for the kernel's out-of-memory killer there (dmesg -T | grep -i 'killed process'), and at the"
@@ -88,13 +89,13 @@ def observe(trial: Trial) -> tuple[Observed, ...]:
 def _noted(trial: Trial, note: Note) -> str:
     """Return what a note says; one of a node or a rank as its words."""
     if note.rank is not None:
-        return f"{short_names(trial.ranks)(note.rank)} says: {quoted(note.text)}"
+        return f"{trial.named(note.rank)} says: {quoted(note.text)}"
     return note.text if note.node is None else f"{trial.place(note.node)} says: {quoted(note.text)}"
 
 
 def _could_not(failure: NodeFailure, check: str, place: str) -> Finding:
     error, *more = failure.error.splitlines() or ["no message"]
-    what = f"{_BUG}: {error}; seen on {a_node(place)}, in {check}"
+    what = f"{_BUG}: {quoted(error)}; seen on {a_node(place)}, in {check}"
     return _finding("error", check, what, SEATRIAL, evidence=tuple(more), action=_REPORT_IT)
 
 
@@ -116,11 +117,9 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
     for rank, ending in sorted(died.items()):
         described = describe_exit(ending.code) if ending else None
         phase = (ending.phase if ending else "") or phases.get(rank, "")
-        in_phase = f" in {phase}" if phase else ""
         oom = f": {out_of_memory_words(ending.oom_limit_bytes)}" if ending is not None and ending.oom else ""
-        words = (
-            f"{described.words}{in_phase}{oom}" if described else f"disappeared{in_phase}; its exit status is unknown"
-        )
+        where = in_phase(phase)
+        words = f"{described.words}{where}{oom}" if described else f"disappeared{where}; its exit status is unknown"
         findings.append(
             _finding(
                 "fail",
@@ -137,13 +136,13 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
 
 
 def _broken(view: StepView, rank: int, error: ErrorRecord, waiting: tuple[str, ...]) -> Finding:
-    label, in_phase = view.trial.label(rank), f" in {error.phase}" if error.phase else ""
+    where = f"{view.trial.label(rank)}{in_phase(error.phase)}"
     message = error.first_line().removeprefix(_TORCH_SAYS)
     memory = error.cause == "memory"
     return _finding(
         "fail",
         view.check,
-        f"out of memory on {label}{in_phase}: {message}" if memory else f"device error on {label}{in_phase}: {message}",
+        f"out of memory on {where}: {message}" if memory else f"device error on {where}: {message}",
         _memory_culprit(view, rank) if memory else rank_culprit(view.trial, rank, "device"),
         evidence=(*_stack(error), *view.evidence(rank), *waiting),
         action=(
@@ -171,14 +170,15 @@ def _raised(view: StepView) -> list[Finding]:
             what = view.trial.refusal(error)
             action, culprit = "correct the request, if that is so", NOBODY
         else:
-            seen = f"seen on {view.trial.label(rank)}" + (f", in {error.phase}" if error.phase else "")
-            what, action, culprit = f"{_BUG}: {error.type}: {error.first_line()}; {seen}", _REPORT_IT, SEATRIAL
+            seen = f"seen on {view.trial.label(rank)}{',' if error.phase else ''}{in_phase(error.phase)}"
+            said = f"{as_name(error.type)}: {quoted(error.first_line())}"
+            what, action, culprit = f"{_BUG}: {said}; {seen}", _REPORT_IT, SEATRIAL
         evidence = (*_stack(error), *view.evidence(rank), *waiting)
         findings.append(_finding("error", view.check, what, culprit, evidence=evidence, action=action))
     for entry in view.of("error"):
         if entry.rank is not None and entry.rank not in view.raised:
             label = view.trial.label(entry.rank)
-            what = f"{label} reported an error, but its text was lost ({entry.detail or 'no detail'})"
+            what = f"{label} reported an error, but its text was lost ({as_name(entry.detail or 'no detail')})"
             findings.append(_finding("error", view.check, what, NOBODY))
     for rank, ending in sorted(view.died_unsure.items()):
         words = describe_exit(ending.code).words
@@ -205,7 +205,7 @@ def _start_cut(view: StepView) -> list[Finding]:
         return []
     deadline = "the trial's deadline" + ("" if deadline_s is None else f" of {deadline_s:.3g} s")
     what = f"{deadline} passed while ranks were starting: {len(entries)} of {len(view.ranks)} were not ready"
-    evidence = tuple(f"{_on_node(view, entry)} was{_in(entry)}{waited(entry)}" for entry in entries[:4])
+    evidence = tuple(f"{_on_node(view, entry)} was{in_phase(entry.phase)}{waited(entry)}" for entry in entries[:4])
     option = longer_deadline(view.trial)
     action = f"give the trial more time ({' '.join(option)})"
     if len(entries) < len(view.ranks):
@@ -224,7 +224,9 @@ def _frozen(view: StepView) -> list[Finding]:
     return _named(
         view,
         view.of("frozen"),
-        lambda entry: "was frozen" + (f", {entry.detail}," if entry.detail else "") + f"{_in(entry)}{waited(entry)}",
+        lambda entry: (
+            "was frozen" + (f", {entry.detail}," if entry.detail else "") + f"{in_phase(entry.phase)}{waited(entry)}"
+        ),
         lambda entry: frozen_action(entry.detail),
     )
 
@@ -235,7 +237,7 @@ def _did_not_come(view: StepView) -> list[Finding]:
     entries = [entry for entry in _standing(view, "absent", "late") if entry.rank not in together]
     stuck = [] if entries else _standing(view, "stuck")
     if stuck and len(view.ranks) > 1 and stuck[0].step in (None, -1):
-        evidence = tuple(f"{_on_node(view, entry)} was{_in(entry)}{waited(entry)}" for entry in stuck[:4])
+        evidence = tuple(f"{_on_node(view, entry)} was{in_phase(entry.phase)}{waited(entry)}" for entry in stuck[:4])
         what = f"none of {len(stuck)} ranks was ready in time"
         if len(stuck) < len(view.ranks):
             what = f"{len(stuck)} of {len(view.ranks)} ranks were not ready in time; {evidence[0]}"
@@ -265,13 +267,13 @@ def _fabric(view: StepView) -> list[Finding]:
     if not (stuck or late or errors) or not troubled:
         return []
     if stuck:
-        what = f"{all_of(len(stuck), 'rank')} hung{_in(stuck[0])}{waited(stuck[0])}"
+        what = f"{all_of(len(stuck), 'rank')} hung{in_phase(stuck[0].phase)}{waited(stuck[0])}"
     elif late:
-        what = f"{len(late)} of {_num_asked(view, late[0])} ranks hung{_in(late[0])} until the deadline"
+        what = f"{len(late)} of {_num_asked(view, late[0])} ranks hung{in_phase(late[0].phase)} until the deadline"
     else:
         phase = errors[0].phase
         ranks = [rank for rank, error in view.raised.items() if error.cause == "fabric"]
-        what = f"{named_ranks(sorted(ranks))} saw a communication error" + (f" in {phase}" if phase else "")
+        what = f"{named_ranks(sorted(ranks))} saw a communication error{in_phase(phase)}"
     nodes = sorted({view.trial.ranks[rank].node for rank in view.ranks if rank in view.trial.ranks})
     # One stack shows where all of them wait.
     shown = next((view.evidence(entry.rank) for entry in stuck or late if entry.rank is not None), ())
@@ -425,7 +427,7 @@ def _late_words(view: StepView, entry: TroubleRecord) -> str:
 
 
 def _still(entry: TroubleRecord) -> str:
-    return f"it was {f'still in {entry.phase}' if entry.phase else 'not done'}{waited(entry, 'after')}"
+    return f"it was {f'still{in_phase(entry.phase)}' if entry.phase else 'not done'}{waited(entry, 'after')}"
 
 
 def _alone(view: StepView, entry: TroubleRecord) -> bool:
@@ -476,10 +478,6 @@ def _with_generation(view: StepView, finding: Finding) -> Finding:
     restart = "a restart" if view.generation == 1 else f"restart {view.generation}"
     names = f" without {named_ranks(without)}" if without else ""
     return replace(finding, what=f"after {restart}{names}, {finding.what}")
-
-
-def _in(entry: TroubleRecord) -> str:
-    return f" in {entry.phase}" if entry.phase else ""
 
 
 def _stack(error: ErrorRecord) -> tuple[str, ...]:

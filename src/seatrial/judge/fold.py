@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from seatrial.evidence.evidence import Evidence, RankRecord
+from seatrial.evidence.evidence import Evidence, RankRecord, short_names
 from seatrial.evidence.measurement import Measurement
 from seatrial.judge.event_reader import Reader
 from seatrial.judge.host_names import HostName, cleaned, false_names, host_names
@@ -237,6 +237,7 @@ def _trial(run: str, reader: Reader, missing: tuple[str, ...]) -> Trial:
         interrupted=interrupted,
         interrupted_order=order,
         ranks=ranks,
+        named=short_names(ranks),
         started={
             rank: {key: value for key, value in event.items() if key not in ("kind", "run", "src", "seq", "t", "gen")}
             for rank, event in started.items()

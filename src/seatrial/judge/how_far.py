@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from seatrial.judge.step_view import StepView
 from seatrial.judge.trial import TroubleRecord
+from seatrial.util.text import as_name
 
 _COUNTED = re.compile(r" \((\d{1,9}) of (\d{1,9})\)$")
 """The end of a phase that ``Context.phase`` has counted."""
@@ -53,4 +54,4 @@ def _words(view: StepView, entry: TroubleRecord) -> str:
     if step is not None and (trained := _STEP.search(entry.phase)):
         total = view.trial.setting(step.check, "max_steps")
         return f"{trained[1]} of {total:.0f} steps" if total is not None else f"{trained[1]} steps"
-    return f"it came to {entry.phase or 'an unknown phase'}"
+    return f"it came to {as_name(entry.phase) if entry.phase else 'an unknown phase'}"

@@ -175,11 +175,12 @@ def _all_but_one(view: StepView, entries: Mapping[int, TroubleRecord], node: int
     endpoint, start = f"the link of {name}, or ", f"the NIC, cable and switch port of {name}, then at "
     if network_works:
         endpoint = start = ""
+    nodes = tuple(sorted({view.trial.host_name(end) for end in (node, *entries)}))
     return Finding(
         severity="fail",
         check=view.check,
         what=f"all {len(others)} nodes but {name} fell silent at once{when}: {endpoint}{_shared(others)}",
-        culprit=Culprit(kind="fabric", name=f"the network between node {name} and the others"),
+        culprit=Culprit(kind="fabric", name=f"the network between node {name} and the others", nodes=nodes),
         evidence=view.waiting(()),
         action=f"look at {start}{_shared(others)}",
     )

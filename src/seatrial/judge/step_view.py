@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from seatrial.checks import registry
-from seatrial.evidence.evidence import a_node, short_names
+from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import Culprit
 from seatrial.judge.trial import ErrorRecord, ExitRecord, StackRecord, StepRecord, Trial, TroubleRecord
+from seatrial.util.text import as_name
 
 _MOST_EVIDENCE = 6
 _STACK_LINES = 24
@@ -22,6 +23,7 @@ DEVICE_ERROR = re.compile("(cuda|hip) error", re.IGNORECASE)
 _ABORT_FOR_A_PEER = ("watchdog", "gloo::", "/gloo/")
 """Words in the last output of a process that its library aborted for what a peer did, or did not do: NCCL's watchdog;
 Gloo, as ``terminate called after throwing an instance of 'gloo::EnforceNotMet'``."""
+_UNKNOWN = " in an unknown phase"
 _BLOCKED = ("D", "T", "t", "Z")
 """Letters of /proc: in uninterruptible sleep, stopped, traced, ended."""
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
@@ -92,7 +94,7 @@ class StepView:
                 )
             text = next((entry.text for entry in reversed(stacks) if entry.text.strip()), "")
             if text:
-                lines.append(f"stack of {short_names(self.trial.ranks)(rank)}:\n" + _tail(text.splitlines()))
+                lines.append(f"stack of {self.trial.named(rank)}:\n" + _tail(text.splitlines()))
         if rank in self.exits and self.exits[rank].last_lines:
             lines.append("its last output:\n" + _tail(self.exits[rank].last_lines))
         return tuple(lines)
@@ -182,21 +184,19 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
 
 
 def _bystanders(trial: Trial, troubles: tuple[TroubleRecord, ...], raised: dict[int, ErrorRecord]) -> dict[int, str]:
-    lines, named = {}, short_names(trial.ranks)
+    lines, named = {}, trial.named
     for entry in troubles:
         if entry.rank is not None and entry.how in ("stuck", "absent", "late", "frozen"):
-            phase = entry.phase or "an unknown phase"
-            lines[entry.rank] = f"{named(entry.rank)} was waiting in {phase}{waited(entry)}"
+            lines[entry.rank] = f"{named(entry.rank)} was waiting{in_phase(entry.phase, _UNKNOWN)}{waited(entry)}"
         elif entry.rank is not None and entry.how == "working":
-            lines[entry.rank] = f"{named(entry.rank)} was at work in {entry.phase or 'an unknown phase'}"
+            lines[entry.rank] = f"{named(entry.rank)} was at work{in_phase(entry.phase, _UNKNOWN)}"
     # All entries of one trouble share one list of waiting ranks.
     for waiting in {entry.order: entry.waiting for entry in troubles}.values():
         for rank, phase in waiting:
-            lines[rank] = f"{named(rank)} was waiting in {phase or 'an unknown phase'}"
+            lines[rank] = f"{named(rank)} was waiting{in_phase(phase, _UNKNOWN)}"
     for rank, error in raised.items():
-        what = "a communication error" if error.cause == "fabric" else error.type
-        phase = error.phase or "an unknown phase"
-        lines[rank] = f"{named(rank)} saw {what} in {phase}: {_first_line(error.message)}"
+        what = "a communication error" if error.cause == "fabric" else as_name(error.type)
+        lines[rank] = f"{named(rank)} saw {what}{in_phase(error.phase, _UNKNOWN)}: {_first_line(error.message)}"
     return lines
 
 
@@ -260,6 +260,11 @@ def process_culprit(trial: Trial, generation: int, rank: int) -> Culprit:
     number = "" if pid is None else f" (pid {pid})"
     nodes = (record.node,) if record else ()
     return Culprit(kind="process", name=f"rank {rank}{where}, its process{number}", ranks=(rank,), nodes=nodes)
+
+
+def in_phase(phase: str, unknown: str = "") -> str:
+    """Return where a rank was, as the end of a clause: `` in collectives/begin``. Its phase is a word of the rank."""
+    return f" in {as_name(phase)}" if phase else unknown
 
 
 def waited(entry: TroubleRecord, preposition: str = "for") -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from seatrial.evidence.evidence import RankRecord, short_names
+from seatrial.evidence.evidence import RankRecord
 from seatrial.evidence.findings import Severity
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.schema_types import Whole
@@ -219,6 +219,8 @@ class Trial:
     """The conductor's sequence number of the interruption."""
     ranks: Mapping[int, RankRecord]
     """The ranks of generation 0, including those that sent no event."""
+    named: Callable[[int], str] = field(compare=False, repr=False)
+    """Returns the name of a rank beside the one that a finding is about: ``short_names`` of ``ranks``."""
     started: Mapping[int, Mapping[str, Any]]
     """The ``rank`` event of each rank of generation 0: device, libraries, pid and so on."""
     pids: Mapping[tuple[int, int], int]
@@ -264,7 +266,7 @@ class Trial:
 
     def refusal(self, error: ErrorRecord) -> str:
         """Return that a rank finds the request wrong, in its words."""
-        return f"{short_names(self.ranks)(error.rank)} says that the request is wrong: {quoted(error.first_line())}"
+        return f"{self.named(error.rank)} says that the request is wrong: {quoted(error.first_line())}"
 
     def num_nodes(self) -> int:
         """Return the number of nodes whose agents joined: of machines, where a launcher started one agent a rank."""
