@@ -110,6 +110,25 @@ def test_a_folder_and_a_raw_log_say_the_same_as_the_events(tmp_path: Path) -> No
     assert all(other == first for other in others)
 
 
+def test_a_report_beside_its_events_is_replaced_with_them_only(tmp_path: Path) -> None:
+    """Somebody else may copy the name and the time of a run."""
+    folder, report = tmp_path / RUN, tmp_path / RUN / "report.json"
+    folder.mkdir()
+    foreign = _file(tmp_path / "foreign.events")
+    (folder / "controller.events").write_bytes(b"".join(lines_of(SCENES["killed"]().events)))
+    call(folder, "--out", tmp_path)
+    before = report.read_bytes()
+    assert json.loads(before)["acceptance"]["status"] == "FAIL"
+    assert f"give {folder}, too, or name another folder" in refused(foreign, "--out", tmp_path)
+    assert report.read_bytes() == before
+    report.write_bytes(before.replace(b'"FAIL"', b'"PASS"'))
+    for own in (folder, folder / "controller.events"):
+        assert call(own, "--out", tmp_path).return_value == 1
+    assert report.read_bytes() == before
+    (folder / "controller.events").rename(tmp_path / "moved.events")
+    assert call(foreign, "--out", tmp_path).return_value == 0
+
+
 def test_out_writes_the_reports(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     file.write_bytes(b"".join(lines_of(healthy().events)))

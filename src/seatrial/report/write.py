@@ -13,6 +13,7 @@ from seatrial.errors import RequestError
 from seatrial.files import kind_of, open_to_read, write_atomically
 from seatrial.judge.conclude import Conclusion
 from seatrial.report import formats
+from seatrial.report.recorded_events import event_files
 from seatrial.util.text import format_time
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -51,8 +52,11 @@ class Written:
         return self.files.get(_PAGE, self.document)
 
 
-def write_reports(conclusion: Conclusion, out: Path) -> Written:
-    """Write all formats into ``out/<run-id>``. Raises RequestError if that fails or is the folder of another trial."""
+def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | None = None) -> Written:
+    """Write all formats into ``out/<run-id>``. Raises RequestError if that fails or is the folder of another trial.
+
+    ``sources``: the files and folders from which the events were read; None: this process has recorded them.
+    """
     run = conclusion.trial.run or _NO_RUN
     if not _RUN.fullmatch(run):
         raise RequestError(f"the run id in the events is {run[:60]!r}, which cannot be the name of a folder.")
@@ -62,7 +66,7 @@ def write_reports(conclusion: Conclusion, out: Path) -> Written:
         files={name: folder / report_format.file for name, report_format in _FORMATS.items()},
         latest=out / _LATEST,
     )
-    _refuse_another(written, format_time(conclusion.trial.created))
+    _refuse_another(written, format_time(conclusion.trial.created), sources)
     texts = {name: report_format.text(conclusion) for name, report_format in _FORMATS.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -129,10 +133,11 @@ def _holds(path: Path, text: str) -> bool:
         return False
 
 
-def _refuse_another(written: Written, timestamp: str) -> None:
+def _refuse_another(written: Written, timestamp: str, sources: Sequence[Path] | None) -> None:
     """Raise RequestError if the folder has the report of another trial, or files of these names that are no reports.
 
-    The same trial may be reported again. Its events name the folder, and the events may be those of somebody else.
+    The same trial may be reported again. Its events name the folder, and the events may be those of somebody else, who
+    has copied the name and the time of a run: beside its own events a report is replaced only if they were read, too.
     """
     path = written.document
     try:
@@ -149,6 +154,21 @@ def _refuse_another(written: Written, timestamp: str) -> None:
         same = False
     if not same:
         raise RequestError(f"{path} holds the report of another trial; name another folder with --out.")
+    if sources is not None and not _are_read(written.folder, sources):
+        raise RequestError(
+            f"{path} is the report of the events beside it, which were not given; give {written.folder}, too, or name"
+            " another folder with --out."
+        )
+
+
+def _are_read(folder: Path, sources: Sequence[Path]) -> bool:
+    """Return whether a folder has no events, or some of the sources are its."""
+    try:
+        return not event_files(folder) or any(
+            os.path.samefile(source if source.is_dir() else source.parent, folder) for source in sources
+        )
+    except OSError:
+        return False
 
 
 def _encoded(text: str) -> bytes:

@@ -61,9 +61,8 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     if handed := read_evidence(options["evidence"]):
         messages += _events_of_handed(handed, messages)
     conclusion = conclude(messages, damaged=damaged)
-    written = (
-        write_reports(conclusion, options["out"]) if options["out"] else find_written(conclusion, options["paths"])
-    )
+    paths, out = options["paths"], options["out"]
+    written = write_reports(conclusion, out, paths) if out else find_written(conclusion, paths)
     return show(
         conclusion,
         written,
