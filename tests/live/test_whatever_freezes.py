@@ -28,7 +28,7 @@ def test_a_frozen_rank_is_named(tmp_path: Path) -> None:
     (finding,) = ended.grave()
     assert (ended.exit_code, finding["severity"]) == (1, "fail")
     assert finding["culprit"]["ranks"] == [1]
-    assert "was frozen, state T (stopped), in bootstrap" in finding["what"]
+    assert 'was frozen, state T (stopped), in "bootstrap/' in finding["what"]
 
 
 @pytest.fixture(scope="module")
