@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from event_streams import Stream
+from event_streams import Stream, node_lost
+from fake_checks import fake_load
 
 from seatrial.evidence.findings import Finding
 from seatrial.judge.blame import blame
+from seatrial.judge.conclude import conclude
 from seatrial.judge.fold import fold
 from seatrial.judge.host_names import host_names
 from seatrial.judge.trial import NodeRecord, Trial
@@ -171,6 +173,19 @@ def test_a_node_that_claims_another_name_in_slurm_is_an_error(job: dict[str, str
     assert [trial.place(node) for node in range(4)] == ["n0", "n1", "n2 (calls itself gpu-77)", "n3"]
     (finding,) = (finding for finding in blame(trial) if finding.severity == "error")
     assert finding.what.startswith("node 2 says that its name in Slurm is gpu-77, where Slurm has n2; what reports as")
+
+
+@pytest.mark.parametrize(("says", "status"), [("n1", "FAIL"), ("gpu-77", "INCONCLUSIVE")])
+def test_nobody_is_blamed_where_a_node_claims_another_name_in_slurm(says: str, status: str) -> None:
+    stream = node_lost("lost")
+    for event in stream.events:
+        if event["kind"] == "run":
+            event["job"] = {**event["job"], "target": "slurm"}
+        elif event["kind"] == "node":
+            event["slurm_name"] = "n0" if event["node"] == 0 else says
+    conclusion = conclude(_laid_out(stream, {"0": "n0", "1": "n1"}).events, load=fake_load)
+    assert conclusion.verdict.status == status
+    assert any(finding.culprit.nodes for finding in conclusion.findings) == (status == "FAIL")
 
 
 @pytest.mark.parametrize("job", BY_SLURM)

@@ -270,7 +270,10 @@ def _trial(run: str, reader: Reader, missing: tuple[str, ...]) -> Trial:
         left=tuple(reader.left.values()),
         notes=(
             *reader.notes,
-            *(Note(severity="error", text=text) for text in false_names(reader.nodes, reader.slurm_nodes)),
+            *(
+                Note(severity="error", text=text, untrusted=(node,))
+                for node, text in false_names(reader.nodes, reader.slurm_nodes).items()
+            ),
         ),
         ended=frozenset(reader.ends),
         missing=missing,

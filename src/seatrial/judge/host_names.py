@@ -82,14 +82,14 @@ def host_names(
     }
 
 
-def false_names(nodes: Mapping[int, NodeRecord], slurm_nodes: Mapping[int, str]) -> list[str]:
+def false_names(nodes: Mapping[int, NodeRecord], slurm_nodes: Mapping[int, str]) -> dict[int, str]:
     """Return a sentence about each node that claims another name in Slurm than it has there."""
-    return [
-        f"node {node} says that its name in Slurm is {cleaned(entry.slurm_name)}, where Slurm has {cleaned(name)}; what"
-        f" reports as node {node} is not what it says, so nothing of it can be trusted"
+    return {
+        node: f"node {node} says that its name in Slurm is {cleaned(entry.slurm_name)}, where Slurm has"
+        f" {cleaned(name)}; what reports as node {node} is not what it says, so nothing of it can be trusted"
         for node, entry in sorted(nodes.items())
         if (name := slurm_nodes.get(node)) and entry.slurm_name not in ("", name)
-    ]
+    }
 
 
 def cleaned(name: str) -> str:
