@@ -75,6 +75,15 @@ def test_a_pod_that_the_conductor_did_not_miss_leaves_a_run_interrupted(
     assert [event["src"] for event in cluster.events if event["kind"] == "interrupted"] == ["conductor"]
 
 
+def test_a_pod_that_was_deleted_at_once_is_missed_before_the_others_are_stopped(tmp_path: Path) -> None:
+    other = ended(1, 3, is_deleted=True)
+    found, cluster = followed(interrupted(lost="before"), [_FIRST, other], tmp_path)
+    assert (found.trial.interrupted or "").startswith("the cluster: pod trial-1-1-x on node gpu-1 was deleted")
+    assert found.verdict.exit_code == 130
+    assert not [finding for finding in found.findings if finding.severity == "fail"]
+    assert [event["src"] for event in cluster.events if event["kind"] == "interrupted"] == ["controller"]
+
+
 @pytest.mark.parametrize(("code", "lost"), [(1, "before"), (137, ""), (137, "after")])
 def test_a_pod_that_failed_interrupts_nothing(code: int, lost: str, tmp_path: Path) -> None:
     """The controllers delete all pods when one has failed."""

@@ -267,7 +267,9 @@ class RunLog:
         ``by``: what ended it. ``before``: ``seq`` of the conductor's first event that is a consequence of it; this
         event and all later ones blame nobody.
         """
-        if self._interruption is not None and (before is None or not self._is_before_interruption(before)):
+        if self._interruption is not None and before is not None and self._is_before_interruption(before):
+            self.clear_interruption(by)
+        elif self._interruption is not None:
             # The conductor knows only the signal that its pod got.
             self._interruption = {**self._interruption, "by": by}
         if not self.interrupted:
