@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,8 @@ def test_events_are_handed_on_with_the_requested_job(tmp_path: Path) -> None:
     found = heard.concluded(trial())
     assert found.verdict.exit_code == 0
     assert heard.events[0]["job"] == {"world_size": 2, "target": "job"}
-    assert heard.events[1:] == stream.events[1:]
+    # Who a node is waits for the list of pods.
+    assert sorted(heard.events[1:], key=str) == sorted(stream.events[1:], key=str)
 
 
 def test_a_pass_without_some_hosts_is_partial(tmp_path: Path) -> None:
@@ -168,10 +170,10 @@ def test_the_report_has_the_command_to_cordon(claimed: str, under_mpi: bool, tmp
     for event in stream.events:
         if event["kind"] == "node" and event["node"] == 1:
             event["hostname"] = claimed
-    heard = Heard(tmp_path, stream)
-    index = "batch.kubernetes.io/job-completion-index"
-    pods = [pod(f"t-{n}", spec__nodeName=f"gpu-{n}", metadata__labels={index: str(n)}) for n in range(2)]
-    heard.run_log.take_pods(pods_of({"items": pods}, KINDS["job"]))
+    heard = Heard(tmp_path, None)
+    heard.run_log.take_pods(two_placed(launcher=under_mpi))
+    for event in stream.events:
+        heard.run_log.take(event)
     job = trial()
     found = heard.concluded(replace(job, detail=replace(job.detail, under_mpi=under_mpi)))
     assert found.verdict.exit_code == 1
@@ -180,10 +182,16 @@ def test_the_report_has_the_command_to_cordon(claimed: str, under_mpi: bool, tmp
     assert told == ([] if under_mpi and claimed != "gpu-1" else expected)
 
 
-def two_placed() -> tuple[PodStatus, ...]:
+def placed(*nodes: str, launcher: bool = False) -> tuple[PodStatus, ...]:
     index = "batch.kubernetes.io/job-completion-index"
-    pods = [pod(f"t-{n}", spec__nodeName=f"gpu-{n}", metadata__labels={index: str(n)}) for n in range(2)]
+    pods = [pod(f"t-{n}-{node}", spec__nodeName=node, metadata__labels={index: str(n)}) for n, node in enumerate(nodes)]
+    if launcher:
+        pods.append(pod("t-launcher", metadata__labels={"app.kubernetes.io/component": "launcher"}))
     return pods_of({"items": pods}, KINDS["job"])
+
+
+def two_placed(*, launcher: bool = False) -> tuple[PodStatus, ...]:
+    return placed("gpu-0", "gpu-1", launcher=launcher)
 
 
 def lost_node_that_claims(name: str) -> Stream:
@@ -217,13 +225,46 @@ def test_nor_where_its_agent_is_faster_than_the_list_of_pods(tmp_path: Path) -> 
     assert not any("gpu-9" in finding.what + finding.action + finding.culprit.name for finding in found.findings)
 
 
+@pytest.mark.parametrize("listed_before", [0, 1, 2])
+def test_a_pod_whose_agent_is_faster_than_the_list_of_pods_passes(listed_before: int, tmp_path: Path) -> None:
+    heard = Heard(tmp_path, None)
+    heard.run_log.take_pods(two_placed()[:listed_before])
+    for event in healthy(2, nodes=2).events:
+        heard.run_log.take(event)
+    heard.run_log.take_pods(two_placed())
+    found = heard.concluded(trial())
+    assert found.verdict.status == "PASS"
+    assert list(found.trial.host_names.values()) == ["gpu-0", "gpu-1"]
+
+
+def test_a_node_is_named_by_the_pod_that_runs_when_it_joins(tmp_path: Path) -> None:
+    """Its first pod, which never ran, was on gpu-1; a later one, in place of the one that ran, is on gpu-3."""
+    heard = Heard(tmp_path, None)
+    heard.run_log.take_pods(placed("gpu-0", "gpu-1"))
+    before = time.monotonic()
+    for event in lost_node_that_claims("gpu-9").events:
+        heard.run_log.take(event)
+    # This list was asked for before the agents joined.
+    heard.run_log.take_pods(placed("gpu-0", "gpu-1"), asked_at=before)
+    heard.run_log.take_pods(placed("gpu-0", "gpu-2"), asked_at=time.monotonic())
+    heard.run_log.take_pods(placed("gpu-0", "gpu-3") + placed("gpu-0", "gpu-2")[1:], asked_at=time.monotonic())
+    found = heard.concluded(trial())
+    (blamed,) = [finding for finding in found.findings if finding.severity == "fail"]
+    assert blamed.culprit.nodes == ("gpu-2",)
+    assert [finding.what for finding in found.findings if "cordon" in finding.what] == [
+        "to keep other work off gpu-2: oc cordon gpu-2"
+    ]
+
+
 def test_under_mpi_a_name_that_too_many_agents_claim_is_not_cordoned(tmp_path: Path) -> None:
     stream = lost_node_that_claims("gpu-0")
     for event in stream.events:
         if event["kind"] == "node" and event["node"] == 0:
             event["hostname"] = "gpu-0"
-    heard = Heard(tmp_path, stream)
-    heard.run_log.take_pods(two_placed())
+    heard = Heard(tmp_path, None)
+    heard.run_log.take_pods(two_placed(launcher=True))
+    for event in stream.events:
+        heard.run_log.take(event)
     job = trial()
     found = heard.concluded(replace(job, detail=replace(job.detail, under_mpi=True)))
     assert found.verdict.exit_code == 1

@@ -182,7 +182,6 @@ class Attempt:
 
     def cleanup(self, *, keep: bool) -> list[str]:
         """Fetch the logs, then delete all objects unless ``keep``. Returns what is left, with what to do."""
-        self._run_log.take_pods(self._follower.known.values())
         self._require_all_ran(0.0)
         try:
             self._follower.close()

@@ -79,6 +79,8 @@ class PodFollower:
         self._under_mpi: bool = job.detail.under_mpi
         self._restarts: bool = job.detail.workload.max_restarts > 0
         self._calls: dict[str, PendingCall] = {}
+        self._asked_at: dict[str, float] = {}
+        """When each call was started last (``time.monotonic``)."""
         self._poll_at = time.monotonic()
         self._warnings: tuple[str, ...] = ()
         self._pod_warnings: Mapping[str, str] = {}
@@ -88,6 +90,8 @@ class PodFollower:
         """The last warnings of the namespace."""
         self._listed: list[Any] = []
         """The last list of pods, of others with the labels of the run too."""
+        self._listed_at = self._poll_at
+        """When it was asked for."""
         self._foreign_reported: set[str] = set()
         self._waiting_lines = 0
 
@@ -153,6 +157,7 @@ class PodFollower:
 
     def _start(self, what: str, *words: str) -> None:
         if what not in self._calls:
+            self._asked_at[what] = time.monotonic()
             self._calls[what] = self._kubectl.start(*words)
 
     def _take_results(self) -> None:
@@ -176,7 +181,7 @@ class PodFollower:
             elif result.json is not None:
                 self.answered_at = time.monotonic()
                 if what == "pods":
-                    self._listed = list(items_of(result.json, "items"))
+                    self._listed, self._listed_at = list(items_of(result.json, "items")), self._asked_at[what]
                     self._take_owned()
                 else:
                     self._events = result.json
@@ -227,7 +232,7 @@ class PodFollower:
                 self.known[pod.name] = replace(pod, stop=DELETED, deleted=True)
                 if not has_succeeded:
                     self._print_line(f"seatrial: {pod.label} was deleted")
-        self._run_log.take_pods(self.known.values())
+        self._run_log.take_pods(self.known.values(), asked_at=self._listed_at)
         over = self._run_log.over
         # The agent of one that started later waits for a conductor, and does not end with 0.
         for pod in pods:

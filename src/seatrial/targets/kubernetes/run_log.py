@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -145,7 +147,9 @@ class RunLog:
         self._place = (0, -1)
         """Generation and step that the conductor has reached."""
         self._nodes: dict[int, str] = {}
-        """Node rank -> host name, of the agents that joined."""
+        """Node rank -> host name, of the agents that joined; empty until that is known."""
+        self._unnamed: list[tuple[float, dict[str, Any]]] = []
+        """``node`` events and when they came, until a later list of pods tells the names of their nodes."""
         self._deferred: list[dict[str, Any]] | None = None
         self._result: list[str] = []
         self._pods: tuple[PodStatus, ...] = ()
@@ -164,6 +168,7 @@ class RunLog:
         """Drop the messages that were kept back: the run starts again as this job."""
         self._run["job"] = job.to_json()
         self._deferred = None
+        self._unnamed.clear()
 
     def take(self, message: dict[str, Any]) -> None:
         """Take one authenticated message of the first pod. One that cannot be is damage: it ends nothing."""
@@ -204,12 +209,28 @@ class RunLog:
                 self.interrupted, self._interruption = True, message
                 return
         elif kind == "node":
-            # A finding about a pod has the name that the cluster gives its node, not one that its host chooses: also
-            # where that host is faster than the list of pods.
-            placed = self._placed()
-            message = {**message, "hostname": placed.get(int(message["node"]), "" if placed else message["hostname"])}
+            if not self._is_placed_by_mpi():
+                self._nodes.setdefault(int(message["node"]), "")
+                self._unnamed.append((time.monotonic(), message))
+                return
             self._nodes[int(message["node"])] = str(message["hostname"])
         self._take(message)
+
+    def _name_nodes(self, *, before: float, is_last: bool = False) -> None:
+        """Hand on the ``node`` events that came before this time, of nodes that the pods tell. ``is_last``: all of them.
+
+        A finding about a pod has the name that the cluster gives its node, not one that its host chooses. A list that
+        was asked for earlier may lack the pod, or have one that it replaced.
+        """
+        placed = {} if self._is_placed_by_mpi() else _nodes_of(self._pods)
+        unnamed, self._unnamed = self._unnamed, []
+        for came_at, message in unnamed:
+            node = int(message["node"])
+            if not (is_last or (came_at < before and node in placed)):
+                self._unnamed.append((came_at, message))
+                continue
+            self._nodes[node] = placed.get(node, "" if placed else str(message["hostname"]))
+            self._take({**message, "hostname": self._nodes[node]})
 
     def _note_place(self, message: Mapping[str, Any]) -> None:
         if message.get("kind") == "generation":
@@ -235,9 +256,10 @@ class RunLog:
             else:
                 self._on_message({"kind": "output", "gen": 0, "rank": 0, "lines": [line], "left_out": 0})
 
-    def take_pods(self, pods: Iterable[PodStatus]) -> None:
-        """Take note of the pods of the run, as the cluster knows them."""
+    def take_pods(self, pods: Iterable[PodStatus], *, asked_at: float = math.inf) -> None:
+        """Take note of the pods of the run, as the cluster knew them at some time after ``asked_at``."""
         self._pods = tuple(pods)
+        self._name_nodes(before=asked_at)
 
     def note(self, severity: Literal["error", "warn", "info"], text: str, untrusted: Sequence[int] = ()) -> None:
         """Add a note of the controller to the report. ``untrusted``: nodes that may be others than they say."""
@@ -371,6 +393,7 @@ class RunLog:
     def close(self, job: Processes) -> None:
         """Complete the record: it has a first event, the pods that were left out, and an end of the controller."""
         self.release()
+        self._name_nodes(before=math.inf, is_last=True)
         if self._interruption is not None:
             self._take(self._interruption)
             if self._held_outcome is not None:
@@ -410,9 +433,9 @@ class RunLog:
         lines = [line for line in self._last_lines(pod) if line.strip()]
         return lines[-1].strip() if pod.exit_code in (126, 127) and lines else ""
 
-    def _placed(self) -> dict[int, str]:
-        """Return the name in the cluster of each node, by node rank; none under MPI, which places its ranks itself."""
-        return {} if any(pod.is_launcher for pod in self._pods) else _nodes_of(self._pods)
+    def _is_placed_by_mpi(self) -> bool:
+        """Return whether the number of a pod is not that of its node, as MPI places the ranks."""
+        return any(pod.is_launcher for pod in self._pods)
 
     def _nodes_at_fault(self, *, under_mpi: bool, ranks_per_node: int) -> list[str]:
         """Return the nodes of the cluster that the verdict blames, by the names that the cluster gives them.
@@ -421,12 +444,9 @@ class RunLog:
         each rank has an agent, and only if it is that of a pod's node, which no more agents claim than it has ranks.
         """
         conclusion = conclude(self._events)
-        placed = _nodes_of(self._pods)
-        known = {
-            entry.name: entry.hostname if under_mpi else placed.get(entry.node, "") for entry in conclusion.trial.nodes
-        }
+        known = {entry.name: entry.hostname for entry in conclusion.trial.nodes}
         named = [known.get(node, "") for node in nodes_to_cordon(conclusion.findings)]
-        pods, claims = Counter(placed.values()), Counter(self._nodes.values())
+        pods, claims = Counter(_nodes_of(self._pods).values()), Counter(self._nodes.values())
         return [
             node
             for node in dict.fromkeys(named)
