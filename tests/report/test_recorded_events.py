@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from event_streams import healthy, lines_of
+from event_streams import RUN, healthy, lines_of, node_lost, second_generation
+from fake_checks import fake_load
 
 from seatrial.errors import RequestError
+from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.protocol import wire
 from seatrial.protocol.wire import Decoder, encode
 from seatrial.report import recorded_events
@@ -83,3 +85,63 @@ def test_a_split_message_counts_before_it_is_decoded(tmp_path: Path, monkeypatch
     with pytest.raises(RequestError, match=r"more than .* in total"):
         read_events([path])
     assert max(decoded) < 4_000
+
+
+def judged(folder: Path) -> Conclusion:
+    messages, damaged = read_events([folder])
+    return conclude(messages, damaged=damaged, load=fake_load)
+
+
+def write(path: Path, events: list[dict[str, Any]]) -> None:
+    path.write_bytes(b"".join(lines_of(events)))
+
+
+@pytest.mark.parametrize("src", ["controller", "conductor", "hosts", "recorder1", "node0", "rank0.0"])
+def test_the_file_of_a_node_takes_back_nothing(src: str, tmp_path: Path) -> None:
+    events = node_lost("lost").events
+    write(tmp_path / "controller.events", events)
+    blamed = judged(tmp_path).findings[0].culprit
+    assert blamed.nodes
+    head = {"run": RUN, "src": src, "seq": 90, "t": 9.0}
+    note = {**head, "kind": "note", "severity": "error", "text": "node 1 is another one", "untrusted": [1]}
+    write(tmp_path / "node1.events", [*(event for event in events if event["src"] == "node1"), note])
+    later = judged(tmp_path)
+    assert (later.verdict.status, later.findings[0].culprit) == ("FAIL", blamed)
+    assert any("1 lines were cut or changed" in gap for gap in later.trial.missing)
+
+
+def test_the_file_of_a_node_replaces_no_events_of_others(tmp_path: Path) -> None:
+    events = healthy(2, nodes=2).events
+    lost = [event for event in events if event["src"] == "rank1.0"]
+    write(tmp_path / "controller.events", [event for event in events if event not in lost])
+    write(tmp_path / "node0.events", lost)
+    assert judged(tmp_path).verdict.status == "INCONCLUSIVE"
+    (tmp_path / "node0.events").rename(tmp_path / "node1.events")
+    assert judged(tmp_path).verdict.status == "PASS"
+
+
+def test_the_files_of_all_nodes_complete_the_record(tmp_path: Path) -> None:
+    """Of all generations, as the agents keep them, and as copies with other names."""
+    stream = second_generation()
+    (nodes, *_) = (
+        {row[0]: row[1] for row in event["ranks"]} for event in stream.events if event["kind"] == "generation"
+    )
+
+    def file_of(src: str) -> str:
+        node = nodes[int(src[4:].partition(".")[0])] if src.startswith("rank") else src.removeprefix("node")
+        return "controller" if src == "conductor" else f"node{node}"
+
+    for name in {file_of(event["src"]) for event in stream.events}:
+        write(tmp_path / f"{name}.events", [event for event in stream.events if file_of(event["src"]) == name])
+    messages, damaged = read_events([tmp_path])
+    assert (sorted(messages, key=str), damaged) == (sorted(stream.events, key=str), 0)
+    for path in sorted(tmp_path.iterdir()):
+        path.rename(tmp_path / f"copy of {path.name}")
+    assert sorted(read_events([tmp_path])[0], key=str) == sorted(messages, key=str)
+
+
+def test_files_of_nodes_without_the_controllers_are_read(tmp_path: Path) -> None:
+    events = healthy(2, nodes=2).events
+    of_node = [event for event in events if event["src"] in ("node1", "rank1.0")]
+    write(tmp_path / "node1.events", of_node)
+    assert read_events([tmp_path]) == (of_node, 0)

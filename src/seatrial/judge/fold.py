@@ -29,7 +29,7 @@ _MOST_GAPS = 1_000
 def fold(messages: Iterable[Mapping[str, Any]], *, damaged_lines: int = 0) -> Trial:
     """Return the trial that the messages describe. Never raises.
 
-    ``damaged_lines``: the number of incomplete or changed lines, by the decoder. Where the messages have ``run`` events
+    ``damaged_lines``: the number of incomplete, changed or foreign lines, by whoever read them. Where the messages have ``run`` events
     of several runs, none of them is chosen, because a guess could name a rank of another run.
     """
     damage: Counter[str] = Counter()
@@ -69,7 +69,7 @@ def fold(messages: Iterable[Mapping[str, Any]], *, damaged_lines: int = 0) -> Tr
         missing.append(f"{damage.total()} damaged events: {reasons}")
     missing += [mixed for mixed in (_device_types(reader), _backends(reader)) if mixed]
     if damaged_lines:
-        missing.append(f"{damaged_lines} lines were cut or changed in transit")
+        missing.append(f"{damaged_lines} lines were cut or changed, or stand in the file of a node that may not say so")
     return _trial(run, reader, tuple(missing))
 
 

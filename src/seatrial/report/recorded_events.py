@@ -1,9 +1,14 @@
-"""Reading the events of a recorded trial: event files, the folder of a run, or raw logs that contain its events."""
+"""Reading the events of a recorded trial: event files, the folder of a run, or raw logs that contain its events.
+
+The file of an agent, ``nodeN.events``, comes from its node: it counts for that node and its ranks only, as the agent's
+connection does during the trial. Every other file counts as the controller's record.
+"""
 
 from __future__ import annotations
 
+import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,8 @@ from seatrial.protocol.wire import Decoder
 
 _MAX_BYTES = 1 << 30
 _SUFFIXES = (".events", ".jsonl")
+_FILE_OF_NODE = re.compile(r"node(0|[1-9][0-9]{0,8})\.(?:events|jsonl)")
+_RANK = re.compile(r"rank(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 
 
 class ProgramEventsError(RequestError):
@@ -26,8 +33,13 @@ class ProgramEventsError(RequestError):
 
 
 def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
-    """Return all messages and the number of damaged lines. One decoder for all: a log may be cut between two parts."""
+    """Return all messages and the number of damaged lines; messages that are not of the node of their file are damage.
+
+    One decoder for all files but those of nodes: a log may be cut between two parts.
+    """
     messages: list[dict[str, Any]] = []
+    of_nodes: list[tuple[int, dict[str, Any]]] = []
+    damaged = 0
     bytes_left = _MAX_BYTES
 
     def may_decode(cost_bytes: int) -> bool:
@@ -35,9 +47,11 @@ def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
             raise RequestError(f"{file}: more than {_MAX_BYTES >> 30} GiB in total; give the event files only.")
         return True
 
-    decoder = Decoder(may_decode)
+    shared = Decoder(may_decode)
     for path in paths:
         for file in _files(path):
+            found = _FILE_OF_NODE.fullmatch(file.name)
+            decoder = Decoder(may_decode) if found else shared
             try:
                 # The owner of the folder may have put a link there since it was listed.
                 with open_to_read(file, follows_links=file is path) as text:
@@ -47,10 +61,16 @@ def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
                         cost_bytes = len(line) if message is None else max(len(line), decoder.kept_bytes)
                         may_decode(cost_bytes)
                         bytes_left -= cost_bytes
-                        if message is not None:
+                        if message is not None and found:
+                            of_nodes.append((int(found[1]), message))
+                        elif message is not None:
                             messages.append(message)
             except OSError as error:
                 raise RequestError(f"{file}: cannot be read ({error.strerror or error}).") from error
+            damaged += decoder.damaged if found else 0
+    nodes = _nodes_of_ranks(messages)
+    own = [message for node, message in of_nodes if _is_of_node(message, node, nodes)]
+    messages += own
     names = ", ".join(map(str, paths))
     if not messages:
         raise RequestError(f"{names}: no events of seatrial; give *.events files or logs of the trial.")
@@ -61,7 +81,29 @@ def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
         raise RequestError(
             f"{names}: events of {len(runs)} runs ({', '.join(map(repr, runs[:4]))}); give those of a single run."
         )
-    return messages, decoder.damaged
+    return messages, shared.damaged + damaged + len(of_nodes) - len(own)
+
+
+def _nodes_of_ranks(messages: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], int]:
+    """Return the node of each (generation, rank), by the conductor."""
+    nodes: dict[tuple[int, int], int] = {}
+    for message in messages:
+        if (message.get("src"), message.get("kind")) != ("conductor", "generation"):
+            continue
+        rows, generation = message.get("ranks"), message.get("gen")
+        for row in rows if isinstance(rows, list) else ():
+            if isinstance(row, list) and len(row) == 3 and all(type(number) is int for number in (generation, *row)):
+                nodes[generation, row[0]] = row[1]
+    return nodes
+
+
+def _is_of_node(message: Mapping[str, Any], node: int, nodes: Mapping[tuple[int, int], int]) -> bool:
+    """Return whether a message is of this node or one of its ranks. Without any event of the conductor nobody knows
+    whose the ranks are, and nothing passes."""
+    src = str(message.get("src"))
+    if found := _RANK.fullmatch(src):
+        return not nodes or nodes.get((int(found[2]), int(found[1]))) == node
+    return src == f"node{node}"
 
 
 def _refuse_other_runs(names: str, run_events: list[dict[str, Any]], messages: list[dict[str, Any]]) -> None:
