@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launchers.gather import where
+from launchers.gather import gathered, job_of, where
 from targets.ssh_double import write_ssh_double
 
 from seatrial.errors import SeatrialError
@@ -151,6 +151,24 @@ def test_a_folder_of_a_neighbor_is_not_entered(
     users = {os.geteuid()} if trusted else {os.geteuid() + 1}
     bootstrap._enter({"path": str(folder), "owner": -1, "open": False, **there}, users)
     assert Path.cwd() == (folder if enters else Path.home())
+
+
+@pytest.mark.parametrize("path", ["/nowhere:", ".", ":"])
+def test_no_library_is_loaded_from_a_folder_that_is_open_to_all(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``LD_LIBRARY_PATH=/opt/lib:$LD_LIBRARY_PATH`` of a login has an empty entry where nothing was set before."""
+    monkeypatch.setenv("PATH", f"{write_ssh_double(tmp_path)}{os.pathsep}{os.environ['PATH']}")
+    for name in ("home", "open"):
+        (tmp_path / name).mkdir()
+    login = f"cd {tmp_path / 'home'}\nLD_LIBRARY_PATH={path} SSH_CONN"
+    script = tmp_path / "bin" / "ssh"
+    script.write_text(script.read_text().replace("SSH_CONN", login))
+    (tmp_path / "open").chmod(0o1777)
+    (tmp_path / "open" / "libc.so.6").write_text("of a neighbor: what loads it does not start")
+    monkeypatch.chdir(tmp_path / "open")
+    said = gathered(SSH, job_of(SSH, where("a", nproc_per_node=1)), tmp_path)
+    assert [event["kind"] for event in said if event["kind"] in ("node", "lost")] == ["node"], said
 
 
 def test_a_folder_that_is_not_on_a_host_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

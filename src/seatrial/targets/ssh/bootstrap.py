@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 _END_S = 12.0
@@ -33,11 +33,11 @@ def receive_bundle(
     write_copy: Callable[[bytes, str, str, str], str],
     remove_copy: Callable[[str], None],
     trusted_users: Callable[[str], set[int]],
+    absolute_entries: Callable[[Mapping[str, str]], dict[str, str]],
 ) -> int:
     """Receive the bundle, run the module that the first line names, and return its exit code.
 
-    ``stream``: standard input, unbuffered. ``write_copy``, ``remove_copy`` and ``trusted_users``: the functions of
-    ``start.py``.
+    ``stream``: standard input, unbuffered. The others are the functions of ``start.py``.
     """
     header = json.loads(stream.readline())
     for number, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129)):
@@ -47,9 +47,7 @@ def receive_bundle(
         argv = [sys.executable, path, "-m", *header["module"]]
         environ = {**os.environ, **header["env"]}
         # An empty or relative entry would mean the home folder, and then the folder of the run.
-        entries = environ.pop("PYTHONPATH", "").split(os.pathsep)
-        if any(map(os.path.isabs, entries)):
-            environ["PYTHONPATH"] = os.pathsep.join(filter(os.path.isabs, entries))
+        environ |= absolute_entries(environ)
         if "folder" not in header:
             return subprocess.run(
                 argv, env=environ, stdin=subprocess.DEVNULL, timeout=_SURVEY_S, check=False

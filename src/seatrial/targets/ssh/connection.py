@@ -28,7 +28,8 @@ _BOOT = (
     f' sys.stderr.write("{STARTED}\\n"); s = open(0, "rb", 0); t = s.readline();'
     f' b"The start script" in t[:40] or sys.exit("{CUT}"); g = {{"__name__": "bootstrap"}};'
     " [exec(x, g) for x in eval(t)];"
-    ' sys.exit(g["receive_bundle"](s, g["write_copy"], g["remove_copy"], g["trusted_users"]))'
+    ' n = ["write_copy", "remove_copy", "trusted_users", "absolute_entries"];'
+    ' sys.exit(g["receive_bundle"](s, *[g[x] for x in n]))'
 )
 
 
