@@ -6,6 +6,8 @@ import itertools
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from seatrial.conductor.config import TrialConfig
 from seatrial.conductor.steps import StepPlan
 from seatrial.conductor.trial_conductor import TrialConductor
@@ -55,6 +57,8 @@ def test_a_check_is_asked_by_a_bounded_number_of_entries_of_each_rank() -> None:
             say(0, "facts", step=step, facts=[{}] * 100)
         last.append(next(numbers) - 1)
         say(1, "facts", step=step, facts=[{}] * 100)
+        with pytest.raises(TypeError):
+            say(1, "facts", step=step, facts=5)
         for rank in range(2):
             say(rank, "done", step=step, seconds=0.1, share={})
     honest = {("rank0.0", "rank"): 1, ("rank1.0", "rank"): 1, ("rank1.0", "facts"): 100}

@@ -68,7 +68,7 @@ class HangDetector:
 
     @property
     def calm(self) -> bool:
-        """No rank is suspected."""
+        """No rank is suspected, and nothing else ends the step."""
         return self._grace_until is None
 
     @property
@@ -102,11 +102,15 @@ class HangDetector:
         self.suspicions.append(suspicion)
         if (suspicion.how, suspicion.detail) != ("error", "fabric"):
             self.may_be_stopped &= suspicion.stopped_from_outside
-        if self._grace_until is None:
-            self._grace_until = now + GRACE_S
+        self.end_soon(now)
         if suspicion.stopped_from_outside and self.may_be_stopped and not self._hears_stop:
             self._hears_stop = True
-            self._grace_until = max(self._grace_until, now + STOP_HEARD_S)
+            self._grace_until = max(self._grace_until or now, now + STOP_HEARD_S)
+
+    def end_soon(self, now: float) -> None:
+        """End the step as a suspicion does, with all that is heard until then: something else ends it."""
+        if self._grace_until is None:
+            self._grace_until = now + GRACE_S
 
     def poll(self, now: float) -> Literal["trouble", "deadline"] | None:
         """Return whether the step must end now; ``suspicions`` then holds the reason."""

@@ -9,7 +9,7 @@ from typing import Any
 from seatrial.protocol import fields
 from seatrial.protocol.events import KINDS
 
-_RANK = re.compile(r"rank(0|[1-9][0-9]{0,8})\.(?:0|[1-9][0-9]{0,8})")
+_RANK = re.compile(r"rank(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _MAX_CHARS = 300
 CONTROLLERS_KINDS = frozenset(
     ("run", "generation", "step", "step_end", "trouble", "interrupted", "outcome", "handed", "slurm_nodes")
@@ -47,7 +47,9 @@ def validate_origin(node: int, message: Mapping[str, Any], nodes: Mapping[int, i
     if is_event:
         src, source_rank = message.get("src"), None
         if isinstance(src, str) and (match := _RANK.fullmatch(src)):
-            source_rank = int(match[1])
+            source_rank, generation = int(match[1]), int(match[2])
+            if message.get("gen", generation) != generation:
+                raise OriginError(f"{src} sent an event of generation {brief(message['gen'])}")
         if message.get("run") != run or (
             src != f"node{node}" and (source_rank is None or nodes.get(source_rank) != node)
         ):

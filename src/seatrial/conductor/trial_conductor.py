@@ -320,9 +320,10 @@ class TrialConductor(BaseConductor):
 
     def _keep_entries(self, event: dict[str, Any]) -> None:
         """Keep them for the questions to the check. The judge reads all of them at the end."""
-        src, kept = event["src"], self._entries.setdefault(event["src"], deque())
+        src, num_entries = event["src"], _num_entries(event)
+        kept = self._entries.setdefault(src, deque())
         kept.append(event)
-        self._num_entries[src] += _num_entries(event)
+        self._num_entries[src] += num_entries
         while self._num_entries[src] > _MOST_ENTRIES:
             self._num_entries[src] -= _num_entries(kept.popleft())
 
@@ -380,17 +381,19 @@ class TrialConductor(BaseConductor):
             # It took us for dead, and its note says so; or nobody else knows why.
             text = f"the agent of node {self._config.host_name(node)} ended before the trial was over"
             self._record(NoteEvent(kind="note", severity="error", text=text))
-            self._end_step("trouble", now)
-            if self.state in (State.GATHER, State.AGENTS):
+            if self.state is State.GATHER:
                 self._stop(now)
+            elif self.state is State.AGENTS:
+                self._end_agents_soon(now)
             else:
-                self._kill((), now)
+                self._hang_detector.end_soon(now)
         self._after_loss(node, now)
 
     def _receive_signal(self, node: int, now: float) -> None:
         """End the trial: a signal ends that agent. Where somebody is suspected, the launcher of the job sent it."""
         self._signaled.add(node)
-        if self.state in _UNFINISHED and node not in self._gone and self._hang_detector.may_be_stopped:
+        may_be_stopped = self._hang_detector.may_be_stopped and not self._ends_with_agents
+        if self.state in _UNFINISHED and node not in self._gone and may_be_stopped:
             self._interrupt(f"a signal to the agent of node {self._config.host_name(node)}", now)
 
     # Trouble
@@ -399,16 +402,20 @@ class TrialConductor(BaseConductor):
         outcome = self._hang_detector.poll(now)
         if outcome is not None:
             step = self._number if self.state is State.STEP else -1
-            self._record(self._hang_detector.trouble_payload(self._generation, step))
+            suspects_any = bool(self._hang_detector.suspicions) or outcome == "deadline"
+            if suspects_any:
+                self._record(self._hang_detector.trouble_payload(self._generation, step))
             self._end_step(outcome, now)
-            self._kill(self._hang_detector.stacks_wanted(), now)
+            self._kill(self._hang_detector.stacks_wanted() if suspects_any else (), now)
             return
         ranks = self._hang_detector.stacks_to_request(now)
         for node in {self._nodes[rank] for rank in ranks}:
             self._send(node, DumpStack(kind="dump_stack", ranks=ranks))
 
     def _node_silent(self, node: int, silent_s: float, now: float) -> None:
-        if self.state in (State.START, State.STEP):
+        if node in self._signaled:
+            self._lose(node, "", now)
+        elif self.state in (State.START, State.STEP):
             self._gone.add(node)
             suspicion = Suspicion(how="silent", node=node, phase=self._phase_of(node), waited_s=silent_s)
             self._hang_detector.suspect(suspicion, now)
@@ -420,11 +427,16 @@ class TrialConductor(BaseConductor):
     def _end_with_agents(self, suspicion: Suspicion, now: float) -> None:
         """Stop soon, as a node vanished in a step of agents: others may be about to, for the same reason."""
         self._record_vanished([suspicion])
+        self._end_agents_soon(now)
+
+    def _end_agents_soon(self, now: float) -> None:
         if not self._ends_with_agents:
             self._ends_with_agents = True
             self._until = now + GRACE_S
 
     def _node_lost(self, node: int, detail: str, now: float) -> None:
+        if node in self._signaled:  # a launcher kills what does not end soon after its signal
+            return
         suspicion = Suspicion(how="lost", node=node, phase=self._phase_of(node), detail=detail)
         if self.state in (State.START, State.STEP):
             self._hang_detector.suspect(suspicion, now)
@@ -448,7 +460,8 @@ class TrialConductor(BaseConductor):
     def _generation_killed(self, now: float) -> None:
         """Go on without the suspects if at least two ranks and a step are left."""
         guilty = self._hang_detector.guilty()
-        left = tuple(rank for rank in self._ranks if rank not in guilty and self._nodes[rank] not in self._gone)
+        ended = self._gone | self._signaled
+        left = tuple(rank for rank in self._ranks if rank not in guilty and self._nodes[rank] not in ended)
         worthwhile = (
             not self._interrupted_by
             and 2 <= len(left) < len(self._ranks)
@@ -482,6 +495,7 @@ class TrialConductor(BaseConductor):
             [
                 Suspicion(how="silent", node=node, phase=self._phase_of(node), waited_s=now - self._heard_at[node])
                 for node in nodes
+                if node not in self._signaled
             ]
         )
 
@@ -515,6 +529,8 @@ class TrialConductor(BaseConductor):
 
     def _record_vanished(self, suspicions: list[Suspicion]) -> None:
         """Record nodes that vanished while the generation was killed: its ranks' errors may come from that."""
+        if not suspicions:
+            return
         self._record(
             TroubleEvent(
                 kind="trouble",
