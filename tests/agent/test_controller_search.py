@@ -196,6 +196,35 @@ def test_without_a_default_route_an_interface_gives_the_own_address(
         assert address_of_this_node("trial-master-0", POD, hosts_file=str(hosts)) == "10.2.0.1"
 
 
+@pytest.mark.parametrize("route", ["10.2.0.1", ""])
+def test_no_other_host_is_offered_a_loopback_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, route: str
+) -> None:
+    """The installers of Debian and Ubuntu map the name of a host to 127.0.1.1."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n127.0.1.1 node-7.example.com node-7\n")
+    sources = {"127.0.1.1": "127.0.0.1", "192.0.2.1": route}
+    monkeypatch.setattr(controller_search, "resolve_in_thread", lambda name: ["127.0.1.1"])
+    monkeypatch.setattr(controller_search, "_source_address", lambda address: sources.get(address, ""))
+    monkeypatch.setattr(network, "interfaces", lambda: (interface("eth0"),))
+    monkeypatch.setattr(network, "address_of", {"eth0": "10.2.0.1"}.get)
+    assert address_of_this_node("node-7", {}, hosts_file=str(hosts)) == "10.2.0.1"
+    assert address_of_this_node("localhost", {}, hosts_file=str(hosts)) == "127.0.0.1"
+    with hosts.open("a") as file:
+        file.write("10.55.0.7 node-7\n")
+    assert address_of_this_node("node-7", {}, hosts_file=str(hosts)) == "10.55.0.7"
+
+
+def test_a_host_without_a_network_still_reaches_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n127.0.1.1 node-7\n")
+    monkeypatch.setattr(controller_search, "resolve_in_thread", lambda name: ["127.0.1.1"])
+    reached = {"127.0.1.1": "127.0.0.1"}
+    monkeypatch.setattr(controller_search, "_source_address", lambda address: reached.get(address, ""))
+    monkeypatch.setattr(network, "interfaces", lambda: ())
+    assert address_of_this_node("node-7", {}, hosts_file=str(hosts)) == "127.0.0.1"
+
+
 def interface(name: str, state: str = "up") -> network.Interface:
     return network.Interface(name=name, mtu=1500, state=state, loopback=False)
 

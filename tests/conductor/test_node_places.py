@@ -9,7 +9,7 @@ from conductor.served import served as _served
 from conductor.stub_agent import StubAgent
 from conductor.test_server import _is_closed
 
-from seatrial.conductor.node_addresses import THIS_MACHINE
+from seatrial.protocol.events import THIS_MACHINE
 
 
 def test_where_agents_join_from_is_in_the_events() -> None:

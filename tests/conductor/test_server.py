@@ -19,10 +19,10 @@ from conductor.stub_agent import RUN, TOKEN, StubAgent
 
 from seatrial.agent import agent_main
 from seatrial.conductor import server
-from seatrial.conductor.node_addresses import THIS_MACHINE
 from seatrial.conductor.server import Server
 from seatrial.conductor.steps import StepPlan
 from seatrial.errors import SeatrialError
+from seatrial.protocol.events import THIS_MACHINE
 from seatrial.protocol.handshake import node_token, proof, proves
 from seatrial.protocol.line_tags import CHANGED
 from seatrial.protocol.wire import MAX_LINE_BYTES, PREFIX, Decoder, encode

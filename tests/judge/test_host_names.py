@@ -228,3 +228,23 @@ def test_a_host_that_copies_all_names_of_another_is_not_that(of_slurm: bool) -> 
     }
     together = {**apart, 2: "10.0.0.1"}
     assert [entry.name for entry in host_names({}, nodes, together, {}).values()] == ["gpu-0", "gpu-1", "gpu-1"]
+
+
+@pytest.mark.parametrize("place", ["this machine", "10.0.0.7"])
+def test_agents_that_join_from_the_machine_of_the_controller_share_it(place: str) -> None:
+    """The first of them may name 127.0.1.1, as the hosts file of Debian has it, and the others the address of a route.
+
+    Elsewhere two addresses may be two machines behind one address.
+    """
+    stream = Stream(2, nodes=2, hostnames=("ubuntu", "ubuntu"), nproc_per_node=1, conductor="ubuntu")
+    addresses = ("127.0.1.1", "10.0.0.7")
+    for event in stream.events:
+        if event["kind"] == "generation":
+            event["places_of_nodes"] = {"0": place, "1": place}
+        if event["kind"] == "node":
+            event["address"] = addresses[event["node"]]
+    trial = fold(stream.close().events)
+    is_one = place == "this machine"
+    assert len(trial.machines()) == (1 if is_one else 2)
+    names = ["ubuntu", "ubuntu"] if is_one else ["ubuntu (node 0)", "ubuntu (node 1)"]
+    assert [trial.host_name(node) for node in range(2)] == names

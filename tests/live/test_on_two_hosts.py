@@ -16,12 +16,15 @@ _OWN = "127.0.0.1 localhost\n10.77.0.10 node0\n{} node1\n"
 """/etc/hosts of the second."""
 
 
-def _trial(made: Hosts, second: dict[str, str]) -> dict[str, Any]:
-    """Inventory and host on both, as a launcher would start them; ``second``: variables of the second one only."""
+def _trial(made: Hosts, second: dict[str, str], *, checks: str = "inventory,host", **both: str) -> dict[str, Any]:
+    """These checks on both, as a launcher would start them.
+
+    ``second``: variables of the second one only; ``both``: of each one.
+    """
     running = []
     for host in made:
         command = [
-            *made.seatrial("run", "smoke", "--only", "inventory,host", "--json"),
+            *made.seatrial("run", "smoke", "--only", checks, "--json"),
             "--out",
             str(host.home / "out"),
         ]
@@ -30,6 +33,7 @@ def _trial(made: Hosts, second: dict[str, str]) -> dict[str, Any]:
             "MASTER_ADDR": made[0].address,
             "MASTER_PORT": "29512",
             "SEATRIAL_TOKEN": "the secret of these two",
+            **both,
         }
         variables = [f"{name}={value}" for name, value in {**identity, **(second if host.number else {})}.items()]
         running.append(
@@ -68,3 +72,12 @@ def test_a_loopback_name_and_a_useless_variable_are_named(hosts: Callable[[int],
     (what,) = (what for what, severity in found.items() if severity == "fail")
     assert "the hostname of node node1 resolves to 127.0.1.1" in what
     assert any(what.startswith("NCCL_SOCKET_IFNAME=lo on node node1 leaves no interface") for what in found)
+
+
+def test_a_first_host_whose_own_name_is_a_loopback_address_for_itself(hosts: Callable[[int], Hosts]) -> None:
+    """As the installers of Debian and Ubuntu write it, and torch works with: GLOO_SOCKET_IFNAME names the interface."""
+    made = hosts(2)
+    (made[0].etc / "hosts").write_text("127.0.0.1 localhost\n127.0.1.1 node0\n10.77.0.11 node1\n")
+    report = _trial(made, {}, checks="inventory,bootstrap", MASTER_ADDR="node0", GLOO_SOCKET_IFNAME="eth0")
+    assert report["acceptance"]["status"] == "PASS", report["findings"]
+    assert [node["address"] for node in report["nodes"]] == ["10.77.0.10", "10.77.0.11"]

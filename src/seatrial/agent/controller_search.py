@@ -171,16 +171,20 @@ def address_of_this_node(host: str, environ: Mapping[str, str], *, hosts_file: s
 
     A pod that asks for its own name too early would have the absence remembered for all others. kubelet writes the
     name and the address of the pod into /etc/hosts.
+
+    Debian maps the name of a host to 127.0.1.1 there, by which only the host itself reaches it.
     """
     if _is_address(host):
         return _source_address(host) or host
+    if host == "localhost":
+        return "127.0.0.1"
     names = {host.rstrip("."), host.partition(".")[0]} if in_pod(environ) else {host}
     if address := _address_in(hosts_file, names):
         return address
     if not in_pod(environ):
         try:
             for address in resolve_in_thread(host):
-                if source := _source_address(address):
+                if (source := _source_address(address)) and not is_loopback(source):
                     return source
         except OSError:
             pass
@@ -190,15 +194,15 @@ def address_of_this_node(host: str, environ: Mapping[str, str], *, hosts_file: s
     # A closed network may have no default route. In the network of its host a pod has the host's file and hostname.
     own_name = socket.gethostname()
     address = _address_in(hosts_file, {own_name, own_name.partition(".")[0]})
-    return address if address and not is_loopback(address) else _address_of_interfaces() or "127.0.0.1"
+    return address or _address_of_interfaces() or "127.0.0.1"
 
 
 def _address_in(hosts_file: str, names: Collection[str]) -> str:
-    """Return the first address that has one of the names; empty without one."""
+    """Return the first address that has one of the names and is no loopback; empty without one."""
     for line in _read(hosts_file).splitlines():
-        words = line.partition("#")[0].split()
-        if len(words) > 1 and not set(names).isdisjoint(words[1:]) and _is_address(words[0]):
-            return words[0]
+        address, *named = line.partition("#")[0].split() or [""]
+        if not set(names).isdisjoint(named) and _is_address(address) and not is_loopback(address):
+            return address
     return ""
 
 

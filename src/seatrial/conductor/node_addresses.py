@@ -9,8 +9,7 @@ import ipaddress
 import socket
 from collections.abc import Collection, Mapping
 
-THIS_MACHINE = "this machine"
-"""Stands for all addresses of the machine of the controller."""
+from seatrial.protocol.events import THIS_MACHINE
 
 
 def may_be(connection: socket.socket, node: int, addresses: Mapping[int, Collection[str]]) -> bool:

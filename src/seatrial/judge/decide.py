@@ -171,9 +171,7 @@ def _partial(trial: Trial, checks: Mapping[str, CheckStatus], rulings: Mapping[s
     out = [name for name, status in checks.items() if status == "not_asked"]
     partial = [f"{', '.join(out)} not asked for"] if out else []
     partial += [f"{name} not in the plan" for name in _EXPECTED if name not in checks]
-    # A host that claims to be the machine of another one is another one: it joined from elsewhere.
-    places = trial.places_of_nodes
-    if len({(entry.hostname, entry.address, places.get(entry.node, "")) for entry in trial.nodes}) > 1:
+    if len(trial.machines()) > 1:
         planned = {*trial.plan.get("checks", ()), *checks}
         without = [name for name in _BETWEEN_MACHINES if name not in planned]
         partial += [f"{', '.join(without)} not asked for"] if without else []

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from seatrial.judge.trial import NodeRecord
+from seatrial.judge.trial import NodeRecord, machine_key
 
 _FOREIGN = re.compile(r"[^A-Za-z0-9._:-]")
 _MOST_CHARS = 80
@@ -53,8 +53,9 @@ def host_names(
             for node, name in enumerate(map(str, known))
         }
     of_slurm = {node: cleaned(entry.slurm_name) for node, entry in nodes.items()}
-    machine = {node: (own[node], entry.address, places_of_nodes.get(node, "")) for node, entry in nodes.items()}
-    # Agents of one name and one address share a machine: a launcher may start one agent for each rank.
+    machine = {
+        node: machine_key(own[node], entry.address, places_of_nodes.get(node, "")) for node, entry in nodes.items()
+    }
     machines: dict[tuple[str, str, str], int] = {}
     for node in sorted(nodes):
         machines.setdefault(machine[node], node)

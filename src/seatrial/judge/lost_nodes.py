@@ -60,7 +60,7 @@ def _conducting(view: StepView) -> frozenset[int] | None:
     name = view.trial.conductor_hostname
     nodes = [entry for entry in view.trial.nodes if entry.hostname == name]
     # It may be any of several machines of one name, and its event may be among those lost.
-    known = bool(name) and len({entry.address for entry in nodes}) < 2 and not view.trial.missing
+    known = bool(name) and len({view.trial.machine_of(entry) for entry in nodes}) < 2 and not view.trial.missing
     return frozenset(entry.node for entry in nodes) if known else None
 
 

@@ -12,6 +12,7 @@ from seatrial.evidence.evidence import RankRecord
 from seatrial.evidence.findings import Severity
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.schema_types import Whole
+from seatrial.protocol.events import THIS_MACHINE
 from seatrial.util.text import quoted
 
 Outcome = Literal["done", "trouble", "deadline", "interrupted"]
@@ -37,6 +38,15 @@ class NodeRecord:
     """The name that findings use; empty where no name is known."""
     calls_itself: str = ""
     """The name that the host gives itself, where that is not ``name``."""
+
+
+def machine_key(hostname: str, address: str, place: str) -> tuple[str, str, str]:
+    """Return what agents of one machine share: a launcher may start one agent for each rank.
+
+    A host that claims to be the machine of another one is another one: it joined from elsewhere. Agents that join from
+    the machine of the controller may name different addresses of it, such as 127.0.1.1.
+    """
+    return hostname, "" if place == THIS_MACHINE else address, place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,9 +281,15 @@ class Trial:
     def num_nodes(self) -> int:
         """Return the number of nodes whose agents joined: of machines, where a launcher started one agent a rank."""
         is_of_ranks = self.job.get("nproc_per_node") == 1 and any(seen.local_rank for seen in self.ranks.values())
-        places = self.places_of_nodes
-        machines = {(entry.hostname, entry.address, places.get(entry.node, "")) for entry in self.nodes}
-        return len(machines) if is_of_ranks else len(self.nodes)
+        return len(self.machines()) if is_of_ranks else len(self.nodes)
+
+    def machines(self) -> set[tuple[str, str, str]]:
+        """Return the key of each machine whose agents joined."""
+        return {self.machine_of(entry) for entry in self.nodes}
+
+    def machine_of(self, entry: NodeRecord) -> tuple[str, str, str]:
+        """Return the key of a node's machine."""
+        return machine_key(entry.hostname, entry.address, self.places_of_nodes.get(entry.node, ""))
 
     def deadline_s(self) -> float | None:
         """Return the deadline of the whole trial in seconds; None where the plan has none."""

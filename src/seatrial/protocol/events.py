@@ -16,6 +16,10 @@ SCHEMA = 2
 """Version of the events and of the report."""
 
 
+THIS_MACHINE = "this machine"
+"""The place of a node that joined from the machine of the controller, by whatever address of it."""
+
+
 class Header(TypedDict, total=False):
     """Fields of every event; ``Source.event`` sets them."""
 

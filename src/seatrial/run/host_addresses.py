@@ -7,8 +7,9 @@ import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from seatrial.conductor.node_addresses import THIS_MACHINE, normalized
+from seatrial.conductor.node_addresses import normalized
 from seatrial.probe.names import resolve
+from seatrial.protocol.events import THIS_MACHINE
 
 _RESOLVE_S = 5.0
 """The default of the system's resolver for one server that does not answer."""
