@@ -96,6 +96,22 @@ def test_why_hosts_are_not_known_is_a_warning(tmp_path: Path, monkeypatch: pytes
     assert (note["severity"], note["text"], end["kind"]) == ("warn", "two steps have this name", "end")
 
 
+def test_a_pod_hands_on_what_is_read_and_says_that_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log would be full of what a single agent says of itself without end."""
+
+    def serve(server: Server, conductor: Any, nodes: int, source: Any, on_idle: Any) -> None:
+        for kind in ("status", "log", "killed", "output", "x", "progress"):
+            server._on_message({"kind": kind})
+        on_idle(()), on_idle(())
+
+    monkeypatch.setenv("SEATRIAL_LIVE", "x")
+    monkeypatch.setattr(Agents, "submit", lambda *arguments: None)
+    monkeypatch.setattr(Server, "serve", serve)
+    messages: list[dict[str, Any]] = []
+    conduct(A_JOB, tmp_path, lambda event: None, [], None, messages.append)
+    assert [message["kind"] for message in messages] == ["log", "output", "progress", "heartbeat"]
+
+
 class DriverDouble:
     """Has started nothing, and counts how often it is told to kill."""
 

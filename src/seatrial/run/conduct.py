@@ -24,11 +24,11 @@ from seatrial.conductor.trial_conductor import TrialConductor
 from seatrial.environment import working_folder
 from seatrial.judge.conclude import fails, interface, next_round, suspects
 from seatrial.probe.host import host_name
-from seatrial.protocol.commands import RankLog
+from seatrial.protocol.commands import Heartbeat, RankLog
 from seatrial.protocol.events import SCHEMA, EndEvent, Event, NoteEvent, RunEvent, SlurmNodesEvent, Source
 from seatrial.protocol.handshake import node_token
 from seatrial.protocol.munge import make_credential
-from seatrial.protocol.timeouts import join_timeout_s
+from seatrial.protocol.timeouts import HEARTBEAT_S, join_timeout_s
 from seatrial.report.program_ending import LOGS
 from seatrial.run.external_launcher import Rendezvous, own_agent_command
 from seatrial.run.host_addresses import addresses_of
@@ -46,6 +46,8 @@ _FILES_OF_NODE = 8
 """Files of this process for each node: its connection, with ssh both ends of another one and pipes, its event file."""
 _OTHER_FILES = 512
 """Files besides: strangers at the control port, logs, libraries."""
+_READ = ("log", "output", "progress")
+"""Messages that somebody reads besides the conductor. What nobody reads must not fill the log of a pod."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 OnEvent = Callable[[dict[str, Any]], None]
@@ -71,7 +73,7 @@ def conduct(
         signals: grows while this runs (``catch_signals``): the first signal ends the trial in order, a second one
             immediately.
         rendezvous: given where a launcher has started the other agents, which connect by themselves.
-        on_message: called with the messages of agents that are no events.
+        on_message: called with what ranks print, and in a followed pod with a heartbeat.
     """
     return _conduct(
         job,
@@ -169,7 +171,7 @@ def _conduct(
     def receive(message: dict[str, Any]) -> None:
         if message.get("kind") == "log" and not is_followed:
             logs.take(cast("RankLog", message))
-        else:
+        elif message.get("kind") in _READ:
             on_message(message)
 
     if target.submit_and_follow is not None and rendezvous is None:
@@ -205,8 +207,14 @@ def _conduct(
         search = HostSearch(hosts, job.nodes)
         # The clock of the conductor starts here: time in a queue counts for nobody.
         news = _idle_news(driver, signals, questions)
+        beat_at = 0.0
 
         def on_idle(connected: Collection[int]) -> str | tuple[int, str] | None:
+            nonlocal beat_at
+            if is_followed and (now := time.monotonic()) >= beat_at:
+                # The controller outside takes each line as a sign that it still hears of the run.
+                beat_at = now + HEARTBEAT_S
+                on_message({**Heartbeat(kind="heartbeat")})
             search.begin(server.members)
             return news(connected)
 
